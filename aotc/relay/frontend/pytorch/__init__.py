@@ -9,7 +9,7 @@ converter_values  arguments and data types as PyTorch defines them
 
     module, params = from_exported(torch.export.export(net, (x,)))
 
-Importing this package needs torch.
+Importing this package requires PyTorch.
 """
 
 from aotc.relay.frontend.pytorch.converter_table import CONVERTERS, converter_of

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors of a TorchScript program share memory: an operator in
-place changes all of them.
+"""Alias tracking for TorchScript programs: after an in-place operator, update all tensors that
+share memory with its argument.
 
-In: names of values, in the order in which the program computes them.
-Out: the values, current after each change.
+Input: names of values, in the order in which the program computes them. Output: the current value
+of each name after every write.
 
     memory = Memory()
     memory.bind("y", y)
@@ -11,11 +11,10 @@ Out: the values, current after each change.
     memory.share("row", "y", lambda value: row_of(value))
     memory.write("row", zeros)              # "y" has zeros in this row, and so have all of its views
 
-Values are expressions, which do not change: a write computes the
-base of a view anew, and from it the other views.  Where the strides
-of a tensor, which expressions do not have, decide whether something
-is a view, the values that a write may have changed become absent:
-reading them is an error.
+Values are expressions, which are immutable: a write to a view computes a new value of its base
+tensor, and from that new values of the other views. Expressions have no strides; where the strides
+of a tensor decide if an operator returns a view or a copy, the values that a write may have changed
+become Absent, and reading them is an error.
 """
 
 from __future__ import annotations
@@ -36,10 +35,8 @@ Redo = Callable[[Value], Value]
 
 @frozen
 class View:
-    """A value that shares memory with another one, for certain or
-    perhaps, and how it follows from that.
-
-    `redo` is None for another name of the same tensor.
+    """The fact that a value shares memory with the value `parent`, for certain or possibly, and the
+    function `redo` that computes it from the parent; None if it is another name of the parent.
     """
 
     parent: str
@@ -53,12 +50,13 @@ _HOLDERS: Final = Absent("lists of tensors of which one was changed in place aft
 
 @dataclass(slots=True)
 class Memory:
-    """The values by name, and what they share.
+    """The current values by name, and the aliases among them.
 
-    elements   the names of what lists and tuples hold, in order
-    holders    those of containers that hold them in an unknown order
-    fixed      what the owner calls parameters, which must not change
-    count      how many names were invented
+    views      for each name that is a view, its parent
+    elements   names of the elements of lists and tuples, in order
+    holders    names of the elements of containers whose order is unknown
+    fixed      names of parameters and buffers, which must not be written, as the module calls them
+    count      number of generated names
     """
 
     values: dict[str, Value] = field(default_factory=dict)
@@ -69,22 +67,24 @@ class Memory:
     count: int = 0
 
     def bind(self, name: str, value: Value) -> None:
-        """Let a name stand for a new value; in a loop it stood for another one before, which others may still see."""
+        """Bind a name to a new value. If the name is bound already, as in a loop, the old value
+        gets a generated name, since other values may be views of it.
+        """
         if name in self.values:
             self._rename(name)
         self.values[name] = value
 
     def unused(self, name: str) -> str:
-        """A name like another one that nothing has."""
+        """Return a generated name, derived from `name`, that no value has."""
         self.count += 1
         return f"{name}#{self.count}"
 
     def share(self, name: str, parent: str, redo: Redo | None, certain: bool = True) -> None:
-        """Note that a value is a view of another one."""
+        """Record that a value is a view of the value `parent`."""
         self.views[name] = View(parent, redo, certain)
 
     def hold(self, name: str, parts: Sequence[str], in_order: bool) -> None:
-        """Note what a container holds."""
+        """Record the elements of a container."""
         if in_order:
             self.elements[name] = tuple(parts)
             return
@@ -92,9 +92,10 @@ class Memory:
         self.holders[name] = frozenset(inner)
 
     def parts(self, name: str) -> tuple[str, ...] | None:
-        """The names of what a container holds, in order; None where that is not known.
+        """Return the names of the elements of a container in order, or None if they are not known.
 
-        The results of an operator that are no views get names here: each has memory of its own.
+        Results of an operator that are not views have memory of their own and get generated names
+        here.
         """
         name = self.original(name)
         items = self.values[name]
@@ -104,13 +105,15 @@ class Memory:
         return self.elements.get(name)
 
     def original(self, name: str) -> str:
-        """The first name of a tensor."""
+        """Follow aliases that are other names of a tensor back to its first name."""
         while (view := self.views.get(name)) is not None and view.certain and view.redo is None:
             name = view.parent
         return name
 
     def _rename(self, name: str) -> str:
-        """Call a value by a name that nobody uses; the old one is free."""
+        """Rename a value to a generated name in all tables, which frees the old name, and return
+        the new name.
+        """
         fresh = self.unused(name)
         self.values[fresh] = self.values.pop(name)
         tables: tuple[dict[str, Any], ...] = (self.views, self.elements, self.holders, self.fixed)
@@ -131,8 +134,9 @@ class Memory:
     # --- changes
 
     def write(self, name: str, value: Value) -> None:
-        """`name` has a new value: so have what it is a view of, and
-        all other views of that.
+        """Write a new value to `name`, and update its base tensor and all other views of that.
+
+        Raises AotcError (code "torch-mutation") if the base is a parameter or buffer.
         """
         chain: list[View] = []
         base = name
@@ -154,7 +158,9 @@ class Memory:
             self._spread(root, base)
 
     def change_view(self, name: str, redo: Redo) -> None:
-        """A tensor becomes another view of its own memory: others that share this memory stay as they are."""
+        """Replace a tensor by another view of its own memory, as `t_` does; other tensors that
+        share the memory do not change.
+        """
         name = self.original(name)
         value = redo(self.values[name])
         before = self._rename(name)
@@ -168,13 +174,15 @@ class Memory:
         self._spread(name)
 
     def is_shared(self, name: str) -> bool:
-        """Whether other tensors may see the memory of one."""
+        """Return True if other tensors may share the memory of the tensor `name`."""
         name = self.original(name)
         seen = (view.parent == name and view.redo is not None for view in self.views.values())
         return name in self.views or any(seen)
 
     def _spread(self, base: str, but: str = "") -> None:
-        """Compute all views of `base` again, except `but` and its own, and the containers that hold them."""
+        """Recompute all views of `base` and the containers that hold them, except the view `but`
+        and its own views.
+        """
         changed, work = {base}, [base]
         while work:
             parent = work.pop()
@@ -203,8 +211,8 @@ class Memory:
 
 
 def _merged(base: Value, chain: Sequence[View], value: Expr) -> Expr:
-    """`base` with the part that a chain of views shows replaced; the
-    views tell where that part lies.
+    """Return `base` with the elements that a chain of views selects replaced by `value`; the views
+    are applied to an index tensor to find these elements.
     """
     if not is_tensor(base):
         raise AotcError("torch-op", "changing an element of a list in place is not supported")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of converters, by the names of PyTorch's operators
-without `aten::`, and of quantized ones with their namespace.
+"""The table of all PyTorch converters, by operator names without `aten::`; operators of other
+namespaces have their namespace in the name.
 
 converter_of("add_", "Tensor")          # in place or not, all overloads: the converter "add"
 """
@@ -14,24 +14,24 @@ from aotc.relay.frontend.pytorch.inplace_and_out_forms import functional_name
 
 _FAMILIES: Final = (ops_conv, ops_create, ops_math, ops_nn, ops_quant, ops_shape)
 
-#: Names that torch has for one and the same operator.
+#: Alternative names in PyTorch for operators that have a converter, and the name of the converter.
 ALIASES: Final = {
     "absolute": "abs", "clip": "clamp", "divide": "div", "expit": "sigmoid", "fix": "trunc", "greater": "gt",
     "greater_equal": "ge", "less": "lt", "less_equal": "le", "multiply": "mul", "negative": "neg", "not_equal": "ne",
     "subtract": "sub", "true_divide": "div",
 }  # fmt: skip
-#: What stands before the name of an operator in others that compute what it computes: `_unsafe_view`, `arcsin`.
+#: Prefixes that PyTorch adds to the names of operators without changing their result, as in
+#: `_unsafe_view`, and the `rc` of `arcsin`.
 _VARIANTS: Final = re.compile(r"^(special_|sym_|_?unsafe_|_(?!_))|(?<=^a)rc(?=cos|sin|tan)")
 
 CONVERTERS: Final[Table] = {name: c for family in _FAMILIES for name, c in family.OPS.items()}
 
 
 def converter_of(name: str, overload: str) -> Converter | None:
-    """The converter of an operator: that of the overload where it
-    has its own, else that of the name.
+    """Return the converter of an operator: the one for the overload if there is one, otherwise the
+    one for the name; None for an unknown operator.
 
-    In-place variants compute what the functional ones do; None for
-    unknown operators.
+    An in-place operator has the converter of its functional operator.
     """
     plain = functional_name(name)
     if plain not in CONVERTERS and f"{plain}.{overload}" not in CONVERTERS:

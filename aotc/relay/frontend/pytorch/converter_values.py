@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What converters of PyTorch operators see: tensors as expressions,
-everything else as Python values.
+"""Values that the converters of PyTorch operators work with: tensors are expressions, everything
+else is a Python value.
 
-In: an operator's schema and the values of its arguments.  Out:
-expressions.  Data types follow torch's promotion rules, in which
-tensors with dimensions weigh more than those without, and these
-more than Python's numbers.
+Input: the schema of an operator and the values of its arguments. Output: expressions. Data types
+follow PyTorch's type promotion, in which tensors with dimensions take precedence over tensors of
+rank 0, and these over Python numbers.
 
     a, b = promoted(x, 1.5)             # an int64 tensor and a number: both float32
     apply(converter, schema, [x, 1], {})
@@ -27,16 +26,18 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis, parameters
 from aotc.relay.frontend.pytorch.inplace_and_out_forms import is_written
 
-#: An expression, a Python number, string, dtype or None, or a list or tuple of such.
+#: Value of an argument or result: an expression, a Python number, string, dtype or None, or a list
+#: or tuple of values.
 Value: TypeAlias = Any
-#: Takes arguments by their names in torch's schema (`self` and `input` are called x), gives
-#: the result or results.
+#: A converter function: it takes arguments by the names in PyTorch's schema (`self` and `input` are
+#: called x) and returns the result, or a list of results.
 Converter: TypeAlias = Callable[..., Value]
 Table: TypeAlias = "dict[str, Converter]"
 
 _TENSORS: Final = (Var, Constant, Call, TupleGetItem, If, Let, Function)
 
-#: Arguments that say where and how to compute, or how to train, or repeat a shape, not what the result is.
+#: Arguments that are ignored because they do not affect the values of the result: device and
+#: layout, training, hints for the algorithm, repeated shapes.
 IGNORED: Final = {
     "layout", "device", "pin_memory", "memory_format", "non_blocking", "copy", "implicit", "requires_grad",
     "benchmark", "deterministic", "cudnn_enabled", "cudnn_enable", "allow_tf32", "generator", "sparse",
@@ -44,7 +45,7 @@ IGNORED: Final = {
     "N", "C", "HxW",
 }  # fmt: skip
 
-#: What programs compute on dimensions.
+#: Python functions that exported programs call on dimensions and numbers.
 NUMERIC: Final[tuple[Callable[..., Any], ...]] = (
     operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg,
     operator.pow, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.and_,
@@ -52,7 +53,7 @@ NUMERIC: Final[tuple[Callable[..., Any], ...]] = (
     torch.sym_not, torch.sym_ite,
 )  # fmt: skip
 
-#: The names of data types by their numbers in TorchScript.
+#: Names of data types by TorchScript's number for them.
 _DTYPE_NUMBERS: Final = (
     *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
     *("complex32", "complex64", "complex128", "bool", "qint8", "quint8", "qint32", "bfloat16"),
@@ -61,19 +62,19 @@ _DTYPE_NUMBERS: Final = (
 
 @frozen
 class Absent:
-    """A result that is not computed: an error once somebody reads it."""
+    """A result that is not computed; reading it raises AotcError with the reason `why`."""
 
     why: str
 
 
 def is_tensor(value: Value) -> bool:
-    """True for an expression."""
+    """Return True if a value is a tensor, which is an expression."""
     return isinstance(value, _TENSORS)
 
 
 def dtype_name(value: Value) -> str | None:
-    """The name of a data type given as torch.dtype or by its number
-    in TorchScript; None for None.
+    """Return the name of a data type that is given as torch.dtype or as TorchScript's number; None
+    for None. Raises AotcError (code "torch-dtype") for complex and quantized types.
     """
     if value is None:
         return None
@@ -87,8 +88,8 @@ def dtype_name(value: Value) -> str | None:
 
 
 def array_of(tensor: Any) -> Array:
-    """The value of a torch tensor, copied; AotcError for one that
-    is not dense, or not on the CPU.
+    """Copy the value of a torch tensor to a numpy array. Raises AotcError for a tensor that is not
+    dense, is quantized or is not on the CPU.
     """
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise AotcError("torch-tensor", "only dense tensors that are not quantized are supported")
@@ -106,58 +107,68 @@ def array_of(tensor: Any) -> Array:
 
 
 def _example(x: Expr) -> torch.Tensor:
-    """A tensor of the data type of `x` that takes no memory, with dimensions if `x` has any."""
+    """Return a PyTorch meta tensor, which takes no memory, with the data type and rank of `x` and
+    extents of 1.
+    """
     return torch.empty((1,) * g.rank(x), dtype=getattr(torch, g.dtype(x)), device="meta")
 
 
 def result_type(*values: Value) -> str:
-    """The data type of an operation on tensors and numbers (torch.result_type, for any number of them)."""
+    """Return the data type of the result of an operation on tensors and numbers by PyTorch's type
+    promotion (torch.result_type, for any number of operands).
+    """
     known = [_example(v) if is_tensor(v) else v for v in values if is_tensor(v) or isinstance(v, (int, float))]
     _, dtype = elementwise_dtypes(*known, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
     return str(dtype).removeprefix("torch.")
 
 
 def as_tensor(value: Value, dtype: str) -> Expr:
-    """A tensor or number as an expression of a data type."""
+    """Convert a tensor or number to an expression of the given data type. Raises AotcError (code
+    "torch-dynamic") for a dynamic dimension.
+    """
     if isinstance(value, SymDim):
         raise dynamic(value)
     return g.cast(value, dtype) if is_tensor(value) else g.constant(value, dtype)
 
 
 def promoted(*values: Value) -> list[Expr]:
-    """Tensors and numbers as expressions of their common data type."""
+    """Convert tensors and numbers to expressions of their common data type by PyTorch's type
+    promotion.
+    """
     dtype = result_type(*values)
     return [as_tensor(v, dtype) for v in values]
 
 
 def floating(x: Expr) -> Expr:
-    """`x`, integers and bools as float32."""
+    """Return `x`, cast to float32 if it holds integers or bools."""
     return x if g.dtype(x).is_float else g.cast(x, "float32")
 
 
 def dynamic(dim: Dim) -> AotcError:
-    """The error of a dynamic dimension where a number is needed."""
+    """Return the AotcError for a dynamic dimension that is used where a number is needed."""
     name = dim.name if isinstance(dim, SymDim) else ""
     hint = f'dims={{"{name}": ...}} pins it, --dim {name}=... on the command line' if name else "make it static"
     return AotcError("torch-dynamic", f"the value of the dynamic dimension {name or dim} is needed", hint=hint)
 
 
 def training(what: str) -> AotcError:
-    """The error of an operator that would train."""
+    """Return the AotcError for an operator in training mode."""
     hint = "call .eval() on the module before tracing or exporting it"
     return AotcError("torch-training", f"{what} is in training mode", hint=hint)
 
 
 def ints(values: Value) -> list[int]:
-    """Integers, of which one alone may stand for a list;
-    one-element constants count as numbers.
+    """Convert a list of integers, or a single one, to a list of Python integers; constants of one
+    element count as numbers.
     """
     items = values if isinstance(values, (list, tuple)) else [values]
     return [int_of(v) for v in items]
 
 
 def number(value: Value) -> Any:
-    """A Python number, or the one that a constant of one element holds."""
+    """Return a Python number, or the number in a constant of one element. Raises AotcError (code
+    "torch-dynamic") for values that are known only at run time.
+    """
     if isinstance(value, SymDim):
         raise dynamic(value)
     if isinstance(value, Constant) and value.data.size == 1:
@@ -169,12 +180,14 @@ def number(value: Value) -> Any:
 
 
 def int_of(value: Value) -> int:
-    """An integer: a number or a constant of one element."""
+    """Convert a number, or a constant of one element, to a Python integer."""
     return int(number(value))
 
 
 def target_shape(values: Sequence[Value]) -> list[int]:
-    """A shape to reshape to: one dynamic dimension becomes -1."""
+    """Return the target shape of a reshape: one dynamic dimension is replaced by -1. Raises
+    AotcError (code "torch-dynamic") if more than one extent is unknown.
+    """
     unknown = [v for v in values if isinstance(v, SymDim)]
     if len(unknown) > 1 or (unknown and any(v == -1 for v in values)):
         raise dynamic(unknown[0])
@@ -182,8 +195,8 @@ def target_shape(values: Sequence[Value]) -> list[int]:
 
 
 def axis_in(place: int, rank: int) -> int:
-    """A possibly negative axis from 0; tensors without dimensions
-    have the axis 0, too.
+    """Convert a possibly negative axis of a tensor of `rank` dimensions to one counted from 0; a
+    tensor of rank 0 has the axis 0. Raises AotcError (code "torch-axis") if it is out of range.
     """
     if not -max(rank, 1) <= place < max(rank, 1):
         raise AotcError("torch-axis", f"dimension {place} is outside a tensor of {rank} dimensions")
@@ -191,12 +204,14 @@ def axis_in(place: int, rank: int) -> int:
 
 
 def axis(place: int, x: Expr) -> int:
-    """A possibly negative axis of a tensor, from 0."""
+    """Convert a possibly negative axis of the tensor `x` to one counted from 0."""
     return axis_in(place, g.rank(x))
 
 
 def size(x: Expr, place: int) -> int:
-    """A static dimension."""
+    """Return the static extent of one dimension. Raises AotcError (code "torch-dynamic") if it is
+    dynamic.
+    """
     dim = g.dims(x)[place]
     if not isinstance(dim, int):
         raise dynamic(dim)
@@ -204,7 +219,9 @@ def size(x: Expr, place: int) -> int:
 
 
 def shape(x: Expr) -> tuple[int, ...]:
-    """The static shape."""
+    """Return the static shape of a tensor. Raises AotcError (code "torch-dynamic") if a dimension
+    is dynamic.
+    """
     return tuple(size(x, k) for k in range(g.rank(x)))
 
 
@@ -212,14 +229,13 @@ def shape(x: Expr) -> tuple[int, ...]:
 
 
 def apply(converter: Converter, schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """The result of a converter on the arguments of a call, which
-    are named by torch's schema.
+    """Call a converter with the arguments of an operator call and return its result; arguments are
+    matched to parameters by the names in PyTorch's schema.
 
-    Positional-only parameters get the first arguments, whatever
-    their names. A parameter that is an `Axis` gets one of x from 0;
-    `**rest` gets all that has no parameter. Raises AotcError for an
-    argument that the converter does not know and that is not at its
-    default.
+    Positional-only parameters receive the first arguments, whatever their names. A parameter
+    annotated `Axis` receives an axis of x counted from 0; `**rest` receives all arguments without a
+    parameter. Raises AotcError (code "torch-argument") for an argument that the converter does not
+    take and that differs from its default.
     """
     takes = {p.name: p for p in parameters(converter)}
     first = [name for name, p in takes.items() if p.kind is p.POSITIONAL_ONLY]
@@ -243,13 +259,15 @@ def apply(converter: Converter, schema: Any, args: Sequence[Value], kwargs: Mapp
 
 
 def named(*converters: Converter) -> Table:
-    """Converters by the names of their operators, which they bear, perhaps after an underscore."""
+    """Return converters by operator names, which are their function names without a leading
+    underscore.
+    """
     return {converter.__name__.removeprefix("_"): converter for converter in converters}
 
 
 def with_absent(converter: Converter, what: str, count: int = 1) -> Converter:
-    """A converter whose result is followed by others that are not
-    computed.
+    """Return a converter that appends `count` results that are not computed to the result of
+    `converter`; `what` names them in the error for reading one.
     """
 
     @wraps(converter)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walk over a program of torch.export.
+"""Convert a program of torch.export to the graph IR.
 
-In: an ExportedProgram.  Out: a module, whose variables have the
-names of the program's inputs, and its parameters under the names of
-the state dictionary.  The program is functionalized first;
-operators without a converter are decomposed into core operators.
+Input: an ExportedProgram. Output: a module, whose variables have the names of the program's inputs,
+and its parameters under their names in the state dictionary. The program is functionalized first;
+operators without a converter are decomposed into core ATen operators.
 
     module, params = from_exported(torch.export.export(net, (x,)))
 """
@@ -42,17 +41,17 @@ _IGNORED: Final = {
 
 
 def _prepared(program: Any) -> Any:
-    """The program without operators in place, and with what has no
-    converter decomposed as far as torch can.
+    """Return the program without in-place operators, and with operators that have no converter
+    decomposed as far as PyTorch can.
 
-    Raises AotcError before anything is decomposed, which takes long,
-    where operators are left for which torch has no decomposition.
+    Raises AotcError before the slow decomposition if there are operators that PyTorch cannot
+    decompose.
     """
     if not any(map(_needs_work, program.graph.nodes)):
         return program
     defaults = torch.export.default_decompositions()
     _check_operators(program, defaults)
-    # what has a converter is left as it is, and so is what has no decomposition
+    # operators that have a converter or have no decomposition remain unchanged
     table = {operator: rule for operator, rule in defaults.items() if _is_unknown(operator)}
     try:
         return program.run_decompositions(table)
@@ -63,7 +62,9 @@ def _prepared(program: Any) -> Any:
 
 
 def _check_operators(program: Any, defaults: Mapping[Any, Any]) -> None:
-    """AotcError listing all operators that have no converter, and that torch cannot decompose."""
+    """Raise AotcError listing all operators that have no converter and that PyTorch cannot
+    decompose.
+    """
     problems = Problems("torch-node")
     for node in program.graph.nodes:
         if node.op != "call_function" or not node.users or not _is_unknown(node.target):
@@ -76,7 +77,7 @@ def _check_operators(program: Any, defaults: Mapping[Any, Any]) -> None:
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[misc]
-    """Records the operators that run inside."""
+    """A dispatch mode that records the operators that PyTorch runs inside its context, in `found`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +89,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _composition(node: Any) -> list[Any]:
-    """The operators that torch composes the operator of a node of, tried on tensors without values."""
+    """Return the operators of which PyTorch composes the operator of a node, found by running its
+    decomposition on the node's example tensors, which hold no values.
+    """
     if not node.target._can_decompose():
         return []
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: arg.meta.get("val"))
@@ -102,7 +105,9 @@ def _composition(node: Any) -> list[Any]:
 
 
 def _is_decomposable(target: Any, defaults: Mapping[Any, Any]) -> bool:
-    """Whether torch has a decomposition of an operator, or of the functional one that it is a form of."""
+    """Return True if PyTorch has a decomposition of an operator, or of the functional operator of
+    which it is an in-place or `out=` form.
+    """
     schema = form_of(target._schema).functional
     packet = getattr(torch.ops.aten, schema.name.removeprefix("aten::"), None)
     functional = getattr(packet, schema.overload_name or "default", target)
@@ -110,8 +115,8 @@ def _is_decomposable(target: Any, defaults: Mapping[Any, Any]) -> bool:
 
 
 def _needs_work(node: Any) -> bool:
-    """Whether a node works in place, holds a graph of its own, or
-    has no converter.
+    """Return True if a node must be processed before conversion: it works in place, contains a
+    graph or has no converter.
     """
     if node.op != "call_function":
         return node.op not in ("placeholder", "output")
@@ -129,8 +134,8 @@ def _is_unknown(target: Any) -> bool:
 
 
 def _dims(tensor: Any, program: Any, pins: Mapping[str, int]) -> tuple[int | SymDim, ...]:
-    """The shape of an example tensor; dynamic dimensions by the
-    names of their symbols, with upper bounds.
+    """Return the shape of an example tensor. A dynamic dimension becomes the number that `pins`
+    gives for its symbol, or a SymDim with the name and upper bound of the symbol.
     """
     dims: list[int | SymDim] = []
     for dim in tensor.shape:
@@ -147,8 +152,8 @@ def _dims(tensor: Any, program: Any, pins: Mapping[str, int]) -> tuple[int | Sym
 
 
 def _check_pins(program: Any, pins: Mapping[str, int]) -> None:
-    """AotcError where values are given for symbols that the program
-    does not have, or that it does not allow.
+    """Raise AotcError (code "torch-dims") if `pins` has a symbol that the program does not have, or
+    a value outside the range that the program allows.
     """
     bounds = {str(symbol): limits for symbol, limits in program.range_constraints.items()}
     for name, value in pins.items():
@@ -162,8 +167,8 @@ def _check_pins(program: Any, pins: Mapping[str, int]) -> None:
 def _inputs(
     program: Any, pins: Mapping[str, int], keep_params: bool, problems: Problems
 ) -> tuple[dict[str, Value], list[Var], dict[str, Any]]:
-    """Values of the placeholders by name, the variables among them,
-    and the values of parameters kept as such.
+    """Return the values of all placeholders by name, the variables among them, and the arrays of
+    the parameters that remain inputs (if `keep_params`).
     """
     examples = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
     values: dict[str, Value] = {}
@@ -204,8 +209,8 @@ def _user_input(spec: Any, example: Any, program: Any, pins: Mapping[str, int]) 
 
 
 def _check_outputs(program: Any, problems: Problems) -> None:
-    """Programs that change their buffers or inputs are for
-    training, or keep state: both are refused.
+    """Record a problem for each buffer or input that the program modifies: compiled models have no
+    state between calls.
     """
     kept = {OutputKind.BUFFER_MUTATION: "buffer", OutputKind.USER_INPUT_MUTATION: "input"}
     for spec in program.graph_signature.output_specs:
@@ -237,7 +242,7 @@ def from_exported(
     unwrap_unit_return_tuple: bool = True,
     dims: Mapping[str, int] | None = None,
 ) -> tuple[IRModule, dict[str, Array]]:
-    """Convert an exported program; see
+    """Convert an ExportedProgram to a module and its parameters; see
     `aotc.relay_api.frontend.from_exported_program`.
     """
     if not isinstance(program, torch.export.ExportedProgram):

@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In-place and `out=` forms of PyTorch operators, derived from their
-schemas.
+"""Map in-place and `out=` forms of PyTorch operators to functional operators, using their schemas.
 
-In: the schema of a call.  Out: the functional operator that computes
-the same values, and the arguments that the call writes to.
+Input: the schema of a call. Output: the functional operator that computes equal values, and the
+arguments that the call writes to.
 
     form = form_of(schema)              # aten::add.out(Tensor self, ..., *, Tensor(a!) out) -> Tensor(a!)
     form.functional                     # the schema of aten::add.Tensor
     form.written                        # (3,), the number of `out`
     form.arguments(args)                # the arguments without `out`
 
-An in-place form is named after the functional operator, with an
-underscore at the end (`relu_`) or an i in front (`__iadd__`); an
-`out=` form is an overload whose written arguments are keywords.
+An in-place form has the name of the functional operator with an underscore at the end (`relu_`) or
+an i in front (`__iadd__`). An `out=` form is an overload whose written arguments are keyword-only.
 """
 
 from functools import lru_cache
@@ -27,12 +25,13 @@ _PREFIX: Final = "aten::"
 
 @frozen(eq=False)
 class Form:
-    """How a call relates to the functional operator.
+    """The relation of an operator call to its functional operator.
 
-    functional   its schema; that of the call itself where there is none, or the call writes nothing
-    written      numbers of the arguments that the call writes to
-    outs         those of them that only receive results
-    changes      whether a written tensor becomes another view of its memory (`t_`, `squeeze_`)
+    functional   schema of the functional operator; the call's own schema if there is none or the
+    call writes nothing
+    written      indices of the arguments that the call writes to
+    outs         indices of the written arguments that only receive results
+    changes      True if a written tensor becomes another view of its memory (`t_`, `squeeze_`)
     """
 
     functional: Any
@@ -41,17 +40,17 @@ class Form:
     changes: bool
 
     def arguments(self, args: Any) -> list[Any]:
-        """The arguments of the functional operator."""
+        """Return the arguments without `out` arguments, as the functional operator takes them."""
         return [arg for k, arg in enumerate(args) if k not in self.outs]
 
 
 def is_written(argument: Any) -> bool:
-    """Whether an operator writes to an argument."""
+    """Return True if an operator writes to an argument, by its schema."""
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
 def form_of(schema: Any) -> Form:
-    """The form of an operator."""
+    """Return the form of the operator with a schema."""
     written = tuple(k for k, a in enumerate(schema.arguments) if is_written(a))
     if not written:
         return Form(schema, (), (), False)
@@ -78,7 +77,9 @@ def _signature(argument: Any) -> tuple[str, str]:
 
 
 def functional_name(name: str) -> str:
-    """The name of an in-place operator without what marks it as such; other names as they are."""
+    """Remove the mark of an in-place operator from its name: the final underscore, or the i of
+    `__iadd__`; other names are returned unchanged.
+    """
     if name.startswith("__i") and name.endswith("__") and hasattr(torch.Tensor, f"__{name[3:]}"):
         return f"__{name[3:]}"
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the walks over TorchScript graphs and exported programs
-share: one operator at a time, problems collected.
+"""Convert single PyTorch operators: shared by the front ends for TorchScript graphs and exported
+programs.
 
-In: operators with the values of their arguments.  Out: values, or a
-list of problems, each with its place.
+Input: an operator and the values of its arguments. Output: the value of the call, or an AotcError
+that names the operator and its arguments.
 
     with problems.at(span):
         value = call_operator("add", schema, [x, 1], {})
@@ -25,20 +25,23 @@ from aotc.relay.frontend.pytorch.inplace_and_out_forms import form_of
 from aotc.relay.frontend.pytorch.ops_create import SCALARS
 
 _LOG: Final = logging.getLogger(__name__)
-#: A caller's own converter: the values of the arguments and their TorchScript types.
+#: A converter that the caller provides: it takes the values of the arguments and their TorchScript
+#: types.
 CustomConverter: TypeAlias = Callable[[list[Value], list[str]], Value]
 
 _SHOWN: Final = 8
-#: How many elements of a list, and characters of a number or text, a message shows.
+#: Largest number of elements of a list (`_SHOWN`) and of characters of a number or text
+#: (`_LONGEST`) in a message.
 _LONGEST: Final = 80
 
-#: The value of what could not be converted: what depends on it is passed over without another report.
+#: The value of a node that could not be converted; nodes that depend on it are skipped without
+#: another report.
 POISON: Final = Absent("")
 
 
 def known(value: Value) -> Value:
-    """A value that may be read; AotcError or PoisonedError for one
-    that is not there.
+    """Return a value that may be read. Raises PoisonedError for the result of a failed node,
+    AotcError (code "torch-op") for a result that is not supported.
     """
     if value is POISON:
         raise PoisonedError
@@ -48,26 +51,27 @@ def known(value: Value) -> Value:
 
 
 def source_line(metadata: Any) -> str:
-    """The last line of the module's Python source that made a node of an exported program, "" where none is stated."""
+    """Return the last line of Python source in the stack trace of a node of an exported program, or
+    "" if there is none.
+    """
     trace = metadata.get("stack_trace") if isinstance(metadata, dict) else None
     lines = [line.strip() for line in trace.splitlines() if "File" in line] if isinstance(trace, str) else []
     return f"in {lines[-1]}" if lines else ""
 
 
 def unsupported(name: str) -> AotcError:
-    """The error of an operator without a converter."""
+    """Return the AotcError for an operator without a converter."""
     plain = name.removeprefix("aten::").partition(".")[0]
     hint = nearest(plain, CONVERTERS) or "rewrite the module with supported operators, or give custom_convert_map"
     return AotcError("torch-op", f"operator {name} is not supported", hint=hint)
 
 
 def call_operator(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """The value of a call of a PyTorch operator; AotcError if it is
-    unknown or refuses its arguments.
+    """Convert a call of a PyTorch operator and return its value. Raises AotcError if the operator
+    is unknown or does not support its arguments.
 
-    The in-place and `out=` forms of an operator give what the
-    functional one does, in the data types of the tensors that they
-    write to.
+    In-place and `out=` forms return the result of the functional operator, cast to the data types
+    of the tensors that they write to.
     """
     form = form_of(schema)
     written = [args[k] for k in form.written if k < len(args)]
@@ -83,15 +87,15 @@ def call_operator(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value
 
 
 def full_name(schema: Any) -> str:
-    """The name of an operator with its overload."""
+    """Return the name of an operator with its overload."""
     return f"{schema.name}.{schema.overload_name}" if schema.overload_name else str(schema.name)
 
 
 def _call_functional(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value], full: str) -> Value:
-    """The value of an operator that writes to nothing; `full` is what messages call it.
+    """Convert a call of a functional operator; `full` is its name in messages.
 
-    TorchScript has operators on numbers and lists that share their
-    names with those on tensors.
+    TorchScript has operators on numbers and lists whose names equal names of tensor operators;
+    these are evaluated at once.
     """
     name = schema.name.removeprefix("aten::")
     first: Value = args[0] if args else None
@@ -110,8 +114,8 @@ def _call_functional(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Va
 
 
 def call_custom(custom: CustomConverter, name: str, args: list[Value], types: list[str]) -> Value:
-    """The value that a caller's own converter gives; AotcError with
-    what that converter raises.
+    """Call a converter that the caller provides; an exception in it is raised as AotcError (code
+    "torch-node").
     """
     try:
         return custom(args, types)
@@ -121,8 +125,8 @@ def call_custom(custom: CustomConverter, name: str, args: list[Value], types: li
 
 
 def described(value: Value) -> str:
-    """An argument in a message: the type of a tensor, a number or
-    text itself, a list by its first elements.
+    """Return the text for an argument in a message: the type of a tensor, a number or text itself,
+    the first elements of a list.
     """
     if is_tensor(value):
         return str(type_of(value))
@@ -136,8 +140,8 @@ def described(value: Value) -> str:
 
 
 def flattened(value: Value) -> list[Expr]:
-    """The tensors of nested lists and tuples; AotcError for
-    anything else that a model returns.
+    """Return the tensors in nested lists, tuples and dictionaries, in order. Raises AotcError (code
+    "torch-output") for any other value.
     """
     if is_tensor(value) or isinstance(value, Tuple):
         return [value]

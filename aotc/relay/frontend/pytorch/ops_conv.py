@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of convolutions, pools and resizing.  Inputs without a
-batch axis get one for the time being.
+"""PyTorch converters of convolution, pooling and resizing. An input without a batch axis gets one
+during the operator.
 
 OPS["conv2d"](x=a, weight=w, bias=b)    # nn.bias_add(nn.conv2d(a, w), b)
 """
@@ -20,14 +20,14 @@ from aotc.relay.frontend.pytorch.converter_values import Table, Value
 
 
 def _per_axis(value: Value, rank: int) -> tuple[int, ...]:
-    """One number for each of the axes."""
+    """Return a tuple with one number per axis; a single number is repeated `rank` times."""
     items = tv.ints(value)
     return tuple(items * rank if len(items) == 1 else items)
 
 
 def _batched(body: Callable[..., Expr], x: Expr, rank: int, *args: Any, **attributes: Any) -> Expr:
-    """What `body` gives for x with a batch axis, which goes away
-    again if x has none.
+    """Call `body` on x; if x has no batch axis, add one before and remove it from the result.
+    Raises AotcError (code "torch-shape") if x does not have `rank` spatial axes.
     """
     if g.rank(x) == rank + 1:
         return g.squeeze(body(g.unsqueeze(x, [0]), *args, **attributes), [0])
@@ -37,7 +37,7 @@ def _batched(body: Callable[..., Expr], x: Expr, rank: int, *args: Any, **attrib
 
 
 def _window(rank: int, kernel: Value, stride: Value = None, padding: Value = 0, dilation: Value = 1) -> Window:
-    """A window, which moves by its own extent where no stride is given."""
+    """Return the window of a convolution or pool; without a stride, the stride is the kernel size."""
     sizes = _per_axis(kernel, rank)
     strides = _per_axis(stride, rank) if stride not in (None, []) else sizes
     window = Window(sizes, strides, _per_axis(dilation, rank), ())
@@ -97,8 +97,8 @@ def _upsample(
     scale_factors: Value = None,
     **scales: Value,
 ) -> Expr:
-    """torch computes positions with a given factor, and with the
-    ratio of the extents where there is none.
+    """Convert torch's upsampling operators: positions are computed from the given scale factors, or
+    else from the ratio of the extents.
     """
     names = ["scales"] if rank == 1 else [f"scales_{axis}" for axis in "dhw"[3 - rank :]]
     require("torch-argument", scales.keys() <= set(names), "a scale factor is given for an axis that does not exist")
@@ -120,8 +120,8 @@ def _grid_sampler(x: Expr, grid: Expr, interpolation_mode: int, padding_mode: in
 
 
 def _im2col(x: Expr, kernel_size: Value, **places: Value) -> Expr:
-    """Each window as a column: a convolution with the identity
-    would cost more than slices.
+    """Convert im2col: slice the elements of each kernel position and concatenate them as columns; a
+    convolution with an identity kernel would be slower.
     """
     window = _window(2, kernel_size, **places)
     y = g.pad(x, [(0, 0), (0, 0), *((p, p) for p in window.pads[:2])])

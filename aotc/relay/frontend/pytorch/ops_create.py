@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of operators that make tensors out of numbers, and of
-arithmetic on numbers themselves.
+"""PyTorch converters of operators that create tensors from numbers, and of arithmetic on Python
+numbers.
 
 OPS["arange.start"](start=0, end=4)     # a constant
 SCALARS["floordiv"](7, 2)               # 3
@@ -59,7 +59,9 @@ def _eye(n: int, m: int | None = None, dtype: str | None = None) -> Expr:
 
 
 def _tensor(data: Value, /, dtype: str | None = None) -> Expr:
-    """torch.tensor of numbers and lists of them."""
+    """Convert torch.tensor of numbers and nested lists to a constant. Raises AotcError (code
+    "torch-dynamic") for values that are known only at run time.
+    """
     values = np.asarray(data)
     kinds = {"b": "bool", "i": "int64", "f": "float32"}
     if values.dtype.kind not in kinds:
@@ -77,7 +79,7 @@ OPS: Table = {
     "scalar_tensor": lambda s, dtype=None: tv.as_tensor(s, dtype or "float32"),
     "fill": lambda x, value: _full_like(x, value),
     "zero": lambda x: _full_like(x, 0.0),
-    # numbers, and facts about tensors, which are numbers
+    # operators that return numbers: elements of constants, and properties of tensors
     **dict.fromkeys(("ScalarImplicit", "_local_scalar_dense", "item"), _item),
     **dict.fromkeys(("Float", "FloatImplicit"), lambda a: float(tv.number(a))),
     **dict.fromkeys(("Int", "IntImplicit"), lambda a: a if isinstance(a, SymDim) else tv.int_of(a)),
@@ -93,7 +95,8 @@ _OPERATORS = (
     *("eq", "floordiv", "ge", "gt", "le", "lt", "mul", "ne", "neg", "pow", "sub"),
     *("__and__", "__contains__", "__getitem__", "__not__", "__or__"),
 )
-#: What TorchScript computes on numbers and lists, by operator; only called where no tensor is involved.
+#: Functions that evaluate TorchScript's operators on numbers and lists, by operator; called only if
+#: no argument is a tensor.
 SCALARS: Final[dict[str, Callable[..., Value]]] = {
     **{name: getattr(operator, name) for name in _OPERATORS},
     **{name: getattr(math, name) for name in ("ceil", "floor", "sqrt")},

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of elementwise operators (arithmetic, comparisons,
-logic, activations), of reductions, running sums and orders of
-elements.
+"""PyTorch converters of elementwise operators (arithmetic, comparison, logic, activations),
+reductions, cumulative operators and sorting.
 
 OPS["add"](x=a, other=1.5, alpha=1)                 # add(cast(a), 1.5)
 OPS["mean.dim"](x=a, dim=[2, 3], keepdim=True)      # mean(a, axis=(2, 3), keepdims=True)
@@ -21,7 +20,7 @@ from aotc.relay.frontend.reductions import Reduction, in_float32, log_sum_exp, o
 
 
 def _scaled(value: Value, alpha: Value) -> Value:
-    """`value * alpha` for numbers and tensors."""
+    """Return `value * alpha`, where both may be numbers or `value` a tensor."""
     if alpha == 1:
         return value
     return g.mul(*tv.promoted(value, alpha)) if tv.is_tensor(value) else value * alpha
@@ -36,7 +35,7 @@ def _sub(x: Value, other: Value, alpha: Value = 1) -> Expr:
 
 
 def _either(logical: str, name: str, x: Value, other: Value) -> Expr:
-    """An operator that is another one on truth values."""
+    """Call the binary operator `name`, or for bool operands the operator `logical`."""
     a, b = tv.promoted(x, other)
     return g.op(logical if g.dtype(a).is_bool else name, a, b)
 
@@ -73,7 +72,7 @@ def _floating(name: str, x: Expr) -> Expr:
 
 
 def as_bool(x: Expr) -> Expr:
-    """Whether each element is not zero."""
+    """Convert a tensor to bool: True for each element that is not zero."""
     return x if g.dtype(x).is_bool else g.binary("not_equal", x, 0)
 
 
@@ -94,7 +93,9 @@ def _unary(name: str, x: Expr) -> Expr:
 
 
 def _finite(name: str, x: Expr) -> Expr:
-    """A test of floating-point numbers; of integers the answer is known."""
+    """Call a test of floating-point numbers such as isnan; for integers the result is constant:
+    True for isfinite, otherwise False.
+    """
     if g.dtype(x).is_float:
         return g.op(name, x)
     same = g.equal(x, x)
@@ -109,7 +110,7 @@ def _clamp(x: Expr, min: Value = None, max: Value = None) -> Expr:
     dtype = tv.result_type(x, min, max)
     y = g.cast(x, dtype)
     if isinstance(min, (int, float)) and isinstance(max, (int, float)):
-        # where the bounds cross, max wins
+        # if min is greater than max, the result is max
         return g.op("clip", y, a_min=min if min < max else max, a_max=max)
     if min is not None:
         y = g.op("maximum", y, tv.as_tensor(min, dtype))
@@ -165,15 +166,15 @@ _BINARY = {
 
 
 def reduced(body: Reduction, x: Expr, dim: Value = None, keepdim: bool = False) -> Expr:
-    """A reduction over axes (None, or none at all: over all of
-    them); one number counts as an axis of one element.
+    """Apply a reduction over the axes `dim`; None or an empty list means all axes. A tensor of rank
+    0 is reduced as a vector of one element.
     """
     places = range(g.rank(x)) if dim is None or dim == [] else [tv.axis(a, x) for a in tv.ints(dim)]
     return over(body, x, places, keepdim)
 
 
 def _widened(x: Expr, dtype: str | None) -> Expr:
-    """`x` as it is added up: integers as int64."""
+    """Cast `x` to the type in which it is summed: `dtype` if given, int64 for integers."""
     return g.cast(x, dtype or (g.dtype(x) if g.dtype(x).is_float else "int64"))
 
 
@@ -195,8 +196,8 @@ def _truth(name: str, x: Expr, dim: Value = None, keepdim: bool = False) -> Expr
 
 
 def _var(x: Expr, dim: Value = None, unbiased: Value = True, correction: Value = None, keepdim: bool = False) -> Expr:
-    """The mean of squared distances from the mean; `correction` (1
-    where `unbiased`) comes off the count.
+    """Convert var: the mean of squared deviations from the mean; `correction` (1 if `unbiased`) is
+    subtracted from the count.
     """
     biased = 1 if unbiased is None else unbiased
     less = float(biased if correction is None else correction)
@@ -253,7 +254,7 @@ def _sort(x: Expr, dim: Axis = -1, descending: bool = False) -> list[Expr]:
 
 
 def _median(x: Expr) -> Expr:
-    """The lower one of the middle elements."""
+    """Return the median of all elements; of an even number of elements the lower middle one."""
     flat = g.flat(x)
     middle = (tv.shape(flat)[0] - 1) // 2
     return g.op("take", g.op("sort", flat, axis=0, is_ascend=True), g.constant(middle, "int64"), axis=0)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of normalizations, softmax, matrix products, attention
-and recurrent layers.
+"""PyTorch converters of normalization, softmax, matrix products, attention and recurrent layers.
 
 OPS["linear"](x=a, weight=w, bias=b)    # nn.bias_add(nn.dense(a, w), b)
 OPS["lstm.input"](x=a, hx=[h, c], params=[...], ...)    # outputs, last h, last c
@@ -27,7 +26,9 @@ from aotc.relay.frontend.recurrent import Activation, State, Unrolled, Weights, 
 
 
 def _affine(x: Expr, weight: Maybe, bias: Maybe, count: int | None = None) -> tuple[Expr, Expr]:
-    """Scale and offset, ones and zeros where they are missing; as many as `x` has channels unless `count` says so."""
+    """Return scale and offset of a normalization; a missing one is replaced by ones or zeros,
+    `count` of them or, if that is None, one per channel of `x`.
+    """
     sizes = (tv.size(x, 1) if count is None else count,)
     scale = weight if weight is not None else g.filled(1, sizes, g.dtype(x))
     return scale, bias if bias is not None else g.filled(0, sizes, g.dtype(x))
@@ -56,7 +57,9 @@ def _instance_norm(x: Expr, weight: Maybe, bias: Maybe, use_input_stats: bool, e
 
 
 def _group_norm(x: Expr, weight: Maybe = None, bias: Maybe = None, eps: float = 1e-5, **groups: int) -> Expr:
-    """One argument more is the number of groups, whose name depends on the overload."""
+    """Convert group_norm; the remaining keyword argument is the number of groups, whose name
+    depends on the overload.
+    """
     scale, offset = _affine(x, weight, bias)
     (count,) = groups.values()
     return g.op("nn.group_norm", x, scale, offset, num_groups=count, axis=1, epsilon=eps)
@@ -123,8 +126,8 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Expr:
-    """softmax(query key^T * scale + mask) value; masks are True
-    where attention is allowed, or are added.
+    """Build scaled dot-product attention, softmax(query key^T * scale + mask) value; a bool mask is
+    True where attention is allowed, any other mask is added.
     """
     if dropout_p:
         raise tv.training("scaled_dot_product_attention with dropout")
@@ -146,10 +149,11 @@ def _repeated_heads(x: Expr, heads: int) -> Expr:
 def _multi_head(
     query: Expr, key: Expr, value: Expr, num_head: int, mask: Maybe = None, mask_type: int | None = None, **layer: Any
 ) -> list[Value]:
-    """torch's fused attention layer on (batch, length, features);
-    masks are True where attention is forbidden.
+    """Convert torch's fused multi-head attention on (batch, length, features); a mask is True where
+    attention is not allowed.
 
-    layer   `embed_dim`, weights and biases by torch's names, and which weights of attention are wanted
+    layer   `embed_dim`, weights and biases by torch's names, and the flags for the attention
+    weights to return
     """
     features = layer["embed_dim"]
     weights, biases = (g.split(layer[name], [features] * 3, 0) for name in ("qkv_weight", "qkv_bias"))
@@ -175,10 +179,11 @@ def _multi_head(
 def _encoder_layer(
     src: Expr, num_heads: int, use_gelu: bool, norm_first: bool, eps: float, mask: Maybe = None, **layer: Any
 ) -> Expr:
-    """torch's fused transformer layer: attention and two linear
-    layers, each with a sum and a normalization.
+    """Convert torch's fused transformer encoder layer: attention and a feed-forward block of two
+    linear layers, each with a residual sum and a normalization.
 
-    layer   as of `_multi_head`, and those of the linear layers (`ffn_...`) and normalizations (`norm_...`)
+    layer   arguments of `_multi_head`, and the weights of the linear layers (`ffn_...`) and
+    normalizations (`norm_...`)
     """
 
     def attend(x: Expr) -> Expr:
@@ -202,7 +207,7 @@ def _encoder_layer(
 
 
 def _cell(kind: str, act: Sequence[Activation], x: Expr, hx: Value, w_ih: Expr, w_hh: Expr, **biases: Maybe) -> Value:
-    """One step of a layer, from its input and its last state or states."""
+    """Convert one step of a recurrent layer; `hx` is the previous state, or both states of an LSTM."""
     state = list(hx) if isinstance(hx, (list, tuple)) else [hx]
     order = range(tv.size(w_hh, 0) // tv.size(w_hh, 1))
     weights = Weights(w_ih, w_hh, biases.get("b_ih"), biases.get("b_hh"))
@@ -223,7 +228,7 @@ def _recurrent(
     bidirectional: bool,
     batch_first: bool,
 ) -> list[Expr]:
-    """All layers; states hold (layers * directions, batch, features)."""
+    """Convert a stack of recurrent layers; states are (layers * directions, batch, features)."""
     directions = 2 if bidirectional else 1
     per, biases = (4, ()) if has_biases else (2, (None, None))
     fits = len(params) == per * num_layers * directions

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of `quantized_decomposed`, the operators in programs
-that PyTorch's quantizer (pt2e) leaves.
+"""PyTorch converters of `quantized_decomposed`, the operators of programs that PyTorch's pt2e
+quantizer produces.
 
-Numbers are divided by a scale and rounded once; torch multiplies by
-its reciprocal, which may round what lies between two integers to
-the other one.
+Real numbers are divided by the scale and rounded once. PyTorch multiplies by the reciprocal of the
+scale instead, which can round a value near the middle of two integers differently.
 
-OPS["quantized_decomposed::quantize_per_tensor"](x, 0.1, 3, -128, 127, "int8")  # qnn.quantize(x, 0.1, 3)
+OPS["quantized_decomposed::quantize_per_tensor"](x, 0.1, 3, -128, 127, "int8")  # qnn.quantize(x,
+0.1, 3)
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ from aotc.relay.frontend.converter_signatures import Maybe
 from aotc.relay.frontend.pytorch import converter_values as tv
 from aotc.relay.frontend.pytorch.converter_values import Table, Value
 
-#: The namespace of the operators.
+#: Namespace of the quantized operators in PyTorch.
 NAMESPACE: Final = "quantized_decomposed"
 _FLOAT: Final = DType("float32")
 
@@ -35,9 +35,7 @@ def _zero(value: Value) -> Expr:
 
 
 def _within(x: Expr, least: Value, greatest: Value) -> Expr:
-    """Integers between two numbers, which are often the ends of
-    their type.
-    """
+    """Clip integers to a range, unless that contains the whole range of their data type."""
     dtype = g.dtype(x)
     low, high = (tv.number(v) for v in (least, greatest))
     whole = low <= int(dtype.min) and high >= int(dtype.max)
@@ -86,12 +84,14 @@ def _dequantize_per_tensor(
 
 
 def _in_groups(x: Expr, scales: Expr) -> Expr:
-    """A matrix as one with a row for each scale."""
+    """Reshape a tensor so that each scale has one row of elements."""
     return g.reshape(x, (*tv.shape(scales), -1))
 
 
 def _quantize_per_token(x: Expr, scales: Expr, zero_points: Expr, quant_min: int, quant_max: int, dtype: str) -> Expr:
-    """The zero point is added before the rounding."""
+    """Convert quantize_per_token: one scale and zero point per row; the zero point is added before
+    rounding.
+    """
     work = g.dtype(x)
     y = g.mul(x, g.cast(g.div(1.0, q.scale_of(scales)), work))
     y = g.op("round", g.add(y, g.cast(zero_points, work)))
@@ -137,7 +137,9 @@ def _dequantize_per_channel_group(
 
 
 def _ends(x: Expr, axes: list[int]) -> tuple[Expr, Expr]:
-    """The least and the greatest element, or 0, along axes that stay."""
+    """Return the minimum and the maximum over axes, each extended to include 0; reduced axes remain
+    with extent 1.
+    """
     low = g.minimum(g.reduce("min", x, axes, True), 0.0)
     return low, g.maximum(g.reduce("max", x, axes, True), 0.0)
 
@@ -169,7 +171,9 @@ def _choose_qparams_per_token(x: Expr, dtype: str) -> list[Expr]:
 
 
 def _choose_qparams_per_token_asymmetric(x: Expr, dtype: str) -> list[Expr]:
-    """The zero point is counted from the end that is nearer."""
+    """Return scale and zero point per row for an asymmetric int8 quantization; the zero point is
+    computed from the end of the range with the smaller rounding error.
+    """
     low, high = _ends(x, [g.rank(x) - 1])
     least = float(np.finfo(np.float32).eps)
     scale = g.maximum(g.div(g.sub(high, low), 255.0), least)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of what moves elements without changing them: shapes,
-axes, joining, cutting, padding, indexing by positions that are
-tensors; and data types.
+"""PyTorch converters of operators that move elements: reshape, permutation of axes, concatenation,
+slicing, padding, indexing and scatter; and of data type conversions.
 
 OPS["view"](x=a, size=[2, -1])          # reshape(a, (2, -1))
 OPS["embedding"](weight=w, indices=i)   # take(w, i, axis=0)
@@ -26,8 +25,8 @@ _INT64_MAX = (1 << 63) - 1
 
 
 def _solved(dims: Sequence[Dim], size: Sequence[Value]) -> Sequence[Value]:
-    """`size` with the number for -1, where the one dynamic
-    dimension of both shapes is the same.
+    """Return `size` with -1 replaced by its value, if `dims` and `size` have the same single
+    dynamic dimension.
     """
     unknown = [d for d in dims if isinstance(d, SymDim)]
     if -1 not in size or len(unknown) != 1 or unknown != [v for v in size if isinstance(v, SymDim)]:
@@ -57,7 +56,7 @@ def _unflatten(x: Expr, dim: Axis, sizes: Sequence[Value]) -> Expr:
 
 
 def swap(x: Expr, dim0: int, dim1: int, /) -> Expr:
-    """Two axes exchanged."""
+    """Exchange two axes."""
     a, b, order = tv.axis(dim0, x), tv.axis(dim1, x), list(range(g.rank(x)))
     if order:
         order[a], order[b] = order[b], order[a]
@@ -80,8 +79,8 @@ def _squeeze(x: Expr, dim: Value = None) -> Expr:
 
 
 def expand(x: Expr, size: Sequence[Value]) -> Expr:
-    """`x` repeated along axes of size 1 and along new ones in
-    front; -1 keeps an axis.
+    """Broadcast `x` along axes of extent 1 and along new leading axes; -1 in `size` leaves an axis
+    unchanged.
     """
     new = len(size) - g.rank(x)
     kept = [*([1] * new), *g.dims(x)]
@@ -133,7 +132,7 @@ def _unbind(x: Expr, dim: Axis = 0) -> list[Expr]:
 
 
 def _slice(x: Expr, dim: Axis = 0, start: Value = None, end: Value = None, step: Value = 1) -> Expr:
-    """x[start:end:step] along an axis."""
+    """Slice `x[start:end:step]` along an axis."""
     begin, stride = 0 if start is None else tv.int_of(start), tv.int_of(step)
     if end is None or end == g.dims(x)[dim] or tv.int_of(end) == _INT64_MAX:
         if begin == 0 and stride == 1:
@@ -144,7 +143,7 @@ def _slice(x: Expr, dim: Axis = 0, start: Value = None, end: Value = None, step:
 
 
 def _place(x: Expr, dim: int, index: Value) -> int:
-    """A possibly negative position on an axis, from its start."""
+    """Convert a possibly negative position on an axis to one counted from 0."""
     place = tv.int_of(index)
     return place + tv.size(x, dim) if place < 0 else place
 
@@ -181,7 +180,9 @@ def _roll(x: Expr, shifts: Value, dims: Value = None) -> Expr:
 
 
 def _padded(x: Expr, pad: Value, /, mode: str = "constant", value: Value = None) -> Expr:
-    """torch's padding: from the last axis on; negative counts cut."""
+    """Convert torch's padding, whose widths are listed from the last axis on; negative widths
+    remove elements.
+    """
     modes = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
     require("torch-pad", mode in modes, f"padding mode {mode!r} is not known")
     flat = tv.ints(pad)
@@ -196,7 +197,9 @@ def _channel_shuffle(x: Expr, groups: int) -> Expr:
 
 
 def _unfold(x: Expr, dimension: Axis, size: int, step: int) -> Expr:
-    """Windows over an axis as a new last axis."""
+    """Convert unfold: slice windows of `size` elements along an axis and stack them; the elements
+    of a window become the last axis.
+    """
     starts = range(0, tv.size(x, dimension) - size + 1, step)
     windows = (_slice(x, dimension, s, s + size) for s in starts)
     return g.stack([_movedim(window, dimension, -1) for window in windows], dimension)
@@ -238,8 +241,8 @@ _IDENTITIES = (
 
 
 def _gather(x: Expr, dim: Axis, index: Expr) -> Expr:
-    """Only the other axes may be longer than those of the index:
-    what no position reaches is cut off.
+    """Convert gather. Axes other than `dim` that are longer than those of the index are cut first,
+    since no index refers to the remaining elements.
     """
     wanted = tv.shape(index)
     axes = [k for k, n in enumerate(wanted) if k != dim and n < tv.size(x, k)]
@@ -259,7 +262,7 @@ def _take_along_dim(x: Expr, indices: Expr, dim: int | None = None) -> Expr:
     return g.op("gather", data, index, axis=axis)
 
 
-#: What torch's names for reductions are called by the graph's operator.
+#: For each name of a reduction in PyTorch, the name in the attribute of scatter_elements.
 _REDUCTIONS: Final = {
     None: "update", "add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max", "amin": "min",
 }  # fmt: skip
@@ -282,8 +285,10 @@ def _scatter(
 
 
 def _positions(x: Expr, indices: Sequence[Value]) -> tuple[list[int], list[Expr]]:
-    """The axes that are indexed and their positions, which may be
-    negative; constant masks become positions.
+    """Return the axes that are indexed and their index tensors, which may hold negative positions;
+    constant masks are converted to positions.
+
+    Raises AotcError (code "torch-dynamic") for a mask that is not constant.
     """
     found: list[Expr | None] = []
     for index in indices:
@@ -299,8 +304,8 @@ def _positions(x: Expr, indices: Sequence[Value]) -> tuple[list[int], list[Expr]
 
 
 def _joined(places: Sequence[Expr]) -> tuple[Expr, tuple[int, ...]]:
-    """Positions for several axes as (axes, *shape), broadcast to
-    one shape.
+    """Broadcast index tensors for several axes to one shape and stack them as (axes, *shape);
+    return the stack and the shape.
     """
     common = np.broadcast_shapes(*map(tv.shape, places))
     return g.concat([g.unsqueeze(g.broadcast(p, common), [0]) for p in places], 0), common
@@ -311,8 +316,8 @@ def _front(axes: Sequence[int], rank: int) -> list[int]:
 
 
 def _place_of(axes: Sequence[int]) -> int:
-    """Where the indexed axes go: to the first of them where they
-    lie side by side, else to the front.
+    """Return the position of the indexed dimensions in the result: that of the first indexed axis
+    if the axes are adjacent, otherwise 0, as in numpy.
     """
     return axes[0] if list(axes) == list(range(axes[0], axes[0] + len(axes))) else 0
 
@@ -389,8 +394,8 @@ def _one_hot(x: Expr, num_classes: int = -1) -> Expr:
 
 
 def _diagonal(x: Expr, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Expr:
-    """The diagonal of two axes as a new last axis: elements at a
-    fixed distance of the flattened matrix.
+    """Return the diagonal of two axes as a new last axis, gathered with a constant stride from the
+    flattened matrix.
     """
     rank = g.rank(x)
     axes = [tv.axis_in(dim1, rank), tv.axis_in(dim2, rank)]
@@ -404,7 +409,9 @@ def _diagonal(x: Expr, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Expr:
 
 
 def _bucket(x: Expr, boundaries: Expr, right: bool = False) -> Expr:
-    """How many boundaries lie below (or at) each value."""
+    """Return for each value the number of boundaries below it (or, if `right`, not above it), as
+    torch.bucketize does.
+    """
     hit = g.binary("greater_equal" if right else "greater", g.unsqueeze(x, [g.rank(x)]), boundaries)
     return g.cast(g.op("sum", g.cast(hit, "int64"), axis=(g.rank(x),), keepdims=False), "int64")
 

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exported programs read from .pt2 files, as data: nothing in them
-is unpickled, loaded as a library or evaluated.
+"""Read exported programs from .pt2 files as data: nothing in the file is unpickled, loaded as a
+library or evaluated.
 
-In: a file that torch.export.save wrote.  Out: an ExportedProgram
-without example inputs.
+Input: a file that torch.export.save wrote. Output: an ExportedProgram without example inputs.
 
     program = load_exported("net.pt2")
 
-A .pt2 file is an uncompressed zip archive: the program as JSON
-(`program.py` checks it), the values of parameters and constants as
-they lie in memory, with a table of their shapes, and example inputs
-as a pickle, which nobody opens. What can only be had from a pickle
-(older files, tensor subclasses, custom objects) is refused.
+A .pt2 file is an uncompressed zip archive. It contains the program as JSON (checked by
+`pt2_validation`), the raw values of parameters and constants with a table of their shapes, and
+example inputs as a pickle, which is not read. Files that need a pickle (older versions, tensor
+subclasses, custom objects) are refused.
 """
 
 import json
@@ -36,13 +34,13 @@ _SAVE_AGAIN: Final = (
 _LOAD_SCRIPT: Final = (
     "load it with torch.jit.load where you trust it, and pass the module to aotc.relay.frontend.from_pytorch"
 )
-#: torch's number for tensors that are neither sparse nor in a layout of a library.
+#: PyTorch's number of the layout of dense, strided tensors.
 _STRIDED: Final = 7
 
 
 def load_exported(path: str | Path) -> Any:
-    """The program in a .pt2 file; AotcError if there is no such
-    file, or it holds no exported program.
+    """Read the exported program in a .pt2 file. Raises AotcError (code "torch-file") if the file
+    does not exist or does not contain an exported program.
     """
     open_regular(path, "torch-file").close()
     try:
@@ -54,8 +52,8 @@ def load_exported(path: str | Path) -> Any:
 
 
 class _Archive:
-    """The records of a zip archive by name, without the folder that
-    they are all in.
+    """The records of a zip archive by name, without the name of their common folder. Raises Refused
+    if the file is not a zip archive.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,8 +67,8 @@ class _Archive:
         self._size = path.stat().st_size
 
     def check(self) -> None:
-        """Records lie in the file as they are, each once: none
-        grows when it is read.
+        """Raise Refused unless the records are uncompressed and have distinct names, so that
+        reading them takes no more memory than the file.
         """
         infos = self._file.infolist()
         plain = all(i.compress_type == zipfile.ZIP_STORED and not i.flag_bits & 1 for i in infos)
@@ -86,7 +84,7 @@ class _Archive:
         return name in self._records
 
     def read(self, name: str) -> bytes:
-        """The bytes of a record."""
+        """Return the bytes of a record."""
         demand(name in self._records, f"it has no record {name!r}")
         try:
             return self._file.read(self._records[name])
@@ -94,7 +92,7 @@ class _Archive:
             raise Refused(f"its record {name!r} is damaged") from error
 
     def json(self, name: str) -> Any:
-        """What a record says in JSON."""
+        """Return the parsed JSON of a record."""
         try:
             return json.loads(self.read(name))
         except (ValueError, RecursionError) as error:
@@ -102,8 +100,8 @@ class _Archive:
 
 
 def _check_kind(archive: _Archive) -> None:
-    """Refused for archives of other kinds, which hold pickles, and
-    for what no torch wrote.
+    """Raise Refused if an archive is of another kind, such as TorchScript, needs a pickle, or has
+    another byte order than this machine.
     """
     pickled = "serialized_exported_program.json" in archive
     text = "it was written by torch 2.7 or older, as a pickle, which could run code"
@@ -141,8 +139,8 @@ def _program(archive: _Archive) -> Any:
 
 
 def _tensors(archive: _Archive, folder: str, config: str) -> dict[str, torch.Tensor]:
-    """The parameters or constants by name; what shares its values
-    in the file shares them here.
+    """Return the parameters or constants by name; tensors that share values in the file share
+    memory.
     """
     text = "an older torch wrote its parameters as a pickle, which could run code"
     demand(f"{folder}model.pt" not in archive, text, _SAVE_AGAIN)
@@ -162,7 +160,9 @@ def _tensors(archive: _Archive, folder: str, config: str) -> dict[str, torch.Ten
 
 
 def _tensor(name: str, values: bytearray, meta: dict[str, Any], is_param: bool) -> torch.Tensor:
-    """A view of values as they lie in memory."""
+    """Return a tensor as a strided view of raw bytes. Raises Refused if its shape does not fit
+    them.
+    """
     numbers = [*meta["sizes"], *meta["strides"], meta["storage_offset"]]
     plain = meta["layout"] == _STRIDED and all("as_int" in number for number in numbers)
     demand(plain, f"{name} is no plain tensor of a fixed shape")

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The graph of an exported program as its file states it, made
-harmless before torch reads it.
+"""Validate the graph of an exported program in a .pt2 file before PyTorch reads it, so that an
+untrusted file cannot run code.
 
-In: the JSON in a .pt2 file.  Out: the same program of known fields
-only, every one of them checked.
+Input: the JSON data of a .pt2 file. Output: a copy of the program with known fields only, each of
+them checked.
 
     clean = checked_program(json.loads(text))        # Refused says which field is wrong, and why
 
-torch's reader trusts its file: it evaluates expressions on
-dimensions as Python, calls whatever attribute of torch a node
-names, writes names into source code that it executes, and imports
-modules that nested containers name.  So names must be identifiers,
-expressions a few functions of symbols and numbers, operators those
-of ATen; containers are left out (inputs and outputs are flat), as
-are guards, example inputs and all metadata but the line of the
-source.
+PyTorch's reader trusts its file: it evaluates expressions on dimensions as Python code, calls any
+attribute of torch that a node names, inserts names into source code that it executes, and imports
+modules that nested containers name. This module therefore accepts only identifiers as names,
+expressions of a few functions of symbols and numbers, and operators of ATen. It drops containers
+(inputs and outputs are flat), guards, example inputs, and all metadata except the source line of a
+node.
 """
 
 import ast
@@ -34,13 +32,14 @@ from aotc.relay.frontend.pytorch.converter_values import NUMERIC
 from aotc.relay.frontend.pytorch.operator_conversion import source_line, unsupported
 from aotc.relay.frontend.pytorch.ops_quant import NAMESPACE
 
-#: A value and where it stands in; a clean value out, or Refused.
+#: A validator: it takes a value and its path in the program, and returns a clean copy or raises
+#: Refused.
 Check: TypeAlias = Callable[[Any, str], Any]
 
 
 class Refused(Exception):
-    """A part of a file that is not taken: where and why, and what
-    to do about it.
+    """Raised for a part of a file that is not accepted: the text names its path and the reason,
+    `hint` a remedy.
     """
 
     def __init__(self, text: str, hint: str = "") -> None:
@@ -49,7 +48,7 @@ class Refused(Exception):
 
 
 def demand(condition: object, text: str, hint: str = "") -> None:
-    """Refused unless a condition holds."""
+    """Raise Refused unless a condition holds."""
     if not condition:
         raise Refused(text, hint)
 
@@ -79,7 +78,8 @@ _NAME: Final = _fits(
 _DOTTED: Final = _fits(_matches(r"[\w.:/+\- ]{1,1000}"), "the name of a parameter")
 _PLAIN: Final = _fits(_matches(r"[\w.,:/+\- ]{0,1000}"), "a text without quotes")
 _TARGET: Final = _fits(_matches(r"[\w.:#]{1,1000}"), "the name of an operator")
-#: torch counts up to the number of a symbol u7 or zuf7, whose value nothing is known about.
+#: Names of symbols. The numbers of u7 or zuf7 (symbols without known values) are limited, since
+#: PyTorch counts up to them.
 _SYMBOL: Final = re.compile(r"(?:u|zuf)[0-9]{1,4}|(?!u[0-9]|zuf[0-9])[A-Za-z_][A-Za-z0-9_]{0,200}")
 
 
@@ -110,8 +110,8 @@ def _table(key: Check, check: Check) -> Check:
 
 
 def _record(optional: Mapping[str, Check] = MappingProxyType({}), /, **fields: Check) -> Check:
-    """Fields that must be there, and others that may; what else
-    there is is left out.
+    """Return a validator of records with the required fields `fields` and the fields `optional`;
+    other fields are dropped.
     """
 
     def checked(value: Any, where: str) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def _record(optional: Mapping[str, Check] = MappingProxyType({}), /, **fields: C
 
 
 def _union(**kinds: Check) -> Check:
-    """A record of exactly one of several fields."""
+    """Return a validator of records that have exactly one field, which is one of `kinds`."""
 
     def checked(value: Any, where: str) -> dict[str, Any]:
         demand(isinstance(value, dict) and len(value) == 1, f"{where} is not of one kind")
@@ -157,11 +157,11 @@ _LARGEST_POWER: Final = 8
 
 
 def _expression(value: Any, where: str) -> str:
-    """An expression of sympy as the text of Python that builds it,
-    and nothing else: `Add(Symbol('s0'), Integer(1))`.
+    """Validate a sympy expression written as Python code that constructs it, such as
+    `Add(Symbol('s0'), Integer(1))`.
 
-    It is printed anew from its syntax tree, so that what was
-    checked is what is evaluated.
+    The result is generated from the checked syntax tree, so that exactly the checked code is
+    evaluated later.
     """
     _TEXT(value, where)
     try:
@@ -175,8 +175,8 @@ def _expression(value: Any, where: str) -> str:
 
 
 def _check_expression(tree: ast.expr, where: str) -> None:
-    """ValueError for anything but calls of the functions with
-    symbols and numbers; powers are small and not nested.
+    """Raise ValueError if a syntax tree contains anything but calls of the allowed functions with
+    symbols and numbers, or a large or nested power.
     """
     work = [(tree, False)]
     while work:
@@ -195,8 +195,8 @@ def _check_expression(tree: ast.expr, where: str) -> None:
 
 
 def _check_leaf(name: str, node: ast.Call, where: str) -> None:
-    """The arguments are literals: a name, a number as a text,
-    integers; those by keyword are numbers or flags.
+    """Raise ValueError unless the arguments of a symbol or number are literals: a name, a number as
+    text, or integers; keyword arguments must be small positive integers or flags.
     """
     values = [ast.literal_eval(arg) for arg in node.args]
     options = {k.arg: ast.literal_eval(k.value) for k in node.keywords}
@@ -222,21 +222,18 @@ def _is_small_power(node: ast.Call) -> bool:
 
 
 def _cpu(value: Any, where: str) -> dict[str, Any]:
-    """Whatever device a program was exported on: its code is
-    compiled for the CPU.
-    """
+    """Replace any device by the CPU, for which the program is compiled."""
     return {"type": "cpu", "index": None}
 
 
 def _source(value: Any, where: str) -> dict[str, str]:
-    """The last line of the Python source that made a node, from its
-    metadata.
-    """
+    """Reduce the metadata of a node to the last line of Python source in its stack trace."""
     line = source_line(value).removeprefix("in ")
     return {"stack_trace": line[:300]} if line and line.isprintable() else {}
 
 
-#: Graphs within graphs; torch's messages about what is wrong with one grow exponentially with its depth.
+#: Largest nesting depth of graphs; PyTorch's messages about an invalid graph grow exponentially
+#: with its depth.
 _DEEPEST: Final = 4
 
 
@@ -307,13 +304,13 @@ _PROGRAM: Final = _record(
     verifiers=_list(_DIALECT),
 )
 _PAYLOAD: Final = _record(path_name=_DOTTED, is_param=_FLAG, use_pickle=_FLAG, tensor_meta=_optional(TENSOR_META))
-#: Where the values of parameters lie in a file.
+#: Validator of the table of parameter files: where in the archive the values of each parameter are.
 PAYLOADS: Final = _table(_DOTTED, _PAYLOAD)
 
 
 def checked_program(program: Any) -> dict[str, Any]:
-    """A clean program; Refused for what is not well formed,
-    AotcError with all operators that are not supported.
+    """Return a clean copy of a program. Raises Refused if it is not well formed, and AotcError with
+    all operators that are not supported.
     """
     clean: dict[str, Any] = _PROGRAM(program, "the program")
     graph_module = clean["graph_module"]
@@ -323,8 +320,8 @@ def checked_program(program: Any) -> dict[str, Any]:
 
 
 def _calling(signature: dict[str, Any]) -> dict[str, Any]:
-    """How the program is called: with all its inputs in order, for
-    its outputs in order.
+    """Return the calling convention of the program: all inputs as positional arguments in order,
+    all outputs as a flat tuple.
     """
     names = [_input_name(spec) for spec in signature["input_specs"] if "user_input" in spec or "constant_input" in spec]
     results = sum("user_output" in spec for spec in signature["output_specs"])
@@ -343,7 +340,7 @@ def _input_name(spec: dict[str, Any]) -> str:
 
 
 def _graphs(graph: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A graph and those among the arguments of its nodes."""
+    """Yield a graph and all graphs nested in the arguments of its nodes."""
     work = [graph]
     while work:
         yield (found := work.pop())
@@ -352,7 +349,7 @@ def _graphs(graph: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 _ON_NUMBERS: Final = frozenset(f"{function.__module__}.{function.__name__}" for function in NUMERIC)
-#: What torch inlines.
+#: Higher-order operators that PyTorch inlines.
 _REGIONS: Final = frozenset(
     f"torch.ops.higher_order.{name}" for name in ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 )
@@ -368,8 +365,8 @@ def _check_operators(graph: dict[str, Any]) -> None:
 
 
 def _is_operator(target: str) -> bool:
-    """Whether a node's target is an operator of torch on tensors or
-    numbers; none reads or writes files.
+    """Return True if the target of a node is a PyTorch operator on tensors or numbers that does not
+    read or write files.
     """
     if target in _ON_NUMBERS or target in _REGIONS:
         return True

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walk over a TorchScript graph, traced or scripted: Relay's
-from_pytorch.
+"""Convert a traced or scripted TorchScript graph to the graph IR, as from_pytorch of TVM's Relay
+does.
 
-In: a ScriptModule and names, shapes and dtypes of its inputs.  Out:
-a module and its parameters by name.  Branches and loops run at
-compile time; operators in place write through to the tensors that
-they are views of.
+Input: a ScriptModule and the names, shapes and dtypes of its inputs. Output: a module and its
+parameters by name. Branches and loops are evaluated at compile time; in-place operators update the
+tensors of which their argument is a view.
 
     module, params = from_script(torch.jit.trace(net, x), [("x", (1, 3, 224, 224))])
 """
@@ -41,14 +40,14 @@ from aotc.relay.graph_api import Constant, Expr, Function, IRModule, Mutator, Tu
 NODES: Final = "the program, its loops unrolled,"
 
 
-#: Operators that copy or do not, as the strides of their argument have it.
+#: Operators that return a view or a copy, depending on the strides of their argument.
 _MAYBE_VIEWS: Final = {"contiguous", "reshape", "reshape_as", "flatten", "ravel", "to", "type_as"}
 
 
 @dataclass(slots=True)
 class _Conversion:
-    """The state of converting one graph; values go by the names
-    that TorchScript gives them.
+    """The state of the conversion of one graph; values are identified by their TorchScript names
+    (`debugName`).
     """
 
     root: Any
@@ -68,7 +67,7 @@ class _Conversion:
         return [self.read(v) for v in node.inputs()]
 
     def block(self, block: Any) -> None:
-        """Convert the nodes of a graph or block."""
+        """Convert the nodes of a graph or block; problems are recorded."""
         for node in block.nodes():
             for out in node.outputs():
                 self.memory.bind(out.debugName(), POISON)
@@ -105,7 +104,7 @@ class _Conversion:
         self.alias(node, schema, args)
 
     def bind(self, node: Any, result: Value) -> None:
-        """Name the results of a node."""
+        """Bind the results of a node to the names of its outputs."""
         outputs = [v.debugName() for v in node.outputs()]
         results = [result] if len(outputs) == 1 else result
         for name, value in zip(outputs, results, strict=False):
@@ -114,7 +113,7 @@ class _Conversion:
     # --- memory that is shared
 
     def note_construction(self, node: Any, kind: str) -> None:
-        """Keep track of what containers hold, and of other names."""
+        """Record the elements of a container that a node constructs, or the alias that it creates."""
         (out,) = (v.debugName() for v in node.outputs())
         inputs = [v.debugName() for v in node.inputs()]
         if kind.endswith("Construct"):
@@ -125,7 +124,7 @@ class _Conversion:
             self.note_element(out, inputs[0], int(self.memory.values[inputs[1]]))
 
     def note_element(self, out: str, container: str, index: Any) -> None:
-        """Keep track of an element of a list, tuple or dictionary."""
+        """Record that the value `out` is an element of a list, tuple or dictionary."""
         parts = self.memory.parts(container)
         if parts is not None and isinstance(index, int):
             self.memory.share(out, parts[index], None)
@@ -133,8 +132,8 @@ class _Conversion:
             self.memory.share(out, container, lambda values: values[index])
 
     def alias(self, node: Any, schema: Any, args: list[Value]) -> None:
-        """Keep track of views, and write the result of an operator
-        in place to what it changes.
+        """Record the views that an operator returns; for an in-place operator, write its result to
+        the tensors that it modifies.
         """
         outputs = [v.debugName() for v in node.outputs()]
         inputs = [v.debugName() for v in node.inputs()]
@@ -162,7 +161,9 @@ class _Conversion:
             self.memory.share(name, inputs[k], _redo(schema, args, k))
 
     def assign(self, schema: Any, inputs: list[str], outputs: list[str], args: list[Value]) -> None:
-        """The results of an operator as the values of what it writes to."""
+        """Write the results of an in-place operator to its written arguments, and make the outputs
+        aliases of these.
+        """
         memory, form = self.memory, form_of(schema)
         for number, out in zip_longest(form.written, outputs):
             if number is None:
@@ -183,8 +184,8 @@ class _Conversion:
     # --- attributes of modules
 
     def attribute(self, node: Any) -> None:
-        """A submodule, a number, or a parameter: a variable named
-        after the operator that takes it first.
+        """Convert access to an attribute of a module: a submodule or number becomes a Python value,
+        a parameter becomes a variable named after the first operator that reads it.
         """
         owner, name = self.read(node.input()), node.s("name")
         value, out = getattr(owner, name), node.output().debugName()
@@ -208,8 +209,8 @@ class _Conversion:
 
 
 def _source_line(node: Any) -> str:
-    """Where the module's Python source says what the node does, as
-    far as TorchScript knows.
+    """Return the line of Python source of a node for messages, or "" if TorchScript does not record
+    it.
     """
     text = str(node.sourceRange()).strip().splitlines()
     return f"in {text[0]}" if text and "(" in text[0] else ""
@@ -219,14 +220,16 @@ def _source_line(node: Any) -> str:
 
 
 def _with_constants(value: Value) -> Value:
-    """Tensors as constants, those of frozen modules in lists too."""
+    """Convert torch tensors, also in nested lists, to constants; other values are returned
+    unchanged.
+    """
     if isinstance(value, (list, tuple)):
         return [_with_constants(v) for v in value]
     return g.constant(array_of(value)) if isinstance(value, torch.Tensor) else value
 
 
 def _redo(schema: Any, args: Sequence[Value], number: int) -> Callable[[Value], Value]:
-    """An operator as a function of one of its arguments."""
+    """Return an operator call as a function of its argument with the index `number`."""
 
     def redo(value: Value) -> Value:
         return call_operator(schema, [*args[:number], value, *args[number + 1 :]], {})
@@ -235,7 +238,9 @@ def _redo(schema: Any, args: Sequence[Value], number: int) -> Callable[[Value], 
 
 
 def _check_written(schema: Any, target: Value, value: Value, may_resize: bool) -> None:
-    """AotcError where the result of an operator has another shape than the tensor that it is written to."""
+    """Raise AotcError (code "torch-op") if a result and the tensor to which it is written have
+    different shapes, unless `may_resize` is True.
+    """
     if not is_tensor(target) or not is_tensor(value) or may_resize or g.dims(target) == g.dims(value):
         return
     text = f"{full_name(schema)} writes a result of shape {g.dims(value)} to a tensor of shape {g.dims(target)}"
@@ -274,7 +279,7 @@ def _if(c: _Conversion, node: Any) -> None:
 
 
 def _pass_on(c: _Conversion, source: str, name: str) -> None:
-    """Let a value leave a block, or enter one, under another name."""
+    """Bind `name` to the value of `source`, as its alias, when a value enters or leaves a block."""
     c.memory.bind(name, c.memory.values[source])
     c.memory.share(name, source, None)
 
@@ -299,7 +304,9 @@ def _loop(c: _Conversion, node: Any) -> None:
 
 
 def _kept(c: _Conversion, names: Sequence[str]) -> list[str]:
-    """Names for the values of others that may be bound anew while these are read."""
+    """Return generated names for the current values of `names`, so that the names can be bound to
+    new values while the old ones are still read.
+    """
     kept = [c.memory.unused(name) for name in names]
     for source, name in zip(names, kept, strict=True):
         _pass_on(c, source, name)
@@ -307,7 +314,7 @@ def _kept(c: _Conversion, names: Sequence[str]) -> list[str]:
 
 
 def _number_as_tensor(value: Value) -> Value:
-    """A dimension stays what it is; other numbers become constants."""
+    """Return a constant for a number; a dynamic dimension is returned unchanged."""
     if isinstance(value, SymDim):
         return value
     return g.constant(value, None if isinstance(value, int) else "float32")
@@ -322,7 +329,8 @@ _PRIMS: Final[Mapping[str, Callable[[_Conversion, Any], None]]] = {
     "RaiseException": _raise,
     "TupleUnpack": _unpack,
 }
-#: Nodes that only compute a value from those of their inputs.
+#: TorchScript nodes (without "prim::") that compute a value from the values of their inputs only,
+#: and their functions.
 _VALUES: Final[Mapping[str, Callable[..., Value]]] = {
     "DictConstruct": lambda *items: dict(zip(items[::2], items[1::2], strict=True)),
     "ListConstruct": lambda *items: list(items),
@@ -345,8 +353,8 @@ _VALUES: Final[Mapping[str, Callable[..., Value]]] = {
 
 
 def _source_names(graph: Any, friendly: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """Relay's names of nodes (kind and running number), by output;
-    and for each value its first reader's name.
+    """Return the names of nodes by output, made of kind and running number as in TVM's Relay, and
+    for each value the name of the first node that reads it.
     """
     counts: dict[str, int] = {}
     names: dict[str, str] = {}
@@ -368,8 +376,8 @@ def _source_names(graph: Any, friendly: bool) -> tuple[dict[str, str], dict[str,
 
 
 class _Untyped(Mutator):
-    """Leaves out inferred types: Relay's front end leaves them to
-    InferType.
+    """A pass that removes inferred types, since from_pytorch of TVM's Relay returns an untyped
+    module; InferType adds them.
     """
 
     def rewrite(self, old: Expr, new: Expr) -> Expr:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inputs of a TorchScript graph as Relay's from_pytorch has
-them described, checked against the graph.
+"""Check the descriptions of inputs that the caller of from_pytorch gives against a TorchScript
+graph.
 
 input_types([("x", ((1, 3), "int64"))], inputs, "float32")      # [("x", Tensor[(1, 3), int64])]
 """
@@ -16,8 +16,8 @@ from aotc.relay.frontend.pytorch.converter_values import dtype_name
 
 
 def input_types(infos: Any, inputs: Sequence[Any], default_dtype: str) -> list[tuple[str, TensorType]]:
-    """Names and types of the inputs; AotcValueError listing all
-    that is wrong with `input_infos`.
+    """Return the names and types of the inputs. Raises AotcValueError listing all problems of the
+    descriptions `infos`, each (name, shape) or (name, (shape, dtype)).
     """
     if not isinstance(infos, (list, tuple)):
         raise AotcTypeError("torch-inputs", "input_infos is a list of (name, shape) or (name, (shape, dtype))")
@@ -52,8 +52,8 @@ def _input_type(info: Any, default_dtype: str) -> tuple[str, TensorType]:
 
 
 def _check_traced(name: str, ty: TensorType, traced: Any) -> None:
-    """AotcError where the graph was recorded with another rank or
-    dtype, or where the input is no tensor.
+    """Raise AotcError (code "torch-inputs") if the graph was traced with another rank or data type,
+    or if the input is not a tensor.
     """
     require("torch-inputs", traced.kind() == "TensorType", f"input {name!r} is a {traced}; only tensors can be inputs")
     dtype, rank = traced.dtype(), traced.dim()

@@ -172,6 +172,16 @@ def _verdict(judge: Judge, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any
     return {"verdict": verdict, "inconclusive": list(judge.inconclusive), "warnings": list(judge.warnings)}
 
 
+def _require_rivals_read(path: Path) -> None:
+    """AotcError (code "rival") for Relay text, which no other implementation can read."""
+    if is_relay_text(path):
+        raise AotcError(
+            "rival",
+            f"{path} is Relay text, which the other implementations cannot read",
+            hint="`aotc run --repeat` measures it",
+        )
+
+
 def bench(
     model: str | Path,
     *,
@@ -207,12 +217,7 @@ def bench(
     require_cpu(chosen.machine)
     path = Path(model)
     require_whole_tflite(path, chosen.cut)
-    if is_relay_text(path):
-        raise AotcError(
-            "rival",
-            f"{path} is Relay text, which the other implementations cannot read",
-            hint="`aotc run --repeat` measures it",
-        )
+    _require_rivals_read(path)
     start = time.perf_counter()
     compiled = chosen.compiled(path)
     build_seconds, metadata = time.perf_counter() - start, compiled.metadata

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags of C compilers that may not be given, since results would be others than those of the program.
+"""Rejects C compiler flags that change results, such as -ffast-math.
 
 require_exact(["-O3", "-march=native"])
 require_exact(["-ffast-math"])         # AotcError
@@ -37,7 +37,7 @@ _REFUSED: Final = (
 
 
 def require_exact(flags: Iterable[str]) -> None:
-    """Raise AotcError (code "cflags") for flags of a C compiler that let it compute or make something else."""
+    """Raise AotcError (code "cflags") for compiler flags that change results or outputs."""
     given = tuple(dict.fromkeys(flags))
     for pattern, why, hint in _REFUSED:
         if found := list(filter(pattern.fullmatch, given)):

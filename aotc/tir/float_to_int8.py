@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Four vectors of floats rounded to one vector of bytes: rows of instructions, with their meanings and texts.
+"""Instructions that round four float vectors to one int8 vector, with their semantics and C text.
 
     quantize_uint8_x16(a, b, c, d, z)    # the elements of a, b, c, d as `quantize_uint8` makes them, one by one
 
-Processors narrow int32 to bytes by saturating steps of half the width, and add what zero is in between.
+Processors narrow int32 to int8 in two saturating steps of half the width; the zero point is added between them.
 """
 
 from collections.abc import Iterator
@@ -51,12 +51,12 @@ _PART: Final = """\
 
 
 def quantize_name(dtype: str, lanes: int) -> str:
-    """The instruction that takes vectors of so many floats."""
+    """Return the name of the instruction that takes vectors of `lanes` floats."""
     return f"quantize_{dtype}_x{lanes}"
 
 
 def quantized(dtype: str, values: Any, zero: Any) -> Any:
-    """What numbers are rounded to."""
+    """Round numbers to int8 or uint8 in numpy: the reference semantics."""
     low = _BYTES[dtype][1]
     whole = np.rint(np.asarray(values, np.float64)) + zero
     return np.clip(np.where(np.isnan(whole), low, whole), low, low + 255).astype(dtype)
@@ -67,7 +67,7 @@ def _meaning(dtype: str) -> Any:
 
 
 def _words(dtype: str, lanes: int) -> dict[str, str]:
-    """What stands in the text of a function."""
+    """Return the words to substitute in the text of a function."""
     size = GROUP * lanes
     last, low = _BYTES[dtype]
     feature, floats, whole = _X86[lanes]
@@ -105,7 +105,7 @@ def _words(dtype: str, lanes: int) -> dict[str, str]:
 
 
 def rows() -> Iterator[Instruction]:
-    """The instructions for both types of bytes and all lengths of vectors."""
+    """Yield the instructions for int8, uint8 and all vector lengths."""
     for dtype, lanes in product(_BYTES, LANES):
         takes, gives = (f"float32x{lanes}",) * (GROUP + 1), f"{dtype}x{GROUP * lanes}"
         name, meaning = quantize_name(dtype, lanes), _meaning(dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of several groups of bytes from one vector: rows of instructions, with their meanings and texts.
+"""Dot-product instructions that use several groups of four bytes of one vector: SDOT by element and SMMLA (Arm).
 
     dot4_int8_int8_lane2(acc, words, w)      # acc[k] + the sum of the products of words[2] and w[4 * k : 4 * k + 4]
     mmla_int8_int8(acc, y, x)                # acc + y @ x.T, of matrices of 2 x 8 bytes, row after row
@@ -73,12 +73,12 @@ __attribute__((__unused__)) $inline aotc_int32x4 aotc_NAME(aotc_int32x4 a, aotc_
 
 
 def lane_name(data: str, weights: str, lane: int) -> str:
-    """The sum of products by one of four groups of data; "" where there is none for these types."""
+    """Return the name of the dot product with one of four groups of data; "" if there is none for these types."""
     return f"dot4_{data}_{weights}_lane{lane}" if (data, weights) in _LANES else ""
 
 
 def matrix_name(data: str, weights: str) -> str:
-    """The product of matrices; "" where there is none for these types."""
+    """Return the name of the matrix multiplication instruction; "" if there is none for these types."""
     return f"mmla_{data}_{weights}" if (data, weights) in _MATRICES else ""
 
 
@@ -105,7 +105,7 @@ def _half(k: int, a: Any, b: Any) -> Any:
 
 
 def rows() -> Iterator[Instruction]:
-    """The instructions for all types of bytes that have some."""
+    """Yield the instructions for all operand types that have one."""
     for ((data, weights), kind), k in product(_LANES.items(), range(WORDS)):
         name, takes = lane_name(data, weights, k), ("int32x4", "int32x4", f"{weights}x16")
         words = {"DATA": data, "WEIGHTS": weights, "KIND": kind, "LANE": k}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A row of the table of instructions (`aotc.tir.instruction_table`), and what makes rows of functions in C.
+"""The definition of an instruction (`aotc.tir.instruction_table`), and builders for instructions that are C functions.
 
 row = vectors("sum2", ("int8x16",), "int32x4", meaning, "$inline aotc_int32x4 aotc_NAME(aotc_int8x16 x) { ... }")
 row.texts[0].call                        # "aotc_sum2({0})"
@@ -13,7 +13,7 @@ from aotc.ir import DTYPES, DType, frozen
 
 @frozen(kw_only=True)
 class Text:
-    """How a language says an instruction.
+    """The spelling of an instruction in one language.
 
     call      an expression: {0} is the first operand, {0:13} one that binds at least as
               tightly as a product, {f} stands behind functions of float32
@@ -66,17 +66,17 @@ class Instruction:
     least: int = 0
 
     def text(self, dialect: str, lanes: int) -> Text | None:
-        """How a language says it of so many lanes; None where its library has a function for it."""
+        """Return the spelling for a dialect and a number of lanes; None if the language's library has the function."""
         kinds = ("", "one" if lanes == 1 else "many")
         found = (t for t in self.texts if dialect in (t.dialects or (dialect,)) and t.lanes in kinds)
         return next(found, None)
 
     def result(self, dtype: DType, lanes: int) -> tuple[DType, int]:
-        """The type and lanes of what it gives for a first operand of these."""
+        """Return the dtype and lanes of the result for a first operand of this dtype and lanes."""
         return split_type(self.gives, lanes) if self.gives else (dtype, lanes)
 
     def problem(self, types: Iterable[tuple[DType, int]], block: bool = False) -> str:
-        """What is wrong with operands of these types and lanes, or with a block of such rows; "" if nothing is."""
+        """Return the problem with operands of these types and lanes, or with a block's rows; "" if valid."""
         found = tuple(types)
         if block != self.block:
             return f"{self.name} works on {'blocks of memory' if self.block else 'values'}"
@@ -100,7 +100,7 @@ KINDS: Final[Mapping[str, frozenset[DType]]] = {
 
 
 def split_type(text: str, lanes: int) -> tuple[DType, int]:
-    """The dtype and lanes of "int32x16"; of "bool", which has as many as the operands, `lanes`."""
+    """Return the dtype and lanes of a type such as "int32x16"; types without a number have `lanes` lanes."""
     name, _, count = text.partition("x")
     return DType(name), int(count) if count else lanes
 
@@ -112,7 +112,7 @@ def _fits(wanted: str, actual: tuple[DType, int]) -> bool:
 
 
 def filled(text: str, **words: object) -> str:
-    """A text with other words in the places of some, the first ones first."""
+    """Return a text with words replaced, in the order of the arguments."""
     for word, value in words.items():
         text = text.replace(word, str(value))
     return text
@@ -121,7 +121,7 @@ def filled(text: str, **words: object) -> str:
 def vectors(
     name: str, takes: Sequence[str], gives: str, meaning: Callable[..., Any], text: str, **words: object
 ) -> Instruction:
-    """A function of vectors, called aotc_NAME in its text, where `words` stand for others."""
+    """Return an instruction that is a C function of vectors named aotc_NAME; `words` are replaced in its text."""
     made = _function(name, len(takes), "gnu-c", filled(text, NAME=name, **words))
     return Instruction(name=name, takes=tuple(takes), gives=gives, meaning=meaning, texts=(made,))
 
@@ -137,7 +137,7 @@ def on_device(
     warp: bool = False,
     **words: object,
 ) -> Instruction:
-    """A function of a device; one of a warp has the address of what it makes in front of its operands."""
+    """Return an instruction that is a GPU function; a warp-level one takes the address of its result first."""
     made = _function(name, len(takes) + warp, "cuda", filled(text, NAME=name, **words))
     facts: dict[str, Any] = {"meaning": meaning, "texts": (made,), "least": least}
     return Instruction(name=name, takes=tuple(takes), gives=gives, warp=warp, **facts)
@@ -158,7 +158,7 @@ def on_memory(
     text: str,
     **words: object,
 ) -> Instruction:
-    """A function on memory, called aotc_NAME in its text; `operands` stand behind the address of what it makes."""
+    """Return a micro-kernel: a C function aotc_NAME that takes the address of its result, then `operands`."""
     made = Text(call=f"aotc_{name}({{0}}, {operands})", function=filled(text, NAME=name, **words))
     facts: dict[str, Any] = {"width": width, "meaning": meaning, "texts": (made,), "memory": True}
     return Instruction(name=name, takes=tuple(takes), gives=gives, **facts)

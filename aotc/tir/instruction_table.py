@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions and instructions of `Call` and `Intrinsic`: what each takes and gives and means, how languages say it.
+"""The table of instructions and functions of `Call` and `Intrinsic`: types, numpy semantics, text per language.
 
 INSTRUCTIONS["fma"].meaning(a, b, c)            # numpy: a * b + c, rounded once
 INSTRUCTIONS["isnan"].text("gnu-c", lanes=1)    # "{0:11} != {0:11}"
@@ -45,7 +45,7 @@ def _rows(takes: str, names: str, **facts: Any) -> list[Instruction]:
 
 
 def _saturated(dtype: str, word: str) -> Instruction:
-    """A number as a byte, the nearest one; C compilers that share its ends among iterations miss the instruction."""
+    """Return the instruction that converts a number to the nearest int8 or uint8 value, saturated."""
     ends = (int(DType(dtype).min), int(DType(dtype).max))
     call, head = f"aotc_clamp_i32_{dtype}({{0}})", f"$inline {dtype}_t aotc_clamp_i32_{dtype}(int32_t x) {{\n"
     plain = f"  return ({dtype}_t)(x < {ends[0]} ? {ends[0]} : x > {ends[1]} ? {ends[1]} : x);\n"
@@ -62,7 +62,7 @@ def _saturated(dtype: str, word: str) -> Instruction:
 
 
 def _scaled(name: str, first: str) -> Instruction:
-    """A product of two integers, shifted back; scalar C knows that shifts are in range."""
+    """Return the fixed-point multiplication: the product of two integers, shifted right with rounding."""
     head = f"$inline int32_t aotc_scaled_i32_{name}(int32_t x, int32_t multiplier, int32_t shift) {{"
     function = f"{head}\n{first}\n  return ((v >> shift) + 1) >> 1;\n}}\n"
     call = f"aotc_scaled_i32_{name}({{0}}, {{1}}, {{2}})"
@@ -71,7 +71,7 @@ def _scaled(name: str, first: str) -> Instruction:
 
 
 def _shuffle(name: str, call: str, lane: Callable[[Any, Any], Any]) -> Instruction:
-    """Each thread has the value of another one of its warp, its own where there is none."""
+    """Return a warp shuffle: each thread reads the value of another thread, or its own if there is none."""
 
     def meaning(values: Any, by: Any) -> Any:
         own = np.arange(WARP)
@@ -133,19 +133,19 @@ def _chosen(cond: Any, a: Any, b: Any) -> Any:
 
 
 def _quarter(k: int, *vectors: Any) -> Any:
-    """A quarter of the elements of four vectors by turns."""
+    """Return a quarter of the elements of four interleaved vectors."""
     size = len(vectors[0])
     return np.stack(vectors, axis=1).reshape(-1)[k * size : (k + 1) * size]
 
 
 def _said(name: str, call: str, function: str) -> Instruction:
-    """How a device says a statement that is no value."""
+    """Return a GPU instruction that is a statement without a value."""
     text = Text(call=call, dialects=("cuda",), function=function)
     return Instruction(name=name, takes=(), meaning=_program, texts=(text,))
 
 
 def _matrices(dtype: DType, kind: str) -> Iterator[Instruction]:
-    """What brings matrices to registers, and multiplies them."""
+    """Yield the tensor-core instructions that load matrices to registers and multiply them."""
     words = {"DTYPE": dtype, "KIND": kind}
     words |= {"STEPS": str(256 // dtype.bits), "BITS": f"uint{dtype.bits}_t"}
     if dtype.bits == 32:
@@ -161,7 +161,7 @@ def _matrices(dtype: DType, kind: str) -> Iterator[Instruction]:
 
 
 def _of_bytes() -> Iterator[Instruction]:
-    """Sums of products of bytes, and what makes bytes."""
+    """Yield the int8 dot products and the conversions to int8."""
     for table in (
         int8_dot_products,
         grouped_dot_products,

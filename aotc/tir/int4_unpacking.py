@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integers of 4 bits, two to a byte, as vectors of bytes: rows of instructions, with their meanings and texts.
+"""Instructions that unpack int4 values, stored two to a byte, to vectors of int8, with their semantics and C text.
 
     nibbles_int8_x32(w[i:16], -8)    # 32 integers, the first of two in the lower half of a byte, each less 8
     picked_float32_x16(table, w)     # table[w[k] % 16], which is one instruction of AVX-512
 
-What is stored is how much greater than the least of 16 neighboring numbers an integer is.
+The stored 4 bits are the value minus the smallest value of its range of 16.
 """
 
 from collections.abc import Iterator
@@ -70,36 +70,36 @@ __attribute__((__unused__)) $inline aotc_float32x16 aotc_NAME(aotc_float32x16 ta
 
 
 def widened(lanes: int) -> str:
-    """The lines that make half as many numbers of 16 bits of the bytes v, which vectors `wide` of `pairs` hold."""
+    """Return the C lines that widen the bytes v to int16 vectors."""
     feature, made = _WIDENED.get(lanes, ("", ""))
     return filled(_WIDE if made else _PLAIN, FEATURE=feature, CALL=made, SIZE=lanes, HALF=lanes // 2)
 
 
 def nibbles_name(dtype: str, lanes: int) -> str:
-    """The instruction that makes so many bytes; "" where there is none."""
+    """Return the name of the instruction that unpacks to `lanes` values of a dtype; "" if there is none."""
     return f"nibbles_{dtype}_x{lanes}" if lanes in LANES else ""
 
 
 def of_nibbles(name: str) -> str:
-    """The function on memory that takes its second operand so, and behind all others what the least is."""
+    """Return the name of the micro-kernel variant whose second operand is packed int4 and whose last is its minimum."""
     return f"{name}_of_nibbles"
 
 
 def halved(values: Any, least: int) -> Any:
-    """Numbers from `least` on, at most 15 more, two to a byte; a last one alone is followed by `least`."""
+    """Pack values between `least` and `least + 15` two to a byte; an odd count is padded by `least`."""
     found = (np.ravel(values).astype(np.int16) - least).astype(np.uint8)
     found = np.pad(found, (0, found.size % 2))
     return found[::2] | found[1::2] << 4
 
 
 def taken_apart(dtype: str, stored: Any, least: Any) -> Any:
-    """The numbers again."""
+    """Unpack int4 values: the inverse of `halved`."""
     pairs = np.stack((stored & 15, stored >> 4), axis=-1)
     return pairs.reshape(-1).astype(dtype) + least
 
 
 def rows() -> Iterator[Instruction]:
-    """The instructions for both types of bytes and all lengths of vectors."""
+    """Yield the instructions for int8, uint8 and all vector lengths."""
     for dtype, lanes in product(BYTES, LANES):
         name, takes = nibbles_name(dtype, lanes), (f"uint8x{lanes // 2}", dtype)
         words = {"WIDE": widened(lanes), "DTYPE": dtype, "SIZE": lanes, "HALF": lanes // 2}

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of four products of bytes, added to int32: rows of instructions, with their meanings and texts.
+"""Dot-product instructions that add four int8 products to int32 (x86, Arm, GPUs): semantics and C text.
 
     word_uint8(x[i:4])                       # four neighboring bytes as the bits of an int32
     dot4_uint8_int8_x16(acc, word, w[j:64])  # acc[k] + the sum of the products of word[k] and w[4 * k : 4 * k + 4]
 
 The second operand has four bytes in each number of int32, the third one four times as many bytes as there are numbers.
 Sums wrap around as those of int32 do; no product and no part of a sum is saturated.  Where a processor multiplies
-bytes of other signs only, the highest bits of one operand are turned, which is to add 128 to each of its bytes.
+operands of one signedness only, the sign bits of the other operand are flipped, which adds 128 to each byte.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,22 +31,22 @@ Dot: TypeAlias = Callable[[str, str, str], str]
 
 
 def is_sum(name: str) -> bool:
-    """Whether an instruction adds products of bytes to its first operand."""
+    """Return True if an instruction is an int8 dot product that accumulates to its first operand."""
     return name.startswith(("dot4_", "dp4a_", "mmla_"))
 
 
 def words_name(data: str, lanes: int) -> str:
-    """The instruction that takes so many times four bytes for numbers."""
+    """Return the name of the instruction that loads `lanes` groups of four bytes as int32."""
     return f"words_{data}_x{lanes}"
 
 
 def dot_name(data: str, weights: str, lanes: int) -> str:
-    """The instruction for these types of bytes."""
+    """Return the name of the dot-product instruction for these operand types."""
     return f"dot4_{data}_{weights}_x{lanes}"
 
 
 def word_of(value: int) -> int:
-    """The int32 that is a byte four times."""
+    """Return the int32 that consists of four copies of a byte."""
     return int(_word(np.full(GROUP, value & 255, np.uint8)))
 
 
@@ -65,7 +65,7 @@ def _words(values: Any) -> Any:
 
 
 def plain_dot(data: str, acc: Any, words: Any, values: Any) -> Any:
-    """The meaning of a sum of products."""
+    """Compute a dot product in numpy: the reference semantics."""
     left = np.ascontiguousarray(words).view(data).reshape(-1, GROUP).astype(np.int32)
     return acc + (left * values.reshape(-1, GROUP)).sum(axis=1, dtype=np.int32)
 
@@ -115,7 +115,7 @@ $inline int32_t aotc_dp4a_DATA_WEIGHTS(int32_t sum, int32_t a, int32_t b) {
 
 
 def _from_mixed(data: str, weights: str, dot: Dot) -> str:
-    """The sum by what multiplies unsigned bytes by signed ones."""
+    """Return the C text of a dot product by an instruction for uint8 times int8."""
     if data != weights:
         return dot("acc", "y", "w") if data == "uint8" else dot("acc", "w", "y")
     if data == "uint8":
@@ -128,7 +128,7 @@ def _less(a: str, b: str) -> str:
 
 
 def _from_signed(data: str, weights: str, dot: Dot, unsigned: Dot) -> str:
-    """The sum by what multiplies signed bytes, or unsigned ones."""
+    """Return the C text of a dot product by instructions for operands of equal signedness."""
     if data == weights:
         return (dot if data == "int8" else unsigned)("acc", "y", "w")
     if data == "uint8":
@@ -141,7 +141,7 @@ def _builtin(name: str) -> Dot:
 
 
 def _assembled(name: str) -> Dot:
-    """An instruction of aarch64, which compilers call by names of their own."""
+    """Return the text of an aarch64 instruction as inline assembly, since compilers name the intrinsic differently."""
     text = f'__asm__("{name} %0.4s, %1.16b, %2.16b" : "+w"(sum)'
 
     def dot(acc: str, a: str, b: str) -> str:
@@ -152,7 +152,7 @@ def _assembled(name: str) -> Dot:
 
 
 def _with_vnni(data: str, weights: str, size: int) -> Iterator[tuple[str, str]]:
-    """Conditions and sums, by the instruction of x86; compilers have two names for it."""
+    """Yield preprocessor conditions and C texts for VNNI, whose intrinsic has two names in compilers."""
     features = "defined(__AVX512VNNI__)"
     if size < 64:
         features = f"(({features} && defined(__AVX512VL__)) || defined(__AVXVNNI__))"
@@ -162,7 +162,7 @@ def _with_vnni(data: str, weights: str, size: int) -> Iterator[tuple[str, str]]:
 
 
 def _with_arm(data: str, weights: str) -> Iterator[tuple[str, str]]:
-    """The same for aarch64."""
+    """Yield preprocessor conditions and C texts for aarch64."""
     if data != weights:
         yield "defined(__ARM_FEATURE_MATMUL_INT8)", _from_mixed(data, weights, _assembled("usdot"))
     made = _from_signed(data, weights, _assembled("sdot"), _assembled("udot"))
@@ -178,14 +178,14 @@ _PAIRS: Final = {
 
 
 def _halves(name: str, dtype: str) -> tuple[str, str]:
-    """Bytes as numbers of 16 bits: those at even places, and those at odd ones."""
+    """Return the C texts that widen the bytes at even and at odd positions to int16."""
     if dtype == "uint8":
         return f"(pairs)((upairs){name} & 255)", f"(pairs)((upairs){name} >> 8)"
     return f"(pairs)((upairs){name} << 8) >> 8", f"(pairs){name} >> 8"
 
 
 def _with_pairs(data: str, weights: str, size: int) -> Iterator[tuple[str, str]]:
-    """By sums of two products of numbers of 16 bits, which are exact."""
+    """Yield conditions and C texts by exact int16 pair products (pmaddwd)."""
     feature, *calls = _PAIRS[size]
     for call in calls:
         parts = zip(_halves("y", data), _halves("w", weights), strict=True)
@@ -195,7 +195,7 @@ def _with_pairs(data: str, weights: str, size: int) -> Iterator[tuple[str, str]]
 
 
 def _byte(name: str, dtype: str, place: int) -> str:
-    """The bytes at a place of all numbers."""
+    """Return the C text that extracts the byte at a position of each int32."""
     if dtype == "uint8":
         return f"(VECTOR)((bits){name} >> {8 * place} & 255)"
     return f"((VECTOR)((bits){name} << {24 - 8 * place}) >> 24)"
@@ -221,7 +221,7 @@ def _dot(data: str, weights: str, lanes: int) -> Instruction:
 
 
 def rows() -> Iterator[Instruction]:
-    """The instructions for all types of bytes and lengths of vectors."""
+    """Yield the instructions for all operand types and vector lengths."""
     for data in BYTES:
         row = vectors(f"word_{data}", (f"{data}x{GROUP}",), "int32x1", _word, _WORD, BYTE=data)
         text = filled(_DEVICE_WORD, DATA=data)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrices in the registers of a warp, of which each thread has a few elements, and what multiplies them.
+"""Tensor-core instructions: matrix fragments in the registers of a warp, and their multiplication.
 
     product(c, a, b)      # of 16 x 16 by 16 x 8 elements: what `mma` makes of c[32, 4], a[32, 4], b[32, 2]
 
@@ -24,7 +24,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 def product(dtype: DType, weights: DType, c: Array, a: Array, b: Array) -> Array:
-    """c + a @ b, one step after the other, each rounded to float32; products of 16 bits, or of TF32, are exact.
+    """Compute c + a @ b in numpy, each step rounded to float32; float16, bfloat16 and TF32 products are exact.
 
     Products of bytes, and their sums, are those of int32.
     """
@@ -41,19 +41,19 @@ def product(dtype: DType, weights: DType, c: Array, a: Array, b: Array) -> Array
 
 
 def turned(rows: Array) -> Array:
-    """Four blocks of 8 x 8: each thread has given a row, and gets two elements of a column of each."""
+    """Load four transposed 8 x 8 blocks (ldmatrix.trans): a thread supplies a row, gets two elements of a column."""
     blocks = np.ascontiguousarray(rows).view(np.uint16).reshape(4, 8, 8).swapaxes(1, 2)
     return np.ascontiguousarray(blocks.reshape(4, 32, 2).swapaxes(0, 1)).view(np.uint32)[..., 0]
 
 
 def rows(given: Array) -> Array:
-    """Four blocks of 8 x 8: each thread has given a row, and gets two elements of a row of each."""
+    """Load four 8 x 8 blocks (ldmatrix): each thread supplies a row and gets two elements of a row."""
     blocks = np.ascontiguousarray(given).view(np.uint16).reshape(4, 32, 2)
     return np.ascontiguousarray(blocks.swapaxes(0, 1)).view(np.uint32)[..., 0]
 
 
 def loads(dtype: str) -> Iterator[tuple[str, Callable[[Array], Array], str]]:
-    """What brings blocks of 8 x 8 numbers of 16 bits to registers: name, meaning, and function."""
+    """Yield the instructions that load 8 x 8 blocks of 16-bit elements: name, numpy semantics, function text."""
     for name, meaning, words in (
         ("ldmatrix", turned, ("columns", ".trans", _COLUMN)),
         ("ldmatrix_rows", rows, ("rows", "", _ROW)),
@@ -65,7 +65,7 @@ def loads(dtype: str) -> Iterator[tuple[str, Callable[[Array], Array], str]]:
 
 
 def rounded(values: Array) -> Array:
-    """The bits of TF32: those of float32 with 10 of its fraction, the nearest ones, away from zero in the middle."""
+    """Round float32 to TF32 (10 bits of fraction), ties away from zero, and return the bits."""
     bits: Array = np.asarray(values).view(np.uint32)
     found: Array = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
     return np.where(np.isnan(values), np.uint32(0x7FFFE000), found)[()]
@@ -166,7 +166,7 @@ $inline void aotc_mma_DATA_WEIGHTS(int32_t *to, const int32_t *c, const int32_t 
 
 
 def sums_of_bytes() -> Iterator[tuple[str, Callable[..., Array], str]]:
-    """What multiplies matrices of bytes: name, meaning, and function."""
+    """Yield the instructions that multiply int8 matrices: name, numpy semantics, function text."""
     for data, weights in itertools.product(BYTES, BYTES):
         function, name = SUM, f"mma_{data}_{weights}"
         words = {"DATA": data, "WEIGHTS": weights, "KIND_A": data[0].replace("i", "s") + "8"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The matrices of Winograd's minimal filtering F(m x m, 3 x 3): m in, three small matrices out.
+"""The transformation matrices of Winograd's minimal filtering F(m x m, 3 x 3).
 
 at, g, bt = matrices(4)                # (4, 6), (6, 3), (6, 6)
 y = at @ ((g @ w @ g.T) * (bt @ d @ bt.T)) @ at.T     # 4x4 outputs from 6x6 inputs and 3x3 weights

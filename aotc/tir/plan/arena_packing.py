@@ -48,7 +48,7 @@ class Block:
 
 @frozen
 class Arrangement:
-    """An offset for each block, the bytes they span together, and the bound no arrangement can beat."""
+    """A placement: an offset for each block, the total size in bytes, and a lower bound on that size."""
 
     offsets: tuple[int, ...]
     peak: int
@@ -56,7 +56,7 @@ class Arrangement:
 
 
 def align_up(value: int, align: int) -> int:
-    """The least multiple of `align` that is not below `value`."""
+    """Return the smallest multiple of `align` that is at least `value`."""
     return -(-value // align) * align
 
 
@@ -66,7 +66,7 @@ Overlaps: TypeAlias = Mapping[tuple[int, int], int]
 
 
 def lower_bound(blocks: Sequence[Block], align: int, overlaps: Overlaps | None = None) -> int:
-    """The largest sum of (aligned) bytes live at one step, less what may be there twice."""
+    """Return a lower bound of the arena: the largest sum of aligned bytes live at one step, less allowed overlaps."""
     twice: dict[int, int] = {}
     for (late, early), distance in (overlaps or {}).items():
         twice[late] = twice.get(late, 0) + common(blocks[late].size, blocks[early].size, distance, align)
@@ -82,13 +82,13 @@ def lower_bound(blocks: Sequence[Block], align: int, overlaps: Overlaps | None =
 
 
 def common(late: int, early: int, distance: int, align: int) -> int:
-    """How many bytes two blocks of such sizes have in common at most, where the later one begins so far before."""
+    """Return the largest overlap of two blocks, in bytes, if the later one starts `distance` bytes lower."""
     late, early = align_up(late, align), align_up(early, align)
     return late + early - max(late, early + align_up(max(distance, 0), align))
 
 
 def _sweep(blocks: Sequence[Block]) -> Iterator[tuple[int, list[int]]]:
-    """The numbers of the blocks as they begin to live, each with those whose lives are over by then."""
+    """Yield block indices in order of their first step, each with the blocks whose lifetimes have ended by then."""
     live: list[tuple[int, int]] = []  # last step, block
     for k in sorted(range(len(blocks)), key=lambda k: blocks[k].first):
         over: list[int] = []
@@ -99,13 +99,13 @@ def _sweep(blocks: Sequence[Block]) -> Iterator[tuple[int, list[int]]]:
 
 
 def _pairs(blocks: Sequence[Block]) -> int:
-    """How many pairs of blocks live at a common step."""
+    """Return the number of pairs of blocks whose lifetimes overlap."""
     over = accumulate(len(over) for _, over in _sweep(blocks))
     return sum(begun - ended for begun, ended in enumerate(over))
 
 
 def _swept(blocks: Sequence[Block], align: int) -> tuple[list[int], int]:
-    """Offsets and peak where each block takes the lowest gap that is free when it begins to live, in that order."""
+    """Place blocks in order of their first step, each in the lowest free gap; return the offsets and the peak."""
     offsets, peak = [0] * len(blocks), 0
     gaps: list[tuple[int, int]] = []  # begin and end, in order; behind `peak` everything is free
     for k, over in _sweep(blocks):
@@ -125,7 +125,7 @@ def _swept(blocks: Sequence[Block], align: int) -> tuple[list[int], int]:
 
 
 def _joined(gaps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Gaps in order, neighbors as one."""
+    """Merge adjacent gaps of a sorted list."""
     found: list[tuple[int, int]] = []
     for begin, end in gaps:
         if found and found[-1][1] == begin:
@@ -144,7 +144,7 @@ class _Packer:
         self.bound = lower_bound(blocks, align, overlaps)
 
     def _neighbors(self) -> list[list[int]]:
-        """For each block, those whose lives overlap its own."""
+        """For each block, the blocks whose lifetimes overlap its lifetime."""
         result: list[list[int]] = [[] for _ in self.blocks]
         live: set[int] = set()
         for k, over in _sweep(self.blocks):
@@ -156,7 +156,7 @@ class _Packer:
         return result
 
     def lowest(self, k: int, offsets: Sequence[int]) -> int:
-        """The lowest offset for block `k` beside those already placed (offset >= 0)."""
+        """Return the lowest free offset for block `k` among the blocks already placed (offset >= 0)."""
         offset = 0
         for low, high in sorted(self._taken(k, j, offsets[j]) for j in self.neighbors[k] if offsets[j] >= 0):
             if low >= offset:
@@ -165,7 +165,7 @@ class _Packer:
         return offset
 
     def _taken(self, k: int, j: int, at: int) -> tuple[int, int]:
-        """Where block `k` cannot begin for the sake of block `j`, between these two offsets."""
+        """Return the interval of offsets that block `j` forbids for block `k`."""
         low, high = at - self.sizes[k], at + self.sizes[j]
         if (k, j) in self.overlaps:
             low = max(low, at - align_up(self.overlaps[k, j], self.align))
@@ -174,7 +174,7 @@ class _Packer:
         return low, high
 
     def pack(self, order: Sequence[int], limit: float = math.inf) -> tuple[list[int], int] | None:
-        """Offsets and peak for an order; None as soon as the peak reaches `limit`."""
+        """Place blocks in an order; return the offsets and the peak, or None as soon as the peak reaches `limit`."""
         offsets = [-1] * len(self.blocks)
         peak = 0
         for k in order:
@@ -185,7 +185,7 @@ class _Packer:
         return offsets, peak
 
     def greedy_orders(self) -> list[list[int]]:
-        """Orders that are good starts: large first, long first, busy first, in order of birth..."""
+        """Return heuristic orders: by size, by length of lifetime, by occupancy of steps, by first step."""
         blocks, sizes = self.blocks, self.sizes
         conflict = [sum(sizes[j] for j in near) for near in self.neighbors]
         keys: list[Callable[[int], tuple[int, ...]]] = [
@@ -200,7 +200,7 @@ class _Packer:
 
 
 def _exact(packer: _Packer, offsets: list[int], peak: int) -> tuple[list[int], int]:
-    """The best arrangement over all orders, depth first, cut where the peak so far is no better."""
+    """Find the best placement over all orders by branch and bound."""
     count = len(packer.blocks)
     best, best_peak = offsets, peak
     stack: list[tuple[tuple[int, ...], tuple[int, ...], int]] = [((), (-1,) * count, 0)]
@@ -219,7 +219,7 @@ def _exact(packer: _Packer, offsets: list[int], peak: int) -> tuple[list[int], i
 
 
 def _local_search(packer: _Packer, order: list[int], offsets: list[int], peak: int) -> tuple[list[int], int]:
-    """Move a block at the top of the arena to an earlier place in the order, keep what is no worse."""
+    """Local search: move a block at the top of the arena forward in the order, and keep the order if it is no worse."""
     rng = random.Random(0)  # fixed seed: the same model gives the same plan
     best, best_peak, current, current_peak = offsets, peak, offsets, peak
     cost = 1 + sum(map(len, packer.neighbors))
@@ -242,9 +242,9 @@ def _local_search(packer: _Packer, order: list[int], offsets: list[int], peak: i
 
 
 def place(blocks: Sequence[Block], align: int = 64, overlaps: Overlaps | None = None, enough: int = 0) -> Arrangement:
-    """Offsets (multiples of `align`) for `blocks`; deterministic.
+    """Compute offsets (multiples of `align`) for `blocks`; deterministic.
 
-    enough   bytes that will do, which greedy orders alone are tried for; 0 for as few as are found
+    enough   a size in bytes at which the search stops after the greedy orders; 0 to search for the smallest
     """
     if not blocks:
         return Arrangement((), 0, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies, and programs without them: what is copied can mostly be used where it lies.
+"""Copy elimination: let kernels read views of tensors in place and write directly to outputs.
 
 In: a Program where every tensor is written once.  Out: one whose kernels read parts of tensors in their place, and
 write results straight into the caller's outputs:
@@ -15,7 +15,7 @@ from aotc.tir import Buffer, For, Kernel, Load, Program, Step, Storage, Store, V
 
 
 def copy_kernel(dtype: DType, size: int) -> Kernel:
-    """Copies `size` elements."""
+    """Return a kernel that copies `size` elements."""
     source, target = (Buffer(name, dtype, size) for name in ("source", "target"))
     i = Var("i")
     body = forall(i, size, Store(target, i, Load(source, i)))
@@ -23,12 +23,12 @@ def copy_kernel(dtype: DType, size: int) -> Kernel:
 
 
 def copy_step(source: View, target: View) -> Step:
-    """Fills the storage of `target` with as many elements of `source`."""
+    """Return a step that copies elements of the view `source` to the whole storage of `target`."""
     return Step(copy_kernel(target.storage.dtype, target.storage.size), (source, target))
 
 
 def is_copy(kernel: Kernel) -> bool:
-    """Whether a kernel is one of `copy_kernel`."""
+    """Return True if a kernel was made by `copy_kernel`."""
     match kernel:
         case Kernel(name="copy", inputs=(source,), outputs=(target,), body=For(var=i, body=Store() as store)):
             value = Load(source, i)
@@ -37,7 +37,7 @@ def is_copy(kernel: Kernel) -> bool:
 
 
 def take_views(program: Program) -> Program:
-    """The program without copies to temporaries, and to outputs where the source is a whole temporary."""
+    """Remove copies to temporaries, and copies of whole temporaries to outputs."""
     places: dict[Storage, View] = {}
     outputs: dict[Storage, View] = {}
     steps: list[Step] = []
@@ -57,11 +57,11 @@ def take_views(program: Program) -> Program:
 
 
 def _is_whole(view: View, size: int) -> bool:
-    """Whether a view is all of a temporary."""
+    """Return True if a view covers a whole temporary."""
     return view.storage.kind == "temp" and view.offset == 0 and view.storage.size == size
 
 
 def _moved(step: Step, places: dict[Storage, View]) -> Step:
-    """A step whose arguments lie elsewhere."""
+    """Return a step with its arguments replaced by other views."""
     found = [(view, places.get(view.storage, View(view.storage))) for view in step.args]
     return replace(step, args=tuple(View(at.storage, at.offset + view.offset) for view, at in found))

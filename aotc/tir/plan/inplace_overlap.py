@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results over inputs that die: how far an output may lie over an input that its kernel reads.
+"""Overlap of outputs with dying inputs: how far an output may overlap an input that its kernel reads.
 
 In: a kernel without vectors and threads.  Out: a distance in bytes.  Where the output begins so many bytes, or more,
 before the input, every byte is written after it is read for the last time:
@@ -41,14 +41,14 @@ _BYTES: Final = frozenset({"int8", "uint8"})
 
 
 def may_share(output: Buffer, source: Buffer) -> bool:
-    """Whether C lets a function write and read memory by both types."""
+    """Return True if C's aliasing rules allow accesses to one memory by both types."""
     return output.dtype == source.dtype or bool(_BYTES & {str(output.dtype), str(source.dtype)})
 
 
 def least_distance(kernel: Kernel, output: Buffer, source: Buffer) -> int | None:
-    """How many bytes before an input an output must begin at least, to be written over it; None where not at all.
+    """Return by how many bytes an output must start before an input to overlap it safely; None if it must not.
 
-    A negative distance lets it begin behind the input by so much.
+    A negative distance means that the output may start that many bytes after the input.
     """
     if kernel.source is not None or kernel.team or not may_share(output, source):
         return None
@@ -70,7 +70,7 @@ def least_distance(kernel: Kernel, output: Buffer, source: Buffer) -> int | None
 
 
 class _Followed:
-    """The times of events, the greatest element that each writes, and the least that it reads."""
+    """A trace of a kernel: the time of each event, the largest element written and the smallest element read."""
 
     def __init__(self, output: Buffer, source: Buffer) -> None:
         self.output, self.source = output, source
@@ -80,7 +80,7 @@ class _Followed:
         self.plain: list[Any] = []
 
     def follow(self, stmt: Stmt, start: Array, around: tuple[For, ...]) -> None:
-        """Add the events of a statement that begins at a time for each iteration of the loops around it."""
+        """Add the events of a statement, given its start time for each iteration of the enclosing loops."""
         if isinstance(stmt, Block):
             changing, values = assigned(stmt) | written(stmt), dict[Var, Expr]()
             for inner in stmt.stmts:
@@ -109,7 +109,7 @@ class _Followed:
         self.plain.append(np.full(self.times[-1].shape, isinstance(stmt, (Store, Declare))))
 
     def _places(self, stmt: Stmt, ranges: Ranges, around: tuple[For, ...]) -> tuple[Array, Array]:
-        """For each iteration of the loops around the least element read, and the greatest written."""
+        """Return the smallest element read and the largest written, for each iteration of the enclosing loops."""
         read: Accesses = {self.source: []}
         written: Accesses = {self.output: []}
         collect(stmt, ranges, read, stores=False, closely=True)
@@ -127,7 +127,7 @@ class _Followed:
 
 
 def _split(form: Linear, around: Sequence[For]) -> tuple[Array, Linear]:
-    """What the loops around add to a place, for each of their iterations, and the rest of it."""
+    """Split an address into the part that the enclosing loops add per iteration, and the remainder."""
     own: Array = np.zeros(())
     rest = form
     for axis, loop in enumerate(around):
@@ -145,7 +145,7 @@ def _is_followed(loop: For, around: Sequence[For]) -> bool:
 
 
 def _length(stmt: Stmt, around: tuple[For, ...]) -> int:
-    """How many events a statement is."""
+    """Return the number of events of a statement."""
     if isinstance(stmt, Block):
         return sum(_length(inner, around) for inner in stmt.stmts)
     if isinstance(stmt, For) and _is_followed(stmt, around):
@@ -154,7 +154,7 @@ def _length(stmt: Stmt, around: tuple[For, ...]) -> int:
 
 
 def in_sequence(kernel: Kernel, pairs: Sequence[tuple[int, int]]) -> Kernel:
-    """The kernel whose outputs may overlap inputs: its iterations run in the order in which they are written down."""
+    """Return the kernel marked so that outputs may overlap inputs: its iterations must run in program order."""
 
     def serial(stmt: Stmt) -> Stmt:
         stmt = rebuilt(stmt, serial)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program takes of a small machine: memory over the steps of its schedule, and estimates of code and stack.
+"""The memory footprint of a program: arena usage per step, and estimates of code and stack sizes.
 
 moments(program)[3].size           # bytes of the arena that are taken during step 3, as they are aligned
 most_taken(program).live           # the tensors of the step that takes most, the largest first
@@ -25,9 +25,9 @@ _FRAME, _CALLERS = 24, 40
 
 @frozen
 class Moment:
-    """A step of the schedule and the tensors in the arena that live during it, the largest first.
+    """The tensors that are live in the arena during one step, the largest first.
 
-    size   the bytes that they take, as they are aligned; those that two of them have in common count once
+    size   their total size in bytes, aligned; overlapping bytes count once
     """
 
     step: int
@@ -36,7 +36,7 @@ class Moment:
 
 
 def moments(program: Program) -> tuple[Moment, ...]:
-    """One for each step."""
+    """Return the live tensors of each step."""
     lives, align = groups(program), program.plan.align
     found: list[Moment] = []
     for k in range(len(program.steps)):
@@ -47,7 +47,7 @@ def moments(program: Program) -> tuple[Moment, ...]:
 
 
 def _covered(pieces: Iterable[tuple[int, int]]) -> int:
-    """The bytes in pieces (first, size), which come in order and may overlap."""
+    """Return the number of bytes covered by sorted intervals (first, size), which may overlap."""
     size = end = 0
     for first, count in pieces:
         size += max(0, first + count - max(first, end))
@@ -56,13 +56,13 @@ def _covered(pieces: Iterable[tuple[int, int]]) -> int:
 
 
 def most_taken(program: Program) -> tuple[Moment, Step] | None:
-    """The first step during which most bytes of the arena are taken; None for a program without steps."""
+    """Return the step of peak arena usage; None for a program without steps."""
     found = max(moments(program), key=lambda moment: moment.size, default=None)
     return (found, program.steps[found.step]) if found is not None else None
 
 
 def code_bytes(kernels: Iterable[Kernel], steps: int = 0) -> int:
-    """About how many bytes of code kernels are, and a schedule of so many steps: an estimate for Thumb-2 and -Os."""
+    """Estimate the code size in bytes of kernels and of a schedule of `steps` calls, for Thumb-2 and -Os."""
     size: float = _ENTRY + _STEP * steps if steps else 0
     for kernel in kernels:
         body = drop_dead(kernel.body)
@@ -73,7 +73,7 @@ def code_bytes(kernels: Iterable[Kernel], steps: int = 0) -> int:
 
 
 def stack_bytes(program: Program, word: int = 4) -> int:
-    """At most about how many bytes of stack a run takes: an estimate from the call tree.
+    """Estimate an upper bound of the stack of a run in bytes, from the call tree.
 
     A run calls kernels one after the other, and these call nothing that keeps more than a few words: the kernel with
     the largest frame decides, which is its arrays and what does not fit registers.  `word` is bytes of a register.
@@ -83,7 +83,7 @@ def stack_bytes(program: Program, word: int = 4) -> int:
 
 
 def largest_frame(program: Program, word: int = 4) -> Kernel | None:
-    """The kernel that keeps most on the stack; None where there is none."""
+    """Return the kernel with the largest stack frame; None for a program without kernels."""
     return max(program.kernels, key=lambda kernel: _frame(kernel, word), default=None)
 
 

@@ -29,7 +29,7 @@ class Life:
 
 
 def lifetimes(program: Program) -> dict[Storage, Life]:
-    """When each temporary lives, in steps; what counts blocks does all the time: it is zero between runs, too."""
+    """Return the lifetime of each temporary, in steps; last-block counters live always: they stay zero between runs."""
     lives: dict[Storage, Life] = {}
     counts: set[Storage] = set()
     for k, step in enumerate(program.steps):
@@ -48,7 +48,7 @@ def lifetimes(program: Program) -> dict[Storage, Life]:
 
 
 def _inplace_pairs(step: Step, k: int, lives: dict[Storage, Life]) -> list[tuple[int, int]]:
-    """(output, input) pairs of a step that can be one buffer: the input dies here, the sizes are equal."""
+    """Return (output, input) pairs that can share a buffer: the input dies in the step and the sizes are equal."""
     pairs: list[tuple[int, int]] = []
     for out_index, in_index in step.kernel.inplace:
         out, source = step.outputs[out_index], step.inputs[in_index]
@@ -70,7 +70,7 @@ def _replace_buffers(expr: Expr, mapping: dict[Buffer, Buffer]) -> Expr:
 
 
 def merged_kernel(kernel: Kernel, pairs: tuple[tuple[int, int], ...]) -> Kernel:
-    """The kernel with each (output, input) pair merged into the one output parameter."""
+    """Return the kernel with each (output, input) pair merged into one output parameter."""
 
     def merged() -> Kernel:
         mapping = {kernel.inputs[i]: kernel.outputs[o] for o, i in pairs}
@@ -82,7 +82,7 @@ def merged_kernel(kernel: Kernel, pairs: tuple[tuple[int, int], ...]) -> Kernel:
 
 
 def work_in_place(program: Program) -> Program:
-    """The program whose kernels write results over inputs that nobody needs any more, where they may."""
+    """Let kernels write outputs over dying inputs where the kernel allows it; return the new program."""
     lives = lifetimes(program)
     homes: dict[Storage, Storage] = {}
     merged = cache(merged_kernel)
@@ -100,7 +100,7 @@ def work_in_place(program: Program) -> Program:
 
 
 def with_io(program: Program) -> Program:
-    """The program whose inputs and outputs are in the arena; steps at its ends copy what callers have elsewhere."""
+    """Place inputs and outputs in the arena; steps at the beginning and end copy the caller's arrays."""
     resident = {
         storage: Storage(name=storage.name, dtype=storage.dtype, shape=storage.shape)
         for storage in dict.fromkeys((*program.inputs, *program.outputs))
@@ -134,9 +134,9 @@ def overlapping(program: Program) -> dict[tuple[Storage, Storage], int]:
 
 
 def savings(program: Program, over: bool, align: int) -> dict[tuple[Storage, Storage], int]:
-    """For pairs of an output and an input of a step how many bytes need not be there twice, if the input dies in it.
+    """Return, for each (output, dying input) pair of a step, the number of bytes that can be shared.
 
-    over    results may overlap inputs
+    over    True if outputs may overlap inputs
     align   bytes that every temporary is aligned to
     """
     distances = cache(least_distance)
@@ -155,7 +155,7 @@ def savings(program: Program, over: bool, align: int) -> dict[tuple[Storage, Sto
 
 
 def _may_overlap(program: Program, step: Step, taken: dict[Storage, Life], k: int, output: int, source: int) -> bool:
-    """Whether an output begins to live in a step, and an input of it ends, with all of their bytes."""
+    """Return True if an output is created and an input dies in a step, each with its whole buffer."""
     out, early = step.outputs[output], step.inputs[source]
     if not out.storage.kind == early.storage.kind == "temp" or out.offset or early.offset:
         return False
@@ -167,7 +167,7 @@ def _may_overlap(program: Program, step: Step, taken: dict[Storage, Life], k: in
 
 
 def groups(program: Program) -> dict[Storage, Life]:
-    """The temporaries that have bytes of their own, and when these are taken, also by what is computed in place."""
+    """Return the temporaries that own memory and their lifetimes, extended by in-place results."""
     found: dict[Storage, Life] = {}
     for storage, life in lifetimes(program).items():
         group = found.setdefault(root(program, storage), Life(life.first, life.last))
@@ -176,7 +176,7 @@ def groups(program: Program) -> dict[Storage, Life]:
 
 
 def root(program: Program, storage: Storage) -> Storage:
-    """Whose bytes a temporary takes over, itself if nobody's."""
+    """Return the temporary whose memory a temporary reuses in place, or itself."""
     while storage in program.homes:
         storage = program.homes[storage]
     return storage

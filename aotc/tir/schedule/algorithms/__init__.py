@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Algorithms with nests of their own, whose products the contraction generator computes.
+"""Algorithms with loop nests of their own, whose matrix products are built by the contraction
+generator.
 
-In: a te.Winograd, groups of stages that are attention, or the sizes and the cell of a recurrent layer.  Out: statements
-over strips (blocks of rows, or of steps) that stay in the second-level cache, and the scratch that they need.
+Input: a te.Winograd, groups of stages that form an attention, or a recurrent layer given by sizes
+and cell. Output: statements over strips (blocks of rows, or of time steps) that fit in the
+second-level cache, and their scratch buffers.
 
     >>> from aotc.tir.target import get_target
     >>> from aotc.tir.schedule.algorithms import attention, winograd

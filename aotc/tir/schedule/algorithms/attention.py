@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention: two matrix products and what lies between them, by strips of rows, never as a whole matrix.
+"""Attention as one loop nest: two matrix products and the computation between them, strip by strip
+(no full score matrix).
 
-In: the groups of a kernel in which one contraction is, after computations along rows, the data of another; attention
-is softmax(q k^T) v.  Out: one nest over strips of rows that stay in the cache:
+Input: the groups of a kernel, of which one contraction's result is, after computations along rows,
+the data of another one, as in softmax(q k^T) v. Output: one nest over strips of rows that fit in
+the cache:
 
     for head:
         k, v packed for the register tiles
@@ -11,7 +13,7 @@ is softmax(q k^T) v.  Out: one nest over strips of rows that stay in the cache:
             for row of strip: softmax                              # the group's own loops
             out[rows] = strip v                                    # the contraction generator's
 
-What feeds the operands (transposes, repeats) is computed where they are packed.
+Transposes and repeats of the operands are computed while the operands are packed.
 """
 
 from __future__ import annotations
@@ -32,15 +34,20 @@ from aotc.tir.schedule.stages.storage_plan import Plan
 from aotc.tir.simplify import Ranges, bounds, linear, simplify, simplify_stmt
 from aotc.tir.stmt import Block, Intrinsic, Stmt, Store, forall, loops
 
-#: A strip takes one part in so many of the second-level cache.
+#: A strip fills this fraction (1 / SHARE) of the second-level cache.
 SHARE: Final = 8
-#: Rows of a strip, however long they are.
+#: Least number of rows of a strip.
 LEAST: Final = 16
 
 
 @frozen(eq=False)
 class Product:
-    """A contraction as matrix products, one for each head: rows x depth by depth x columns."""
+    """A contraction that is a matrix product per head: (rows, depth) by (depth, columns).
+
+    stage, c             the stage and the contraction
+    batch                axes of the heads
+    row, column, inner   axes of rows, columns and depth
+    """
 
     stage: Stage
     c: te.Contraction
@@ -51,30 +58,37 @@ class Product:
 
     @property
     def heads(self) -> int:
+        """Number of heads."""
         return math.prod(n for _, n in self.batch)
 
 
 @frozen(eq=False)
 class Moved:
-    """The elements of `source` in another order: the place of each in `tensor`, by the source's axes."""
+    """A permutation: the elements of `source` in another order in `tensor`.
+
+    place   address in `tensor` of an element, as an expression of the source's axes
+    """
 
     tensor: te.Compute
     source: te.Compute | te.Contraction
     place: Expr
 
     def at(self, indices: Sequence[Expr]) -> Expr:
-        """The place of an element of the source."""
+        """Return the address in `tensor` of an element of the source."""
         return substitute(self.place, graph.bind(self.source.axes, indices))
 
 
 @frozen(eq=False)
 class Chain:
-    """Two products, and the group of stages that makes the data of the second one of the result of the first.
+    """Two products, and the group of stages that computes the second one's data from the first
+    one's result.
 
-    scores    what the group reads of the first product's stage
-    weights   what the second product reads of the group
-    moved     another order of the second product's results, in which they are stored
-    absorbed  groups that the nest takes the place of, the second product's apart
+    first, middle, second   the products and the group between them
+    scores                  the tensor of the first product's stage that the group reads
+    weights                 the tensor of the group that the second product reads
+    moved                   a permutation of the second product's results, in which they are stored;
+                            None for none
+    absorbed                groups that the nest replaces, in addition to that of the second product
     """
 
     first: Product
@@ -87,14 +101,14 @@ class Chain:
 
     @property
     def roots(self) -> set[te.Tensor]:
-        """Tensors that get no memory of their own."""
+        """The tensors that need no memory of their own."""
         others = (g.tensors for g in self.absorbed if g is not self.middle)
         found = {self.weights}.union(*others)
         return found if self.moved is None else found - {self.moved.tensor} | {self.moved.source}
 
 
 def find_chains(plan: Plan, groups: Sequence[Group], outputs: Sequence[te.Tensor]) -> dict[Group, Chain]:
-    """The chains of a kernel, by the group of the second product."""
+    """Return the chains of a kernel, by the group of their second product."""
     finder = _Finder(plan, groups, frozenset(graph.base(t) for t in outputs))
     found = {group: finder.chain(group) for group in groups}
     return {group: chain for group, chain in found.items() if chain is not None}
@@ -102,12 +116,14 @@ def find_chains(plan: Plan, groups: Sequence[Group], outputs: Sequence[te.Tensor
 
 @frozen
 class _Finder:
+    """Finds the chains of a kernel with these groups and outputs."""
+
     plan: Plan
     groups: Sequence[Group]
     outputs: frozenset[te.Tensor]
 
     def chain(self, last: Group) -> Chain | None:
-        """The chain that ends with a group, if there is one."""
+        """Return the chain that ends with a group, None if there is none."""
         second = _product(last)
         if second is None:
             return None
@@ -131,28 +147,29 @@ class _Finder:
         return Chain(first, middle, second, scores, weights, moved, absorbed)
 
     def _home(self, tensor: te.Tensor) -> Group | None:
+        """Return the group that computes a tensor, None if there is none."""
         return next((g for g in self.groups if tensor in g.tensors), None)
 
     def _alone(self, tensor: te.Tensor) -> Group | None:
-        """The group that computes a tensor and nothing else."""
+        """Return the group that computes only this tensor, None if there is none."""
         group = self._home(tensor)
         return None if group is None or group.tensors != {tensor} else group
 
     def _scores(self, middle: Group) -> te.Tensor | None:
-        """The one tensor of another stage that a group reads."""
+        """Return the single tensor that a group reads from other stages, None if there are several."""
         read = {tensor for own in middle.tensors for tensor, _ in self.plan.needs.get(own, ())}
         outside = read.intersection(self.plan.stored) - middle.tensors
         return outside.pop() if len(outside) == 1 else None
 
     def _is_private(self, before: Group, middle: Group, second: Product) -> bool:
-        """Whether nothing else reads what lies between the products."""
+        """Return True if no stage outside of the chain reads the tensors between the products."""
         own = before.tensors | middle.tensors
         readers = {r.stage for t in own for r in self.plan.reads.get(t, ())}
         takers = {taker for t in own for taker in self.plan.operands.get(t, ())}
         return not own & self.outputs and readers <= own and takers <= {second.c} and second.c.b not in own
 
     def _by_rows(self, middle: Group, first: Product, scores: te.Tensor, weights: te.Tensor) -> bool:
-        """Whether row i of the group's tensors needs row i of the scores and no other."""
+        """Return True if row i of the group's tensors depends on row i of the scores only."""
         shared = [n for _, n in middle.stages[0].axes[: middle.depth]]
         rows, columns = first.row[1], first.column[1]
         if shared[-1:] != [rows] or math.prod(shared) != first.heads * rows:
@@ -164,7 +181,9 @@ class _Finder:
         return all(_same_row(stage, middle.depth, place, columns) for stage, place in places)
 
     def _moved(self, stage: Stage) -> Moved | None:
-        """The one tensor that takes the results of a stage, if it only puts them in another order."""
+        """Return the permutation that is the only reader of a stage's result, None if there is
+        none.
+        """
         source = stage.roots[-1]
         reads = self.plan.reads.get(source, ())
         if len(reads) != 1 or source in self.plan.operands:
@@ -180,7 +199,9 @@ class _Finder:
         return None if place is None else Moved(tensor, source, place)
 
     def _feeding(self, tensor: te.Tensor) -> Group | None:
-        """The group that computes an operand for the products only; it becomes part of the packing."""
+        """Return the group that computes an operand used by one product only, to be computed during
+        packing; None if there is none.
+        """
         base = graph.base(tensor)
         if not isinstance(base, te.Compute) or base in self.outputs:
             return None
@@ -189,14 +210,18 @@ class _Finder:
 
 
 def _is_move(tensor: te.Compute, source: te.Tensor, plan: Plan) -> bool:
-    """Whether the elements of a tensor are elements of another one as they are."""
+    """Return True if every element of a tensor is an unchanged element of another tensor."""
     body = Body(plan, {source: Slot(Buffer("source", source.dtype, source.size))}, graph.axis_ranges(tensor.axes))
     value = body.computed(tensor, [var for var, _ in tensor.axes])
     return isinstance(value, Load) and not body.statements
 
 
 def _inverse(tensor: te.Compute, read: Sequence[Expr], source: te.Compute | te.Contraction) -> Expr | None:
-    """Where the elements of `source` are in a tensor that reads it at `read`, if that permutes axes."""
+    """Return the address in `tensor` of an element of `source`, if the tensor permutes its axes;
+    else None.
+
+    `read` are the indices at which the tensor reads the source.
+    """
     form = linear(te.flat_index(source.shape, read), graph.axis_ranges(tensor.axes))
     long = [(form.coefficient(var) or 0, n) for var, n in tensor.axes if n > 1]
     size = 1
@@ -212,7 +237,9 @@ def _inverse(tensor: te.Compute, read: Sequence[Expr], source: te.Compute | te.C
 
 
 def _same_row(reader: te.Tensor, depth: int, place: Expr, columns: int) -> bool:
-    """Whether what is read at `place` of a matrix is in the row that the first axes of the reader count."""
+    """Return True if the element at address `place` of a matrix is in the row that the reader's
+    first axes count.
+    """
     axes = graph.domain(reader)
     ranges = graph.axis_ranges(axes)
     column = linear(place - _row_number(axes[:depth]) * columns, ranges)
@@ -221,12 +248,14 @@ def _same_row(reader: te.Tensor, depth: int, place: Expr, columns: int) -> bool:
 
 
 def _row_number(axes: Sequence[te.Axis]) -> Expr:
-    """The number of a row that some axes count."""
+    """Return the row-major number of a row that some axes count."""
     return te.flat_index([n for _, n in axes], [v for v, _ in axes])
 
 
 def _product(group: Group) -> Product | None:
-    """The contraction of a group, if it is nothing but a matrix product of floats for each of some heads."""
+    """Return the contraction of a group as a matrix product of floats per head; None if it is
+    anything else.
+    """
     stage, *others = group.stages
     c = stage.anchor
     if others or not isinstance(c, te.Contraction) or len(c.axes) < 2 or len(c.reduce_axes) != 1 or c.size == 0:
@@ -241,7 +270,7 @@ def _product(group: Group) -> Product | None:
 
 
 def _fits(first: Product, second: Product) -> bool:
-    """Whether row i of the second product's data is row i of the first one's result."""
+    """Return True if row i of the second product's data is row i of the first product's result."""
     c, (k, depth) = second.c, second.inner
     made = first.heads, first.row[1], first.column[1]
     if made != (second.heads, second.row[1], depth):
@@ -253,25 +282,37 @@ def _fits(first: Product, second: Product) -> bool:
 
 
 def strip_rows(rows: int, columns: int, itemsize: int, target: Target) -> int:
-    """The rows that a part of the second-level cache holds; fewer if strips become equally high."""
+    """Return the number of rows that fit in the strip's part of the second-level cache; fewer if
+    that divides the rows evenly.
+    """
     most = min(rows, max(LEAST, target.l2 // SHARE // (columns * itemsize)))
     return next((r for r in range(most, most // 2, -1) if rows % r == 0), most)
 
 
 def padded_pitch(columns: int, itemsize: int, target: Target) -> int:
-    """Elements from row to row: an odd number of cache lines, so that columns spread over cache sets."""
+    """Return the distance of rows in elements: an odd number of cache lines, so that columns use
+    different cache sets.
+    """
     line = target.line // itemsize
     return columns if columns < line else (-(-columns // line) | 1) * line
 
 
 def build_chain(builder: KernelBuilder, chain: Chain, middle: Callable[[], list[Stmt]]) -> Stmt:
-    """The nest of a chain; `middle` makes the statements of its group for one row."""
+    """Return the loop nest of a chain; `middle` returns the statements of its middle group for one
+    row.
+    """
     return _Strips.of(builder, chain, middle).nest()
 
 
 @frozen(eq=False)
 class _Panels:
-    """The second operand of a product, for one head: columns in panels of `block`, `packed` if vectors gain by it."""
+    """The second operand of a product, for one head, in panels of `block` columns.
+
+    product   the product
+    buffer    the panels
+    block     columns of a panel
+    packed    True if the vectors of a contraction use the panel layout
+    """
 
     product: Product
     buffer: Buffer
@@ -280,7 +321,7 @@ class _Panels:
 
     @staticmethod
     def of(builder: KernelBuilder, product: Product, name: str) -> _Panels:
-        """Empty panels."""
+        """Return panels with a new buffer."""
         extent, dtype = product.column[1], product.c.dtype
         packed = 0
         if computed_lanes(builder.target, dtype) > 1:
@@ -292,7 +333,7 @@ class _Panels:
 
 @frozen(eq=False)
 class _Cut:
-    """The rows of a strip, from `start` on, and what is known of variables there."""
+    """A strip: `height` rows from `start` on, and the ranges of the variables in `start`."""
 
     start: Expr
     height: int
@@ -301,12 +342,15 @@ class _Cut:
 
 @frozen(eq=False)
 class _Strips:
-    """The buffers of one chain, and the statements over them, outside in.
+    """Buffers and statements of one chain.
 
-    height    rows of a strip, which are `pitch` elements apart
-    queries   the data of the first product
-    strip     its results
-    weights   what the middle makes of them; perhaps where they were
+    builder, chain, middle   see `build_chain`
+    head                     variable of the loop over heads
+    height, pitch            rows of a strip, and their distance in elements
+    keys, values             second operands of the products, in panels
+    queries                  the data of the first product
+    strip                    its results
+    weights                  the result of the middle group, possibly in the buffer `strip`
     """
 
     builder: KernelBuilder
@@ -323,7 +367,7 @@ class _Strips:
 
     @staticmethod
     def of(builder: KernelBuilder, chain: Chain, middle: Callable[[], list[Stmt]]) -> _Strips:
-        """The buffers, of sizes that the caches of the target hold."""
+        """Return the strips of a chain, sized for the caches of the target."""
         first, memory = chain.first, builder.memory
         dtype, (_, rows), (_, columns) = first.c.dtype, first.row, first.column
         height = strip_rows(rows, columns, dtype.itemsize, builder.target)
@@ -334,13 +378,13 @@ class _Strips:
         strip = weights = builder.scratch("strip", dtype, height * pitch, private=True)
         if chain.moved is not None:
             memory[chain.moved.source] = Slot(memory[chain.moved.tensor].buffer, place=chain.moved.at)
-        # they are still wanted
+        # scores that are read again need a buffer of their own
         if any(read.stage is chain.weights for read in builder.plan.reads[chain.scores]):
             weights = builder.scratch("weights", dtype, height * pitch, private=True)
         return _Strips(builder, chain, middle, Var("head"), height, pitch, keys, values, queries, strip, weights)
 
     def nest(self) -> Stmt:
-        """The whole nest."""
+        """Return the whole loop nest."""
         first, strip = self.chain.first, Var("strip")
         whole, left = divmod(first.row[1], self.height)
         rows = self._strip(_Cut(strip * self.height, self.height, {strip: (0, whole - 1)}))
@@ -350,13 +394,13 @@ class _Strips:
         return simplify_stmt(forall(self.head, first.heads, Block(body)), {})
 
     def _batch(self, axes: Sequence[te.Axis]) -> dict[Var, Expr]:
-        """The axes of the heads in terms of the number of a head."""
+        """Return the values of the head axes, from the number of a head."""
         return graph.bind(axes, graph.unflatten(self.head, [n for _, n in axes]))
 
     def _element(
         self, product: Product, operand: te.Tensor, index: Sequence[Expr], names: Mapping[Var, Expr], ranges: Ranges
     ) -> tuple[list[Stmt], Expr]:
-        """An element of an operand of a product, after the statements that it needs."""
+        """Return the statements for, and the value of, an element of an operand of a product."""
         ranges = {self.head: (0, product.heads - 1), **ranges}
         mapping = {**self._batch(product.batch), **names}
         body = Body(self.builder.plan, self.builder.memory, ranges)
@@ -364,7 +408,7 @@ class _Strips:
         return body.statements, value
 
     def _pack(self, panels: _Panels) -> Stmt:
-        """The second operand of a product, for one head, into its panels."""
+        """Return the loops that pack the second operand of a product, for one head."""
         product, block = panels.product, panels.block
         depth = product.inner[1]
         side = computed_lanes(self.builder.target, product.c.dtype)
@@ -387,7 +431,7 @@ class _Strips:
         return optimized(Block(stmts), self.builder.target.budget)
 
     def _strip(self, cut: _Cut) -> Stmt:
-        """Some rows of one head."""
+        """Return the statements for one strip of a head."""
         chain, memory = self.chain, self.builder.memory
 
         def place(indices: Sequence[Expr]) -> Expr:
@@ -403,7 +447,7 @@ class _Strips:
         return Block((gathered, scores, rows, made))
 
     def _gather(self, cut: _Cut) -> Stmt:
-        """The rows of the first product's data, side by side."""
+        """Return the loop that copies the rows of the first product's data to a contiguous buffer."""
         product = self.chain.first
         row, k, depth = Var("row"), Var("k"), product.inner[1]
         names = {product.row[0]: cut.start + row, product.inner[0]: k}
@@ -413,7 +457,9 @@ class _Strips:
         return optimized(loops([(row, cut.height), (k, depth)], Block((*before, store)), "independent"))
 
     def _multiply(self, panels: _Panels, data: Buffer, pitch: int, cut: _Cut) -> Stmt:
-        """A strip of rows, which are `pitch` elements apart, by the panels of one head."""
+        """Return the product of a strip of rows, `pitch` elements apart, and the panels of one
+        head.
+        """
         builder, product, block, height = self.builder, panels.product, panels.block, cut.height
         extent, depth, dtype = product.column[1], product.inner[1], product.c.dtype
         c = te.contraction(
@@ -433,7 +479,7 @@ class _Strips:
         return builder.placed(build_contraction(c, data, panels.buffer, finish, builder.target))
 
     def _rows(self, cut: _Cut) -> Stmt:
-        """What is done to each row between the products."""
+        """Return the loop that applies the middle group to each row of a strip."""
         group, row = self.chain.middle, Var("row")
         *batch, last = group.stages[0].axes[: group.depth]
         body = substituted(Block(self.middle()), {**self._batch(batch), last[0]: cut.start + row})
@@ -442,7 +488,9 @@ class _Strips:
 
 
 def _transposed(store: Store, row: te.Axis, lane: te.Axis, side: int) -> Stmt | None:
-    """A copy across rows, squares of `side` transposed in registers; None if it is no such copy."""
+    """Return a transposing copy with squares of `side` transposed in registers; None if the copy
+    does not transpose.
+    """
     load = store.value
     squares = {var: extent // side for var, extent in (row, lane)}
     if not isinstance(load, Load) or side == 1 or not all(squares.values()):

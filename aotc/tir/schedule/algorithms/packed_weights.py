@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of floats times a matrix of integers of few bits, which become floats in registers.
+"""Product of float rows and a weight matrix quantized to few bits, whose integers are converted to
+float in registers.
 
-In: the sizes of a product.  Out: a program for a target:
+Input: the sizes of a product. Output: a program for a target:
 
     for tile of columns: for rows:
         for block of the depth:
@@ -9,14 +10,15 @@ In: the sizes of a product.  Out: a program for a target:
             for word: for field: part += (float(field) - zero) * x        # in all columns of the tile
             acc += part * scale
 
-or, where each integer has its scale first, as the definition says:
+or, if each integer is multiplied by its scale first, as the definition says:
 
             for word: for field: acc += (float(field) - zero) * scale * x
 
-The integers of a column that follow each other lie in words of 32 bits, the first in the lowest bits; the words of a
-tile's columns lie side by side.  A field of b bits that is moved to the highest bits of the mantissa of 2.0 ** b makes
-the float 2 ** b + field, so zero points have 2 ** b added, too: the difference is exact, and no integer is converted.
-Vectors of 16 hold these differences for 4 bits and one zero point: fields are places in them.
+Consecutive integers of a column are packed in 32-bit words, the first in the lowest bits; the words
+of a tile's columns are adjacent. Shifting a field of b bits to the highest bits of the mantissa of
+2.0 ** b gives the float 2 ** b + field. Zero points have 2 ** b added as well, so that the
+difference is exact and no integer conversion is needed. For 4 bits with a single zero point, a
+vector of 16 elements is a table of these differences, indexed by the fields.
 """
 
 from __future__ import annotations
@@ -32,33 +34,39 @@ from aotc.tir.int4_unpacking import COUNT, PICKED
 
 FLOAT: Final = DType("float32")
 WORD: Final = DType("uint32")
-#: Vectors of columns in a tile of one row, which also is how weights are laid out; of several rows.
+#: Vectors of columns in a tile for a single row, which is also the layout of the weights; then the
+#: number for several rows.
 VECTORS: Final = 4
 _BESIDE_ROWS: Final = 2
-#: Registers for constants and what is on its way.
+#: Registers for constants and temporaries.
 _HELD: Final = 6
-#: Digits of the mantissa, and what is added to exponents.
+#: Bits of the mantissa of float32, and bias of its exponent.
 _MANTISSA: Final = 23
 _BIAS: Final = 127
-#: Registers for each row, and vector of columns.
+#: Accumulators for each row and vector of columns.
 _Sums: TypeAlias = Sequence[Sequence[Var]]
 
 
 def column_tile(columns: int, target: Target) -> int:
-    """Columns of a tile of packed weights."""
+    """Return the number of columns in a tile of packed weights."""
     lanes = target.lanes(FLOAT)
     return lanes * min(VECTORS, -(-columns // lanes))
 
 
 @frozen
 class PackedProduct:
-    """y (rows, columns) = x (rows, depth) times the transpose of (columns, depth) integers of `bits` bits.
+    """y (rows, columns) = x (rows, depth) times the transpose of (columns, depth) integers of
+    `bits` bits.
 
-    The program takes x, words (tiles, words of a column, tile), scales (tiles, blocks, tile), and zero points like
-    these, or one.
+    The program's arguments are x, words (tiles, words of a column, tile), scales (tiles, blocks,
+    tile), and zero points of the shape of the scales, or a single one.
 
-    block         neighbors in a column that have one scale; whole words, or the whole depth
-    scale_first   each integer is multiplied by its scale, not the sum of a block, which may overflow before
+    rows, depth, columns, bits   sizes of the product
+    block                        consecutive integers of a column with a common scale; whole words,
+                                 or the whole depth
+    tile                         columns of a tile
+    scale_first                  multiply each integer by its scale instead of the sum of a block,
+                                 which might overflow
     """
 
     rows: int
@@ -86,18 +94,19 @@ class PackedProduct:
 
     @property
     def macs(self) -> int:
+        """Multiply-adds of the product."""
         return self.rows * self.depth * self.columns
 
 
 def packed_product(product: PackedProduct, target: Target) -> ExternProgram:
-    """The program of a product for a target."""
+    """Return the program that computes a product on a target."""
     lanes = math.gcd(target.lanes(FLOAT), product.tile)
     edge = (Scratch(FLOAT, lanes, private=True),) if product.columns % lanes else ()
     return ExternProgram(lambda i, o, s: _Builder(product, target, lanes, (*i, *o, *s)).statement(), edge)
 
 
 class _Builder:
-    """The statements of a product over its buffers."""
+    """Builds the statements of a product over its buffers."""
 
     def __init__(self, product: PackedProduct, target: Target, lanes: int, buffers: Sequence[Buffer]) -> None:
         self.product, self.lanes = product, lanes
@@ -108,13 +117,16 @@ class _Builder:
         self.height = -(-product.rows // -(-product.rows // room))
 
     def statement(self) -> Stmt:
+        """Return the loop over all tiles of columns."""
         whole, left = divmod(self.product.columns, self.product.tile)
         tile = Var("tile")
         stmts = [forall(tile, whole, Block(self._tile(tile, self.product.tile)))] if whole else []
         return Block([*stmts, *(self._tile(as_expr(whole), left) if left else ())])
 
     def _tile(self, tile: Expr, columns: int) -> Iterator[Stmt]:
-        """All rows of a tile of columns, or of those of the last one, a few rows and vectors at a time."""
+        """Yield the loops over all rows of a tile (or of the narrower last tile), a few rows and
+        vectors at a time.
+        """
         size = self.vectors * self.lanes
         for first in range(0, columns, size):
             width = min(size, columns - first)
@@ -125,11 +137,12 @@ class _Builder:
                 yield self._piece(tile, first, width, as_expr(count * self.height), left)
 
     def _piece(self, tile: Expr, first: int, width: int, row: Expr, height: int) -> Stmt:
+        """Return the statements for `height` rows and `width` columns."""
         piece = _Piece(self, tile, [first + v for v in range(0, width, self.lanes)], row, height)
         return Block((*piece.sums(), *self._stores(piece, width)))
 
     def _stores(self, piece: _Piece, width: int) -> Iterator[Stmt]:
-        """The sums in the output; of the last vector what is in it."""
+        """Yield the stores of a piece's sums; of a partial last vector, the columns that exist."""
         for r, row in enumerate(piece.acc):
             start = (piece.row + r) * self.product.columns + piece.tile * self.product.tile
             for v, acc in enumerate(row):
@@ -143,10 +156,13 @@ class _Builder:
 
 
 class _Piece:
-    """A few rows of a few vectors of columns: `acc` are their sums, `part` those of a block.
+    """A register tile: a few rows of a few vectors of columns.
 
-    firsts   the first columns of the vectors, in the tile
-    table    the numbers that fields stand for, less the zero point, if one vector holds them
+    acc      accumulators
+    part     sums of the current block
+    firsts   the first column of each vector, relative to the tile
+    table    vector of the floats that fields stand for, minus the zero point, if one vector holds
+             them
     """
 
     table: Var | None = None
@@ -160,7 +176,7 @@ class _Piece:
         )
 
     def sums(self) -> list[Stmt]:
-        """All blocks, the last one perhaps shorter."""
+        """Return the statements that accumulate all blocks; the last one may be shorter."""
         product, block = self.product, Var("block")
         whole, left = divmod(product.depth, product.block)
         stmts: list[Stmt] = [Declare(acc, self._all(0.0)) for row in self.acc for acc in row]
@@ -172,6 +188,7 @@ class _Piece:
         return stmts + (self._block(as_expr(whole), left) if left else [])
 
     def _block(self, block: Expr, depth: int) -> list[Stmt]:
+        """Return the statements that add a block of `depth` integers to the accumulators."""
         places = [self._place(self.product.blocks, block, first) for first in self.firsts]
         scales = [Load(self.builder.scale, place, self.lanes) for place in places]
         if self.product.scale_first:
@@ -186,7 +203,9 @@ class _Piece:
         return stmts
 
     def _sum(self, block: Expr, depth: int, sums: _Sums, factors: Sequence[Expr]) -> list[Stmt]:
-        """What a block adds to sums, each integer times a factor of its column, if there are any."""
+        """Return the statements that add the products of a block to `sums`, each integer times its
+        column's factor, if given.
+        """
         stmts: list[Stmt] = []
         zeros: list[Expr] = [self.table or kept("zero", self._zero(block, first), stmts) for first in self.firsts]
 
@@ -202,7 +221,7 @@ class _Piece:
         return stmts + (added(start + words, left) if left else [])
 
     def _word(self, word: Expr, fields: int, zeros: Sequence[Expr], factors: Sequence[Expr], sums: _Sums) -> list[Stmt]:
-        """What the integers of a word in each column add to sums."""
+        """Return the statements that add the products of one word per column to `sums`."""
         stmts: list[Stmt] = []
         places = [self._place(self.product.words, word, first) for first in self.firsts]
         words = [kept("w", Load(self.builder.packed, place, self.lanes), stmts) for place in places]
@@ -219,13 +238,13 @@ class _Piece:
         return stmts
 
     def _less(self, word: Expr, field: int, zero: Expr) -> Expr:
-        """The integer in a field less the zero point."""
+        """Return the integer in a field minus the zero point, as a float."""
         if self.table is None:
             return self._real(word, field) - zero
         return call(PICKED, self.table, word >> self._bits(field * self.product.bits) if field else word)
 
     def _real(self, word: Expr, field: int) -> Expr:
-        """2 ** bits + the integer in a field."""
+        """Return 2 ** bits + the integer in a field, as a float."""
         bits = self.product.bits
         low = _MANTISSA - bits
         shift = low - field * bits
@@ -234,20 +253,24 @@ class _Piece:
         return bitcast(moved & self._bits(mask) | self._bits(power), FLOAT)
 
     def _zero(self, block: Expr, first: int) -> Expr:
+        """Return the zero points of a vector of columns."""
         zero = self.builder.zero
         if zero.size == 1:
             return self._wide(Load(zero, as_expr(0)))
         return Load(zero, self._place(self.product.blocks, block, first), self.lanes)
 
     def _place(self, count: int, row: Expr, first: Operand) -> Expr:
-        """Where a row of `count` begins that belong to the columns of a tile."""
+        """Return the address of a row of a tile in an array with `count` rows per tile."""
         return (self.tile * count + row) * self.product.tile + first
 
     def _wide(self, value: Expr) -> Expr:
+        """Return a scalar broadcast to a vector."""
         return Broadcast(value, self.lanes) if self.lanes > 1 else value
 
     def _all(self, value: float) -> Expr:
+        """Return a vector constant of floats."""
         return Const(value, FLOAT, self.lanes)
 
     def _bits(self, value: int) -> Expr:
+        """Return a vector constant of words."""
         return const(value, WORD, self.lanes)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recurrent layer on a device of blocks and threads: a layer in, a program of two launches out.
+"""GPU program of a recurrent layer: one launch for the inputs' products, one persistent launch for
+all time steps.
 
     products = x W + bias                                  # of all steps at once: they wait for no step before
     for b in 0..batch block: for t in 0..512 thread:       # a block has a sequence from its first step to its last
@@ -10,8 +11,9 @@
             for unit: h, c = cell(products, gates, c)      # by the threads of so many units
             sync
 
-A launch for each step would take longer than most steps do, and read all weights anew (persistent kernels: Diamos et
-al., "Persistent RNNs", ICML 2016).  What does not fit the registers is fetched at each step, several rows at a time.
+A launch per step would take longer than most steps, and would read all weights again (persistent
+kernels: Diamos et al., "Persistent RNNs", ICML 2016). Weights that exceed the registers are loaded
+in each step, several rows at a time.
 """
 
 from __future__ import annotations
@@ -25,20 +27,22 @@ from aotc.tir import Buffer, Expr, ExternProgram, Gpu, Load, Scratch, Target, Va
 from aotc.tir.schedule.algorithms.recurrence import LayerBuilder, Recurrence
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, Sync, kept, loops
 
-#: Threads of a block, at most; 32-bit registers of a processor, and those of a thread that are not for weights.
+#: Largest number of threads of a block; 32-bit registers of a multiprocessor; registers of a thread
+#: that do not hold weights.
 _THREADS: Final = 512
 _REGISTERS: Final = 64 << 10
 _OTHERS: Final = 88
-#: Rows of other weights that are under way together.
+#: Rows of weights whose loads are in flight together.
 _FETCHED: Final = 16
 
 
 @frozen
 class _Plan:
-    """How a block computes h R.
+    """Division of h R among the threads of a block.
 
-    threads   of a block; each has the columns t, t + threads and so on, `turns` at most
-    kept      rows of R that threads keep; those behind come in groups of `_FETCHED`
+    threads   threads of a block; thread t has the columns t, t + threads and so on
+    turns     largest number of columns of a thread
+    kept      rows of R in registers; the other rows are loaded in groups of `_FETCHED`
     """
 
     layer: Recurrence
@@ -48,6 +52,7 @@ class _Plan:
 
     @staticmethod
     def of(layer: Recurrence, gpu: Gpu) -> _Plan:
+        """Return the division for a layer on a GPU."""
         threads = min(_THREADS, -(-layer.columns // gpu.warp) * gpu.warp)
         turns = -(-layer.columns // threads)
         registers = min(gpu.registers, _REGISTERS // threads) - _OTHERS
@@ -57,7 +62,9 @@ class _Plan:
 
 
 def persistent(layer: Recurrence, target: Target) -> ExternProgram | None:
-    """The program of a layer for a device; None where there is none, or a block has too little shared memory."""
+    """Return the GPU program of a layer; None if the target has no GPU or a block too little shared
+    memory.
+    """
     dtype, gpu = layer.dtype, target.gpu
     shared = [layer.columns] * 2 + [layer.hidden] * layer.states
     if gpu is None or shared_bytes(Buffer("", dtype, size) for size in shared) > gpu.shared_bytes:
@@ -75,7 +82,7 @@ def persistent(layer: Recurrence, target: Target) -> ExternProgram | None:
 
 
 class _Builder(LayerBuilder):
-    """The statements of one layer over its buffers."""
+    """Builds the statements of one layer over its buffers."""
 
     def __init__(
         self, plan: _Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer], scratch: Sequence[Buffer]
@@ -87,6 +94,7 @@ class _Builder(LayerBuilder):
         self.block, self.thread = Var("b"), Var("t")
 
     def statement(self) -> Stmt:
+        """Return the statements of both launches."""
         plan, layer = self.plan, self.layer
         step = Var("step")
         steps = For(step, layer.steps, self.step(step))
@@ -99,19 +107,19 @@ class _Builder(LayerBuilder):
         return Block((self.project(), blocks))
 
     def step(self, step: Expr) -> Stmt:
-        """All columns, then all units."""
+        """Return the statements of one step: h R in all columns, then the cells of all units."""
         columns = self.columns(partial(self.multiplied, step))
         units = self.units(partial(self.cell, step))
         return Block((columns, Sync(), units, Sync()))
 
     def begun(self, unit: Expr) -> list[Stmt]:
-        """A unit's first states in shared memory."""
+        """Return stores of a unit's initial states to shared memory."""
         here = self.here(unit)
         pairs = zip(self.states, self.first, strict=True)
         return [Store(to, unit, Load(b, here)) for to, b in pairs]
 
     def ended(self, unit: Expr) -> list[Stmt]:
-        """A unit's last states as results."""
+        """Return stores of a unit's last states to the results."""
         here = self.here(unit)
         pairs = zip(self.last, self.states, strict=True)
         return [Store(to, here, Load(b, unit)) for to, b in pairs]
@@ -119,11 +127,13 @@ class _Builder(LayerBuilder):
     # --- where things are
 
     def here(self, unit: Expr) -> Expr:
-        """The place of a unit of the block's sequence in the states that are passed."""
+        """Return the address of a unit of the block's sequence in the states passed to and from the
+        program.
+        """
         return self.block * self.layer.hidden + unit
 
     def weight(self, k: Expr, column: Expr) -> Expr:
-        """An element of R."""
+        """Return element (k, column) of R."""
         hidden = self.layer.hidden
         gate, unit = as_expr(0), column
         if self.r.block not in (0, hidden):
@@ -133,7 +143,7 @@ class _Builder(LayerBuilder):
     # --- what is computed
 
     def project(self) -> Stmt:
-        """x W + bias of all steps."""
+        """Return the loops that compute x W + bias of all steps."""
         layer, row, gate, unit, k = self.layer, *map(Var, ("row", "gate", "unit", "k"))
         column, acc = gate * layer.hidden + unit, Var("acc", layer.dtype)
         x = Load(self.x, row * layer.inputs + k)
@@ -147,7 +157,7 @@ class _Builder(LayerBuilder):
         return loops(axes, body, "independent")
 
     def columns(self, body: Callable[[Expr, Expr], list[Stmt]]) -> Stmt:
-        """What the thread does for each of its columns, by the turn and the column."""
+        """Return a loop over the thread's columns; `body` receives the iteration and the column."""
         plan, turn, column = self.plan, Var("turn"), Var("column")
         inner: Stmt = Block(body(turn, column))
         if plan.layer.columns % plan.threads:
@@ -156,7 +166,7 @@ class _Builder(LayerBuilder):
         return For(turn, plan.turns, Block((number, inner)))
 
     def units(self, body: Callable[[Expr], list[Stmt]]) -> Stmt:
-        """What the threads of a block do for each unit."""
+        """Return a loop over the thread's units."""
         unit, hidden = Var("unit"), self.layer.hidden
         if hidden > self.plan.threads:
             turns = Block(body(unit))
@@ -165,18 +175,18 @@ class _Builder(LayerBuilder):
         return If(self.thread < hidden, one)
 
     def keep(self, turn: Expr, column: Expr) -> list[Stmt]:
-        """The rows of R that stay in registers."""
+        """Return the loop that loads the rows of R that stay in registers."""
         k, size = Var("k"), self.plan.kept
         store = Store(self.kept, turn * size + k, self.weight(k, column))
         return [For(k, size, store)] if size else []
 
     def place(self, step: Expr) -> Expr:
-        """The row of the block's sequence in inputs and outputs."""
+        """Return the row of the block's sequence in inputs and outputs at a step."""
         step = self.layer.steps - 1 - step if self.layer.reverse else step
         return step * self.layer.batch + self.block
 
     def multiplied(self, step: Expr, turn: Expr, column: Expr) -> list[Stmt]:
-        """h R and x W in a column; what was multiplied before comes meanwhile."""
+        """Return the statements that compute h R in a column, and load x W meanwhile."""
         layer, size = self.layer, self.plan.kept
         dtype, left = layer.dtype, layer.hidden - size
         k, group, one, other = map(Var, ("k", "group", "one", "other"))
@@ -204,7 +214,7 @@ class _Builder(LayerBuilder):
         return stmts
 
     def cell(self, step: Expr, unit: Expr) -> list[Stmt]:
-        """The new states and the output of a unit."""
+        """Return the statements that compute new states and output of a unit."""
         layer, stmts = self.layer, list[Stmt]()
         gates = range(layer.gates)
         parts = [gate * layer.hidden + unit for gate in gates]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recurrent layer as loops: its sizes and a cell in, a program for a target out.
+"""CPU loop nest of a recurrent layer (LSTM, GRU, RNN): from its sizes and a cell function, a
+program for a target.
 
     for block of steps:
         for step:
@@ -8,9 +9,10 @@
                 for k: acc0 += r0 * before[k] ... acc7 += r7 * before[k]; next0 += w * x0[k] ... next7 += w * x7[k]
                 for unit: h, c = cell(x W, h R, c)
 
-The weights of the recurrence are read once per step: where they do not fit the first-level cache, half of the
-arithmetic that could be done waits for them.  The products of inputs and weights, which depend on no step before, use
-each of their weights for as many steps as a block has, and fill the time.
+The recurrent weights are read once per time step; if they exceed the first-level cache, half of the
+arithmetic throughput is lost waiting for them. The products of inputs and weights do not depend on
+previous steps: they use each weight for as many steps as a block has, and are interleaved to fill
+that time.
 """
 
 from __future__ import annotations
@@ -23,33 +25,37 @@ from aotc.ir import DType, frozen
 from aotc.tir import Assign, Block, Declare, ExternProgram, For, Scratch, Stmt, Store, Target, copied, forall, kept
 from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Operand, Var, as_expr, minimum
 
-#: Rows of a register tile, at most.
+#: Largest number of rows of a register tile.
 ROWS: Final = 6
-#: Vectors of weights that take as long as what a block takes beside its own.
+#: Cost of reading the weights of a block of columns, in vectors of weights.
 STREAM: Final = 0.5
-#: Second-level caches that recurrent weights may fill, beside which the next inputs' products are computed: what both
-#: read arrives in two streams, which takes longer from memory further away.
+#: Size of the recurrent weights, in second-level caches, up to which the next inputs' products are
+#: interleaved: two streams of weights from more distant memory are slower than one.
 NEAR: Final = 2
-#: Tiles of rows of inputs that use weights while they are in the second-level cache, which does not hold all.
+#: Tiles of input rows per block that reuse weights, if the second-level cache does not hold all of
+#: the weights.
 FAR_TILES: Final = 8
 
 Scalars: TypeAlias = "Sequence[Expr]"
-#: The new states of a unit, the output first, from its parts of x W + b, of h R, its states and its extra inputs.
+#: Function that computes the new states of a unit, the output first, from its parts of x W + b, its
+#: parts of h R, its states and its extra inputs.
 Cell: TypeAlias = Callable[[Scalars, Scalars, Scalars, Scalars], Sequence[Expr]]
 Places: TypeAlias = Callable[[Expr], Expr]
-#: Stores a vector at a row and a column.
+#: Function (row, column, value) that returns the statement to store a vector.
 StoreVector: TypeAlias = Callable[[Expr, Expr, Expr], Stmt]
 
 
 @frozen
 class Recurrence:
-    """A layer: x (steps, batch, inputs) to y (steps, batch, hidden), `gates` values for each unit and step.
+    """Sizes, layouts and cell of a recurrent layer from x (steps, batch, inputs) to y (steps,
+    batch, hidden).
 
-    The program's arguments are x, the weights W (inputs, gates * hidden) and R (hidden, gates * hidden), the bias of W,
-    `states` first states (batch, hidden), and `extras` vectors (hidden); its results are y and the last states.  Where
-    `blocks` is not 0, W or R is in blocks of so many units: (hidden / block, rows, gates, block).  With `by_columns`
-    both are in blocks of columns of all gates, of which the last is padded: (ceil(gates * hidden / block), rows, 1,
-    block).
+    Each unit has `gates` values per step. The program's arguments are x, the weights W (inputs,
+    gates * hidden) and R (hidden, gates * hidden), the bias of W, `states` initial states (batch,
+    hidden), and `extras` vectors (hidden); its results are y and the last states. If an element of
+    `blocks` is not 0, W or R is in blocks of that many units: (hidden / block, rows, gates, block).
+    With `by_columns`, both are in blocks of columns of all gates, the last one padded: (ceil(gates
+    * hidden / block), rows, 1, block).
     """
 
     dtype: DType
@@ -67,7 +73,9 @@ class Recurrence:
 
     @property
     def parts(self) -> int:
-        """Parts of a row of products that a tile has vectors of: gates, or one for all columns."""
+        """Parts of a row of products for which a tile has vectors: one per gate, or one for all
+        columns.
+        """
         return 1 if self.by_columns else self.gates
 
     @property
@@ -78,16 +86,17 @@ class Recurrence:
 
     @property
     def columns(self) -> int:
-        """Elements of a row of products; those beyond gates * hidden are padding."""
+        """Elements of a row of products; elements beyond gates * hidden are padding."""
         return self.parts * self.span
 
     @property
     def macs(self) -> int:
+        """Multiply-adds of the layer."""
         return self.steps * self.batch * self.gates * self.hidden * (self.inputs + self.hidden)
 
 
 def recurrence(layer: Recurrence, target: Target) -> ExternProgram:
-    """The program of a layer for a target."""
+    """Return the program that computes a layer on a target."""
     plan = _Plan.of(layer, target)
     rows = layer.batch * layer.columns
     gates = Scratch(layer.dtype, rows, private=True)
@@ -97,13 +106,15 @@ def recurrence(layer: Recurrence, target: Target) -> ExternProgram:
 
 
 def recurrent_block(hidden: int, gates: int, dtype: DType, target: Target) -> int:
-    """Units that weights had best be kept in blocks of; 0 for whole rows."""
+    """Return the best number of units in a block of weights; 0 for whole rows."""
     block = _vectors(gates, target) * target.lanes(dtype)
     return 0 if target.is_scalar or hidden % block or hidden == block else block
 
 
 def column_block(hidden: int, gates: int, dtype: DType, target: Target) -> int:
-    """Columns of all gates that weights had best be kept in blocks of where units are no whole blocks; 0 for rows."""
+    """Return the best number of columns (of all gates) in a block of weights if units do not fill
+    whole blocks; 0 for rows.
+    """
     lanes, most = target.lanes(dtype), _vectors(1, target)
     vectors = -(-gates * hidden // lanes)
     if target.is_scalar or vectors < 2 or hidden % (_vectors(gates, target) * lanes) == 0:
@@ -112,19 +123,22 @@ def column_block(hidden: int, gates: int, dtype: DType, target: Target) -> int:
 
 
 def _vectors(gates: int, target: Target) -> int:
-    """Vectors of units in a tile of one row; with those of the inputs they fill half of the registers."""
+    """Return the vectors of units in a tile of one row; with those of the inputs they use half of
+    the registers.
+    """
     return max(1, target.registers // 4 // gates)
 
 
 @frozen
 class _Plan:
-    """How a layer is cut.
+    """Tile sizes of a layer.
 
     lanes     elements of a vector
-    vectors   vectors of units side by side in a tile of one row
-    wide      vectors of units side by side in a tile of several rows, and `rows` how many these are, at most
+    vectors   adjacent vectors of units in a tile of one row
+    wide      adjacent vectors of units in a tile of several rows
+    rows      largest number of rows of a tile
     block     steps whose inputs are multiplied together
-    beside    the next block's inputs are multiplied beside the recurrence
+    beside    True if the next block's inputs are multiplied in the loop of the recurrence
     """
 
     layer: Recurrence
@@ -137,6 +151,7 @@ class _Plan:
 
     @staticmethod
     def of(layer: Recurrence, target: Target) -> _Plan:
+        """Return the tile sizes of a layer for a target."""
         lanes = target.lanes(layer.dtype)
         while lanes > layer.span or any(block % lanes for block in layer.blocks):
             lanes //= 2
@@ -147,7 +162,7 @@ class _Plan:
             vectors = layer.blocks[0] // lanes
             wide = vectors if vectors < target.registers // 4 or vectors % 2 else vectors // 2
         rows = max(1, min(ROWS, target.registers * 3 // 4 // (wide * layer.parts)))
-        # with 16 vector registers the two products take longer side by side than one after the other
+        # with 16 vector registers the two products are slower interleaved than one after the other
         roomy = target.registers >= 32 or target.is_scalar
         row_bytes = layer.columns * layer.dtype.itemsize
         near = layer.hidden * row_bytes <= NEAR * target.l2 or target.is_scalar
@@ -159,7 +174,7 @@ class _Plan:
 
 @frozen
 class Weights:
-    """A matrix (depth, gates * hidden), in blocks of units."""
+    """A matrix (depth, gates * hidden), in blocks of `block` units; 0 for whole rows."""
 
     buffer: Buffer
     depth: int
@@ -168,6 +183,7 @@ class Weights:
     block: int
 
     def at(self, k: Expr, gate: Operand, unit: Expr) -> Expr:
+        """Return the address of element (k, gate, unit)."""
         block = self.block or self.hidden
         place = k * (self.gates * block) + gate * as_expr(block)
         if block == self.hidden:
@@ -176,11 +192,12 @@ class Weights:
 
 
 class LayerBuilder:
-    """What a layer's program takes and gives.
+    """Arguments of a layer's program.
 
-    w, r           the weights of inputs and of states
-    first, last    states before the first step, and after the last one
-    extras         further inputs of the cell
+    x, bias, y    inputs, bias, outputs
+    w, r          the weights of inputs and of states
+    first, last   states before the first step, and after the last one
+    extras        further inputs of the cell
     """
 
     def __init__(self, layer: Recurrence, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
@@ -194,9 +211,13 @@ class LayerBuilder:
 
 @frozen
 class _Product:
-    """Part of a product of matrices: rows that begin at `starts` of `a`, and a vector of each of `columns`.
+    """Part of a matrix product: rows of `a`, and some vectors of columns.
 
-    columns   the gate and the first unit of vectors
+    name        prefix of the accumulators' names
+    a, starts   the left operand, and the addresses of its rows
+    weights     the right operand
+    columns     gate and first unit of each vector
+    lanes       elements of a vector
     """
 
     name: str
@@ -207,12 +228,12 @@ class _Product:
     lanes: int
 
     def sums(self) -> list[list[Var]]:
-        """A register for each row and vector."""
+        """Return a new accumulator for each row and vector."""
         dtype, size = self.weights.buffer.dtype, range(len(self.columns))
         return [[Var(f"{self.name}{r}_{v}", dtype, self.lanes) for v in size] for r in range(len(self.starts))]
 
     def step(self, sums: Sequence[Sequence[Var]], k: Expr) -> list[Stmt]:
-        """What element k of the rows adds."""
+        """Return the statements that add the products with element k of the rows."""
         lanes, stmts = self.lanes, list[Stmt]()
         xs: list[Expr] = [Load(self.weights.buffer, self.weights.at(k, *column), lanes) for column in self.columns]
         if len(self.starts) > 1:
@@ -225,7 +246,9 @@ class _Product:
 
 
 def _accumulate(products: Sequence[_Product]) -> tuple[list[Stmt], list[list[list[Var]]]]:
-    """The sums of several products; one loop computes them side by side as deep as all go."""
+    """Return the statements and accumulators of several products, interleaved in one loop over
+    their common depth.
+    """
     sums = [p.sums() for p in products]
     stmts: list[Stmt] = []
     for p, rows in zip(products, sums, strict=True):
@@ -242,11 +265,11 @@ def _accumulate(products: Sequence[_Product]) -> tuple[list[Stmt], list[list[lis
 
 
 class _Builder(LayerBuilder):
-    """The statements of one layer over its buffers.
+    """Builds the statements of one layer over its buffers.
 
     gates      h R of a tile's units
-    products   x W + b of two blocks: this one and the next
-    before     h before a step
+    products   x W + b of two blocks of steps: the current and the next one
+    before     h before the current step
     """
 
     def __init__(
@@ -258,6 +281,7 @@ class _Builder(LayerBuilder):
         self.blocks = -(-plan.layer.steps // plan.block)
 
     def statement(self) -> Stmt:
+        """Return the statements of the whole layer."""
         layer, plan = self.layer, self.plan
         last = self.blocks - 1
         stmts = [copied(source, state) for source, state in zip(self.first, self.last, strict=True)]
@@ -275,40 +299,45 @@ class _Builder(LayerBuilder):
     # --- where things are
 
     def _place(self, step: Expr) -> Expr:
-        """The position in the sequence of a step of the scan; a step beyond the end is the last one."""
+        """Return the position in the sequence of a step of the recurrence; steps beyond the end
+        count as the last one.
+        """
         step = minimum(step, self.layer.steps - 1)
         return self.layer.steps - 1 - step if self.layer.reverse else step
 
     def _slot(self, block: Expr, row: Operand) -> Expr:
-        """The place of a row of x W in the ring of two blocks; rows count steps, and sequences of a batch."""
+        """Return the address of a row of x W in the ring buffer of two blocks; rows count steps,
+        and sequences of a batch.
+        """
         rows = self.plan.block * self.layer.batch
         return (block % 2 * rows + row) * self.layer.columns
 
     def _x(self, block: Expr, row: Operand) -> Expr:
-        """The place of the inputs of a row."""
+        """Return the address of the inputs of a row."""
         batch, row = self.layer.batch, as_expr(row)
         return (self._place(block * self.plan.block + row // batch) * batch + row % batch) * self.layer.inputs
 
     def _column(self, part: Operand, unit: Expr) -> Expr:
+        """Return the column of a unit of a part."""
         return part * as_expr(self.layer.span) + unit
 
     def _columns(self, unit: Expr, vectors: int) -> list[tuple[int, Expr]]:
-        """The parts and first elements of a tile's vectors."""
+        """Return part and first unit of each of a tile's vectors."""
         return [(part, unit + v * self.plan.lanes) for part in range(self.layer.parts) for v in range(vectors)]
 
     @property
     def _is_padded(self) -> bool:
-        """Whether rows of products are longer than the bias, which the cell adds then."""
+        """True if rows of products are longer than the bias; then the cell adds the bias."""
         return self.layer.columns > self.layer.gates * self.layer.hidden
 
     def _biased(self, value: Expr, column: Expr) -> Expr:
-        """Part of a row of x W, with its bias unless the cell adds that."""
+        """Return a part of a row of x W with its bias added, unless the cell adds it."""
         return value if self._is_padded else value + Load(self.bias, column, value.lanes)
 
     # --- products
 
     def _project(self, block: Expr) -> Stmt:
-        """x W + b for all steps of a block."""
+        """Return the statements that compute x W + b for all steps of a block."""
         rows, width, j = self.plan.block * self.layer.batch, self.plan.wide * self.plan.lanes, Var("j")
 
         def store(row: Expr, column: Expr, value: Expr) -> Stmt:
@@ -319,7 +348,9 @@ class _Builder(LayerBuilder):
         return For(j, -(-self.layer.span // width), body, kind=_kind(width, self.layer.span))
 
     def _rows(self, a: Buffer, start: Places, rows: int, weights: Weights, unit: Expr, store: StoreVector) -> Stmt:
-        """All rows of a product, for the units of a tile; the last rows overlap those before."""
+        """Return all rows of a product for the units of a tile; the last rows overlap the previous
+        ones.
+        """
         plan, i = self.plan, Var("i")
         height = -(-rows // -(-rows // plan.rows))
         row, columns = _within(i * height, height, rows), self._columns(unit, plan.wide)
@@ -332,7 +363,9 @@ class _Builder(LayerBuilder):
     # --- a step
 
     def _step(self, block: Expr, s: Expr, beside: bool) -> Stmt:
-        """The tiles in order: the cell of a tile's units computes while the next weights come."""
+        """Return the statements of one step: for each tile, products and cell, so that the cell
+        overlaps with weight loads.
+        """
         plan, layer, j, b = self.plan, self.layer, Var("j"), Var("b")
         width = (plan.vectors if layer.batch == 1 else plan.wide) * plan.lanes
         unit = _within(j * width, width, layer.span)
@@ -343,19 +376,22 @@ class _Builder(LayerBuilder):
             products = self._rows(self.before, lambda row: row * layer.hidden, layer.batch, self.r, unit, self._keep)
         kind, count = _kind(width, layer.span), -(-layer.span // width)
         before = copied(self.last[0], self.before)
-        if layer.by_columns:  # a tile's columns are of different units
+        if layer.by_columns:  # the columns of a tile belong to different units
             cell = forall(b, layer.batch, self._cell(block, s, b, as_expr(0), as_expr(layer.hidden)))
             return Block((before, For(j, count, products, kind=kind), cell))
         units = minimum(width, layer.hidden - j * width) if layer.hidden % width else as_expr(width)
         cell = forall(b, layer.batch, self._cell(block, s, b, j * width, units))
-        # the gates of a tile are its own
+        # no other tile uses a tile's gates
         return Block((before, For(j, count, Block((products, cell)), kind=kind if beside else "independent")))
 
     def _keep(self, row: Expr, column: Expr, value: Expr) -> Stmt:
+        """Return the store of a vector of h R."""
         return Store(self.gates, row * self.layer.columns + column, value)
 
     def _single(self, block: Expr, s: Expr, unit: Expr, following: _Product | None) -> Stmt:
-        """h R of one sequence for the units of a tile, beside it x W + b of the next block."""
+        """Return h R of a single sequence for a tile's units, with x W + b of the next block
+        interleaved.
+        """
         plan, columns = self.plan, self._columns(unit, self.plan.vectors)
         recur = _Product("acc", self.before, [as_expr(0)], self.r, columns, plan.lanes)
         stmts, sums = _accumulate([recur, following] if following else [recur])
@@ -367,7 +403,9 @@ class _Builder(LayerBuilder):
         return Block(stmts)
 
     def _following(self, block: Expr, s: Expr, unit: Expr) -> _Product:
-        """The s-th vector of a tile's columns of another block's x W, for all steps of that block."""
+        """Return the product of the s-th vector of a tile's columns for the next block, for all
+        steps of that block.
+        """
         plan = self.plan
         gate, vector = s // plan.vectors, s % plan.vectors
         unit = _within(unit + vector * plan.lanes, plan.lanes, self.layer.span, plan.vectors * plan.lanes)
@@ -375,7 +413,7 @@ class _Builder(LayerBuilder):
         return _Product("next", self.x, starts, self.w, [(gate, unit)], plan.lanes)
 
     def _cell(self, block: Expr, s: Expr, b: Expr, first: Expr, count: Expr) -> Stmt:
-        """The new states and the output of units of one sequence."""
+        """Return the loop that computes new states and output for units of one sequence."""
         layer, i = self.layer, Var("i")
         unit = first + i
         here = b * layer.hidden + unit
@@ -396,10 +434,14 @@ class _Builder(LayerBuilder):
 
 
 def _within(begin: Expr, size: int, extent: int, unit: int = 0) -> Expr:
-    """Where a tile, or a part of a tile of `unit`, begins: shifted back if it would end beyond the axis."""
+    """Return the begin of a tile (or of a part of a tile of `unit`), shifted back if it would
+    exceed the axis.
+    """
     return begin if extent % (unit or size) == 0 else minimum(begin, extent - size)
 
 
 def _kind(size: int, extent: int) -> str:
-    """The kind of a loop over tiles: a last one that is shifted back computes elements again."""
+    """Return the kind of a loop over tiles: serial if the last tile overlaps another one, as it
+    recomputes elements.
+    """
     return "serial" if extent % size else "independent"

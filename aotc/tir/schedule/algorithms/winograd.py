@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A te.Winograd as loops: strips of tiles are transformed, multiplied as matrices, and transformed back.
+"""Loop nest of a te.Winograd convolution: strips of tiles are transformed, multiplied as matrices,
+and transformed back.
 
     for strip of tiles:
         for channel: split its rows by phase; V[6*6][channel][tile] = B^T d B
         M[6*6][tile][output channel] = V * U               # the contraction generator's
         for tile, vector of output channels: A^T M A, to the stack, then each element to `store`
 
-A strip is as high, or a part of a row as wide, as its V and M fit the second-level cache together.  Splitting columns
-by their remainder modulo the tile's size puts element (i, j) of neighboring tiles side by side: the transform is
-vectors throughout.
+A strip has as many rows of tiles (or as large a part of a row) as V and M fit in the second-level
+cache together. The columns are split by their remainder modulo the tile size, which makes element
+(i, j) of neighboring tiles adjacent, so that the transforms are vectorized throughout.
 """
 
 import math
@@ -26,22 +27,28 @@ from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.contraction.tiling_cost import computed_lanes
 from aotc.tir.stmt import Block, If, Stmt, Store, forall, kept, loops
 
-#: Coefficients closer than this are equal.
+#: Coefficients that differ by less than this are considered equal.
 TINY: Final = 1e-12
-#: Second-level caches that a strip may fill where the weights do not fit one.
+#: Size of a strip, in second-level caches, if the weights do not fit in one cache.
 BIG: Final = 4
-#: Output columns that are transformed back at a time, at most.
+#: Largest number of output columns that are transformed back at a time.
 COLUMNS: Final = 64
 
 
 def build_winograd(w: te.Winograd, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:
-    """The nest that computes `w` from the buffers of its operands; `store` as in `build_contraction`."""
+    """Return the loop nest that computes `w` from the buffers of its operands; `store` as in
+    `build_contraction`.
+    """
     return _Builder(w, a, b, store, target).nest()
 
 
 @frozen
 class Strips:
-    """How tiles are cut: `down` strips of `rows` tiles below each other, `across` of `columns` beside."""
+    """Division of the tiles of an image into strips.
+
+    down, rows        number of strips below each other, and rows of tiles in each
+    across, columns   number of strips side by side, and columns of tiles in each
+    """
 
     down: int
     rows: int
@@ -50,9 +57,11 @@ class Strips:
 
 
 def cut_strips(w: te.Winograd, target: Target) -> Strips:
-    """As little waste as possible, then as few strips as the second-level cache allows; whole rows if one fits.
+    """Return strips with the least padding, then as few as fit in the second-level cache; whole
+    rows if one row fits.
 
-    Weights that the cache does not hold are read from memory for every strip: then there is one strip.
+    Weights that exceed the cache are read from memory for every strip: then strips may exceed the
+    cache as well.
     """
     height, width = (-(-extent // w.tile) for extent in w.shape[2:])
     per_tile = (w.tile + 2) ** 2 * (w.a.shape[1] + w.shape[1]) * w.dtype.itemsize
@@ -67,9 +76,11 @@ def cut_strips(w: te.Winograd, target: Target) -> Strips:
 
 
 def convolution_cost(shape: tuple[int, int, int, int], channels: int, tile: int, target: Target) -> float:
-    """Cycles of a 3x3 convolution to (N, O, H, W) from `channels`; tile 0 is the direct algorithm.
+    """Return the cycles of a 3x3 convolution from `channels` to (N, O, H, W); `tile` 0 means the
+    direct algorithm.
 
-    That is the time of the products, of waiting for weights, and of the transforms of each channel of each tile.
+    The cost is the time of the products, of waiting for weights, and of the transforms of each
+    channel of each tile.
     """
     images, outputs, height, width = shape
     lanes, cost = target.lanes("float32"), target.winograd
@@ -89,17 +100,19 @@ def convolution_cost(shape: tuple[int, int, int, int], channels: int, tile: int,
 
 @frozen
 class _Registers:
-    """Collects statements that compute linear forms of vector registers."""
+    """Emits statements that compute linear combinations of vector registers."""
 
     lanes: int
     statements: list[Stmt]
 
     def keep(self, name: str, value: Expr) -> Expr:
-        """The value in a register."""
+        """Return the value in a new register."""
         return kept(name, value, self.statements)
 
     def products(self, matrix: Matrix, xs: Sequence[Expr]) -> list[Expr]:
-        """matrix @ xs, what mirrored columns (A^T) and mirrored rows (B^T) share computed once."""
+        """Return matrix @ xs, with common terms of mirrored columns (A^T) and mirrored rows (B^T)
+        computed once.
+        """
         terms: list[tuple[Matrix, Expr]] = []
         for k, *pair in _in_pairs(matrix.T):
             if len(pair) == 1:
@@ -112,7 +125,9 @@ class _Registers:
         return self._rows(columns, [x for _, x in terms])
 
     def squares(self, name: str, matrix: Matrix, load: Callable[[int, int], Expr]) -> Iterator[tuple[int, int, Expr]]:
-        """The elements of matrix X matrix^T, row by row; `load` gives those of X, which go into registers."""
+        """Yield the elements of matrix @ X @ matrix^T, row by row; `load` returns those of X, which
+        are put in registers.
+        """
         size = range(matrix.shape[1])
         columns = [self.products(matrix, [self.keep(name, load(i, j)) for i in size]) for j in size]
         for i in range(len(matrix)):
@@ -120,6 +135,7 @@ class _Registers:
             yield from ((i, j, value) for j, value in enumerate(row))
 
     def _rows(self, matrix: Matrix, xs: Sequence[Expr]) -> list[Expr]:
+        """Return matrix @ xs, with common terms of mirrored rows computed once."""
         results: list[Expr] = []
         for _, *pair in _in_pairs(matrix):
             if len(pair) == 1:
@@ -132,7 +148,9 @@ class _Registers:
         return results
 
     def _sum(self, coefficients: Matrix, xs: Sequence[Expr]) -> Expr:
-        """A linear form; a term without a factor comes first, so that the others are multiply-adds."""
+        """Return a linear combination; a term with coefficient 1 comes first, so that the other
+        terms are multiply-adds.
+        """
         terms = [(float(c), x) for c, x in zip(coefficients, xs, strict=True) if abs(c) > TINY]
         terms.sort(key=lambda term: (abs(abs(term[0]) - 1.0) > TINY, term[0] < 0.0))
         total: Expr | None = None
@@ -147,7 +165,9 @@ class _Registers:
 
 
 def _in_pairs(rows: Matrix) -> Iterator[tuple[Any, ...]]:
-    """Each row of a matrix after its number; two neighbors together where they mirror each other."""
+    """Yield each row of a matrix after its index; two adjacent rows together if they mirror each
+    other.
+    """
     k = 0
     while k < len(rows):
         pair = rows[k : k + 2]
@@ -157,7 +177,7 @@ def _in_pairs(rows: Matrix) -> Iterator[tuple[Any, ...]]:
 
 
 def _mirrored(a: Matrix, b: Matrix) -> bool:
-    """Whether `b` is `a` but for the signs of some elements."""
+    """Return True if `b` equals `a` except for the signs of some, but not all, nonzero elements."""
     same, negated = np.abs(a - b) < TINY, np.abs(a + b) < TINY
     if np.all(same) or np.all(negated):
         return False
@@ -165,7 +185,7 @@ def _mirrored(a: Matrix, b: Matrix) -> bool:
 
 
 class _Builder:
-    """The statements of one convolution, outside in."""
+    """Builds the statements of one convolution."""
 
     def __init__(self, w: te.Winograd, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> None:
         self.w, self.a, self.b, self.store, self.target = w, a, b, store, target
@@ -191,7 +211,7 @@ class _Builder:
         self.tile = private_buffer("tile", w.dtype, self.chunk * w.tile**2 * self.lanes)
 
     def nest(self) -> ContractionNest:
-        """The whole nest, and its scratch."""
+        """Return the whole loop nest with its scratch buffers."""
         channel, product = Var("c"), self._product()
         forward = Block((self._split(channel), self._forward(channel)))
         around = [(self.image, self.w.shape[0]), (self.strip, self.strips.down)]
@@ -205,12 +225,16 @@ class _Builder:
     # --- forward
 
     def _phase(self, i: int, j: int, place: Expr) -> Expr:
-        """Where element (i, j) of the patch of the tile at a place is."""
+        """Return the address in `phases` of element (i, j) of the input patch of the tile at a
+        place.
+        """
         m = self.w.tile
         return (i % m * m + j % m) * self.plane + place + (i // m * self.pitch + j // m)
 
     def _split(self, channel: Var) -> Stmt:
-        """Copy the rows of a channel that a strip needs, one plane for each pair of remainders."""
+        """Return statements that copy a channel's rows for a strip, one plane per pair of
+        remainders modulo the tile size.
+        """
         m, (_, _, height, width) = self.w.tile, self.w.a.shape
         first = self.side * (self.columns * m) - self.w.pads[1]
         stmts: list[Stmt] = []
@@ -224,12 +248,15 @@ class _Builder:
         return Block(stmts)
 
     def _clear_row(self, phase: int, row: Var) -> Stmt:
+        """Return statements that clear a row of all planes of a phase, outside of the image."""
         t, zero = Var("t"), const(0, self.w.dtype)
         places = (self._phase(phase, j, row * self.pitch + t) for j in range(self.w.tile))
         return forall(t, self.pitch, Block(Store(self.phases, place, zero) for place in places))
 
     def _copy_row(self, phase: int, row: Var, source: Expr, first: Expr) -> Stmt:
-        """One row from column `first` on, its columns split by remainder; zeros beyond its ends."""
+        """Return statements that copy a row from column `first` on, split by remainder; zeros
+        outside of the image.
+        """
         m, width = self.w.tile, self.w.a.shape[3]
         zero = const(0, self.w.dtype)
         begin = maximum((m - 1 - first) // m, 0)
@@ -249,7 +276,7 @@ class _Builder:
         return Block(stmts)
 
     def _forward(self, channel: Var) -> Stmt:
-        """V = B^T d B for all tiles of a strip and one channel, a vector of tiles at a time."""
+        """Return V = B^T d B for all tiles of a strip and one channel, a vector of tiles at a time."""
         place, out = Var("place"), _Registers(self.lanes, [])
 
         def load(i: int, j: int) -> Expr:
@@ -263,7 +290,7 @@ class _Builder:
     # --- products
 
     def _product(self) -> ContractionNest:
-        """M[x] = V[x]^T U[x] for each of the alpha^2 elements of a patch."""
+        """Return the nest of M[x] = V[x]^T U[x] for each of the alpha^2 elements x of a patch."""
         count, block, dtype = self.alpha**2, self.w.block, self.w.dtype
         data = te.placeholder((count, self.layer), dtype, "data")
         weights = te.placeholder((count, self.width // block, self.channels, block), dtype, "weights")
@@ -289,7 +316,9 @@ class _Builder:
     # --- backward
 
     def _backward(self) -> Stmt:
-        """A^T M A, a vector of output channels at a time, and the elements to `store`."""
+        """Return A^T M A, a vector of output channels at a time, followed by the stores of the
+        elements.
+        """
         row, part, group = Var("row"), Var("part"), Var("group")
         body = Block((self._transform(row, part, group), self._finish(row, part, group)))
         groups = -(-self.w.shape[1] // self.lanes)
@@ -297,6 +326,9 @@ class _Builder:
         return loops([(row, self.rows), (part, parts), (group, groups)], body, "independent")
 
     def _transform(self, row: Var, part: Var, group: Var) -> Stmt:
+        """Return A^T M A for a part of a row of tiles and a vector of output channels, stored on
+        the stack.
+        """
         m, tile, out = self.w.tile, Var("t"), _Registers(self.lanes, [])
         place = row * self.columns + part * self.chunk + tile
 
@@ -309,13 +341,15 @@ class _Builder:
         return forall(tile, self._tiles(part), Block(out.statements))
 
     def _tiles(self, part: Var) -> Expr:
-        """The columns of tiles in a part."""
+        """Return the number of columns of tiles in a part."""
         if self.columns % self.chunk == 0:
             return as_expr(self.chunk)
         return minimum(self.chunk, self.columns - part * self.chunk)
 
     def _finish(self, row: Var, part: Var, group: Var) -> Stmt:
-        """Each element of the transformed tiles that is in the output."""
+        """Return loops that finish and store the elements of the transformed tiles that are in the
+        output.
+        """
         m, (_, outputs, height, width) = self.w.tile, self.w.shape
         lane, i, x = Var("lane"), Var("y"), Var("x")
         top, chunk = (self.strip * self.rows + row) * m, self.chunk * m
@@ -328,9 +362,10 @@ class _Builder:
 
 
 def _layer(size: int, line: int) -> int:
-    """Room for `size` elements, an odd number of cache lines of `line` elements.
+    """Return a size of at least `size` elements that is an odd number of cache lines of `line`
+    elements.
 
-    A patch has an element in each of 16 or 36 layers: at a distance of 4096 bytes, or of many a smaller power of two,
-    they would all compete for few sets of the first-level cache.
+    A patch has an element in each of 16 or 36 layers: at distances of multiples of 4096 bytes, or
+    of smaller powers of two, they would all compete for few sets of the first-level cache.
     """
     return (-(-size // line) | 1) * line

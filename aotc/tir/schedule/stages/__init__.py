@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages and epilogues: which tensors of a kernel are stored, and which loop nest computes them.
+"""Stages and epilogues: decide which tensors of a kernel are stored, and which loop nest computes
+each of them.
 
-In: the tensor expressions that a kernel's outputs need.  Out: groups of stages.  A stage is one loop nest: its anchor
-(an elementwise tensor, a reduction, a contraction) and the tensors that follow it element by element, the epilogue;
-the stages of a group share their outer loops.
+Input: the tensor expressions that a kernel's outputs need. Output: groups of stages. A stage is one
+loop nest: its anchor (an elementwise tensor, a reduction, a contraction) and the tensors that
+follow it element by element, the epilogue; the stages of a group share their outer loops.
 
     >>> from aotc.tir import target, te
     >>> from aotc.tir.schedule.stages import stage_grouping, storage_plan

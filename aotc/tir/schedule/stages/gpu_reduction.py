@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long reductions for blocks of threads: partial results of elements so many apart.  A reduction in, a statement out.
+"""Long reductions on GPUs: partial results of elements a fixed distance apart, one per thread,
+combined in two steps.
 
     for i in 0..9 independent {
         for l in 0..256 independent { s = 0; for k in l..9000 step 256 { s = s + x[i * 9000 + k] } part[l] = s }
@@ -8,9 +9,10 @@
         y[i] = s
     }
 
-A thread of a block takes each `l`, and each `a` (`aotc.tir.device.block_per_row`).  Where results are few, and
-their elements many, these are divided into parts that blocks take, whose results are reduced in turn.  The order is
-that of the program; how many pieces there are is told by the sizes and the `Gpu`.
+Each `l`, and each `a`, is a thread of a block (`aotc.tir.device.block_per_row`). If results are few
+and have many elements, these are divided into parts for several blocks, whose results are reduced
+afterwards. The order is fixed by the program; the number of partial results depends on the sizes
+and the `Gpu`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from aotc.ir import frozen
 from aotc.tir import MOST_THREADS, Buffer, Expr, Gpu, Load, Store, Var, as_expr, binary, graph, literal, refreshed, te
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, loops
 
-#: Elements of a thread at least, where reductions are divided, and beyond which they are done in parts.
+#: Least number of elements of a thread if reductions are divided; in parts; and the number from
+#: which parts are used.
 _LEAST: Final = 4
 _PART: Final = 16
 _MANY: Final = 64
@@ -32,10 +35,11 @@ _MANY: Final = 64
 
 @frozen(eq=False)
 class Long:
-    """The pieces of a reduction: `acc` is set to `start`, `update` combines it with the elements, `finish` uses it.
+    """The parts of a reduction: `acc` is set to `start`, `update` combines it with the elements by
+    `op`, `finish` uses it.
 
-    free      loops around it, all of whose iterations are results
-    scratch   gives memory for partial results: name, type, size, and to whom it belongs
+    free      loops around the reduction, each iteration of which has a result
+    scratch   function that allocates partial results (name, type, size, and keyword arguments)
     """
 
     op: str
@@ -48,7 +52,7 @@ class Long:
 
     @property
     def loops(self) -> list[For]:
-        """The loops over the elements, the outermost first; none where they do not count from 0."""
+        """The loops over the elements, the outermost first; none if they do not begin at 0."""
         found, nest = list[For](), self.update
         while isinstance(nest, For):
             found.append(nest)
@@ -57,11 +61,13 @@ class Long:
 
     @property
     def size(self) -> int:
-        """How many elements there are."""
+        """The number of elements."""
         return math.prod(len(literal(loop)) for loop in self.loops) if self.loops else 0
 
     def elements(self, begin: Expr, end: Expr, step: int) -> Stmt:
-        """The loop that combines elements of some numbers."""
+        """Return the loop that combines the elements with numbers from `begin` to `end`, `step`
+        apart.
+        """
         *outer, inner = self.loops
         if not outer:
             return replace(inner, begin=begin, end=end, step=step)
@@ -72,11 +78,11 @@ class Long:
 
 
 def in_pieces(long: Long, gpu: Gpu, results: int, *, across: bool, alone: bool) -> Stmt | None:
-    """A reduction that threads can share; None where each result is better left to one of them.
+    """Return a reduction that threads share; None if a single thread per result is better.
 
-    results   how many there are
-    across    elements of different results lie next to each other, those of one do not
-    alone     nothing else is inside of the loops around it
+    results   number of results
+    across    elements of different results are adjacent in memory, elements of one result are not
+    alone     no other statements are inside the loops around the reduction
     """
     size = long.size
     count = _pieces(size, results, gpu, across)
@@ -94,7 +100,7 @@ def in_pieces(long: Long, gpu: Gpu, results: int, *, across: bool, alone: bool) 
 
 
 def _pieces(size: int, results: int, gpu: Gpu, across: bool) -> int:
-    """How many partial results there are of each result; 1 for no partial ones."""
+    """Return the number of partial results of each result; 1 for no division."""
     if across:
         columns = min(gpu.warp, _power(max(1, 2 * results - 1)))
         return _power(max(1, min(gpu.threads // columns, size // _LEAST, gpu.busy // max(1, results))))
@@ -103,12 +109,12 @@ def _pieces(size: int, results: int, gpu: Gpu, across: bool) -> int:
 
 
 def _power(number: int) -> int:
-    """The greatest power of two up to a number."""
+    """Return the largest power of two up to a number."""
     return 1 << (number.bit_length() - 1)
 
 
 def _in_parts(long: Long, gpu: Gpu, results: int, count: int, chunk: int) -> Stmt:
-    """The reduction of each part of the elements, then that of the parts."""
+    """Return the reduction of each part of the elements, followed by that of the parts."""
     part, other, place = Var("part"), Var("part"), as_expr(0)
     size, parts = long.size, -(-long.size // chunk)
     for var, extent in long.free:
@@ -125,7 +131,7 @@ def _in_parts(long: Long, gpu: Gpu, results: int, count: int, chunk: int) -> Stm
 
 
 def _folded(long: Long, count: int, begin: Expr, end: Expr) -> Block:
-    """Partial results of elements `count` apart, which are combined in two steps."""
+    """Return partial results of elements `count` apart, combined in two steps."""
     part = long.scratch(f"{long.acc.name}_part", long.acc.dtype, count, private=True)
     lane, acc = Var("l"), Var(long.acc.name, long.acc.dtype)
     each = long.elements(begin + lane, end, count)
@@ -142,7 +148,7 @@ def _folded(long: Long, count: int, begin: Expr, end: Expr) -> Block:
 
 
 def _combined(op: str, acc: Var, source: Buffer, first: Expr, count: int, step: int) -> tuple[Stmt, Stmt]:
-    """A register with `count` elements, `step` apart, combined."""
+    """Return statements that combine `count` elements, `step` apart, in the register `acc`."""
     j = Var("j")
     update = Assign(acc, binary(op, acc, Load(source, first + j * step)))
     return Declare(acc, Load(source, first)), For(j, count, update, begin=1, kind="reduction")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel that is being built: where its tensors lie, the scratch it needs, and how elements are finished.
+"""A kernel under construction: the buffers of its tensors, its scratch memory, and the epilogues of
+its stages.
 
-builder = KernelBuilder(plan, target)
-row = builder.scratch("row", "float32", 64)         # a buffer of the kernel, on the stack while there is room
-builder.finish(stage, acc)                          # statements: bias, ReLU ... of one element, and its store
+    builder = KernelBuilder(plan, target)
+    row = builder.scratch("row", "float32", 64)  # a buffer of the kernel, on the stack while there is room
+    builder.finish(stage, acc)  # statements: bias, ReLU ... of one element, and its store
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ Indices: TypeAlias = "tuple[Expr, ...]"
 
 @frozen(eq=False)
 class KernelBuilder:
-    """What the stages of a kernel have in common; `memory` and scratch grow while they are built."""
+    """Common state of the stages of a kernel; `memory` and the scratch lists grow as stages are
+    built.
+
+    plan, target               storage plan and target
+    memory                     the buffer of each tensor in memory
+    stack, workspace, shared   scratch buffers on the stack, in the workspace, and in GPU shared
+                               memory
+    """
 
     plan: Plan
     target: Target
@@ -37,9 +45,13 @@ class KernelBuilder:
     def scratch(
         self, name: str, dtype: str, size: int, *, private: bool = False, shared: bool = False, scope: str = ""
     ) -> Buffer:
-        """A temporary buffer: on the stack while there is room, if threads do not share it; else in the workspace.
+        """Return a new scratch buffer: on the stack while there is room and threads do not share
+        it; else in the workspace.
 
-        scope   where it is, for kernels of blocks and threads: each thread has a "stack", each block what is "shared"
+        private   each thread needs a copy of its own
+        shared    threads pass values to each other in it
+        scope     explicit location, for GPU kernels: "stack" (per thread), "shared" (per block) or
+                  "workspace"
         """
         dt = DType(dtype)
         if scope:
@@ -53,18 +65,20 @@ class KernelBuilder:
         return found[-1]
 
     def placed(self, nest: ContractionNest) -> Stmt:
-        """The statement of a nest, its scratch being the kernel's."""
+        """Return the statement of a nest, and add its scratch buffers to the kernel."""
         self.stack.extend(nest.stack)
         self.workspace.extend(nest.workspace)
         self.shared.extend(nest.shared)
         return nest.stmt
 
     def body(self, stage: Stage) -> Body:
-        """An empty body at the place of a stage's elements."""
+        """Return an empty body for the elements of a stage."""
         return Body(self.plan, self.memory, graph.axis_ranges(graph.domain(stage.anchor)))
 
     def finish(self, stage: Stage, value: Expr | None) -> Stmt:
-        """Compute and store the roots at the element that the stage's axes name; `value` is the anchor's."""
+        """Return the statements that compute and store all roots of a stage at one element; `value`
+        is that of the anchor.
+        """
         body = self.body(stage)
         own = [var for var, _ in stage.axes]
         for root in stage.roots:
@@ -82,7 +96,9 @@ class KernelBuilder:
         return Block(body.statements)
 
     def finisher(self, stage: Stage, place: Callable[[Indices], Indices] = lambda indices: indices) -> StoreFn:
-        """What stores a contraction's elements; `place` gives their indices for those of a nest."""
+        """Return the function that stores a contraction's elements; `place` maps indices of a nest
+        to those of the contraction.
+        """
         anchor = stage.anchor
 
         def store(indices: Indices, value: Expr) -> Stmt:

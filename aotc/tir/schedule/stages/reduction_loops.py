@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions as loop nests.  A stage whose anchor is a te.Reduce in, a statement out.
+"""Loop nests of reductions: from a stage whose anchor is a te.Reduce, a statement.
 
-Four shapes, after how many elements are combined and which axis lies contiguous in memory:
+Five shapes, chosen by the number of elements that are combined and by the axis that is contiguous
+in memory:
 
     window     a few elements:              for j: acc = x[j]; acc += x[j + 1]; ...; y[j] = acc
     rows       the last output axis:    for k: for j: row[j] += x[k, j]        a row of accumulators, or a few rows
@@ -10,10 +11,11 @@ Four shapes, after how many elements are combined and which axis lies contiguous
     scalar     neither:                 for k: acc += x[...]
     threads    long, on a device:       for l in 0..256: for k from l by 256: part[l] += x[i, k]        (`by_threads`)
 
-Partial results are those of elements so many apart; what is left over goes to the first of them or, where elements may
-be combined twice, is a whole number of vectors that begins earlier.  Then halves are combined until one is left.  The
-order is that of the program, whatever it is compiled to.  Least and greatest values do not depend on it, but for zeros
-of both signs, of which any may be the result.
+Partial results combine elements a fixed distance apart. Left-over elements go to the first partial
+results or, where elements may be combined twice (min, max, and, or), a whole number of vectors
+begins earlier. Then halves are combined until one result is left. The order is fixed by the
+program, whatever it is compiled to. Minima and maxima do not depend on it, except for zeros of
+different signs, of which either may be the result.
 """
 
 import math
@@ -48,10 +50,11 @@ from aotc.tir.schedule.stages.stage_grouping import ROW, Stage
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, forall, loops, rebuilt, walk_stmts
 
 COMBINE: Final = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "and": "and", "or": "or"}
-#: Least results of a row whose accumulators are summed together, where neighbors read up to _ROW_STRIDE apart.
+#: Least number of results of a row whose accumulators are updated together, if neighbors read up to
+#: _ROW_STRIDE apart.
 _ROW_STRIDED: Final = 4
 _ROW_STRIDE: Final = 4
-#: Reductions over so few elements are written out; over fewer if borders multiply the code.
+#: Largest number of elements of a reduction that is unrolled; fewer if borders multiply the code.
 _WINDOW: Final = 32
 _WINDOW_GUARDED: Final = 9
 #: Partial accumulators on targets without vectors: enough to hide the latency of an addition.
@@ -61,7 +64,9 @@ ORDERED_LANES: Final = 8
 
 
 def identity(combiner: str, dtype: DType) -> Expr:
-    """The value that changes nothing when combined: what a reduction over no elements gives."""
+    """Return the identity element of a combiner, which is the result of a reduction over no
+    elements.
+    """
     every_bit = -1 if dtype.is_integer and dtype.is_signed else dtype.max
     found = {"sum": 0, "or": 0, "prod": 1, "and": every_bit, "min": dtype.highest, "max": dtype.lowest}
     return const(found[combiner], dtype)
@@ -69,7 +74,9 @@ def identity(combiner: str, dtype: DType) -> Expr:
 
 @frozen
 class _Reduction:
-    """The pieces of a reduction: `acc` starts as `start`, `update` runs the reduction loops."""
+    """The parts of a reduction: `acc` is set to `start`, `update` runs the reduction loops,
+    `finish` uses the result.
+    """
 
     builder: KernelBuilder
     op: str
@@ -80,7 +87,7 @@ class _Reduction:
 
 
 def reduce_nest(builder: KernelBuilder, stage: Stage, anchor: te.Reduce, depth: int) -> Stmt:
-    """The statement that computes the stage of a reduction inside its outer `depth` loops."""
+    """Return the loop nest of a reduction stage inside its outer `depth` loops."""
     acc = Var(anchor.name, anchor.dtype)
     start = identity(anchor.combiner, anchor.dtype)
     scalar = Block((Declare(acc, start), _update(builder, stage, anchor, acc), builder.finish(stage, acc)))
@@ -96,7 +103,7 @@ def reduce_nest(builder: KernelBuilder, stage: Stage, anchor: te.Reduce, depth: 
 
 
 def _update(builder: KernelBuilder, stage: Stage, anchor: te.Reduce, acc: Var) -> Stmt:
-    """The reduction loops, the axis of the smallest stride innermost."""
+    """Return the reduction loops, with the axis of the smallest stride innermost."""
     body = builder.body(stage)
     value = body.expr(anchor.body, {})
     update: Stmt = Block((*body.statements, Assign(acc, binary(COMBINE[anchor.combiner], acc, value))))
@@ -106,19 +113,22 @@ def _update(builder: KernelBuilder, stage: Stage, anchor: te.Reduce, acc: Var) -
         update = Block((*outer.statements, If(guard, update)))
     axes = sorted(anchor.reduce_axes, key=lambda axis: -(_stride(update, axis[0]) or 0))
     nest = merge_loops(_without_units(axes, update, "reduction"))
-    # zero iterations still leave one statement for the loops, so that the pieces can be told apart
+    # without iterations there still is one statement for the loops, so that the parts can be
+    # distinguished
     return nest if isinstance(nest, For) else If(const(True, "bool"), nest)
 
 
 def _without_units(axes: Sequence[te.Axis], body: Stmt, kind: str) -> Stmt:
-    """Loops over axes, less those of one element, which would hide what lies side by side in memory."""
+    """Return loops over axes, without axes of one element, which would hide contiguous memory."""
     units: dict[Var, Expr] = {var: as_expr(0) for var, extent in axes if extent == 1}
     kept = [axis for axis in axes if axis[0] not in units]
     return loops(kept, substituted(body, units) if units else body, kind)
 
 
 def _stride(stmt: Stmt, var: Var) -> int | None:
-    """The largest distance in memory between what successive iterations load; None if it varies."""
+    """Return the largest distance in memory between the loads of successive iterations; None if it
+    varies.
+    """
     found = [linear(load.index, {}).coefficient(var) for s in walk_stmts(stmt) for load in loads(s)]
     return None if None in found else max((abs(factor or 0) for factor in found), default=0)
 
@@ -126,6 +136,7 @@ def _stride(stmt: Stmt, var: Var) -> int | None:
 def _shaped(
     parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt, depth: int, axes: Sequence[te.Axis]
 ) -> Stmt:
+    """Return the reduction in the shape that suits its sizes and strides (see the module)."""
     builder, dtype = parts.builder, parts.acc.dtype
     lanes = ORDERED_LANES if builder.target.ordered else max(builder.target.lanes(dtype), _SCALAR_LANES)
     row = _stride(parts.update, free[-1][0]) if free and not written(parts.update) else None
@@ -143,7 +154,7 @@ def _shaped(
             return loops(free[:-1], _in_parts(parts, *free[-1], count), "independent")
         return loops(free[:-1], _rows(parts, *free[-1]), "independent")
     inner = _innermost(parts.update)
-    # integers are added in no time, one after the other
+    # adding integers one after the other has no latency to hide
     pays = dtype.is_float or builder.target.lanes(dtype) >= _SCALAR_LANES
     if inner is not None and (_stride(inner.body, inner.var) or 2) <= 1 and pays:
         values = literal(inner)
@@ -157,7 +168,7 @@ def _shaped(
 
 
 def _window(update: Stmt) -> list[Stmt] | None:
-    """The reduction loops written out; None if there are too many iterations."""
+    """Return the reduction loops fully unrolled; None if there are too many iterations."""
     points, nest = 1, update
     while isinstance(nest, For):
         points, nest = points * len(literal(nest)), nest.body
@@ -169,20 +180,23 @@ def _window(update: Stmt) -> list[Stmt] | None:
 
 
 def _written_out(stmt: Stmt) -> list[Stmt]:
+    """Return a statement with its loops fully unrolled."""
     if not isinstance(stmt, For):
         return [stmt]
     return [inner for copy in iterations(stmt) for inner in _written_out(copy)]
 
 
 def _innermost(stmt: Stmt) -> For | None:
-    """The innermost loop of a perfect nest whose body neither branches nor loops."""
+    """Return the innermost loop of a perfect nest if its body has no branches and loops, else None."""
     while isinstance(stmt, For) and isinstance(stmt.body, For):
         stmt = stmt.body
     return stmt if isinstance(stmt, For) and straight_line(stmt) is not None else None
 
 
 def _parts_of_long(parts: _Reduction, free: Sequence[tuple[Var, int]]) -> int:
-    """Parts in which many rows become one, which threads can share; 0 for a reduction as a whole."""
+    """Return the number of parts into which a long reduction to one row is divided for threads; 0
+    for no division.
+    """
     target = parts.builder.target
     threads = Threads() if target.ordered else target.threads
     if threads is None:
@@ -194,7 +208,9 @@ def _parts_of_long(parts: _Reduction, free: Sequence[tuple[Var, int]]) -> int:
 
 
 def _in_parts(parts: _Reduction, var: Var, extent: int, count: int) -> Stmt:
-    """A row of accumulators for each part of the outermost reduction loop, then the rows combined."""
+    """Return a row of accumulators for each part of the outermost reduction loop, followed by the
+    combination of the rows.
+    """
     loop = parts.update
     if not isinstance(loop, For):
         raise AssertionError("a long reduction is a loop")
@@ -212,7 +228,9 @@ def _in_parts(parts: _Reduction, var: Var, extent: int, count: int) -> Stmt:
 
 
 def _rows(parts: _Reduction, var: Var, extent: int) -> Stmt:
-    """A row of accumulators along an output axis, in tiles if the axis is long."""
+    """Return a reduction with a row of accumulators along an output axis, in tiles if the axis is
+    long.
+    """
     limit = max(parts.builder.target.budget.row_bytes // parts.acc.dtype.itemsize, 1)
     tile = extent if extent <= limit else _tile(extent, limit)
     row = parts.builder.scratch(f"{parts.acc.name}_row", parts.acc.dtype, tile, private=True)
@@ -225,37 +243,45 @@ def _rows(parts: _Reduction, var: Var, extent: int) -> Stmt:
 
 
 def _along(acc: Var, row: Buffer, var: Var, base: Expr, width: Operand, body: Stmt) -> Stmt:
-    """A body for neighboring values of a variable from `base` on, each with an accumulator in a row."""
+    """Return a loop over `width` values of a variable from `base` on, each with its own accumulator
+    in a row.
+    """
     lane = Var("l")
     return forall(lane, width, refreshed(_replaced(body, {var: base + lane, acc: Load(row, lane)})))
 
 
 def _tile(extent: int, limit: int) -> int:
-    """The largest divisor up to the limit, unless only small ones are to be had."""
+    """Return the largest divisor of an extent up to a limit; the limit itself if all divisors are
+    small.
+    """
     best = max(d for d in range(1, limit + 1) if extent % d == 0)
     return best if best >= limit // 4 else limit
 
 
 def _inside(stmt: Stmt, wrap: Callable[[Stmt], Stmt], core: For | None = None) -> Stmt:
-    """`wrap` applied to what the perfect nest of loops `stmt` repeats, or to one of these loops."""
+    """Apply `wrap` to the body of a perfect loop nest, or to its loop `core`."""
     if isinstance(stmt, For) and stmt is not core:
         return replace(stmt, body=_inside(stmt.body, wrap, core))
     return wrap(stmt)
 
 
 def _replaced(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
-    """`stmt` with variables replaced; an assignment to one that is now in memory becomes a store."""
+    """Return `stmt` with variables replaced; an assignment to a variable that is now in memory
+    becomes a store.
+    """
     if isinstance(stmt, Assign) and isinstance(load := mapping.get(stmt.var), Load):
         return Store(load.buffer, load.index, substitute(stmt.value, mapping))
     return rebuilt(stmt, lambda s: _replaced(s, mapping), lambda e: substitute(e, mapping))
 
 
 def _partial(parts: _Reduction, inner: For, extent: int, lanes: int) -> Stmt:
-    """Several accumulators along the contiguous reduction axis, combined in pairs at the end."""
+    """Return a reduction with several accumulators along the contiguous reduction axis, combined in
+    pairs at the end.
+    """
     width = lanes * (4 if extent >= 8 * lanes else 1)
     buffer = parts.builder.scratch(f"{parts.acc.name}_part", parts.acc.dtype, width, private=True)
     whole, rest = extent - extent % width, extent % width
-    if parts.op not in ("add", "mul"):  # the others may take an element twice
+    if parts.op not in ("add", "mul"):  # min, max, and, or may combine an element twice
         rest = -(-rest // lanes) * lanes
 
     along = partial(_along, parts.acc, buffer, inner.var)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the definitions of tensors to scalar expressions: elements become loads, registers or inlined values.
+"""Lower the definitions of tensors to scalar expressions: elements become loads, registers or
+inlined values.
 
-body = Body(plan, memory, ranges)
-value = body.element(tensor, indices)      # the expression of one element ...
-body.statements                            # ... and the registers it needs, to be placed before its use
+    body = Body(plan, memory, ranges)
+    value = body.element(tensor, indices)  # the expression of one element ...
+    body.statements  # ... and the registers it needs, to be placed before its use
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from aotc.tir.simplify import Ranges, bounds, simplify
 
 @frozen
 class Slot:
-    """Where a tensor is stored: `skip` leading axes are not in memory (the stages share those loops).
+    """The memory of a tensor.
 
-    place    where an element is in the buffer, by its indices, if they do not lie one after the other
+    buffer   the buffer
+    skip     number of leading axes that are not in memory, as the stages share the loops over them
+    place    function from indices to an address in the buffer, if the layout is not row-major
     """
 
     buffer: Buffer
@@ -31,13 +34,13 @@ class Slot:
     place: Callable[[Sequence[Expr]], Expr] | None = None
 
     def offset(self, tensor: te.Tensor, indices: Sequence[Expr]) -> Expr:
-        """Where an element is in the buffer."""
+        """Return the address of an element in the buffer."""
         if self.place is not None:
             return self.place(indices)
         return te.flat_index(tensor.shape[self.skip :], indices[self.skip :])
 
     def load(self, tensor: te.Tensor, indices: Sequence[Expr], ranges: Ranges) -> Load:
-        """An element from the buffer."""
+        """Return the load of an element from the buffer."""
         return Load(self.buffer, simplify(self.offset(tensor, indices), ranges))
 
 
@@ -46,6 +49,8 @@ Memory: TypeAlias = "Mapping[te.Tensor, Slot]"
 
 @dataclass(slots=True)
 class _Scope:
+    """Statements and known element values of a branch of a selection, or of the whole body."""
+
     statements: list[Stmt] = field(default_factory=list)
     values: dict[tuple[te.Tensor, tuple[Expr, ...]], Expr] = field(default_factory=dict)
 
@@ -54,7 +59,8 @@ class _Scope:
 class Body:
     """Lowers the elements needed at one place of a loop nest.
 
-    `current` holds the values of the tensors whose element at this place is known already.
+    plan, memory, ranges   storage plan, memory of tensors, ranges of variables
+    current                values of tensors whose element at this place is known already
     """
 
     plan: Plan
@@ -65,32 +71,36 @@ class Body:
 
     @property
     def statements(self) -> list[Stmt]:
-        """The registers that the values so far need, in order."""
+        """The declarations of the registers that the values so far need, in order."""
         return self._scopes[-1].statements
 
     def element(self, tensor: te.Tensor, indices: Sequence[Expr]) -> Expr:
-        """The value of an element."""
+        """Return the value of an element."""
         found: Expr = run(self._read(tensor, tuple(indices)))
         return found
 
     def expr(self, expr: Expr, mapping: Mapping[Var, Expr]) -> Expr:
-        """A te expression with its axes replaced."""
+        """Return a te expression with its axes replaced."""
         found: Expr = run(self._lower(expr, mapping))
         return found
 
     def computed(self, tensor: te.Compute, indices: Sequence[Expr]) -> Expr:
-        """The value of an element of a tensor that is stored, from its definition."""
+        """Return the value of an element of a stored tensor, computed from its definition."""
         return self.expr(tensor.body, graph.bind(tensor.axes, indices))
 
     def keep(self, tensor: te.Tensor, value: Expr) -> Expr:
-        """Make `value` the element of `tensor` at this place, in a register if it is more than a name."""
+        """Set the element of `tensor` at this place to `value`, and return it; complex values are
+        put in a register.
+        """
         value = self.current[tensor] = self._named(tensor, value)
         return value
 
     def _named(self, tensor: te.Tensor, value: Expr) -> Expr:
+        """Return a value in a register, unless it is a variable or constant."""
         return value if isinstance(value, (Var, Const)) else kept(tensor.name, value, self.statements)
 
     def _lower(self, expr: Expr, mapping: Mapping[Var, Expr]) -> Task[Any]:
+        """Lower a te expression (a generator for `run`, which avoids deep recursion)."""
         match expr:
             case Var():
                 return mapping.get(expr, expr)
@@ -106,6 +116,7 @@ class Body:
         return with_operands(expr, tuple(fresh))
 
     def _read(self, tensor: te.Tensor, indices: tuple[Expr, ...]) -> Task[Any]:
+        """Lower the read of an element: through views, from a register, from memory, or inlined."""
         indices = tuple(simplify(i, self.ranges) for i in indices)
         while isinstance(tensor, te.View):
             slot = self.memory.get(graph.base(tensor))
@@ -128,6 +139,9 @@ class Body:
         return value
 
     def _select(self, expr: Select, mapping: Mapping[Var, Expr]) -> Task[Any]:
+        """Lower a selection: to a Select if both branches may be evaluated, else to an If that sets
+        a register.
+        """
         cond = simplify((yield self._lower(expr.cond, mapping)), self.ranges)
         if isinstance(cond, Const):
             return (yield self._lower(expr.a if cond.value else expr.b, mapping))
@@ -147,7 +161,9 @@ class Body:
         return register
 
     def _harmless(self, node: Expr) -> bool:
-        """Whether an operation may be done where its value is not wanted."""
+        """Return True if an operation may be evaluated where its value is not used: no access or
+        division can fail.
+        """
         if isinstance(node, Load):
             low, high = bounds(node.index, self.ranges)
             return low >= 0 and high + node.lanes <= node.buffer.size

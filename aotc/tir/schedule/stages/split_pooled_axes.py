@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Axes of results in two, where these read what was reduced of several neighbors each.  Outputs in, outputs out.
+"""Split an output axis into groups and elements of a group, if the output reads one reduction
+result per group.
 
     y[n, c, i] = x[n, c, i] - mean[n, c // 8]
     =>  y'[n, g, c, i] = x[n, g * 8 + c, i] - mean[n, g]           # y is y' under its own shape
 
-Stages share loops that all of them have: those of a group norm are over batch and groups then.
+Stages can only share loops that all of them have: in a group norm these then are the loops over
+batch and groups.
 """
 
 from __future__ import annotations
@@ -16,12 +18,15 @@ from typing import TypeAlias
 from aotc.tir import INDEX, Binary, Const, Element, Expr, Var, graph, operands, substitute, te, with_operands
 from aotc.tir.schedule.stages.storage_plan import Plan
 
-#: Tensors of what shape are divided, along which axis, and how many neighbors stay together.
+#: A way to split: shape of the tensors to split, axis, and number of consecutive elements in a
+#: group.
 _Way: TypeAlias = "tuple[tuple[int, ...], int, int]"
 
 
 def divided(outputs: Sequence[te.Tensor], plan: Plan) -> tuple[te.Tensor, ...]:
-    """The outputs, and what is stored on the way to them, by groups; as they are where there are none, or several."""
+    """Return the outputs with an axis of their stored tensors split into groups; unchanged if there
+    is none, or several ways.
+    """
     ways = {way for tensor in plan.stored for way in _ways(tensor, plan)}
     simple = (te.Placeholder, te.Compute, te.View, te.Reduce)
     if len(ways) != 1 or not all(isinstance(tensor, simple) for tensor in plan.order):
@@ -36,7 +41,9 @@ def divided(outputs: Sequence[te.Tensor], plan: Plan) -> tuple[te.Tensor, ...]:
 
 
 def _ways(tensor: te.Tensor, plan: Plan) -> Iterator[_Way]:
-    """How a tensor reads results of reductions, all of whose loops but the last are its own outermost ones."""
+    """Yield the ways to split a tensor that reads results of reductions at `i // size` after common
+    outermost axes.
+    """
     if not isinstance(tensor, te.Compute):
         return
     results = {t.shape for t in plan.stored if isinstance(t, te.Reduce)}
@@ -53,7 +60,7 @@ def _ways(tensor: te.Tensor, plan: Plan) -> Iterator[_Way]:
 
 
 def _with_sources(tensor: te.Tensor, made: Mapping[te.Tensor, te.Tensor]) -> te.Tensor:
-    """A tensor made of others in place of its sources."""
+    """Return a tensor with its sources replaced as in `made`."""
     if all(made[source] is source for source in graph.sources(tensor)):
         return tensor
 
@@ -75,7 +82,9 @@ def _with_sources(tensor: te.Tensor, made: Mapping[te.Tensor, te.Tensor]) -> te.
 
 
 def _by_groups(tensor: te.Compute, axis: int, size: int) -> te.View:
-    """A tensor whose axis is two: groups, and places in a group."""
+    """Return a view of a tensor whose axis is split in two: groups of `size`, and elements of a
+    group.
+    """
     var, extent = tensor.axes[axis]
     group, place = Var(var.name, INDEX), Var(f"{var.name}_in", INDEX)
     pair = ((group, extent // size), (place, size))

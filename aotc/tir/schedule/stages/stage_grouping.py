@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages: the loop nests of a kernel to be, and which of them share loops.  A Plan in, groups of stages out.
+"""Form the loop nests (stages) of a kernel, and groups of stages that share outer loops: from a
+Plan, a list of groups.
 
-A stage computes an anchor (an elementwise tensor, a reduction, a contraction, an extern) and, as its epilogue,
-the tensors that read nothing of it but the element just made:
+A stage computes an anchor (an elementwise tensor, a reduction, a contraction, an extern program)
+and, as its epilogue, the tensors whose element i needs element i of the anchor only:
 
     dense -> add bias -> relu                        # one stage: anchor dense, roots dense, relu
     max -> exp -> sum -> divide                      # softmax: one group of four stages, sharing the row loop
@@ -19,15 +20,19 @@ from typing import Final
 from aotc.tir import Expr, Gpu, Target, as_expr, graph, linear, spreads, te
 from aotc.tir.schedule.stages.storage_plan import Plan, Read
 
-#: The least extent of an output axis along which a reduction keeps a row of accumulators.
+#: Least extent of an output axis along which a reduction has a row of accumulators.
 ROW: Final = 8
-#: Reductions of fewer elements are one thread's.
+#: Number of elements below which a reduction is executed by one thread.
 _SHORT: Final = 8
 
 
 @dataclass(slots=True, eq=False)
 class Stage:
-    """`roots`, the anchor first, have as many elements; element i of each needs element i of others."""
+    """A loop nest that computes the tensors `roots`, the anchor first.
+
+    All roots have an equal number of elements; element i of a root needs element i of the others
+    only.
+    """
 
     anchor: te.Tensor
     roots: list[te.Tensor]
@@ -39,12 +44,15 @@ class Stage:
 
     @property
     def extents(self) -> tuple[int, ...]:
+        """The extents of the loops."""
         return tuple(extent for _, extent in self.axes)
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Stages that run one after the other inside `depth` shared outer loops."""
+    """Stages that run one after the other inside `depth` shared outer loops; `tensors` are all
+    their roots.
+    """
 
     stages: list[Stage]
     depth: int = 0
@@ -52,12 +60,14 @@ class Group:
 
 
 def form_stages(plan: Plan) -> list[Stage]:
-    """One stage for each stored tensor that cannot be computed along with an earlier one."""
+    """Return one stage for each stored tensor that cannot be computed in the epilogue of an earlier
+    one.
+    """
     stages: list[Stage] = []
     place: dict[te.Tensor, int] = {}
     for tensor in plan.stored:
         if tensor in place:
-            continue  # another output of an extern that has its stage
+            continue  # another output of an extern program, which has a stage already
         needed = plan.needs.get(tensor, [])
         target = max((place[t] for t, _ in needed if t in place), default=-1)
         if target >= 0 and _can_follow(tensor, stages[target], needed):
@@ -73,6 +83,7 @@ def form_stages(plan: Plan) -> list[Stage]:
 
 
 def _can_follow(tensor: te.Tensor, stage: Stage, needed: Sequence[tuple[te.Tensor, Read]]) -> bool:
+    """Return True if a tensor can be computed in the epilogue of a stage."""
     if not isinstance(tensor, te.Compute) or isinstance(stage.anchor, te.Extern) or tensor.size == 0:
         return False
     ranges = graph.axis_ranges(tensor.axes)
@@ -83,10 +94,12 @@ def _can_follow(tensor: te.Tensor, stage: Stage, needed: Sequence[tuple[te.Tenso
 
 
 def form_groups(stages: Sequence[Stage], plan: Plan, target: Target) -> list[Group]:
-    """Runs of stages that can share outer loops: a row, not a tensor, passes between them.
+    """Group consecutive stages that can share outer loops, so that they pass a row, not a whole
+    tensor, to each other.
 
-    On a device all loops around a reduction are shared, or none: what they repeat is for the threads of a block. Where
-    rows are few and long, what is computed of their sums at last is left to all processors.
+    On a GPU either all loops around a reduction are shared or none, as the threads of a block
+    execute their bodies. If there are few long rows, the final computation on their sums is a group
+    of its own, executed by all multiprocessors.
     """
     groups: list[Group] = []
     for stage in stages:
@@ -106,14 +119,18 @@ def form_groups(stages: Sequence[Stage], plan: Plan, target: Target) -> list[Gro
 
 
 def _is_inside(stage: Stage, depth: int) -> bool:
-    """Whether so many loops are all that are around a reduction, if threads would share its elements."""
+    """Return True if `depth` loops are all loops around a stage's reduction, or threads do not
+    share its elements.
+    """
     anchor = stage.anchor
     short = not isinstance(anchor, te.Reduce) or math.prod(n for _, n in anchor.reduce_axes) < _SHORT
     return short or math.prod(stage.extents[depth:]) == 1
 
 
 def _is_for_all(group: Group, stage: Stage, depth: int, plan: Plan, gpu: Gpu) -> bool:
-    """Whether a stage that ends a kernel needs of a group one number a row, and is left to all processors."""
+    """Return True if a last stage, which needs one number per row of a group, should be executed by
+    all multiprocessors.
+    """
     if not isinstance(stage.anchor, te.Compute):
         return False
     roots, rows = stage.roots, math.prod(stage.extents[:depth])
@@ -125,7 +142,9 @@ def _is_for_all(group: Group, stage: Stage, depth: int, plan: Plan, gpu: Gpu) ->
 
 
 def _own_depth(stage: Stage, plan: Plan) -> int:
-    """How many loops of a stage may be shared: not the one that is best kept innermost."""
+    """Return the number of a stage's loops that may be shared, without a loop that should stay
+    innermost.
+    """
     match stage.anchor:
         case te.Compute():
             return len(stage.axes)
@@ -137,7 +156,9 @@ def _own_depth(stage: Stage, plan: Plan) -> int:
 
 
 def row_position(tensor: te.Reduce, plan: Plan) -> int | None:
-    """The last output axis, where loads are contiguous along it: it is best kept innermost."""
+    """Return the index of the last output axis if loads are contiguous along it, so that it should
+    stay innermost; else None.
+    """
     position = max((k for k, (_, extent) in enumerate(tensor.axes) if extent > 1), default=None)
     if position is None or tensor.axes[position][1] < ROW:
         return None
@@ -151,7 +172,7 @@ def row_position(tensor: te.Reduce, plan: Plan) -> int | None:
 
 
 def _shared_depth(group: Group, stage: Stage, plan: Plan) -> int:
-    """How many outer loops `stage` can share with a group; 0 if it gains nothing by it."""
+    """Return the number of outer loops that a stage can share with a group; 0 if it gains nothing."""
     depth = _common(min(group.depth, _own_depth(stage, plan)), group.stages[0].extents, stage.extents)
     needed = ((root, *need) for root in stage.roots for need in plan.needs.get(root, ()))
     links = [(root, read) for root, tensor, read in needed if tensor in group.tensors]
@@ -163,13 +184,13 @@ def _shared_depth(group: Group, stage: Stage, plan: Plan) -> int:
 
 
 def _walked(depth: int, indices: Sequence[Expr], axes: Sequence[te.Axis]) -> int:
-    """How many indices are the axes themselves, or 0 for an axis of one element."""
+    """Return the number of leading indices that equal the axes (or 0 for an axis of one element)."""
     fixed = {var for var, extent in axes if extent == 1}
     plain = [as_expr(0) if index in fixed else index for index in indices]
     return _common(depth, plain, [as_expr(0) if var in fixed else var for var, _ in axes])
 
 
 def _common(depth: int, a: Sequence[object], b: Sequence[object]) -> int:
-    """The length, at most `depth`, of the common beginning of two sequences."""
+    """Return the length, at most `depth`, of the common prefix of two sequences."""
     pairs = zip(a[:depth], b[:depth], strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1] or pair[0] == pair[1], pairs))

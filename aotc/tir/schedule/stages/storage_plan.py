@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors get memory and which are computed where they are read.  A graph of tensors in, a `Plan` out.
+"""Decide which tensors are stored in memory and which are inlined where they are read: from a graph
+of tensors, a `Plan`.
 
-plan = plan_storage(outputs, target)
-plan.stored                                # the tensors to compute into memory, in order
-plan.reads[t]                              # where each stored tensor is read, and with which indices
+    plan = plan_storage(outputs, target)
+    plan.stored  # the tensors to compute into memory, in order
+    plan.reads[t]  # where each stored tensor is read, and with which indices
 """
 
 from __future__ import annotations
@@ -20,17 +21,23 @@ from aotc.ir import frozen
 from aotc.tir import Cast, Element, Expr, Target, Var, graph, operands, substitute, te, walk
 from aotc.tir.simplify import Ranges, simplify
 
-#: A tensor read at more places than this from one stage is stored.
+#: Largest number of places in one stage that read an inlined tensor.
 _INSTANCE_LIMIT: Final = 8
-#: Indices nested deeper than this (an element of an element of ...) are read from memory instead.
+#: Largest nesting depth of indices (an element of an element of ...) of an inlined tensor.
 _INDEX_DEPTH: Final = 40
-#: Chains of inlined tensors get registers so often: C compilers limit nested parentheses.
+#: Depth of a chain of inlined tensors at which a value is put in a register: C compilers limit
+#: nested parentheses.
 _REGISTER_DEPTH: Final = 12
 
 
 @frozen
 class Read:
-    """An element that the body of `stage` needs, `times` in all; indices over the stage's domain."""
+    """An element that the body of `stage` reads.
+
+    stage     the reading tensor
+    indices   its indices, over the stage's domain
+    times     number of evaluations
+    """
 
     stage: te.Tensor
     indices: tuple[Expr, ...]
@@ -39,14 +46,15 @@ class Read:
 
 @frozen
 class Plan:
-    """What is stored, and who reads it.
+    """The stored tensors of a kernel, and their readers.
 
-    order      all tensors, producers first
-    stored     the tensors (never views) that are computed by a stage of their own, producers first
-    reads      the reads of every stored tensor and placeholder by bodies of stages
-    needs      what the body of each stage reads, and how
-    operands   the stored tensors and placeholders that contractions and externs take whole
-    registers  inlined tensors whose value goes into a register where it is computed
+    order       all tensors, producers first
+    stored      the tensors (never views) that are computed by a stage of their own, producers first
+    reads       the reads of every stored tensor and placeholder by bodies of stages
+    needs       for each stage, the tensors that its body reads, and how
+    operands    the stored tensors and placeholders that contractions and extern programs read as a
+                whole
+    registers   inlined tensors whose value is put in a register where it is computed
     """
 
     order: list[te.Tensor]
@@ -59,19 +67,23 @@ class Plan:
 
 @dataclass(slots=True)
 class _Planner:
+    """Decides which tensors are stored, consumers first."""
+
     order: list[te.Tensor]
     store_cost: int
     index_nodes: int
-    # whether threads read side by side what each of them converts again
+    # on a GPU, neighboring threads read what each of them converts again
     device: bool
-    # outputs, and what contractions and externs read: they need memory in any case
+    # outputs, and operands of contractions and extern programs: they need memory in any case
     forced: AbstractSet[te.Tensor]
     stored: set[te.Tensor] = field(default_factory=set)
     reads: dict[te.Tensor, dict[tuple[te.Tensor, tuple[Expr, ...]], int]] = field(default_factory=dict)
     ranges: dict[te.Tensor, Ranges] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Consumers first: when a tensor's turn comes, all its reads are known."""
+        """Decide for all tensors, consumers first, so that all reads of a tensor are known when its
+        turn comes.
+        """
         cost = graph.costs(self.order)
         for tensor in reversed(self.order):
             if isinstance(tensor, te.View):
@@ -82,6 +94,7 @@ class _Planner:
                 self._decide(tensor, cost[tensor])
 
     def _decide(self, tensor: te.Tensor, cost: int) -> None:
+        """Decide if a tensor is stored, and add the reads of its body to its sources."""
         if not isinstance(tensor, te.Compute) or tensor in self.forced or self._worth_storing(tensor, cost):
             self.stored.add(tensor)
             self.ranges[tensor] = graph.axis_ranges(graph.domain(tensor))
@@ -92,17 +105,19 @@ class _Planner:
             self._need(tensor, stage, graph.bind(tensor.axes, indices), times)
 
     def _need(self, tensor: te.Tensor, stage: te.Tensor, mapping: dict[Var, Expr], times: int) -> None:
-        """Note the reads of one evaluation of `tensor` in a stage."""
+        """Add the reads of `times` evaluations of `tensor` in a stage."""
         ranges = self.ranges[stage]
         for element in graph.elements(tensor):
             indices = tuple(simplify(substitute(i, mapping), ranges) for i in element.indices)
             self._add(element.tensor, stage, indices, times)
 
     def _add(self, tensor: te.Tensor, stage: te.Tensor, indices: tuple[Expr, ...], times: int) -> None:
+        """Add a read of a tensor by a stage."""
         reads = self.reads.setdefault(tensor, {})
         reads[stage, indices] = max(reads.get((stage, indices), 0), times)
 
     def _worth_storing(self, tensor: te.Compute, cost: int) -> bool:
+        """Return True if storing a tensor costs less than computing it again at each read."""
         reads = self.reads.get(tensor, {})
         per_stage = Counter(stage for stage, _ in reads)
         if max(per_stage.values(), default=0) > _INSTANCE_LIMIT:
@@ -115,12 +130,13 @@ class _Planner:
         return (tensor.materialize and len(reads) > 1) or cost * recomputed > self.store_cost
 
     def _is_long(self, indices: Sequence[Expr]) -> bool:
-        """Whether indices take so much code that an element is better read from memory."""
+        """Return True if indices take so much code that the element should be read from memory."""
         nodes = (node for i in indices for node in walk(i))
         return next(itertools.islice(nodes, self.index_nodes, None), None) is not None
 
 
 def _is_deep(indices: Sequence[Expr]) -> bool:
+    """Return True if indices are nested deeper than `_INDEX_DEPTH`."""
     level, depth = list(indices), 0
     while level and depth <= _INDEX_DEPTH:
         level = [o for e in level for o in operands(e)]
@@ -129,6 +145,9 @@ def _is_deep(indices: Sequence[Expr]) -> bool:
 
 
 def _registers(order: Sequence[te.Tensor], stored: set[te.Tensor]) -> set[te.Tensor]:
+    """Return the inlined tensors whose value is put in a register: those read several times, and
+    long chains.
+    """
     uses = Counter(graph.base(element.tensor) for tensor in order for element in graph.elements(tensor))
     level: dict[te.Tensor, int] = {}
     registers: set[te.Tensor] = set()
@@ -142,7 +161,7 @@ def _registers(order: Sequence[te.Tensor], stored: set[te.Tensor]) -> set[te.Ten
 
 
 def plan_storage(outputs: Sequence[te.Tensor], target: Target) -> Plan:
-    """Decide for every tensor that the outputs need whether it is stored."""
+    """Decide for every tensor that the outputs need if it is stored in memory."""
     order = graph.topological(outputs)
     operands: dict[te.Tensor, list[te.Tensor]] = {}
     for tensor in order:

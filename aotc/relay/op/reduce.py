@@ -80,7 +80,7 @@ class Reduction:
 
     @property
     def result(self) -> tuple[Any, ...]:
-        """The shape of the result."""
+        """Shape of the result."""
         return self.of(self.shape, 1)
 
     def of(self, items: Sequence[T], one: T) -> tuple[T, ...]:

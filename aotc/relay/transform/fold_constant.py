@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constants: FoldConstant evaluates what depends on them, DynamicToStatic takes shapes from them.
+"""FoldConstant evaluates expressions of constants; DynamicToStatic makes shapes static that
+constants determine.
 
-FoldConstant: evaluate at compile time what depends on constants only.
+FoldConstant: evaluate at compile time every expression that depends on constants only.
 
 add(%x, multiply(2f, 3f))
 add(%x, 6f)
 
-A result larger than `relay.FoldConstant.max_bytes` (64 MiB) and larger than its arguments
-together is left to run time, and so is what the budget of the compilation (`aotc.ir.compile_time_limits`) does
-not suffice for; one value repeated takes the memory of one element, whatever its shape.
+A result that is larger than `relay.FoldConstant.max_bytes` (64 MiB) and larger than its arguments
+together is computed at run time. So is a result that exceeds the work budget of the compilation
+(`aotc.ir.compile_time_limits`). A constant of one repeated value takes the memory of one element,
+whatever its shape.
 
-DynamicToStatic: operators whose shapes are arguments, where these are known after all.
+DynamicToStatic: replace operators that take shapes as arguments by static ones, if those arguments
+are constants.
 
 dyn.reshape(%y, shape_of(%x))                    # %x: Tensor[(2, 3), float32]
 reshape(%y, newshape=[2, 3])
 
-In: typed functions.  Out: functions with `dyn.` operators replaced where what they need is
-constant, which may be so because others have been replaced; constants are folded on the
-way.  Variables of lets keep their types, which hides shapes: ToGraphNormalForm belongs before.
+Input: typed functions. Output: functions in which a `dyn.` operator is replaced if its shape
+arguments are constant, possibly because others were replaced; constants are folded in the process.
+Variables bound by lets keep their types, which hides shapes: run ToGraphNormalForm before.
 """
 
 from dataclasses import dataclass
@@ -36,7 +39,9 @@ def _limit(ctx: PassContext) -> int:
 
 
 def _folded(node: Expr, max_bytes: int) -> Expr:
-    """A node's value; the node where it has none, or one larger than `max_bytes` and its arguments."""
+    """Return the value of a node, or the node if it has none or one larger than `max_bytes` and its
+    arguments.
+    """
     match node:
         case Call():
             return evaluate_call(node, max_bytes) or node
@@ -55,9 +60,12 @@ def _is_quantized(node: Expr) -> bool:
 
 @dataclass(frozen=True, repr=False)
 class FoldConstant(FunctionPass):
-    """Fold calls on constants, fields of written tuples, and choices by constants; not inside fused functions.
+    """Pass that folds calls on constants, fields of tuple expressions, and ifs with constant
+    conditions.
 
-    fold_qnn   calls of quantized operators too, which other passes may want to see as they are
+    The bodies of fused functions are not changed.
+
+    fold_qnn   fold calls of quantized operators, too, which other passes may need to see
     """
 
     opt_level = 2
@@ -81,15 +89,16 @@ class FoldConstant(FunctionPass):
 
 
 class DynamicToStatic(FunctionPass):
-    """Static shapes where constants say so, to a fixpoint; functions without such operators stay as they are.
+    """Pass that makes shapes static that constants determine, repeated to a fixpoint.
 
-    Raises AotcError where a constant is no shape for its operator.
+    Functions without dynamic operators are not changed. Raise AotcError if a constant is not a
+    valid shape for its operator.
     """
 
     opt_level = 2
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
-        # types that became known tell of shapes behind branches
+        # types that became known may determine shapes behind branches
         return settled(lambda m: FunctionPass.run(self, m, ctx), module)
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
@@ -98,7 +107,9 @@ class DynamicToStatic(FunctionPass):
         limit = _limit(ctx)
 
         def rewrite(old: Expr, new: Expr) -> Expr:
-            """Types are renewed on the way, so that shapes that depend on others are found too."""
+            """Infer types again during the walk, so that shapes that depend on other shapes are
+            found.
+            """
             with span_scope(new.span):
                 return _folded(_static(new if new is old else _retyped(new)), limit)
 
@@ -120,7 +131,7 @@ def _static(node: Expr) -> Expr:
 
 
 def _retyped(node: Expr) -> Expr:
-    """A node over other arguments, typed anew."""
+    """Return a node with new arguments, its type inferred again."""
     match node:
         case Call(op=Op() as op):
             return node_of(op, node.args, node.attrs, node.span)

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Windows of convolutions and pools: FoldExplicitPadding and FlattenAtrousConv.
+"""FoldExplicitPadding and FlattenAtrousConv: fold padding and dilation into convolutions and pools.
 
-FoldExplicitPadding: give padding to the operator that can do it itself.
+FoldExplicitPadding: fold nn.pad into the operator that follows, if that can pad by itself.
 
 nn.conv2d(nn.pad(%x, 0f, pad_width=[[0, 0], [0, 0], [1, 1], [1, 1]]), %w, padding=[0, 0, 0, 0])
 nn.conv2d(%x, %w, padding=[1, 1, 1, 1])
 
-Convolutions and averages take zeros, maxima the least value of their type; only spatial axes are
-padded.  Weights that are not constant count as finite: padding adds nothing to a sum, where zeros
-times an infinite weight would add NaN.
+Convolutions and average pools pad with zeros, max pools with the least value of their type; only
+spatial axes are padded. Weights that are not constant are assumed to be finite: padding adds
+nothing to a sum, whereas zeros times an infinite weight would add NaN.
 
-FlattenAtrousConv: a dilated convolution that was written as one over blocks of positions.
+FlattenAtrousConv: recognize a dilated convolution that is written as a convolution over blocks of
+positions.
 
 nn.batch_to_space_nd(nn.conv2d(nn.space_to_batch_nd(%x, block_shape=[2, 2], ...), %w, data_layout="NHWC"), ...)
 nn.conv2d(%x, %w, dilation=[2, 2], padding=..., data_layout="NHWC")
@@ -33,7 +34,11 @@ from aotc.relay.transform.pass_base import Outcome, Rewrite, Rule, RulePass, Why
 
 
 def _merged(pad: Any, layout: str, padding: tuple[int, ...]) -> tuple[int, ...] | None:
-    """`padding` and that of nn.pad together, as befores then afters; None where that pads other axes, or crops."""
+    """Return the sum of `padding` and the widths of nn.pad: first the widths before each axis, then
+    those after.
+
+    None if nn.pad is not constant padding, pads other than spatial axes, or crops.
+    """
     n = len(layout) - 2
     if pad.pad_mode != "constant" or sorted(layout) != sorted(DATA_LAYOUT.get(n, "")):
         return None
@@ -46,12 +51,15 @@ def _merged(pad: Any, layout: str, padding: tuple[int, ...]) -> tuple[int, ...] 
 
 
 _CONVOLUTIONS: Final = (conv1d, conv2d, conv3d, *CONVOLUTIONS.values())
-#: (operator, pad value, padding of both) -> why the operator cannot do the padding; "" if it can.
+#: Function of an operator, a pad value and the total padding: the reason why the operator cannot
+#: pad; "" if it can.
 Check = Callable[[Call, float, "tuple[int, ...]"], str]
 
 
 def _folding(obstacle: Check, **changes: Any) -> Rewrite:
-    """The operator on data as it was before padding, unless there is an obstacle."""
+    """Return a rule that removes nn.pad from the operator's data unless `obstacle` gives a reason
+    against it.
+    """
 
     def rewrite(node: Call) -> Outcome:
         a: Any = node.attrs
@@ -72,7 +80,9 @@ def _folding(obstacle: Check, **changes: Any) -> Rewrite:
 
 
 def _filling(node: Call) -> float | None:
-    """What a convolution pads with: integers with their zero point; None where that is not known."""
+    """Return the value with which a convolution pads: the zero point for integers; None if that is
+    not constant.
+    """
     if isinstance(node.attrs, ConvAttrs):
         return node.attrs.pad_value
     zero = known(node.args[2])
@@ -86,7 +96,9 @@ def _conv(node: Call, value: float, padding: tuple[int, ...]) -> str:
 
 
 def _infinite(weight: Expr) -> str:
-    """Why a convolution with such weights cannot do padding; "" if it can."""
+    """Return the reason why a convolution with non-finite constant weights cannot pad; "" for other
+    weights.
+    """
     infinite = isinstance(weight, Constant) and not pass_base.is_finite(weight)
     return "zeros times the infinite among the weights are NaN, which padding is not" if infinite else ""
 
@@ -137,7 +149,7 @@ RULES: Final = (
 
 
 class FoldExplicitPadding(RulePass):
-    """nn.pad goes into the convolutions and pools that use it."""
+    """Pass that folds nn.pad into the convolutions and pools that use its result."""
 
     rules = RULES
 
@@ -178,7 +190,7 @@ def _flatten(last: Call) -> Outcome:
 
 
 def _obstacle(n: int, before: SpaceToBatchNDAttrs, after: BatchToSpaceNDAttrs, conv: Call) -> str:
-    """Why the three operators are no dilated convolution; "" if they are one."""
+    """Return the reason why the three operators are not one dilated convolution; "" if they are."""
     a: Any = conv.attrs
     channels_last = a.data_layout == _CHANNELS_LAST[n]
     if before.block_shape != after.block_shape:
@@ -200,9 +212,10 @@ _RULE: Final = Rule(
 
 
 class FlattenAtrousConv(RulePass):
-    """space_to_batch_nd, convolution, batch_to_space_nd become one convolution with dilation.
+    """Pass that replaces space_to_batch_nd, convolution, batch_to_space_nd by one convolution with
+    dilation.
 
-    For convolutions of one to three axes, channels last, without strides.
+    It applies to convolutions of one to three spatial axes with channels last and without strides.
     """
 
     rules = (_RULE,)

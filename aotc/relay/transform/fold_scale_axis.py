@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FoldScaleAxis: move multiplications by one constant per channel into the weights of convolutions and dense.
+"""FoldScaleAxis: fold multiplications by per-channel constants into the weights of convolutions and
+nn.dense.
 
 multiply(nn.conv2d(%x, w), s)                    # backward: after the convolution, its output channels
 nn.conv2d(%x, multiply(w, s'))
@@ -7,8 +8,9 @@ nn.conv2d(%x, multiply(w, s'))
 nn.conv2d(nn.relu(multiply(%x, s)), w)           # forward: before it, its input channels; s > 0 passes nn.relu
 nn.conv2d(nn.relu(%x), multiply(w, s'))
 
-Both pass nn.relu and nn.leaky_relu (all factors positive), and sums and products with constants; backward also
-nn.bias_add, and sums of which both sides end in weights.  The products of constants are left to FoldConstant.
+Scales move in both directions across nn.relu and nn.leaky_relu (if all factors are positive) and
+across sums and products with constants; backward also across nn.bias_add and across sums whose
+operands both come from foldable weights. FoldConstant then evaluates the products of constants.
 """
 
 from __future__ import annotations
@@ -37,16 +39,17 @@ from aotc.relay.transform.simplify_expr import VIEWS
 _ANCHORS: Final = (conv1d, conv2d, conv3d, dense)
 _POSITIVE: Final = ("nn.relu", "nn.leaky_relu")
 _SUMS: Final = ("add", "subtract")
-#: How many operators may lie between a multiplication and the weights.
+#: Largest number of operators between a multiplication and the weights.
 _REACH: Final = 32
 
 
 @frozen
 class Scale:
-    """Factors along axes of a tensor, more than one where its layout has blocks; none: one factor everywhere.
+    """Factors along axes of a tensor; several axes for a blocked layout, none for one factor of the
+    whole tensor.
 
-    expr     the factors, squeezed to those axes, as an expression
-    values   what it is
+    expr     the factors as an expression, squeezed to these axes
+    values   the value of `expr`
     """
 
     expr: Expr
@@ -58,7 +61,7 @@ class Scale:
         return bool((self.values > 0).all())
 
     def along(self, axes: Items[int], expr: Expr) -> Expr:
-        """The factors shaped to broadcast along axes of `expr`."""
+        """Return the factors reshaped to broadcast along these axes of `expr`."""
         if not self.axes:
             return Constant(self.values.reshape(()))
         shape = tensor_type_of(expr).shape
@@ -67,9 +70,10 @@ class Scale:
         return along_axis(self.expr, axes[0], len(shape))
 
     def lies_along(self, expr: Expr, rank: int) -> bool:
-        """Whether `expr` has elements along the axes of the factors only, so that it broadcasts to a tensor of `rank`.
+        """Return True if `expr` varies along the axes of the factors only and broadcasts to a
+        tensor of rank `rank`.
 
-        Those are then as many, or it is one element.
+        It then has as many elements as there are factors, or one element.
         """
         ty = tensor_type_of(expr)
         start = rank - ty.rank
@@ -78,7 +82,9 @@ class Scale:
 
 
 def scaled_operand(expr: Expr) -> tuple[Expr, Scale] | None:
-    """(x, s) where `expr` is multiply(x, s), or multiply(s, x), s being a Scale of x that does not enlarge it."""
+    """Return (x, s) if `expr` is multiply(x, s) or multiply(s, x) with s a Scale that does not
+    enlarge x; else None.
+    """
     node = op_call(expr, "multiply")
     found = None if node is None else _product(node)
     scale = None if found is None else _scale_of(found[1], tensor_type_of(found[0]))
@@ -86,7 +92,7 @@ def scaled_operand(expr: Expr) -> tuple[Expr, Scale] | None:
 
 
 def _value(expr: Expr) -> np.ndarray[Any, Any] | None:
-    """The value of a constant, or of one in another shape; None for others."""
+    """Return the value of a constant or of a reshaped constant; None for other expressions."""
     if isinstance(expr, Constant):
         return expr.data
     node = op_call(expr, *VIEWS)
@@ -95,7 +101,7 @@ def _value(expr: Expr) -> np.ndarray[Any, Any] | None:
 
 
 def _product(node: Call) -> tuple[Expr, Expr] | None:
-    """(x, c) where `node` is x times any constant c that does not enlarge it."""
+    """Return (x, c) if `node` multiplies x by a constant c that does not enlarge it; else None."""
     for data, factor in (node.args, node.args[::-1]):
         if _value(factor) is None or _value(data) is not None:
             continue
@@ -124,14 +130,22 @@ def _scale_of(factor: Expr, ty: TensorType) -> Scale | None:
 
 
 def _foldable(expr: Expr) -> bool:
-    """Whether `expr` is a constant, or made of constants in a few steps (an earlier fold's product)."""
+    """Return True if `expr` is a constant, or is made of constants by few operators (the product of
+    an earlier fold).
+    """
     nodes = list(islice(post_order(expr), _REACH))
     return nodes[-1] is expr and all(isinstance(n, (Constant, Call, Op)) for n in nodes)
 
 
 @frozen
 class _Channels:
-    """The axes of channels: of the data, of the result, and those of the data and of the result in the weights."""
+    """Channel axes of a convolution or nn.dense.
+
+    data            axes of the input channels in the data
+    result          axes of the output channels in the result
+    weight_inputs   axes of the input channels in the weights
+    weight          axes of the output channels in the weights
+    """
 
     data: tuple[int, ...]
     result: tuple[int, ...]
@@ -140,16 +154,18 @@ class _Channels:
 
 
 def _places(layout: str, letter: str) -> tuple[int, ...]:
-    """The axes of a letter, the primal one first."""
+    """Return the axes of a letter in a layout: its primal axis, then the axes of its blocks."""
     axes = Layout.parse(layout).axes
     letters = sorted({found for found, _ in axes})
     return tuple(k for k in Layout.parse(layout).grouped(letters) if axes[k][0] == letter)
 
 
 def _channels(node: Call, only_constants: bool) -> _Channels | None:
-    """The channel axes of a convolution or dense with float weights, constant ones perhaps; None for others.
+    """Return the channel axes of a convolution or nn.dense with float weights; None for other
+    calls.
 
-    Layouts in blocks have those of the data alike in the weights; packed weights are others.
+    With `only_constants`, the weights must be foldable constants. In a blocked layout the weights
+    must have the same blocks as the data; other packed weights give None.
     """
     a: Any = node.attrs
     if not isinstance(a, ConvAttrs | DenseAttrs) or (only_constants and not _foldable(node.args[1])):
@@ -169,14 +185,18 @@ def _channels(node: Call, only_constants: bool) -> _Channels | None:
 
 
 def _fits(expr: Expr, axes: Items[int], scale: Scale) -> bool:
-    """Whether a tensor has as many elements along these axes, blocks behind what they divide, as there are factors."""
+    """Return True if these axes of a tensor have as many elements as there are factors, with blocks
+    after the axes they divide.
+    """
     extents = [d for k in axes if isinstance(d := tensor_type_of(expr).shape[k], int)]
     in_order = len(extents) == len(axes) == len(scale.axes) and list(axes) == sorted(axes)
     return not scale.axes or (in_order and prod(extents) == scale.values.size)
 
 
 def scale_outputs(node: Call, scale: Scale, only_constants: bool) -> Call | None:
-    """A convolution or dense with its output channels scaled; None where that is not the scale's axis."""
+    """Return a convolution or nn.dense with its weights scaled by output channel; None if the scale
+    has another axis.
+    """
     channels = _channels(node, only_constants)
     if channels is None or scale.axes not in ((), channels.result):
         return None
@@ -188,7 +208,9 @@ def scale_outputs(node: Call, scale: Scale, only_constants: bool) -> Call | None
 
 
 def input_factor(node: Call, scale: Scale, only_constants: bool) -> Expr | None:
-    """What to multiply the weights with, so that the data need not be scaled; None where that cannot be."""
+    """Return the factor of the weights that makes scaling the data unnecessary; None if there is
+    none.
+    """
     a, weight = node.attrs, node.args[1]
     channels = _channels(node, only_constants)
     if channels is None or scale.axes not in ((), channels.data):
@@ -204,7 +226,7 @@ def input_factor(node: Call, scale: Scale, only_constants: bool) -> Expr | None:
     shape = tensor_type_of(weight).static_shape
     layout = a.kernel_layout
     out, inner = layout.index("O"), layout.index("I")
-    # output channel o of group g sees the data's channels g * inner ... of its group only
+    # output channel o of group g reads only the data's channels g * inner ... of its group
     values = scale.values.reshape(a.groups, shape[inner])
     table = np.repeat(values, shape[out] // a.groups, axis=0)
     if out > inner:
@@ -216,7 +238,7 @@ def input_factor(node: Call, scale: Scale, only_constants: bool) -> Expr | None:
 
 
 class _Fold(GraphMutator):
-    """One way of folding; see the passes."""
+    """Mutator that folds scales in one direction; the base of _Backward and _Forward."""
 
     def __init__(self, function: Function, only_constants: bool) -> None:
         super().__init__()
@@ -226,9 +248,9 @@ class _Fold(GraphMutator):
 
 @dataclass(frozen=True, repr=False)
 class _FoldScale(FunctionPass):
-    """Scales go into weights.
+    """Base of the passes that fold scales into weights.
 
-    only_constants   leaves weights and addends that are no constants alone: they would be scaled in every run
+    only_constants   do not scale weights and addends that are not constants: they would be scaled in every run
     """
 
     opt_level = 3
@@ -244,7 +266,9 @@ class _FoldScale(FunctionPass):
 
 
 class _Backward(_Fold):
-    """Pull multiplications up into the weights that their operands come from."""
+    """Mutator that moves multiplications up into the weights from which their operands are
+    computed.
+    """
 
     def __init__(self, function: Function, only_constants: bool) -> None:
         super().__init__(function, only_constants)
@@ -264,7 +288,9 @@ class _Backward(_Fold):
         return self.absorb(found[0], found[1], _REACH) or new
 
     def absorb(self, expr: Expr, scale: Scale, reach: int) -> Expr | None:
-        """`expr` times the scale, with no multiplication left at run time; None if that cannot be."""
+        """Return `expr` times the scale without a multiplication at run time; None if it cannot be
+        folded.
+        """
         node = op_call(expr, *_ANCHORS, "nn.bias_add", "multiply", *_SUMS, *_POSITIVE)
         if node is None or self.counts.get(expr, 1) != 1 or reach == 0:
             return None
@@ -274,13 +300,13 @@ class _Backward(_Fold):
             return self._through(node, scale, reach - 1)
 
     def _through(self, node: Call, scale: Scale, reach: int) -> Expr | None:
-        """An operator whose operands, or the one of them that matters, absorb the scale."""
+        """Return an operator whose relevant operands absorb the scale; None if they cannot."""
         if is_call(node, *_SUMS):
             return self._through_sum(node, scale, reach)
         args, data = list(node.args), node.args[0]
         if is_call(node, *_POSITIVE) and not scale.positive:
             return None
-        if is_call(node, "multiply"):  # a constant that stays where it is
+        if is_call(node, "multiply"):  # the constant factor stays where it is
             found = _product(node)
             if found is None:
                 return None
@@ -309,9 +335,9 @@ class _Backward(_Fold):
 
 
 class BackwardFoldScaleAxis(_FoldScale):
-    """Scales after convolutions and dense go into their output channels.
+    """Pass that folds scales after convolutions and nn.dense into the weights, by output channel.
 
-    only_constants   leaves weights and addends that are no constants alone: they would be scaled in every run
+    only_constants   do not scale weights and addends that are not constants: they would be scaled in every run
     """
 
     fold = _Backward
@@ -321,7 +347,9 @@ class BackwardFoldScaleAxis(_FoldScale):
 
 
 class _Forward(_Fold):
-    """Push multiplications down into the weights of everything that uses them."""
+    """Mutator that moves multiplications down into the weights of all operators that use their
+    results.
+    """
 
     def __init__(self, function: Function, only_constants: bool) -> None:
         super().__init__(function, only_constants)
@@ -333,7 +361,9 @@ class _Forward(_Fold):
                 self._plan(node, found[1])
 
     def _plan(self, node: Expr, scale: Scale) -> None:
-        """Note what changes if `node` is replaced by its data, provided that everything below can change."""
+        """Record the changes that removing multiplication `node` requires, if every user downstream
+        can absorb the scale.
+        """
         changes: dict[Expr, None] = {}
         layer = {node: None}
         for _ in range(_REACH):
@@ -353,7 +383,9 @@ class _Forward(_Fold):
                     self.scales[user].append(scale)
 
     def _passes(self, user: Expr, source: Expr, scale: Scale) -> bool:
-        """Whether `user` can have its operand `source` unscaled; if it hands the scale on, its users must too."""
+        """Return True if `user` works with an unscaled operand `source`, or passes the scale on to
+        its own users.
+        """
         node = op_call(user, *_ANCHORS, "multiply", *_SUMS, *_POSITIVE)
         if node is None or not self.users.get(user):
             return False
@@ -371,7 +403,9 @@ class _Forward(_Fold):
         return input_factor(node, scale, self.only_constants) is not None
 
     def _divisible(self, other: Expr, scale: Scale, source: Expr) -> bool:
-        """Whether `other` can be divided by the scale: a constant that stays finite, or a variable along its axes."""
+        """Return True if `other` can be divided by the scale: a constant that stays finite, or a
+        variable along its axes.
+        """
         if isinstance(other, Constant) or self.only_constants:
             return _stays_finite(other, scale)
         along = scale.lies_along(other, tensor_type_of(source).rank)
@@ -399,7 +433,7 @@ class _Forward(_Fold):
 
 
 def _stays_finite(other: Expr, scale: Scale) -> bool:
-    """Whether `other` is a constant that stays finite when it is divided by the scale."""
+    """Return True if `other` is a constant that stays finite when it is divided by the scale."""
     if not isinstance(other, Constant) or not scale.values.all():
         return False
     smallest = np.abs(scale.values.astype(np.float64)).min()
@@ -408,16 +442,18 @@ def _stays_finite(other: Expr, scale: Scale) -> bool:
 
 
 class ForwardFoldScaleAxis(_FoldScale):
-    """Scales before convolutions and dense go into the weights for their input channels.
+    """Pass that folds scales before convolutions and nn.dense into the weights, by input channel.
 
-    only_constants   leaves weights and addends that are no constants alone: they would be scaled in every run
+    only_constants   do not scale weights and addends that are not constants: they would be scaled in every run
     """
 
     fold = _Forward
 
 
 class FoldScaleAxis(Sequential[IRModule]):
-    """Folds scales into constants, backward, then forward; then the products of constants that this made."""
+    """Pass that folds scales into constants, backward, then forward, and evaluates the resulting
+    products of constants.
+    """
 
     def __init__(self) -> None:
         folds = BackwardFoldScaleAxis(only_constants=True), ForwardFoldScaleAxis(only_constants=True)

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FuseAttention: two products of matrices and the softmax between them, as one kernel.
+"""FuseAttention: fuse attention (two matrix products with a softmax between them) into one kernel.
 
 %0 = nn.batch_matmul(%q, %k);              %0 = fn (%p0, %p1, %p2, %p3, Primitive=1) {
 %1 = add(%0 * 0.125f, %mask);       =>       ... the same operators ... };
 %2 = nn.softmax(%1);                       %0(%q, %k, %mask, %v)
 nn.batch_matmul(%2, %v)
 
-In: typed functions.  Out: the same operators, those of attention in primitive functions, which the scheduler computes
-strip by strip: the scores never are in memory as a whole.  What only moves elements of q, k and v comes with them.
+Input: typed functions. Output: functions in which the operators of each attention are grouped in a
+primitive function. The scheduler computes it in strips of rows, so the whole score matrix is never
+stored. Operators that only move elements of q, k and v become part of the function.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, WhyNot, o
 from aotc.tir.schedule.contraction.cpu_weight_vectors import PANEL_ROWS
 
 RULE: Final = "batch_matmul(softmax(f(batch_matmul(q, k))), v) => one kernel"
-#: Operators between the products, and before each operand.
+#: Largest number of operators between the products, and before each operand.
 MOST: Final = 32
 _PRODUCT: Final = "nn.batch_matmul"
 _SOFTMAX: Final = ("nn.softmax", "nn.fast_softmax")
 
 
 class FuseAttention(FunctionPass):
-    """Attention of float32 as one kernel, if there are rows enough for keys to be worth packing."""
+    """Pass that fuses float32 attention into one kernel, if it has enough rows to make packing of
+    the keys worthwhile.
+    """
 
     opt_level = 3
 
@@ -53,12 +56,16 @@ class FuseAttention(FunctionPass):
 
 @frozen
 class _Finder:
-    """Looks for what can be one kernel."""
+    """Finds the calls that can become one attention kernel."""
 
     users: dict[Expr, list[Expr]]
 
     def region(self, last: Call) -> list[Call] | WhyNot | None:
-        """The operators of the attention whose second product is `last`, the one that gives the result first."""
+        """Return the operators of the attention whose second product is `last`, the one that
+        computes the result first.
+
+        WhyNot if the operators cannot be fused; None if there is no attention.
+        """
         chain = self._chain(last)
         if chain is None:
             return None
@@ -76,7 +83,7 @@ class _Finder:
         return members
 
     def _only(self, expr: Expr) -> Call | None:
-        """An operator's result that has one user."""
+        """Return the call if `expr` is an operator call with exactly one user, else None."""
         call = op_call(expr)
         return call if call is not None and len(self.users[call]) == 1 else None
 
@@ -84,7 +91,9 @@ class _Finder:
         return [call for call in map(self._only, node.args) if call is not None]
 
     def _after(self, last: Call) -> list[Call]:
-        """What transposes the result, the last operator first: elements are stored where they belong at once."""
+        """Return the transpositions of the result, the last one first, so that elements are stored
+        in their final order.
+        """
         found: list[Call] = []
         node = last
         while len(self.users[node]) == 1 and len(found) < MOST:
@@ -98,7 +107,9 @@ class _Finder:
         return found[::-1]
 
     def _chain(self, last: Call) -> list[Call] | None:
-        """The calls from the last product back to the first, each used once and one a softmax of rows, or None."""
+        """Return the calls from the last product back to the first, each used once and one a
+        softmax of rows, or None.
+        """
         chain = [last]
         node = self._only(last.args[0])
         softmax = 0
@@ -111,7 +122,7 @@ class _Finder:
         return None
 
     def _below(self, node: Call) -> Call | None:
-        """The operand by which the way to the first product leads on."""
+        """Return the operand that leads to the first product, or None if it is not unique."""
         if isinstance(node.attrs, SoftmaxAttrs):
             last = node.attrs.axis in (-1, tensor_type_of(node).rank - 1)
             return self._only(node.args[0]) if last and op_of(node).name in _SOFTMAX else None
@@ -123,7 +134,9 @@ class _Finder:
         return ways[0] if len(ways) == 1 else None
 
     def _leads(self, start: Call) -> bool:
-        """Whether a softmax or a product comes within a few operators that have one operand of their size."""
+        """Return True if a softmax or product is reached within a few operators that each have one
+        operand of their size.
+        """
         node: Call | None = start
         for _ in range(MOST):
             if node is None or op_of(node).name in (_PRODUCT, *_SOFTMAX):
@@ -133,7 +146,9 @@ class _Finder:
         return False
 
     def _moves(self, operand: Expr) -> Iterator[Call]:
-        """The operators before an operand, the last of them one that moves elements: copying it takes them in."""
+        """Yield the operators before an operand up to the last one that moves elements; copying the
+        operand computes them.
+        """
         pending: list[Call] = []
         node = self._only(operand)
         while node is not None and len(pending) < MOST:
@@ -149,14 +164,14 @@ class _Finder:
 
 
 def _size(expr: Expr) -> int | None:
-    """Elements of a tensor; None if that is not known."""
+    """Return the number of elements of a tensor; None if its shape is not static."""
     ty = tensor_type_of(expr)
     return ty.numel if ty.is_static else None
 
 
 @dataclass(eq=False)
 class _Fuse(GraphMutator):
-    """Puts regions, given by their last operators, into functions."""
+    """Mutator that moves regions, given by their last operators, into primitive functions."""
 
     regions: dict[Expr, list[Call]]
 

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FuseOps: group operator calls into primitive functions, each one kernel to be; DefuseOps is its inverse.
+"""FuseOps: group operator calls into primitive functions, one for each kernel; DefuseOps is its
+inverse.
 
     %0 = nn.conv2d(%x, %w);                  %0 = fn (%p0, %p1, %p2, Primitive=1) {
     %1 = add(%0, %b);              =>            %0 = nn.conv2d(%p0, %p1); %1 = add(%0, %p2); nn.relu(%1) };
     nn.relu(%1)                              %0(%x, %w, %b)
 
-In: a typed function.  Out: the same computation in which every operator call is inside a function
-with attribute `Primitive=1`.  The grouping is Relay's: an operator joins its immediate
-post-dominator when the patterns on every path between them allow it, in three sweeps, so that
-contractions finish first.
+Input: a typed function. Output: an equivalent function in which every operator call is inside a
+function with attribute `Primitive=1`. The grouping is Relay's: an operator joins its immediate
+post-dominator if the patterns on every path between them allow it, in three sweeps, so that
+contractions are grouped first.
 
-DefuseOps writes primitive functions out where they are called:
+DefuseOps replaces calls of primitive functions by their bodies:
 
 fn (%p0, Primitive=1) { nn.relu(exp(%p0)) }(%x)    =>    nn.relu(exp(%x))
 """
@@ -26,26 +27,28 @@ from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem,
 from aotc.relay.graph_api import IRModule, children, left_alone, mutated, post_order, rebuild, substitute
 from aotc.relay.transform.pass_base import FunctionPass, is_finite
 
-#: Most nodes in one group.
+#: Largest number of nodes in one group.
 MAX_DEPTH: Final = 256
 
 _INLINE_DTYPES: Final = frozenset({"int32", "int64", "float32", "float64", "bool"})
 
-#: The strongest patterns on the way to a post-dominator, and of the post-dominator itself.
+#: The strongest patterns allowed between a node and its post-dominator, and for the post-dominator
+#: itself.
 _Limits: TypeAlias = tuple[OpPattern, OpPattern]
 _INJECTIVE: Final = (OpPattern.INJECTIVE, OpPattern.INJECTIVE)
 
 
 @dataclass(frozen=True, repr=False)
 class FuseOps(FunctionPass):
-    """Every operator call becomes part of a primitive function.
+    """Pass that moves every operator call into a primitive function.
 
     fuse_opt_level      below 1, each call gets a function of its own; -1 stands for the context's level
-    max_args            tensors that a function of several operators takes at most: arguments, results, and room for
-                        each of these; 0 for as many as there are
+    max_args            largest number of tensors that a function of several operators takes: arguments, results,
+                        and a buffer for each result; 0 for no limit
 
-    Configuration: "relay.FuseOps.max_depth", most nodes in a function (256); "relay.FuseOps.link_params", whether
-    constants that are not scalars stay inside functions instead of being passed in (False).
+    Configuration: "relay.FuseOps.max_depth", largest number of nodes in a function (256);
+    "relay.FuseOps.link_params", True if constants that are not scalars stay inside functions
+    instead of being passed in (False).
     """
 
     fuse_opt_level: int = -1
@@ -60,10 +63,12 @@ class FuseOps(FunctionPass):
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """A graph node in dataflow direction: `outputs` are its users with the pattern of each edge.
+    """A graph node in dataflow direction: `outputs` are its users, each with the pattern of the
+    edge.
 
-    An `external` node is needed outside the dataflow (a result, a branch, a let) and cannot be absorbed.
-    `parent` is the immediate post-dominator, `edge` the strongest pattern on the way there.
+    An `external` node is needed outside the dataflow (a result, a branch, a let) and cannot be
+    absorbed. `parent` is the immediate post-dominator, `edge` the strongest pattern on the way
+    there.
     """
 
     ref: Expr
@@ -77,7 +82,7 @@ class _Node:
 
     @property
     def group(self) -> _Group:
-        """The whole group that the node is in."""
+        """The root of the group to which the node belongs."""
         return self.own.root()
 
 
@@ -93,7 +98,7 @@ class _Group:
 
     @property
     def count(self) -> int:
-        """The nodes of the group; 1 for one that is no root any more."""
+        """Number of nodes in the group of a root; 1 for an element that was joined to another."""
         return len(self.members)
 
     def root(self) -> _Group:
@@ -106,7 +111,7 @@ class _Group:
         return top
 
     def join(self, parent: _Group) -> None:
-        """Become part of another group; both are roots."""
+        """Merge this group into another; both must be roots."""
         if self is parent:
             return
         parent.members += self.members
@@ -118,7 +123,7 @@ class _Group:
 
 
 def _walk(root: Expr) -> Iterator[Expr]:
-    """The nodes to consider, children first; primitive functions are left alone."""
+    """Return the nodes to fuse, children first, without the contents of primitive functions."""
     return post_order(root, lambda node: not left_alone(node))
 
 
@@ -142,7 +147,9 @@ class _ForwardGraph:
             self.by_ref[expr].external = True
 
     def _is_flat(self, value: Expr) -> bool:
-        """Whether a value is a tuple of tensors; looked at once, however many of its fields are taken."""
+        """Return True if a value is a tuple of tensors; the answer is cached, as many fields may be
+        read from one tuple.
+        """
         if value not in self.flat:
             ty = type_of(value)
             self.flat[value] = isinstance(ty, TupleType) and all(isinstance(f, TensorType) for f in ty.fields)
@@ -186,12 +193,14 @@ class _ForwardGraph:
 
 
 def _is_single_value(constant: Constant) -> bool:
-    """Whether a constant can be a literal in a kernel: a scalar, or one value repeated."""
+    """Return True if a constant can be a literal in a kernel: a scalar, or one repeated value."""
     return DType.of(constant.data) in _INLINE_DTYPES and (constant.data.ndim == 0 or constant.is_splat)
 
 
 def _find_dominator(node: _Node) -> None:
-    """Set the immediate post-dominator of a node whose users have theirs: their least common ancestor."""
+    """Set the immediate post-dominator of a node: the least common ancestor of its users, whose own
+    are already set.
+    """
     if node.external or not node.outputs:
         return
     parent: _Node | None = node.outputs[0][0]
@@ -205,7 +214,7 @@ def _find_dominator(node: _Node) -> None:
 
 
 def _common_ancestor(a: _Node | None, b: _Node | None) -> tuple[_Node | None, OpPattern]:
-    """The least common ancestor in the post-dominator tree and the strongest edge below it."""
+    """Return the least common ancestor in the post-dominator tree, and the strongest edge below it."""
     strongest = OpPattern.ELEMWISE
     while a is not b:
         if a is None or b is None:
@@ -230,7 +239,9 @@ def _merge_groups(nodes: Sequence[_Node], max_depth: int, max_args: int) -> None
 
 
 def _fits(path: Sequence[_Node], parent: _Group, most: int) -> bool:
-    """Whether a group takes no more arguments with some nodes than it may, or than without them."""
+    """Return True if merging these nodes into a group respects the argument limit or adds no
+    arguments.
+    """
     if not most or not path:
         return True
     found = _arguments({parent, *(node.group for node in path)}, parent)
@@ -238,14 +249,16 @@ def _fits(path: Sequence[_Node], parent: _Group, most: int) -> bool:
 
 
 def _arguments(groups: Set[_Group], last: _Group) -> int:
-    """Arguments and results of the function of some groups, and room for each of its results."""
+    """Return the number of kernel arguments of the merged groups: inputs, results, and a buffer for
+    each result.
+    """
     inside = {ref for group in groups for ref in group.members}
     outside = {taken for ref in inside for taken in _taken(ref)} - inside
     return sum(_tensors(type_of(one)) for one in outside) + 2 * _tensors(type_of(last.root_ref))
 
 
 def _taken(ref: Expr) -> Sequence[Expr]:
-    """What a member of a group reads."""
+    """Return the expressions that a member of a group reads."""
     if isinstance(ref, Call):
         return ref.args
     return children(ref) if isinstance(ref, (Tuple, TupleGetItem)) else ()
@@ -256,7 +269,9 @@ def _tensors(ty: Type) -> int:
 
 
 def _mergeable(node: _Node, phase: int) -> list[_Node]:
-    """`node` and all on the way to its post-dominator, if this phase lets them join; else none."""
+    """Return `node` and all nodes between it and its post-dominator, if this sweep can merge them;
+    else an empty list.
+    """
     pattern, parent = node.own.pattern, node.parent
     if pattern is OpPattern.OPAQUE or parent is None:
         return []
@@ -267,14 +282,15 @@ def _mergeable(node: _Node, phase: int) -> list[_Node]:
     if phase < 2 and not into_tuple and node.group is not parent.group:
         limits = _limits(pattern, node.edge, phase)
     elif phase == 2 and into_tuple and max(pattern, parent.group.pattern) <= OpPattern.INJECTIVE:
-        limits = _INJECTIVE  # a consumer has taken the tuple in: it takes in its fields
+        limits = _INJECTIVE  # a consumer has absorbed the tuple, so it absorbs its fields
     return [] if limits is None else _path(node, parent, limits)
 
 
 def _is_narrow(node: _Node) -> bool:
-    """Whether what follows a node ends, in wider elements, before a group that has an anchor already.
+    """Return True if the elementwise chain after a node ends, with wider elements, before a group
+    that has an anchor.
 
-    The bytes of a quantized result are stored then, and become wider in the group that takes them.
+    The narrow elements of a quantized result are then stored, and the next group widens them.
     """
     last, after = node, node.parent
     while after is not None and not after.group.anchored and after.own.pattern <= OpPattern.BROADCAST:
@@ -289,7 +305,9 @@ def _is_narrow(node: _Node) -> bool:
 
 
 def _path(source: _Node, sink: _Node, limits: _Limits) -> list[_Node]:
-    """`source` and the nodes on all paths to `sink` (excluded); none if one of them is beyond the limits."""
+    """Return `source` and the nodes on all paths to `sink` (excluded); an empty list if one of them
+    exceeds the limits.
+    """
     seen = {source}
     path = [source]
     stack = [user for user, _ in source.outputs]
@@ -307,7 +325,9 @@ def _path(source: _Node, sink: _Node, limits: _Limits) -> list[_Node]:
 
 
 def _limits(pattern: OpPattern, edge: OpPattern, phase: int) -> _Limits | None:
-    """What may lie on the way to the post-dominator in phase 0 or 1; None if the node stays alone."""
+    """Return the patterns allowed up to the post-dominator in sweep 0 or 1; None if the node is not
+    merged.
+    """
     if pattern is OpPattern.OUT_ELEMWISE_FUSABLE:
         joins = phase == 0 and edge is OpPattern.ELEMWISE
         return (OpPattern.BROADCAST, OpPattern.BROADCAST) if joins else None
@@ -321,7 +341,7 @@ def _limits(pattern: OpPattern, edge: OpPattern, phase: int) -> _Limits | None:
 
 @dataclass(slots=True)
 class Signature:
-    """What a group reads from outside: one parameter per distinct expression, in order of encounter."""
+    """Inputs of a group: one parameter per distinct expression from outside, in order of first use."""
 
     params: dict[Expr, Var] = field(default_factory=dict)
     members: list[Expr] = field(default_factory=list)
@@ -331,13 +351,17 @@ class Signature:
         return self.params.setdefault(outside, Var(f"p{len(self.params)}", type_of(original)))
 
     def attrs(self) -> dict[str, Any]:
-        """What is known of the function: weights without infinities and NaN allow zeros for padding."""
+        """Return the function's attributes; "Finite" lists weights without infinities and NaN,
+        which allow padding by zeros.
+        """
         finite = [k for k, outside in enumerate(self.params) if outside in self.weights and is_finite(outside)]
         return {"Primitive": 1, **({"Finite": tuple(finite)} if finite else {})}
 
 
 class _Rewriter:
-    """Builds the primitive functions of the groups of a graph; `fuses` if groups have been merged."""
+    """Builds the primitive functions for the groups of a graph; `fuses` is True if groups have been
+    merged.
+    """
 
     def __init__(self, graph: _ForwardGraph, fuses: bool) -> None:
         self.graph = graph
@@ -367,14 +391,14 @@ class _Rewriter:
                 return rebuild(node, self.new.__getitem__)
 
     def _is_inside(self, field: Expr, value: Expr) -> bool:
-        """Whether a field of a tuple is taken in a group that computes something."""
+        """Return True if a tuple field is read inside a group that computes something."""
         group = self._group(field)
         return group.root_ref is not field or self._group(value) is group
 
     def _is_literal(self, arg: Expr, user: Expr) -> bool:
-        """Whether a constant of another group is written into this one nevertheless.
+        """Return True if a constant of another group is copied into the group of `user`.
 
-        A single value that several functions share would fuse into each of them if each had its own copy.
+        A single value shared by several functions can thus be fused into each of them.
         """
         if not isinstance(arg, Constant):
             return False
@@ -383,7 +407,9 @@ class _Rewriter:
         return self.graph.link_params or literal
 
     def _member(self, node: Call | Tuple | TupleGetItem, args: tuple[Expr, ...]) -> Expr:
-        """`node` inside its group's function; a call of that function if the group ends here."""
+        """Return `node` rebuilt inside its group's function, or a call of that function if the
+        group ends at `node`.
+        """
         group = self._group(node)
         signature = self.signatures.setdefault(group, Signature())
         fresh: dict[Expr, Expr] = {}
@@ -398,7 +424,7 @@ class _Rewriter:
 
 
 def call_function(body: Expr, node: Expr, signature: Signature) -> Call:
-    """A call, in the place of `node`, of the primitive function with this body."""
+    """Return a call, which replaces `node`, of a new primitive function with this body."""
     span = merge_spans(member.span for member in signature.members)
     ty = type_of(node)
     function = Function(signature.params.values(), body, ty, None, signature.attrs(), span)
@@ -408,10 +434,11 @@ def call_function(body: Expr, node: Expr, signature: Signature) -> Call:
 def fuse(
     function: Function, opt_level: int = 3, max_depth: int = MAX_DEPTH, link_params: bool = False, max_args: int = 0
 ) -> Function:
-    """`function` with every operator call inside a primitive function.
+    """Return `function` with every operator call inside a primitive function; the same object if
+    there is nothing to fuse.
 
-    At `opt_level` 0 each call gets a function of its own.  Scalar constants become part of the functions,
-    other constants their parameters unless `link_params`.  The very same object if there is nothing to fuse.
+    At `opt_level` 0 each call gets a function of its own. Scalar constants become part of the
+    functions; other constants become parameters unless `link_params` is set.
     """
     if left_alone(function):
         return function
@@ -425,7 +452,7 @@ def fuse(
 
 
 class DefuseOps(FunctionPass):
-    """Writes fused functions out; functions that are no kernels stay."""
+    """Pass that replaces calls of fused functions by their bodies; other functions stay."""
 
     opt_level = 3
 

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FuseOutputs: what is made of each element of a result at once becomes a result of that kernel, too.
+"""FuseOutputs: compute elementwise functions of a kernel's result in that kernel, as further
+results.
 
 %0 = fn (%p0, %p1, %p2, Primitive=1) { add(nn.conv2d(%p0, %p1), %p2) }(%x, %w, %y);       # read again later
 %1 = fn (%p0, Primitive=1) { nn.relu(%p0) }(%0)
 =>
 %0 = fn (%p0, %p1, %p2, Primitive=1) { %0 = add(nn.conv2d(%p0, %p1), %p2); (%0, nn.relu(%0)) }(%x, %w, %y)
 
-What is normalized along rows is computed in the kernel that does so, and is no result of it if nobody else reads it:
+The elementwise input of a row normalization is computed in the normalization's kernel, and is not
+stored if it has no other reader:
 
 %0 = fn (%p0, Primitive=1) { multiply(%p0, 0.125f) }(%x);
 %1 = fn (%p0, Primitive=1) { nn.softmax(%p0) }(%0)
 =>
 %0 = fn (%p0, Primitive=1) { nn.softmax(multiply(%p0, 0.125f)) }(%x)
 
-In: typed functions, after FuseOps.  Out: the same results from fewer kernels, where each of them costs time by itself.
+Input: typed functions, after FuseOps. Output: equivalent functions with fewer kernels, for targets
+on which each kernel launch costs time.
 """
 
 from __future__ import annotations
@@ -30,29 +33,32 @@ from aotc.relay.op.opdef import OpDef
 from aotc.relay.transform.pass_base import FunctionPass, outside_kernels
 from aotc.tir import Gpu, graph, spreads, te
 
-#: Results of one kernel.
+#: Largest number of results of one kernel.
 _MOST: Final = 8
 _LAST: Final = (OpPattern.ELEMWISE, OpPattern.BROADCAST, OpPattern.OUT_ELEMWISE_FUSABLE)
-#: What a block of threads does row by row. Behind products it is a launch of its own, which their last blocks take on.
+#: Row normalizations, each computed by a block of threads. After a matrix product they stay a
+#: launch of their own, which the product's last thread blocks may take over.
 _NORMS: Final = (
     "nn.softmax", "nn.fast_softmax", "nn.log_softmax", "nn.l2_normalize",
     "nn.layer_norm", "nn.rms_norm", "nn.group_norm", "nn.instance_norm",
 )  # fmt: skip
-#: What kernels run on where a pass is given no GPU of its own.
+#: GPU that is assumed if the pass is not given one.
 _GPU: Final = Gpu()
 
-#: Calls that become one, the first of which reads nothing of the others.
+#: Calls that become one; the first reads no results of the others.
 _Group: TypeAlias = "list[Call]"
 
 
 @dataclass(frozen=True, repr=False)
 class FuseOutputs(FunctionPass):
-    """Calls of elementwise functions join the one that computes what they read, if all else is known by then.
+    """Pass that merges calls of elementwise functions into the call whose result they read, if
+    their other inputs are available.
 
-    Those that normalize rows join others that are elementwise, unless a GPU had done these sooner by themselves.
+    A call that normalizes rows is merged with elementwise calls, unless the GPU spreads its
+    reductions over several thread blocks.
 
-    most_args      arguments and results of one kernel; a result may need room, which is an argument, too
-    gpu            what kernels run on
+    most_args      largest number of kernel arguments: inputs, results, and a buffer for each result
+    gpu            the GPU on which the kernels run
     """
 
     opt_level = 1
@@ -76,7 +82,7 @@ class FuseOutputs(FunctionPass):
 
 
 def _groups(function: Function, most: int, gpu: Gpu) -> dict[Expr, _Group]:
-    """The group of each call of a fused function."""
+    """Return the group of each call of a fused function."""
     found: dict[Expr, _Group] = {}
     number = {node: k for k, node in enumerate(post_order(function.body, outside_scopes))}
     known: set[Expr] = {*function.params, *(node for node in number if isinstance(node, Constant))}
@@ -95,14 +101,17 @@ def _groups(function: Function, most: int, gpu: Gpu) -> dict[Expr, _Group]:
 
 
 def _arguments(group: Sequence[Call]) -> int:
-    """What a kernel takes: inputs, results, and room for each of these."""
+    """Return the number of kernel arguments of a group: inputs, results, and a buffer for each
+    result.
+    """
     return len({arg for call in group for arg in call.args} - {*group}) + 2 * len(group)
 
 
 def _follows(node: Call, arg: Expr, group: _Group, gpu: Gpu) -> bool:
-    """Whether each element of a call's result needs that element of an argument, which is made element by element.
+    """Return True if a call can join the group of its argument: it maps that argument element by
+    element.
 
-    Or its row, where nothing but elements is made so far.
+    A row normalization can join, too, if the group is elementwise so far.
     """
     assert isinstance(arg, Call)
     ty, other = type_of(node), type_of(arg)
@@ -115,13 +124,15 @@ def _follows(node: Call, arg: Expr, group: _Group, gpu: Gpu) -> bool:
 
 
 def _more(call: Call) -> list[Expr]:
-    """What is not elementwise in a fused function."""
+    """Return the nodes of a fused function that are not elementwise or broadcasting."""
     inner = (n for n in post_order(as_function(call.op).body) if isinstance(n, (Call, Tuple, TupleGetItem)))
     return [n for n in inner if not isinstance(n, Call) or op_of(n).pattern > OpPattern.BROADCAST]
 
 
 def _is_norm(expr: Expr, gpu: Gpu) -> bool:
-    """Whether an operator normalizes rows, of which there are many or which are short."""
+    """Return True for a row normalization that the GPU computes with one thread block per row, not
+    spread over several.
+    """
     if not isinstance(expr, Call) or not isinstance(expr.op, OpDef):
         return False
     op = expr.op
@@ -139,7 +150,9 @@ def _is_norm(expr: Expr, gpu: Gpu) -> bool:
 
 
 def _together(group: Sequence[Call], results: Sequence[Call], made: dict[Expr, Expr]) -> Call:
-    """One call that gives some of the results of all; one as it is, several as a tuple."""
+    """Return one call that computes the given results of a group: a single result directly, several
+    as a tuple.
+    """
     values: dict[Expr, Expr] = {}
     params: dict[Expr, Var] = {}
     for call in group:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of products of dequantized tensors as sums of products of their integers, and what is added to them.
+"""Integer rules for sums of products (convolution, dense, matmul) of dequantized tensors, and for
+added biases.
 
 summed(call, "dense", x, w, (0, 1))                    # qnn.dense, int32 of scale x * w
 biased(region, call)                                   # the bias as int32 of the sums' scale, added
@@ -26,14 +27,14 @@ from aotc.relay.transform.affine_quantization import (
     qnn,
 )
 
-#: What int32 does not hold.
+#: Smallest magnitude that int32 cannot hold (2 ** 31).
 LIMIT: Final = float(1 << 31)
-#: Scales that differ by rounding only are the same: units in the last place of float32.
+#: Largest difference of two scales that count as equal, in units in the last place of float32.
 _ULPS: Final = 2
 
 
 def narrow(found: Integers, node: Call) -> Integers:
-    """What was found, if it is a tensor of bytes with one scale; Refused if not."""
+    """Return the value if it is an 8-bit tensor with one scale; raise Refused otherwise."""
     if not found.is_narrow:
         raise Refused("an operand is no tensor of 8 bits with one scale", node)
     return found
@@ -43,7 +44,11 @@ def narrow(found: Integers, node: Call) -> Integers:
 
 
 def _weights(found: Integers, axis: int, node: Call) -> Integers:
-    """Weights of bytes with one scale, or one for each element along `axis`; Refused for others."""
+    """Return 8-bit weights with one scale, or with one for each element along `axis`; raise Refused
+    for others.
+
+    Constant weights of fewer bits are widened to int8.
+    """
     ty = found.tensor
     if not ty.is_single and ty.axis != axis:
         raise Refused("the weights have scales along an axis that is summed", node)
@@ -56,13 +61,13 @@ def _weights(found: Integers, axis: int, node: Call) -> Integers:
 
 
 def reach(ty: TensorAffineType) -> float:
-    """The greatest distance of an integer from its zero point."""
+    """Return the largest distance of an integer of this type from its zero point."""
     dtype, zero = DType(ty.dtype), ty.zero_point.data.astype(np.int64)
     return float(max(int(dtype.max) - int(zero.min()), int(zero.max()) - int(dtype.min)))
 
 
 def _heaviest(w: Integers, axis: int) -> float:
-    """What weights of one result sum up to at most, without signs."""
+    """Return the largest sum of magnitudes of the weights that contribute to one result."""
     ty, value = w.tensor, known(w.expr)
     if value is None:
         shape = tensor_type_of(w.expr).static_shape
@@ -75,9 +80,12 @@ def _heaviest(w: Integers, axis: int) -> float:
 
 
 def summed(node: Call, name: str, x: Integers, w: Integers, axes: tuple[int, int], **more: Any) -> Integers:
-    """The sums of products of two tensors of bytes, by the quantized operator `name`.
+    """Return the sums of products of two 8-bit tensors, computed by the quantized operator `name`
+    in int32.
 
-    axes   where the weights and the result have the channels
+    Raise Refused if the sums might overflow int32.
+
+    axes   the channel axis of the weights, and that of the result
     """
     at, out = axes
     x, w = narrow(x, node), _weights(w, at, node)
@@ -107,13 +115,15 @@ def convolved(name: str, region: Region, node: Call) -> Integers:
 
 
 def _swapped(x: Expr) -> Expr:
-    """A matrix, or a batch of them, transposed."""
+    """Return a matrix, or each matrix of a batch, transposed."""
     rank = tensor_type_of(x).rank
     return made(transpose, x, axes=(*range(rank - 2), rank - 1, rank - 2))
 
 
 def multiplied(region: Region, node: Call) -> Integers:
-    """nn.dense and nn.matmul: rows times a matrix, whose rows qnn.dense takes as the results' columns."""
+    """Return nn.dense or nn.matmul on integers: qnn.dense with the columns of the second operand as
+    rows of its weights.
+    """
     a: Any = node.attrs
     x, w = map(region.exact, node.args)
     dense = op_of(node).name == "nn.dense"
@@ -142,17 +152,23 @@ def batched(region: Region, node: Call) -> Integers:
 
 
 def _close(a: Array, b: Array) -> bool:
-    """Whether scales are the same but for rounding."""
+    """Return True if two scales are equal up to rounding."""
     return bool((np.abs(a.astype(np.float64) - b) <= _ULPS * np.spacing(np.abs(b).astype(np.float32))).all())
 
 
 def laid(value: Array, axis: int, rank: int) -> Array:
-    """One number, or numbers along an axis of a tensor of `rank`."""
+    """Return one value as a scalar, or values along an axis shaped to broadcast to a tensor of
+    `rank`.
+    """
     return value.reshape(() if value.size == 1 else (-1,) + (1,) * (rank - axis - 1))
 
 
 def _addend(region: Region, node: Call, bias: Expr, sums: Integers, axis: int, rank: int) -> Array:
-    """A constant as int32 of the sums' scale, which lies along `axis` of the constant if it had `rank` axes."""
+    """Return a constant addend as int32 with the scale of the sums, which lies along `axis` of a
+    tensor of `rank`.
+
+    Raise Refused if it is not constant or does not fit int32.
+    """
     scale = laid(sums.tensor.factor, axis, rank)
     value = known(bias)
     if value is None:
@@ -176,7 +192,11 @@ def _is_sum(found: Integers) -> bool:
 
 
 def biased(region: Region, node: Call) -> Integers:
-    """nn.bias_add, and sums of which one operand is a constant: added as integers of the sums' own scale."""
+    """Return nn.bias_add, or a sum with a constant operand, as an int32 addition at the scale of
+    the sums.
+
+    Raise Refused if the data is not a sum of products or the result might overflow int32.
+    """
     data, bias = node.args
     sums = region.exact(data)
     if not _is_sum(sums) or data.checked_type != node.checked_type:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of one byte as tables of 256 bytes: what every element becomes is found at compile time.
+"""Lookup tables of 256 entries for functions of one 8-bit value, evaluated at compile time.
 
 tabled(region, call, wanted)       # quantize(f(dequantize(%x))) => take(table, %x)
 tabulated(qnn.mul(%x, qnn.sigmoid(%x)))            # take(table, %x)
@@ -26,17 +26,19 @@ from aotc.relay.transform.affine_quantization import (
 )
 from aotc.relay.transform.pass_base import op_call, uniform_value
 
-#: Operators that one table can stand for.
+#: Largest number of operators that one table replaces.
 _MOST: Final = 64
 
 
 def every_byte(dtype: str) -> Constant:
-    """All values of a type of 8 bits, in the order of their bits."""
+    """Return a constant with all 256 values of an 8-bit type, in the order of their bit patterns."""
     return Constant(np.arange(256, dtype=np.uint8).view(DType(dtype).numpy))
 
 
 def _members(root: Call, leaves: set[Expr]) -> list[Call]:
-    """The nodes between `root` and the leaves; Refused for what has other leaves."""
+    """Return the nodes between `root` and the leaves; raise Refused unless they are an elementwise
+    function of the leaves.
+    """
     found: dict[Call, None] = {}
     stack: list[Expr] = [root]
     while stack:
@@ -58,7 +60,7 @@ def _members(root: Call, leaves: set[Expr]) -> list[Call]:
 
 
 def _evaluated(root: Call, values: dict[Expr, Constant]) -> Constant:
-    """The values of `root` where the leaves have these."""
+    """Return the value of `root` for given values of the leaves, computed at compile time."""
     members = _members(root, set(values))
     done: dict[Expr, Any] = dict(values)
     pending: list[Expr] = [root]
@@ -88,7 +90,12 @@ def _single(expr: Expr, root: Call) -> Constant:
 
 
 def _leaf(region: Region, root: Call) -> tuple[set[Expr], Integers]:
-    """The dequantized tensors that a function of one byte is computed from: all of them of one tensor of bytes."""
+    """Return the dequantized tensors from which `root` is computed, and the one 8-bit tensor of
+    which they are made.
+
+    Raise Refused if they come from several tensors, or from one that is not 8 bits wide with one
+    scale.
+    """
     leaves: dict[Expr, Integers] = {}
     seen: set[Expr] = set()
     stack: list[Expr] = [root]
@@ -115,10 +122,11 @@ def _leaf(region: Region, root: Call) -> tuple[set[Expr], Integers]:
 
 
 def tabled(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
-    """A function of elements of one dequantized tensor, and what its result is as integers, by a table.
+    """Return the quantized result of an elementwise function of one dequantized 8-bit tensor, as a
+    table lookup.
 
-    Each operator is computed in float32, as the model states: some functions jump, and float64 could land on the other
-    side.
+    Each operator is evaluated in float32, as in the model: at a discontinuity, float64 could give
+    another result. Raise Refused if no table applies.
     """
     if not wanted.is_single or wanted.dtype not in NARROW:
         raise Refused("its result is no tensor of 8 bits with one scale", node)
@@ -136,9 +144,10 @@ def _stored(values: Expr, wanted: TensorAffineType) -> Constant:
 
 
 def mapped(x: Integers, wanted: TensorAffineType, function: Callable[[Array], Array] | None = None) -> Array:
-    """What each byte becomes: a function of the number that it stands for, computed in float64 and rounded once.
+    """Return the table of a function of the represented number, computed in float64 and rounded
+    once.
 
-    function   none for another scale alone
+    function   the function of real numbers; None for a change of quantization alone
     """
     every = every_byte(x.tensor.dtype).data
     real = dequantized(every, x.tensor.scale.data, x.tensor.zero_point.data, None, np.float64)
@@ -147,7 +156,11 @@ def mapped(x: Integers, wanted: TensorAffineType, function: Callable[[Array], Ar
 
 
 def rescaled(region: Region, x: Integers, wanted: TensorAffineType) -> Expr:
-    """Integers as those of another type: as they are, by qnn.requantize, or by a table where that gives others."""
+    """Return integers converted to another quantization: unchanged if it is equal, else by
+    qnn.requantize or a table.
+
+    A table is used for 8-bit values if float64 rounding gives other results than qnn.requantize.
+    """
     if not isinstance(x.type, TensorAffineType):
         raise Refused("a tuple is quantized", x.expr)
     if x.type == wanted:
@@ -169,7 +182,11 @@ def rescaled(region: Region, x: Integers, wanted: TensorAffineType) -> Expr:
 
 
 def tabulated(node: Call) -> Expr:
-    """A quantized operator of two functions of one byte by a table; others as they are."""
+    """Return a binary quantized operator whose operands are functions of one 8-bit tensor as a
+    table lookup.
+
+    The call is returned unchanged if no table applies.
+    """
     left, right = node.args[:2]
     shared = [x for x in _origins(left) if x in _origins(right) or _is_single(right)]
     shared += [x for x in _origins(right) if _is_single(left)]
@@ -189,7 +206,7 @@ def _is_single(expr: Expr) -> bool:
 
 
 def _origins(arg: Expr) -> list[Expr]:
-    """A tensor, and what it is a function of, element by element."""
+    """Return a tensor, followed by the tensors of which it is an elementwise function."""
     if isinstance(arg, Constant):
         return []
     node = op_call(arg)
@@ -205,7 +222,7 @@ def _origins(arg: Expr) -> list[Expr]:
 
 
 def _over(arg: Expr, x: Expr, every: Constant) -> Expr:
-    """An operand where `x` has every value."""
+    """Return an operand evaluated with the values `every` in place of tensor `x`."""
     if arg is x:
         return every
     if isinstance(arg, Constant):

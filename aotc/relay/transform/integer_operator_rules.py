@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How operators on real numbers are computed on the integers that stand for them: a rule for each.
+"""Integer rules of FakeQuantizationToInteger: for each float operator, its computation on quantized
+operands.
 
 RULES["nn.conv2d"].exact(region, call)                 # qnn.conv2d, sums in int32 of scale x * w
 RULES["add"].rounded(region, call, wanted)             # qnn.add to the scale and zero point of the result
@@ -38,7 +39,7 @@ from aotc.relay.transform.affine_quantization import (
 from aotc.relay.transform.integer_contractions import LIMIT, batched, biased, convolved, laid, multiplied, narrow, reach
 from aotc.relay.transform.integer_lookup_tables import mapped, tabled, tabulated
 
-#: Operators of one tensor that have a quantized one of the same name.
+#: Unary operators with a quantized operator of equal name.
 _UNARY: Final = "sigmoid tanh exp sqrt rsqrt erf log abs nn.leaky_relu nn.softmax"
 
 
@@ -46,7 +47,7 @@ _UNARY: Final = "sigmoid tanh exp sqrt rsqrt erf log abs nn.leaky_relu nn.softma
 
 
 def _two(name: str, region: Region, node: Call, wanted: TensorAffineType) -> Expr:
-    """qnn.add, subtract and mul."""
+    """Return qnn.add, qnn.subtract or qnn.mul for a float operator of two 8-bit operands."""
     left, right = (narrow(region.exact(a), node) for a in node.args)
     if {left.tensor.dtype, right.tensor.dtype} != {wanted.dtype}:
         raise Refused("its operands and its result are of different types", node)
@@ -55,7 +56,7 @@ def _two(name: str, region: Region, node: Call, wanted: TensorAffineType) -> Exp
 
 
 def _one(name: str, region: Region, node: Call, wanted: TensorAffineType) -> Expr:
-    """Operators of one tensor, which lower to tables."""
+    """Return the quantized operator for a unary float operator, or a table lookup if there is none."""
     x = narrow(region.exact(node.args[0]), node)
     op = installed_ops().get(f"qnn.{name}")
     if op is None or x.tensor.dtype != wanted.dtype:
@@ -76,7 +77,10 @@ def _relu_exact(region: Region, node: Call) -> Integers:
 
 
 def _clamped(region: Region, node: Call, wanted: TensorAffineType, low: float, high: float) -> Expr:
-    """What was quantized before it is clamped, which is the same: rounding keeps the order."""
+    """Return the operand quantized first and clamped to [low, high] afterwards.
+
+    The result is equal to clamping first, because rounding is monotonic.
+    """
     data = node.args[0]
     if str(getattr(data, "op", "")) == "qnn.dequantize" and region.exact(data).type != wanted:
         x = region.exact(data)
@@ -114,14 +118,16 @@ def _is_real(expr: Expr) -> bool:
 
 
 def _quantized(value: Array, ty: TensorAffineType) -> Constant:
-    """A constant as integers."""
+    """Return a constant quantized to the given type."""
     found = known(qnn("quantize", Constant(value.astype(np.float32)), *pair(ty), out_dtype=ty.dtype))
     assert found is not None
     return Constant(found)
 
 
 def _same(region: Region, node: Call, arg: Expr, ty: TensorAffineType) -> Expr:
-    """An operand as integers of a type that it has, or that holds it exactly."""
+    """Return an operand as integers of type `ty`; raise Refused unless it has that type or is a
+    constant it represents exactly.
+    """
     value = known(arg)
     if value is None:
         found = region.exact(arg)
@@ -136,7 +142,7 @@ def _same(region: Region, node: Call, arg: Expr, ty: TensorAffineType) -> Expr:
 
 
 def _moved_axis(node: Call, ty: TensorAffineType) -> int:
-    """Where the axis with the scales is in the result."""
+    """Return the axis of the result along which the scales lie; raise Refused if it does not exist."""
     if ty.is_single:
         return ty.axis
     mapped = axis_map(node)
@@ -147,7 +153,9 @@ def _moved_axis(node: Call, ty: TensorAffineType) -> int:
 
 
 def _chosen_exact(region: Region, node: Call) -> Integers:
-    """An operator on the integers themselves, which all have one meaning."""
+    """Apply an operator that moves or selects elements to the integers; all operands must have one
+    quantization.
+    """
     real = [a for a in node.args if _is_real(a)]
     first = next((a for a in real if known(a) is None), None)
     if first is None:
@@ -171,7 +179,10 @@ def _split_axis(node: Call, ty: TensorAffineType) -> int:
 
 
 def _chosen(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
-    """The operator on operands that were quantized before, which is the same: rounding keeps the order."""
+    """Apply an operator that moves or selects elements to operands that are quantized first.
+
+    The result is equal to quantizing afterwards, because rounding is monotonic.
+    """
     if op_of(node).name == "split":
         raise Refused("it has several results", node)
     real = [a for a in node.args if _is_real(a)]
@@ -196,7 +207,9 @@ def _joined_exact(region: Region, node: Call) -> Integers:
 
 
 def _joined(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
-    """Each operand quantized before it is put into its place; those of bytes by qnn.concatenate."""
+    """Return a concatenation or stack of operands that are quantized first; 8-bit operands use
+    qnn.concatenate.
+    """
     parts = node.args[0]
     if not isinstance(parts, Tuple):
         raise Refused("its operands are not written out", node)
@@ -213,7 +226,9 @@ def _joined(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
 
 
 def _narrow_leaf(region: Region, part: Expr, wanted: TensorAffineType) -> Integers | None:
-    """The bytes that a part stands for, if they are of the wanted type; None for other parts."""
+    """Return the 8-bit integers that a part represents, if they are of the wanted type; None for
+    other parts.
+    """
     try:
         found = region.exact(part)
     except Refused:
@@ -233,7 +248,7 @@ def _pooled(name: str, region: Region, node: Call, wanted: TensorAffineType) -> 
 
 
 def _summed_up(region: Region, node: Call) -> Integers:
-    """sum and mean: whole sums, and the count in scale and zero point."""
+    """Return a sum or mean as exact int32 sums; the number of elements enters scale and zero point."""
     x = narrow(region.exact(node.args[0]), node)
     source, result = (tensor_type_of(e) for e in (node.args[0], node))
     if not (source.is_static and result.is_static) or 0 in result.static_shape:
@@ -250,7 +265,9 @@ def _summed_up(region: Region, node: Call) -> Integers:
 
 
 def _global_mean(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
-    """The sum of each channel, its scale divided by the number of elements."""
+    """Return a global mean: the int32 sum of each channel, requantized with its scale divided by
+    the number of elements.
+    """
     x = narrow(region.exact(node.args[0]), node)
     source, result = (tensor_type_of(e) for e in (node.args[0], node))
     if not source.is_static or source.numel * 255 >= LIMIT or not wanted.is_single:
@@ -274,7 +291,9 @@ _CHOICES: Final = AbsorbRule("choose(dequantize(x)) => dequantize(choose(x))", _
 
 
 def _chooses(holds: Callable[[Any], bool], reason: str) -> AbsorbRule:
-    """The rule of an operator that chooses among elements where its attributes say so."""
+    """Return the rule for an operator that only selects elements if `holds` is true of its
+    attributes.
+    """
 
     def checked(part: Callable[..., Any], region: Region, node: Call, *wanted: TensorAffineType) -> Any:
         if not holds(node.attrs):
@@ -285,7 +304,7 @@ def _chooses(holds: Callable[[Any], bool], reason: str) -> AbsorbRule:
 
 
 def _nearest(a: Any) -> bool:
-    """Whether a resize takes nearest neighbors, which are moves, and puts nothing beside the image."""
+    """Return True if a resize takes the nearest neighbor, a pure move, and does not extrapolate."""
     crops = a.coordinate_transformation_mode == "tf_crop_and_resize"
     return a.method == "nearest_neighbor" and not crops
 
@@ -332,7 +351,9 @@ _TABLE: Final = AbsorbRule("quantize(f(dequantize(x))) => table[x]", rounded=tab
 
 
 def fallback(node: Call) -> AbsorbRule | None:
-    """The rule of an operator without one of its own: by how it says that it behaves on integers."""
+    """Return the rule for an operator without an entry in RULES, by its declared behavior on
+    integers; None if there is none.
+    """
     op = node.op
     if not isinstance(op, Op):
         return None

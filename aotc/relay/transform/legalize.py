@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Legalize: calls as functions of the user's own want them, see `aotc.relay.op.op.register_legalize`.
+"""Legalize: replace calls by the results of functions registered with
+`aotc.relay.op.op.register_legalize`.
 
 @register_legalize("nn.relu")
 def legalize(attrs, inputs, types): return relay.maximum(inputs[0], relay.const(0.0))
@@ -17,7 +18,11 @@ from aotc.relay.transform.pass_base import FunctionPass, op_call, rewrite_nodes
 
 
 def of_type(made: Any, call: Call, key: str) -> Expr:
-    """What the function attached under `key` made of a call; AotcError (code "callback") if it has another type."""
+    """Return the expression that the function attached under `key` returned for a call, with its
+    type inferred.
+
+    Raise AotcError (code "callback") if it is not an expression or does not have the call's type.
+    """
     what = f"{key} of {call.op}"
     if not isinstance(made, Node):
         raise AotcError("callback", f"{what} must return an expression, not {type(made).__name__}", span=call.span)
@@ -31,11 +36,13 @@ def of_type(made: Any, call: Call, key: str) -> Expr:
 
 @dataclass(frozen=True, repr=False)
 class Legalize(FunctionPass):
-    """Calls of operators as functions that were registered for them want them; without such a function nothing.
+    """Pass that replaces operator calls by the results of the functions registered for the
+    operators.
 
-    Raises AotcError (code "callback") for results that are no expressions of the call's type.
+    Calls of other operators stay. Raise AotcError (code "callback") for a result that is not an
+    expression of the call's type.
 
-    legalize_map_attr_name   the key under which these functions are attached to operators
+    legalize_map_attr_name   the key under which the functions are attached to operators
     """
 
     opt_level = 1

@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets: sharing of nodes told by variables, and the other way round; variables that nothing uses.
+"""Conversions between lets and shared graph nodes (A-normal form, graph normal form), and removal
+of unused variables.
 
-DeadCodeElimination: drop variables that nothing uses.
+DeadCodeElimination: remove variables that nothing uses.
 
 let %a = nn.relu(%x); let %b = exp(%x); %b
 let %b = exp(%x); %b
 
-ToANormalForm and ToBasicBlockNormalForm: variables instead of sharing of nodes.
+ToANormalForm and ToBasicBlockNormalForm: bind shared nodes to variables.
 
 %0 = nn.relu(%x); add(%0, exp(%0))
 let %a = nn.relu(%x); let %b = exp(%a); let %c = add(%a, %b); %c
 
-A block is the body of a function or a branch of an if.  A node belongs to the innermost block
-that contains all of its uses.  A-normal form binds every node that is not a variable or constant,
-in the order of first use; basic block normal form binds only nodes that are used in several
-blocks, so that each block stands on its own.
+A block is the body of a function or a branch of an if. A node belongs to the innermost block that
+contains all of its uses. A-normal form binds every node that is not a variable or constant, in the
+order of first use. Basic block normal form binds only nodes that are used in several blocks, so
+that no node is shared between blocks.
 
-ToGraphNormalForm: sharing of nodes instead of variables.
+ToGraphNormalForm: replace variables by shared nodes.
 
 let %a = nn.relu(%x); let %b = exp(%a); add(%a, %b)
 %0 = nn.relu(%x); add(%0, exp(%0))
@@ -33,14 +34,18 @@ from aotc.relay.transform.pass_base import FunctionPass, outside_kernels, rewrit
 
 
 def _meant(node: Expr, values: Mapping[Expr, Expr]) -> Expr | None:
-    """What stands for a let or a variable where `values` has the variable's value; None for other nodes."""
+    """Return the replacement of a let (its body) or a variable (its value) that `values`
+    eliminates; None for other nodes.
+    """
     if isinstance(node, Let):
         return node.body if node.var in values else None
     return values.get(node)
 
 
 def _meanings_first(root: Expr, values: Mapping[Expr, Expr]) -> Iterator[Expr]:
-    """What `root` needs, each node after those that it needs itself: the values of those variables that are used."""
+    """Yield the nodes that `root` needs in dependency order, with the values of used variables in
+    place of the variables.
+    """
 
     def below(node: Expr) -> tuple[Expr, ...]:
         meant = _meant(node, values)
@@ -53,12 +58,13 @@ def _meanings_first(root: Expr, values: Mapping[Expr, Expr]) -> Iterator[Expr]:
 
 @dataclass(frozen=True, repr=False)
 class DeadCodeElimination(FunctionPass):
-    """Remove lets whose variables do not matter to the result, chains of them too.
+    """Pass that removes lets whose variables do not contribute to the result, directly or through
+    other lets.
 
-    Where references are written, lets that have to do with them or call functions stay.
+    Where references are written, lets whose values use references or call functions stay.
 
-    inline_once    values whose variables are used once, in the function that has the let, take the variables' place;
-                   functions stay, and all values where references are written
+    inline_once    replace a variable that is used once, in the function that contains its let, by its value;
+                   function values stay, and so do all values in programs that write references
     """
 
     inline_once: bool = False
@@ -80,9 +86,11 @@ class DeadCodeElimination(FunctionPass):
 
 
 def _used_once(function: Function) -> dict[Expr, Expr]:
-    """The values of lets whose variables are used once, in the function that has the let; functions are left out."""
+    """Return the values of lets whose variables are used once, in the function of the let; function
+    values are excluded.
+    """
     order = list(post_order(function, outside_kernels))
-    home: dict[Expr, Expr] = {}  # the innermost function around a node: inner ones come first
+    home: dict[Expr, Expr] = {}  # the innermost function around a node: inner functions come first
     for literal in (n for n in order if isinstance(n, Function)):
         for node in post_order(literal.body, lambda n: not isinstance(n, Function)):
             home.setdefault(node, literal)
@@ -96,7 +104,7 @@ def _used_once(function: Function) -> dict[Expr, Expr]:
 
 
 def _in_place(function: Function, values: Mapping[Expr, Expr]) -> Function:
-    """`function` with the values of lets in the place of their variables."""
+    """Return `function` with the variables in `values` replaced by their values."""
     memo: dict[Expr, Expr] = {}
     for node in _meanings_first(function, values):
         meant = _meant(node, values)
@@ -111,7 +119,9 @@ def _in_place(function: Function, values: Mapping[Expr, Expr]) -> Function:
 
 
 class ToANormalForm(FunctionPass):
-    """Every step gets a name, in an order of evaluation; variables, constants and fused functions stay as they are."""
+    """Pass that binds every operation to a variable, in evaluation order; variables, constants and
+    fused functions stay.
+    """
 
     opt_level = 1
     required = ()
@@ -121,7 +131,9 @@ class ToANormalForm(FunctionPass):
 
 
 class ToBasicBlockNormalForm(FunctionPass):
-    """No node is shared between blocks (bodies of functions, branches of ifs): what they share gets a name."""
+    """Pass that binds nodes shared between blocks (bodies of functions, branches of ifs) to
+    variables.
+    """
 
     opt_level = 1
     required = ()
@@ -134,12 +146,15 @@ class ToBasicBlockNormalForm(FunctionPass):
 
 
 def is_recursive(let: Let) -> bool:
-    """Whether the value of a let mentions its variable: a recursive function."""
+    """Return True if the value of a let is a recursive function: one that uses the let's variable."""
     return isinstance(let.value, Function) and let.var in free_vars(let.value)
 
 
 class ToGraphNormalForm(FunctionPass):
-    """Put the value of each let where its variable is used.  Lets of recursive functions stay."""
+    """Pass that replaces variables of lets by their values. Lets of recursive functions stay.
+
+    Raise AotcError (code "control-flow") for a function that writes references.
+    """
 
     opt_level = 1
     required = ()

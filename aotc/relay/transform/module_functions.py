@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of a module: unused ones go, calls become bodies, literals become global functions.
+"""RemoveUnusedFunctions, Inline, EtaExpand, LambdaLift: passes on the functions of a module.
 
-RemoveUnusedFunctions: drop the global functions that the entry functions do not reach.
+RemoveUnusedFunctions: remove the global functions that the entry functions do not reach.
 
 def @main(%x) { @f(%x) }; def @f(%x) { exp(%x) }; def @g(%x) { log(%x) }
 def @main(%x) { @f(%x) }; def @f(%x) { exp(%x) }
 
-Inline: put the bodies of functions in the place of their calls.
+Inline: replace calls of functions by the functions' bodies.
 
 def @main(%x) { @f(@f(%x)) }; def @f(%y, Inline=1) { exp(%y) }
 def @main(%x) { exp(exp(%x)) }
 
-EtaExpand: a global function that is used as a value becomes a function literal that calls it.
+EtaExpand: replace a global function that is used as a value by a function literal that calls it.
 
 @map(@double, %x)
 @map(fn (%a) { @double(%a) }, %x)
 
-LambdaLift: function literals become global functions; what they capture becomes a parameter.
+LambdaLift: move function literals to global functions; captured variables become parameters.
 
 def @main(%x, %w) { let %f = fn (%a) { add(%a, %w) }; %f(%x) }
 def @main(%x, %w) { let %f = @main_lifted(%w); %f(%x) }
@@ -40,20 +40,22 @@ from aotc.relay.visitor import Mutator, binders, children, depth_first, post_ord
 
 
 def reachable(functions: Mapping[str, Function], entries: Iterable[str]) -> set[str]:
-    """The names of functions that some function of `entries` uses, however indirectly; and the entries."""
+    """Return the names of the entry functions and of all functions that they use, directly or
+    indirectly.
+    """
     return set(_callees_first(functions, (name for name in entries if name in functions)))
 
 
 def _callees_first(functions: Mapping[str, Function], entries: Iterable[str]) -> Iterator[str]:
-    """`entries` and the functions that they use, each after those that it uses itself."""
+    """Yield `entries` and the functions that they use, callees before callers."""
     return depth_first(entries, lambda name: [n for n in global_uses(functions[name]) if n in functions])
 
 
 @dataclass(frozen=True, repr=False)
 class RemoveUnusedFunctions(Pass[IRModule]):
-    """Keep what the entry functions need.
+    """Pass that removes all functions that the entry functions do not use.
 
-    entry_functions    names of functions to start from
+    entry_functions    names of the functions to start from
     """
 
     entry_functions: Sequence[str] = ("main",)
@@ -75,11 +77,12 @@ def _opaque(function: Function) -> bool:
 
 
 def applied(function: Function, args: Sequence[Expr]) -> Expr:
-    """The body of `function` with `args` for its parameters; the variables that it binds itself are new ones.
+    """Return the body of `function` with its parameters replaced by `args`, and with new variables
+    for those it binds.
 
-    Nodes that do not depend on parameters and have no effects stay shared between applications; types of `args` take
-    the place of type parameters.  AotcError (code "budget") where calls upon calls would become more nodes than one
-    compilation may have.
+    Nodes that do not depend on parameters and have no effects stay shared between applications;
+    type parameters are replaced by the types of `args`. Raise AotcError (code "budget") if nested
+    inlining would create more nodes than one compilation may have.
     """
     new: dict[Expr, Expr] = dict(zip(function.params, args, strict=True))
     wanted, given = ([a.checked_type or IncompleteType() for a in exprs] for exprs in (function.params, args))
@@ -100,7 +103,9 @@ def applied(function: Function, args: Sequence[Expr]) -> Expr:
 
 @dataclass(eq=False)
 class _Inliner(Mutator):
-    """Applies functions where they are called: the global ones that `wanted` names, literal ones if `literal`."""
+    """Mutator that inlines calls: of the global functions for which `wanted` returns one, and of
+    literals if `literal`.
+    """
 
     wanted: Callable[[str], Function | None]
     literal: bool
@@ -123,25 +128,26 @@ class _Inliner(Mutator):
 
 
 def _order(module: IRModule) -> list[str]:
-    """The functions that do not reach themselves, callees before callers."""
+    """Return the names of the non-recursive functions, callees before callers."""
     functions = module.functions
     simple = {n: f for n, f in functions.items() if n not in reachable(functions, global_uses(f))}
     return list(_callees_first(simple, simple))
 
 
 def _beta_reduced(function: Function) -> Function:
-    """Calls of literal functions applied."""
+    """Return the function with calls of function literals replaced by the literals' bodies."""
     return _Inliner(lambda _: None, literal=True).visit_function(function)
 
 
 @dataclass(frozen=True, repr=False)
 class Inline(Pass[IRModule]):
-    """Inline the global functions that carry the attribute `Inline=1`; recursive ones stay calls.
+    """Pass that inlines the global functions with the attribute `Inline=1`; recursive functions
+    stay calls.
 
-    everything    inline every global function, and every function literal where it is called
+    everything    inline every global function, and every function literal that is called
 
-    Inlined functions that nothing uses any more leave the module, unless `everything` is inlined.  Fused functions and
-    those for other compilers are never inlined by `everything`.
+    An inlined function without remaining uses is removed from the module, unless `everything` is
+    set. Fused functions and functions for external compilers are never inlined by `everything`.
     """
 
     everything: bool = False
@@ -167,7 +173,7 @@ class Inline(Pass[IRModule]):
             for name in [*order, *(n for n in functions if n not in set(order))]:
                 if not _opaque(functions[name]):
                     functions[name] = _Inliner(wanted, self.everything).visit_function(functions[name])
-                    if self.everything:  # an application may make new calls of literals
+                    if self.everything:  # inlining may create new calls of literals
                         functions[name] = settled(_beta_reduced, functions[name])
         result = start.with_functions(functions)
         if not self.everything and (gone := _done_with(inlined, module, result)):
@@ -177,7 +183,7 @@ class Inline(Pass[IRModule]):
 
 
 def _done_with(inlined: Collection[str], before: IRModule, after: IRModule) -> set[str]:
-    """The inlined functions that something used and nothing uses any more."""
+    """Return the inlined functions that were used before and no longer are."""
     used = {n for f in before.functions.values() for n in global_uses(f)}
     kept = {n for name, f in after.functions.items() if name not in inlined for n in global_uses(f)}
     return {*inlined} & used - reachable(after.functions, kept)
@@ -201,10 +207,11 @@ def _expanded(name: Expr, module: IRModule) -> Expr:
 
 @dataclass(frozen=True, repr=False)
 class EtaExpand(FunctionPass):
-    """Expand the names of functions that are not called where they stand.
+    """Pass that eta-expands global functions and constructors that are used as values instead of
+    being called.
 
-    expand_constructor    for constructors of data types
-    expand_global_var     for global functions
+    expand_constructor    expand constructors of data types
+    expand_global_var     expand global functions
     """
 
     expand_constructor: bool = False
@@ -230,7 +237,7 @@ class EtaExpand(FunctionPass):
 
 
 class _Lifter(Mutator):
-    """Lifts the literals below one global function, inner ones first."""
+    """Lifts the function literals in one global function to the module, inner literals first."""
 
     def __init__(self, name: str, root: Function, taken: Collection[str]) -> None:
         super().__init__()
@@ -254,7 +261,7 @@ class _Lifter(Mutator):
             return substitute(new, mapping) if mapping else new
         name = fresh_name(f"{self.name}_lifted", self.taken)
         self.taken.add(name)
-        own = self.let_of.get(old)  # a recursive function mentions its variable
+        own = self.let_of.get(old)  # a recursive function refers to its own variable
         captured = [v for v in free_vars(new) if v is not own]
         inside = {v: Var(v.name, v.checked_type, v.span) for v in captured}
         mapping.update(inside)
@@ -267,7 +274,9 @@ class _Lifter(Mutator):
         return _closure(name, captured, new)
 
     def _renamed(self, function: Function) -> dict[Var, Expr]:
-        """New variables for those that another function binds, too: a let may be part of several literals."""
+        """Return new variables for those that an earlier function binds, too: one let may be part
+        of several literals.
+        """
         own = bound_vars(function.body)
         again: dict[Var, Expr] = {v: Var(v.name, v.annotation, v.span) for v in own if v in self.bound}
         self.bound.update(own)
@@ -275,16 +284,18 @@ class _Lifter(Mutator):
 
 
 def _closure(name: str, captured: list[Var], function: Function) -> Expr:
-    """The function value: the global function, applied to what it captures if that is anything."""
+    """Return the lifted function as a value: the global function, applied to its captured variables
+    if there are any.
+    """
     target = GlobalVar(name, function.span)
     return Call(target, captured, span=function.span) if captured else target
 
 
 class LambdaLift(Pass[IRModule]):
-    """Make a global function of every function literal but the fused ones.
+    """Pass that moves every function literal, except fused ones, to a global function.
 
-    A function that captures variables becomes one that takes these and returns the function; it carries the
-    attribute `Closure=1`.
+    A literal that captures variables becomes a function that takes these variables and returns the
+    literal; it carries the attribute `Closure=1`.
     """
 
     opt_level = 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PackNibbles: constants of 4 bits lie two to a byte.
+"""PackNibbles: store int4 and uint4 constants packed, two elements per byte.
 
 take(meta[Constant][0] /* Tensor[(64, 32), int4] */, %i, axis=0)
 
@@ -7,8 +7,9 @@ take(meta[Constant][0] /* Tensor[(64, 32), int4] */, %i, axis=0)
 %1 = bitwise_and(right_shift(%0, meta[Constant][1] /* 0, 4, 0, 4, ... */), 15)
 take(cast(subtract(bitwise_xor(cast(%1, "int8"), 8), 8), "int4"), %i, axis=0)
 
-The calls that unpack are fused into the one that reads them, whose kernel takes the nibbles apart in registers.  Only
-readers that give one element for one that they read are: others would want the unpacked tensor in memory.
+FuseOps fuses the unpacking operators into the operator that reads them, so that its kernel unpacks
+the values in registers. Only operands of elementwise, broadcasting and injective operators are
+packed: other operators would need the unpacked tensor in memory.
 """
 
 from typing import Final
@@ -22,12 +23,13 @@ from aotc.relay.op.casts import cast
 from aotc.relay.op.concat_split import repeat
 from aotc.relay.transform.pass_base import FunctionPass, rewrite_nodes
 
-#: Smaller ones are no shorter with the code that unpacks them.
+#: Smallest number of elements worth packing: below it, the unpacking code is larger than the
+#: savings.
 LEAST_ELEMENTS: Final = 256
 
 
 class PackNibbles(FunctionPass):
-    """Store int4 and uint4 constants in half a byte for each element, where a dimension is even."""
+    """Pass that stores int4 and uint4 constants in half a byte per element, if some extent is even."""
 
     opt_level = 3
 
@@ -47,7 +49,9 @@ def _step(_: Expr, node: Expr) -> Expr:
 
 
 def _unpacked(node: Expr) -> Expr:
-    """An expression with the values of a constant that is stored packed; others as they are."""
+    """Return a constant's packed form with the operators that unpack it; other expressions
+    unchanged.
+    """
     if not isinstance(node, Constant) or node.is_splat:
         return node
     data = node.data

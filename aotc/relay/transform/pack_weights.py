@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PackWeights: products of floats and weights of few bits, which stay as they are until they are in registers.
+"""PackWeights: keep constant weights of float32 products quantized to 2, 4 or 8 bits until they are
+in registers.
 
 nn.dense(%x, multiply(subtract(cast(meta[Constant][0] /* Tensor[(64, 256), int4] */, "float32"), %zeros), %scales))
-
 nn.contrib_dense_bits(%x, meta[Constant][0] /* Tensor[(1, 32, 64), uint32] */, ..., units=64, bits=4, block_size=32)
 
-Scales and zero points are constants, along units and in blocks of neighbors that are summed; how long those are is
-read from them.  In: typed functions.  Out: equal ones, in which sums have the scale of a block once instead of each
-weight where models are fast; else large sums could overflow that do not by the definition.
+Scales and zero points are constants, one for each unit and each block of consecutive inputs; the
+block size is derived from their values. Input: typed functions. Output: equivalent functions. With
+"compile.accuracy" = "fast", a partial sum is multiplied by its block's scale once, instead of every
+weight by its scale. With other settings each weight is scaled first, so that large sums overflow
+exactly where the original definition does.
 """
 
 from __future__ import annotations
@@ -28,17 +30,18 @@ from aotc.relay.transform.pass_base import FunctionPass, op_call, rewrite_nodes
 from aotc.tir import C, Target
 from aotc.tir.schedule.algorithms.packed_weights import WORD, column_tile
 
-#: Bytes that a constant may take while it is looked at.
+#: Largest constant, in bytes, that is evaluated for the analysis.
 _MOST = 1 << 31
-#: Zero points beyond are no numbers that one can be told from the next.
+#: Largest magnitude of a zero point.
 _GREATEST = 1 << 16
 
 
 @dataclass(frozen=True, repr=False)
 class PackWeights(FunctionPass):
-    """Keep constant weights of float32 products in 2, 4 or 8 bits, where they are dequantized integers.
+    """Pass that keeps constant weights of float32 products in 2, 4 or 8 bits, if they are
+    dequantized integers.
 
-    Not for GPUs, and not where a block of a scale is shorter than a word.
+    It does nothing for GPUs, nor for weights whose scale blocks are not whole 32-bit words.
     """
 
     opt_level = 3
@@ -68,7 +71,7 @@ class PackWeights(FunctionPass):
 
 @frozen
 class _Weights:
-    """A matrix of integers, and the scale and zero point of each."""
+    """A matrix of integers with the scale and the zero point of each element."""
 
     integers: Array
     scale: Array
@@ -79,7 +82,9 @@ class _Weights:
 
 
 def _weights(expr: Expr) -> _Weights | None:
-    """Dequantized constants of a matrix, perhaps transposed."""
+    """Return a weight matrix that is made of dequantized constants and perhaps transposed; None for
+    other expressions.
+    """
     moved = op_call(expr, "transpose")
     if moved is not None:
         found = _weights(moved.args[0])
@@ -101,21 +106,27 @@ def _weights(expr: Expr) -> _Weights | None:
 
 
 def _along(values: Array | None, axis: int) -> Array | None:
-    """Values along an axis of a matrix."""
+    """Return per-channel values as a column if they lie along axis 0 of a matrix; other values
+    unchanged.
+    """
     return values.reshape(-1, 1) if values is not None and values.size > 1 and axis % 2 == 0 else values
 
 
 def _of(made: Expr, integers: Expr, scale: Array | None, zero: Array | None) -> _Weights | None:
-    """Weights, where all of it is known, scales are finite, in float32, and zero points are whole.
+    """Return the weights if integers, scales and zero points are all suitable constants; None
+    otherwise.
 
-    made    what is dequantized: a matrix of which each element has an integer of its own
+    Integers must have at most 8 bits; scales must be finite and float32; zero points must be whole
+    numbers.
+
+    made    the dequantized matrix; its shape must be that of the integers
     """
     if not isinstance(integers, Constant) or scale is None or zero is None or integers.data.ndim != 2:
         return None
     dtype = DType.of(integers.data)
     if not dtype.is_integer or dtype.bits > 8 or scale.dtype != np.float32:
         return None
-    # an infinity times a sum is no NaN where an integer is zero
+    # an infinite scale times a sum is not NaN where a weight of zero times it would be
     if tensor_type_of(made).shape != integers.data.shape or not np.isfinite(scale).all():
         return None
     zero = zero.astype(np.float64)
@@ -127,7 +138,7 @@ def _of(made: Expr, integers: Expr, scale: Array | None, zero: Array | None) -> 
 
 
 def _value(expr: Expr) -> Array | None:
-    """What an expression of constants gives."""
+    """Return the value of an expression of constants; None if it cannot be evaluated."""
     if isinstance(expr, Constant):
         return expr.data
     if not isinstance(expr, Call) or not isinstance(expr.op, Op):
@@ -141,7 +152,9 @@ def _value(expr: Expr) -> Array | None:
 
 
 def _packed(found: _Weights, target: Target) -> tuple[list[Constant], dict[str, Any]] | None:
-    """The arguments of the operator, and its attributes."""
+    """Return the constant arguments and the attributes of nn.contrib_dense_bits; None if the
+    weights cannot be packed.
+    """
     units, depth = found.integers.shape
     if not units or not depth:
         return None

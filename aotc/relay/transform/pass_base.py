@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What graph passes are made of: the function pass, and an engine for rewrite rules.
+"""Base classes of graph passes: the function pass, and a rewriter driven by rules.
 
 @function_pass(opt_level=1)
 def tidy(function, module, ctx): return function
@@ -31,38 +31,41 @@ T = TypeVar("T")
 
 
 def is_left_alone(function: Function) -> bool:
-    """Whether passes keep away from a global function: another compiler's, or one that says so."""
+    """Return True if passes must not change a global function: it is for another compiler, or has
+    SkipOptimization set.
+    """
     return bool(function.attrs.get("Compiler") or function.attrs.get("SkipOptimization"))
 
 
 def typed(module: IRModule) -> IRModule:
-    """`module` with types; passes may be called on a module that was never inferred."""
+    """Return `module` with types inferred; passes may be called on a module that has none."""
     known = ((f.checked_type, f.body.checked_type, f.ret_type) for f in module.functions.values())
     return infer_module(module) if any(None in types for types in known) else module
 
 
 class InferType(Pass[IRModule]):
-    """Type inference over the whole module; see `aotc.relay.type_inference`."""
+    """Pass that infers the types of the whole module; see `aotc.relay.type_inference`."""
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
         return infer_module(module)
 
 
 class FunctionPass(Pass[IRModule]):
-    """A pass that looks at one function at a time.  Types are inferred afterwards (an InferType of its own).
+    """Base of passes that transform one function at a time; types are inferred afterwards by
+    InferType.
 
-    A subclass gives `rewritten`, or `transform` if it needs the module or the context.
+    A subclass overrides `rewritten`, or `transform` if it needs the module or the context.
     """
 
     kind = "Function"
     required: ClassVar[tuple[str, ...]] = ("InferType",)
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        """The transformed function; the very same object if nothing changes."""
+        """Return the transformed function; the same object if nothing changes."""
         return self.rewritten(function)
 
     def rewritten(self, function: Function) -> Function:
-        """The transformed function, of passes that look at nothing else."""
+        """Return the transformed function, for passes that need neither the module nor the context."""
         raise NotImplementedError(type(self).__name__)
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
@@ -75,7 +78,7 @@ class FunctionPass(Pass[IRModule]):
 
 
 class _BodyPass(FunctionPass):
-    """A function pass whose body is a function (function, module, ctx) -> function."""
+    """Function pass whose transformation is a given function (function, module, ctx) -> function."""
 
     def __init__(self, body: Callable[[Function, IRModule, PassContext], Function], info: PassInfo) -> None:
         self._body = body
@@ -88,9 +91,11 @@ class _BodyPass(FunctionPass):
 def function_pass(
     pass_func: Any = None, opt_level: int | None = None, name: str | None = None, required: Sequence[str] | None = None
 ) -> Any:
-    """Make a pass of a function (function, module, ctx) -> function, or of a class with `transform_function`.
+    """Make a pass of a function (function, module, ctx) -> function, or of a class with
+    `transform_function`.
 
-    Used as a decorator with options, or called on the function; the name defaults to the function's.
+    Used as a decorator with options, or called on the function; the pass's name defaults to the
+    function's.
     """
     return decorated(_BodyPass, "transform_function", pass_func, opt_level, name, required)
 
@@ -99,59 +104,69 @@ def function_pass(
 
 
 def outside_kernels(node: Expr) -> bool:
-    """Whether passes look below a node: fused functions stay as they are."""
+    """Return True if passes visit the children of a node; the bodies of fused functions are
+    skipped.
+    """
     return not (isinstance(node, Function) and node.is_primitive)
 
 
 def settled(change: Callable[[T], T], value: T) -> T:
-    """What is left of a value when it has been changed as often as that makes another one of it."""
+    """Apply `change` to a value repeatedly until it returns its argument; return the last value."""
     while (changed := change(value)) is not value:
         value = changed
     return value
 
 
 def rewrite_nodes(function: Function, rewrite: Callable[[Expr, Expr], Expr]) -> Function:
-    """Replace each node by rewrite(node, node over new operands); fused functions are left alone."""
+    """Replace each node by rewrite(old node, node with rewritten operands); fused functions are not
+    changed.
+    """
     return as_function(mutated(function, rewrite, outside_kernels))
 
 
 class GraphMutator(Mutator):
-    """A rewrite that leaves fused functions alone."""
+    """Mutator that does not change fused functions."""
 
     def enter(self, node: Expr) -> bool:
         return outside_kernels(node)
 
 
 def is_call(expr: Expr, *ops: Op | str) -> bool:
-    """Whether `expr` calls an operator, one of `ops` (given as such, or by name) if there are any."""
+    """Return True if `expr` is an operator call, of one of `ops` (operators or names) if any are
+    given.
+    """
     return isinstance(expr, Call) and isinstance(expr.op, Op) and (not ops or expr.op in ops or expr.op.name in ops)
 
 
 def op_call(expr: Expr, *ops: Op | str) -> Call | None:
-    """`expr` if it calls one of the operators."""
+    """Return `expr` if it is a call of one of the operators, or of any operator if none are given;
+    else None.
+    """
     return expr if isinstance(expr, Call) and is_call(expr, *ops) else None
 
 
 def uniform_value(expr: Expr) -> Any:
-    """The value of a constant that holds one value everywhere it is known to (one element, or a splat); else None."""
+    """Return the value of a constant whose elements are known to be equal (one element, or a
+    splat); else None.
+    """
     if isinstance(expr, Constant) and (expr.data.size == 1 or expr.is_splat):
         return expr.data.flat[0]
     return None
 
 
 def is_uniform(expr: Expr, value: float) -> bool:
-    """Whether `expr` is a constant of one value, this one; -0.0 is not 0.0."""
+    """Return True if `expr` is a constant with all elements equal to `value`; -0.0 and 0.0 differ."""
     found = uniform_value(expr)
     return found is not None and (found, np.signbit(found)) == (value, np.signbit(value))
 
 
 def is_finite(expr: Expr) -> bool:
-    """Whether `expr` is a constant without infinities and NaN."""
+    """Return True if `expr` is a constant without infinities and NaN."""
     return isinstance(expr, Constant) and bool(np.isfinite(expr.data).all())
 
 
 def recall(node: Call, args: Sequence[Expr], **changes: Any) -> Call:
-    """A call of the operator of `node` on other arguments, with some attributes changed; typed."""
+    """Return a typed call of the operator of `node` with new arguments and some attributes changed."""
     return call(op_of(node), args, node.attrs.replace(**changes) if changes else node.attrs)
 
 
@@ -160,7 +175,9 @@ def recall(node: Call, args: Sequence[Expr], **changes: Any) -> Call:
 
 @frozen
 class WhyNot:
-    """A pattern matched, but the rewrite would be wrong or useless: the reason."""
+    """The reason why a rewrite is not applied although its pattern matched: it would be wrong or
+    useless.
+    """
 
     reason: str
 
@@ -171,12 +188,12 @@ Rewrite: TypeAlias = Callable[[Call], Outcome]
 
 @frozen
 class Rule:
-    """A rewrite.
+    """A rewrite rule.
 
     name       an equation: "conv2d(x, w) * s => conv2d(x, w * s)"
-    ops        the operators, or their names, that a match is rooted at
-    rewrite    (call) -> what replaces it; None if the pattern does not match, WhyNot if a check forbids it.
-               Nodes that it builds get the call's span.  The type must stay what it is
+    ops        the operators, or their names, at the root of a match
+    rewrite    (call) -> its replacement; None if the pattern does not match, WhyNot if a check forbids it.
+               Nodes that it builds get the call's span. The type must not change
     """
 
     name: str
@@ -186,7 +203,9 @@ class Rule:
 
 @dataclass(slots=True)
 class RuleStats:
-    """How a rule did: rewrites made, matches refused (by reason), calls tried in vain, and seconds spent."""
+    """Statistics of a rule: rewrites made, matches refused (by reason), calls that did not match,
+    and seconds spent.
+    """
 
     hits: int = 0
     misses: int = 0
@@ -210,12 +229,12 @@ _MAX_SWEEPS: Final = 64
 
 
 def rewrite_report() -> AbstractContextManager[RewriteReport]:
-    """What the rules of all passes that run inside have done, by rule name."""
+    """Context manager: collects the statistics of all rules that run inside it, by rule name."""
     return setting(_REPORT, {})
 
 
 def record(name: str, outcome: Outcome, seconds: float) -> None:
-    """Count an outcome of a rule in the report that is being made, if any."""
+    """Add the outcome of a rule to the current rewrite report, if there is one."""
     report = _REPORT.get()
     if report is not None:
         report.setdefault(name, RuleStats()).add(outcome, seconds)
@@ -224,7 +243,8 @@ def record(name: str, outcome: Outcome, seconds: float) -> None:
 class Rewriter:
     """Applies rules everywhere in a function, operands first, until none applies.
 
-    Fused functions stay as they are; a field of a tuple that a rule wrote out is taken at once.
+    Fused functions are not changed; a field of a tuple expression is replaced by the tuple's
+    element.
     """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
@@ -235,7 +255,9 @@ class Rewriter:
                 self.by_op.setdefault(str(op), []).append(rule)
 
     def rewrite(self, function: Function) -> Function:
-        """The rewritten function; the same object if no rule applied."""
+        """Return the rewritten function; the same object if no rule applied. Raise RuntimeError if
+        there is no fixpoint.
+        """
         for _ in range(_MAX_SWEEPS):
             result = rewrite_nodes(function, self._step)
             if result is function:
@@ -252,7 +274,7 @@ class Rewriter:
                 return self.apply(new)
 
     def apply(self, node: Expr) -> Expr:
-        """What the rules make of one node, its operands being done."""
+        """Return the result of applying the rules to one node whose operands are already rewritten."""
         current = node
         for _ in range(_MAX_SWEEPS):
             replacement = self._first(current)
@@ -269,7 +291,7 @@ class Rewriter:
         return next((made for made in tried if made is not None), None)
 
     def _try(self, rule: Rule, node: Call) -> Expr | None:
-        """What one rule makes of a call."""
+        """Return the replacement of a call by one rule, or None; update the rule's statistics."""
         start = time.perf_counter()
         with span_scope(node.span):
             outcome = rule.rewrite(node)
@@ -281,20 +303,22 @@ class Rewriter:
 
 
 def _checked(rule: Rule, old: Call, new: Expr) -> Expr:
-    """The replacement, its span naming all that it replaces; a RuntimeError if the rule changed the type."""
+    """Return the replacement with a span that covers all replaced nodes; raise RuntimeError if the
+    rule changed the type.
+    """
     before, after = old.checked_type, new.checked_type
     if before is not None and (after is None or merge_types(before, after) is None):
         raise RuntimeError(f"rule `{rule.name}` made {after} of {before}")
     if not isinstance(new, Call) or new.span is not old.span:
         return new  # something that was there before
-    # calls that the new expression does without
+    # calls of the old pattern that the new expression does not use
     replaced = _near(old, frozenset(_near(new)))
     span = merge_spans([old.span, *(n.span for n in replaced)])
     return new if span == new.span else Call(new.op, new.args, new.attrs, None, span, new.checked_type)
 
 
 def _near(root: Expr, stop: frozenset[Expr] = frozenset()) -> list[Expr]:
-    """The calls within a pattern's reach of `root`, not looking below the nodes `stop`."""
+    """Return the nodes within four levels of `root`, without descending into the nodes `stop`."""
     found: list[Expr] = []
     layer: list[Expr] = [root]
     for _ in range(4):
@@ -304,7 +328,7 @@ def _near(root: Expr, stop: frozenset[Expr] = frozenset()) -> list[Expr]:
 
 
 class RulePass(FunctionPass):
-    """Rewrite rules, to a fixpoint."""
+    """Base of passes that apply rewrite rules to a fixpoint."""
 
     rules: ClassVar[Sequence[Rule]] = ()
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PatchFirstLayers: the first convolutions in several parts of rows, one after the other, on request.
+"""PatchFirstLayers: compute the first convolutions of a network patch by patch (in bands of rows)
+to save memory.
 
 PatchFirstLayers(2): relu(nn.conv2d(%x, %w, padding=[1, 1, 1, 1])) of 8 rows, data_layout="NHWC"
 
@@ -9,11 +10,13 @@ PatchFirstLayers(2): relu(nn.conv2d(%x, %w, padding=[1, 1, 1, 1])) of 8 rows, da
 %3 = relu(nn.conv2d(%2, %w, padding=[0, 1, 1, 1]));
 concatenate((%1, %3), axis=1)
 
-In: typed functions.  Out: the same values, of which only those of one part, and the result, are there at a time.  Rows
-that two parts need are computed for both.  The chain begins at a parameter of the function, and ends where the most
-memory that is taken becomes least; nothing else may read what is inside it.
+Input: typed functions. Output: functions with equal values, in which only the tensors of one patch
+and the result are in memory at a time. Rows that two patches need are computed twice. The chain of
+calls begins at a parameter of the function and ends where the peak memory is least; its inner
+values must have no other readers.
 
-Source of the idea: Lin et al., "MCUNetV2: Memory-efficient patch-based inference for tiny deep learning" (2021).
+Source of the idea: Lin et al., "MCUNetV2: Memory-efficient patch-based inference for tiny deep
+learning" (2021).
 """
 
 from collections.abc import Sequence
@@ -28,20 +31,24 @@ from aotc.relay.op.slice import strided_slice
 from aotc.relay.op.window_attributes import pad_pairs, spread
 from aotc.relay.transform.pass_base import FunctionPass, op_call, recall, rewrite_nodes
 
-#: From the first row to that behind the last one.
+#: A half-open range of rows: the first row, and the row after the last one.
 Rows: TypeAlias = tuple[int, int]
 
 
 @frozen
 class _Window:
-    """How rows of a result come from rows of the data: `size` of them, `step` apart, after padding."""
+    """How rows of a result depend on rows of the data: a window of `size` rows with stride `step`,
+    after padding `before`.
+    """
 
     size: int = 1
     step: int = 1
     before: int = 0
 
     def needed(self, rows: Rows, height: int) -> tuple[Rows, tuple[int, int]]:
-        """The rows of data of such a height that rows need, and how many of padding lie before and behind them."""
+        """Return the rows of data of the given height that some rows of the result need, and the
+        padding before and after them.
+        """
         first = rows[0] * self.step - self.before
         last = (rows[1] - 1) * self.step - self.before + self.size
         inside = (max(first, 0), min(last, height))
@@ -50,7 +57,7 @@ class _Window:
 
 @frozen
 class _Link:
-    """A call of the chain: argument number `data` is what comes before it."""
+    """One call of the chain; argument number `data` is the previous value of the chain."""
 
     node: Call
     data: int
@@ -61,7 +68,7 @@ class _Link:
         return self.node.args[self.data]
 
     def on(self, source: Expr, padding: tuple[int, int]) -> Call:
-        """The call on some rows of its data."""
+        """Return the call applied to a band of rows of its data, with the given padding of rows."""
         args = [source if k == self.data else a for k, a in enumerate(self.node.args)]
         with span_scope(self.node.span):
             if not _slides(self.node):
@@ -84,7 +91,9 @@ def _extent(expr: Expr, axis: int) -> int:
 
 
 def _window(node: Call, axis: int) -> _Window | None:
-    """How a call that slides over rows does; None where its rows are another axis, or it rounds up."""
+    """Return the window of rows of a convolution or pool; None if `axis` is not its row axis or it
+    rounds the extent up.
+    """
     attrs: Any = node.attrs
     conv = op_call(node, "nn.conv2d") is not None
     other = conv and attrs.out_layout not in ("", None, attrs.data_layout)
@@ -99,7 +108,9 @@ def _window(node: Call, axis: int) -> _Window | None:
 
 
 def _link(node: Expr, source: Expr, axis: int) -> _Link | None:
-    """A use of the chain's end as its next call; None where rows of it do not come from a few rows of the other."""
+    """Return the use of the chain's end as its next call; None unless each row of its result needs
+    few rows of the data.
+    """
     types = [e.checked_type for e in (node, *node.args)] if isinstance(node, Call) else []
     if not isinstance(node, Call) or not all(isinstance(ty, TensorType) and ty.is_static for ty in types):
         return None
@@ -112,14 +123,14 @@ def _link(node: Expr, source: Expr, axis: int) -> _Link | None:
         return None
     rank, places = len(tensor_type_of(source).shape), [k for k, a in enumerate(node.args) if a is source]
     others = [tensor_type_of(a).shape for a in node.args if a is not source]
-    # from behind, where broadcasting begins to count
+    # from the end, where broadcasting begins to count
     apart = all(len(shape) < rank - axis or shape[axis - rank] == 1 for shape in others)
     same = tensor_type_of(node).shape == tensor_type_of(source).shape
     return _Link(node, places[0], _Window()) if len(places) == 1 and apart and same else None
 
 
 def _chain(begin: Expr, uses: dict[Expr, list[Expr]], axis: int) -> list[_Link]:
-    """The calls that follow each other from an expression on."""
+    """Return the longest chain of single-use calls that begins at an expression."""
     found: list[_Link] = []
     end = begin
     while len(uses.get(end, ())) == 1 and (link := _link(uses[end][0], end, axis)) is not None:
@@ -133,7 +144,9 @@ def _parts(rows: int, count: int) -> list[Rows]:
 
 
 def _traced(chain: Sequence[_Link], rows: Rows, axis: int) -> list[tuple[Rows, tuple[int, int]]]:
-    """For each call, the rows of its data that rows of the last one need, and the padding around them."""
+    """Return for each call the rows of its data that some rows of the last result need, and the
+    padding around them.
+    """
     found: list[tuple[Rows, tuple[int, int]]] = []
     for link in reversed(chain):
         found.append(link.window.needed(rows, _extent(link.source, axis)))
@@ -142,7 +155,7 @@ def _traced(chain: Sequence[_Link], rows: Rows, axis: int) -> list[tuple[Rows, t
 
 
 def _patched(chain: Sequence[_Link], count: int, axis: int) -> Expr:
-    """The last call of a chain, from parts of its rows."""
+    """Return the last value of a chain, computed in `count` bands of rows that are concatenated."""
     begin, end = chain[0].source, chain[-1].node
     shape = tensor_type_of(begin).static_shape
     made: list[Expr] = []
@@ -161,12 +174,16 @@ def _patched(chain: Sequence[_Link], count: int, axis: int) -> Expr:
 
 
 def _is_kept(link: _Link, following: _Link | None) -> bool:
-    """Whether the result of a call is a tensor in memory: what slides over it, or it is the last."""
+    """Return True if the result of a call is stored in memory: the next call is a window over it,
+    or it is the last.
+    """
     return following is None or _slides(following.node)
 
 
 def _best(chain: Sequence[_Link], count: int, axis: int) -> int:
-    """How many of the calls are to be patched, so that the most that is taken at a time is least; 0 for none."""
+    """Return the number of calls to compute in patches for the least peak memory; 0 if patches do
+    not help.
+    """
     after = [*chain[1:], None]
     following = zip(chain, after, strict=True)
     kept = [k for k, pair in enumerate(following, 1) if _is_kept(*pair)]
@@ -175,7 +192,7 @@ def _best(chain: Sequence[_Link], count: int, axis: int) -> int:
     best, least = 0, max(pairs.values(), default=0)
     for k in kept:
         rows = _extent(chain[k - 1].node, axis)
-        # the largest part of each tensor inside
+        # the largest part of each inner tensor
         parts = [_traced(chain[:k], part, axis) for part in _parts(rows, count)] if rows >= count else []
         if not parts or any(first >= last for part in parts for (first, last), _ in part):
             break
@@ -193,9 +210,10 @@ def _best(chain: Sequence[_Link], count: int, axis: int) -> int:
 
 @dataclass(frozen=True, repr=False)
 class PatchFirstLayers(FunctionPass):
-    """The first convolutions of a network run on some of the rows at a time, where that takes less memory.
+    """Pass that computes the first convolutions of a network on bands of rows, if that takes less
+    memory.
 
-    count   parts that rows are divided into; below 2 nothing changes
+    count   number of bands into which the rows are divided; below 2 nothing changes
     """
 
     opt_level = 0

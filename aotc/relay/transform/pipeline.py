@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The default pipelines: an optimization level and a target in, the passes to run out.
+"""The default pipelines of graph passes for an optimization level and a target.
 
 with PassContext(opt_level=3):
     fused = optimize(module, target)             # a module of fused functions, ready to be lowered
@@ -16,20 +16,23 @@ from aotc.relay.graph_api import Call, IRModule, Let, post_order
 from aotc.relay.op.op import ALTER_OP_LAYOUT, LEGALIZE
 from aotc.tir import PlanMemory, Target
 
-#: What is between dequantized and quantized tensors, as frameworks compute it: sums are rescaled in float32.
+#: Conversion of operators between dequantized and quantized tensors with the rounding of
+#: frameworks: sums are rescaled in float32.
 FAKE_QUANTIZATION: Final = passes.FakeQuantizationToInteger(
     use_qat=True, optional_qnn_ops=("nn.softmax",), rounding="FLOAT_EVEN", unsigned=True
 )
 
 
 def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
-    """All passes in order, each with the least level whose pipeline has it.
+    """Return all passes in order, each with the lowest optimization level whose pipeline contains
+    it.
 
-    Level 0 makes one kernel of each operator and rearranges nothing: for finding out which operator is wrong.
-    Operators between dequantized and quantized tensors are operators of integers there, too, so that results do not
-    depend on the level; disabling FakeQuantizationToInteger leaves them on real numbers.  Level 1 adds what needs no
-    arithmetic at compile time, level 2 constants, and level 3 all that keeps results to rounding and pays.  Level 4
-    adds what pays on some machines only, and less precise functions.
+    Level 0 makes one kernel of each operator and rearranges nothing, to find out which operator is
+    wrong. Operators between dequantized and quantized tensors are converted to integers at level 0,
+    too, so that results do not depend on the level; disabling FakeQuantizationToInteger leaves them
+    on real numbers. Level 1 adds passes that need no arithmetic at compile time, level 2 constant
+    folding, level 3 all profitable passes that preserve results up to rounding. Level 4 adds passes
+    that are profitable on some machines only, and less precise functions.
     """
     patches = int(PassContext.current().get_config("compile.patches", 0))
     args = target.gpu.argument_bytes // 8 if target.gpu is not None else 0
@@ -61,7 +64,7 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         (3, passes.EliminateCommonSubexpr()),
         (3, passes.SelectLayout(target)),
         (3, passes.AlterOpLayout(target)),
-        # functions of the user's own may choose layouts in blocks
+        # registered functions may choose blocked layouts
         *([(3, passes.ExpandOps(target.gpu is not None))] if is_attached(ALTER_OP_LAYOUT) else []),
         (3, passes.FoldConstant(fold_qnn=True)),
         (3, passes.FuseAttention()),
@@ -75,16 +78,17 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
 
 
 def pipeline(opt_level: int, target: Target, required: Collection[str] = ()) -> list[Pass[IRModule]]:
-    """The passes of a level in order, and those of higher levels that are required by name.
+    """Return the passes of a level in order, with the passes of higher levels whose names are in
+    `required`.
 
-    Levels below 0 are level 0, those beyond 4 are level 4.
+    Levels are clamped to 0 ... 4.
     """
     level = max(opt_level, 0)
     return [item for least, item in _stages(target) if least <= level or item.info.name in required]
 
 
 def _is_flat(module: IRModule) -> bool:
-    """Whether @main is all there is, without lets and calls of functions."""
+    """Return True if @main is the only function and has no lets and no calls of functions."""
     nodes = (n for f in module.functions.values() for n in post_order(f))
     return list(module) == ["main"] and not any(
         isinstance(n, Let) or (isinstance(n, Call) and not isinstance(n.op, Op)) for n in nodes
@@ -92,9 +96,10 @@ def _is_flat(module: IRModule) -> bool:
 
 
 def flatten(module: IRModule) -> IRModule:
-    """`module` as one function without lets and calls of functions, but for recursive ones, at any level.
+    """Return `module` as one function without lets and calls of functions, except recursive ones.
 
-    The other passes look for patterns of operators, which lets and calls would hide.
+    The other passes match patterns of operators, which lets and calls would hide. This is done at
+    every level.
     """
     if _is_flat(module):
         return module
@@ -105,7 +110,9 @@ def flatten(module: IRModule) -> IRModule:
 
 
 def require_lowering(context: PassContext) -> None:
-    """AotcError (code "build") if the context leaves out a pass without which there are no kernels, or no memory."""
+    """Raise AotcError (code "build") if the context disables a pass without which there are no
+    kernels or no memory plan.
+    """
     for needed, made in (
         (passes.ExpandOps(), "the kernels"),
         (passes.FuseOps(), "the kernels"),
@@ -117,7 +124,9 @@ def require_lowering(context: PassContext) -> None:
 
 
 def optimize(module: IRModule, target: Target) -> IRModule:
-    """`module` through the pipeline of the current PassContext's opt_level and required passes, under that context."""
+    """Return `module` transformed by the pipeline for the current PassContext's opt_level and
+    required passes.
+    """
     context = PassContext.current()
     passes = pipeline(context.opt_level, target, context.required_pass)
     return Sequential(passes, name="optimize")(flatten(module))

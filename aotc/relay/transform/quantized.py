@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized operators said by integer arithmetic.
-
-qnn.CanonicalizeOps: replace operators of the `qnn` dialect with their definition.
+"""qnn.CanonicalizeOps: replace operators of the `qnn` dialect by integer arithmetic.
 
 qnn.conv2d(%x, %w, 3, 0, ...)
 subtract(nn.conv2d(nn.pad(%x, 3), %w, out_dtype="int32"), meta[Constant][0])
 
-In: typed functions.  Out: equal, without operators of the dialect but products that are rounded in a way of their own
-(`aotc.relay.op.qnn.defined_rounding`).  A scale or a zero point that is none is an error that names the call; sums
-                                         that can
-leave int32 are warned of.
+Input: typed functions. Output: equivalent functions without qnn operators, except products with
+their own rounding (`aotc.relay.op.qnn.defined_rounding`). An invalid scale or zero point is an
+error that names the call; a warning is logged for sums that may overflow int32.
 """
 
 from typing import ClassVar
@@ -23,7 +20,9 @@ _PREFIX = "qnn."
 
 
 class QnnCanonicalizeOps(FunctionPass):
-    """Expand operators of the dialect; all that is wrong with their constants is reported at once."""
+    """Pass that expands operators of the qnn dialect; all errors in their constants are reported
+    together.
+    """
 
     name: ClassVar[str] = "qnn.CanonicalizeOps"
 

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QuantizedEdges: inputs and outputs of a quantized model as integers, on request; what integers stand for is stated.
+"""QuantizedEdges: change float inputs and outputs of a quantized model to integers, on request.
 
 def @main(%x: Tensor[(1, 8), float32]) {
   %0 = qnn.quantize(%x, 0.5f, 3, out_dtype="int8"); ...; qnn.dequantize(%9, 0.25f, 0)
 }
 def @main(%x: Tensor[(1, 8), int8]) { ...; %9 }             with "compile.io_dtype": "int8"
 
-Calls that do nothing but move elements, as reshape and transpose, may stand between a tensor and its quantization.
+Calls that only move elements, such as reshape and transpose, may lie between an input or output and
+its quantization.
 
-The scale and the zero point that the graph no longer has become attributes of the module: `input_quantization` and
-`output_quantization`, which hold a list for each tensor: data type, scales, zero points, axis.  Where the graph has
-integers of the other sign, these are shifted by 128, and so is the zero point.
+The scales and zero points that are removed from the graph become the module attributes
+`input_quantization` and `output_quantization`: for each tensor a list of data type, scales, zero
+points and axis. Where int8 is requested and the graph has uint8 (or the reverse), values and zero
+points are shifted by 128.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ from aotc.relay.transform.fake_quantization_to_integer import unsigned
 from aotc.relay.transform.pass_base import WhyNot, is_call, op_call, typed
 from aotc.relay.transform.select_signedness import turned
 
-#: What an interface can be asked for.
+#: Data types that can be requested for inputs and outputs.
 FLOAT: Final = "float32"
 BYTES: Final = ("int8", "uint8")
-#: What cannot be what is asked for has this code.
+#: Diagnostic code for a tensor that cannot have the requested data type.
 CODE: Final = "io-dtype"
-#: Where the scale stands among arguments; the zero point is next to it.
+#: Argument number of the scale of an operator; the zero point is the next argument.
 _PLACES: Final = {"qnn.quantize": 1, "qnn.dequantize": 1, "qnn.requantize": 3}
 
 Meaning: TypeAlias = "Quantization | WhyNot"
@@ -43,11 +45,12 @@ Meaning: TypeAlias = "Quantization | WhyNot"
 
 @dataclass(frozen=True, repr=False)
 class QuantizedEdges(Pass[IRModule]):
-    """Integers for inputs that feed only qnn.quantize, and for outputs that come from qnn.dequantize.
+    """Pass that makes inputs read only by qnn.quantize, and outputs of qnn.dequantize, integer
+    tensors.
 
-    The configuration says which: `compile.io_dtype` is a data type for all inputs and outputs of floats, or a mapping
-    from names to data types, where "" stands for all others.  Raises AotcError with a diagnostic (code "io-dtype") for
-    each tensor that cannot be what is asked for.
+    The configuration `compile.io_dtype` is a data type for all float inputs and outputs, or a
+    mapping from names to data types in which "" stands for all other tensors. Raise AotcError with
+    a diagnostic (code "io-dtype") for each tensor that cannot have the requested type.
     """
 
     opt_level = 0
@@ -56,7 +59,8 @@ class QuantizedEdges(Pass[IRModule]):
         start = typed(module)
         wanted = _wanted(ctx.get_config("compile.io_dtype", None))
         if {*wanted.values()} - {FLOAT}:
-            # as between floats at the edges: operators that round around their zero point give equal integers
+            # same conversion as for float inputs: operators that round around their zero point then
+            # give equal integers
             start = infer_module(start.with_functions({"main": unsigned(start.main)}))
         edges = _Edges(start, wanted)
         if tuples := edges.tuples():
@@ -82,7 +86,9 @@ class QuantizedEdges(Pass[IRModule]):
 
 
 def _wanted(config: object) -> Mapping[str, str]:
-    """Data types by name, "" for all others."""
+    """Return the requested data types by tensor name, "" for all others; raise AotcError for an
+    invalid request.
+    """
     known = *BYTES, FLOAT
     found: Any = {"": config} if isinstance(config, str) else config or {}
     named = isinstance(found, Mapping)
@@ -95,12 +101,16 @@ def _wanted(config: object) -> Mapping[str, str]:
 
 
 def shifted(x: Expr, source: str, target: str) -> Expr:
-    """Integers of 8 bits as those of the other sign: what was the least stays the least."""
+    """Return 8-bit integers converted to the other signedness by a shift of 128, so that the order
+    is preserved.
+    """
     return x if source == target else turned(x)
 
 
 def _stated(found: Meaning, dtype: str) -> Quantization | None:
-    """What is said of a tensor of a data type, whose integers are `shifted`."""
+    """Return the quantization of a tensor of data type `dtype`, zero points shifted to that type;
+    None if it is unknown.
+    """
     if isinstance(found, WhyNot) or dtype not in BYTES:
         return None
     shift = int(DType(dtype).min) - int(found.dtype.min)
@@ -109,7 +119,9 @@ def _stated(found: Meaning, dtype: str) -> Quantization | None:
 
 
 def _integers(node: Expr) -> Expr:
-    """What is dequantized to an output, or the output itself."""
+    """Return the integers that are dequantized to an output, or the output itself if it is not
+    float.
+    """
     return children(node)[1] if _dtype(node).is_float else node
 
 
@@ -118,7 +130,7 @@ def _dtype(node: Expr) -> DType:
 
 
 def _moves(expr: Expr) -> bool:
-    """Whether an expression does nothing but move elements of one tensor to another."""
+    """Return True if an expression only moves elements of one tensor."""
     node = op_call(expr)
     if node is None or fills(node):
         return False
@@ -126,7 +138,9 @@ def _moves(expr: Expr) -> bool:
 
 
 def _moved(node: Expr) -> tuple[Expr, list[Expr]]:
-    """What calls that move elements begin with, and these calls, the last one first."""
+    """Return the source of a chain of calls that only move elements, and these calls, the last one
+    first.
+    """
     moves = list[Expr]()
     while _moves(node):
         moves.append(node)
@@ -135,7 +149,11 @@ def _moved(node: Expr) -> tuple[Expr, list[Expr]]:
 
 
 def _meaning(node: Expr, integers: Expr, moved: bool) -> Meaning:
-    """What integers stand for that a call makes or reads; they may be moved between it and the interface."""
+    """Return the quantization of integers that a call makes or reads, or the reason why it is
+    unknown.
+
+    moved    True if calls that move elements lie between the call and the input or output
+    """
     assert isinstance(node, Call)
     place = _PLACES[str(node.op)]
     scale, zero = map(known, node.args[place : place + 2])
@@ -155,16 +173,16 @@ def _meaning(node: Expr, integers: Expr, moved: bool) -> Meaning:
 
 
 def _rows(meanings: Iterable[Quantization | None]) -> list[Any]:
-    """As an attribute, which has a text form."""
+    """Return quantizations as lists for a module attribute, which has a text form."""
     return [m and [str(m.dtype), [*m.scales], [*m.zero_points], m.axis] for m in meanings]
 
 
 @dataclass(eq=False)
 class _Edges:
-    """@main of a module, and what becomes of its inputs and outputs.
+    """The function @main of a module while its inputs and outputs are changed.
 
-    names             of the outputs
-    inputs, outputs   what their integers stand for, where that is known
+    names             names of the outputs
+    inputs, outputs   the quantization of each tensor, None where it is unknown
     """
 
     module: IRModule
@@ -185,7 +203,7 @@ class _Edges:
         self._dropped: dict[Expr, str] = {}
         self._readers: dict[Expr, list[Expr]] = {}
         for node in post_order(body):
-            # what only goes out has no readers
+            # a value that is only an output has no readers
             for child in () if many and node is body else children(node):
                 self._readers.setdefault(child, []).append(node)
         known = [p.name for p in self._main.params]
@@ -199,12 +217,14 @@ class _Edges:
         self.problems.append(Diagnostic(CODE, text, hint=hint))
 
     def tuples(self) -> list[Expr]:
-        """Inputs and outputs that are no tensors."""
+        """Return the inputs and outputs that are tuples rather than tensors."""
         edges: list[Expr] = [*self._main.params, *self._before]
         return [e for e in edges if not isinstance(type_of(e), TensorType)]
 
     def _interface(self, what: str, name: str, own: DType, found: Meaning) -> str:
-        """The data type that a tensor gets: its own one, too, where it cannot be what is asked for."""
+        """Return the data type that a tensor gets; record a problem if it cannot be the requested
+        one.
+        """
         usual = self.wanted.get("", own) if own.is_float else own
         dtype = self.wanted.get(name, usual)
         reason = f"the model's is {own}" if dtype == FLOAT else ""
@@ -219,7 +239,9 @@ class _Edges:
         return own
 
     def read(self, param: Var) -> None:
-        """What becomes of an input."""
+        """Process one input: replace the parameter if its data type changes, and record its
+        quantization.
+        """
         own = _dtype(param)
         found = self._fed(param, own)
         dtype = self._interface("input", param.name, own, found)
@@ -234,7 +256,9 @@ class _Edges:
         self.inputs.append(_stated(found, dtype))
 
     def write(self, number: int, name: str) -> None:
-        """What becomes of an output."""
+        """Process one output: replace the result if its data type changes, and record its
+        quantization.
+        """
         node = self._results[number]
         own = _dtype(node)
         found = self._made(node, own)
@@ -249,7 +273,9 @@ class _Edges:
         self.outputs.append(_stated(found, dtype))
 
     def _fed(self, param: Var, own: DType) -> Meaning:
-        """What the integers of an input stand for, or would."""
+        """Return the quantization that the integers of an input have or would have, or the reason
+        why there is none.
+        """
         name = "qnn.quantize" if own.is_float else "qnn.dequantize"
         ends = self._ends(param)
         others = [r for r, x in ends if not is_call(r, name) or children(r)[1] is not x]
@@ -265,7 +291,9 @@ class _Edges:
         return found.pop()
 
     def _ends(self, param: Var) -> list[tuple[Expr, Expr]]:
-        """What reads an input for more than to move it, and the moved input that it reads."""
+        """Return the readers of an input that do more than move elements, each with the moved input
+        that it reads.
+        """
         found, sources = list[tuple[Expr, Expr]](), list[Expr]([param])
         for source in sources:
             for reader in self._readers.get(source, ()):
@@ -276,7 +304,9 @@ class _Edges:
         return found
 
     def _made(self, node: Expr, own: DType) -> Meaning:
-        """What the integers of an output stand for, or would."""
+        """Return the quantization that the integers of an output have or would have, or the reason
+        why there is none.
+        """
         names = ["qnn.quantize", "qnn.requantize"]
         if own.is_float:
             names = ["qnn.dequantize"]
@@ -287,7 +317,7 @@ class _Edges:
         return WhyNot(f"it comes from {mention(source)}, not from {wanted}")
 
     def result(self) -> Function:
-        """@main with other edges; the same object if there are none."""
+        """Return @main with the changed inputs and outputs; the same object if nothing changed."""
         main = self._main
         same = zip(self._results, self._before, strict=True)
         if tuple(self._params) == main.params and all(a is b for a, b in same):
@@ -299,7 +329,7 @@ class _Edges:
         return replace(main, params=tuple(self._params), body=body, ret_type=None)
 
     def _rewritten(self, old: Expr, new: Expr) -> Expr:
-        """A node over other inputs; what quantized these gives way to its operand."""
+        """Return a node over the new inputs; a removed qnn.quantize is replaced by its operand."""
         if old in self._dropped:
             return shifted(children(new)[1], self._dropped[old], _dtype(old))
         return self._replaced.get(old, new)

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SelectLayout: networks of convolutions with the channels last, where the target computes them faster so.
+"""SelectLayout: convert networks of convolutions to channels-last layout where the target computes
+that faster.
 
 nn.conv2d(%x, %w), ...   =>   nn.conv2d(%x, %w, data_layout="NCHW", out_layout="NHWC"),
                               nn.conv2d(%1, %w1, data_layout="NHWC", groups=32), ...
 
-In: typed functions.  Out: the same results from the same parameters.  A function is converted as a whole, as
-ConvertLayout does it, if the estimated time of its convolutions, and of what has to be moved for them, is shorter.
-Depthwise convolutions and narrow images gain; Winograd's algorithm needs the channels first.
+Input: typed functions. Output: functions with equal results and unchanged parameters. A function is
+converted as a whole, by ConvertLayout, if this shortens the estimated time of its convolutions and
+of the required transforms. Depthwise convolutions and narrow images gain; Winograd's algorithm
+needs the channels first.
 
-On microcontrollers whose products of bytes read the channels of a position as one run of memory, bytes decide: where
-channels come first, a convolution copies all of its data into that order.
+On microcontrollers whose 8-bit dot products read the channels of a position as one run of memory,
+memory decides instead of time: with the channels first, a convolution copies all of its data into
+channels-last order.
 """
 
 from __future__ import annotations
@@ -31,17 +34,18 @@ from aotc.tir import Block, Buffer, C, Target, te
 from aotc.tir.schedule.contraction import candidates
 
 _DESIRED: Final = {"nn.conv2d": ("NHWC", "OIHW")}
-#: The share of the time as it is that the estimate must be below.
+#: A conversion is made if its estimated time is below this fraction of the original time.
 _WORTH: Final = 0.97
-#: Data of so many channels is read by a convolution as it lies.
+#: Largest number of input channels for which a convolution reads NCHW data without a transform.
 _FEW: Final = 4
 
 
 @dataclass(frozen=True, repr=False)
 class SelectLayout(FunctionPass):
-    """Brings 2-D convolutions and what lies between them into the layout NHWC, where that is estimated to be faster.
+    """Pass that converts 2-D convolutions and the operators between them to NHWC where that is
+    estimated to be faster.
 
-    `relay.SelectLayout.channels_last` decides instead of the estimate, if it is set.
+    The configuration `relay.SelectLayout.channels_last`, if set, overrides the estimate.
     """
 
     opt_level = 3
@@ -64,7 +68,7 @@ class SelectLayout(FunctionPass):
 
 
 def _fits(node: Expr) -> bool:
-    """Whether a node is a convolution that can be estimated."""
+    """Return True if a node is a 2-D convolution with static shapes, whose time can be estimated."""
     if not isinstance(node, Call) or not isinstance(node.attrs, Conv2DAttrs):
         return False
     return all(tensor_type_of(e).is_static for e in (node, *node.args))
@@ -74,7 +78,9 @@ def _fits(node: Expr) -> bool:
 
 
 def _read_as_it_lies(node: Call) -> Expr | None:
-    """A convolution of few channels reads them in either order."""
+    """Remove the transform of a convolution's data with few channels: it reads NCHW and writes
+    NHWC.
+    """
     moved = op_call(node.args[0], "layout_transform")
     a: Any = node.attrs
     if moved is None or moved.attrs != LayoutTransformAttrs(src_layout="NCHW", dst_layout="NHWC"):
@@ -92,21 +98,25 @@ _RULES: Final = (Rule("conv2d(layout_transform(x)) => conv2d(x)", ("nn.conv2d",)
 
 
 def _reads_runs(target: Target) -> bool:
-    """Whether products of bytes are functions on memory that read neighboring elements of the data."""
+    """Return True if the target's 8-bit dot products are functions that read consecutive elements
+    of the data.
+    """
     return target.dots is not None and (target.dots.paired or target.dots.along)
 
 
 def _most_bytes(function: Function) -> int:
-    """Bytes that a convolution of bytes takes at most, with a copy of its data where that lies in another order, or
-    that a change of the layout takes.
+    """Return the largest number of bytes that one 8-bit convolution or layout transform needs.
 
-    Other operators, and tensors that live at the same time, take the same in any layout.
+    A convolution needs its data, its result, and a copy of the data if the channels are not last.
+    Other operators, and tensors that are live at the time, need equally many bytes in any layout.
     """
     return max(map(_bytes_of, post_order(function)), default=0)
 
 
 def _bytes_of(node: Expr) -> int:
-    """Bytes of data, copy and results of a convolution of bytes, or of a change of the layout; 0 for all else."""
+    """Return the bytes of data, copy and result of an 8-bit convolution or a layout transform; 0
+    for other nodes.
+    """
     moved = op_call(node, "layout_transform")
     if moved is not None and all(tensor_type_of(e).is_static for e in (moved, *moved.args)):
         return 2 * tensor_type_of(moved).nbytes
@@ -118,7 +128,7 @@ def _bytes_of(node: Expr) -> int:
     attrs = node.attrs
     channels = weight.static_shape[attrs.kernel_layout.index("I")]
     is_copied = channels > 1 and not attrs.data_layout.endswith("C")
-    # sums of products become bytes before they are stored
+    # sums of products are requantized to 8 bits before they are stored
     return data.nbytes * (1 + is_copied) + tensor_type_of(node).numel
 
 
@@ -127,14 +137,16 @@ def _bytes_of(node: Expr) -> int:
 
 @dataclass
 class _Estimate:
-    """Cycles of convolutions on a target, each kind worked out once."""
+    """Estimated cycles of convolutions on a target, computed once for each kind of convolution."""
 
     target: Target
     ctx: PassContext
     known: dict[tuple[Attrs, tuple[Any, ...]], float] = field(default_factory=dict)
 
     def cycles(self, function: Function) -> float:
-        """Convolutions, and moves that a layout makes necessary; the rest takes the same time in any layout."""
+        """Return the cycles of convolutions and layout transforms; other operators take equally
+        long in any layout.
+        """
         tiles = choose_tiles(function, self.target, self.ctx)
         return sum(self._node(node, tiles) for node in post_order(function) if isinstance(node, Call))
 
@@ -144,7 +156,9 @@ class _Estimate:
         return _moved(node, self.target)
 
     def _gain(self, node: Call, tile: int) -> float:
-        """Winograd's share of the direct algorithm's time."""
+        """Return the ratio of Winograd's estimated time to that of the direct algorithm; 1 for tile
+        size 0.
+        """
         if tile == 0:
             return 1.0
         channels = tensor_type_of(node.args[1]).static_shape[1]
@@ -164,21 +178,21 @@ class _Estimate:
         assert conv2d.compute is not None
         tensor = conv2d.compute(attrs, data, weight)
         assert isinstance(tensor, te.Tensor)
-        # with a conversion of types, in any layout
+        # with a type conversion, the time does not depend on the layout
         if not isinstance(tensor, te.Contraction):
             return 0.0
         return remembered("cost", (tensor, self.target), partial(_least_cost, tensor, self.target), Form(float))
 
 
 def _least_cost(c: te.Contraction, target: Target) -> float:
-    """Cycles of the best tiling."""
+    """Return the estimated cycles of the best tiling."""
     a, b = (Buffer("x", x.dtype, x.size) for x in (c.a, c.b))
     found = candidates(c, a, b, lambda indices, value: Block(()), target)
     return min((candidate.cost for candidate in found), default=float(c.macs))
 
 
 def _moved(node: Call, target: Target) -> float:
-    """Cycles of a call that only moves data."""
+    """Return the estimated cycles of a call that only moves data; 0 for other calls."""
     if not isinstance(node.op, Op):
         return 0.0
     types = [t for e in (node, *node.args) for t in tensor_types(type_of(e))]
@@ -195,7 +209,7 @@ def _moved(node: Call, target: Target) -> float:
 
 
 def _interleaved(node: Call) -> bool:
-    """Whether the parts are not whole runs of memory."""
+    """Return True if the joined or sliced parts are not contiguous in memory."""
     a: Any = node.attrs
     ty = next(t for t in map(type_of, (node, *node.args)) if isinstance(t, TensorType))
     axes = a.axes if hasattr(a, "axes") else (a.axis,)

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SelectSignedness: tensors of bytes as the target's sums of products want them, with or without a sign.
+"""SelectSignedness: convert activations between uint8 and int8 to the type that the target's dot
+products accept.
 
 %0 = qnn.requantize(..., 0.2f, -7, out_dtype="int8");     %0 = qnn.requantize(..., 0.2f, 121, out_dtype="uint8");
 qnn.conv2d(%0, %w, -7, 0, ...)                        =>  qnn.conv2d(%0, %w, 121, 0, ...)
 
-In: typed functions.  Out: the same values; where a byte is seen by what does not know its zero point, its highest bit
-is turned over.  Constant operands of sums of products, which are weights, stay as they are.
+Input: typed functions. Output: functions with equal values. Quantized operators absorb the change
+by adding or subtracting 128 from the zero point. A user that has no zero point gets the original
+values back through `x ^ 0x80`. Constant operands of sums of products, which are weights, are not
+converted.
 """
 
 from __future__ import annotations
@@ -25,12 +28,14 @@ from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_call, 
 from aotc.relay.visitor import post_order
 from aotc.tir import C, Target
 
-#: Turning over the highest bit adds it, or takes it off.
+#: The sign bit: `x ^ 0x80` converts between uint8 and int8 values with zero points that differ by
+#: 128.
 _BIT: Final = 0x80
 _OTHER: Final = {"uint8": "int8", "int8": "uint8"}
-#: Operators that round before they add the zero point, or do not round: their results move with it.
+#: Operators that round before they add the zero point, or do not round: their results shift with
+#: the zero point.
 _MOVES: Final = "quantize dequantize requantize concatenate softmax sigmoid tanh exp sqrt rsqrt erf log abs leaky_relu"
-#: What the zero point of a tensor is called.
+#: Names of the zero-point argument for each data argument.
 _POINTS: Final = {
     "data": ("input_zero_point",),
     "x": ("x_zero_point", "input_zero_point", "zero_point"),
@@ -41,11 +46,13 @@ _RESULT: Final = "output_zero_point"
 
 
 def turned(x: Expr) -> Expr:
-    """Bytes of one signedness as those of the other one: the highest bit is the other one."""
+    """Return 8-bit integers with the sign bit flipped and the other signedness (`x ^ 0x80`);
+    constants are evaluated.
+    """
     ty = tensor_type_of(x)
     if isinstance(x, Constant):
         bits = np.ascontiguousarray(x.data).view(np.uint8) ^ np.uint8(_BIT)
-        # numpy makes a vector of a scalar there
+        # np.ascontiguousarray turns a scalar into a vector
         return Constant(bits.view(DType(_OTHER[str(ty.dtype)]).numpy).reshape(x.data.shape))
     bit = Constant(np.array(_BIT, np.uint8))
     if ty.dtype == "uint8":
@@ -54,7 +61,7 @@ def turned(x: Expr) -> Expr:
 
 
 def _before_turn(node: Call) -> Expr | None:
-    """What `turned` made a node of; None for others."""
+    """Return the tensor to which `turned` was applied to get `node`; None for other nodes."""
     steps = ("cast", "bitwise_xor")
     inner = op_call(node.args[0], *steps) if is_call(node, *steps) else None
     if inner is None or inner.op is node.op:
@@ -67,7 +74,9 @@ def _before_turn(node: Call) -> Expr | None:
 
 @dataclass(frozen=True, repr=False)
 class SelectSignedness(FunctionPass):
-    """Bytes that sums of products take are of the type that the target names, where it names one."""
+    """Pass that converts 8-bit operands of dot products to the signedness that the target requires,
+    if it requires one.
+    """
 
     opt_level = 3
 
@@ -80,28 +89,29 @@ class SelectSignedness(FunctionPass):
 
 
 def _is_sum(node: Expr) -> bool:
-    """Whether a node sums products of bytes."""
+    """Return True if a node is a quantized sum of products."""
     inner = op_call(node)
     return inner is not None and op_of(inner).name.startswith("qnn.") and op_of(inner).is_contraction
 
 
 @dataclass(eq=False)
 class _Select(GraphMutator):
-    """Makes bytes of the wanted type where they come about, and turns them back for what does not know it.
+    """Mutator that computes 8-bit tensors in the wanted type, and converts them back for users
+    without a zero point.
 
-    other   what stands for the value of a node in the wanted type
+    other   for a node of the original type, the expression of its value in the wanted type
     """
 
     wanted: str
     other: dict[Expr, Expr] = field(default_factory=dict, init=False)
 
     def is_source(self, expr: Expr) -> bool:
-        """Whether an expression is a tensor of the other signedness."""
+        """Return True if an expression is an 8-bit tensor of the signedness that is not wanted."""
         ty = expr.checked_type
         return isinstance(ty, TensorType) and ty.dtype == _OTHER[self.wanted]
 
     def turned(self, expr: Expr) -> Expr:
-        """A tensor in the wanted type."""
+        """Return a tensor converted to the wanted type."""
         return self.other.get(expr) or turned(expr)
 
     def rewrite(self, old: Expr, new: Expr) -> Expr:
@@ -126,25 +136,25 @@ class _Select(GraphMutator):
         return self._back(made_of) if self.is_source(node) else made_of
 
     def _back(self, made_of: Expr) -> Expr:
-        """What a node's own type sees of what was made in the other one."""
+        """Return a value made in the wanted type, converted back to the node's own type."""
         seen = turned(made_of)
         self.other[seen] = made_of
         return seen
 
     def _field(self, new: Expr) -> Expr:
-        """A field of a tuple of which all are in the wanted type."""
+        """Return a field of a tuple whose fields are all available in the wanted type."""
         if isinstance(new, TupleGetItem) and new.tuple_value in self.other and self.is_source(new):
             return self._back(TupleGetItem(self.other[new.tuple_value], new.index, new.span))
         return new
 
     def _zero(self, zero: Expr) -> Expr:
-        """A zero point that moves with its tensor."""
+        """Return a zero point shifted by 128 along with its tensor."""
         shift = _BIT if self.wanted == "uint8" else -_BIT
         wide = made(cast, zero, dtype="int32")
         return made(add, wide, Constant(np.array(shift, np.int32)))
 
     def _quantized(self, node: Call) -> Expr | None:
-        """A quantized operator on tensors in the wanted type; None where nothing of it changes."""
+        """Return a quantized operator on tensors of the wanted type; None if nothing changes."""
         op, args = op_of(node), list(node.args)
         if not op.is_contraction and op.name.removeprefix("qnn.") not in _MOVES.split():
             return None
@@ -167,7 +177,7 @@ class _Select(GraphMutator):
         return call(op, args, node.attrs.replace(**more))
 
     def _joined(self, node: Call) -> Expr | None:
-        """Tensors put together, by qnn.concatenate or as they are."""
+        """Return a concatenation or stack of tensors in the wanted type; None if nothing changes."""
         parts, *points = node.args
         assert isinstance(parts, Tuple)
         if op_of(node).name.removeprefix("qnn.") not in ("concatenate", "stack"):
@@ -182,7 +192,7 @@ class _Select(GraphMutator):
         return call(op_of(node), (data, *points), node.attrs)
 
     def _choice(self, node: Call) -> Expr | None:
-        """A move, a choice or a table of bytes in the wanted type."""
+        """Return a move, selection, clip or table lookup in the wanted type; None if it is not one."""
         op = op_of(node)
         if op.name == "take" and isinstance(node.args[0], Constant):
             return self._table(node)
@@ -205,7 +215,9 @@ class _Select(GraphMutator):
         return None
 
     def _table(self, node: Call) -> Expr | None:
-        """A table of bytes that is looked up by their bits."""
+        """Return a lookup in a 256-entry table whose index or entries are converted to the wanted
+        type; None if neither is.
+        """
         table, places = node.args
         assert isinstance(table, Constant)
         own = self.is_source(node)

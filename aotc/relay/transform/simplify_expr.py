@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SimplifyExpr: drop what does nothing and shorten chains.
+"""SimplifyExpr removes operators without effect and shortens chains of operators; DivToMul
+multiplies by reciprocals.
 
 add(reshape(reshape(%x, (6,)), (2, 3)), 0f)
 %x                                               # where %x: Tensor[(2, 3), float32]
 
-Rules about values are identities of arithmetic, and chains of casts and clips.  Only what is
-exact stays within these rules, but for the sign of a zero (x + 0, where models are fast) and the last bit of a power;
-NaN and infinity come out as before.  Rules about where elements lie are about reshapes,
-transposes, slices, joins and pads that do nothing, or that are one.
+Rules on values are arithmetic identities, and chains of casts and clips. They are exact, except for
+the sign of a zero (x + 0, if "compile.accuracy" is "fast") and the last bit of a power; NaN and
+infinity are preserved. Rules on element positions remove reshapes, transposes, slices,
+concatenations and pads without effect, or merge two of them.
 
 DivToMul: multiply by the reciprocal instead of dividing by a constant.
 
@@ -37,20 +38,22 @@ from aotc.relay.transform.pass_base import Outcome, Rule, RulePass, WhyNot, is_u
 _BROADCASTS: Final = tuple(
     op for op in REGISTRY.values() if op.pattern is OpPattern.BROADCAST and op.arity > 1 and op.attrs is NoAttrs
 )
-#: Nodes that are looked at to see whether something can be negative.
+#: Largest number of nodes inspected to prove that an expression is not negative.
 _LOOKS: Final = 16
 _ENLARGES: Final = WhyNot("the constant broadcasts the other operand")
 
 
 def _keep(node: Call, x: Expr) -> Outcome:
-    """`x` for a node that does nothing to it but perhaps broadcast it."""
+    """Return `x` as the replacement of `node`, or WhyNot if `node` broadcasts it to a larger shape."""
     return x if x.checked_type == node.checked_type else _ENLARGES
 
 
 def _neutral(value: float, sides: tuple[int, ...]) -> Callable[[Call], Outcome]:
-    """Drop an operand that is `value` everywhere, if it is one of `sides`.
+    """Return a rule that drops an operand whose elements are all `value`, if its position is in
+    `sides`.
 
-    A zero of the other sign goes from integers and where models are fast: -0.0 + 0.0 is 0.0.
+    A zero of the other sign is dropped for integers, and for floats if the accuracy is "fast": -0.0
+    + 0.0 is 0.0.
     """
 
     def rewrite(node: Call) -> Outcome:
@@ -65,7 +68,9 @@ def _neutral(value: float, sides: tuple[int, ...]) -> Callable[[Call], Outcome]:
 
 
 def _twice(name: str, keep: int) -> Callable[[Call], Outcome]:
-    """An operator applied to its own result: `keep` applications are left."""
+    """Return a rule for an operator applied to its own result, which leaves `keep` (0 or 1)
+    applications.
+    """
 
     def rewrite(node: Call) -> Outcome:
         inner = op_call(node.args[0], name)
@@ -82,7 +87,9 @@ def _maximum_zero(node: Call) -> Outcome:
 
 
 def _is_natural(x: Expr) -> bool:
-    """Whether no element is negative or a negative zero; by sums, means and scalings of squares and the like."""
+    """Return True if no element is negative or -0.0, proven through sums, means and products of
+    squares, abs and exp.
+    """
     todo, seen = [x], 0
     while todo:
         node, seen = todo.pop(), seen + 1
@@ -110,7 +117,7 @@ def _power(node: Call) -> Outcome:
     if value == -1:
         return divide(Constant(np.ones_like(exponent.data)), x) if isinstance(exponent, Constant) else None
     if abs(value) == 0.5:
-        # the power is no root for -inf and the negative zero
+        # sqrt differs from power for -inf and -0.0
         if _is_natural(x):
             return sqrt(x) if value > 0 else rsqrt(x)
         return WhyNot("the base may be negative")
@@ -127,7 +134,7 @@ def _divide_by_power_of_two(node: Call) -> Outcome:
 
 
 def _regroup(node: Call) -> Outcome:
-    """(x op c1) op c2 for integers, where wrapping sums and products associate."""
+    """Fold (x op c1) op c2 for integers, where wrapping sums and products are associative."""
     if not tensor_type_of(node).dtype.is_integer:
         return None
     for inner_expr, outer in (node.args, node.args[::-1]):
@@ -141,7 +148,7 @@ def _regroup(node: Call) -> Outcome:
 
 
 def _add_to_difference(node: Call) -> Outcome:
-    """(x - c1) + c2 for integers, as `_regroup`."""
+    """Fold (x - c1) + c2 for integers, where wrapping sums are associative."""
     if not tensor_type_of(node).dtype.is_integer:
         return None
     for inner_expr, outer in (node.args, node.args[::-1]):
@@ -152,7 +159,7 @@ def _add_to_difference(node: Call) -> Outcome:
 
 
 def _order_of_quantized(node: Call) -> Outcome:
-    """The order of quantized numbers, which is that of what they stand for."""
+    """Compute the order of dequantized numbers on the integers, whose order is equal."""
     inner = op_call(node.args[0], "qnn.dequantize")
     if inner is None:
         return None
@@ -170,7 +177,7 @@ _FILLS: Final = {"zeros": 0, "ones": 1}
 
 
 def _of_shape(node: Call) -> Outcome:
-    """One value in the shape that the type says."""
+    """Replace full_like, zeros_like and ones_like by a constant fill of the static shape."""
     ty, make = tensor_type_of(node), REGISTRY[str(node.op).removesuffix("_like")]
     if not ty.is_static:
         return WhyNot("the shape is not static")
@@ -181,7 +188,7 @@ _LIKE: Final = ("reshape_like", "broadcast_to_like", "collapse_sum_like", "cast_
 
 
 def _like(node: Call) -> Outcome:
-    """The shape or the data type of another tensor as an attribute."""
+    """Replace the second operand of an operator, used for its shape or type only, by an attribute."""
     data, ty = node.args[0], tensor_type_of(node)
     match str(node.op):
         case "cast_like":
@@ -197,7 +204,9 @@ def _like(node: Call) -> Outcome:
 
 
 def _filled(node: Call) -> Outcome:
-    """An operand of one value, as a scalar where the other one has the shape of the result."""
+    """Replace an operand filled with one value by a scalar if the other operand has the result's
+    shape.
+    """
     for k, operand in enumerate(node.args):
         made = op_call(operand, "full", *_FILLS)
         if made is None or len(node.args) != 2:
@@ -220,7 +229,7 @@ def _where(node: Call) -> Outcome:
 
 
 def lossless(source: str, target: str) -> bool:
-    """Whether every value of `source` is a value of `target`."""
+    """Return True if every value of type `source` is a value of type `target`."""
     a, b = DType(source), DType(target)
     if a == b:
         return True
@@ -251,7 +260,7 @@ def _cast(node: Call) -> Outcome:
 
 
 def _is_clipped(x: Expr, dtype: DType) -> bool:
-    """Whether bounds keep all values in the range of integers."""
+    """Return True if a clip bounds all values to the range of an integer type."""
     node = op_call(x, "clip")
     if node is None or not dtype.is_integer:
         return False
@@ -302,13 +311,13 @@ _VALUES: Final = (
 # --- where elements lie
 
 
-#: Operators whose result is the argument's elements in the same order.
+#: Operators whose result has the argument's elements in unchanged order.
 VIEWS: Final = tuple(op for op in REGISTRY.values() if op.view)
 _DYNAMIC: Final = WhyNot("the shape is not static")
 
 
 def _unchanged(node: Call) -> Outcome:
-    """The argument, where the type says that the operator can do nothing to it."""
+    """Return the argument if the result has its type, so that the operator does nothing."""
     source = node.args[0]
     if source.checked_type != node.checked_type:
         return None
@@ -316,7 +325,7 @@ def _unchanged(node: Call) -> Outcome:
 
 
 def as_reshape(x: Expr, ty: TensorType) -> Expr:
-    """`x` in the shape of `ty` (static, of as many elements)."""
+    """Return `x` reshaped to the shape of `ty`, which is static and has equally many elements."""
     return x if x.checked_type == ty else reshape(x, ty.static_shape, allowzero=0 in ty.shape)
 
 
@@ -376,7 +385,7 @@ def _split(node: Call) -> Outcome:
 
 
 def _broadcast_operands(node: Call) -> Outcome:
-    """Operands that are broadcast beforehand, where the operator broadcasts them itself."""
+    """Remove broadcast_to from operands that the operator broadcasts itself."""
     args: list[Expr] = list(node.args)
     for k, arg in enumerate(args):
         inner = op_call(arg, "broadcast_to")
@@ -387,7 +396,7 @@ def _broadcast_operands(node: Call) -> Outcome:
 
 
 def _result_shape(args: Sequence[Expr]) -> Any:
-    """The broadcast of static shapes; None for others."""
+    """Return the broadcast of static operand shapes; None if a shape is not static."""
     types = [tensor_type_of(a) for a in args]
     if not all(t.is_static for t in types):
         return None
@@ -430,7 +439,7 @@ RULES: Final = (*_VALUES, *_PLACES)
 
 
 class SimplifyExpr(RulePass):
-    """Applies the rules of simplification until none fits."""
+    """Pass that applies the simplification rules until none matches."""
 
     rules = RULES
 
@@ -439,13 +448,14 @@ class SimplifyExpr(RulePass):
 
 
 def reciprocal(constant: Constant) -> Constant | None:
-    """1 / constant in its data type; None where a reciprocal overflows or loses digits."""
+    """Return 1 / constant in its data type; None if a reciprocal overflows or loses precision."""
     dtype: Any = constant.data.dtype
     one = constant.stored
     with np.errstate(all="ignore"):
         values = np.asarray(1.0 / one.astype(np.float64)).astype(dtype)
         exact = values.astype(np.float64) * one.astype(np.float64)
-    # a subnormal reciprocal may have too few digits: the quotient is then off by more than rounding
+    # a subnormal reciprocal may have too few digits, and the quotient would be off by more than
+    # rounding
     close = np.abs(exact - 1.0) <= 2.0 ** (1 - DType.of(values).digits)
     if not np.all(np.isfinite(values.astype(np.float64)) & close):
         return None
@@ -467,7 +477,9 @@ def _by_reciprocal(call: Call) -> Outcome:
 
 
 class DivToMul(RulePass):
-    """Turn divisions by floating-point constants into multiplications; results may differ in the last digit."""
+    """Pass that replaces divisions by float constants by multiplications; results may differ in the
+    last digit.
+    """
 
     rules = (Rule("x / c => x * (1 / c)", ("divide",), _by_reciprocal),)
     required = ("InferType", "FoldConstant")

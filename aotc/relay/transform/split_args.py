@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SplitArgs: concatenations of many tensors in several steps, so that no kernel has too many arguments.
+"""SplitArgs: split concatenations of many tensors into several steps that limit the number of
+kernel arguments.
 
 concatenate((%a, %b, %c, %d), axis=1)            # max_function_args=3: two tensors and the result
 concatenate((annotation.stop_fusion(concatenate((%a, %b), axis=1)), annotation.stop_fusion(...)), axis=1)
 
-In: typed functions.  Out: the same values.
+Input: typed functions. Output: functions with equal values.
 """
 
 from dataclasses import dataclass
@@ -17,12 +18,13 @@ from aotc.relay.transform.pass_base import FunctionPass, op_call, recall, rewrit
 
 @dataclass(frozen=True, repr=False)
 class SplitArgs(FunctionPass):
-    """No concatenation of more tensors than `max_function_args` - 1: one argument is the result.
+    """Pass that splits concatenations of more than `max_function_args` - 1 tensors; one argument is
+    the result.
 
-    max_function_args   as many arguments as a kernel may have, from 3; 0 for any number, which changes nothing
+    max_function_args   largest number of arguments of a kernel, at least 3; 0 for no limit, which changes nothing
 
-    What is fused into a concatenation afterwards may bring arguments of its own.  Raises AotcValueError for other
-    numbers.
+    Operators that are fused into a concatenation afterwards may add arguments. Raise AotcValueError
+    for other values.
     """
 
     opt_level = 1

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""StoreNarrow: values that become wider at the end of a kernel are stored before that, and widened where they are read.
+"""StoreNarrow: store a kernel's value before it is widened, and widen it in the kernels that read
+it.
 
 %0 = fn (%p0, %p1, Primitive=1) { cast(qnn.requantize(nn.conv2d(%p0, %p1)), dtype="int32") }(%x, %w);    # int32
 %1 = fn (%p0, Primitive=1) { sum(%p0, axis=[1, 2]) }(%0)
@@ -7,9 +8,9 @@
 %0 = fn (%p0, %p1, Primitive=1) { qnn.requantize(nn.conv2d(%p0, %p1)) }(%x, %w);                         # int8
 %1 = fn (%p0, Primitive=1) { sum(cast(%p0, dtype="int32"), axis=[1, 2]) }(%0)
 
-In: typed functions, after FuseOps.  Out: the same results, with fewer bytes between kernels.  Each of several kernels
-that read a tensor widens it for itself, as long as all of these operations cost less than storing and loading the wide
-elements would (`Target.store_cost`).
+Input: typed functions, after FuseOps. Output: functions with equal results and fewer bytes stored
+between kernels. If several kernels read a tensor, each repeats the widening, as long as that costs
+less in total than storing and loading the wide elements (`Target.store_cost`).
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ from aotc.tir.target import C
 
 @dataclass(frozen=True, repr=False)
 class StoreNarrow(FunctionPass):
-    """Operations that make the result of a kernel take more bytes move into the kernels that read it.
+    """Pass that moves trailing operations that enlarge a kernel's result into the kernels that read
+    it.
 
-    target      what storing elements costs
-    max_args    tensors that a function takes at most: arguments, results, and room for each of these; 0 for no limit
+    target      provides the cost of storing elements
+    max_args    largest number of tensors that a function takes: arguments, results, and a buffer for each result;
+                0 for no limit
     """
 
     opt_level = 1
@@ -53,7 +56,7 @@ class StoreNarrow(FunctionPass):
 class _Kernel:
     """A call of a primitive function.
 
-    body      what it computes, over the keys of `args`
+    body      the body of the function, over the keys of `args`
     args      the argument of each parameter
     finite    parameters that are known to be without infinities and NaN
     """
@@ -70,11 +73,11 @@ class _Kernel:
         return cls(call, function.body, dict(zip(function.params, call.args, strict=True)), finite)
 
     def known(self) -> set[Var]:
-        """The parameters that are constants."""
+        """Return the parameters whose arguments are constants."""
         return {param for param, arg in self.args.items() if isinstance(arg, Constant)}
 
     def made(self) -> Call:
-        """The call, with the parameters that the body needs."""
+        """Return the call of a function with this body and only the parameters that it needs."""
         needed = set(post_order(self.body))
         args = {param: arg for param, arg in self.args.items() if param in needed}
         attrs = {name: value for name, value in as_function(self.call.op).attrs.items() if name != "Finite"}
@@ -87,10 +90,10 @@ class _Kernel:
 
 @dataclass(slots=True)
 class _Tail:
-    """The end of a kernel that its readers compute.
+    """The trailing operations of a kernel that its readers compute.
 
-    stored    what is stored, in terms of the whole function
-    var       stands for it in `body`
+    stored    the stored value, as an expression of the whole function
+    var       the variable for the stored value in `body`
     body      the wide value
     args      constants that `body` needs besides
     """
@@ -103,7 +106,9 @@ class _Tail:
 
 @dataclass(slots=True)
 class _Rewriter:
-    """Visits nodes, children first; `new` is what each node becomes, `tails` those that their readers compute."""
+    """Visits nodes, children first; `new` maps each node to its replacement, `tails` to the
+    operations its readers compute.
+    """
 
     target: Target
     max_args: int
@@ -125,7 +130,9 @@ class _Rewriter:
             self.new[node] = node if same else kernel.made()
 
     def _with_tails(self, kernel: _Kernel) -> _Kernel:
-        """The kernel over new arguments, computing itself the tails of those that have become narrower."""
+        """Return the kernel over its new arguments, with the trailing operations of narrowed
+        arguments added to its body.
+        """
         args: dict[Var, Expr] = {}
         values: dict[Var, Expr] = {}
         for param, arg in kernel.args.items():
@@ -142,7 +149,9 @@ class _Rewriter:
         )
 
     def _cut(self, kernel: _Kernel) -> Expr | None:
-        """The node of a kernel whose value is better stored than its result; None if the result is."""
+        """Return the node of a kernel whose value should be stored instead of the result; None to
+        store the result.
+        """
         readers = self.readers[kernel.call]
         size = _nbytes(kernel.body)
         if not size or not readers or not all(map(_is_kernel, readers)):
@@ -155,7 +164,9 @@ class _Rewriter:
         return best
 
     def _pays(self, kernel: _Kernel, node: Expr) -> bool:
-        """Whether all readers can compute what follows a node of a kernel, for less than storing the result costs."""
+        """Return True if all readers can repeat the operations after a node for less than storing
+        the wide result costs.
+        """
         tail = list(_after(kernel.body, node))
         free = {n for n in tail if isinstance(n, Var)}
         if not free <= kernel.known() or not all(_is_simple(n) for n in tail if not isinstance(n, (Var, Constant, Op))):
@@ -175,7 +186,7 @@ class _Rewriter:
 
 
 def _split(kernel: _Kernel, node: Expr) -> _Tail:
-    """A kernel that ends with a node of its body, and the tail that follows."""
+    """Split a kernel at a node of its body: a kernel that ends there, and the trailing operations."""
     var = Var("narrow", type_of(node))
     body = _replaced(kernel.body, node, var)
     free = [n for n in post_order(body) if isinstance(n, Var) and n is not var]
@@ -184,7 +195,7 @@ def _split(kernel: _Kernel, node: Expr) -> _Tail:
 
 
 def _replaced(body: Expr, node: Expr, other: Expr) -> Expr:
-    """`body` with another expression in the place of a node."""
+    """Return `body` with a node replaced by another expression."""
     made: dict[Expr, Expr] = {node: other}
     for n in _after(body, node):
         made[n] = rebuild(n, made.__getitem__)
@@ -192,7 +203,7 @@ def _replaced(body: Expr, node: Expr, other: Expr) -> Expr:
 
 
 def _after(body: Expr, node: Expr) -> Iterator[Expr]:
-    """The nodes of a body, without one and what only that needs."""
+    """Return the nodes of a body except `node` and the nodes that only `node` needs."""
     return (n for n in post_order(body, lambda n: n is not node) if n is not node)
 
 
@@ -201,13 +212,13 @@ def _params(call: Call) -> Sequence[Var]:
 
 
 def _is_kernel(node: Expr) -> bool:
-    """Whether a node calls a primitive function that is compiled here."""
+    """Return True if a node calls a primitive function that this compiler compiles."""
     function = node.op if isinstance(node, Call) else None
     return isinstance(function, Function) and function.is_primitive and "Compiler" not in function.attrs
 
 
 def _nbytes(node: Expr) -> int:
-    """The bytes of a tensor of a static shape; 0 for everything else."""
+    """Return the bytes of a tensor of static shape; 0 for other values."""
     ty = node.checked_type
     return ty.nbytes if isinstance(ty, TensorType) and ty.is_static else 0
 
@@ -216,24 +227,29 @@ _SIMPLE: Final = (OpPattern.ELEMWISE, OpPattern.BROADCAST)
 
 
 def _is_simple(node: Expr) -> bool:
-    """Whether a node is computed element by element."""
+    """Return True if a node is computed element by element."""
     return isinstance(node, Call) and isinstance(node.op, OpDef) and node.op.pattern in _SIMPLE
 
 
 def _cost(node: Call) -> int:
-    """About how many operations an element of a result takes; 1 at least."""
+    """Return the approximate number of operations for one element of a result, at least 1."""
     tensors = [te.placeholder(ty.static_shape, ty.dtype, "p") for ty in map(tensor_type_of, node.args)]
     return max(1, sum(map(body_cost, topological(_computed(node, tensors)))))
 
 
 def _computed(node: Call, args: Sequence[Any]) -> list[te.Tensor]:
-    """The tensor expressions of a call's results; none where it has no such program."""
+    """Return the tensor expressions of a call's results; an empty list if the operator defines
+    none.
+    """
     op = op_of(node)
     return leaves(op.compute(node.attrs, *args)) if isinstance(op, OpDef) and op.compute is not None else []
 
 
 def _reads(reader: Call, value: Expr) -> int | None:
-    """How often a kernel reads elements of an argument; None if it needs them in memory, or does nothing but move."""
+    """Return the number of element reads that a kernel makes of an argument.
+
+    None if it needs the argument in memory, or only moves elements.
+    """
     params = {param for param, arg in zip(_params(reader), reader.args, strict=True) if arg is value}
     body = as_function(reader.op).body
     calls = [node for node in post_order(body) if isinstance(node, Call)]
@@ -251,20 +267,24 @@ def _reads(reader: Call, value: Expr) -> int | None:
 
 
 def _fields(node: Expr) -> list[Expr]:
-    """What a node reads; the fields of tuples that it takes stand for them."""
+    """Return the expressions that a node reads, with tuple arguments replaced by their fields."""
     given = [(*arg.fields,) if isinstance(arg, Tuple) else (arg,) for arg in _operands(node)]
     return [arg for args in given for arg in args]
 
 
 def _operands(node: Expr) -> Sequence[Expr]:
-    """The arguments of a call, what a field is taken of; a tuple is looked at where it is taken."""
+    """Return the arguments of a call, or the tuple of a tuple field; tuples themselves read
+    nothing.
+    """
     if isinstance(node, Call):
         return node.args
     return (node.tuple_value,) if isinstance(node, TupleGetItem) else ()
 
 
 def _reads_of(node: Call, params: Container[Expr]) -> int | None:
-    """How often a call reads elements of some parameters; None if it needs them in memory."""
+    """Return the number of element reads that a call makes of some parameters; None if it needs
+    them in memory.
+    """
     marked: set[te.Tensor] = set()
 
     def placeholder(arg: Expr) -> Any:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ToMixedPrecision: heavy operators in 16 bits, delicate ones in 32.
+"""ToMixedPrecision: compute expensive operators in 16-bit floats, and sensitive ones in float32.
 
 nn.softmax(nn.relu(nn.conv2d(%x, %w)))
 =>  %0 = nn.conv2d(cast(%x, "float16"), cast(%w, "float16"), out_dtype="float32")
     nn.softmax(cast(nn.relu(cast(%0, "float16")), "float32"))
 
-In: typed functions over float32.  Out: the same functions, rounded; parameters keep their types.
+Input: typed functions over float32. Output: equivalent functions up to rounding; parameters keep
+their types.
 """
 
 from __future__ import annotations
@@ -32,17 +33,20 @@ WIDE: Final = DType("float32")
 
 @dataclass(frozen=True, repr=False)
 class ToMixedPrecision(FunctionPass):
-    """Reduced precision where it pays and does no harm: each operator says how it behaves (`Op.precision_kind`).
+    """Pass that reduces precision where an operator declares that it gains and does no harm
+    (`Op.precision_kind`).
 
     mixed_precision_type  "float16" or "bfloat16"
-    missing_op_mode       operators of which nothing is known stay in float32: 0 refuses them, 1 warns, 2 is silent
-    conversions           by name, what becomes of operators that are to behave in another way
+    missing_op_mode       an operator without a declaration stays in float32: 0 raises an error, 1 warns, 2 is silent
+    conversions           overrides of the operators' declarations, by operator name
 
-    Sums of products are kept in float32 and rounded at the end.  An operator that follows is reduced where an argument
-    is, and all others are too, or are variables or constants.  Constants beyond the range of the type keep an operator
-    in float32, and so do arguments of other floating types.  The result of @main may become the reduced type unless
-    the configuration has "relay.ToMixedPrecision.keep_orig_output_dtype"; other functions, branches and variables
-    keep their types.  Raises AotcError (code "mixed-precision") in mode 0, AotcValueError for wrong options.
+    Sums of products are computed in float32 and rounded at the end. An operator that follows is
+    reduced if one argument is, and all others are reduced, variables or constants. Constants beyond
+    the range of the type keep an operator in float32, and so do arguments of other floating types.
+    The result of @main may get the reduced type unless the configuration has
+    "relay.ToMixedPrecision.keep_orig_output_dtype"; other functions, branches and variables keep
+    their types. Raise AotcError (code "mixed-precision") in mode 0, AotcValueError for invalid
+    options.
     """
 
     mixed_precision_type: str = "float16"
@@ -90,7 +94,9 @@ def _is_called(module: IRModule, name: str) -> bool:
 
 @frozen
 class _Leaf:
-    """One tensor among the arguments of a call: its type before and after, and what it is, if that is cheap."""
+    """One tensor among the arguments of a call: its type before and after, and its expression if
+    that is available.
+    """
 
     old: TensorType
     new: TensorType
@@ -99,7 +105,9 @@ class _Leaf:
 
 @dataclass(eq=False)
 class _Reduce(GraphMutator):
-    """Rewrites an expression; `memo` values may have another precision than what they stand for."""
+    """Mutator that reduces precision; values in `memo` may have another precision than the nodes
+    that they replace.
+    """
 
     low: DType
     conversions: Mapping[str, Precision]
@@ -126,7 +134,9 @@ class _Reduce(GraphMutator):
         return new if old.checked_type is None else self.converted(new, old.checked_type)
 
     def converted(self, expr: Expr, ty: Type) -> Expr:
-        """`expr` as `ty`, which differs in floating types only; each value is converted once."""
+        """Return `expr` converted to `ty`, which differs in floating types only; conversions of one
+        value are shared.
+        """
         if isinstance(expr, (Op, GlobalVar)) or isinstance(ty, FuncType) or expr.checked_type == ty:
             return expr
         key = (expr, ty)
@@ -156,7 +166,7 @@ class _Reduce(GraphMutator):
         if result.checked_type != old.checked_type or not hasattr(new.attrs, "out_dtype"):
             return result
         narrow = self.converted(result, self._lowered(type_of(result)))
-        # whoever wants float32 takes the sum as it was
+        # users that need float32 take the sum before rounding
         self.casts[narrow, type_of(result)] = result
         return narrow
 
@@ -175,7 +185,7 @@ class _Reduce(GraphMutator):
                 return ty
 
     def _reduces(self, op: Op, old: Call, new: Call) -> bool:
-        """Whether a call is to be computed in reduced precision."""
+        """Return True if a call is to be computed in reduced precision."""
         pairs = zip(old.args, new.args, strict=True)
         leaves = [leaf for o, n in pairs for leaf in _leaves(type_of(o), type_of(n), n) if leaf.old.dtype.is_float]
         if not self._possible(new.attrs, leaves):
@@ -191,13 +201,13 @@ class _Reduce(GraphMutator):
         return follows or conversion == Precision.ALWAYS
 
     def _possible(self, a: Attrs, leaves: Sequence[_Leaf]) -> bool:
-        """Whether types and values allow reduced precision, and there is something to reduce."""
+        """Return True if types and values allow reduced precision and some argument is float32."""
         dtypes = {leaf.old.dtype for leaf in leaves}
         result = getattr(a, "out_dtype", "") in ("", WIDE)
         return result and WIDE in dtypes and dtypes <= {WIDE, self.low} and all(map(self._fits, leaves))
 
     def _fits(self, leaf: _Leaf) -> bool:
-        """Whether rounding a constant makes no infinity of it."""
+        """Return True unless rounding a constant to the reduced type would make an infinity of it."""
         if not isinstance(leaf.expr, Constant) or leaf.old.dtype != WIDE:
             return True
         values = leaf.expr.stored
@@ -206,7 +216,7 @@ class _Reduce(GraphMutator):
 
 
 def _leaves(old: Type, new: Type, expr: Expr | None) -> Iterator[_Leaf]:
-    """The tensors of an argument."""
+    """Yield the tensors of an argument, fields of tuples one by one."""
     match old, new:
         case TensorType(), TensorType():
             yield _Leaf(old, new, expr)

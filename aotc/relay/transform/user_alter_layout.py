@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls in the layouts that functions of the user's own choose, and what lies between them brought along.
+"""AlterOpLayout for functions registered by the user: they choose layouts, which are propagated
+between operators.
 
 @register_alter_op_layout("nn.conv2d")
 def alter(attrs, inputs, types, result):
@@ -21,11 +22,12 @@ from aotc.relay.transform.legalize import of_type
 
 
 def altered(function: Function) -> Function:
-    """`function` with calls as the functions that `register_alter_op_layout` attached to their operators want them.
+    """Return `function` with calls replaced by the functions that `register_alter_op_layout`
+    attached to their operators.
 
-    A call of the same operator on the same arguments with other layouts passes these on to the operators behind it, as
-    far as they have a rule for them.  Raises AotcError (code "callback") for other results that are no expressions of
-    the call's type.
+    If the replacement is a call of the operator on unchanged arguments with other layouts, these
+    layouts are propagated to the operators that follow, as far as they have layout rules. Raise
+    AotcError (code "callback") for a result that is not an expression of the call's type.
     """
     if not is_attached(ALTER_OP_LAYOUT):
         return function
@@ -52,9 +54,10 @@ class _Alterer(Converter):
 
 
 def _asked(alter: Callable[..., Any], node: Call, args: list[Expr]) -> tuple[Any, list[Expr]]:
-    """What a function makes of a call, and the arguments that it made it of.
+    """Call a registered function and return its result with the arguments that it was given.
 
-    Those in the layout that it chooses may not be of the type that the call then wants: it is given some without one.
+    Arguments of the old layout may not fit the layout that it chooses; it is then called again with
+    untyped arguments.
     """
     types = [type_of(a) for a in node.args]
     try:
@@ -67,7 +70,7 @@ def _asked(alter: Callable[..., Any], node: Call, args: list[Expr]) -> tuple[Any
 
 
 def _plan(node: Call, made: Any, args: list[Expr]) -> Plan | None:
-    """The plan of a call in other layouts; None for other expressions."""
+    """Return the plan for an operator's call with other layouts; None for other expressions."""
     op = op_of(node)
     if not isinstance(made, Call) or made.op is not op:
         return None

@@ -105,8 +105,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
 
 
 def of_prefix(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a module whose last name component is a prefix like
-    "nn".
+    """Return `__getattr__` and `__dir__` for a module such as "relay.op.nn".
 
     The module's attributes are the builder functions of the operators called nn.NAME.
     """

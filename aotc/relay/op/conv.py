@@ -412,7 +412,9 @@ def operators(
         return tensor(types[0]).numel + 2 * tensor(facets["infer"](n, a, types)).numel
 
     def axes(n: int, a: Any, _: Types) -> AxisMap:
-        """Axis map: only the batch axis is mapped, as channels and windows are summed."""
+        """Return the axis map of a convolution, which maps only the batch axis, as channels and
+        windows are summed.
+        """
         return AxisMap((window_attributes.axes_kept(*window_attributes.layouts(n, a.data_layout, a.out_layout), 1),))
 
     counted = {"refine": refine, "scratch": scratch, "axes": axes} | facets

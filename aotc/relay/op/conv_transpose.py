@@ -139,7 +139,7 @@ def _compute(n: int, a: ConvTransposeAttrs, data: Tensor, weight: Tensor) -> Ten
     order = (n, *range(n)) if source[1] == n + 1 else tuple(range(n + 1))
 
     def places(v: Sequence[Scalar]) -> tuple[Sequence[Scalar], Sequence[Scalar]]:
-        """Return the position of the data element and of the kernel element of a product."""
+        """Return the index of the data element and the index of the kernel element of one product."""
         (image, channel, *at), (ic, *j) = pick(v[: n + 2], result), pick(v[n + 2 :], order)
         axes = zip(at, j, kernel, strides, dilation, pads, strict=True)
         where, taps = zip(*(_tap(o + p[0], k, t, s, d) for o, k, t, s, d, p in axes), strict=True)

@@ -125,7 +125,7 @@ def _refine(a: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
 
 
 def _leading_axes(_: Attrs, types: Types) -> AxisMap:
-    """Axis map: all axes of the data except the last one."""
+    """Return the axis map of a dense layer, which maps all axes of the data except the last one."""
     return AxisMap(((*range(tensor(types[0]).rank - 1), None),))
 
 

@@ -166,8 +166,9 @@ def integers(shape: Sequence[int], extent: int, dtype: str = "int64", seed: int 
 
 
 def _hostile(make: type[Attrs], field: str, rows: Any) -> Callable[[], Samples]:
-    """Return samples with out-of-range indices: (data shape, index shape, value of `field`) per
-    row, int32 and int64.
+    """Return a function that yields samples with out-of-range int32 and int64 indices.
+
+    rows  (data shape, index shape, value of the attribute `field`)
     """
 
     def samples() -> Samples:

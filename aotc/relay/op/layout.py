@@ -282,7 +282,9 @@ def _type(attrs: LayoutTransformAttrs, ty: Type) -> Type:
 
 @dataclass(frozen=True, eq=False)
 class _InBlocks:
-    """OpDef functions of an operator extended to blocked layouts; see `in_blocks`."""
+    """The functions of an OpDef (infer, reference, compute, ...) extended to blocked layouts; see
+    `in_blocks`.
+    """
 
     op: Any
     is_own: Callable[[str], bool]

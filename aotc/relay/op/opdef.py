@@ -117,8 +117,10 @@ class OpDef(Op):
 
 
 def pointwise(_: Any, types: Types) -> AxisMap:
-    """Axis map of elementwise and broadcasting operators: each result axis is an axis of every
-    non-broadcast argument.
+    """Return the axis map (from result axes to argument axes) of an elementwise operator with
+    broadcasting.
+
+    An axis of extent 1 in an argument is not mapped.
     """
     tensors = [t for ty in types for t in tensor_types(ty)]
     rank = max(t.rank for t in tensors)
@@ -130,8 +132,8 @@ def pointwise(_: Any, types: Types) -> AxisMap:
 
 
 def filled_up(axes: Axes) -> Axes:
-    """Return an axis-map function that appends rows without mapped axes for trailing arguments
-    `axes` omits.
+    """Return a function that extends the axis maps of `axes` by a row without mapped axes for each
+    omitted argument.
     """
 
     def each_argument(a: Any, types: Types) -> AxisMap | None:

@@ -153,7 +153,7 @@ def _samples() -> Iterator[Sample]:
 
 
 def _leading_axes(_: Attrs, types: Types) -> AxisMap:
-    """Axis map: all axes of the data except the last one."""
+    """Return the axis map of a dense layer, which maps all axes of the data except the last one."""
     rank = tensor(types[0]).rank
     return AxisMap(((*range(rank - 1), None), *((None,) * rank for _ in types[1:])))
 

@@ -115,8 +115,9 @@ def _space(a: Any, shape: Sequence[Any]) -> Reduction:
 
 
 def _axis_map(a: Any, types: Types) -> AxisMap:
-    """Axis map of reductions: all arguments have the axes of the first, as the mean of `variance`
-    has keepdims.
+    """Return the axis map of a reduction, in which all arguments have the axes of the first.
+
+    The mean, an argument of `variance`, has the rank of the data.
     """
     axes: Sequence[int | None] = range(tensor(types[0]).rank)
     return AxisMap((_space(a, axes).of(axes, None),) * len(types))

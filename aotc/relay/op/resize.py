@@ -109,8 +109,8 @@ def _slack(a: ResizeAttrs) -> float:
 
 
 def _work(dtype: DType) -> str:
-    """Return the floating-point type of the interpolation, which holds all values of the data's
-    dtype if one does.
+    """Return the dtype of the interpolation: float64 for float64 and for integers wider than 8
+    bits, else float32.
     """
     wide = dtype == "float64" or (dtype.is_integer and dtype.bits > 8)
     return "float64" if wide else "float32"

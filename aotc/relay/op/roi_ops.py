@@ -69,8 +69,10 @@ def _spaces(a: Any, data: Any, regions: Any) -> tuple[tuple[int, ...], tuple[Any
 
 
 def _axes(a: Any, types: Types) -> AxisMap:
-    """Axis map: channels are mapped in the data; the other arguments have one row for each image of
-    the result.
+    """Return the axis map of a region operator.
+
+    Channels are mapped to the data's channels; images of the result are mapped to rows of the other
+    arguments.
     """
     batch, channels = positions(a.layout, "NCHW")[:2]
     data = tuple(k if k == channels else None for k in range(4))

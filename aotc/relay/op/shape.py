@@ -154,7 +154,9 @@ def reshaped(a: ReshapeAttrs, shape: Shape) -> Shape:
 
 
 def _reshape_axes(a: ReshapeAttrs, types: Types) -> AxisMap | None:
-    """Axis map: leading dimensions that 0 copies are mapped, as they do not depend on later values."""
+    """Return the axis map of a reshape: leading dimensions that 0 copies are mapped to the data's
+    dimensions.
+    """
     rank = len(reshaped(a, tensor(types[0]).shape))
     kept = 0
     while kept < len(a.newshape) and a.newshape[kept] == 0 and not a.allowzero:
@@ -354,7 +356,9 @@ def _broadcast_infer(a: InitAttrs, types: Types) -> Type:
 
 
 def no_axes(a: InitAttrs, _: Types) -> AxisMap:
-    """Axis map of a result with a fixed shape: no axis is mapped."""
+    """Return the axis map of a result with a fixed shape, in which no axis is mapped to an axis of
+    the data.
+    """
     return AxisMap(((None,) * len(a.shape),))
 
 

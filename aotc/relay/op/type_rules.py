@@ -144,8 +144,8 @@ def float_tensor(ty: Type) -> TensorType:
 
 
 def float_along_axis(a: Any, types: Types) -> TensorType:
-    """Type rule of float operators along `a.axis` (one axis, several, or None for all): the type of
-    the data.
+    """Type rule of float operators along `a.axis` (one axis, several, or None for all): return the
+    type of the data.
     """
     data = float_tensor(types[0])
     axes_of(a.axis, data.rank)
@@ -164,7 +164,7 @@ def require_dtype(dtype: DType, supported: bool) -> None:
 
 
 def same_type(_: Any, types: Types) -> Type:
-    """Type rule: the result has the type of the first argument."""
+    """Type rule: return the type of the first argument."""
     return tensor(types[0])
 
 
@@ -189,17 +189,18 @@ def broadcast_rule(result: str | None = None, accept: Callable[[TensorType], boo
 
 
 def row_but(axes: Sequence[int], rank: int) -> tuple[int | None, ...]:
-    """Return an axis-map row that maps every axis of an argument, of the result's rank, except
+    """Return the axis-map row of an argument with the result's rank, which maps every axis except
     `axes`.
     """
     return tuple(None if k in axes else k for k in range(rank))
 
 
 def all_but_axis(a: Any, types: Types) -> AxisMap:
-    """Axis map of operators that work along `a.axis` (one, several, None for all) of the first
-    argument.
+    """Return the axis map (from result axes to argument axes) of an operator that works along
+    `a.axis`.
 
-    The first argument is a tensor or a tuple of tensors with the rank of the result.
+    `a.axis` is one axis, several, or None for all; it is not mapped. The first argument is a tensor
+    or a tuple of tensors with the rank of the result; other arguments are not mapped.
     """
     first = types[0].fields[0] if isinstance(types[0], TupleType) else types[0]
     rank = tensor(first).rank
@@ -207,8 +208,8 @@ def all_but_axis(a: Any, types: Types) -> AxisMap:
 
 
 def all_but_axis_or_flat(a: Any, types: Types) -> AxisMap:
-    """Axis map of operators that work along `a.axis`, or on the flattened argument if `a.axis` is
-    None.
+    """Return the axis map of an operator that works along `a.axis`, or on the flattened argument if
+    `a.axis` is None.
     """
     return AxisMap(((None,),)) if a.axis is None else all_but_axis(a, types)
 
@@ -240,7 +241,9 @@ def vectors_along_axis(a: Any, types: Sequence[Type | None]) -> Sequence[Type | 
 
 
 def elements_and_vectors(a: Any, types: Types) -> AxisMap:
-    """Axis map of elementwise operators on data and on vectors along `a.axis` of the data."""
+    """Return the axis map of an elementwise operator on data and on vectors along `a.axis` of the
+    data.
+    """
     rank = tensor(types[0]).rank
     axis = axis_of(a.axis, rank)
     row = tuple(0 if k == axis else None for k in range(rank))

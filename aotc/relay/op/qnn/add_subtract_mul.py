@@ -81,8 +81,8 @@ def _infer(a: Any, types: Types) -> Type:
 
 
 def _axes(a: Any, types: Types) -> AxisMap:
-    """Return the broadcast axis map of the tensors, in which axes with per-element scales are not
-    mapped.
+    """Return the axis map of the broadcast tensors, without axes along which scales differ by
+    element.
     """
     found = pointwise(a, types[:2])
     rank = len(found.inputs[0])

@@ -108,8 +108,8 @@ def _convolved(op: OpDef, zeros: sums.Zeros, x: Expr, w: Expr, **how: Any) -> Ex
 
 @frozen(eq=False)
 class _Sums:
-    """Expansion of one qnn convolution call; zero points are subtracted from the weights or from
-    the sums.
+    """Expansion of a qnn convolution into a convolution of integers and correction terms for the
+    zero points.
     """
 
     kind: _Kind

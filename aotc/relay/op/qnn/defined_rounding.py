@@ -130,8 +130,8 @@ def _saturated(dtype: str) -> OpDef:
     return _row(f"saturate_{dtype}", f"saturate_{dtype}", "data", f"data as {dtype}, the nearest value.", **facets)
 
 
-#: By the type of the result.
+#: Operators that saturate int32 to a narrower integer type, by that type.
 SATURATE = {dtype: _saturated(dtype) for dtype in ("int8", "uint8")}
 saturate_int8, saturate_uint8 = SATURATE.values()
-#: By the type of the result.
+#: Operators that round float32 to a saturated integer type, by that type.
 NEAREST = {"int8": nearest_int8, "uint8": nearest_uint8}

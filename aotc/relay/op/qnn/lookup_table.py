@@ -45,8 +45,8 @@ def infer_one(_: Any, types: Types) -> Type:
 
 
 def elementwise_axes(_: Any, types: Types) -> AxisMap:
-    """Axis map of an elementwise function: every axis of the data is mapped, scales and zero points
-    are not.
+    """Return the axis map of an elementwise function, which maps every axis of the data and none of
+    the scales.
     """
     return AxisMap((tuple(range(tensor(types[0]).rank)),))
 

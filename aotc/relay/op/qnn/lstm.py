@@ -131,7 +131,7 @@ def _infer(how: _Arithmetic, a: QuantizedLSTMAttrs, types: Types) -> Type:
 
 
 def _axes(_: Any, types: Types) -> AxisMap:
-    """Axis map: the batch axis of the data, h and c is mapped; other axes are not."""
+    """Return the axis map of an LSTM layer, which maps only the batch axis of the data, h and c."""
     batch = {0: 1, 5: 0, 6: 0}
     return AxisMap(tuple((None, batch.get(number), None) for number in range(len(types))))
 

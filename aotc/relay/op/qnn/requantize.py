@@ -26,8 +26,8 @@ from aotc.relay.op.type_rules import axis_of, float_tensor, require_known, tenso
 
 
 def along_axis(a: Any, types: Types) -> AxisMap:
-    """Axis map of an elementwise operator whose scales and zero points may be vectors along
-    `a.axis` of the data.
+    """Return the axis map of an elementwise operator whose scales and zero points may be vectors
+    along `a.axis`.
     """
     rank = tensor(types[0]).rank
     axis = axis_of(a.axis, rank) if rank else 0

@@ -85,12 +85,16 @@ class Row:
         return Row(nest, (*own,), common, across, widest)
 
     def cost(self, threads: int) -> int:
-        """Return the number of statements that one of `threads` threads executes."""
+        """Estimate the statements that one of `threads` threads executes for a row (the body of one
+        outer iteration).
+        """
         return _cost(self.nest.body, threads, {})
 
 
 def _leaves(body: Stmt) -> list[Stmt]:
-    """Return the loops that threads share, and the statements between them, in program order."""
+    """Return the loops whose iterations the threads of a block share, and the statements between
+    them, in program order.
+    """
     found: list[Stmt] = []
     pending = [*reversed(stmts_of(body))]
     while pending:
@@ -103,7 +107,9 @@ def _leaves(body: Stmt) -> list[Stmt]:
 
 
 def _common(leaves: Sequence[Stmt], own: Sequence[Buffer]) -> frozenset[Buffer]:
-    """Return the scratch buffers that one thread fills for other threads."""
+    """Return the scratch buffers through which the threads of a GPU block pass values to each
+    other, in shared memory.
+    """
     uses = [(is_shared_out(s), written(s), written(s) | read(s)) for s in leaves]
     several = {b for b in own if sum(b in used for _, _, used in uses) > 1}
     found, size = {b for b in several if b.size > _FEW}, -1
@@ -192,7 +198,7 @@ class Rows:
 
     @property
     def blocks(self) -> int:
-        """The number of blocks; a block takes consecutive rows."""
+        """The number of thread blocks of the launch; each block processes `rows` consecutive rows."""
         *outer, last = (extent_of(loop) for loop in self.row.nest.loops) if self.row.nest.loops else (1,)
         return math.prod(outer) * -(-last // self.rows)
 
@@ -203,16 +209,18 @@ class Rows:
         return buffer.size | self.across
 
     def array(self, buffer: Buffer) -> Buffer:
-        """Return the shared-memory array for all rows of a block."""
+        """Return the shared-memory array that holds a scratch buffer for all rows of a thread
+        block.
+        """
         return replace(buffer, size=self.size(buffer) * self.rows, scope="shared", private=False)
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a block."""
+        """Bytes of shared memory that a thread block needs."""
         return shared_bytes(map(self.array, self.row.common))
 
     def time(self, gpu: Gpu) -> float:
-        """Estimate the time of all rows, in statements executed sequentially."""
+        """Estimate the time of all rows on the GPU, in statements executed sequentially."""
         return self.row.cost(self.each) * max(1.0, self.row.nest.size * self.each / gpu.busy)
 
     def share(self, block: Expr, thread: Var, gpu: Gpu, stack_bytes: int, *, nested: bool = True) -> Share | None:
@@ -264,16 +272,21 @@ class Rows:
         return Share(blocks, over, (*copied,), (*stack.values(), *writer.stack), (*shared, *writer.shared))
 
     def inside(self, own: Sequence[Buffer]) -> list[Buffer]:
-        """Return the scratch buffers in `own` that belong to inner rows."""
+        """Return the scratch buffers in `own` that belong to inner rows: iterations that groups of
+        threads of the block share.
+        """
         leaves = [s for s in _leaves(self.row.nest.body) if is_shared_out(s)]
         found = [s for s in leaves if _has_rows(numbered(Part((), (s,)))[0], self.each)]
         return [b for b in own if any(b in written(s) for s in found)]
 
     def taken(self, block: Expr, row: Var, number: Var, body: Block) -> Block:
-        """Return a body for all rows of a block.
+        """Return the loop body of a thread block that processes `rows` consecutive iterations of
+        the outer loops.
 
-        row      index of a row within its block
-        number   variable for the index of the row among consecutive rows
+        block    index of the thread block
+        row      index of a row (outer iteration) within its block
+        number   variable for the index of the row along the innermost outer loop
+        body     the body of one row
         """
         nest = replace(self.row.nest, body=body)
         if self.rows == 1:
@@ -311,8 +324,8 @@ class _Writer:
     loaded: set[Buffer] = field(default_factory=set)
 
     def stmts(self, stmts: Sequence[Stmt]) -> list[Stmt]:
-        """Return the statements of a thread, with barriers where one reads or overwrites what
-        another thread accessed.
+        """Return the statements of one thread, with barriers where a statement reads or overwrites
+        memory that another thread of the block accessed.
         """
         made: list[Stmt] = []
         for stmt in stmts:
@@ -332,7 +345,7 @@ class _Writer:
         return made
 
     def met(self) -> Stmt:
-        """Return a barrier, and forget the accesses before it."""
+        """Return a barrier (Sync), and clear the record of accesses since the last barrier."""
         self.stored, self.loaded = set(), set()
         return Sync()
 

@@ -92,7 +92,9 @@ class _Schedule:
         return len(self.steps), step
 
     def _before(self, storage: Storage, begin: int, end: int, writes: bool) -> Iterator[int]:
-        """Yield the indices of the steps that must be complete before an access."""
+        """Yield the indices of the steps that must be complete before elements `begin` to `end` of
+        a storage are accessed.
+        """
         found = self.uses.get(storage, ())
         return (at for b, e, at, wrote in found if (wrote or writes) and b < end and begin < e)
 
@@ -122,7 +124,9 @@ class _Schedule:
 
 
 def spans(step: Step) -> list[Span]:
-    """Return the part of a storage that each argument of a step occupies."""
+    """Return, for each argument of a step (kernel call), its storage, first element and end
+    (exclusive).
+    """
     pairs = zip(step.kernel.params, step.args, strict=True)
     return [(view.storage, view.offset, view.offset + buffer.size) for buffer, view in pairs]
 

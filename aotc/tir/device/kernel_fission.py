@@ -49,12 +49,12 @@ class Part:
 
     @property
     def body(self) -> Block:
-        """All statements of the part, in order."""
+        """All statements of this part of a kernel, in order."""
         return Block((*self.before, *self.stmts))
 
     @property
     def is_launch(self) -> bool:
-        """True if the part has explicit loops over blocks and threads."""
+        """True if this part of a kernel has explicit loops over GPU blocks and threads."""
         return any(map(is_launch, self.stmts))
 
     @property
@@ -85,7 +85,7 @@ class Nest:
 
     @property
     def size(self) -> int:
-        """The number of iterations of all loops together."""
+        """The product of the trip counts of all loops of the nest."""
         return math.prod(map(extent_of, self.loops))
 
     def threads(self, gpu: Gpu) -> int:
@@ -100,7 +100,9 @@ class Nest:
         return threads
 
     def iteration(self, n: Expr) -> Block:
-        """Return the statements of the iteration with the row-major number `n`."""
+        """Return the body of the loop nest for the iteration whose row-major number is `n`, with
+        declared loop variables.
+        """
         digits: list[Expr] = []
         for loop in reversed(self.loops[1:]):
             digits.append(n % extent_of(loop))
@@ -119,7 +121,7 @@ def is_shared_out(stmt: Stmt) -> bool:
 
 
 def is_launch(stmt: Stmt) -> bool:
-    """Return True if a statement is a loop over blocks."""
+    """Return True if a statement is a loop over GPU thread blocks."""
     return isinstance(stmt, For) and stmt.kind == "block"
 
 
@@ -157,7 +159,7 @@ def _is_part(stmt: Stmt) -> bool:
 
 
 def whole(kernel: Kernel) -> Part:
-    """Return a kernel as a single part that one thread executes."""
+    """Return a kernel as a single part (unit of kernel fission), which one GPU thread executes."""
     return Part((), stmts_of(kernel.body), kernel.stack)
 
 
@@ -209,8 +211,8 @@ def _with_registers(kernel: Kernel) -> list[Part] | None:
     """Return the parts of a kernel, each with the registers that it needs; None if several parts
     change one register.
 
-    Registers computed from unchanging values are recomputed in each part; others are passed in
-    memory.
+    A register computed from unchanging values is recomputed in each part; every other register is
+    passed in memory.
     """
     stmts = [_inside_out(s) for s in stmts_of(kernel.body)]
     changing = written(kernel.body) | {s.var for s in walk_stmts(kernel.body) if isinstance(s, Assign)}
@@ -238,11 +240,11 @@ def _with_registers(kernel: Kernel) -> list[Part] | None:
 
 
 def _part(group: Sequence[Stmt], again: Mapping[Var, Declare], kept: Mapping[Var, Buffer]) -> Part:
-    """Return a part from a group of statements.
+    """Return a part (unit of kernel fission) from a group of statements.
 
     group   the statements
-    again   registers that each part can recompute
-    kept    registers that are passed in memory, each in a buffer
+    again   declarations of registers that each part can recompute
+    kept    buffers in which registers are passed from part to part
     """
     own = {s.var for s in group if isinstance(s, Declare)}
     needs = _reads(group)

@@ -106,7 +106,7 @@ def on_device(kernel: Kernel, target: Target) -> tuple[Kernel, ...]:
 
 
 class _Mapper:
-    """Maps the parts of one kernel to launches."""
+    """Maps the parts of one kernel (units of kernel fission) to GPU launches."""
 
     def __init__(self, kernel: Kernel, gpu: Gpu, stack_bytes: int) -> None:
         self.kernel, self.gpu, self.stack_bytes = kernel, gpu, stack_bytes
@@ -144,7 +144,7 @@ class _Mapper:
         return [*found, *made]
 
     def written_out(self, part: Part) -> Kernel:
-        """Return a launch for a part with explicit loops over blocks and threads."""
+        """Return the GPU kernel of a part that has explicit loops over blocks and threads already."""
         shared = tuple(b for b in self.kernel.shared if b in written(part.body))
         return self.made([Share(1, part.body, (), part.own, shared)], part.body)
 
@@ -170,8 +170,8 @@ class _Mapper:
         return None
 
     def launch(self, parts: Sequence[tuple[Part, Nest | None]]) -> Kernel:
-        """Return one launch for several parts: the blocks of each part follow those of the part
-        before.
+        """Return one GPU kernel for several parts; the blocks of each part are numbered after the
+        blocks of the previous part.
         """
         threads = max(1 if nest is None else nest.threads(self.gpu) for _, nest in parts)
         block, thread = Var("block"), Var("thread")
@@ -194,8 +194,11 @@ class _Mapper:
         return shared_out(part, nest, block, thread, threads, self.gpu, self.stack_bytes)
 
     def made(self, shares: Sequence[Share], body: Stmt) -> Kernel:
-        """Return a kernel for the given shares and body: its parameters are the buffers used, its
-        outputs those written.
+        """Return a GPU kernel with a given body: its inputs are the buffers that the body reads,
+        its outputs those it writes.
+
+        shares   the work of the blocks, with its scratch buffers
+        body     the loops over blocks and threads
         """
         kernel, r = self.kernel, read(body)
         stores = (s for s in walk_stmts(body) if isinstance(s, (Store, Intrinsic)))

@@ -29,12 +29,14 @@ def with_alignment(program: Program) -> Program:
 
 
 def _alignment(buffer: Buffer, view: View) -> int:
-    """Return the alignment in bytes of an argument, at most `MOST`."""
+    """Return the alignment in bytes, at most `MOST`, of the memory that a call passes for a kernel
+    parameter.
+    """
     return math.gcd(MOST, view.storage.align, view.offset * buffer.dtype.itemsize)
 
 
 def temporary(kernel: Kernel, buffer: Buffer) -> View:
-    """Return a view of new memory for a parameter of a kernel."""
+    """Return a view of newly allocated memory for a parameter of a kernel."""
     name = f"{kernel.name}_{buffer.name}"
     return View(Storage(name=name, dtype=buffer.dtype, shape=(buffer.size,)))
 

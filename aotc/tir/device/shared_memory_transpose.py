@@ -97,7 +97,9 @@ class Across:
             return For(turn, _SIDE * _SIDE // threads, Block((*places, *inside)))
 
         def place(names: Mapping[For, Var]) -> Expr:
-            """Return the index of an element in the tile."""
+            """Return the index of an element within a transposed tile in shared memory, whose rows
+            are padded by one element.
+            """
             row, column = (names[loop] - tiles[loop] * _SIDE for loop in (self.last, self.loop))
             return row * (_SIDE + 1) + column
 
@@ -115,7 +117,7 @@ class Across:
 
 
 def replaced(expr: Expr, found: Mapping[Load, Expr]) -> Expr:
-    """Return an expression with some loads replaced."""
+    """Return an expression in which the loads that are keys of `found` are replaced by its values."""
     if isinstance(expr, Load) and expr in found:
         return found[expr]
     return with_operands(expr, tuple(replaced(e, found) for e in operands(expr)))

@@ -174,7 +174,7 @@ class Share:
 
 
 def alone(part: Part) -> Share:
-    """Return the work of a part as that of a single thread."""
+    """Return the work of a kernel part as that of a single GPU thread."""
     return Share(1, part.body, stack=tuple(b for b in part.own if b.scope == "stack"))
 
 
@@ -212,8 +212,8 @@ def shared_out(part: Part, nest: Nest, block: Expr, thread: Var, threads: int, g
 
 
 def placed(own: Iterable[Buffer], room: int) -> tuple[dict[Buffer, Buffer], list[Buffer]]:
-    """Divide scratch buffers into those that fit on the stack of a thread (`room` bytes), smallest
-    first, and the others.
+    """Divide scratch buffers into buffers that fit on the stack of a thread (`room` bytes),
+    smallest first, and all others.
     """
     stack: dict[Buffer, Buffer] = {}
     copied: list[Buffer] = []

@@ -89,7 +89,9 @@ class Coarsening:
     # statements
 
     def together(self, stmt: Stmt) -> list[Stmt]:
-        """Return a statement for all lanes of a group."""
+        """Return a statement executed for all lanes: the neighboring iterations that one coarsened
+        thread executes.
+        """
         match stmt:
             case Block():
                 return [made for s in stmt.stmts for made in self.together(s)]
@@ -137,7 +139,10 @@ class Coarsening:
 
     def windowed(self, loop: For) -> list[Stmt] | None:
         """Return a short sliding-window loop unrolled for all lanes, so that each input element is
-        loaded once; None for others.
+        loaded once.
+
+        Return None if the loop is not a sliding window over contiguous elements. Example, with four
+        lanes:
 
         for k in max(1 - i, 0)..3: acc = acc + x[i + k - 1] * w[k]
         ->  if four > 0: window[0] = x[4 * four - 1]
@@ -216,7 +221,9 @@ class Coarsening:
         return [If(known, Block(stmts))]
 
     def at(self, expr: Expr, k: Var, number: int) -> Expr:
-        """Return an expression for element `number` of a window."""
+        """Return an expression for element `number` of a sliding window: `k` is that number, and
+        the lane is 0.
+        """
         return simplify(substitute(expr, {k: Const(number, INDEX), self.lane: _FIRST}), self.ranges)
 
     def one(self, stmt: Stmt) -> Stmt:
@@ -299,7 +306,9 @@ class Coarsening:
         return form.expr()
 
     def varies(self, expr: Expr) -> bool:
-        """Return True if an expression may differ between the lanes."""
+        """Return True if an expression may differ between the lanes (iterations executed by one
+        coarsened thread).
+        """
         return self.lane in mentioned(expr)
 
     def is_index(self, expr: Expr) -> bool:
@@ -307,17 +316,21 @@ class Coarsening:
         return expr.dtype == INDEX and not any(loads_in(expr))
 
     def piece(self, dtype: DType) -> int:
-        """Return the number of elements of one wide access."""
+        """Return the number of elements that one memory access of up to 16 bytes covers, at most
+        one per lane.
+        """
         return min(self.lanes, MOST // dtype.itemsize)
 
     def array(self, name: str, dtype: DType) -> Buffer:
-        """Return a new stack array with one element per lane."""
+        """Return a new stack array with one element for each lane (iteration executed by one
+        coarsened thread).
+        """
         self.stack.append(Buffer(name, dtype, self.lanes, "stack", MOST))
         return self.stack[-1]
 
 
 def _with(stmt: Stmt, found: Mapping[Load, Expr], names: Mapping[Var, Expr]) -> Stmt:
-    """Return a statement with some loads replaced, then some variables."""
+    """Return a statement with the loads in `found` replaced, and then the variables in `names`."""
     return map_exprs(stmt, lambda e: substitute(replaced(e, found), names))
 
 

@@ -109,8 +109,8 @@ class VerticalFusion:
 
 
 def _apart(a: Step, b: Step) -> bool:
-    """Return True if `b` overwrites nothing that `a` uses, and each input of `b` that overlaps an
-    output of `a` lies within it.
+    """Return True if step `b` overwrites nothing that step `a` uses, and each input of `b` that
+    overlaps an output of `a` is a part of that output.
     """
     used, others = spans(a), spans(b)
     written, read = used[len(a.inputs) :], others[: len(b.inputs)]
@@ -128,12 +128,12 @@ def _place(a: Step, view: View) -> tuple[tuple[int, int], ...]:
 
 
 def _meet(a: Span, b: Span) -> bool:
-    """Return True if two spans of storage overlap."""
+    """Return True if two parts of storages (storage, first element, end) overlap."""
     return a[0] is b[0] and a[1] < b[2] and b[1] < a[2]
 
 
 def _holds(a: Span, b: Span) -> bool:
-    """Return True if span `a` contains span `b`."""
+    """Return True if part `a` of a storage (storage, first element, end) contains part `b`."""
     return a[0] is b[0] and a[1] <= b[1] and b[2] <= a[2]
 
 
@@ -144,7 +144,7 @@ def _all(kernel: Kernel) -> int:
 
 
 def _work(kernel: Kernel, launch: Launch) -> int:
-    """Return the number of statements that one thread of a launch executes."""
+    """Estimate the statements that one thread of a GPU launch executes."""
     blocks, threads = loops_of(kernel)
     ranges = {blocks.var: (0.0, launch.grid - 1.0), threads.var: (0.0, launch.block - 1.0)}
     for stmt in walk_stmts(threads.body):
@@ -207,7 +207,9 @@ class _Level:
         return sorted(near | far)
 
     def _digits(self) -> Iterator[int]:
-        """Yield the divisors by which the kernel divides the index of the block."""
+        """Yield the constants by which the kernel divides the index of its thread block, as
+        candidates for group sizes.
+        """
         for node in nodes(self.threads.body):
             match node:
                 case Binary(op="floordiv" | "floormod", a=a, b=Const(value=n)) if 1 < n < self.count:
@@ -233,7 +235,9 @@ class _Pair:
     rounds: int
 
     def kernel(self) -> Kernel:
-        """Return the fused kernel."""
+        """Return the kernel that executes both steps: the first one, followed by the second one in
+        its blocks.
+        """
         a, b, level = self.a.kernel, self.b.kernel, self.level
         places = self.places()
         alone = [x for x in b.inputs if places[x][0] is x]
@@ -265,7 +269,7 @@ class _Pair:
         )
 
     def step(self, kernel: Kernel) -> Step:
-        """Return the fused step, a call of `kernel`."""
+        """Return the call of the fused kernel that replaces both steps."""
         a, b, places = self.a, self.b, self.places()
         alone = [view for x, view in zip(b.kernel.inputs, b.inputs, strict=True) if places[x][0] is x]
         args = [*a.inputs, *alone, *a.outputs, *b.outputs, *a.workspace, *b.workspace]
@@ -297,8 +301,8 @@ class _Pair:
         return found
 
     def shared(self, places: Places) -> list[Buffer]:
-        """Map the shared arrays of the second kernel into those of the first, which no longer needs
-        them.
+        """Assign the shared-memory arrays of the second kernel to the memory of the first kernel's
+        arrays, which are unused by then.
 
         The result for each array that fits is added to `places`; return the arrays that do not fit.
         """

@@ -109,10 +109,12 @@ class _Copies:
 
 
 def _meet(a: _Place, b: _Place) -> bool:
-    """Return True if two accesses may have an element in common."""
+    """Return True if two ranges of elements of buffers may overlap."""
     return a[0] is b[0] and a[1] <= b[2] and b[1] <= a[2]
 
 
 def _earliest(*ends: _Ages) -> _Ages:
-    """Merge the ages at a join of control flow: the smallest age of each copy."""
+    """Merge the states of asynchronous copies at a join of control flow: the smallest age of each
+    copy.
+    """
     return {place: min(end[place] for end in ends if place in end) for end in ends for place in end}

@@ -76,14 +76,14 @@ class Phases:
         return made
 
     def end(self) -> None:
-        """End the current phase, at a barrier."""
+        """End the current phase (the statements between two barriers), at a barrier."""
         self.found.append(Block(self.present))
         self.present = []
 
     def add(self, stmt: Stmt, env: _Env) -> None:
         """Add a statement to the current phase, and end the phase at each barrier in it.
 
-        `env` holds values of variables: those of loops around barriers, and index registers
+        `env` maps variables to values: loop variables of loops around barriers, and index registers
         declared in earlier phases. Set `problem` if a barrier is skipped in some iterations of a
         loop.
         """

@@ -48,7 +48,9 @@ class Access(NamedTuple):
         return high
 
     def is_within(self, form: Linear, size: int, lanes: int = 1) -> bool:
-        """Return True if `form` is at least 0 and `form + lanes` at most `size`."""
+        """Return True if the linear form is proven to be at least 0, and `form + lanes` at most
+        `size`.
+        """
         return linear_bounds(form, self.ranges)[0] >= 0 and self.highest(form) + lanes <= size
 
 
@@ -119,7 +121,9 @@ def tell_apart(accesses: Sequence[Access], var: Var, is_fixed: IsFixed) -> bool:
 
 
 def shared(accesses: Sequence[Access], is_fixed: IsFixed) -> dict[Expr, int]:
-    """Return the fixed terms that all accesses contain with an equal factor."""
+    """Return the terms that the addresses of all accesses contain with an equal factor, among those
+    fixed in all iterations.
+    """
     first, *others = (access.form.terms for access in accesses)
     return {a: c for a, c in first.items() if is_fixed(a) and all(o.get(a) == c for o in others)}
 

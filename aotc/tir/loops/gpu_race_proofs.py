@@ -128,7 +128,7 @@ class _Dealt:
         return True
 
     def places(self, stmt: Stmt, ranges: Ranges) -> list[Access]:
-        """Return the accesses of a statement to the buffer."""
+        """Return all loads and stores of the buffer under proof in a statement."""
         found: Accesses = {self.buffer: []}
         loop_dependence.collect(stmt, ranges, found, closely=True)
         return found[self.buffer]

@@ -56,7 +56,9 @@ def in_groups(loop: For) -> list[For] | None:
 
 
 def _with(blocks: For, threads: For, body: Stmt) -> For:
-    """Return a copy of the loops over blocks and threads with another body."""
+    """Return a loop over GPU blocks around a loop over threads, with the variables and extents of
+    given loops and another body.
+    """
     inner = For(threads.var, threads.end, body, kind="thread")
     return For(blocks.var, blocks.end, inner, kind="block")
 
@@ -106,8 +108,8 @@ class _Blocks:
         """Split both branches of `if block < first {...} else {...}`, in which different blocks do
         different work.
 
-        The group numbers of the second branch follow those of the first. Return None if one of the
-        branches has another form.
+        The groups of the second branch are numbered after the groups of the first. Return None if a
+        branch has another form.
         """
         match rest.stmts:
             case (Declare(var=own, value=Binary(op="max", a=number, b=Const(value=0))) as declare, *others):

@@ -63,7 +63,7 @@ def read(stmt: Stmt) -> set[Buffer]:
 
 
 def assigned(stmt: Stmt) -> frozenset[Var]:
-    """Return the registers that a statement assigns to after their declaration."""
+    """Return the registers that a statement assigns to (declarations do not count)."""
     return frozenset(s.var for s in walk_stmts(stmt) if isinstance(s, Assign))
 
 
@@ -140,8 +140,8 @@ def follows(b: Sequence[Access], a: Sequence[Access]) -> bool:
 
 
 def _parted(a: Interval, b: Interval, row: int) -> bool:
-    """Return True if two intervals are disjoint and, for `row` > 0, lie within one row of `row`
-    elements.
+    """Return True if two intervals are disjoint and, for `row` > 0, both within the row of elements
+    0 to `row` - 1.
     """
     in_row = row == 0 or (min(a[0], b[0]) >= 0 and max(a[1], b[1]) < row)
     return in_row and (a[1] < b[0] or b[1] < a[0])
@@ -232,7 +232,9 @@ class _Places:
     registers: dict[Var, Expr] = field(default_factory=dict)
 
     def enter(self, loop: For) -> None:
-        """Add the variable of a loop to the ranges, before its body is visited."""
+        """Add the variable of a loop, with its range and bounds, before the accesses in its body
+        are converted.
+        """
         loop = replace(loop, begin=self._written_out(loop.begin), end=self._written_out(loop.end))
         if loop.var in self.ranges:  # another loop uses this variable, too: accesses found there keep their ranges
             self.ranges, self.lasts = dict(self.ranges), dict(self.lasts)
@@ -261,7 +263,9 @@ class _Places:
         return found
 
     def access(self, index: Expr, lanes: int) -> Access:
-        """Return the access to `lanes` consecutive elements from an index on."""
+        """Return the access to `lanes` consecutive elements from `index` on, with the address as a
+        linear form.
+        """
         return Access(self.form(index), lanes, self.ranges, self.lasts)
 
 

@@ -100,7 +100,9 @@ class _Room:
     nodes: int
 
     def takes(self, pieces: int, nodes: int) -> bool:
-        """Subtract a cost from the budget if it fits; return True if it did."""
+        """Subtract a number of pieces and nodes from the budget if they fit; return True if they
+        did.
+        """
         fits = pieces <= self.pieces and nodes <= self.nodes
         if fits:
             self.pieces, self.nodes = self.pieces - pieces, self.nodes - nodes
@@ -175,7 +177,7 @@ def _bodies(loop: For, edges: Sequence[int], ranges: Ranges, most: int) -> list[
 
 
 def _size(stmt: Stmt) -> int:
-    """Return the number of nodes of a statement."""
+    """Return the number of statements and expression nodes of a statement."""
     return sum(1 for _ in nodes(stmt))
 
 
@@ -202,7 +204,7 @@ def _cuts(loop: For, ranges: Ranges) -> Iterator[int]:
 
 
 def _cuts_of(cond: Expr, var: Var, ranges: Ranges) -> Iterator[int]:
-    """Yield the values of a variable at which a condition changes."""
+    """Yield the values of a variable at which the truth of a condition changes."""
     match cond:
         case Binary(op="and" | "or") | Unary(op="not") if cond.dtype == BOOL:
             for operand in operands(cond):

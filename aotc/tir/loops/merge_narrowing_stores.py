@@ -48,7 +48,9 @@ class _Joiner:
     shared: frozenset[tuple[Buffer, Buffer]]
 
     def statement(self, stmt: Stmt) -> Stmt:
-        """Return a statement with the stores in it merged."""
+        """Return a statement in which each four adjacent vector stores of quantized bytes are
+        merged into one.
+        """
         made = rebuilt(stmt, self.statement)
         if isinstance(made, For):
             return self.unrolled(made)

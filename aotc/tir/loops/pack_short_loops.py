@@ -30,7 +30,9 @@ _MOST: Final = 256
 
 
 class _ApartError(Exception):
-    """Raised where consecutive outer iterations do not access adjacent elements."""
+    """Raised if consecutive iterations of the outer loop do not access adjacent elements, so that
+    the nest cannot be packed.
+    """
 
 
 def packed(nest: For, lanes: int, ranges: Ranges, shared: AbstractSet[Buffer]) -> tuple[Stmt, list[Buffer]] | None:

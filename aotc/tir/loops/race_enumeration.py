@@ -195,7 +195,9 @@ def _written_out(register: Declare, rest: Stmt) -> Stmt:
 
 
 def _spread(value: Any, points: Points) -> Numbers:
-    """Broadcast a value to an int64 array with one element per point."""
+    """Return a value as an int64 array with one element for each enumerated point of the loop
+    variables.
+    """
     return np.broadcast_to(np.asarray(value, np.int64), next(iter(points.values())).shape)
 
 

@@ -36,7 +36,7 @@ def in_registers(stmt: Stmt, most: int) -> Stmt:
 
 @frozen
 class _Keeper:
-    """Promotes scratch arrays to at most `most` vector registers each."""
+    """Promotes scratch arrays to registers, at most `most` vector registers per array."""
 
     most: int
 
@@ -176,7 +176,9 @@ def _kept(region: Block, buffer: Buffer) -> list[Stmt]:
 
 
 def _replaced(stmt: Stmt, buffer: Buffer, registers: dict[_Place, Var]) -> Stmt:
-    """Return a statement with accesses to the buffer replaced by its registers."""
+    """Return a statement with loads and stores of a scratch array replaced by uses and assignments
+    of registers.
+    """
 
     def value(expr: Expr) -> Expr:
         if isinstance(expr, Load) and expr.buffer is buffer and isinstance(expr.index, Const):

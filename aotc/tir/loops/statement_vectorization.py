@@ -317,7 +317,7 @@ def _bounded(shift: Binary) -> Expr:
 
 
 def _why_stays(stmt: Stmt) -> str:
-    """Return the reason why a statement has no vector form."""
+    """Return the reason, for reports, why a statement cannot be vectorized."""
     match stmt:
         case While():
             return "a loop that data ends"
@@ -331,7 +331,7 @@ def _why_stays(stmt: Stmt) -> str:
 
 
 def _why_scalar(expr: Expr) -> str:
-    """Return the reason why an expression has no vector form."""
+    """Return the reason, for reports, why an expression cannot be vectorized."""
     match expr:
         case Bitcast(a=a, dtype=dtype):
             return f"the bits of {a.dtype} as {dtype}"

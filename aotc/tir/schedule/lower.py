@@ -58,7 +58,7 @@ class Lowering:
         self._place_scratch()
 
     def kernel(self) -> Kernel:
-        """Return the finished kernel."""
+        """Return the scheduled kernel."""
         absorbed = {group for chain in self.chains.values() for group in chain.absorbed}
         groups = (self._group(g) for g in self.groups if g not in absorbed)
         body = drop_dead(Block([*groups, *self._copies()]))
@@ -103,7 +103,7 @@ class Lowering:
                 memory[root] = Slot(self.builder.scratch(root.name, root.dtype, size, private=skip > 0), skip)
 
     def _group(self, group: Group) -> Stmt:
-        """Return the loop nest of a group of stages."""
+        """Return the loop nest of a group of stages, which share outer loops."""
         if group in self.chains:
             chain = self.chains[group]
             nest = build_chain(self.builder, chain, lambda: self._inside(chain.middle))
@@ -140,7 +140,9 @@ class Lowering:
         return optimized(stmt, self.builder.target.budget)
 
     def _stage(self, stage: Stage, depth: int) -> Stmt:
-        """Return the statements of a stage inside its outer `depth` loops."""
+        """Return the statements of one stage (an anchor tensor with its epilogue) inside its outer
+        `depth` loops.
+        """
         builder, anchor = self.builder, stage.anchor
         match anchor:
             case te.Reduce():

@@ -37,7 +37,7 @@ class Leaf:
 
     @property
     def units(self) -> int:
-        """Iterations of the loop, or 1."""
+        """Iterations of the leaf's loop, or 1 without a loop."""
         return 1 if self.loop is None else extent_of(self.loop)
 
 
@@ -61,7 +61,7 @@ class Nest:
 
     @property
     def rounds(self) -> int:
-        """Iterations of the outer loops together."""
+        """The product of the trip counts of the loops around the leaf."""
         return math.prod(map(extent_of, self.loops))
 
     @property
@@ -73,7 +73,7 @@ class Nest:
 
     @property
     def units(self) -> int:
-        """The number of units that are divided."""
+        """The number of units (iterations, or runs of them) that are divided among threads."""
         return -(-self.leaf.units // _RUN) if self.in_runs else self.rounds * self.leaf.units
 
     @property
@@ -122,14 +122,16 @@ class Nest:
         return made
 
     def _of_leaf(self, low: Expr, high: Expr) -> Stmt:
-        """Return the leaf restricted to its units from `low` to `high`."""
+        """Return the divided loop restricted to iterations `low` to `high`; statements without a
+        loop run if unit 0 is among them.
+        """
         loop = self.leaf.loop
         if loop is None:
             return If(all_of(low <= 0, high > 0), Block(self.leaf.stmts))
         return _between(loop, low, high, loop.body)
 
     def _inside(self, loop: For, rest: Sequence[For], made: Stmt) -> Block:
-        """Return the body of a loop with its divided part replaced by `made`."""
+        """Return the body of a loop around a divided part, with that part replaced by `made`."""
         first, *others = (rest[0],) if rest else self.leaf.stmts
         return Block(made if s is first else s for s in stmts_of(loop.body) if s not in others)
 

@@ -37,7 +37,7 @@ class Use:
         """Return True if two statements need a barrier between them: one may write elements that
         the other accesses.
 
-        Two statements that the same single thread runs never conflict.
+        Statements that only one thread runs (`single`) never conflict with each other.
         """
         if self.single and other.single:
             return False
@@ -72,7 +72,7 @@ class Uses:
     def classify(self, stmts: Sequence[Stmt]) -> None:
         """Mark scratch buffers as private that a statement of `stmts` fills before it reads them.
 
-        Scratch that one statement fills and another one reads stays shared.
+        Scratch that passes values from one statement to another stays shared.
         """
         for buffer in (b for b in self.kernel.workspace if b.private):
             if any(buffer in self.buffers(s)[0] and loop_dependence.begins_with_filling(buffer, s) for s in stmts):
@@ -85,7 +85,7 @@ class Uses:
         return buffer.scope == "stack" or buffer in self.private
 
     def writes(self, stmt: Stmt) -> set[Buffer]:
-        """Return the shared buffers that a statement writes."""
+        """Return the buffers shared between threads that a statement writes."""
         return {b for b in self.buffers(stmt)[0] if not self.is_local(b)}
 
     def of(self, stmt: Stmt, ranges: Ranges) -> Use:

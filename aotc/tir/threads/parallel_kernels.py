@@ -163,7 +163,7 @@ class _Splitter:
 
     def _continues(self, group: Sequence[Stmt], after: Sequence[Stmt], ranges: Ranges) -> bool:
         """Return True if `after` is the remainder of the loop in `group`, or writes directly after
-        its output, such as the border.
+        its output (for example a border).
         """
         if not isinstance(group[0], For) or any(is_innermost(s) for s in (group[0], *after[:1]) if isinstance(s, For)):
             return False
@@ -185,7 +185,9 @@ class _Splitter:
         return max(times) <= 2 * min(times)
 
     def _finest(self, leaf: Leaf, ranges: Ranges) -> tuple[Nest, ...]:
-        """Return nests for a leaf alone, with as many loops divided as possible."""
+        """Return loop nests for a leaf (a loop that can be divided), with as many nested loops
+        divided as possible.
+        """
         if leaf.loop is None:
             return (Nest((), leaf),)
         return max(self._nests([leaf.loop], ranges), key=lambda nests: sum(n.units for n in nests))
@@ -266,7 +268,7 @@ class _Splitter:
         return min(found, key=lambda made: made.time, default=None)
 
     def _weighed(self, nests: Sequence[Nest], ranges: Ranges) -> tuple[Nest, ...]:
-        """Return the nests with weights proportional to the times of their units."""
+        """Return loop nests with weights proportional to the estimated times of their units."""
         times = [
             nest.rounds * self.costs.time(Block(nest.leaf.stmts), inside(nest.loops, ranges)) / nest.units
             for nest in nests

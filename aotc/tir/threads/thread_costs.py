@@ -42,7 +42,7 @@ class Costs:
 
     @cached_property
     def _others(self) -> float:
-        """The fraction of a buffer that other threads have accessed last."""
+        """The average fraction of a shared buffer that other threads have accessed last."""
         return self._average(lambda threads: 1 - 1 / threads)
 
     def time(self, stmt: Stmt, ranges: Ranges) -> float:
@@ -51,7 +51,7 @@ class Costs:
 
     @cached_property
     def _pace(self) -> float:
-        """Nanoseconds per operation of this kernel."""
+        """Estimated nanoseconds per operation of this kernel."""
         return self.whole / max(1.0, self._operations(self.kernel.body, {}))
 
     def _operations(self, stmt: Stmt, ranges: Ranges) -> float:

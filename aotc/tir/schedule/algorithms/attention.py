@@ -58,7 +58,7 @@ class Product:
 
     @property
     def heads(self) -> int:
-        """Number of heads."""
+        """Number of attention heads: the product of the batch extents."""
         return math.prod(n for _, n in self.batch)
 
 
@@ -74,7 +74,9 @@ class Moved:
     place: Expr
 
     def at(self, indices: Sequence[Expr]) -> Expr:
-        """Return the address in `tensor` of an element of the source."""
+        """Return the address in the permuted tensor of an element of the source, given by its
+        indices.
+        """
         return substitute(self.place, graph.bind(self.source.axes, indices))
 
 
@@ -101,14 +103,18 @@ class Chain:
 
     @property
     def roots(self) -> set[te.Tensor]:
-        """The tensors that need no memory of their own."""
+        """The tensors that the attention nest holds in strips, so that they need no memory of their
+        own.
+        """
         others = (g.tensors for g in self.absorbed if g is not self.middle)
         found = {self.weights}.union(*others)
         return found if self.moved is None else found - {self.moved.tensor} | {self.moved.source}
 
 
 def find_chains(plan: Plan, groups: Sequence[Group], outputs: Sequence[te.Tensor]) -> dict[Group, Chain]:
-    """Return the chains of a kernel, by the group of their second product."""
+    """Return the attention-like chains of a kernel (product, computation along rows, product), by
+    the group of the second product.
+    """
     finder = _Finder(plan, groups, frozenset(graph.base(t) for t in outputs))
     found = {group: finder.chain(group) for group in groups}
     return {group: chain for group, chain in found.items() if chain is not None}
@@ -116,14 +122,18 @@ def find_chains(plan: Plan, groups: Sequence[Group], outputs: Sequence[te.Tensor
 
 @frozen
 class _Finder:
-    """Finds the chains of a kernel with these groups and outputs."""
+    """Finds attention-like chains (product, computation along rows, product) among the groups of
+    stages of a kernel.
+    """
 
     plan: Plan
     groups: Sequence[Group]
     outputs: frozenset[te.Tensor]
 
     def chain(self, last: Group) -> Chain | None:
-        """Return the chain that ends with a group, None if there is none."""
+        """Return the attention-like chain whose second product is computed by a group of stages,
+        None if there is none.
+        """
         second = _product(last)
         if second is None:
             return None
@@ -147,16 +157,20 @@ class _Finder:
         return Chain(first, middle, second, scores, weights, moved, absorbed)
 
     def _home(self, tensor: te.Tensor) -> Group | None:
-        """Return the group that computes a tensor, None if there is none."""
+        """Return the group of stages that computes a tensor, None if there is none."""
         return next((g for g in self.groups if tensor in g.tensors), None)
 
     def _alone(self, tensor: te.Tensor) -> Group | None:
-        """Return the group that computes only this tensor, None if there is none."""
+        """Return the group of stages that computes a tensor and no other one, None if there is
+        none.
+        """
         group = self._home(tensor)
         return None if group is None or group.tensors != {tensor} else group
 
     def _scores(self, middle: Group) -> te.Tensor | None:
-        """Return the single tensor that a group reads from other stages, None if there are several."""
+        """Return the single tensor that a group of stages reads from other stages, None if there
+        are several or none.
+        """
         read = {tensor for own in middle.tensors for tensor, _ in self.plan.needs.get(own, ())}
         outside = read.intersection(self.plan.stored) - middle.tensors
         return outside.pop() if len(outside) == 1 else None
@@ -248,7 +262,7 @@ def _same_row(reader: te.Tensor, depth: int, place: Expr, columns: int) -> bool:
 
 
 def _row_number(axes: Sequence[te.Axis]) -> Expr:
-    """Return the row-major number of a row that some axes count."""
+    """Return the row-major number of the point given by the variables of some axes."""
     return te.flat_index([n for _, n in axes], [v for v, _ in axes])
 
 
@@ -321,7 +335,7 @@ class _Panels:
 
     @staticmethod
     def of(builder: KernelBuilder, product: Product, name: str) -> _Panels:
-        """Return panels with a new buffer."""
+        """Return empty panels, in a new scratch buffer, for the second operand of a product."""
         extent, dtype = product.column[1], product.c.dtype
         packed = 0
         if computed_lanes(builder.target, dtype) > 1:
@@ -367,7 +381,9 @@ class _Strips:
 
     @staticmethod
     def of(builder: KernelBuilder, chain: Chain, middle: Callable[[], list[Stmt]]) -> _Strips:
-        """Return the strips of a chain, sized for the caches of the target."""
+        """Return the buffers for a chain of two products, with strips that fit in the target's
+        cache.
+        """
         first, memory = chain.first, builder.memory
         dtype, (_, rows), (_, columns) = first.c.dtype, first.row, first.column
         height = strip_rows(rows, columns, dtype.itemsize, builder.target)
@@ -384,7 +400,7 @@ class _Strips:
         return _Strips(builder, chain, middle, Var("head"), height, pitch, keys, values, queries, strip, weights)
 
     def nest(self) -> Stmt:
-        """Return the whole loop nest."""
+        """Return the whole attention nest: loops over heads and strips of rows."""
         first, strip = self.chain.first, Var("strip")
         whole, left = divmod(first.row[1], self.height)
         rows = self._strip(_Cut(strip * self.height, self.height, {strip: (0, whole - 1)}))
@@ -394,7 +410,7 @@ class _Strips:
         return simplify_stmt(forall(self.head, first.heads, Block(body)), {})
 
     def _batch(self, axes: Sequence[te.Axis]) -> dict[Var, Expr]:
-        """Return the values of the head axes, from the number of a head."""
+        """Return the values of the batch axes, computed from the number of an attention head."""
         return graph.bind(axes, graph.unflatten(self.head, [n for _, n in axes]))
 
     def _element(
@@ -408,7 +424,9 @@ class _Strips:
         return body.statements, value
 
     def _pack(self, panels: _Panels) -> Stmt:
-        """Return the loops that pack the second operand of a product, for one head."""
+        """Return the loops that copy the second operand of a product (keys, values), for one head,
+        into panels of columns.
+        """
         product, block = panels.product, panels.block
         depth = product.inner[1]
         side = computed_lanes(self.builder.target, product.c.dtype)
@@ -431,7 +449,9 @@ class _Strips:
         return optimized(Block(stmts), self.builder.target.budget)
 
     def _strip(self, cut: _Cut) -> Stmt:
-        """Return the statements for one strip of a head."""
+        """Return the statements for one strip of rows of a head: scores, computation along rows,
+        second product.
+        """
         chain, memory = self.chain, self.builder.memory
 
         def place(indices: Sequence[Expr]) -> Expr:
@@ -479,7 +499,9 @@ class _Strips:
         return builder.placed(build_contraction(c, data, panels.buffer, finish, builder.target))
 
     def _rows(self, cut: _Cut) -> Stmt:
-        """Return the loop that applies the middle group to each row of a strip."""
+        """Return the loop over the rows of a strip that applies the computation between both
+        products, such as softmax.
+        """
         group, row = self.chain.middle, Var("row")
         *batch, last = group.stages[0].axes[: group.depth]
         body = substituted(Block(self.middle()), {**self._batch(batch), last[0]: cut.start + row})

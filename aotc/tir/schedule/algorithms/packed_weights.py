@@ -48,7 +48,9 @@ _Sums: TypeAlias = Sequence[Sequence[Var]]
 
 
 def column_tile(columns: int, target: Target) -> int:
-    """Return the number of columns in a tile of packed weights."""
+    """Return the number of columns of a tile of packed low-bit weights, which is part of their
+    layout.
+    """
     lanes = target.lanes(FLOAT)
     return lanes * min(VECTORS, -(-columns // lanes))
 
@@ -94,19 +96,19 @@ class PackedProduct:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of the product."""
+        """Number of multiply-adds of the product."""
         return self.rows * self.depth * self.columns
 
 
 def packed_product(product: PackedProduct, target: Target) -> ExternProgram:
-    """Return the program that computes a product on a target."""
+    """Return the program that multiplies float rows by a packed low-bit weight matrix on a target."""
     lanes = math.gcd(target.lanes(FLOAT), product.tile)
     edge = (Scratch(FLOAT, lanes, private=True),) if product.columns % lanes else ()
     return ExternProgram(lambda i, o, s: _Builder(product, target, lanes, (*i, *o, *s)).statement(), edge)
 
 
 class _Builder:
-    """Builds the statements of a product over its buffers."""
+    """Builds the statements of a product of float rows and packed low-bit weights over its buffers."""
 
     def __init__(self, product: PackedProduct, target: Target, lanes: int, buffers: Sequence[Buffer]) -> None:
         self.product, self.lanes = product, lanes
@@ -117,7 +119,7 @@ class _Builder:
         self.height = -(-product.rows // -(-product.rows // room))
 
     def statement(self) -> Stmt:
-        """Return the loop over all tiles of columns."""
+        """Return the loop over all tiles of columns of the product."""
         whole, left = divmod(self.product.columns, self.product.tile)
         tile = Var("tile")
         stmts = [forall(tile, whole, Block(self._tile(tile, self.product.tile)))] if whole else []
@@ -137,7 +139,9 @@ class _Builder:
                 yield self._piece(tile, first, width, as_expr(count * self.height), left)
 
     def _piece(self, tile: Expr, first: int, width: int, row: Expr, height: int) -> Stmt:
-        """Return the statements for `height` rows and `width` columns."""
+        """Return the statements that compute and store `height` rows and `width` columns of the
+        product.
+        """
         piece = _Piece(self, tile, [first + v for v in range(0, width, self.lanes)], row, height)
         return Block((*piece.sums(), *self._stores(piece, width)))
 
@@ -238,13 +242,15 @@ class _Piece:
         return stmts
 
     def _less(self, word: Expr, field: int, zero: Expr) -> Expr:
-        """Return the integer in a field minus the zero point, as a float."""
+        """Return a low-bit integer in a field of a word minus its zero point, as a float."""
         if self.table is None:
             return self._real(word, field) - zero
         return call(PICKED, self.table, word >> self._bits(field * self.product.bits) if field else word)
 
     def _real(self, word: Expr, field: int) -> Expr:
-        """Return 2 ** bits + the integer in a field, as a float."""
+        """Return 2 ** bits plus the low-bit integer in a field of a word, as a float built by bit
+        operations.
+        """
         bits = self.product.bits
         low = _MANTISSA - bits
         shift = low - field * bits
@@ -253,7 +259,7 @@ class _Piece:
         return bitcast(moved & self._bits(mask) | self._bits(power), FLOAT)
 
     def _zero(self, block: Expr, first: int) -> Expr:
-        """Return the zero points of a vector of columns."""
+        """Return the zero points of the columns of a vector, for one block of the depth."""
         zero = self.builder.zero
         if zero.size == 1:
             return self._wide(Load(zero, as_expr(0)))
@@ -264,13 +270,13 @@ class _Piece:
         return (self.tile * count + row) * self.product.tile + first
 
     def _wide(self, value: Expr) -> Expr:
-        """Return a scalar broadcast to a vector."""
+        """Return a scalar expression broadcast to all lanes."""
         return Broadcast(value, self.lanes) if self.lanes > 1 else value
 
     def _all(self, value: float) -> Expr:
-        """Return a vector constant of floats."""
+        """Return a vector of floats with a constant in all lanes."""
         return Const(value, FLOAT, self.lanes)
 
     def _bits(self, value: int) -> Expr:
-        """Return a vector constant of words."""
+        """Return a vector of 32-bit words with a constant in all lanes."""
         return const(value, WORD, self.lanes)

@@ -52,7 +52,9 @@ class _Plan:
 
     @staticmethod
     def of(layer: Recurrence, gpu: Gpu) -> _Plan:
-        """Return the division for a layer on a GPU."""
+        """Return the division of a recurrent layer's matrix products among the threads of a GPU
+        block.
+        """
         threads = min(_THREADS, -(-layer.columns // gpu.warp) * gpu.warp)
         turns = -(-layer.columns // threads)
         registers = min(gpu.registers, _REGISTERS // threads) - _OTHERS
@@ -82,7 +84,7 @@ def persistent(layer: Recurrence, target: Target) -> ExternProgram | None:
 
 
 class _Builder(LayerBuilder):
-    """Builds the statements of one layer over its buffers."""
+    """Builds the statements of a recurrent layer on a GPU over its buffers."""
 
     def __init__(
         self, plan: _Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer], scratch: Sequence[Buffer]
@@ -94,7 +96,9 @@ class _Builder(LayerBuilder):
         self.block, self.thread = Var("b"), Var("t")
 
     def statement(self) -> Stmt:
-        """Return the statements of both launches."""
+        """Return both launches of a recurrent layer: the inputs' products, and the persistent loop
+        over time steps.
+        """
         plan, layer = self.plan, self.layer
         step = Var("step")
         steps = For(step, layer.steps, self.step(step))
@@ -107,19 +111,21 @@ class _Builder(LayerBuilder):
         return Block((self.project(), blocks))
 
     def step(self, step: Expr) -> Stmt:
-        """Return the statements of one step: h R in all columns, then the cells of all units."""
+        """Return the statements of one time step: h R in all columns, then the cells of all hidden
+        units.
+        """
         columns = self.columns(partial(self.multiplied, step))
         units = self.units(partial(self.cell, step))
         return Block((columns, Sync(), units, Sync()))
 
     def begun(self, unit: Expr) -> list[Stmt]:
-        """Return stores of a unit's initial states to shared memory."""
+        """Return stores that copy a unit's initial recurrent states to shared memory."""
         here = self.here(unit)
         pairs = zip(self.states, self.first, strict=True)
         return [Store(to, unit, Load(b, here)) for to, b in pairs]
 
     def ended(self, unit: Expr) -> list[Stmt]:
-        """Return stores of a unit's last states to the results."""
+        """Return stores that copy a unit's last recurrent states from shared memory to the results."""
         here = self.here(unit)
         pairs = zip(self.last, self.states, strict=True)
         return [Store(to, here, Load(b, unit)) for to, b in pairs]
@@ -127,13 +133,13 @@ class _Builder(LayerBuilder):
     # --- where things are
 
     def here(self, unit: Expr) -> Expr:
-        """Return the address of a unit of the block's sequence in the states passed to and from the
-        program.
+        """Return the address of a hidden unit of the block's sequence in the arrays of initial and
+        last states.
         """
         return self.block * self.layer.hidden + unit
 
     def weight(self, k: Expr, column: Expr) -> Expr:
-        """Return element (k, column) of R."""
+        """Return element (k, column) of the recurrent weights R."""
         hidden = self.layer.hidden
         gate, unit = as_expr(0), column
         if self.r.block not in (0, hidden):
@@ -143,7 +149,7 @@ class _Builder(LayerBuilder):
     # --- what is computed
 
     def project(self) -> Stmt:
-        """Return the loops that compute x W + bias of all steps."""
+        """Return the loops that compute x W + bias for all time steps of a recurrent layer."""
         layer, row, gate, unit, k = self.layer, *map(Var, ("row", "gate", "unit", "k"))
         column, acc = gate * layer.hidden + unit, Var("acc", layer.dtype)
         x = Load(self.x, row * layer.inputs + k)
@@ -157,7 +163,9 @@ class _Builder(LayerBuilder):
         return loops(axes, body, "independent")
 
     def columns(self, body: Callable[[Expr, Expr], list[Stmt]]) -> Stmt:
-        """Return a loop over the thread's columns; `body` receives the iteration and the column."""
+        """Return a loop over the columns of h R that belong to a GPU thread; `body` receives the
+        iteration and the column.
+        """
         plan, turn, column = self.plan, Var("turn"), Var("column")
         inner: Stmt = Block(body(turn, column))
         if plan.layer.columns % plan.threads:
@@ -166,7 +174,9 @@ class _Builder(LayerBuilder):
         return For(turn, plan.turns, Block((number, inner)))
 
     def units(self, body: Callable[[Expr], list[Stmt]]) -> Stmt:
-        """Return a loop over the thread's units."""
+        """Return a loop over the hidden units that belong to a GPU thread, with the statements of
+        `body` for each of them.
+        """
         unit, hidden = Var("unit"), self.layer.hidden
         if hidden > self.plan.threads:
             turns = Block(body(unit))
@@ -175,18 +185,24 @@ class _Builder(LayerBuilder):
         return If(self.thread < hidden, one)
 
     def keep(self, turn: Expr, column: Expr) -> list[Stmt]:
-        """Return the loop that loads the rows of R that stay in registers."""
+        """Return the loop that loads the rows of recurrent weights which stay in a thread's
+        registers for all time steps.
+        """
         k, size = Var("k"), self.plan.kept
         store = Store(self.kept, turn * size + k, self.weight(k, column))
         return [For(k, size, store)] if size else []
 
     def place(self, step: Expr) -> Expr:
-        """Return the row of the block's sequence in inputs and outputs at a step."""
+        """Return the row of inputs or outputs of the block's sequence at a time step, reversed for
+        a reverse layer.
+        """
         step = self.layer.steps - 1 - step if self.layer.reverse else step
         return step * self.layer.batch + self.block
 
     def multiplied(self, step: Expr, turn: Expr, column: Expr) -> list[Stmt]:
-        """Return the statements that compute h R in a column, and load x W meanwhile."""
+        """Return the statements that compute a column of h R at a time step, while the column of x
+        W is loaded.
+        """
         layer, size = self.layer, self.plan.kept
         dtype, left = layer.dtype, layer.hidden - size
         k, group, one, other = map(Var, ("k", "group", "one", "other"))
@@ -214,7 +230,9 @@ class _Builder(LayerBuilder):
         return stmts
 
     def cell(self, step: Expr, unit: Expr) -> list[Stmt]:
-        """Return the statements that compute new states and output of a unit."""
+        """Return the statements that compute the new recurrent states and the output of a hidden
+        unit at a time step.
+        """
         layer, stmts = self.layer, list[Stmt]()
         gates = range(layer.gates)
         parts = [gate * layer.hidden + unit for gate in gates]

@@ -86,17 +86,17 @@ class Recurrence:
 
     @property
     def columns(self) -> int:
-        """Elements of a row of products; elements beyond gates * hidden are padding."""
+        """Elements of a row of x W or h R; elements beyond gates * hidden are padding."""
         return self.parts * self.span
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of the layer."""
+        """Number of multiply-adds of the recurrent layer."""
         return self.steps * self.batch * self.gates * self.hidden * (self.inputs + self.hidden)
 
 
 def recurrence(layer: Recurrence, target: Target) -> ExternProgram:
-    """Return the program that computes a layer on a target."""
+    """Return the program that computes a recurrent layer on a CPU target."""
     plan = _Plan.of(layer, target)
     rows = layer.batch * layer.columns
     gates = Scratch(layer.dtype, rows, private=True)
@@ -106,7 +106,9 @@ def recurrence(layer: Recurrence, target: Target) -> ExternProgram:
 
 
 def recurrent_block(hidden: int, gates: int, dtype: DType, target: Target) -> int:
-    """Return the best number of units in a block of weights; 0 for whole rows."""
+    """Return the best number of hidden units per block in the layout of recurrent weights; 0 for
+    whole rows.
+    """
     block = _vectors(gates, target) * target.lanes(dtype)
     return 0 if target.is_scalar or hidden % block or hidden == block else block
 
@@ -123,8 +125,8 @@ def column_block(hidden: int, gates: int, dtype: DType, target: Target) -> int:
 
 
 def _vectors(gates: int, target: Target) -> int:
-    """Return the vectors of units in a tile of one row; with those of the inputs they use half of
-    the registers.
+    """Return the number of vectors of hidden units in a tile of one row, such that recurrent sums
+    use a quarter of the registers.
     """
     return max(1, target.registers // 4 // gates)
 
@@ -151,7 +153,7 @@ class _Plan:
 
     @staticmethod
     def of(layer: Recurrence, target: Target) -> _Plan:
-        """Return the tile sizes of a layer for a target."""
+        """Return the tile sizes of a recurrent layer for a target."""
         lanes = target.lanes(layer.dtype)
         while lanes > layer.span or any(block % lanes for block in layer.blocks):
             lanes //= 2
@@ -183,7 +185,7 @@ class Weights:
     block: int
 
     def at(self, k: Expr, gate: Operand, unit: Expr) -> Expr:
-        """Return the address of element (k, gate, unit)."""
+        """Return the address of element (k, gate, unit) in a matrix of recurrent-layer weights."""
         block = self.block or self.hidden
         place = k * (self.gates * block) + gate * as_expr(block)
         if block == self.hidden:
@@ -228,12 +230,12 @@ class _Product:
     lanes: int
 
     def sums(self) -> list[list[Var]]:
-        """Return a new accumulator for each row and vector."""
+        """Return a new accumulator register for each row and vector of columns."""
         dtype, size = self.weights.buffer.dtype, range(len(self.columns))
         return [[Var(f"{self.name}{r}_{v}", dtype, self.lanes) for v in size] for r in range(len(self.starts))]
 
     def step(self, sums: Sequence[Sequence[Var]], k: Expr) -> list[Stmt]:
-        """Return the statements that add the products with element k of the rows."""
+        """Return the multiply-adds of element k of each row with row k of the weights."""
         lanes, stmts = self.lanes, list[Stmt]()
         xs: list[Expr] = [Load(self.weights.buffer, self.weights.at(k, *column), lanes) for column in self.columns]
         if len(self.starts) > 1:
@@ -281,7 +283,9 @@ class _Builder(LayerBuilder):
         self.blocks = -(-plan.layer.steps // plan.block)
 
     def statement(self) -> Stmt:
-        """Return the statements of the whole layer."""
+        """Return the statements of the whole recurrent layer: loops over blocks of time steps and
+        over steps.
+        """
         layer, plan = self.layer, self.plan
         last = self.blocks - 1
         stmts = [copied(source, state) for source, state in zip(self.first, self.last, strict=True)]
@@ -313,16 +317,18 @@ class _Builder(LayerBuilder):
         return (block % 2 * rows + row) * self.layer.columns
 
     def _x(self, block: Expr, row: Operand) -> Expr:
-        """Return the address of the inputs of a row."""
+        """Return the address of the inputs of a row; rows count time steps of a block, and
+        sequences of a batch.
+        """
         batch, row = self.layer.batch, as_expr(row)
         return (self._place(block * self.plan.block + row // batch) * batch + row % batch) * self.layer.inputs
 
     def _column(self, part: Operand, unit: Expr) -> Expr:
-        """Return the column of a unit of a part."""
+        """Return the column of x W or h R that belongs to a hidden unit of a part (gate)."""
         return part * as_expr(self.layer.span) + unit
 
     def _columns(self, unit: Expr, vectors: int) -> list[tuple[int, Expr]]:
-        """Return part and first unit of each of a tile's vectors."""
+        """Return the part (gate) and the first hidden unit of each of a tile's vectors."""
         return [(part, unit + v * self.plan.lanes) for part in range(self.layer.parts) for v in range(vectors)]
 
     @property
@@ -337,7 +343,7 @@ class _Builder(LayerBuilder):
     # --- products
 
     def _project(self, block: Expr) -> Stmt:
-        """Return the statements that compute x W + b for all steps of a block."""
+        """Return the statements that compute x W + b for all time steps of a block."""
         rows, width, j = self.plan.block * self.layer.batch, self.plan.wide * self.plan.lanes, Var("j")
 
         def store(row: Expr, column: Expr, value: Expr) -> Stmt:
@@ -385,7 +391,7 @@ class _Builder(LayerBuilder):
         return Block((before, For(j, count, Block((products, cell)), kind=kind if beside else "independent")))
 
     def _keep(self, row: Expr, column: Expr, value: Expr) -> Stmt:
-        """Return the store of a vector of h R."""
+        """Return the statement that stores a vector of h R."""
         return Store(self.gates, row * self.layer.columns + column, value)
 
     def _single(self, block: Expr, s: Expr, unit: Expr, following: _Product | None) -> Stmt:
@@ -413,7 +419,9 @@ class _Builder(LayerBuilder):
         return _Product("next", self.x, starts, self.w, [(gate, unit)], plan.lanes)
 
     def _cell(self, block: Expr, s: Expr, b: Expr, first: Expr, count: Expr) -> Stmt:
-        """Return the loop that computes new states and output for units of one sequence."""
+        """Return the loop that computes new recurrent states and outputs for some hidden units of
+        one sequence.
+        """
         layer, i = self.layer, Var("i")
         unit = first + i
         here = b * layer.hidden + unit
@@ -441,7 +449,7 @@ def _within(begin: Expr, size: int, extent: int, unit: int = 0) -> Expr:
 
 
 def _kind(size: int, extent: int) -> str:
-    """Return the kind of a loop over tiles: serial if the last tile overlaps another one, as it
-    recomputes elements.
+    """Return the kind of a loop over tiles: serial if the last tile overlaps the previous one, as
+    it recomputes elements.
     """
     return "serial" if extent % size else "independent"

@@ -100,13 +100,15 @@ def convolution_cost(shape: tuple[int, int, int, int], channels: int, tile: int,
 
 @frozen
 class _Registers:
-    """Emits statements that compute linear combinations of vector registers."""
+    """Emits statements that compute linear combinations of vectors, for Winograd transforms, into
+    registers.
+    """
 
     lanes: int
     statements: list[Stmt]
 
     def keep(self, name: str, value: Expr) -> Expr:
-        """Return the value in a new register."""
+        """Declare a new register with a value, and return it."""
         return kept(name, value, self.statements)
 
     def products(self, matrix: Matrix, xs: Sequence[Expr]) -> list[Expr]:
@@ -125,8 +127,8 @@ class _Registers:
         return self._rows(columns, [x for _, x in terms])
 
     def squares(self, name: str, matrix: Matrix, load: Callable[[int, int], Expr]) -> Iterator[tuple[int, int, Expr]]:
-        """Yield the elements of matrix @ X @ matrix^T, row by row; `load` returns those of X, which
-        are put in registers.
+        """Yield the elements of matrix @ X @ matrix^T, row by row; `load(i, j)` returns X[i, j],
+        which is put in a register.
         """
         size = range(matrix.shape[1])
         columns = [self.products(matrix, [self.keep(name, load(i, j)) for i in size]) for j in size]
@@ -185,7 +187,7 @@ def _mirrored(a: Matrix, b: Matrix) -> bool:
 
 
 class _Builder:
-    """Builds the statements of one convolution."""
+    """Builds the loop nest of one Winograd convolution."""
 
     def __init__(self, w: te.Winograd, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> None:
         self.w, self.a, self.b, self.store, self.target = w, a, b, store, target
@@ -211,7 +213,7 @@ class _Builder:
         self.tile = private_buffer("tile", w.dtype, self.chunk * w.tile**2 * self.lanes)
 
     def nest(self) -> ContractionNest:
-        """Return the whole loop nest with its scratch buffers."""
+        """Return the whole loop nest of a Winograd convolution with its scratch buffers."""
         channel, product = Var("c"), self._product()
         forward = Block((self._split(channel), self._forward(channel)))
         around = [(self.image, self.w.shape[0]), (self.strip, self.strips.down)]
@@ -341,7 +343,9 @@ class _Builder:
         return forall(tile, self._tiles(part), Block(out.statements))
 
     def _tiles(self, part: Var) -> Expr:
-        """Return the number of columns of tiles in a part."""
+        """Return the number of columns of Winograd tiles in a part of a row; smaller in the last
+        part.
+        """
         if self.columns % self.chunk == 0:
             return as_expr(self.chunk)
         return minimum(self.chunk, self.columns - part * self.chunk)

@@ -64,11 +64,11 @@ class Spare:
 
     @property
     def buffers(self) -> list[Buffer]:
-        """All buffers."""
+        """All buffers for padding and border runs."""
         return [*([] if self.blank is None else [self.blank]), *self.edges]
 
     def start(self, fill: int) -> list[Stmt]:
-        """Return the statements that fill the padding, before all runs."""
+        """Return the statements that fill the padding buffer, before all runs are gathered."""
         return [] if self.blank is None else [filled(self.blank, fill)]
 
 
@@ -116,14 +116,16 @@ class Data:
 
     @staticmethod
     def padded(req: Request, split: Split) -> Data:
-        """Return a copy of the data with its border, in which groups are contiguous."""
+        """Return a copy of the data with its padding, in which the groups of a dot product are
+        contiguous.
+        """
         inner = req.pixel_vars | req.reduction_vars
         how = {"inner": inner, "fill": req.c.fill, "vector": req.group}
         return Data.copied(req.stage("padded", req.a, split.a, split, **how), split)
 
     @staticmethod
     def copied(copy: Staging, split: Split) -> Data:
-        """Return a copy that is made before the loop nest."""
+        """Return a scratch copy of the data, filled before the loop nest."""
         before = [make({}) for make in (copy.zero, copy.copy) if make is not None]
         buffer = copy.operand.buffer
         position = linear(copy.operand.flat, split.ranges)
@@ -131,7 +133,7 @@ class Data:
 
     @property
     def open(self) -> list[Dimension]:
-        """All indices that may be out of range."""
+        """All indices of the data that may be out of range."""
         return [*self.borders, *self.crossed]
 
     def spare(self, run: int, positions: int) -> Spare:
@@ -151,7 +153,9 @@ class Data:
         return self._or_blank(Load(self.buffer, simplify(index, {}), size), spare, names)
 
     def is_whole(self, size: int, names: Mapping[Var, Expr]) -> list[Expr]:
-        """Return the conditions under which no run of `size` bytes crosses a border."""
+        """Return the conditions under which no run (contiguous bytes) of `size` bytes crosses a
+        border of the data.
+        """
         first, last = (_inside(self.crossed, {**names, **self._at(as_expr(k))}) for k in (0, size - 1))
         return [first[k] if k % 2 == 0 else last[k] for k in range(len(first))]
 
@@ -168,12 +172,12 @@ class Data:
         return If(all_of(*inside), copy) if inside else copy, self._or_blank(Load(edge, as_expr(0), size), spare, names)
 
     def _or_blank(self, found: Load, spare: Spare, names: Mapping[Var, Expr]) -> Expr:
-        """Return a load, or that of padding where the run is out of range."""
+        """Return a load of data, replaced by a load of padding where the run is out of range."""
         inside = _inside(self.borders, names)
         return Select(all_of(*inside), found, Load(spare.blank, as_expr(0), found.lanes)) if spare.blank else found
 
     def _at(self, element: Expr) -> dict[Var, Expr]:
-        """Return the value of the variable of elements."""
+        """Return a substitution that sets the index within a run to `element`."""
         return {} if self.element is None else {self.element: element}
 
     def gathered(
@@ -240,7 +244,7 @@ class _Positions:
 
     @property
     def count(self) -> int:
-        """Extent of the tiled axis."""
+        """Extent of the tiled axis of output positions."""
         return self.axes[-1][1] if self.axes else 1
 
 
@@ -276,16 +280,16 @@ class _Runs:
 
     @property
     def elements(self) -> int:
-        """Elements of the column buffer."""
+        """Elements of the im2col column buffer."""
         return math.prod(n for _, n in self.taps) * paired(self.run)
 
     @property
     def size(self) -> int:
-        """Bytes of a block of weights."""
+        """Bytes of the packed weights of a block of outputs."""
         return self.elements // POSITIONS * BLOCK
 
     def nest(self) -> ContractionNest:
-        """Return the loop nest with the buffers it needs."""
+        """Return the loop nest of an int8 contraction on Cortex-M DSP with the buffers it needs."""
         alone = self.at.count == 1
         if alone and (self.taps or self.data.open):
             alone = math.prod(n for _, n in self.taps) == 1 and not self.data.open
@@ -302,8 +306,8 @@ class _Runs:
         return ContractionNest(nest, (tile,), (*self.data.workspace, *scratch))
 
     def _tiles(self, tile: Buffer, col: Buffer, spare: Spare) -> Stmt:
-        """Return the loop over tiles of positions: gather, call the micro-kernel for each block of
-        outputs, store.
+        """Return the loop over tiles of output positions: gather, call the micro-kernel for each
+        block of channels, store.
         """
         count, number, block, output = self.at.count, Var("t"), Var("o"), Var("o")
         column = self.at.axes[-1][0] if self.at.axes else Var("none")
@@ -333,12 +337,12 @@ class _Runs:
         return self.data.gathered(found, spare, self.run, self.taps, take, self.req.c.fill)
 
     def _outputs(self, block: Expr) -> Expr:
-        """Return the number of outputs in a block, which is smaller in the last one."""
+        """Return the number of output channels in a block, which is smaller in the last block."""
         outputs = self.req.outputs[1]
         return as_expr(BLOCK) if outputs % BLOCK == 0 else minimum(BLOCK, outputs - block * BLOCK)
 
     def _weights(self, block: Expr) -> Load:
-        """Return the weights of a block of outputs."""
+        """Return the load of the packed weights of a block of output channels."""
         names = dict.fromkeys((v for v, _ in self.taps), as_expr(0))
         names |= {**self._zero(), self.split.tile: block}
         begin = substitute(self.weights.expr(), names)
@@ -351,7 +355,9 @@ class _Runs:
         return dict.fromkeys((split.tile, split.lane, self.steps, group), as_expr(0))
 
     def _alone(self, tile: Buffer) -> Stmt:
-        """Return the loop over blocks of outputs of a single position."""
+        """Return the loop over blocks of output channels for a contraction with a single output
+        position.
+        """
         outputs, block, output = self.req.outputs[1], Var("o"), Var("o")
         zero: dict[Var, Expr] = {v: as_expr(0) for v in index_space.used(self.split.a)}
         data = Load(self.data.buffer, substitute(self.data.position.expr(), zero), self.run)
@@ -360,10 +366,10 @@ class _Runs:
         return forall(block, -(-outputs // BLOCK), Block((Store(tile, as_expr(0), sums), finish)))
 
     def _store(self, output: Expr, place: Mapping[Var, Expr], value: Expr) -> Stmt:
-        """Return the statement that stores an output element."""
+        """Return the statement that finishes and stores an output element."""
         names = {self.req.outputs[0]: output, **self._at(place)}
         return self.req.store(tuple(names.get(v, v) for v, _ in self.req.c.axes), value)
 
     def _at(self, place: Mapping[Var, Expr]) -> dict[Var, Expr]:
-        """Return the values of the data's axes at a position."""
+        """Return the values of the data's axes at an output position."""
         return {**place, **{v: substitute(e, place) for v, e in self.at.names.items()}}

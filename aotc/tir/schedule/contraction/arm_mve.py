@@ -116,11 +116,13 @@ class _Rows:
 
     @property
     def gathers(self) -> bool:
-        """True if the data of a position must be gathered."""
+        """True if the data of an output position must be gathered (im2col), as it is not
+        contiguous.
+        """
         return index_space.points(self.taps) > 1 or bool(self.data.open)
 
     def nest(self) -> ContractionNest:
-        """Return the loop nest with the buffers it needs."""
+        """Return the loop nest of an int8 contraction on Cortex-M Helium with the buffers it needs."""
         outputs, block = self.req.outputs[1], Var("o")
         width = min(SUMS, outputs)
         run = self.run or width
@@ -145,14 +147,18 @@ class _Rows:
         return ContractionNest(whole, (tile, *self.spread.values()), (*self.data.workspace, *scratch))
 
     def _position(self, begin: Expr, taps: Mapping[Var, Expr]) -> Expr:
-        """Return the address of a run in the data."""
+        """Return the address in the data of a run (contiguous bytes) of an output position at a
+        kernel offset.
+        """
         inner = dict.fromkeys(self.inner, as_expr(0))
         if not self.run:
             inner[self.inner[0]] = begin
         return simplify(substitute(self.at.position.expr(), {**inner, **taps}), {})
 
     def _gather(self, col: Buffer, spare: Spare, begin: Expr, run: int) -> Stmt:
-        """Return the statements that gather the runs of a position."""
+        """Return the statements that gather the data of an output position, run by run, into a
+        buffer.
+        """
         place = te.flat_index([n for _, n in self.taps], [v for v, _ in self.taps]) * run
 
         def take(runs: list[Expr]) -> Stmt:
@@ -162,7 +168,9 @@ class _Rows:
         return self.data.gathered(found, spare, run, self.taps, take, self.req.c.fill)
 
     def _sums(self, col: Buffer, begin: Expr, count: int) -> Expr:
-        """Return the call that computes the sums of `count` outputs from `begin` on."""
+        """Return the micro-kernel call that computes the int32 sums of `count` output channels from
+        `begin` on.
+        """
         size, weights = index_space.points(self.taps), self.req.b
         zero = {v: as_expr(0) for v, _ in self.taps}
         run = self.run or count
@@ -225,7 +233,7 @@ class _Rows:
 
 
 def _filled(buffer: Buffer, value: Expr) -> Stmt:
-    """Return a loop that fills a buffer with a value."""
+    """Return a loop that stores a value to all elements of a buffer."""
     i = Var("i")
     return forall(i, buffer.size, Store(buffer, i, value))
 

@@ -23,7 +23,7 @@ from aotc.tir.schedule.contraction.tiling_cost import VECTORS
 
 
 def by_pixels(req: Request) -> Iterator[Candidate]:
-    """Yield every tiling whose accumulators fit in the registers."""
+    """Yield every tiling with vectors along the data whose accumulators fit in the registers."""
     channels: list[te.Axis | None] = [a for a in reversed(req.analysis.channel) if a[1] > 1]
     sizes = [(vectors, count) for vectors in VECTORS for count in (8, 6, 4, 3, 2, 1)]
     fitting = [(v, n) for v, n in sizes if (v + 1) * (n + 1) <= req.target.registers or v * n == 1]
@@ -77,7 +77,7 @@ class _Data:
 
 
 def _direct(req: Request, split: Split) -> _Data | None:
-    """Return the data in place if vectors can be loaded from it, else None."""
+    """Return the data of a contraction in place if vectors can be loaded from it, else None."""
     pixels = fused(req.analysis, split.a, flat(split.a))
     var, extent = pixels.axes[-1]
     if not all(d.inside for d in split.a):

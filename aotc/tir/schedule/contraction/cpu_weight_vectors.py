@@ -41,7 +41,9 @@ FEW_COLUMNS: Final = 5
 
 
 def by_lanes(req: Request) -> Iterator[Candidate]:
-    """Yield every tiling along the first axis of the weights that permits one."""
+    """Yield the tilings with vectors along the weights, for the first axis of the weights that
+    permits any.
+    """
     c = req.c
     axes = [a for a in c.axes if a[0] is c.lane] if c.lane is not None else list(reversed(req.analysis.channel))
     for axis in axes:
@@ -128,7 +130,7 @@ def _lies_ready(req: Request, split: Split) -> bool:
 
 
 def _padded(attempt: _Attempt) -> Staging:
-    """Return a copy of the data with its border of zeros (or `fill`) in scratch."""
+    """Return a copy of the data in scratch memory, with its border of zeros (or `fill`)."""
     req, split = attempt.req, attempt.split
     req.require_finite(split.a)
     how = {"inner": req.pixel_vars | req.reduction_vars, "fill": req.c.fill}
@@ -227,7 +229,7 @@ def _panel(attempt: _Attempt, rows: int) -> Staging | None:
 def _tiled_pixels(
     pixels: Pixels, tiles: Mapping[Var, int], borders: Sequence[Dimension], taps: Sequence[te.Axis]
 ) -> list[TileAxis]:
-    """Return the axes of the data split into tiles, tiled axes innermost."""
+    """Return the axes that only the data depends on, split into tiles; tiled axes are innermost."""
     found: list[TileAxis] = []
     for var, extent in pixels.axes:
         if var not in tiles:
@@ -280,6 +282,6 @@ def _window(attempt: _Attempt, positions: Mapping[Var, int]) -> int:
 
 
 def _is_near(attempt: _Attempt) -> bool:
-    """Return True if data and output fit in the second-level cache."""
+    """Return True if data and output of a contraction fit in the second-level cache."""
     c = attempt.req.c
     return attempt.req.a.nbytes + index_space.points(c.axes) * c.dtype.itemsize <= attempt.req.target.l2

@@ -45,7 +45,7 @@ class Spill:
 
     @staticmethod
     def of(tiling: Tiling) -> Spill:
-        """Return the buffers for the widest tile."""
+        """Return the stack buffers that the widest tile of a tiling needs."""
         vector, dtype = tiling.vector, tiling.product.dtype
         others = [axis for axis in tiling.tiled if axis is not vector]
         place = tiling.output.place
@@ -61,7 +61,9 @@ class Spill:
 
 
 def finished_tile(tile: Tile, accs: Accumulators, spill: Spill) -> list[Stmt]:
-    """Return the statements that finish and store each element of a tile."""
+    """Return the statements that finish (bias, activation, requantization) and store each element
+    of a tile.
+    """
     direct = _from_registers(tile, accs)
     if direct is not None:
         return direct
@@ -106,7 +108,7 @@ def _from_registers(tile: Tile, accs: Accumulators) -> list[Stmt] | None:
 
 
 def _strides(tile: Tile) -> dict[TileAxis, int]:
-    """Return the distance of neighbors on the stack along each axis of a tile."""
+    """Return the distance of neighbors in a tile stored on the stack, for each axis of the tile."""
     tiled = tile.tiling.tiled
     return {axis: math.prod(inner.width for inner in tiled[k + 1 :]) for k, axis in enumerate(tiled)}
 

@@ -117,17 +117,17 @@ class Tile:
 
     @property
     def height(self) -> int:
-        """Rows of the output tile."""
+        """Rows of the output tile of a thread block."""
         return self.rows * self.high
 
     @property
     def width(self) -> int:
-        """Columns of the output tile."""
+        """Columns of the output tile of a thread block."""
         return self.columns * self.wide
 
     @property
     def size(self) -> int:
-        """Elements of the output tile."""
+        """Elements of the output tile of a thread block."""
         return self.height * self.width
 
     def split(self, rows: int, columns: int, batch: int, steps: int, gpu: Gpu) -> list[Tile]:
@@ -139,7 +139,7 @@ class Tile:
         return [self, *(replace(self, splits=n) for n in range(2, most + 1) if count % n == 0)]
 
     def blocks(self, rows: int, columns: int, batch: int) -> int:
-        """Return the number of tiles of an output of `batch` matrices."""
+        """Return the number of tiles that cover `batch` output matrices of some rows and columns."""
         return batch * -(-rows // self.height) * -(-columns // self.width)
 
     def pitches(self, left: bool, right: bool) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -154,7 +154,7 @@ class Tile:
 
     @property
     def sums(self) -> int:
-        """Elements of shared memory for the sums of the groups."""
+        """Elements of shared memory for the sums of the thread groups."""
         return self.size * self.groups if self.groups > 1 or self.staged else 0
 
     def fits(self, dtype: DType, gpu: Gpu) -> bool:
@@ -167,7 +167,7 @@ class Tile:
         return (max(pieces, sums) if operands == dtype else pieces + sums) + pieces <= gpu.shared_bytes
 
     def of(self, dtype: DType) -> DType:
-        """Return the type of the operands in shared memory for sums of type `dtype`."""
+        """Return the element type of the operands in shared memory, for sums of type `dtype`."""
         return dtype
 
     def own(self, thread: Expr, along: bool) -> tuple[Place, Place]:
@@ -190,7 +190,7 @@ class Tile:
         return (down * self.quad + i) * self.wide + across * self.quad + j
 
     def registers(self, acc: Buffer) -> tuple[Buffer, Buffer]:
-        """Return the register arrays of both operands."""
+        """Return register arrays for a thread's elements of both operands."""
         a, b = (Buffer(name, acc.dtype, n, "stack", 16) for name, n in (("a", self.high), ("b", self.wide)))
         return a, b
 
@@ -471,11 +471,13 @@ class _Walk:
         return stmts
 
     def begun(self, shared: Buffer, step: Expr) -> Stmt:
-        """Return the start of the copies of a piece."""
+        """Return the statements that start the copies of both operands' pieces to shared memory."""
         return Block(side.begun(shared, step, self.steps) for side in self.sides)
 
     def ended(self, shared: Buffer) -> Stmt:
-        """Return the end of the copies of a piece, for elements that go through registers."""
+        """Return the statements that store pieces of both operands to shared memory, if they go
+        through registers.
+        """
         return Block(side.ended(shared, self.steps) for side in self.sides)
 
 
@@ -485,7 +487,7 @@ _Element = Callable[[Expr, Expr, Expr], Stmt]
 
 
 def _each(acc: Buffer, left: Side, right: Side, tile: Tile, element: _Element) -> Stmt:
-    """Return `element(row, column, value)` for each accumulator of a thread."""
+    """Return loops that apply `element(row, column, value)` to each accumulator of a thread."""
     down, i, across, j = (Var(name) for name in ("down", "i", "across", "j"))
     made = element(left.own(down, i), right.own(across, j), Load(acc, tile.accumulator(down, i, across, j)))
     body = loops([(across, tile.wide // tile.quad), (j, tile.quad)], made)
@@ -519,11 +521,13 @@ class _Parts:
 
     @property
     def quick(self) -> int:
-        """The extent of the contiguous axis."""
+        """The extent of the contiguous axis of a tile's partial sums."""
         return self.tile.width if self.wide else self.tile.height
 
     def kept(self, number: Expr) -> _Element:
-        """Return a function that stores an element of partial sum `number`."""
+        """Return a function (row, column, value) that stores an element of partial sum `number` of
+        a tile.
+        """
 
         def kept(m: Expr, n: Expr, value: Expr) -> Stmt:
             place = m * self.quick + n if self.wide else n * self.quick + m
@@ -532,8 +536,8 @@ class _Parts:
         return kept
 
     def added(self, first: Expr, count: int, element: _Element) -> Stmt:
-        """Return a loop that adds `count` partial sums from `first` on, in order, and finishes the
-        elements.
+        """Return a loop that adds `count` partial sums of a tile from number `first` on, in order,
+        and finishes the elements.
         """
         turn, other, total = Var("turn"), Var("group"), Var("total", self.sums.dtype)
         size, threads = self.tile.size, self.tile.threads

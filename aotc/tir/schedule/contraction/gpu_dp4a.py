@@ -54,7 +54,7 @@ class Words(Half):
         return Select(all_of(*tests), word, const(0, dtype)) if tests else word
 
     def multiplied(self, total: Expr, a: Expr, b: Expr, other: Half) -> Expr:
-        """Return `total` plus the four products of two words."""
+        """Return a dp4a call: `total` plus the four int8 products of two 32-bit words."""
         return call(f"dp4a_{self.buffer.dtype}_{other.buffer.dtype}", total, a, b)
 
 
@@ -68,7 +68,7 @@ def in_words(c: te.Contraction) -> tuple[Analysis, Var] | None:
 
 
 def words(half: Half, of: Ranges, place: Var) -> Words:
-    """Return an int8 operand as words; `of` are the ranges of variables."""
+    """Return an int8 operand loaded in words of four bytes; `of` are the ranges of variables."""
     buffer, dims = half.buffer, half.dims
     form = linear(simplify(flat(dims).expr(), of), of)
     others = [*(n for atom, n in form.terms.items() if atom is not place), form.const]

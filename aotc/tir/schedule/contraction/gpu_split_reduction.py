@@ -51,7 +51,7 @@ class Half:
 
     @property
     def size(self) -> int:
-        """Product of the extents of the axes."""
+        """Number of points of the output axes that only this operand depends on."""
         return points(self.axes)
 
     def inside(self, number: Expr, step: int) -> list[Expr]:
@@ -103,11 +103,11 @@ class _Slices:
 
     @property
     def warp(self) -> int:
-        """Threads of a warp that split one sum."""
+        """Number of threads of a warp that split one sum."""
         return 1 << len(self.spread)
 
     def products(self, depth: Expr, across: Expr) -> Stmt:
-        """Return the loops that accumulate a thread's part of the reduction."""
+        """Return the loops in which a thread accumulates its part of a split reduction."""
         c, thin, long, acc = self.c, self.thin, self.long, self.acc
         turn, k, column, row = (Var(name) for name in ("turn", "k", "column", "row"))
         steps, value = points(c.reduce_axes), Var("value", c.dtype)
@@ -124,8 +124,8 @@ class _Slices:
         return Block((Declare(column, self.first + across), turns))
 
     def shared(self, depth: Expr, across: Expr) -> Stmt:
-        """Return the statements that add the sums of a warp by shuffles, and store them to shared
-        memory.
+        """Return the statements that add the partial sums of a warp by shuffles, and store them to
+        shared memory.
         """
         row, total = Var("row"), Var("sum", self.c.dtype)
         stmts: list[Stmt] = [Declare(total, Load(self.acc, row))]
@@ -139,7 +139,9 @@ class _Slices:
         return loops([(row, self.thin.size)], Block(stmts))
 
     def finished(self, thread: Var, places: Sequence[Expr], store: StoreFn) -> Stmt:
-        """Return the loop that adds the sums of all warps and finishes the elements."""
+        """Return the loop that adds the partial sums of all warps, and finishes and stores the
+        elements.
+        """
         turn, element, other, row, column = (Var(name) for name in ("turn", "element", "other", "row", "column"))
         total, results = Var("total", self.c.dtype), self.thin.size * self.wide
         add = Assign(total, total + Load(self.parts, other * results + element))

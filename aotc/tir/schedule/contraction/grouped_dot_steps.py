@@ -62,11 +62,13 @@ class _Step:
 
     @property
     def made(self) -> Product:
-        """The operation of the tiling."""
+        """The multiply-add or dot product of the tiling."""
         return self.tile.tiling.product
 
     def by_lanes(self) -> None:
-        """Emit dot products for each position with all groups of a vector."""
+        """Emit, for each output position, the dot products with all four-byte groups of its data
+        vector.
+        """
         data, count = self.made.y.buffer.dtype, len(self.points)
         for j, y in self.present.items():
             if y is None:
@@ -78,7 +80,7 @@ class _Step:
                     self.assign(i, j, lane_name(data, x.dtype, k), words, x)
 
     def by_matrices(self) -> None:
-        """Emit matrix multiplies for two positions at a time."""
+        """Emit int8 matrix multiplies for two output positions at a time."""
         data, weights = self.made.y.buffer.dtype, self.made.x.buffer.dtype
         paired = len(self.tile.ys) // 2 * 2
         couples = [j for j in range(0, paired, 2) if {j, j + 1} & self.present.keys()]
@@ -101,15 +103,15 @@ class _Step:
         return none if y is None else self.data(y, len(self.points))
 
     def data(self, y: Mapping[TileAxis, int], groups: int) -> Expr:
-        """Return the load of the data of a position."""
+        """Return the load of the data of an output position."""
         return self.made.load(self.made.y, {**self.tile.names(y), **self.points[0]}, groups)
 
     def assign(self, i: int, j: int, name: str, *operands: Expr) -> None:
-        """Emit acc[i, j] = name(acc[i, j], *operands)."""
+        """Emit the assignment acc[i, j] = name(acc[i, j], *operands)."""
         self.stmts.append(Assign(self.accs[i, j], call(name, self.accs[i, j], *operands)))
 
     def singly(self, j: int) -> None:
-        """Emit the products of one position, group by group."""
+        """Emit the dot products of one output position, group by group."""
         y, made = self.present[j], self.made
         for at, row in zip(self.points, self.xs, strict=True):
             shared = made.outside if y is None else made.broadcast({**self.tile.names(y), **at})

@@ -68,7 +68,7 @@ class Dimension:
 
     @property
     def variables(self) -> set[Var]:
-        """The variables that the index depends on."""
+        """The variables that this index of an operand depends on."""
         return variables(*self.index.terms)
 
     def at(self, values: Mapping[Expr, int]) -> int:
@@ -86,12 +86,12 @@ def variables(*exprs: Expr) -> set[Var]:
 
 
 def used(dims: Iterable[Dimension]) -> set[Var]:
-    """Return the variables that some dimensions depend on."""
+    """Return the variables that some indices of an operand depend on."""
     return {var for dim in dims for var in dim.variables}
 
 
 def dimensions(shape: Sequence[int], index: Sequence[Expr], ranges: Ranges) -> tuple[Dimension, ...]:
-    """Return the dimensions of an operand, outermost first."""
+    """Return the indices of an operand as linear forms with extents and strides, outermost first."""
     found: list[Dimension] = []
     stride = 1
     for extent, expr in reversed(list(zip(shape, index, strict=True))):
@@ -110,7 +110,7 @@ def flat(dims: Iterable[Dimension]) -> Linear:
 
 
 def points(axes: Sequence[te.Axis]) -> int:
-    """Return the product of the extents of some axes."""
+    """Return the number of points of an iteration space: the product of the extents of some axes."""
     return math.prod(n for _, n in axes)
 
 
@@ -160,7 +160,7 @@ def reach(dims: Iterable[Dimension], extents: Mapping[Var, int]) -> int:
 
 
 def digits(axes: Sequence[te.Axis], number: Expr) -> dict[Var, Expr]:
-    """Return the values of axes at a row-major number."""
+    """Return the values of axes at a row-major number of their iteration space."""
     return graph.bind(axes, graph.unflatten(number, [extent for _, extent in axes]))
 
 
@@ -203,8 +203,8 @@ def in_groups(c: te.Contraction) -> tuple[Analysis, Var]:
     """Split a reduction axis into steps of groups, for dot-product instructions.
 
     Return the contraction with the axis divided, and the variable that counts within a group. The
-    groups are those of packed weights; else they are along an axis of the data, preferably one
-    along which it is contiguous. Raise Irregular if there is none.
+    groups are the groups of packed weights; for other weights they are along an axis of the data,
+    preferably one along which it is contiguous. Raise Irregular if there is none.
     """
     ranges = graph.axis_ranges((*c.axes, *c.reduce_axes))
     position = flat(dimensions(c.a.shape, c.a_index, ranges))
@@ -288,7 +288,7 @@ def finite_weights(c: te.Contraction) -> bool:
 
 
 def independent(dims: Iterable[Dimension], var: Var) -> bool:
-    """Return True if no dimension depends on a variable."""
+    """Return True if no index of an operand depends on a variable."""
     return var not in used(dims)
 
 
@@ -320,7 +320,9 @@ class Split:
 
     @staticmethod
     def of(analysis: Analysis, axis: te.Axis | None, size: int) -> Split:
-        """Return the operands with `axis` split into tiles of `size`."""
+        """Return the operands of a contraction with an axis of the weights split into tiles of
+        `size`.
+        """
         c, lane = analysis.c, Var("lane")
         if axis is None:
             return Split(None, size, Var("c"), lane, analysis.a, analysis.b, analysis.ranges)

@@ -137,7 +137,7 @@ def _part(req: Request, columns: int, channels: Segment, width: int) -> Candidat
 
 
 def _taps(axes: Sequence[te.Axis]) -> list[dict[Var, int]]:
-    """Return the values of some axes at each of their points."""
+    """Return, for each point of some axes, the values of their variables."""
     names = [var for var, _ in axes]
     places = product(*(range(n) for _, n in axes))
     return [dict(zip(names, at, strict=True)) for at in places]
@@ -229,20 +229,22 @@ class _Panels:
 
     @property
     def groups(self) -> list[Sequence[_Tap]]:
-        """The taps at an entry in groups of four; the last group may be smaller."""
+        """The kernel offsets (taps) of a panel entry in groups of four; the last group may be
+        smaller.
+        """
         return [self.across[k : k + GROUP] for k in range(0, len(self.across), GROUP)]
 
     @property
     def steps(self) -> int:
-        """Number of vector products per output position."""
+        """Number of vector products per output position of a depthwise convolution."""
         return len(self.along) * len(self.groups) * GROUP
 
     def fill_both(self, names: Mapping[Var, Expr]) -> Stmt:
-        """Return statements that fill both panels, for outputs without rows."""
+        """Return statements that fill the panels of weights and data, for outputs without rows."""
         return Block((self.fill_weights(names), self.fill_panel(names)))
 
     def fill_weights(self, names: Mapping[Var, Expr]) -> Stmt:
-        """Return statements that fill the panel of weights for a tile of channels."""
+        """Return statements that rearrange the weights of a tile of channels into a panel."""
         stmts: list[Stmt] = []
         size, column = self.split.size, Var("column")
         kernel = dict.fromkeys(self.along[0], column)
@@ -269,12 +271,12 @@ class _Panels:
 
     @property
     def _along(self) -> list[Dimension]:
-        """The dimensions of the data whose index depends on the entry."""
+        """The dimensions of the data whose index depends on the panel entry (the column)."""
         return [d for d in self.dims if self.entry[0] in d.variables]
 
     def _entry(self, names: Mapping[Var, Expr], entry: Expr, like: int) -> Stmt:
-        """Return statements that store an entry; the taps in range are those of entry number
-        `like`.
+        """Return statements that store an entry of the data panel, with the set of taps in range
+        that entry number `like` has.
         """
         stmts: list[Stmt] = []
         size = self.split.size
@@ -285,7 +287,9 @@ class _Panels:
         return Block(stmts)
 
     def _quarters(self, names: Mapping[Var, Expr], like: int, stmts: list[Stmt]) -> Iterator[list[Expr]]:
-        """Yield the four quarters of each group of taps at an entry."""
+        """Yield, for each group of four kernel offsets at a panel entry, the four interleaved
+        vectors of data.
+        """
         at: dict[Expr, int] = {self.entry[0]: like}
         for group in self.groups:
             here = [all(d.has(at | dict(tap)) for d in self._along) for tap in group]
@@ -300,7 +304,7 @@ class _Panels:
 
     @property
     def _padding(self) -> Const:
-        """A vector of padding."""
+        """A vector of the padding value."""
         return Const(self.fill, self.a.buffer.dtype, self.split.size)
 
     def _row(self, names: Mapping[Var, Expr], tap: _Tap, stmts: list[Stmt]) -> Expr:
@@ -322,7 +326,9 @@ class _Panels:
         return row
 
     def quarters(self, operand: Operand, places: Sequence[Expr], stmts: list[Stmt]) -> list[Expr]:
-        """Return vectors loaded from up to four addresses, interleaved byte by byte."""
+        """Return vectors loaded from up to four addresses, interleaved byte by byte into four
+        vectors.
+        """
         rows = [kept("row", Load(operand.buffer, place, self.split.size), stmts) for place in places]
         return self.interleaved(rows, stmts)
 
@@ -371,7 +377,7 @@ class _Panels:
         return stmts
 
     def _weights(self, step: Expr, k: int) -> Load:
-        """Return a quarter of the weights of a step."""
+        """Return the load of one of the four interleaved weight vectors of a step."""
         size = self.split.size
         return Load(self.weights, simplify(step + k * size, {}), size)
 

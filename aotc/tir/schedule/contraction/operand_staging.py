@@ -50,7 +50,7 @@ class _Staged:
 
     @property
     def runs(self) -> int:
-        """Elements of one phase."""
+        """Elements of one phase of the copy."""
         return -(-self.extent // self.phases)
 
 
@@ -186,7 +186,7 @@ def packed(
 
 
 def _strides(staged: Sequence[_Staged]) -> list[int]:
-    """Return the distance of neighbors along each dimension of the copy."""
+    """Return the distance of neighbors in the scratch copy along each of its dimensions."""
     return [math.prod(s.runs * s.phases for s in staged[k:]) for k in range(1, len(staged) + 1)]
 
 

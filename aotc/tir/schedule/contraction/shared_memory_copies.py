@@ -66,12 +66,12 @@ class Steps:
 
     @property
     def count(self) -> int:
-        """The number of pieces."""
+        """The number of pieces that the reduction is divided into."""
         return -(-points(self.axes) // self.depth)
 
     @property
     def whole(self) -> bool:
-        """True if `depth` divides the extent of the last axis."""
+        """True if the depth of a piece divides the extent of the last reduction axis."""
         return self.axes[-1][1] % self.depth == 0
 
     def at(self, step: Expr, place: Expr, k: Var) -> tuple[dict[Var, Expr], list[Expr]]:
@@ -155,12 +155,12 @@ class Side:
 
     @property
     def size(self) -> int:
-        """Rows or columns of a tile."""
+        """Rows or columns of the operand's tile."""
         return self.count * self.threads
 
     @property
     def lanes(self) -> int:
-        """Elements that are copied at once."""
+        """Number of elements that one copy instruction moves."""
         return self.piece.lanes if self.piece is not None else 1
 
     @property
@@ -214,7 +214,7 @@ class Side:
         return For(turn, -(-self.held.size // self.lanes), Block((*registers, store)))
 
     def numbered(self, piece: Piece, number: Var, k: Var, values: Mapping[Var, Expr], steps: Steps) -> Expr:
-        """Return the number of the vector that contains an element."""
+        """Return the number of the 16-byte vector that contains an element."""
         if not self.deep:
             return number // piece.lanes
         return values[steps.axes[-1][0]] // piece.lanes if steps.whole else k // piece.lanes
@@ -244,7 +244,9 @@ def _without(expr: Expr, one: Var, lanes: int, ranges: Ranges) -> Expr:
 
 
 def _wide(value: Expr, piece: Piece, names: Mapping[Var, Expr]) -> Expr:
-    """Return a load of several elements in place of a load of one."""
+    """Return a vector load of a piece's elements in place of the load of one element; a guarded
+    load stays guarded.
+    """
     if isinstance(value, Select):
         zeros = const(0, value.dtype, piece.lanes)
         return Select(value.cond, _wide(value.a, piece, names), zeros)

@@ -62,7 +62,7 @@ class TileAxis:
     split: tuple[Var, Var, int] | None = None
 
     def names(self, base: Expr, offset: int) -> dict[Var, Expr]:
-        """Return the values of the operands' variables at position base + offset."""
+        """Return the values of the operands' variables at position base + offset of an output axis."""
         if self.split is None:
             return {self.var: base + offset}
         tile, lane, size = self.split
@@ -72,12 +72,12 @@ class TileAxis:
 
     @property
     def names_used(self) -> frozenset[Var]:
-        """The variables that `names` gives a value."""
+        """The variables by which the operands address a position of this axis."""
         return frozenset((self.var,) if self.split is None else self.split[:2])
 
     @property
     def width(self) -> int:
-        """Number of elements that the widest tile computes."""
+        """Number of elements that the widest tile of this axis computes."""
         return max(s.starts[-1] + self.lanes + s.shift for s in self.segments)
 
     @property
@@ -89,7 +89,7 @@ class TileAxis:
 
 
 def single(var: Var, extent: int) -> TileAxis:
-    """Return an axis that is processed position by position."""
+    """Return an output axis that is not tiled: its loop runs position by position."""
     return TileAxis(var, extent, (Segment(0, extent, 1, (0,)),))
 
 
@@ -161,7 +161,9 @@ class BorderSignature:
 
     @classmethod
     def of(cls, dims: Sequence[Dimension], axis: Var, taps: Sequence[te.Axis]) -> BorderSignature:
-        """Return the signature for those of `dims` that depend on `axis`."""
+        """Return the signature of positions of `axis` for the dimensions in `dims` that depend on
+        it.
+        """
         return cls(tuple(dim for dim in dims if axis in dim.variables), axis, tuple(taps))
 
     def _places(self, position: int) -> Iterator[dict[Expr, int]]:

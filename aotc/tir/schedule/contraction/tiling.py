@@ -61,7 +61,7 @@ class Product:
 
     @property
     def outside(self) -> Expr:
-        """The value of `y` outside of the data."""
+        """The value of operand `y` outside of the data (padding)."""
         value = self.fill if self.group == 1 else word_of(self.fill)
         return Const(value, self.dtype, self.lanes)
 
@@ -80,7 +80,7 @@ class Product:
         return cast(Load(operand.buffer, index, lanes), self.dtype)
 
     def broadcast(self, names: Mapping[Var, Expr]) -> Expr:
-        """Return an element of `y` broadcast to all lanes."""
+        """Return an element of operand `y` broadcast to all lanes of a vector."""
         value = self.load(self.y, names, 1)
         if self.group > 1:
             value = call(f"word_{value.dtype}", value)
@@ -137,7 +137,7 @@ class Output:
     unfuse: Mapping[Var, Expr]
 
     def place(self, axis: TileAxis) -> int:
-        """Return the index of the output axis that a tile axis corresponds to."""
+        """Return the index of the output axis that an axis of the tiling corresponds to."""
         return [var for var, _ in self.axes].index(axis.var)
 
     def finish(self, values: dict[Var, Expr], value: Expr) -> Stmt:
@@ -168,13 +168,13 @@ class Tiling:
 
     @property
     def tiled(self) -> list[TileAxis]:
-        """The axes of a tile, with the vector axis last."""
+        """The axes of a register tile, with the vector axis last."""
         found = [axis for axis in self.levels if axis.role != "outer"]
         return sorted(found, key=lambda axis: axis is self.vector)
 
     @property
     def vector(self) -> TileAxis:
-        """The axis along which vectors lie."""
+        """The output axis along which the vectors of a register tile run."""
         return max((axis for axis in reversed(self.levels) if axis.role == "x"), key=lambda axis: axis.lanes)
 
 
@@ -197,7 +197,7 @@ class Tile:
 
     @staticmethod
     def of(tiling: Tiling, bases: Mapping[TileAxis, Expr], segments: Mapping[TileAxis, Segment]) -> Tile:
-        """Return the tile that begins at `bases`."""
+        """Return the register tile of a tiling that begins at `bases`."""
 
         def offsets(role: str) -> list[dict[TileAxis, int]]:
             axes = [axis for axis in tiling.levels if axis.role == role]
@@ -216,5 +216,5 @@ class Tile:
 
 
 def operand_names(bases: Mapping[TileAxis, Expr]) -> dict[Var, Expr]:
-    """Return the values of the operands' variables at the first position of a tile."""
+    """Return the values of the operands' variables at the first position of a register tile."""
     return {var: value for axis, base in bases.items() for var, value in axis.names(base, 0).items()}

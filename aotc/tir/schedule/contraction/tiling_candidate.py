@@ -95,7 +95,7 @@ class Request:
 
     @property
     def ordered(self) -> bool:
-        """True if sums must keep the order of the reduction axes."""
+        """True if float sums must have the order of the reduction axes (an `ordered` target)."""
         return self.target.ordered and self.c.dtype.is_float
 
     @property
@@ -130,21 +130,25 @@ class Request:
         return found
 
     def name(self, kind: str, axis: te.Axis | None, **parameters: int) -> str:
-        """Return the name of a tiling, used in records of measurements."""
+        """Return the name of a candidate tiling: its kind, axis and parameters, as used in records
+        of measurements.
+        """
         own = next((k for k, (var, _) in enumerate(self.c.axes) if axis is not None and var is axis[0]), -1)
         return " ".join([kind, *(f"{key}={value}" for key, value in {"axis": own, **parameters}.items())])
 
     def operand(self, buffer: Buffer, position: Linear, staging: Staging | None) -> Operand:
-        """Return an operand, or its copy, at an address."""
+        """Return an operand of the contraction, or its scratch copy, at an address."""
         first = substitute(position.expr(), {} if self.group is None else {self.group: const(0)})
         return Operand(buffer if staging is None else staging.operand.buffer, first)
 
     def stage(self, name: str, operand: Buffer, dims: Sequence[Dimension], split: Split, **how: Any) -> Staging:
-        """Return a copy of an operand, made by `operand_staging.stage`."""
+        """Return a scratch copy of an operand, made by `operand_staging.stage`."""
         return stage(name, operand, dims, ranges=split.ranges, dtype=self.scratch_dtype(operand), **how)
 
     def around(self, axis: te.Axis | None) -> list[TileAxis]:
-        """Return the output axes other than `axis` and those of the data, as outermost loops."""
+        """Return the output axes that neither `axis` nor the data's tile covers, as outermost
+        loops.
+        """
         tiled = self.pixel_vars | ({axis[0]} if axis else set())
         return [single(var, extent) for var, extent in self.c.axes if var not in tiled]
 
@@ -167,7 +171,7 @@ class Candidate:
     others: tuple[Candidate, ...] = ()
 
     def nest(self) -> ContractionNest:
-        """Return the loop nest of the tiling and of `others`."""
+        """Return the loop nest of this candidate tiling, followed by the nests of `others`."""
         parts = [tiled_nest(one.tiling) for one in (self, *self.others)]
         stack = tuple(buffer for _, buffers in parts for buffer in buffers)
         return ContractionNest(Block(stmt for stmt, _ in parts), stack, self.workspace)
@@ -197,7 +201,7 @@ def candidate(
 
 
 def _pairs(tiling: Tiling) -> int:
-    """Return the number of accumulators of the largest tile."""
+    """Return the number of accumulators of the largest register tile."""
     return math.prod(max(len(s.starts) for s in axis.segments) for axis in tiling.tiled)
 
 
@@ -301,7 +305,7 @@ def _copies(stagings: Sequence[Staging], levels: Sequence[TileAxis]) -> dict[Til
 
 
 def _run(makers: Sequence[CopyFn], names: dict[Var, Expr]) -> Stmt:
-    """Return the statements of several copies as one block."""
+    """Return the statements of several scratch copies as one block."""
     return Block(make(names) for make in makers)
 
 
@@ -311,7 +315,7 @@ def _home(staging: Staging, levels: Sequence[TileAxis]) -> TileAxis | None:
 
 
 def _staging_cost(staging: Staging, levels: Sequence[TileAxis]) -> float:
-    """Return the cycles of a copy, times the iterations of the loops around it."""
+    """Return the cycles of a scratch copy, times the iterations of the loops around it."""
     home = _home(staging, levels)
     outside = () if home is None else levels[: levels.index(home) + 1]
     return math.prod(axis.trips for axis in outside) * staging.elements * staging.effort

@@ -2,8 +2,8 @@
 """Choose the tiling of a contraction: the cheapest by the cost model, or the one that a chooser
 function names.
 
-A chooser (such as the autotuner's records) is called for each contraction scheduled inside
-`choosing`, and returns the name of a candidate, or None:
+A chooser, for example one that reads the autotuner's records, is called for each contraction
+scheduled inside `choosing`. It returns the name of a candidate, or None:
 
     with choosing(lambda site: {"5f3a...": "lanes axis=1 vectors=2"}.get(site.signature)):
         kernel = lower_function(function, "dense", target)

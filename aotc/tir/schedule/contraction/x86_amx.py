@@ -154,7 +154,7 @@ class _Matrices:
 
     @property
     def cost(self) -> int:
-        """Time of the last two axes, in positions."""
+        """Estimated time of the last two position axes, in output positions computed."""
         return self._cost(self.rows)
 
     def _cost(self, rows: int) -> int:
@@ -163,7 +163,7 @@ class _Matrices:
         return -(-high // rows) * _whole((rows - 1) * self.apart + wide)
 
     def nest(self) -> ContractionNest:
-        """Return the loop nest with the buffers it needs."""
+        """Return the loop nest of an int8 contraction on AMX with the buffers it needs."""
         rows, (_, wide) = self.rows, self.axes[-1]
         positions = min(wide, POSITIONS) if rows == 1 else (rows - 1) * self.apart + wide
         tile = private_buffer("tile", DType("int32"), positions * self.blocks * BLOCK)
@@ -173,7 +173,7 @@ class _Matrices:
 
     @property
     def blocks(self) -> int:
-        """Output blocks of a call."""
+        """Number of output-channel blocks of an AMX call."""
         return min(BLOCKS, -(-self.req.outputs[1] // BLOCK))
 
     def _parts(self, rows: int) -> Iterator[tuple[Var, int, _Part]]:
@@ -193,7 +193,7 @@ class _Matrices:
         yield row, high * (rest > 0), _Part(row, 1, as_expr(wide - rest), rest, skipped)
 
     def _loops(self, tile: Buffer, part: tuple[Var, int, _Part]) -> Stmt:
-        """Return the loops over the calls of a group, and over the output blocks."""
+        """Return the loops over AMX calls of equal shape, and over the blocks of output channels."""
         var, count, one = part
         if not count:
             return Block(())
@@ -232,7 +232,7 @@ class _Matrices:
         return Block((Store(tile, as_expr(0), sums), self._finished(tile, part, block, size)))
 
     def _finished(self, tile: Buffer, part: _Part, block: Expr, size: int) -> Stmt:
-        """Return the loops that finish and store the sums of a call."""
+        """Return the loops that finish and store the int32 sums of an AMX call."""
         below, beside = Var("r"), Var("x")
         (high, _), (wide, _) = self.axes[-2:]
         position = below * self.apart + beside + part.skipped
@@ -260,7 +260,7 @@ class _Matrices:
 
 
 def _at(position: Linear, names: dict[Var, Expr]) -> Expr:
-    """Return an address for given values of variables."""
+    """Return an address, a linear form, for given values of its variables."""
     return simplify(substitute(position.expr(), names), {})
 
 

@@ -61,7 +61,7 @@ class Long:
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """The number of elements that are combined."""
         return math.prod(len(literal(loop)) for loop in self.loops) if self.loops else 0
 
     def elements(self, begin: Expr, end: Expr, step: int) -> Stmt:
@@ -100,7 +100,9 @@ def in_pieces(long: Long, gpu: Gpu, results: int, *, across: bool, alone: bool) 
 
 
 def _pieces(size: int, results: int, gpu: Gpu, across: bool) -> int:
-    """Return the number of partial results of each result; 1 for no division."""
+    """Return the number of partial results for each result of a reduction; 1 if threads do not
+    split it.
+    """
     if across:
         columns = min(gpu.warp, _power(max(1, 2 * results - 1)))
         return _power(max(1, min(gpu.threads // columns, size // _LEAST, gpu.busy // max(1, results))))
@@ -131,7 +133,9 @@ def _in_parts(long: Long, gpu: Gpu, results: int, count: int, chunk: int) -> Stm
 
 
 def _folded(long: Long, count: int, begin: Expr, end: Expr) -> Block:
-    """Return partial results of elements `count` apart, combined in two steps."""
+    """Return the statements that compute partial results of elements `count` apart, and combine
+    them in two steps.
+    """
     part = long.scratch(f"{long.acc.name}_part", long.acc.dtype, count, private=True)
     lane, acc = Var("l"), Var(long.acc.name, long.acc.dtype)
     each = long.elements(begin + lane, end, count)

@@ -24,7 +24,7 @@ from aotc.tir.simplify import simplify
 def inplace_pairs(
     plan: Plan, groups: Sequence[Group], inputs: Sequence[te.Placeholder], outputs: Sequence[te.Tensor]
 ) -> tuple[tuple[int, int], ...]:
-    """Return the (output, input) pairs that may share memory."""
+    """Return the positions (output, input) of kernel parameters that may share memory."""
     stages = ((g, s, stage) for g, group in enumerate(groups) for s, stage in enumerate(group.stages))
     order = _Order(plan, groups, {root: (g, s) for g, s, stage in stages for root in stage.roots})
     pairs: dict[int, int] = {}

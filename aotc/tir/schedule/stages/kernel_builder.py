@@ -65,14 +65,16 @@ class KernelBuilder:
         return found[-1]
 
     def placed(self, nest: ContractionNest) -> Stmt:
-        """Return the statement of a nest, and add its scratch buffers to the kernel."""
+        """Return the statement of a contraction's loop nest, and add its scratch buffers to the
+        kernel.
+        """
         self.stack.extend(nest.stack)
         self.workspace.extend(nest.workspace)
         self.shared.extend(nest.shared)
         return nest.stmt
 
     def body(self, stage: Stage) -> Body:
-        """Return an empty body for the elements of a stage."""
+        """Return an empty `Body`, which lowers expressions, for the elements of a stage."""
         return Body(self.plan, self.memory, graph.axis_ranges(graph.domain(stage.anchor)))
 
     def finish(self, stage: Stage, value: Expr | None) -> Stmt:
@@ -96,8 +98,9 @@ class KernelBuilder:
         return Block(body.statements)
 
     def finisher(self, stage: Stage, place: Callable[[Indices], Indices] = lambda indices: indices) -> StoreFn:
-        """Return the function that stores a contraction's elements; `place` maps indices of a nest
-        to those of the contraction.
+        """Return the function that finishes and stores an element of a stage's contraction.
+
+        `place` maps the indices that a loop nest uses to indices of the contraction.
         """
         anchor = stage.anchor
 

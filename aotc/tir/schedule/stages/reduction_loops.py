@@ -259,7 +259,9 @@ def _tile(extent: int, limit: int) -> int:
 
 
 def _inside(stmt: Stmt, wrap: Callable[[Stmt], Stmt], core: For | None = None) -> Stmt:
-    """Apply `wrap` to the body of a perfect loop nest, or to its loop `core`."""
+    """Apply `wrap` to the body of a perfect loop nest or, if `core` is given, to that loop of the
+    nest.
+    """
     if isinstance(stmt, For) and stmt is not core:
         return replace(stmt, body=_inside(stmt.body, wrap, core))
     return wrap(stmt)

@@ -34,13 +34,13 @@ class Slot:
     place: Callable[[Sequence[Expr]], Expr] | None = None
 
     def offset(self, tensor: te.Tensor, indices: Sequence[Expr]) -> Expr:
-        """Return the address of an element in the buffer."""
+        """Return the address of a tensor's element in its buffer."""
         if self.place is not None:
             return self.place(indices)
         return te.flat_index(tensor.shape[self.skip :], indices[self.skip :])
 
     def load(self, tensor: te.Tensor, indices: Sequence[Expr], ranges: Ranges) -> Load:
-        """Return the load of an element from the buffer."""
+        """Return the load of a tensor's element from its buffer."""
         return Load(self.buffer, simplify(self.offset(tensor, indices), ranges))
 
 
@@ -75,12 +75,14 @@ class Body:
         return self._scopes[-1].statements
 
     def element(self, tensor: te.Tensor, indices: Sequence[Expr]) -> Expr:
-        """Return the value of an element."""
+        """Return the expression of a tensor's element: a load, a register or its inlined
+        definition.
+        """
         found: Expr = run(self._read(tensor, tuple(indices)))
         return found
 
     def expr(self, expr: Expr, mapping: Mapping[Var, Expr]) -> Expr:
-        """Return a te expression with its axes replaced."""
+        """Lower a tensor expression, with its axes replaced by expressions as in `mapping`."""
         found: Expr = run(self._lower(expr, mapping))
         return found
 
@@ -96,7 +98,7 @@ class Body:
         return value
 
     def _named(self, tensor: te.Tensor, value: Expr) -> Expr:
-        """Return a value in a register, unless it is a variable or constant."""
+        """Return an element's value in a register, unless it is a variable or constant."""
         return value if isinstance(value, (Var, Const)) else kept(tensor.name, value, self.statements)
 
     def _lower(self, expr: Expr, mapping: Mapping[Var, Expr]) -> Task[Any]:

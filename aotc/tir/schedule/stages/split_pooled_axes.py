@@ -60,7 +60,7 @@ def _ways(tensor: te.Tensor, plan: Plan) -> Iterator[_Way]:
 
 
 def _with_sources(tensor: te.Tensor, made: Mapping[te.Tensor, te.Tensor]) -> te.Tensor:
-    """Return a tensor with its sources replaced as in `made`."""
+    """Return a tensor that reads the tensors in `made` in place of its original sources."""
     if all(made[source] is source for source in graph.sources(tensor)):
         return tensor
 

@@ -30,8 +30,8 @@ _SHORT: Final = 8
 class Stage:
     """A loop nest that computes the tensors `roots`, the anchor first.
 
-    All roots have an equal number of elements; element i of a root needs element i of the others
-    only.
+    All roots have an equal number of elements, and element i of each root depends on no element of
+    another root except element i.
     """
 
     anchor: te.Tensor
@@ -39,12 +39,12 @@ class Stage:
 
     @property
     def axes(self) -> tuple[te.Axis, ...]:
-        """The loops over the elements."""
+        """The loops over the elements of the stage's anchor."""
         return graph.axes(self.anchor)
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """The extents of the loops."""
+        """The trip counts of the stage's loops."""
         return tuple(extent for _, extent in self.axes)
 
 

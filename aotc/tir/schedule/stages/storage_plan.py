@@ -67,7 +67,7 @@ class Plan:
 
 @dataclass(slots=True)
 class _Planner:
-    """Decides which tensors are stored, consumers first."""
+    """Decides which tensors of a kernel are stored in memory, visiting consumers before producers."""
 
     order: list[te.Tensor]
     store_cost: int
@@ -105,14 +105,14 @@ class _Planner:
             self._need(tensor, stage, graph.bind(tensor.axes, indices), times)
 
     def _need(self, tensor: te.Tensor, stage: te.Tensor, mapping: dict[Var, Expr], times: int) -> None:
-        """Add the reads of `times` evaluations of `tensor` in a stage."""
+        """Record the reads that `times` evaluations of `tensor` in a stage need."""
         ranges = self.ranges[stage]
         for element in graph.elements(tensor):
             indices = tuple(simplify(substitute(i, mapping), ranges) for i in element.indices)
             self._add(element.tensor, stage, indices, times)
 
     def _add(self, tensor: te.Tensor, stage: te.Tensor, indices: tuple[Expr, ...], times: int) -> None:
-        """Add a read of a tensor by a stage."""
+        """Record a read of a tensor by a stage, with its indices and number of evaluations."""
         reads = self.reads.setdefault(tensor, {})
         reads[stage, indices] = max(reads.get((stage, indices), 0), times)
 
@@ -145,8 +145,8 @@ def _is_deep(indices: Sequence[Expr]) -> bool:
 
 
 def _registers(order: Sequence[te.Tensor], stored: set[te.Tensor]) -> set[te.Tensor]:
-    """Return the inlined tensors whose value is put in a register: those read several times, and
-    long chains.
+    """Return the inlined tensors whose value is put in a register: tensors read several times, and
+    links of long chains.
     """
     uses = Counter(graph.base(element.tensor) for tensor in order for element in graph.elements(tensor))
     level: dict[te.Tensor, int] = {}
@@ -161,7 +161,9 @@ def _registers(order: Sequence[te.Tensor], stored: set[te.Tensor]) -> set[te.Ten
 
 
 def plan_storage(outputs: Sequence[te.Tensor], target: Target) -> Plan:
-    """Decide for every tensor that the outputs need if it is stored in memory."""
+    """Decide, for every tensor that a kernel's outputs need, if it is stored in memory or inlined;
+    return the plan.
+    """
     order = graph.topological(outputs)
     operands: dict[te.Tensor, list[te.Tensor]] = {}
     for tensor in order:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The graph IR under Relay's names: expressions, operators, passes, text, and `build`.
+"""The graph IR under Relay's names: expressions, operators, passes, the text format, and `build`.
 
 from aotc import relay
 x = relay.var("x", shape=(1, 3))
@@ -20,13 +20,13 @@ _Printed.to_text = _printer.to_text
 
 
 def _operators() -> _typing.Mapping[str, _typing.Any]:
-    """Relay's functions by operator name; the import makes operators and passes known by theirs."""
+    """Return Relay's operator functions by name; the import registers operators and passes."""
     found: _typing.Mapping[str, _typing.Any] = importlib.import_module("aotc.relay_api.expr").op_namespace("")
     return found
 
 
 def _import_from_std(module: _IRModule, name: str) -> None:
-    """Add data types and functions of the prelude to a module: see `aotc.relay_api.prelude`."""
+    """Add the data types and functions of the prelude to a module: see `aotc.relay_api.prelude`."""
     importlib.import_module("aotc.relay_api.prelude").import_from_std(module, name)
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Algebraic data types: their definitions, and the patterns that take their values apart.
+"""Algebraic data types: their definitions, and the patterns that match their values.
 
 box, a = relay.GlobalTypeVar("Box"), relay.TypeVar("a")
 full = relay.Constructor("Full", [a], box)
 mod[box] = relay.TypeData(box, [a], [full])            # type Box[a] { Full(a) }
 relay.Match(full(x), [relay.Clause(relay.PatternConstructor(full, [relay.PatternVar(v)]), v)])
 
-Nodes of graphs (Constructor, Match) lie beside the others in `aotc.relay.expr`, which this file does not know: fields
-that hold variables, expressions and constructors are of type Any here.
+The graph nodes Constructor and Match are defined in `aotc.relay.expr`, which this file does not
+import: fields that hold variables, expressions and constructors have type Any here.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from aotc.ir import GlobalTypeVar, Type, TypeCall, TypeVar, fill, frozen
 
 @frozen(init=False, eq=False)
 class TypeData:
-    """The definition of a data type: its name, its type variables and the constructors of its values.
+    """The definition of a data type: its name, its type variables and the constructors of its
+    values.
 
-    A constructor knows its definition, and its type, from here on.
+    Creating it sets the definition, and thereby the type, of each constructor.
     """
 
     header: GlobalTypeVar
@@ -44,16 +45,18 @@ class TypeData:
 
     @property
     def parts(self) -> list[Type]:
-        """The types that the definition mentions."""
+        """The types that the definition refers to."""
         return [self.header, *self.type_vars, *(ty for c in self.constructors for ty in c.inputs)]
 
     def tag(self, constructor: object) -> int:
-        """A number that stands for a constructor: the same one in every process."""
+        """Return the number of a constructor, which is equal in every process."""
         return (zlib.crc32(self.header.name.encode()) & 0x7F) << 24 | self.constructors.index(constructor)
 
 
 def __getattr__(name: str) -> Any:
-    """The nodes of graphs that belong here, under Relay's names."""
+    """Return the graph nodes Constructor and Match under Relay's names; raise AttributeError for
+    other names.
+    """
     if name not in ("Constructor", "Match"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("aotc.relay.expr"), name)
@@ -64,19 +67,19 @@ def __getattr__(name: str) -> Any:
 
 @frozen(eq=False)
 class PatternWildcard:
-    """Matches anything: `_`."""
+    """Pattern that matches any value: `_`."""
 
 
 @frozen(eq=False)
 class PatternVar:
-    """Matches anything and gives it a name."""
+    """Pattern that matches any value and binds it to a variable."""
 
     var: Any
 
 
 @frozen(init=False, eq=False)
 class PatternConstructor:
-    """Matches values of one constructor whose fields match `patterns`."""
+    """Pattern that matches values of one constructor whose fields match `patterns`."""
 
     constructor: Any
     patterns: tuple[Pattern, ...] = field(default=())
@@ -87,7 +90,7 @@ class PatternConstructor:
 
 @frozen(init=False, eq=False)
 class PatternTuple:
-    """Matches tuples whose fields match `patterns`."""
+    """Pattern that matches tuples whose fields match `patterns`."""
 
     patterns: tuple[Pattern, ...] = field(default=())
 
@@ -100,26 +103,26 @@ Pattern: TypeAlias = PatternWildcard | PatternVar | PatternConstructor | Pattern
 
 @frozen(eq=False)
 class Clause:
-    """What a match gives where a pattern matches."""
+    """One clause of a match: the pattern, and the result for values that match it."""
 
     lhs: Pattern
     rhs: Any
 
 
 def inner(pattern: Pattern) -> tuple[Pattern, ...]:
-    """The patterns that a pattern is made of."""
+    """Return the subpatterns of a pattern."""
     return pattern.patterns if isinstance(pattern, PatternConstructor | PatternTuple) else ()
 
 
 def over(pattern: Pattern, new: Iterable[Pattern]) -> Pattern:
-    """A pattern of the same form made of other patterns."""
+    """Return a copy of a pattern with new subpatterns."""
     if isinstance(pattern, PatternConstructor):
         return PatternConstructor(pattern.constructor, new)
     return PatternTuple(new) if isinstance(pattern, PatternTuple) else pattern
 
 
 def pattern_vars(pattern: Pattern) -> Iterator[Any]:
-    """The variables that a pattern binds, from left to right."""
+    """Yield the variables that a pattern binds, from left to right."""
     if isinstance(pattern, PatternVar):
         yield pattern.var
     for part in inner(pattern):
@@ -127,7 +130,9 @@ def pattern_vars(pattern: Pattern) -> Iterator[Any]:
 
 
 def with_vars(pattern: Pattern, variables: Iterator[Any]) -> Pattern:
-    """A pattern that binds other variables, as many as `pattern_vars` gives."""
+    """Return a copy of a pattern that binds the next variables of an iterator, in the order of
+    `pattern_vars`.
+    """
     if isinstance(pattern, PatternVar):
         return PatternVar(next(variables))
     return over(pattern, [with_vars(part, variables) for part in inner(pattern)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions about graph expressions: free variables, users, operator counts.
+"""Analyses of graph expressions: free variables, users, operator counts.
 
 free_vars(relay.add(x, y))                       # [x, y], in order of first use
 list_op_freqs(mod["main"])                       # {"nn.conv2d": 21, ...}
@@ -36,7 +36,7 @@ from aotc.relay.visitor import all_vars as all_vars
 from aotc.relay.visitor import bound_vars as bound_vars
 from aotc.relay.visitor import free_vars as free_vars
 
-#: Where Relay has functions of C++.
+#: Stand-in for the C++ functions that Relay's Python code and tests call.
 _ffi_api = SimpleNamespace(_test_type_solver=solver_functions)
 
 
@@ -47,7 +47,7 @@ def post_order_visit(expr: Expr, visit: Callable[[Expr], object]) -> None:
 
 
 def users(root: Expr) -> dict[Expr, list[Expr]]:
-    """For every node below `root`, the nodes that use it directly (once per use)."""
+    """Return for every node below `root` the nodes that use it directly, one entry per use."""
     result: dict[Expr, list[Expr]] = defaultdict(list)
     for node in post_order(root):
         for child in children(node):
@@ -56,15 +56,20 @@ def users(root: Expr) -> dict[Expr, list[Expr]]:
 
 
 def list_op_freqs(expr: Expr | Mapping[str, Function]) -> dict[str, int]:
-    """How often each operator is called in an expression or a module, by name, in order of first call."""
+    """Return the number of calls of each operator in an expression or module, by name, in order of
+    first call.
+    """
     roots = list(expr.values()) if isinstance(expr, Mapping) else [expr]
     called = (node.op for root in roots for node in post_order(root) if isinstance(node, Call))
     return dict(Counter(op.name for op in called if isinstance(op, Op)))
 
 
 def list_fake_quantized_op_freqs(module: Mapping[str, Function]) -> dict[str, int]:
-    """How often each operator is called between qnn.dequantize and qnn.quantize, all its inputs being quantized
-    numbers or constants: what FakeQuantizationToInteger might compute in integers."""
+    """Return the number of calls of each operator between qnn.dequantize and qnn.quantize, by name.
+
+    Only calls whose inputs are all quantized values or constants count: FakeQuantizationToInteger
+    might compute them on integers.
+    """
     found: dict[Call, None] = {}
     for node in (n for function in module.values() for n in post_order(function)):
         if _calls(node, "qnn.quantize") and (region := _fake_region(node.args[0])) is not None:
@@ -77,7 +82,10 @@ def _calls(node: Expr, name: str) -> TypeGuard[Call]:
 
 
 def _fake_region(root: Expr) -> list[Call] | None:
-    """The calls between `root` and the dequantized tensors that it is computed from; None where others take part."""
+    """Return the calls between `root` and the dequantized tensors from which it is computed.
+
+    None if there are no such tensors, or variables, functions or lets are involved.
+    """
     order = list(post_order(root, lambda n: not _calls(n, "qnn.dequantize")))
     ends = [n for n in order if _calls(n, "qnn.dequantize")]
     if not ends or any(isinstance(n, (Var, GlobalVar, Function, Let)) for n in order):
@@ -86,9 +94,10 @@ def _fake_region(root: Expr) -> list[Call] | None:
 
 
 def extract_intermdeiate_expr(module: Mapping[str, Function], expr_id: int) -> IRModule:
-    """The call, tuple or field of @main that post order reaches as number `expr_id`, as a module of its own.
+    """Return a module whose @main is the call, tuple or tuple field of @main with number `expr_id`
+    in post order.
 
-    The name is Relay's, misspelt.  Raises AotcError where there are not so many.
+    The misspelled name is Relay's. Raise AotcError if the number is out of range.
     """
     kinds = (Call, Tuple, TupleGetItem)
     nodes = [n for n in post_order(module["main"].body) if isinstance(n, kinds)]
@@ -98,7 +107,7 @@ def extract_intermdeiate_expr(module: Mapping[str, Function], expr_id: int) -> I
 
 
 def global_uses(expr: Expr) -> list[str]:
-    """The names of the global functions that `expr` mentions, in order of first use."""
+    """Return the names of the global functions that `expr` refers to, in order of first use."""
     return list(dict.fromkeys(node.name for node in post_order(expr) if isinstance(node, GlobalVar)))
 
 
@@ -106,7 +115,7 @@ def global_uses(expr: Expr) -> list[str]:
 
 
 def escaping_vars(root: Expr) -> frozenset[Expr]:
-    """The variables that something below `root` binds and that are used outside of their scopes."""
+    """Return the variables that are bound below `root` and used outside of their scopes."""
     params = root.params if isinstance(root, Function) else ()
     local = set(binders(root)) - set(params)
     loose: dict[Expr, frozenset[Expr]] = {}
@@ -130,7 +139,8 @@ def escaping_vars(root: Expr) -> frozenset[Expr]:
 
 
 def well_formed(expr: Expr | Mapping[str, Function]) -> bool:
-    """Whether every variable is bound once at most, and used only in the scope of its binder, if it has one.
+    """Return True if every variable is bound at most once, and bound variables are used only in
+    their scopes.
 
     expr    an expression, which may have free variables, or a module
     """
@@ -140,7 +150,9 @@ def well_formed(expr: Expr | Mapping[str, Function]) -> bool:
 
 
 def check_basic_block_normal_form(expr: Expr) -> bool:
-    """Whether no two blocks (bodies of functions, branches of ifs) share a node that is not a variable or constant."""
+    """Return True if no two blocks (bodies of functions, branches of ifs) share a node other than a
+    variable or constant.
+    """
     order = list(post_order(expr, lambda n: not left_alone(n)))
     return all(is_atom(node) for node in Blocks(order).spread)
 
@@ -149,7 +161,7 @@ def check_basic_block_normal_form(expr: Expr) -> bool:
 
 
 def _layout_size(ty: TensorType, layout: str, axes: str) -> int:
-    """The product of the dimensions that a layout gives the letters `axes`."""
+    """Return the product of the extents of the axes `axes` in a layout."""
     letters = [c for c in layout if c.isalpha()]
     return math.prod(n for n, letter in zip(ty.static_shape, letters, strict=True) if letter in axes)
 
@@ -160,14 +172,18 @@ def _conv_macs(a: Any, data: TensorType, weight: TensorType, out: TensorType) ->
 
 
 def _macs(call: Call) -> int:
-    """Multiplications of one call: the size of the result times the number of products in each sum."""
+    """Return the multiplications of one call: the size of the result times the number of products
+    in each sum.
+
+    Raise AotcError if a type is missing.
+    """
     if not isinstance(call.op, Op) or not (call.op.is_contraction or call.op.name == _WINOGRAD):
         return 0
     tensors = [ty for node in (*call.args[:2], call) if isinstance(ty := node.checked_type, TensorType)]
     if len(tensors) < 3:
         raise AotcError("untyped", f"{call.op.name} has no type yet", span=call.span, hint="run InferType first")
     data, weight, out = tensors
-    if call.op.name == _WINOGRAD:  # as many as the convolution that is meant would need
+    if call.op.name == _WINOGRAD:  # counted as the 3x3 convolution that it computes
         return out.numel * data.static_shape[1] * 9
     if call.op.name.startswith("nn.conv"):
         return _conv_macs(call.attrs, data, weight, out)
@@ -179,16 +195,17 @@ _WINOGRAD = "nn.contrib_conv2d_winograd_without_weight_transform"
 
 
 def get_total_mac_number(expr: Expr) -> int:
-    """Multiply-accumulate operations of the convolutions and matrix products of a typed expression.
+    """Return the number of multiply-accumulate operations of the convolutions and matrix products
+    of a typed expression.
 
-    A transposed convolution counts as Relay counts it: the products for each output element, those with the
-    zeros between the inputs too.  Raises AotcError where a type is missing.
+    A transposed convolution is counted as Relay does: all products for each output element,
+    including those with the zeros between the inputs. Raise AotcError if a type is missing.
     """
     return sum(_macs(node) for node in post_order(expr) if isinstance(node, Call))
 
 
 def count_layers(expr: Expr, valid_ops: Collection[str]) -> int:
-    """The most calls of the operators `valid_ops` on one path through `expr`."""
+    """Return the largest number of calls of the operators `valid_ops` on a path through `expr`."""
     values: dict[Expr, Expr] = {n.var: n.value for n in post_order(expr) if isinstance(n, Let)}
     depth: dict[Expr, int] = {}
 
@@ -205,9 +222,10 @@ def count_layers(expr: Expr, valid_ops: Collection[str]) -> int:
 
 
 def extract_fused_functions(module: Mapping[str, Function]) -> dict[str, Function]:
-    """The primitive functions of a module, structurally equal ones once, by their hash in hex.
+    """Return the primitive functions of a module by structural hash in hex; structurally equal
+    functions appear once.
 
-    A module without any is fused as in the pipeline of level 3.
+    A module without primitive functions is first fused as at optimization level 3.
     """
     if not any(isinstance(n, Function) and n.is_primitive for f in module.values() for n in post_order(f)):
         passes = installed_passes()

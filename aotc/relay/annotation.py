@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's annotations: `relay.annotation.stop_fusion(data)`, `compiler_begin(data, compiler)`, `compiler_end`."""
+"""Relay's annotation operators: `relay.annotation.stop_fusion(data)`, `compiler_begin(data,
+compiler)`, `compiler_end`.
+"""
 
 from functools import partial
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places in texts in Relay's order: `relay.Span(relay.SourceName("net"), 1, 1, 3, 9)`."""
+"""Source spans with the argument order of Relay: `relay.Span(relay.SourceName("net"), 1, 1, 3, 9)`."""
 
 from aotc.ir.span import Span as _Span
 
-#: The name of a source.
+#: The name of a source text.
 SourceName = str
 
 
@@ -16,4 +16,6 @@ class _OfPlaces(type):
 
 
 class Span(metaclass=_OfPlaces):
-    """Makes a span, a value of `aotc.ir.Span`, from the numbers of its lines and columns."""
+    """Constructor of `aotc.ir.Span` with Relay's argument order: source, line, end line, column,
+    end column.
+    """

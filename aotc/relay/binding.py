@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Binding: variables give way to expressions, named inputs of a function to constants.
+"""Binding: replace variables by expressions, and named parameters of a function by constants.
 
 bound = bind_params_by_name(mod["main"], {"weight": array})
 bind(relay.add(x, y), {y: relay.const(1.0)})                # x + 1
@@ -17,12 +17,12 @@ from aotc.relay.graph_api import Constant, Expr, Function, Node, Var, merge_type
 
 
 def bind_params_by_name(function: Function, params: Mapping[str, np.ndarray[Any, Any]]) -> Function:
-    """`function` without the parameters named in `params`, their values baked in.
+    """Return `function` with the parameters named in `params` replaced by constants and removed.
 
-    Integers may have another type than the parameter's, which must hold them exactly.
+    A value of another integer type is converted if the parameter's type holds it exactly.
 
-    Raises AotcError listing every name that is unknown or ambiguous and every value whose shape or dtype
-    is not that of the parameter.
+    Raise AotcError with a diagnostic for every name that is unknown or ambiguous and every value
+    whose shape or dtype differs from the parameter's.
     """
     by_name: dict[str, list[Var]] = {}
     for var in function.params:
@@ -47,14 +47,17 @@ def bind_params_by_name(function: Function, params: Mapping[str, np.ndarray[Any,
 
 
 def _held(value: np.ndarray[Any, Any], ty: Type | None) -> np.ndarray[Any, Any]:
-    """Integers in a tensor type that holds each of them; other values as they are."""
+    """Return integers converted to a tensor type if it holds each of them exactly; other values
+    unchanged.
+    """
     if not isinstance(ty, TensorType) or ty.dtype.is_bool:
         return value
     if value.dtype.kind not in "iu":
         return value
     with np.errstate(all="ignore"):
         held = value.astype(ty.dtype.numpy)
-        # there and back, and as floats: neither wraps unseen
+        # compare after the conversion back, and as floats: each detects wrapping that the other
+        # misses
         same = held.astype(value.dtype) == value
         floats = held.astype(np.float64), value.astype(np.float64)
         same &= np.equal(*floats)
@@ -62,15 +65,18 @@ def _held(value: np.ndarray[Any, Any], ty: Type | None) -> np.ndarray[Any, Any]:
 
 
 def bind(expr: Expr, binds: Mapping[Var, Expr]) -> Expr:
-    """`expr` with variables replaced, all at once: free ones, and the parameters of `expr` if it is a function.
+    """Return `expr` with variables replaced simultaneously: free ones, and the parameters of `expr`
+    if it is a function.
 
-    A parameter that is bound is one no more, but a variable bound to a parameter takes its place; the free variables
-    that the values bring into a function become its last parameters.  Variables that `expr` does not have do nothing.
+    A bound parameter is removed, unless it is bound to another variable, which takes its position.
+    Free variables that the values introduce into a function become its last parameters. Variables
+    that do not occur in `expr` are ignored.
 
-    Types that nodes had are kept, as by every rewrite: InferType finds more precise ones.
+    Nodes keep their types, as in every rewrite; InferType finds more precise ones.
 
-    Raises AotcTypeError for keys that are no variables and values that are no expressions, and AotcError listing every
-    variable that is bound inside `expr` and every value whose type cannot be the variable's.
+    Raise AotcTypeError for keys that are not variables and values that are not expressions, and
+    AotcError with a diagnostic for every variable that is bound inside `expr` and every value whose
+    type does not fit the variable.
     """
     body = expr.body if isinstance(expr, Function) else expr
     _check(body, binds)
@@ -87,14 +93,14 @@ def bind(expr: Expr, binds: Mapping[Var, Expr]) -> Expr:
 
 
 def _mismatches(called: str, var: Var, value: Expr) -> list[Diagnostic]:
-    """A problem if a variable and a value have types that are known, and no type is both."""
+    """Return a diagnostic if a variable and a value have known types that cannot be merged."""
     wanted, found = var.checked_type, value.checked_type
     wrong = wanted is not None and found is not None and merge_types(wanted, found) is None
     return [Diagnostic("bind", f"{called} is {wanted}, the value is {found}", var.span)] if wrong else []
 
 
 def _check(body: Expr, binds: Mapping[Var, Expr]) -> None:
-    """Raise what is wrong with variables of `body` being bound."""
+    """Raise AotcTypeError or AotcError if variables cannot be bound in `body`."""
     for var, value in binds.items():
         if not isinstance(var, Var):
             hint = "bind_params_by_name takes names" if isinstance(var, str) else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's build module: parameters bound, modules compiled.
+"""Relay's module `build_module`: functions that bind parameters and compile modules.
 
 from aotc.relay.build_module import bind_params_by_name
 """
@@ -12,5 +12,5 @@ from aotc.relay_api.build import optimize as optimize
 from aotc.relay_api.executor import Executor as Executor
 from aotc.relay_api.executor import create_executor as create_executor
 
-#: Relay's older name of contexts.
+#: Relay's older name of PassContext.
 build_config = PassContext

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What functions of other compilers take and give on an example, for their quantizers.
+"""Calibration data for external compilers: inputs and outputs of their functions for an example
+input.
 
 data = get_calibration_data(mod, {"x": array})
 data["region_0"]["inputs"], data["region_0"]["outputs"]
@@ -16,7 +17,7 @@ from aotc.relay.graph_api import IRModule, bind_arguments, evaluate, infer_modul
 
 
 class ByFunction(dict[str, Any]):
-    """Values by the names of functions; a GlobalVar is as good as its name."""
+    """Dictionary of values by function name, which also accepts a GlobalVar as a key."""
 
     def __missing__(self, key: object) -> Any:
         if not isinstance(key, GlobalVar):
@@ -25,12 +26,13 @@ class ByFunction(dict[str, Any]):
 
 
 def get_calibration_data(mod: IRModule, data: Mapping[str, Any]) -> ByFunction:
-    """For each function with the attribute Compiler that @main calls: {"inputs": tensors, "outputs": tensors}.
+    """Return {"inputs": tensors, "outputs": tensors} for each function with the attribute Compiler
+    that @main calls.
 
     data    the inputs of @main by name
 
-    A function that is called several times has the tensors of its last call.  Raises AotcError for missing and wrong
-    inputs.
+    For a function that is called several times, the tensors are those of its last call. Raise
+    AotcError for missing and wrong inputs.
     """
     main = mod.main
     calls = {

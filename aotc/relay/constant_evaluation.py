@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constant evaluation: a call of an operator on constants in, a constant (or a tuple of them) out.
+"""Constant evaluation: compute an operator call on constants as a constant, or a tuple of
+constants.
 
-Memory and time are bounded: where the result or an argument would be larger than a limit, and larger than what is
-stored, or the budget (`aotc.ir.compile_time_limits`) does not suffice, nothing is computed.  Splats (one value,
-repeated) stay splats: they are computed on one element.
+Memory and time are bounded. Nothing is computed if the result or an argument would be larger than a
+limit and larger than the stored constants, or if the budget (`aotc.ir.compile_time_limits`) is
+exhausted. Splats (one repeated value) stay splats: they are computed on one element.
 
     evaluate_call(call(add, (one, two)), max_bytes=1 << 20)       # Constant(3), or None where it is too large
 """
@@ -19,26 +20,27 @@ from aotc.ir import AotcError, Attrs, Cost, FuncType, Op, OpPattern, TensorType,
 from aotc.ir.compile_time_limits import budget
 from aotc.relay.expr import Call, Constant, Expr, Tuple, axis_map
 
-#: Default limit for a folded constant that is larger than the constants it is made of.
+#: Default size limit, in bytes, of a folded constant that is larger than the constants it is
+#: computed from.
 MAX_BYTES: Final = 64 << 20
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Value: TypeAlias = "Array | tuple[Array, ...]"
 
-#: Results that hold one value everywhere.
+#: Operators whose result has equal elements.
 _UNIFORM: Final = frozenset({"zeros", "ones", "full", "zeros_like", "ones_like", "full_like"})
-#: Results whose elements are elements of the first argument: of a splat they are splats.
+#: Operators whose result consists of elements of the first argument: a splat gives a splat.
 _MOVES: Final = frozenset(
     {"broadcast_to", "reshape", "transpose", "squeeze", "expand_dims", "nn.batch_flatten", "strided_slice"}
     | {"tile", "repeat", "reverse", "copy"}
 )
-#: Results that depend on the argument's type alone.
+#: Operators whose result depends on the argument's type only.
 _SHAPE_ONLY: Final = frozenset({"shape_of", "ndarray_size", "zeros_like", "ones_like"})
 _IMPURE: Final = frozenset({"nn.dropout"})
 
 
 def is_constant(expr: Expr) -> bool:
-    """Whether `expr` is a constant, or a tuple of them."""
+    """Return True if `expr` is a constant or a tuple of constants."""
     return all(isinstance(part, Constant) for part in _parts(expr))
 
 
@@ -47,9 +49,10 @@ def _parts(expr: Expr) -> tuple[Expr, ...]:
 
 
 def evaluate_call(node: Call, max_bytes: int = MAX_BYTES) -> Expr | None:
-    """The value of a typed operator call on constants; None where it has none, or one that is too large.
+    """Return the value of a typed operator call on constants; None if it has none or one that is
+    too large.
 
-    max_bytes    limit for results that are larger than all arguments together; splats count as one element
+    max_bytes    size limit of results that are larger than all arguments together; splats count as one element
     """
     op, ty = node.op, node.checked_type
     if not isinstance(op, Op) or not op.computed or op.name in _IMPURE:
@@ -74,20 +77,22 @@ def evaluate_call(node: Call, max_bytes: int = MAX_BYTES) -> Expr | None:
 
 
 def _cost(node: Call, op: Op, ty: Type, stored: int) -> Cost:
-    """What evaluating a call takes beyond the constants that are there already, and as much again for the result."""
+    """Return the cost of evaluating a call: its work, and the bytes beyond the constants that are
+    stored already.
+    """
     cost = op.cost(node.attrs, [a.checked_type for a in node.args if a.checked_type is not None], ty)
     shown = _shown_bytes(node) + sum(map(_shown_bytes, node.args))
     return Cost(cost.work, cost.nbytes + max(shown - 2 * stored, 0))
 
 
 def run_reference(op: Op, attributes: Attrs, args: Sequence[Value]) -> Any:
-    """Call an operator's numpy reference, floating-point warnings silenced."""
+    """Return the result of an operator's numpy reference; floating-point warnings are suppressed."""
     with np.errstate(all="ignore"):
         return op.reference(attributes, *args)
 
 
 def value_of(expr: Expr) -> Value:
-    """The arrays of a constant or of a tuple of constants."""
+    """Return the array of a constant, or the arrays of a tuple of constants."""
     if isinstance(expr, Tuple):
         return tuple(f.data for f in expr.fields if isinstance(f, Constant))
     assert isinstance(expr, Constant)
@@ -95,9 +100,9 @@ def value_of(expr: Expr) -> Value:
 
 
 def wrap(value: Any, ty: Type, origin: Expr) -> Expr:
-    """A reference's result as constants of exactly the type that inference promised.
+    """Return a reference's result as constants, which must have exactly the inferred type.
 
-    Raises AotcError (code "reference-type") if the reference breaks the promise.
+    Raise AotcError (code "reference-type") if they do not.
     """
     if isinstance(ty, TupleType):
         return Tuple((wrap(v, t, origin) for v, t in zip(value, ty.fields, strict=True)), origin.span)
@@ -111,17 +116,21 @@ def wrap(value: Any, ty: Type, origin: Expr) -> Expr:
 
 
 def _shown_bytes(expr: Expr) -> int:
-    """Bytes that a typed expression would take if no splat were stored as one element: what references may make."""
+    """Return the bytes that the value of a typed expression may take in a reference, where splats
+    are materialized.
+    """
     return sum(t.nbytes for t in tensor_types(expr.checked_type)) if expr.checked_type is not None else 0
 
 
 def _stored_bytes(expr: Expr) -> int:
-    """Bytes that a constant argument really takes."""
+    """Return the bytes that a constant argument takes in memory."""
     return sum(part.stored.nbytes for part in _parts(expr) if isinstance(part, Constant))
 
 
 def _of_shape(node: Call, op: Op, ty: Type) -> Expr | None:
-    """The value of an operator that looks at the argument's type only; the argument may be anything."""
+    """Return the value of an operator that depends on its argument's type only; the argument need
+    not be constant.
+    """
     source = node.args[0].checked_type
     if not isinstance(source, TensorType) or not source.is_static or not isinstance(ty, TensorType):
         return None
@@ -133,7 +142,9 @@ def _of_shape(node: Call, op: Op, ty: Type) -> Expr | None:
 
 
 def _uniform(node: Call, op: Op, ty: Type) -> Expr | None:
-    """The value as a splat where it is one by construction: computed on one element, never materialized."""
+    """Return the value of a call as a splat, computed on one element, if it is one by construction;
+    else None.
+    """
     if not isinstance(ty, TensorType) or ty.numel <= 1:
         return None
     if op.name in _UNIFORM:
@@ -150,7 +161,9 @@ def _uniform(node: Call, op: Op, ty: Type) -> Expr | None:
 
 
 def _by_position(node: Call, ty: TensorType) -> bool:
-    """Whether elements depend on where they stand: an axis of the result walks no argument, as the axes of trilu."""
+    """Return True if result elements depend on their position: some axis of the result is not an
+    axis of any argument (trilu).
+    """
     maps = axis_map(node)
     if maps is None:
         return False
@@ -158,7 +171,9 @@ def _by_position(node: Call, ty: TensorType) -> bool:
 
 
 def _filled(node: Call, op: Op, ty: TensorType) -> Expr | None:
-    """zeros, ones, full: the value that the operator writes, found on the smallest shape of the same rank."""
+    """Return zeros, ones or full as a splat; the value is computed on a shape of one element and
+    equal rank.
+    """
     if not any(f == "shape" for f, _ in node.attrs.items()):
         return None
     small = node.attrs.replace(shape=(1,) * ty.rank)
@@ -170,7 +185,7 @@ def _one_value(array: Array) -> bool:
 
 
 def _shrunk(array: Array) -> Array:
-    """The one value of a splat, as an array of the same rank."""
+    """Return the value of a splat as a one-element array of equal rank."""
     return array[(slice(0, 1),) * array.ndim] if array.ndim else array
 
 

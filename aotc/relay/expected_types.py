@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types that follow from what an expression is to be, where its parts do not say them.
+"""Backward propagation of types: types of variables that follow from the expected type of an
+expression.
 
 expected_types(f(x), int32, types_of)            # f: fn (type of x) -> int32
 """
@@ -13,7 +14,10 @@ from aotc.relay.graph_api import Call, Expr, Function, If, Let, Pattern, Pattern
 def expected_types(
     node: Expr, ty: Type, types_of: Callable[[Sequence[Expr]], list[Type]]
 ) -> Iterator[tuple[Expr, Type]]:
-    """Variables with the types that they have if `node` is of type `ty`; `types_of` gives those of arguments."""
+    """Yield variables with the types that they must have if `node` has type `ty`.
+
+    types_of    returns the types of arguments
+    """
     match node, ty:
         case If(), _:
             for branch in (node.true_branch, node.false_branch):
@@ -27,7 +31,7 @@ def expected_types(
 
 
 def expected_fields(data: Expr, pattern: Pattern) -> Iterator[tuple[Expr, Type]]:
-    """Arguments of a constructor with the types that variables of a pattern for it declare."""
+    """Yield arguments of a constructor with the types that variables of a pattern for it declare."""
     match data, pattern:
         case Call(op=op, args=args), PatternConstructor(constructor=c, patterns=inside) if op is c:
             for arg, part in zip(args, inside, strict=False):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graph expressions: immutable, typed nodes that share freely.
+"""Graph expressions: immutable, typed nodes that may be shared freely.
 
-Nodes compare by identity; `aotc.relay.structural_equality.structural_equal` compares programs.  `checked_type` is
-filled by type inference; `span` says where a node came from and survives rewrites.
+Nodes compare by identity; `aotc.relay.structural_equality.structural_equal` compares programs. Type
+inference sets `checked_type`; `span` is the source position of a node and is preserved by rewrites.
 
     x = Var("x", TensorType((2, 3), "float32"))
     f = Function((x,), Call(get_op("nn.relu"), (x,)))
@@ -33,7 +33,11 @@ EMPTY_ATTRS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def operand(value: Any) -> Expr:
-    """An expression; numbers have no type of their own here, and are not guessed at."""
+    """Return `value` if it is an expression; raise AotcTypeError otherwise.
+
+    Numbers and arrays are rejected because their dtype would have to be guessed; `const` converts
+    them.
+    """
     if isinstance(value, Node):
         return cast("Expr", value)
     if isinstance(value, (Number, bool, np.ndarray, np.generic)):
@@ -55,20 +59,21 @@ def _reflected(name: str) -> Callable[[Any, Any], Call]:
 
 
 def _set(node: object, span: Span | None, **fields: Any) -> None:
-    """Initialize fields of a frozen node; a missing span is the one in scope."""
+    """Initialize fields of a frozen node; a missing span is replaced by the one in scope."""
     fill(node, span=span if span is not None else current_span(), **fields)
 
 
 class Node(Printed):
-    """What all nodes share: text, and Python's operators, which build calls; `==` compares the nodes themselves.
+    """Base class of graph nodes: printing, and Python's operators, which build calls; `==` compares
+    identity.
 
-    Raises AotcTypeError for operands that are numbers, arrays or anything else but expressions.
+    Operators raise AotcTypeError for operands that are not expressions, such as numbers and arrays.
     """
 
     __slots__ = ()
 
     def astuple(self: T) -> T:
-        return self  # what gives a tuple is one
+        return self  # an expression with a tuple value is used as the tuple
 
     def __post_init__(self) -> None:
         _set(self, getattr(self, "span", None))
@@ -84,23 +89,23 @@ class Node(Printed):
         return _op_call("negative", self)
 
     def astype(self, dtype: str) -> Call:
-        """The values converted to a dtype."""
+        """Return a call of `cast` that converts the values to a dtype."""
         return _op_call("cast", self, dtype=dtype)
 
     def __call__(self, *args: Any) -> Call:
-        """A call of this function with arguments."""
+        """Return a call of this function with the given arguments."""
         return Call(cast("Callee", self), tuple(map(operand, args)))
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
 def _node(cls: type[T]) -> type[T]:
-    """A kind of node: a frozen dataclass, compared by identity."""
+    """Class decorator for kinds of nodes: a frozen dataclass, compared by identity."""
     return dataclass(frozen=True, slots=True, eq=False, repr=False)(cls)
 
 
 @_node
 class Var(Node):
-    """A variable.  `annotation` is the declared type, None where inference must find it."""
+    """A variable. `annotation` is the declared type, None if inference must find it."""
 
     name: str
     annotation: Type | None = None
@@ -124,7 +129,7 @@ class Var(Node):
 
 @_node
 class GlobalVar(Node):
-    """The name of a function of the module."""
+    """A reference to a function of the module, by name."""
 
     name: str
     span: Span | None = None
@@ -135,9 +140,10 @@ class GlobalVar(Node):
 
 @_node
 class Constant(Node):
-    """A tensor known at compile time.  `data` is read-only; `data.numpy()` is a copy.
+    """A tensor known at compile time. `data` is read-only; `data.numpy()` returns a copy.
 
-    A splat (one value repeated) is a zero-stride array made by `splat`: it takes no memory until it is copied.
+    A splat (one repeated value) is a zero-stride array made by `splat`: it takes no memory until it
+    is copied.
     """
 
     data: np.ndarray[Any, Any]
@@ -154,12 +160,12 @@ class Constant(Node):
 
     @property
     def is_splat(self) -> bool:
-        """True for a multi-element constant that holds one value, repeated through zero strides."""
+        """True for a multi-element constant whose one value is repeated through zero strides."""
         return self.data.size > 1 and not any(self.data.strides)
 
     @property
     def stored(self) -> np.ndarray[Any, Any]:
-        """The elements that take memory: all of them, or the one that a splat repeats."""
+        """The elements that are stored in memory: all of them, or the one that a splat repeats."""
         return self.data.flat[:1] if self.is_splat else self.data
 
 
@@ -182,28 +188,36 @@ class Call(Node):
         span: Span | None = None,
         checked_type: Type | None = None,
     ) -> None:
-        """`type_args` stands where Relay has it: inference finds what it is."""
+        """Create a call; `type_args` is accepted for compatibility with Relay and ignored, since
+        inference finds them.
+        """
         _set(self, span, op=op, args=tuple(args), attrs=NO_ATTRS if attrs is None else attrs, checked_type=checked_type)
 
     @property
     def type_args(self) -> list[Type]:
-        """The types of an operator's arguments, or those for the type parameters of a function; as far as inferred."""
+        """The types of an operator's arguments, or of a generic function's type arguments, as far
+        as inferred.
+        """
         types = [a.checked_type for a in self.args if a.checked_type is not None]
         callee = None if isinstance(self.op, Op) else self.op.checked_type
         return types if callee is None else [*type_arguments(cast(FuncType, callee), types).values()]
 
     def __bool__(self) -> bool:
-        return True  # whatever its length
+        return True  # also for calls whose tuple has length 0
 
     def __len__(self) -> int:
-        """The number of fields of a call that gives a tuple, AotcTypeError for others."""
+        """Return the number of fields of a call whose value is a tuple; raise AotcTypeError for
+        other calls.
+        """
         if not isinstance(self.checked_type, TupleType):
             text = f"not a tuple, but {self.checked_type or 'of a type that is not known yet'}"
             raise AotcTypeError("tuple", text, hint="TupleGetItem takes a field of an expression")
         return len(self.checked_type.fields)
 
     def __getitem__(self, index: int) -> TupleGetItem:
-        """A field; one of a call that has no type yet is checked when types are inferred."""
+        """Return a field of the call's value; if the call has no type yet, inference checks the
+        index later.
+        """
         if self.checked_type is None and index >= 0:
             return TupleGetItem(self, index)
         if not -len(self) <= index < len(self):
@@ -223,7 +237,7 @@ class _OfFields(type):
 
 
 class TupleWrapper(metaclass=_OfFields):
-    """What Relay gives for a call of several results: the call itself."""
+    """Relay's class for calls with several results; here it is the call itself."""
 
 
 @_node
@@ -241,7 +255,7 @@ class Tuple(Node):
         _set(self, span, fields=items, checked_type=checked_type)
 
     def __bool__(self) -> bool:
-        return True  # whatever its length
+        return True  # also for the empty tuple
 
     def __len__(self) -> int:
         return len(self.fields)
@@ -271,7 +285,7 @@ class TupleGetItem(Node):
 
 @_node
 class Let(Node):
-    """`let var = value; body`: names a value (which may be a recursive function)."""
+    """`let var = value; body`: binds a variable to a value, which may be a recursive function."""
 
     var: Var
     value: Expr
@@ -299,9 +313,11 @@ class If(Node):
 
 @_node
 class Function(Node):
-    """A function value.  `attrs` is a read-only mapping; a fused kernel carries `Primitive=1`.
+    """A function value. `attrs` is a read-only mapping; a fused kernel has the attribute
+    `Primitive=1`.
 
-    `Finite` of a fused function lists the parameters whose arguments are known to hold no infinity and no NaN.
+    The attribute `Finite` of a fused function lists the parameters whose arguments hold no infinity
+    and no NaN.
     """
 
     params: tuple[Var, ...]
@@ -331,23 +347,27 @@ class Function(Node):
         _set(self, span, params=items, body=body, attrs=frozen, **types)
 
     def with_attr(self, key: str | Mapping[str, Any], value: Any = None) -> Function:
-        """The function with one attribute, or all those of a mapping, added or replaced."""
+        """Return the function with one attribute, or all attributes of a mapping, added or
+        replaced.
+        """
         changes = {key: value} if isinstance(key, str) else key
         return dataclasses.replace(self, attrs={**self.attrs, **changes})
 
     def with_body(self, body: Expr) -> Function:
-        """A function of other contents: parameters, declared result and attributes are kept."""
+        """Return the function with another body and unchanged parameters, declared result type and
+        attributes.
+        """
         return dataclasses.replace(self, body=body)
 
     @property
     def is_primitive(self) -> bool:
-        """True for a fused function: one kernel to be."""
+        """True for a fused function, which will become one kernel."""
         return bool(self.attrs.get("Primitive", 0))
 
 
 @_node
 class RefCreate(Node):
-    """A new place that holds a value."""
+    """Creates a mutable reference that holds a value."""
 
     value: Expr
     span: Span | None = None
@@ -356,7 +376,7 @@ class RefCreate(Node):
 
 @_node
 class RefRead(Node):
-    """What a place holds."""
+    """Reads the value of a reference."""
 
     ref: Expr
     span: Span | None = None
@@ -365,7 +385,7 @@ class RefRead(Node):
 
 @_node
 class RefWrite(Node):
-    """Gives a place another value; the empty tuple."""
+    """Replaces the value of a reference; its own value is the empty tuple."""
 
     ref: Expr
     value: Expr
@@ -375,7 +395,9 @@ class RefWrite(Node):
 
 @_node
 class Constructor(Node):
-    """Makes values of a data type of fields of types `inputs`; its `data` says so, once that has been made."""
+    """Constructor of an algebraic data type, with field types `inputs`; `data` is set when the type
+    is defined.
+    """
 
     name_hint: str
     inputs: tuple[Type, ...]
@@ -385,19 +407,21 @@ class Constructor(Node):
     data: TypeData | None = field(init=False, default=None)
 
     def define(self, data: TypeData) -> None:
-        """Note the definition, of which the type follows."""
+        """Set the data type's definition, from which the constructor's type follows."""
         result = FuncType(self.inputs, data.type, data.type_vars)
         _set(self, self.span, inputs=tuple(self.inputs), data=data, checked_type=result)
 
     @property
     def tag(self) -> int:
-        """The number of the constructor; -1 where it belongs to no definition yet."""
+        """The number of the constructor; -1 if its data type is not defined yet."""
         return -1 if self.data is None else self.data.tag(self)
 
 
 @_node
 class Match(Node):
-    """The first clause whose pattern matches `data`; a `complete` one has a clause for every value."""
+    """Evaluates to the first clause whose pattern matches `data`; a `complete` match must cover
+    every value.
+    """
 
     data: Expr
     clauses: tuple[Clause, ...]
@@ -421,17 +445,19 @@ ExprT = TypeVar(
 
 
 def const(value: Any, dtype: str | TensorType | None = None, span: Span | None = None) -> Constant:
-    """A constant of an array, number or list; see `aotc.ir.ndarray.literal`."""
+    """Return a constant with the value of an array, number or list; see `aotc.ir.ndarray.literal`."""
     return Constant(literal(value, dtype), span)
 
 
 def splat(value: Any, shape: Iterable[int], dtype: str, span: Span | None = None) -> Constant:
-    """A constant of one repeated value that takes the memory of one element."""
+    """Return a constant of one repeated value, which takes the memory of one element."""
     return Constant(np.broadcast_to(np.asarray(value, DType(dtype).numpy), tuple(shape)), span)
 
 
 def type_of(expr: Expr) -> Type:
-    """The inferred type of an expression; a TypeError (a bug in a pass) where inference has not run."""
+    """Return the inferred type of an expression; raise TypeError (a bug in a pass) if inference has
+    not run.
+    """
     ty = expr.checked_type
     if ty is None:
         raise TypeError(f"expression has no type yet: {type(expr).__name__}; run InferType first")
@@ -439,39 +465,43 @@ def type_of(expr: Expr) -> Type:
 
 
 def tensor_type_of(expr: Expr) -> TensorType:
-    """The inferred type of an expression that is a tensor."""
+    """Return the inferred type of a tensor expression; raise TypeError for values that are not
+    tensors.
+    """
     if isinstance(ty := type_of(expr), TensorType):
         return ty
     raise TypeError(f"expected a tensor, got {ty}")
 
 
 def as_function(expr: Expr) -> Function:
-    """`expr`, which is a function; a TypeError (a bug in a pass) where it is none."""
+    """Return `expr`, which must be a function; raise TypeError (a bug in a pass) if it is not."""
     if not isinstance(expr, Function):
         raise TypeError(f"expected a function, got a {type(expr).__name__}")
     return expr
 
 
 def op_of(call: Call) -> Op:
-    """The operator that a call calls; a TypeError (a bug in a pass) where it calls a function."""
+    """Return the operator of a call; raise TypeError (a bug in a pass) if the call is not an
+    operator call.
+    """
     if not isinstance(call.op, Op):
         raise TypeError(f"expected a call of an operator, not of a {type(call.op).__name__}")
     return call.op
 
 
 def item_of(value: Expr, index: int, span: Span | None = None) -> Expr:
-    """An item of a tuple value: the very expression where the tuple is written out."""
+    """Return an item of a tuple value: the field's expression itself if `value` is a Tuple node."""
     return value.fields[index] if isinstance(value, Tuple) else TupleGetItem(value, index, span)
 
 
 def axis_map(call: Call) -> AxisMap | None:
-    """The axis map of a call of an operator on arguments with types; None where no axis is mapped."""
+    """Return the axis map of an operator call with typed arguments; None if no axis is mapped."""
     axes = op_of(call).axes
     return axes(call.attrs, [type_of(a) for a in call.args]) if axes is not None else None
 
 
 def with_type(expr: ExprT, ty: Type | None) -> ExprT:
-    """`expr` with `checked_type` set; the same object if it has that type already."""
+    """Return `expr` with `checked_type` set; the same object if it has that type already."""
     if expr.checked_type == ty:
         return expr
     copy = object.__new__(type(expr))
@@ -481,10 +511,10 @@ def with_type(expr: ExprT, ty: Type | None) -> ExprT:
 
 
 def call(op: Op, args: Iterable[Expr], attrs: Attrs = NO_ATTRS, span: Span | None = None) -> Call:
-    """A call of an operator, typed at once where all arguments are typed.
+    """Return a call of an operator, with its type inferred if all arguments have types.
 
-    Raises AotcError (with `span` as location) where the operator's type rule rejects the arguments, or where one is no
-    expression.
+    Raise AotcError (with `span` as location) if the operator's type rule rejects the arguments,
+    AotcTypeError if one is not an expression.
     """
     from_args = tuple(args)
     types = [operand(a).checked_type for a in from_args]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Walks over expressions by the kind of node, as passes of one's own define them; `visit` goes in, results come out.
+"""ExprFunctor, ExprVisitor, ExprMutator: user-defined visitors of expressions, with one method per
+kind of node.
 
 class CountCalls(ExprVisitor):
     count = 0
@@ -7,8 +8,9 @@ class CountCalls(ExprVisitor):
         self.count += 1
         super().visit_call(call)
 
-A method visits the children that it asks for, in the order in which it asks.  Where that nests deeply, the walk goes on
-in a thread with a stack of its own and the same context, so that programs of any depth work.
+A method visits the children that it needs, in the order of its calls. When the recursion becomes
+deep, it continues in a new thread with an own stack and the current context, so that programs of
+any depth work.
 """
 
 import contextvars
@@ -18,12 +20,13 @@ from typing import Any, Final
 
 from aotc.relay.graph_api import Expr, children, kind_of, rebuild
 
-#: Visits inside each other on one stack: with a few calls of Python's for each, far from its limit of 1000.
+#: Depth of nested visits on one stack; with a few Python calls for each, well below Python's limit
+#: of 1000.
 NESTED: Final = 64
 
 
 def _on_new_stack(call: Callable[[], Any]) -> Any:
-    """What `call()` gives or raises in another thread, in this thread's context."""
+    """Return or raise the outcome of `call()` in another thread that has this thread's context."""
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="aotc-visit") as pool:
         return pool.submit(contextvars.copy_context().run, call).result()
 
@@ -31,8 +34,8 @@ def _on_new_stack(call: Callable[[], Any]) -> Any:
 class ExprFunctor:
     """A function of expressions, defined by a method for each kind of node.
 
-    `visit(expr)` gives what the node's method gave when the node was first visited.  Raises NotImplementedError for a
-    kind without a method.
+    `visit(expr)` returns the result of the node's method, cached from the first visit. Raise
+    NotImplementedError for a kind of node without a method.
     """
 
     def __init__(self) -> None:
@@ -40,7 +43,7 @@ class ExprFunctor:
         self._depth = 0
 
     def visit(self, expr: Expr) -> Any:
-        """The result for a node, computed once."""
+        """Return the result for a node, computed once."""
         if expr not in self.memo_map:
             self._depth += 1
             try:
@@ -55,7 +58,9 @@ class ExprFunctor:
         return getattr(self, f"visit_{kind_of(expr).name}")(expr)
 
     def visit_default(self, expr: Expr) -> Any:
-        """The result for a node of a kind that has no method of its own."""
+        """Return the result for a node whose kind has no method of its own; raises
+        NotImplementedError here.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not say what to do with a {type(expr).__name__}")
 
     def _as_default(self, expr: Any) -> Any:
@@ -67,7 +72,9 @@ class ExprFunctor:
 
 
 class ExprVisitor(ExprFunctor):
-    """Visits every node once; a method that does not call the one it replaces leaves the nodes below out."""
+    """Visits every node once; a method that does not call the overridden one skips the node's
+    children.
+    """
 
     def visit_default(self, expr: Expr) -> Any:
         for child in children(expr):
@@ -75,9 +82,11 @@ class ExprVisitor(ExprFunctor):
 
 
 class ExprMutator(ExprFunctor):
-    """Gives the expression over new children: the same object where none changed.
+    """Rebuilds an expression from rewritten children; an expression without changes stays the same
+    object.
 
-    A changed node keeps its span and its checked type; a rewrite that changes types runs InferType.
+    A changed node keeps its span and its checked type; run InferType after a rewrite that changes
+    types.
     """
 
     def visit_default(self, expr: Expr) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which constructs a program uses, by Relay's names for them.
+"""Detection of the language constructs that a program uses, under Relay's names.
 
 detect_feature(relay.add(x, x))                  # {Feature.fVar, Feature.fOp, Feature.fCall}
 """
@@ -12,7 +12,9 @@ from aotc.relay.graph_api import Expr, Function, Let, children, is_atom, kind_of
 
 
 class Feature(IntEnum):
-    """Kinds of nodes; a graph has a node that several others share, and `fLetRec` a function that calls itself."""
+    """Language constructs: kinds of nodes, `fGraph` for shared nodes, `fLetRec` for recursive
+    functions.
+    """
 
     fVar = 0
     fGlobalVar = 1
@@ -39,7 +41,7 @@ _BY_KIND = {f.name[1:].lower(): f for f in Feature}
 def detect_feature(
     a: Expr | Mapping[str, Function] | None, b: Expr | Mapping[str, Function] | None = None
 ) -> set[Feature]:
-    """The features of an expression, of a module, or of both."""
+    """Return the language constructs used in an expression, in a module, or in both arguments."""
     found: set[Feature] = set()
     for program in (a, b):
         if isinstance(program, Mapping):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of graphs in one place: nodes, modules, visitors, types and how they are inferred.
+"""Re-exports of the graph IR in one module: nodes, modules, visitors, types and type inference.
 
-The module itself is how files of the floors above get these words; `graph.pyi` says where each one lives:
+Higher-level packages import these names from here; `graph_api.pyi` lists where each one is defined:
 
     from aotc.relay.graph_api import Call, Constant, ExprMutator, IRModule, infer_types
 """

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The graph interpreter: what a program means, computed with numpy through each operator's reference.
+"""The graph interpreter: evaluates expressions with numpy, through each operator's reference
+implementation.
 
-In: an expression or module and its inputs.  Out: an array, or a (nested) tuple of arrays.
+Input: an expression or module, and the values of its inputs. Output: an array, or a (nested) tuple
+of arrays.
 
 evaluate(mod, x)                                 # @main(x)
 evaluate(fn, x, params={"w": w})                 # a function; parameters by position, then by name
@@ -26,14 +28,16 @@ from aotc.relay.expr import Call, Constant, Constructor, Expr, Function, If, Let
 from aotc.relay.graph_api import IRModule, Tuple, TupleGetItem, Var
 from aotc.relay.visitor import children, free_vars, post_order
 
-#: An array, a tuple of values, a function with what it captured, or an operator.
+#: An array, a tuple of values, a closure, an operator, a constructor, a value of a data type, or a
+#: reference.
 Value: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, ...] | Closure | Op | Constructor | ConstructorValue | RefValue"
 
 
 class _Frame(ChainMap[Expr, "Value"]):
-    """The values of one activation; what it does not know, the enclosing ones may.
+    """The values of one function activation; unknown nodes are looked up in the enclosing
+    activations.
 
-    pending    how many nodes have yet to read the value of a node; values of nodes without an entry stay
+    pending    number of reads of a node's value that are still to come; values without an entry are not freed
     """
 
     def __init__(self, *maps: MutableMapping[Expr, Value]) -> None:
@@ -41,7 +45,7 @@ class _Frame(ChainMap[Expr, "Value"]):
         self.pending: Counter[Expr] = Counter()
 
     def free_operands(self, node: Expr) -> None:
-        """Drops the values that nothing reads any more, now that `node` has its own."""
+        """Free the values that are not read any more after `node` was computed."""
         for child in children(node) if self.pending else ():
             if child in self.pending:
                 self.pending[child] -= 1
@@ -50,9 +54,11 @@ class _Frame(ChainMap[Expr, "Value"]):
 
 
 def _uses(body: Expr) -> Counter[Expr]:
-    """How many times the values of a function's nodes are read, where every node is evaluated exactly once.
+    """Return the number of reads of each node's value in a function body whose nodes are each
+    evaluated exactly once.
 
-    Nothing for a body with branches, lets or references, and no entry for what a function inside reads.
+    The result is empty for a body with branches, lets, matches or references; nodes read by an
+    inner function are omitted.
     """
     nodes = list(post_order(body, lambda node: not isinstance(node, Function)))
     if any(isinstance(n, (If, Let, Match, RefCreate, RefRead, RefWrite)) for n in nodes):
@@ -64,7 +70,7 @@ def _uses(body: Expr) -> Counter[Expr]:
 
 @frozen(eq=False)
 class Closure:
-    """A function value."""
+    """A function value with the activation in which it was created."""
 
     function: Function
     frame: _Frame
@@ -72,7 +78,7 @@ class Closure:
 
 @frozen(eq=False)
 class ConstructorValue:
-    """A value of a data type: the constructor that made it, and the fields."""
+    """A value of a data type: its constructor and its fields."""
 
     constructor: Constructor
     fields: tuple[Any, ...]
@@ -84,7 +90,7 @@ class ConstructorValue:
 
 @dataclass(eq=False)
 class RefValue:
-    """A place and what it holds now."""
+    """A mutable reference and its current value."""
 
     value: Any
 
@@ -92,13 +98,14 @@ class RefValue:
 def evaluate(
     target: Expr | IRModule, *args: Any, params: Mapping[str, Any] | None = None, module: IRModule | None = None
 ) -> Any:
-    """The value of @main of a module, of a function applied to its inputs, or of an expression.
+    """Return the value of @main of a module, of a function applied to its inputs, or of an
+    expression.
 
     args      inputs by position: arrays, numbers, tuples of them
     params    inputs (or free variables of an expression) by name
-    module    where global functions are found; the target itself if it is a module
+    module    defines the global functions; the target itself if it is a module
 
-    Raises AotcError for inputs that are missing, superfluous or of the wrong type.
+    Raise AotcError for inputs that are missing, superfluous or of the wrong type.
     """
     if isinstance(target, IRModule):
         return evaluate(target.main, *args, params=params, module=target)
@@ -118,14 +125,17 @@ def evaluate(
 
 
 def apply(callee: Value, args: Sequence[Value], module: IRModule | None = None) -> Any:
-    """The result of calling a function value, as `evaluate` gives one, on checked arguments."""
+    """Return the result of calling a function value, as returned by `evaluate`, on checked
+    arguments.
+    """
     return run(_Machine(module).apply(callee, args))
 
 
 def bind_arguments(wanted: Sequence[Var], args: Sequence[Any], params: Mapping[str, Any]) -> list[Value]:
-    """The values of the inputs in order, given by position or name and checked against their types.
+    """Return the values of the inputs in order, given by position or name and checked against their
+    types.
 
-    Raises AotcError for inputs that are missing, superfluous, given twice, or of the wrong type.
+    Raise AotcError for inputs that are missing, superfluous, given twice, or of the wrong type.
     """
     if len(args) > len(wanted):
         raise AotcError("interp", f"{len(args)} inputs for a function of {len(wanted)} parameters")
@@ -152,7 +162,7 @@ def _input(var: Var, value: Any, dims: dict[str, int]) -> Value:
 
 
 def _as_value(value: Any, ty: Type | None) -> Value:
-    """An argument as the interpreter takes it."""
+    """Return an argument converted to the interpreter's representation."""
     match value:
         case Closure() | Op():
             return value
@@ -165,7 +175,9 @@ def _as_value(value: Any, ty: Type | None) -> Value:
 
 
 def _fits(value: Value, ty: Type, dims: dict[str, int]) -> bool:
-    """Whether a value has a type; the first use of a named dimension settles its size."""
+    """Return True if a value has a type; the first use of a symbolic dimension fixes its size in
+    `dims`.
+    """
     match value, ty:
         case np.ndarray(), TensorType():
             return DType.of(value) == ty.dtype and fits(ty.shape, value.shape, dims)
@@ -176,7 +188,7 @@ def _fits(value: Value, ty: Type, dims: dict[str, int]) -> bool:
             return kind is not None and isinstance(value, kind)
 
 
-#: What values of types other than tensors and tuples are.
+#: Python classes of the values of types other than tensors and tuples.
 _KINDS: Final[Mapping[type, Any]] = MappingProxyType(
     {FuncType: (Closure, Op, Constructor), TypeCall: ConstructorValue, RefType: RefValue}
 )
@@ -193,7 +205,9 @@ def _describe(value: Value) -> str:
 
 
 class _Machine:
-    """Evaluates nodes on demand, without the call stack: only the branches that are taken, each node once."""
+    """Evaluates nodes on demand without recursion on the Python stack: each node once, only in
+    branches that are executed.
+    """
 
     def __init__(self, module: IRModule | None) -> None:
         self.module = module
@@ -201,7 +215,7 @@ class _Machine:
         self._uses: dict[Function, Counter[Expr]] = {}
 
     def apply(self, callee: Value, args: Sequence[Value]) -> Task[Value]:
-        """The result of calling a function value."""
+        """Return the result of calling a function value."""
         if isinstance(callee, Constructor):
             return ConstructorValue(callee, tuple(args))
         if not isinstance(callee, Closure):
@@ -218,7 +232,7 @@ class _Machine:
         return result
 
     def value(self, node: Expr, frame: _Frame) -> Task[Value]:
-        """The value of a node in `frame`, which holds it until it was read for the last time."""
+        """Return the value of a node in `frame`, which stores it until its last read."""
         found = frame.get(node)
         if found is None:
             found = frame[node] = yield self._computed(node, frame)
@@ -248,7 +262,7 @@ class _Machine:
                 cond = yield self.value(node.cond, frame)
                 value = yield self.value(node.true_branch if cond.item() else node.false_branch, frame)
             case Let():
-                if isinstance(node.value, Function):  # it may be recursive
+                if isinstance(node.value, Function):  # the function may be recursive
                     frame[node.var] = Closure(node.value, frame)
                 frame[node.var] = yield self.value(node.value, frame)
                 value = yield self.value(node.body, frame)
@@ -292,7 +306,9 @@ class _Machine:
 
 
 def _matches(pattern: Pattern, value: Any, found: dict[Expr, Value]) -> bool:
-    """Whether a value matches; variables of the pattern go into `found`."""
+    """Return True if a value matches a pattern; the values of the pattern's variables are added to
+    `found`.
+    """
     match pattern:
         case PatternVar():
             found[pattern.var] = value
@@ -307,7 +323,9 @@ def _matches(pattern: Pattern, value: Any, found: dict[Expr, Value]) -> bool:
 
 
 def _as_result(value: Any) -> Value:
-    """References give arrays, numpy scalars, or sequences of them."""
+    """Convert the result of a reference (arrays, numpy scalars, or sequences of them) to an
+    interpreter value.
+    """
     if isinstance(value, (tuple, list)):
         return tuple(_as_result(item) for item in value)
     return np.asarray(value)

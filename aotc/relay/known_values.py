@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of the values of expressions at compile time."""
+"""Values of expressions that are known at compile time."""
 
 from typing import Any
 
@@ -10,9 +10,10 @@ from aotc.relay.expr import Constant, Expr
 
 
 def known_data(expr: Expr) -> np.ndarray[Any, Any] | None:
-    """The elements of a tensor that are known at compile time: a constant's, or none where there are none.
+    """Return the elements of a tensor known at compile time; None if they are not known.
 
-    A tensor of a static shape without elements has one value, whoever computes it; None for all other expressions.
+    They are known for a constant, and for a tensor of static shape without elements, which has one
+    value only.
     """
     if isinstance(expr, Constant):
         return expr.data

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a match leaves out: patterns of values for which it has no clause.
+"""Exhaustiveness check of match expressions: patterns of the values that no clause covers.
 
 match (%xs) { Cons(_, Cons(_, _)) => ... }       # Nil and Cons(_, Nil)
 
-A candidate that a clause can neither take nor refuse is replaced by more detailed ones, as the clause asks for them; so
-the search ends with the details that clauses mention.
+A candidate pattern that a clause covers only in part is split into more specific candidates, one
+level at a time. The search is therefore only as deep as the patterns of the clauses.
 """
 
 from enum import IntEnum
@@ -13,17 +13,20 @@ from aotc.relay.graph_api import Match, Pattern, PatternConstructor, PatternTupl
 
 
 class _Verdict(IntEnum):
-    """How a clause takes all values of a candidate; of several parts the largest verdict holds."""
+    """How a clause's pattern covers the values of a candidate pattern; the largest verdict of
+    several parts holds.
+    """
 
     TAKEN = 0
-    OPEN = 1  # some of them
+    OPEN = 1  # covers some of the values
     REFUSED = 2
 
 
 def unmatched_cases(match: Match, module: object = None) -> list[Pattern]:
-    """Patterns of the values that no clause takes; an empty list where the match is complete.
+    """Return patterns of the values that no clause matches; an empty list if the match is complete.
 
-    `module` is Relay's argument: constructors know their data types.
+    `module` is accepted for compatibility with Relay and ignored: constructors know their data
+    types.
     """
     missing: list[Pattern] = []
     candidates: list[Pattern] = [PatternWildcard()]
@@ -51,7 +54,9 @@ def _verdict(pattern: Pattern, candidate: Pattern) -> _Verdict:
 
 
 def _detailed(pattern: Pattern, candidate: Pattern) -> list[Pattern]:
-    """The candidates of which a candidate consists, in as much detail as a pattern asks for next."""
+    """Return more specific candidates that together cover a candidate, split where the pattern is
+    more specific.
+    """
     if not isinstance(candidate, PatternConstructor | PatternTuple):
         if isinstance(pattern, PatternConstructor):
             of = pattern.constructor

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IRModule: global functions by name.  Immutable as far as passes go: what a pass makes is a new module.
+"""IRModule: global functions by name. Passes do not change modules but make new ones.
 
 mod = IRModule.from_expr(relay.add(x, y))        # free variables become parameters of @main
 mod["main"]; mod.with_function("main", f)
@@ -26,14 +26,16 @@ class FunctionName(str):
 
 
 class IRModule(Printed, Mapping[str, Function]):
-    """A mapping from names to functions, with attributes of the whole module.
+    """A mapping from names to functions, with data type definitions and attributes of the module.
 
-    Raises AotcTypeError for a key that is neither a name nor a GlobalVar, and for a value that is no function.
+    Setting an item raises AotcTypeError for a key that is neither a name nor a GlobalVar, and for a
+    value that is not a function.
     """
 
     __slots__ = ("__weakref__", "_functions", "_types", "attrs", "typed")
 
-    #: Adds data types that programs share; see `aotc.relay.prelude.import_from_std`.
+    #: Adds the data types and functions of a standard library file; see
+    #: `aotc.relay.prelude.import_from_std`.
     import_from_std: ClassVar[Callable[[Any, str], None]]
 
     def __init__(
@@ -42,7 +44,7 @@ class IRModule(Printed, Mapping[str, Function]):
         attrs: Mapping[str, Any] = EMPTY_ATTRS,
         type_definitions: Mapping[GlobalTypeVar, TypeData] = EMPTY_TYPES,
     ) -> None:
-        #: Whether inference has seen all that the module has.
+        #: True if type inference has processed everything in the module.
         self.typed = False
         self._functions: dict[str, Function] = {}
         self._types = dict(type_definitions)
@@ -52,7 +54,9 @@ class IRModule(Printed, Mapping[str, Function]):
 
     @classmethod
     def from_expr(cls, expr: Expr) -> IRModule:
-        """A module whose @main is `expr`; the free variables of a bare expression become parameters."""
+        """Return a module whose @main is `expr`; the free variables of a bare expression become
+        parameters.
+        """
         main = expr if isinstance(expr, Function) else Function(free_vars(expr), expr)
         return cls({"main": main})
 
@@ -73,9 +77,10 @@ class IRModule(Printed, Mapping[str, Function]):
         return self._functions[key]
 
     def __setitem__(self, name: str | GlobalVar | GlobalTypeVar, value: Function | TypeData) -> None:
-        """Add or replace a function or a data type in place: for users who build modules; passes make new modules.
+        """Add or replace a function or a data type in place, for users who build modules; passes
+        make new modules.
 
-        Raises AotcTypeError for what is neither, or no name for it.
+        Raise AotcTypeError for a value that is not one of these, or a key that does not fit it.
         """
         self.typed = False
         if isinstance(value, TypeData) and isinstance(name, GlobalTypeVar):
@@ -106,11 +111,11 @@ class IRModule(Printed, Mapping[str, Function]):
         return MappingProxyType(self._functions)
 
     def get_global_vars(self) -> list[GlobalVar]:
-        """The names of all functions as expressions."""
+        """Return the GlobalVars of all functions."""
         return [GlobalVar(name) for name in self]
 
     def get_global_var(self, name: str) -> GlobalVar:
-        """The name of a function as an expression; AotcError if there is none."""
+        """Return the GlobalVar of a function; raise AotcError if there is none of this name."""
         self[name]
         return GlobalVar(name)
 
@@ -119,23 +124,27 @@ class IRModule(Printed, Mapping[str, Function]):
         return MappingProxyType(self._types)
 
     def get_type(self, name: str) -> list[Any]:
-        """The name of a data type as a GlobalTypeVar, and its constructors; AotcError if there is none."""
+        """Return the GlobalTypeVar of a data type, followed by its constructors; raise AotcError if
+        there is none of this name.
+        """
         data = self[GlobalTypeVar(name)]
         return [data.header, *data.constructors]
 
     def get_constructor(self, tag: int) -> Any:
-        """The constructor with a tag; AotcError if there is none."""
+        """Return the constructor with a tag; raise AotcError if there is none."""
         found = [c for data in self._types.values() for c in data.constructors if c.tag == tag]
         if not found:
             raise AotcError("type", f"no constructor of an algebraic data type has the tag {tag}")
         return found[0]
 
     def get_global_type_var(self, name: str) -> GlobalTypeVar:
-        """The name of a data type; AotcError if there is none."""
+        """Return the GlobalTypeVar of a data type; raise AotcError if there is none of this name."""
         return self[GlobalTypeVar(name)].header
 
     def update(self, other: Mapping[str, Function] | Mapping[GlobalVar, Function]) -> None:
-        """Add the functions and data types of a module, or a mapping of functions, in place of those of these names."""
+        """Add the functions and data types of another module, or a mapping of functions; equal
+        names are replaced.
+        """
         self.typed = False
         self._types.update(other._types if isinstance(other, IRModule) else {})
         for name, function in other.items():
@@ -147,41 +156,48 @@ class IRModule(Printed, Mapping[str, Function]):
         return self["main"]
 
     def with_attr(self, key: str, value: Any) -> IRModule:
-        """A module with one attribute added or replaced."""
+        """Return a module with one attribute added or replaced."""
         attrs = {**self.attrs, key: value}
         return IRModule(self._functions, attrs, self._types)
 
     def with_functions(self, updates: Mapping[str, Function]) -> IRModule:
-        """A module with some functions added or replaced; this very object if nothing differs."""
+        """Return a module with some functions added or replaced; the same object if nothing
+        differs.
+        """
         if all(self._functions.get(name) is f for name, f in updates.items()):
             return self
         return IRModule({**self._functions, **updates}, self.attrs, self._types)
 
     def without_functions(self, names: Collection[str]) -> IRModule:
-        """A module that lacks some of the functions."""
+        """Return a module without the functions of these names."""
         return IRModule({n: f for n, f in self._functions.items() if n not in names}, self.attrs, self._types)
 
     def with_function(self, name: str, function: Function) -> IRModule:
-        """A module with one function added or replaced."""
+        """Return a module with one function added or replaced."""
         return self.with_functions({name: function})
 
 
 def output_names(module: IRModule, count: int) -> Sequence[str]:
-    """The names of the results of @main: those that the module attribute "output_names" gives, if it is there."""
+    """Return the names of the results of @main: the module attribute "output_names" if it is set,
+    else default names.
+    """
     usual = ["output"] if count == 1 else [f"output{k}" for k in range(count)]
     return module.attrs.get("output_names") or usual
 
 
 def quantizations(module: IRModule, side: str, count: int) -> list[Quantization | None]:
-    """What the module attributes "input_quantization" and "output_quantization" say of the integers of inputs and
-    outputs (`side` is "input" or "output"), in order: None where it is not known.
+    """Return the quantization of each input or output, from the module attributes
+    "input_quantization" and "output_quantization".
+
+    side     "input" or "output"
+    count    number of inputs or outputs; the result has None where the quantization is not known
     """
     rows = module.attrs.get(f"{side}_quantization") or [None] * count
     return [row and Quantization(DType(row[0]), tuple(row[1]), tuple(row[2]), row[3]) for row in rows]
 
 
 def fresh_name(wanted: str, taken: Collection[str]) -> str:
-    """`wanted`, with a number after it if it is taken."""
+    """Return `wanted`, with a number appended if it is in `taken`."""
     number, name = 0, wanted
     while name in taken:
         number += 1

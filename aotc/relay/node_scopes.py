@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks: bodies of functions, branches of ifs and clauses of matches, and in which of them each node belongs.
+"""Scopes of nodes: the block (body of a function, branch of an if, clause of a match) to which each
+node belongs.
 
 A node belongs to the innermost block that contains all of its uses.
 
@@ -20,25 +21,25 @@ from aotc.relay.graph_api import children, pattern_vars
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A body or branch, what it is inside of, and the lets that it begins with."""
+    """A body or branch: the enclosing block, the nesting depth, and the lets at its beginning."""
 
     outer: Block | None = None
     depth: int = 0
     lets: list[tuple[Var, Expr]] = field(default_factory=list)
 
     def inner(self) -> Block:
-        """A new block inside of this one."""
+        """Return a new block nested in this one."""
         return Block(self, self.depth + 1)
 
     def around(self, body: Expr) -> Expr:
-        """`body` below the lets of the block."""
+        """Return `body` wrapped in the lets of the block."""
         for var, value in reversed(self.lets):
             body = Let(var, value, body, value.span)
         return body
 
 
 def _common(a: Block, b: Block) -> Block:
-    """The innermost block that is around two blocks."""
+    """Return the innermost block that encloses two blocks."""
     while a is not b:
         if a.depth < b.depth:
             a, b = b, a
@@ -48,22 +49,28 @@ def _common(a: Block, b: Block) -> Block:
 
 
 def left_alone(node: Expr) -> bool:
-    """Whether a node is a function whose body is someone else's: a fused one, or one for another compiler."""
+    """Return True for a function whose body passes must not change: a fused one, or one for another
+    compiler.
+    """
     return isinstance(node, Function) and (node.is_primitive or "Compiler" in node.attrs)
 
 
 def outside_scopes(expr: Expr) -> bool:
-    """Whether regions may lie below `expr`: what branches, lets and closures hold stays where it is."""
+    """Return True unless `expr` opens a scope: a function, if, let or match, whose contents cannot
+    join a region.
+    """
     return not isinstance(expr, (Function, If, Let, Match))
 
 
 def is_atom(node: Expr) -> bool:
-    """Whether a node is used as it is, needing no name."""
+    """Return True for a node that needs no let: a variable, constant, operator or constructor."""
     return isinstance(node, (Var, GlobalVar, Constant, Op, Constructor))
 
 
 def _used_in(node: Expr, block: Block, as_text: bool) -> Iterator[tuple[Expr, Block]]:
-    """The children of a node with the blocks that they are used in; those of bodies and branches are new."""
+    """Yield the children of a node with the blocks in which they are used; bodies and branches get
+    new blocks.
+    """
     if left_alone(node) and not as_text:
         return
     match node:
@@ -85,15 +92,18 @@ def _used_in(node: Expr, block: Block, as_text: bool) -> Iterator[tuple[Expr, Bl
 
 
 class Blocks:
-    """Where each node of a function belongs.
+    """The assignment of the nodes of a function to blocks.
 
     home     the block of each node
-    inner    the new blocks of functions (one), ifs (two), matches (one a clause) and, where these have any, lets
+    inner    the new blocks of a function (one), an if (two), a match (one per clause), and with `as_text` a let
     spread   nodes that are used in several blocks
     """
 
     def __init__(self, order: list[Expr], as_text: bool = False) -> None:
-        """`as_text`: what follows a let is a block, too, and all functions are looked into."""
+        """Assign the nodes in `order` to blocks, in reverse order.
+
+        as_text    True: the rest after a let is a block, too, and the bodies of all functions are included
+        """
         self.home: dict[Expr, Block] = {order[-1]: Block()}
         self.inner: dict[Expr, list[Block]] = {}
         self.spread: set[Expr] = set()
@@ -105,7 +115,7 @@ class Blocks:
             for child, block in uses:
                 self._use(child, block)
             if isinstance(node, Let) and node in self.spread:
-                self.spread.add(node.body)  # the value of a let is that of its body
+                self.spread.add(node.body)  # the value of a let is the value of its body
 
     def _use(self, child: Expr, block: Block) -> None:
         known = self.home.setdefault(child, block)

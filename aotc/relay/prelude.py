@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data types and functions that programs share: `relay.prelude.Prelude(mod).hd`."""
+"""Relay's prelude, a library of common data types and functions: `relay.prelude.Prelude(mod).hd`."""
 
 from aotc.relay_api.prelude import Prelude as Prelude

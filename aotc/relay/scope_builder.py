@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of lets and branches, written from the top down; expressions go in, one expression comes out.
+"""ScopeBuilder: build one expression of lets and branches in program order.
 
 sb = ScopeBuilder()
 with sb.if_scope(flag):
@@ -19,7 +19,7 @@ from aotc.relay.graph_api import Block, Expr, If, Var
 
 @dataclass(slots=True, eq=False)
 class _Scope(Block):
-    """A block so far, and its result."""
+    """A block under construction, with its pending if and its result."""
 
     choice: tuple[Expr, Expr] | None = None
     result: Expr | None = None
@@ -33,13 +33,17 @@ class _Scope(Block):
 
 
 class ScopeBuilder:
-    """Collects lets and branches.  Raises AotcError for steps out of order."""
+    """Builds an expression of lets and branches. Methods raise AotcError if they are called in a
+    wrong order.
+    """
 
     def __init__(self) -> None:
         self._scopes = [_Scope()]
 
     def _open(self, step: str) -> _Scope:
-        """The innermost block, which must still be open for this step."""
+        """Return the innermost block; raise AotcError if it already has a result or waits for an
+        else_scope.
+        """
         scope = self._scopes[-1]
         if scope.result is not None:
             raise AotcError("scope", f"{step} after the result of the block")
@@ -48,11 +52,9 @@ class ScopeBuilder:
         return scope
 
     def let(self, var: Var | str | tuple[str, Type], value: Expr) -> Var:
-        """Names a value from here on.
+        """Bind a value to a variable for the rest of the block, and return the variable.
 
         var     a variable, or the name of a new one, or its name and type
-
-        Returns the variable.
         """
         scope = self._open("let")
         declared = (var, value.checked_type) if isinstance(var, str) else var
@@ -62,14 +64,18 @@ class ScopeBuilder:
 
     @contextmanager
     def if_scope(self, cond: Expr) -> Iterator[None]:
-        """A block for the case that `cond` is true; an `else_scope` must follow it."""
+        """Context manager: a block that is evaluated if `cond` is true; an `else_scope` must follow
+        it.
+        """
         outer = self._open("if_scope")
         branch = yield from self._block("the if_scope")
         outer.choice = cond, branch
 
     @contextmanager
     def else_scope(self) -> Iterator[None]:
-        """The block for the other case.  The two together are the result of the block around them."""
+        """Context manager: the block for a false condition. The resulting if expression is the
+        result of the enclosing block.
+        """
         outer = self._scopes[-1]
         if outer.choice is None:
             raise AotcError("scope", "an else_scope without an if_scope before it")
@@ -88,11 +94,11 @@ class ScopeBuilder:
         return inner.close(what)
 
     def ret(self, value: Expr) -> None:
-        """The result of the block."""
+        """Set the result of the block."""
         self._open("ret").result = value
 
     def get(self) -> Expr:
-        """The expression.  Raises AotcError if a block is still open or has no result."""
+        """Return the expression. Raise AotcError if a block is still open or has no result."""
         if len(self._scopes) > 1:
             raise AotcError("scope", "get inside of a scope")
         return self._scopes[0].close("the program")

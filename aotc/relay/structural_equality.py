@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Structural equality: whether two expressions or modules are the same program.
+"""Structural equality and hashing of expressions, modules and types, up to the names of bound
+variables.
 
-Names of bound variables, spans and inferred types do not count; annotations, attributes, constant values
-(bit for bit) and the sharing of nodes do.
+Spans and inferred types are ignored as well; annotations, attributes, constant values (bit for bit)
+and the sharing of nodes are compared.
 
 structural_equal(Function((x,), add(x, x)), Function((y,), add(y, y)))      # True
 assert_structural_equal(before, after)                                      # AotcError says where they differ
@@ -25,11 +26,11 @@ from aotc.relay.adt import Pattern, PatternConstructor, TypeData, inner
 from aotc.relay.expr import Constant, Constructor, Expr, Function, GlobalVar, Let, Match, Node, Tuple, Var
 from aotc.relay.graph_api import IRModule, bound_by, children, kind_of, post_order
 
-#: Leading elements of a constant that its hash covers; equality covers all of them.
+#: Number of leading elements of a constant that its hash covers; equality compares all elements.
 _HASHED_ELEMENTS: Final = 64
 
 
-#: Where a node is, as a linked list towards the root.
+#: Path from a node to the root, as a linked list of field names.
 _Path: TypeAlias = "tuple[str, _Path | None]"
 _Pair: TypeAlias = "tuple[Expr, Expr, _Path]"
 
@@ -44,7 +45,9 @@ def _path_text(path: _Path | None) -> str:
 
 @dataclass(slots=True)
 class _Comparison:
-    """One comparison: the nodes matched so far, both ways, and the first difference found."""
+    """State of one comparison: the nodes matched so far, in both directions, and the pairs still to
+    compare.
+    """
 
     map_free_vars: bool
     exact: bool
@@ -54,7 +57,7 @@ class _Comparison:
     stack: list[_Pair] = field(default_factory=list)
 
     def difference(self, a: Expr, b: Expr, where: str) -> str:
-        """ "" if the expressions are equal, else what differs where."""
+        """Return the first difference between two expressions with its path, "" if they are equal."""
         self.stack.append((a, b, (where, None)))
         while self.stack:
             left, right, path = self.stack.pop()
@@ -88,24 +91,30 @@ class _Comparison:
         self.back[b] = a
 
     def _free(self, a: Var, b: Var) -> str:
-        """What differs between variables that have not been met before."""
+        """Return the difference between two variables that have not been compared before, "" if
+        there is none.
+        """
         if not self.map_free_vars:
             return "" if a is b else _different_variables(a, b)
         self._bind(a, b)
         return "" if a.annotation == self._renamed(b.annotation) else _different_variables(a, b)
 
     def _renamed(self, value: Any) -> Any:
-        """A fact of the second program, types in terms of the first one's type variables."""
+        """Return a fact of the second program with its type variables replaced by the first
+        program's.
+        """
         return with_types(value, self.types) if self.types and isinstance(value, Type) else value
 
     def _own_difference(self, a: Expr, b: Expr) -> str:
-        """What differs between two nodes of one class themselves, children apart."""
+        """Return the difference between two nodes of one class, apart from their children; "" if
+        there is none.
+        """
         for (text, left), (_, given) in zip(_facts(a), _facts(b), strict=True):
             right = self._renamed(given)
             if left != right and (self.exact or _plain(left) != _plain(right)):
                 return text.format(left, given)
         if isinstance(a, Function) and isinstance(b, Function) and (a.ret_type or b.ret_type):
-            # inference writes results down, too
+            # inferred result types count as declared ones
             mine, theirs = a.ret_type or a.body.checked_type, b.ret_type or b.body.checked_type
             if mine is not None and theirs is not None and mine != self._renamed(theirs):
                 return f"result types {a.ret_type} and {b.ret_type}"
@@ -114,11 +123,13 @@ class _Comparison:
         return ""
 
     def _binders(self, a: Expr, b: Expr) -> str:
-        """Match the variables that two nodes bind."""
+        """Match the variables that two nodes bind; return a difference of their types, "" if there
+        is none.
+        """
         left, right = bound_by(a), bound_by(b)
         for x, y in zip(left, right, strict=True):
             mine, theirs = x.annotation, self._renamed(y.annotation)
-            # what a let or a match binds has the type of a value, which inference writes down
+            # inference writes types into the variables of lets and matches
             known = None if isinstance(a, Function) else x.checked_type
             if mine != theirs and (known is None or known != self._renamed(y.checked_type)):
                 return f"variable {x.name} is declared as {mine}, {y.name} as {y.annotation}"
@@ -127,7 +138,7 @@ class _Comparison:
 
 
 def _is_leaf(node: Expr) -> bool:
-    """Whether it does not matter how often a node is written down."""
+    """Return True for a node that may be shared or duplicated without a structural difference."""
     return isinstance(node, (Constant, GlobalVar, Op, Constructor)) or (isinstance(node, Tuple) and not node.fields)
 
 
@@ -136,7 +147,9 @@ def _different_variables(a: Expr, b: Expr) -> str:
 
 
 def same_bits(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
-    """Whether two arrays of one dtype and shape hold the same bits (NaN equals NaN, 0.0 differs from -0.0)."""
+    """Return True if two arrays of equal dtype and shape have equal bits (NaN equals NaN, 0.0
+    differs from -0.0).
+    """
     if a is b:
         return True
     raw = np.dtype(f"V{a.dtype.itemsize}")
@@ -145,7 +158,8 @@ def same_bits(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
     return bool((np.ascontiguousarray(a).view(raw) == np.ascontiguousarray(b).view(raw)).all())
 
 
-#: What nodes say besides their children, by the kind of node, with texts that tell of two that differ.
+#: Properties of each kind of node besides its children, each with a message template for two values
+#: that differ.
 _FACTS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = MappingProxyType(
     {
         "call": {"{} and {} arguments": lambda n: len(n.args), "attributes {} and {}": lambda n: n.attrs},
@@ -166,7 +180,7 @@ _FACTS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = MappingProxyTy
 
 
 def _pattern(pattern: Pattern) -> list[Any]:
-    """What a pattern is, without the names of variables."""
+    """Return a nested list that describes a pattern without the names of its variables."""
     made = pattern.constructor if isinstance(pattern, PatternConstructor) else None
     own = type(pattern).__name__ if made is None else f"{made.belong_to}.{made.name_hint}"
     return [own, *map(_pattern, inner(pattern))]
@@ -177,7 +191,9 @@ def _facts(node: Expr) -> list[tuple[str, Any]]:
 
 
 def _labels(node: Expr) -> Iterator[str]:
-    """A name for each of `children(node)`, in their order: the fields that hold expressions."""
+    """Yield a label for each of `children(node)`, in their order: the path of the field that holds
+    it.
+    """
     if isinstance(node, Match):
         yield from (".data", *(f".clauses{v.name}" for v in bound_by(node)))
         yield from (f".clauses[{k}]" for k in range(len(node.clauses)))
@@ -201,7 +217,9 @@ def _type_difference(a: Type | TypeData, b: Type | TypeData, map_free_vars: bool
 
 
 def difference(a: Any, b: Any, map_free_vars: bool = False, exact: bool = False) -> str:
-    """The first difference between two programs or types, with its place; "" if they are structurally equal."""
+    """Return the first difference between two programs or types with its path; "" if they are
+    structurally equal.
+    """
     if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
         found = (difference(x, y, map_free_vars, exact) for x, y in zip(a, b, strict=True))
         return next((text for text in found if text), "")
@@ -226,26 +244,31 @@ def difference(a: Any, b: Any, map_free_vars: bool = False, exact: bool = False)
 
 
 def structural_equal(a: Any, b: Any, map_free_vars: bool = False, exact: bool = False) -> bool:
-    """Whether two programs, or types, or sequences of them, are the same up to names.
+    """Return True if two programs, types, or sequences of them are equal up to the names of bound
+    variables.
 
-    Free variables are equal only to themselves, unless `map_free_vars` lets them correspond like bound ones.  Numbers
-    in attributes are equal where they are as float32, or, with `exact`, where they are as they are written.
+    Free variables are equal only to themselves, unless `map_free_vars` matches them like bound
+    variables. Numbers in attributes are compared after rounding to float32 or, with `exact`, as
+    they are.
     """
     return not difference(a, b, map_free_vars, exact)
 
 
 def assert_structural_equal(a: Any, b: Any, map_free_vars: bool = False) -> None:
-    """Raise AotcError (code "not-equal") with the first difference and its path unless the programs are equal."""
+    """Raise AotcError (code "not-equal") with the first difference and its path unless the programs
+    are equal.
+    """
     text = difference(a, b, map_free_vars)
     if text:
         raise AotcError("not-equal", f"the programs differ at {text}")
 
 
 def structural_hash(x: Expr | IRModule | Type | Pattern, map_free_vars: bool = False) -> int:
-    """A 64-bit hash that structurally equal programs share, if inference has seen all of them or none.
+    """Return a 64-bit hash that is equal for structurally equal programs, if types are inferred for
+    both or neither.
 
-    It does not change from process to process for closed programs, and with `map_free_vars` for all.  Otherwise a
-    free variable hashes by identity.
+    It is stable across processes for closed programs, and with `map_free_vars` for all programs.
+    Otherwise a free variable is hashed by identity.
     """
     if isinstance(x, IRModule):
         parts = [f"{name}:{structural_hash(x[name], map_free_vars)}" for name in sorted(x)]
@@ -270,7 +293,7 @@ def structural_hash(x: Expr | IRModule | Type | Pattern, map_free_vars: bool = F
             ty = node.checked_type if node in inferred else node.annotation
             digests[node] = _digest("var", number, _type_text(ty, names))
         else:
-            serial += not _is_leaf(node)  # tells nodes that are shared from those that are alike
+            serial += not _is_leaf(node)  # distinguishes a shared node from equal nodes
             below = (digests[child] for child in children(node))
             digests[node] = _digest(0 if _is_leaf(node) else serial, *_own_facts(node, names), *below)
     return int.from_bytes(digests[x], "little")
@@ -288,12 +311,14 @@ def _numbered(variables: Iterable[TypeVar]) -> dict[TypeVar, Type]:
 
 
 def _type_text(ty: Type | None, names: Mapping[TypeVar, Type]) -> str:
-    """A text that equal types share."""
+    """Return a text that is equal for equal types."""
     return str(ty and _erased(ty, names))
 
 
 def _erased(ty: Type, names: Mapping[TypeVar, Type]) -> Type:
-    """`ty` with type variables by their names in `names`, and polymorphic types of functions by their kinds alone."""
+    """Return `ty` with type variables renamed by `names`, and with polymorphic function types
+    reduced to their kinds.
+    """
     if isinstance(ty, FuncType) and ty.type_params:
         return TypeVar(str(ty.kinds))
     made: Type = with_parts(ty, tuple(_erased(t, names) for t in parts(ty)))
@@ -301,14 +326,14 @@ def _erased(ty: Type, names: Mapping[TypeVar, Type]) -> Type:
 
 
 def _own_facts(node: Expr, names: Mapping[TypeVar, Type]) -> tuple[object, ...]:
-    """What identifies a node besides its children: equal for equal nodes."""
+    """Return the properties that identify a node besides its children: equal for equal nodes."""
     kind = "Op" if isinstance(node, Op) else type(node).__name__
     data = node.data.flat[:_HASHED_ELEMENTS].tobytes() if isinstance(node, Constant) else b""
     return (kind, data, *(_type_text(v, names) if isinstance(v, Type) else _plain(v) for _, v in _facts(node)))
 
 
 def _plain(value: object) -> object:
-    """Equal values in one spelling: 1, 1.0 and True are equal attributes, and so are their hashes."""
+    """Return a normal form of an attribute value: 1, 1.0 and True are equal and have equal hashes."""
     if isinstance(value, (bool, int)):
         return float(value) if abs(value) < 1 << 53 else value
     if isinstance(value, (list, tuple)):

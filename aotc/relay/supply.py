@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that are not taken yet, and global variables that have them.
+"""Supplies of unique names, and of global variables with unique names.
 
 names = NameSupply("net")
 names.fresh_name("f"), names.fresh_name("f")       # "net_f", "net_f_1"
@@ -12,7 +12,9 @@ from aotc.relay.graph_api import GlobalVar, IRModule, fresh_name
 
 
 class NameSupply:
-    """Names, each given once; `prefix` and an underscore stand before them unless `add_prefix` is false."""
+    """Supply of unique names; names begin with `prefix` and an underscore unless `add_prefix` is
+    False.
+    """
 
     def __init__(self, prefix: str = "") -> None:
         self.prefix = prefix
@@ -22,22 +24,26 @@ class NameSupply:
         return f"{self.prefix}_{name}" if add_prefix and self.prefix else name
 
     def reserve_name(self, name: str, add_prefix: bool = True) -> str:
-        """The whole name, which is taken from now on."""
+        """Mark a name as used and return it with its prefix."""
         whole = self._whole(name, add_prefix)
         self._taken.add(whole)
         return whole
 
     def fresh_name(self, name: str, add_prefix: bool = True) -> str:
-        """The whole name, with a number where it is taken; it is taken from now on."""
+        """Return an unused name: the prefixed name, with a number appended if it is used. It is
+        then marked as used.
+        """
         return self.reserve_name(fresh_name(self._whole(name, add_prefix), self._taken), False)
 
     def contains_name(self, name: str, add_prefix: bool = True) -> bool:
-        """Whether the whole name is taken."""
+        """Return True if the prefixed name is used."""
         return self._whole(name, add_prefix) in self._taken
 
 
 class GlobalVarSupply:
-    """Global variables of names from a supply; those of modules are taken."""
+    """Supply of global variables with names from a NameSupply; the names in the given modules count
+    as used.
+    """
 
     def __init__(self, value: NameSupply | IRModule | Sequence[IRModule] | None = None) -> None:
         self.name_supply = value if isinstance(value, NameSupply) else NameSupply()
@@ -47,14 +53,14 @@ class GlobalVarSupply:
             self.reserve_global(var)
 
     def reserve_global(self, var: GlobalVar) -> None:
-        """Take the variable's name, without a prefix."""
+        """Mark the name of a variable as used, without a prefix."""
         self._known[self.name_supply.reserve_name(var.name, False)] = var
 
     def unique_global_for(self, name: str, add_prefix: bool = True) -> GlobalVar:
-        """The variable of a name: the one that is known, else a new one."""
+        """Return the variable of a name: the existing one, or a new one."""
         whole = self.name_supply.reserve_name(name, add_prefix)
         return self._known.setdefault(whole, GlobalVar(whole))
 
     def fresh_global(self, name: str, add_prefix: bool = True) -> GlobalVar:
-        """A new variable, its name with a number where it is taken."""
+        """Return a new variable, with a number appended to its name if that is used."""
         return self.unique_global_for(self.name_supply.fresh_name(name, add_prefix), False)

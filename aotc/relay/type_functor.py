@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Walks over types by their class, as `aotc.relay.expr_functor` walks over expressions.
+"""TypeFunctor, TypeVisitor, TypeMutator: user-defined visitors of types, with one method per class
+of types.
 
 class Dtypes(TypeVisitor):
     def visit_tensor_type(self, ty):
@@ -16,23 +17,26 @@ from aotc.relay.adt import TypeData
 
 
 class TypeFunctor:
-    """A function of types, defined by methods: `visit_tensor_type`, `visit_func_type`, `visit_type_var` and so on.
+    """A function of types, defined by methods: `visit_tensor_type`, `visit_func_type`,
+    `visit_type_var` and so on.
 
-    Raises NotImplementedError for a class of types without a method.
+    Raise NotImplementedError for a class of types without a method.
     """
 
     def visit(self, typ: Type | TypeData) -> Any:
-        """The result for a type."""
+        """Return the result for a type."""
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(typ).__name__).lower()
         return getattr(self, f"visit_{name}", self.visit_default)(typ)
 
     def visit_default(self, typ: Any) -> Any:
-        """The result for a type of a class that has no method of its own."""
+        """Return the result for a type whose class has no method of its own; raises
+        NotImplementedError here.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not say what to do with a {type(typ).__name__}")
 
 
 class TypeVisitor(TypeFunctor):
-    """Visits every type that a type is made of."""
+    """Visits every type that is part of a type."""
 
     def visit_default(self, typ: Any) -> Any:
         for part in typ.parts if isinstance(typ, TypeData) else parts(typ):
@@ -40,7 +44,7 @@ class TypeVisitor(TypeFunctor):
 
 
 class TypeMutator(TypeFunctor):
-    """Gives the type made of new types: the same object where none changed."""
+    """Rebuilds a type from rewritten parts; a type without changes stays the same object."""
 
     def visit_default(self, typ: Any) -> Any:
         return typ if isinstance(typ, TypeData) else with_parts(typ, tuple(map(self.visit, parts(typ))))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to do about a type that does not fit.
+"""Hints of type errors: how to make a value fit the expected type.
 
 conversion(TensorType((), "int32"), TensorType((), "float32"))      # cast(..., dtype="float32") makes it one
 """
@@ -9,7 +9,9 @@ from aotc.relay.adt import Pattern, PatternConstructor, PatternVar
 
 
 def conversion(have: Type, wanted: Type) -> str:
-    """How a value of one type becomes one of another; where no operator does that, which type would fit."""
+    """Return a hint how to convert a value of type `have` to `wanted`; if no operator does that,
+    name the type that fits.
+    """
     match have, wanted:
         case TupleType(), _ if wanted in have.fields:
             return f"take the tuple's field .{have.fields.index(wanted)}, which is {wanted}"
@@ -21,14 +23,16 @@ def conversion(have: Type, wanted: Type) -> str:
 
 
 def fields_of(ty: Type) -> str:
-    """Which fields a value has."""
+    """Return a hint that lists the fields of a value."""
     if not isinstance(ty, TupleType):
         return "only tuples have fields: use the value itself"
     return f"its fields are .0 to .{len(ty.fields) - 1}" if ty.fields else "the tuple is empty"
 
 
 def clause_for(pattern: Pattern, ty: Type | None = None) -> str:
-    """What is written in the place of a pattern, for values of type `ty` if that is not None."""
+    """Return a hint for a wrong pattern: the pattern to write instead, for values of type `ty` if
+    that is given.
+    """
     match pattern, ty:
         case PatternVar(), _ if ty is not None:
             return f"annotate it as {ty}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`relay.build`: a module to a compiled library, with Relay's interface to it.
+"""`relay.build`: compile a module to a library, with Relay's interface to it.
 
 with PassContext(opt_level=3):
     lib = build(mod, "llvm", params=params)
@@ -34,15 +34,16 @@ from aotc.tir.target import Target as MachineTarget
 
 
 class ExecutorFactory:
-    """What `build` gives: the compiled library, its graph and its parameters.
+    """The result of `build`: the compiled library, its graph and its parameters.
 
-    `factory[name](device)` is an executor, `factory["debug_create"](name, device)` one that keeps every intermediate
-    (for `GraphModuleDebug`); `graph, lib, params = factory` works, too.
+    `factory[name](device)` creates an executor, `factory["debug_create"](name, device)` one that
+    retains every intermediate tensor (for `GraphModuleDebug`). The result can also be unpacked:
+    `graph, lib, params = factory`.
 
-    ir_mod        the module, parameters bound
+    ir_mod        the module, with parameters bound
     lib           the compiled library, loaded
-    libmod_name   the name that the model was built under
-    target        what it was compiled for
+    libmod_name   name under which the model was built
+    target        target for which it was compiled
     """
 
     def __init__(self, work: Compilation, library: CompiledLibrary, project: Path) -> None:
@@ -50,7 +51,9 @@ class ExecutorFactory:
         self._program, self.lib, self._project = work.programs[0], library, project
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
-        """What makes executors of the model `name`; AotcError for another name."""
+        """Return the function that creates executors of the model `name`. Raises AotcError for
+        another name.
+        """
         return self.lib[name]
 
     def __iter__(self) -> Iterator[Any]:
@@ -60,35 +63,39 @@ class ExecutorFactory:
         return f"<ExecutorFactory {self.libmod_name!r} for {self.target.name}>"
 
     def get_graph_json(self) -> str:
-        """The calls of kernels as JSON text, in the form of TVM's graph executor; see `aotc.relay_api.graph`."""
+        """Return the kernel calls as JSON text in the format of TVM's graph executor; see
+        `aotc.relay_api.graph`.
+        """
         return graph_json(self._program)
 
     @property
     def graph_json(self) -> str:
-        """What `get_graph_json` gives."""
+        """The result of `get_graph_json`."""
         return self.get_graph_json()
 
     def get_lib(self) -> CompiledLibrary:
-        """The compiled library, loaded."""
+        """Return the compiled library, loaded."""
         return self.lib
 
     def get_params(self) -> dict[str, NDArray]:
-        """The constants of the compiled model by their names in the graph (p0, p1, ...), packed for the kernels."""
+        """Return the constants of the compiled model, in the layout of the kernels, by their names
+        in the graph (p0, p1, ...).
+        """
         return {name: BuiltInConstant(storage.data) for storage, name in constant_names(self._program).items()}
 
     @property
     def params(self) -> dict[str, NDArray]:
-        """What `get_params` gives."""
+        """The result of `get_params`."""
         return self.get_params()
 
     def export_library(self, file_name: str | Path) -> None:
         """Write the model to a file for `load_module`.
 
         .so    the shared library
-        .tar   the C project with the library, the graph, the parameters and the module's text; `make` in the
-               unpacked archive builds it anew.  Equal models give equal bytes
+        .tar   the C project with the library, the graph, the parameters and the module's text;
+               `make` in the unpacked archive rebuilds it. Equal models give equal bytes
 
-        Raises AotcError (code "export") for another ending and where nothing can be written.
+        Raises AotcError (code "export") for another suffix and if the file cannot be written.
         """
         file = Path(file_name)
         if file.suffix not in (".so", ".tar"):
@@ -110,28 +117,32 @@ class ExecutorFactory:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for path in sorted([*sources, *extra]):
                 data = extra[path] if path in extra else sources[path].read_bytes()
-                # without time, owner or other traces of where it was made
+                # omit time and owner, so that equal models give equal archives
                 entry = tarfile.TarInfo(path)
                 entry.size, entry.mode = len(data), 0o755 if path.endswith(".so") else 0o644
                 tar.addfile(entry, io.BytesIO(data))
 
 
 def require_module(value: object, code: str) -> None:
-    """AotcTypeError (code `code`) for what is no module."""
+    """Raise AotcTypeError (code `code`) unless a value is an IRModule."""
     if not isinstance(value, IRModule):
         hint = "IRModule.from_expr makes one of a function"
         raise AotcTypeError(code, f"expected an IRModule, not {type(value).__name__}", hint=hint)
 
 
 def _require_names(module: IRModule) -> None:
-    """AotcError (code "build") if two inputs have one name: they could not be told apart."""
+    """Raise AotcError (code "build") if two inputs of @main have equal names, since callers pass
+    inputs by name.
+    """
     counts = Counter(p.name for p in module["main"].params)
     if twice := [repr(name) for name, count in counts.items() if count > 1]:
         raise AotcError("build", f"several inputs of @main are called {', '.join(twice)}")
 
 
 def compile_static(module: IRModule, target: MachineTarget, c_name: str) -> tuple[Compilation, CompiledModel]:
-    """A module compiled under the current pass context, and what came of it; AotcError if it gives no tensors."""
+    """Compile a module under the current pass context and return the compilation and the compiled
+    model. Raises AotcError (code "build") if the result holds no tensor.
+    """
     emulated = target.gpu is not None and is_emulated()
     work = Compilation(module, target, c_name, PassContext.current(), emulated=emulated)
     with work.running():
@@ -141,9 +152,10 @@ def compile_static(module: IRModule, target: MachineTarget, c_name: str) -> tupl
 
 
 def one_target(target: Any) -> MachineTarget:
-    """The target that is given, alone or in a list or mapping of equal ones; for None that of `with target:`.
+    """Return the target that is given, alone or in a list or mapping of equal ones; for None that
+    of the enclosing `with target:`.
 
-    Raises AotcError (code "target") for none, and for several that differ.
+    Raises AotcError (code "target") if there is no target, or if several differ.
     """
     given = target if target is not None else MachineTarget.current()
     if given is None:
@@ -158,7 +170,7 @@ def one_target(target: Any) -> MachineTarget:
 
 
 def executor_threads(context: PassContext) -> int:
-    """The threads of executors that a context asks for."""
+    """Return the number of threads of executors that the pass context sets (`compile.threads`)."""
     return int(context.get_config("compile.threads", 1)) or 1
 
 
@@ -167,7 +179,8 @@ def optimize(
     target: str | MachineTarget | Sequence[Any] | Mapping[str, Any] | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> tuple[IRModule, dict[str, NDArray]]:
-    """The module as `build` compiles it, after the passes of the current context; and no parameters: they are in it.
+    """Return the module after the passes of the current context, as `build` compiles it. The
+    returned parameters are empty: they are constants in the module.
 
     Raises AotcError as `build` does.
     """
@@ -190,14 +203,17 @@ def build(
 ) -> ExecutorFactory:
     """Compile a module, or a function as its @main, under the current pass context.
 
-    target     see `aotc.relay_api.target.Target`; one of several that are equal; by default that of `with target:`.
-               Its host is part of it, `target_host` is not asked
-    executor, runtime   how the model will be run: the library is good for all
-    params     values of parameters of @main by name; they are baked in, the others are inputs
-    mod_name   the name under which the result gives its executor
+    target     see `aotc.relay_api.target.Target`; may be a list or mapping of equal targets; the
+               default is that of `with target:`. `target_host` is ignored, since every target
+               includes its host
+    executor, runtime   checked for their types only: the library supports all of them
+    params     values of parameters of @main by name; they become constants, the other parameters
+               are inputs
+    mod_name   name by which the result provides its executor
 
-    Raises AotcError for a missing or unknown target, unknown parameters and wrong values of them, inputs of one
-    name, programs that have no static form, and a name that cannot be made part of C names.
+    Raises AotcError for a missing or unknown target, unknown parameters and wrong values of them,
+    inputs of equal names, programs that have no static form, and a name that cannot be part of C
+    identifiers.
     """
     if isinstance(ir_mod, Function):
         ir_mod = IRModule.from_expr(ir_mod)

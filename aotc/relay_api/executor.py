@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`relay.create_executor`: programs evaluated from Python, one way or another.
+"""`relay.create_executor`: evaluate programs from Python with an interpreter, compiled code or the
+virtual machine.
 
 executor = create_executor("graph", mod, params=params)
 executor.evaluate()(x).numpy()                       # @main(x)
 executor.evaluate(relay.add(a, b), binds={a: 1.0, b: 2.0})
 
-debug        the interpreter, in numpy: every operator, closures, recursion, control flow, shapes that vary
-graph, aot   the compiled C program of `relay.build`; static programs
-vm           compiled kernels under a virtual machine: all that debug runs, but that functions stay inside the program
+debug        the interpreter, in numpy: all operators, closures, recursion, control flow, dynamic
+             shapes
+graph, aot   the compiled C program of `relay.build`; static programs only
+vm           compiled kernels in a virtual machine: all programs that debug runs, except that
+             arguments and results of @main cannot be functions
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,15 +35,16 @@ from aotc.runtime.module import PREFIX
 from aotc.runtime.vm import VirtualMachine
 from aotc.tir.target import Target as MachineTarget
 
-#: From the values of @main's parameters to its result, arrays and tuples of them.
+#: A prepared program: a function from the values of @main's parameters to its result, made of
+#: arrays and tuples.
 Run: TypeAlias = Callable[[Sequence[Any]], Any]
 
-#: The kinds for static programs.
+#: Kinds of executors that run static programs only.
 _STATIC: Final = frozenset({"graph", "aot"})
-#: Codes of what programs say that have no static form.
+#: Diagnostic codes of programs that cannot be compiled statically.
 _BEYOND_STATIC: Final = frozenset({"control-flow", "first-class-function", "dynamic-shape", "not-fused"})
 _MAIN: Final = "main"
-#: What is to be evaluated, before it becomes @main.
+#: Temporary name of the function to evaluate, until it becomes @main.
 _ENTRY: Final = ""
 
 
@@ -48,10 +52,10 @@ _ENTRY: Final = ""
 class Executor:
     """Evaluates expressions in the context of a module.
 
-    kind     of the executor
-    mod      the module, parameters bound
-    device   where it runs
-    target   what it compiles for
+    kind     kind of executor
+    mod      the module, with parameters bound
+    device   device on which it runs
+    target   target for which it compiles
     """
 
     kind: str
@@ -60,16 +64,19 @@ class Executor:
     target: MachineTarget
 
     def evaluate(self, expr: Expr | None = None, binds: Mapping[Var, Any] | None = None) -> Any:
-        """A function of Python for @main (None) or for a function or global variable; else the expression's value.
+        """Return a Python function for @main (if `expr` is None), a function or a global variable;
+        return the value of any other expression.
 
-        binds    values of free variables of an expression: arrays, numbers, or expressions, also of variables before
+        binds    values of free variables of an expression: arrays, numbers, or expressions, which
+                 may use earlier variables
 
-        Functions take the values of their parameters by position or name: arrays, NDArrays, numbers, and tuples of
-        them.  Results are NDArrays, tuples of results (lists on graph and aot), and functions.  Compilation obeys the
-        pass context of this call.
+        Functions take the values of their parameters by position or name: arrays, NDArrays,
+        numbers, and tuples of them. Results are NDArrays, tuples of results (lists for graph and
+        aot), and functions. Compilation uses the pass context of this call.
 
-        Raises AotcError for an expression that is ill-typed or has other free variables, and for what this kind of
-        executor cannot express; the functions for arguments that are missing, superfluous or of the wrong type.
+        Raises AotcError for an expression that is ill-typed or has other free variables, and for
+        programs that this kind of executor does not support; the returned function raises it for
+        missing, superfluous or ill-typed arguments.
         """
         whole = self._module(expr, binds or {})
         loose = free_vars(whole.main)
@@ -78,18 +85,20 @@ class Executor:
             hint = "parameters of the function, or binds of the expression, have values"
             raise AotcError("free-variable", f"no value is given for {names}", span=loose[0].span, hint=hint)
         module = infer_module(whole)
-        # as with Relay's executors
+        # as in Relay: graph and aot return lists, other executors tuples
         made = list if self.kind in _STATIC else tuple
         run = _PREPARE[self.kind](module, self.target, self.device)
         call = FunctionValue(module.main.params, run, sequence=made)
         return call if expr is None or isinstance(expr, (Function, GlobalVar)) else call()
 
     def _module(self, expr: Expr | None, binds: Mapping[Var, Any]) -> IRModule:
-        """The module whose @main is what is to be evaluated."""
+        """Return the module whose @main is the expression to evaluate, with `binds` bound by let.
+        Raises AotcError for keys of `binds` that are not free in the expression.
+        """
         if expr is None:
             if binds:
                 raise AotcError("executor", "binds go with an expression, @main takes its inputs as arguments")
-            # an error if there is none
+            # raises an error if there is no @main
             self.mod[_MAIN]
             return self.mod
         for var, value in reversed(list(binds.items())):
@@ -111,15 +120,16 @@ def create_executor(
     target: str | MachineTarget = "llvm",
     params: Mapping[str, Any] | None = None,
 ) -> Executor:
-    """An executor.
+    """Create an executor.
 
-    kind      "debug", "graph", "aot" or "vm"; see the text of this module
-    mod       what expressions may refer to, and @main; empty for None
-    device    where to run, the processor for None
+    kind      "debug", "graph", "aot" or "vm"; see the docstring of this module
+    mod       module with @main and the functions to which expressions may refer; None for an empty
+              one
+    device    device on which to run; None for the CPU
     target    see `aotc.relay_api.target.Target`
     params    values of parameters of @main by name
 
-    Raises AotcError for an unknown kind, a device that is not there, unknown targets and wrong parameters.
+    Raises AotcError for an unknown kind, a missing device, an unknown target and wrong parameters.
     """
     require_known("executor", "kind of executor", kind, _PREPARE)
     module = mod if mod is not None else IRModule()
@@ -132,15 +142,17 @@ def create_executor(
 
 
 def run_const_expr(expr: Expr) -> Array:
-    """The value of an expression without free variables, as an array."""
+    """Evaluate an expression without free variables with the interpreter and return its value as an
+    array.
+    """
     return np.asarray(create_executor("debug").evaluate(expr))
 
 
-# --- what is evaluated
+# --- the expression to evaluate
 
 
 def _with_entry(module: IRModule, expr: Expr) -> IRModule:
-    """`module` with `expr` as its @main.  A function @main that was there goes by another name."""
+    """Return `module` with `expr` as its @main; an existing function @main is renamed."""
     functions = dict(module.functions)
     entry = module[expr] if isinstance(expr, GlobalVar) else expr
     functions[_ENTRY] = entry if isinstance(entry, Function) else Function((), entry)
@@ -156,19 +168,22 @@ def _with_entry(module: IRModule, expr: Expr) -> IRModule:
 
 
 def _expression(var: Var, value: Any) -> Expr:
-    """What a variable is bound to: an expression, or a constant of a value."""
+    """Return the expression to which a variable is bound: `value` itself if it is an expression,
+    otherwise a constant.
+    """
     data = hasattr(value, "__array__") or isinstance(value, (bool, int, float, list))
     return Constant(as_array(value, var.checked_type)) if data else value
 
 
-# --- values
+# --- conversion of values
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FunctionValue:
-    """A function of the program as one of Python: of values by position or name, to a result.
+    """A function of the program as a Python function: it takes values by position or name and
+    returns the result.
 
-    sequence    what results that are tuples become
+    sequence    Python type of results that are tuples
     """
 
     params: Sequence[Var]
@@ -185,7 +200,9 @@ class FunctionValue:
 
 
 def _inside(value: Any) -> Any:
-    """An argument with the interpreter's functions in the place of those of Python."""
+    """Replace Python functions in an argument by the closures of the interpreter, and constants by
+    their arrays.
+    """
     if isinstance(value, (tuple, list)):
         kind = tuple if isinstance(value, tuple) else list
         return kind(map(_inside, value))
@@ -194,7 +211,7 @@ def _inside(value: Any) -> Any:
     return value.closure if isinstance(value, FunctionValue) else value
 
 
-# --- the kinds
+# --- kinds of executors
 
 
 def _debug(module: IRModule, target: MachineTarget, device: Device) -> Run:
@@ -202,7 +219,7 @@ def _debug(module: IRModule, target: MachineTarget, device: Device) -> Run:
 
 
 def _callable(value: Any, module: IRModule) -> Any:
-    """A result of the interpreter, its functions made such of Python."""
+    """Convert closures in a result of the interpreter to Python functions."""
     match value:
         case tuple():
             return tuple(_callable(item, module) for item in value)
@@ -237,7 +254,9 @@ def _vm(module: IRModule, target: MachineTarget, device: Device) -> Run:
 
 @contextmanager
 def _static_only(kind: str) -> Iterator[None]:
-    """Errors about programs that have no static form name the executors for such programs."""
+    """Return a context manager that adds to errors about programs without a static form a hint that
+    names executors that run them.
+    """
     try:
         yield
     except AotcError as error:
@@ -251,7 +270,11 @@ def _static_only(kind: str) -> Iterator[None]:
 
 
 def with_flat_inputs(module: IRModule) -> IRModule:
-    """`module` with inputs that are tensors of different names: tuples are taken apart."""
+    """Return `module` with tuple inputs replaced by one input per tensor, so that all inputs are
+    tensors of distinct names.
+
+    Raises AotcError (code "first-class-function") for an input that is a function.
+    """
     old = module.main.params
     if all(isinstance(p.checked_type, TensorType) for p in old) and len({p.name for p in old}) == len(old):
         return module
@@ -262,7 +285,9 @@ def with_flat_inputs(module: IRModule) -> IRModule:
 
 
 def _spread(ty: Type, params: list[Var], origin: Var) -> Expr:
-    """An expression of type `ty` over new parameters, one for each tensor."""
+    """Return an expression of type `ty` over new parameters, one per tensor, which are appended to
+    `params`.
+    """
     match ty:
         case TensorType():
             params.append(Var(f"p{len(params)}", ty, origin.span))
@@ -274,7 +299,7 @@ def _spread(ty: Type, params: list[Var], origin: Var) -> Expr:
             raise AotcError("first-class-function", f"input {origin.name!r} is {kind}", span=origin.span)
 
 
-#: What makes a program ready to run, by kind of executor.
+#: For each kind of executor, the function that compiles or prepares a program.
 _PREPARE: Final[Mapping[str, Callable[[IRModule, MachineTarget, Device], Run]]] = {
     "debug": _debug,
     "graph": partial(_compiled, "graph"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's helpers that build expressions, and its functions by operator name.
+"""Relay's functions that build expressions: variables, scalar types, text, and operators by name.
 
 x = var("x", shape=(1, 3))
 op_namespace("")["add"](x, const(1.0))
@@ -28,7 +28,8 @@ def var(
     dtype: str = "float32",
     span: Span | None = None,
 ) -> Var:
-    """A variable: of a type (a dtype's name is a scalar), of a shape and dtype, or of a type to be inferred.
+    """Create a variable with a type (the name of a dtype means a scalar), with a shape and dtype,
+    or without a type, which is then inferred.
 
     Raises AotcError if both a type and a shape are given.
     """
@@ -40,17 +41,19 @@ def var(
 
 
 def scalar_type(dtype: str) -> TensorType:
-    """The type of one value."""
+    """Return the tensor type of rank 0 with a data type."""
     return TensorType((), dtype)
 
 
 def fromtext(text: str, source_name: str = "from_string") -> IRModule:
-    """The module that Relay text describes; see `aotc.relay.text.parser.parse`."""
+    """Parse the text form of a Relay module; see `aotc.relay.text.parser.parse`."""
     return parse(text, source_name)
 
 
 @cache
 def op_namespace(prefix: str) -> Mapping[str, Callable[..., typing.Any]]:
-    """The functions of the operators called PREFIX.name, by that name; those without a prefix for ""."""
+    """Return the functions that build calls of the operators called PREFIX.name, by name; for ""
+    those of operators without a prefix.
+    """
     split = ((name.rpartition("."), function) for name, function in FUNCTIONS.items())
     return MappingProxyType({last: function for (first, _, last), function in split if first == prefix})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs written for Relay use around it: temporary directories and the comparison of results.
+"""Utilities of programs written for Relay: temporary directories and comparison of results.
 
 temp = tempdir()
 lib.export_library(temp.relpath("deploy_lib.tar"))
@@ -15,9 +15,9 @@ from aotc.runtime.fork_safety import ScratchDirectory
 
 
 class TempDirectory:
-    """A directory that goes away with this object.
+    """A temporary directory that is removed together with this object.
 
-    temp_dir, path   where it is
+    temp_dir, path   path of the directory
     """
 
     def __init__(self) -> None:
@@ -25,25 +25,27 @@ class TempDirectory:
         self.temp_dir = self.path = self._directory.name
 
     def relpath(self, name: str) -> str:
-        """The path of a file in it."""
+        """Return the path of a file in the directory."""
         return str(Path(self.temp_dir) / name)
 
     def listdir(self) -> list[str]:
-        """The names of what is in it, sorted."""
+        """Return the sorted names of the entries of the directory."""
         return sorted(p.name for p in Path(self.temp_dir).iterdir())
 
     def remove(self) -> None:
-        """Remove it now."""
+        """Remove the directory and its contents."""
         self._directory.remove()
 
 
 def tempdir() -> TempDirectory:
-    """A new temporary directory."""
+    """Create a temporary directory."""
     return TempDirectory()
 
 
 def assert_allclose(actual: Any, desired: Any, rtol: float = 1e-7, atol: float = 1e-7) -> None:
-    """AssertionError unless |actual - desired| <= atol + rtol * |desired| everywhere, shapes being equal."""
+    """Raise AssertionError unless shapes are equal and |actual - desired| <= atol + rtol *
+    |desired| for all elements.
+    """
     got, wanted = np.asarray(actual), np.asarray(desired)
     assert got.shape == wanted.shape, f"shapes differ: {got.shape} and {wanted.shape}"
     np.testing.assert_allclose(got, wanted, rtol=rtol, atol=atol, verbose=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's entry points to the front ends: a model in, a module and its parameters out.
+"""Relay's entry points to the front ends: each converts a model to a module and its parameters.
 
 mod, params = from_onnx("net.onnx", shape={"input": (1, 3, 224, 224)})
 mod, params = from_pytorch(torch.jit.trace(net, x), [("x", (1, 3, 224, 224))])
@@ -28,9 +28,10 @@ def from_onnx(
     *,
     dims: Mapping[str, int] | None = None,
 ) -> tuple[IRModule, dict[str, Any]]:
-    """The module of an ONNX model, and no parameters: initializers are constants in the module.
+    """Convert an ONNX model to a module. The returned parameters are empty: initializers are
+    constants in the module.
 
-    Arguments and errors as in `aotc.relay.frontend.onnx.convert.from_onnx`.
+    Arguments and errors are those of `aotc.relay.frontend.onnx.convert.from_onnx`.
     """
     return convert_onnx(model, shape=shape, dims=dims), {}
 
@@ -42,20 +43,25 @@ def from_pytorch(
     default_dtype: str = "float32",
     use_parser_friendly_name: bool = False,
 ) -> tuple[IRModule, dict[str, NDArray]]:
-    """The module of a TorchScript module (traced, or scripted with static control flow), and its parameters.
+    """Convert a TorchScript module (traced, or scripted with static control flow) to a module and
+    its parameters.
 
-    script_module             what torch.jit.trace or torch.jit.script gives, in evaluation mode, on the CPU
+    script_module             result of torch.jit.trace or torch.jit.script, in evaluation mode, on
+                              the CPU
     input_infos               (name, shape) or (name, (shape, dtype)) for each input, in order
-    custom_convert_map        converters by kind of node ("aten::relu") that go before aotc's own: called with the
-                              values of the inputs and the names of their types, they give the value or values
-    default_dtype             of inputs without one
-    use_parser_friendly_name  "_" for ":" and "." in the names of parameters
+    custom_convert_map        converters by kind of node ("aten::relu"), which replace aotc's: each
+                              is called with the input values and the names of their types, and
+                              returns the result or results
+    default_dtype             data type of inputs whose description has none
+    use_parser_friendly_name  True to replace ":" and "." in names of parameters by "_"
 
-    The parameters of @main are the inputs by their names, then the module's parameters in the order of their use,
-    called after the operator that reads them first (`aten::_convolution_0.weight`).  Nested outputs are one flat tuple.
+    The parameters of @main are the inputs by their names, then the module's parameters in the order
+    of their use, named after the first operator that reads them (`aten::_convolution_0.weight`).
+    Nested outputs become one flat tuple.
 
-    Raises AotcError with all problems: operators that are not supported, with the node and the line of Python that it
-    comes from; wrong descriptions of inputs; operators in training mode; branches on values known only at run time.
+    Raises AotcError with all problems: unsupported operators, with the node and its line of Python
+    source; wrong descriptions of inputs; operators in training mode; branches on values known only
+    at run time.
     """
     module, params = pytorch_front_end().from_script(
         script_module, input_infos, custom_convert_map, default_dtype, use_parser_friendly_name
@@ -70,17 +76,19 @@ def from_exported_program(
     *,
     dims: Mapping[str, int] | None = None,
 ) -> tuple[IRModule, dict[str, NDArray]]:
-    """The module of a program of torch.export, and its parameters.
+    """Convert a program of torch.export to a module and its parameters.
 
-    keep_params_as_input       parameters and buffers are variables after the inputs, under their names in the state
-                               dictionary, and are returned; else they are constants, and nothing is returned
-    unwrap_unit_return_tuple   one output is a tensor; else a tuple of one
-    dims                       values of dynamic dimensions, by symbol; others stay named dimensions
+    keep_params_as_input       True: parameters and buffers become variables after the inputs, under
+                               their names in the state dictionary, and are returned; False: they
+                               are constants, and none is returned
+    unwrap_unit_return_tuple   True: a single output is a tensor; False: it is a tuple of one tensor
+    dims                       values of dynamic dimensions, by symbol; other dimensions remain
+                               dynamic
 
-    Inputs have the program's names for them.  Nested outputs are one flat tuple.
+    Inputs have the names that the program gives them. Nested outputs become one flat tuple.
 
-    Raises AotcError with all problems: operators that are not supported, with the node and the line of Python that it
-    comes from; programs that change buffers or inputs; dynamic dimensions where a number is needed.
+    Raises AotcError with all problems: unsupported operators, with the node and its line of Python
+    source; programs that modify buffers or inputs; dynamic dimensions where a number is needed.
     """
     module, params = pytorch_front_end().from_exported(
         exported_program, keep_params_as_input, unwrap_unit_return_tuple, dims
@@ -94,14 +102,16 @@ def from_tflite(
     dtype_dict: Mapping[str, str] | None = None,
     op_converter: Any = None,
 ) -> tuple[IRModule, dict[str, NDArray]]:
-    """The module of a TFLite model, and no parameters: they are constants in the module.
+    """Convert a TFLite model to a module. The returned parameters are empty: weights are constants
+    in the module.
 
-    model        a `tflite.Model`, the bytes of a file, or its path
-    shape_dict   shapes of inputs by name, where the file's are not wanted
-    dtype_dict   types of inputs by name, which must be the file's
-    op_converter is Relay's, and must be None
+    model          a `tflite.Model`, the bytes of a file, or its path
+    shape_dict     shapes of inputs by name, which replace the shapes in the file
+    dtype_dict     data types of inputs by name, which must be the types in the file
+    op_converter   exists for compatibility with Relay; must be None
 
-    Integers are those of the interpreter that the configuration names: `tflite.rounding`, "tflm" or "litert".
+    The configuration key `tflite.rounding` names the interpreter whose integer results are
+    reproduced: "tflm" or "litert".
 
     Raises AotcError with all problems: see `aotc.relay.frontend.tflite.convert.from_tflite`.
     """

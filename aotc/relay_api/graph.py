@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The static schedule of a program as a graph of kernel calls: as JSON in TVM's form, and to be executed.
+"""The static schedule of a program as a graph of kernel calls: in the JSON format of TVM's graph
+executor, and in executable form.
 
 json.loads(graph_json(program))["nodes"][-1]["attrs"]["func_name"]
 graph_machine(work).bind(inputs).run()               # call by call, every tensor with memory of its own
 
-Nodes are tensors from outside ("null": inputs under their names, constants as p0, p1, ...) and kernel calls
-("tvm_op"), whose inputs are [node, output, version].  An input that several calls wrote parts of names them all.
-Equal storage ids are equal places: outside, or at an offset of the arena.
+Nodes are external tensors ("null": inputs under their names, constants as p0, p1, ...) and kernel
+calls ("tvm_op"), whose inputs are [node, output, version]. An input whose parts several calls wrote
+lists all of these calls. Equal storage ids mean equal memory: an external tensor, or an offset of
+the arena.
 """
 
 import json
@@ -24,17 +26,19 @@ from aotc.tir.plan.program import Program, Storage, View
 
 
 def constant_names(program: Program) -> dict[Storage, str]:
-    """The constants in order of first use, and their names in the graph."""
+    """Return the constants of a program in order of first use, and their names in the graph."""
     return {storage: f"p{k}" for k, storage in enumerate(program.constants)}
 
 
 def given_names(program: Program) -> dict[Storage, str]:
-    """What a graph is given, inputs and constants, by their names in the graph."""
+    """Return the external tensors of the graph, inputs and constants, and their names."""
     return {**{s: s.name for s in program.inputs}, **constant_names(program)}
 
 
 def call_names(program: Program) -> list[str]:
-    """The names of the calls in the graph: those of the kernels, with a number where a kernel is called again."""
+    """Return the names of the kernel calls in the graph: the names of the kernels, with a number
+    from the second call of a kernel on.
+    """
     taken = {*given_names(program).values()}
     names: list[str] = []
     for step in program.steps:
@@ -44,7 +48,9 @@ def call_names(program: Program) -> list[str]:
 
 
 def graph_machine(work: Compilation) -> GraphMachine:
-    """The kernels of a module, compiled, and the graph of their calls; its nodes are those of `graph_json`."""
+    """Compile the kernels of a module and return them with the graph of their calls, whose nodes
+    are those of `graph_json`.
+    """
     program = work.calls[work.here]
     kernels = {kernel: f"{k}:{kernel.name}" for k, kernel in enumerate(program.kernels)}
     given = given_names(program)
@@ -63,14 +69,14 @@ def graph_machine(work: Compilation) -> GraphMachine:
 
 
 def graph_json(program: Program) -> str:
-    """The graph of a program as JSON text."""
+    """Return the graph of a program as JSON text in the format of TVM's graph executor."""
     nodes: list[dict[str, Any]] = []
     tensors: list[Storage] = []
     rows = [0]
     writers: defaultdict[Storage, list[list[int]]] = defaultdict(list)
 
     def add(node: dict[str, Any], outputs: Sequence[Storage]) -> None:
-        # calls that write other parts of one storage are its writers, too
+        # a storage whose parts several calls write has several writers
         for k, storage in enumerate(outputs):
             writers[storage].append([len(nodes), k, 0])
         nodes.append(node)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes that Relay's users find in `transform` and that only look.
+"""Passes of Relay's `transform` module that inspect a module without changing it.
 
 Sequential([FoldConstant(), PrintIR("after folding")])(module)
 """
@@ -14,10 +14,10 @@ from aotc.relay.text.printer import astext
 
 @dataclass(frozen=True)
 class PrintIR(Pass[IRModule]):
-    """Prints the module as text and leaves it as it is.
+    """A pass that prints the module as text and returns it unchanged.
 
-    header            what to print before the text
-    show_meta_data    whether to print the values of large constants
+    header            text to print first
+    show_meta_data    True to print the values of large constants
     """
 
     name: ClassVar[str] = "PrintIR"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data types and functions that programs share.
+"""Relay's prelude: algebraic data types (List, Option, Tree, nat) and functions on them, written in
+Relay's text format.
 
 mod = aotc.IRModule()
 prelude = Prelude(mod)                           # or mod.import_from_std("prelude.rly")
@@ -107,7 +108,7 @@ def @nat_iterate[A](%f: fn (A) -> A, %n: nat) -> fn (A) -> A {
 }
 """
 _CORE: Final = '#[version = "0.0.5"]\nextern type Storage\n'
-#: The files of Relay's standard library; numbers are part of the prelude here.
+#: The files of Relay's standard library; the data type nat of nat.rly is part of the prelude here.
 _FILES: Final = {"prelude.rly": _PRELUDE, "nat.rly": _PRELUDE, "core.rly": _CORE}
 
 
@@ -117,14 +118,18 @@ def _parsed(text: str) -> IRModule:
 
 
 class Prelude:
-    """A module, which has the prelude's data types and functions from here on; `prelude.NAME` names a function."""
+    """A module into which the prelude is imported; the attribute `prelude.NAME` is the prelude's
+    function NAME.
+    """
 
     def __init__(self, mod: IRModule | None = None) -> None:
         self.mod = IRModule() if mod is None else mod
         import_from_std(self.mod, "prelude.rly")
 
     def __getattr__(self, name: str) -> GlobalVar:
-        """The name of a function as an expression; AttributeError if there is none."""
+        """Return a function of the module as a global variable. Raises AttributeError if there is
+        none of this name.
+        """
         try:
             return self.mod.get_global_var(name)
         except AotcError as error:
@@ -132,9 +137,10 @@ class Prelude:
 
 
 def import_from_std(module: IRModule, name: str) -> None:
-    """Add the data types and functions of a file of the standard library, where the module has none of the names.
+    """Add the data types and functions of a file of the standard library to a module, in place;
+    existing definitions of equal names are not replaced.
 
-    Raises AotcError for what is no such file.
+    Raises AotcError (code "type") for an unknown file.
     """
     require_known("type", "part of the prelude", name, _FILES)
     found = _parsed(_FILES[name])

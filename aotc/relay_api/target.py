@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets by the names that Relay's users know.
+"""Compilation targets by the names that TVM's Relay uses.
 
 Target("llvm")                         # the best C target of this machine
 cuda()                                 # GPUs of NVIDIA
@@ -14,7 +14,7 @@ from aotc.tir import TARGETS
 from aotc.tir import Target as MachineTarget
 
 _LATER: Final = {name.lower(): name for name in ("ROCm", "OpenCL", "Vulkan", "Metal")}
-#: Targets by what LLVM calls processors.
+#: Targets by LLVM's names of processors (-mcpu).
 _PROCESSORS: Final = {
     **dict.fromkeys(("core-avx2", "haswell", "broadwell", "skylake", "znver2", "znver3"), "x86-64-v3"),
     "skylake-avx512": "x86-64-v4",
@@ -23,19 +23,21 @@ _PROCESSORS: Final = {
     **dict.fromkeys(("cortex-a53", "cortex-a72"), "aarch64"),
     **dict.fromkeys(("cortex-a55", "cortex-a76", "neoverse-n1"), "aarch64-dotprod"),
 }
-#: Targets by the architecture of a triple.
+#: Targets by the architecture in LLVM's target triple (-mtriple).
 _TRIPLES: Final = {"x86_64": "x86-64", "aarch64": "aarch64", "arm64": "aarch64", "riscv64": "riscv64"}
 _HINT: Final = 'name the machine itself, for example "x86-64-v3"'
 
 
 def Target(target: str | MachineTarget, host: str | MachineTarget | None = None) -> MachineTarget:
-    """A target by name: "llvm" and "host" are this machine, the others those of `aotc.tir.target.TARGETS`.
+    """Return a target by name: "llvm" and "host" are this machine, other names are those of
+    `aotc.tir.target.TARGETS`.
 
-    "llvm" takes LLVM's options -mcpu, -mtriple and -device=arm_cpu, which choose one of these; "cuda" takes
-    -arch.  What compiles the caller of kernels (`host`) is part of every target.
+    "llvm" accepts LLVM's options -mcpu, -mtriple and -device=arm_cpu, which select one of these
+    targets; "cuda" accepts -arch. `host`, the target of the code that calls kernels, is ignored:
+    every target includes it.
 
-    Raises AotcError (code "target") for unknown names and for back ends that do not exist, AotcValueError for
-    other options.
+    Raises AotcError (code "target") for unknown names and for back ends that do not exist,
+    AotcValueError for other options.
     """
     if isinstance(target, MachineTarget):
         return target
@@ -56,7 +58,9 @@ def Target(target: str | MachineTarget, host: str | MachineTarget | None = None)
 
 
 def _of_llvm(options: Mapping[str, str]) -> str:
-    """The name of the target that LLVM's options choose; AotcValueError for machines that are none of ours."""
+    """Return the name of the target that LLVM's options select. Raises AotcValueError for a
+    processor that no target supports.
+    """
     arm = options.get("device") == "arm_cpu"
     machine = options.get("mtriple", "aarch64" if arm else "").split("-")[0]
     processor = options.get("mcpu", "")
@@ -70,10 +74,10 @@ def _of_llvm(options: Mapping[str, str]) -> str:
 
 
 def llvm() -> MachineTarget:
-    """The target of this machine."""
+    """Return the target of this machine."""
     return Target("llvm")
 
 
 def cuda() -> MachineTarget:
-    """The target of GPUs of NVIDIA."""
+    """Return the target for NVIDIA GPUs."""
     return Target("cuda")

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`relay.vm.compile`: programs with control flow, closures, recursion and varying shapes, to a virtual machine's code.
+"""`relay.vm.compile`: compile programs with control flow, closures, recursion and dynamic shapes to
+code of a virtual machine.
 
 exe = compile(mod, "llvm", params=params)
 VirtualMachine(exe, cpu()).invoke("main", x)
 
-Kernels of static types are compiled here, in one go.  Those whose types have unknown dimensions are compiled for the
-shapes of each call when these come up first, and kept, the least recently used ones given up beyond a bound.
-Results whose shape depends on values, tensors without elements, and operators that others define once their dimensions
-are known, are computed by the operators' references in numpy: no static kernel could.
+Kernels with static types are compiled in advance, as one library. Kernels with unknown dimensions
+are compiled at run time, when a call with new shapes occurs first, and cached; beyond a limit the
+least recently used ones are discarded. Operators whose result shape depends on values, tensors
+without elements, and operators that are defined through other operators at known dimensions are
+evaluated with their reference implementations in numpy, since no static kernel can compute them.
 """
 
 from collections import OrderedDict
@@ -37,18 +39,19 @@ from aotc.runtime.module import KernelModule
 from aotc.runtime.vm import Executable, Run, SavedKernel, Value, install_compiler, runner
 from aotc.tir.target import Target as MachineTarget
 
-#: Most kernels for shapes that came up at run time, of one executable.
+#: Largest number of kernels that one executable caches for shapes found at run time.
 MAX_KERNELS: Final = 256
 
 
 def compile(mod: IRModule, target: str | MachineTarget = "llvm", params: Mapping[str, Any] | None = None) -> Executable:
-    """Compile a module under the current pass context.
+    """Compile a module for the virtual machine under the current pass context.
 
     target   see `aotc.relay_api.target.Target`
-    params   values of parameters of @main by name; they are baked in
+    params   values of parameters of @main by name; they become constants
 
-    Raises AotcError for ill-typed programs, a context without FuseOps, an @main that takes or gives functions, and
-    what kernels of static shape refuse.
+    Raises AotcError for ill-typed programs, a pass context that disables FuseOps, an @main whose
+    arguments or results are functions, GPU targets, and errors of compiling kernels with static
+    shapes.
     """
     require_module(mod, "vm")
     if not PassContext.current().pass_enabled(FuseOps().info):
@@ -60,7 +63,7 @@ def compile(mod: IRModule, target: str | MachineTarget = "llvm", params: Mapping
     work = Compilation(with_params(mod, params), machine, "main", PassContext.current())
     with work.running():
         _require_data(work.graph.main)
-        # function literals lifted, every value named: bytecode needs these passes at any level
+        # bytecode needs lambda lifting and A-normal form at every optimization level
         program = compile_bytecode(ToANormalForm()(LambdaLift()(work.graph)))
         names = [f"{k}:{anchor_name(f)}" for k, f in enumerate(program.kernels)]
         kernels = Kernels(work, dict(enumerate(program.kernels)), dict(enumerate(names)))
@@ -77,12 +80,13 @@ def _require_data(main: Function) -> None:
 
 @dataclass(eq=False)
 class Kernels:
-    """Calls of primitive functions by number, each compiled for the types that it meets.
+    """The kernels of an executable: primitive functions by number, each compiled for the argument
+    types with which it is called.
 
-    work           what compiles them
-    names          by which the functions are known in libraries
-    limit          most kernels that are kept for types found at run time
-    compilations   how many kernels were compiled for such types
+    work           compilation that compiles them
+    names          names of the functions in libraries
+    limit          largest number of cached kernels for types found at run time
+    compilations   number of kernels compiled for types found at run time
     """
 
     work: Compilation
@@ -99,7 +103,9 @@ class Kernels:
         self._static = {n: runner(self._library, n, type_of(f.body)) for n, f in static.items()}
 
     def __call__(self, number: int, args: Sequence[Value]) -> Value:
-        """The result of kernel `number`; AotcError naming the operator and the types for what it refuses."""
+        """Call kernel `number` and return its result. Raises AotcError naming the operator and the
+        types if the kernel cannot be compiled for them.
+        """
         run = self._static.get(self.names[number])
         if run is None:
             types = tuple(map(_type_of_value, args))
@@ -114,7 +120,9 @@ class Kernels:
         return run(args)
 
     def saved(self) -> tuple[str, Sequence[SavedKernel], KernelModule]:
-        """What stands for the kernels in saved code; AotcError (code "vm") for one of another compiler."""
+        """Return the target's name, the description of each kernel and the library, for saving an
+        executable. Raises AotcError (code "vm") for a kernel of an external compiler.
+        """
         library = self._library if self._static else self.work.compile_functions({"none": _nothing()})
         kernels = []
         for number, function in self.functions.items():
@@ -140,13 +148,15 @@ class Kernels:
 
 
 def _nothing() -> Function:
-    """A function for libraries that would be empty."""
+    """Return a function for a library that would otherwise be empty."""
     x = Var("x", TensorType(()))
     return Function((x,), -x)
 
 
 def _late_kernels(texts: Mapping[int, str], target: str) -> Kernels:
-    """Kernels of functions for the shapes that come up."""
+    """Return kernels for functions given as text, which are compiled for a target when shapes are
+    known at run time.
+    """
     work = Compilation(IRModule(), Target(target), "main", PassContext.current())
     functions = {k: as_function(parse_expr(text)) for k, text in texts.items()}
     return Kernels(work, functions, {k: f"{k}:{anchor_name(f)}" for k, f in functions.items()})
@@ -156,14 +166,16 @@ install_compiler(_late_kernels)
 
 
 def _retyped(function: Function, types: Sequence[Type]) -> Function:
-    """A primitive function on arguments of more precise types."""
+    """Return a primitive function with the types of its parameters replaced by more precise ones."""
     params = [Var(p.name, ty, p.span) for p, ty in zip(function.params, types, strict=True)]
     body = substitute(function.body, dict(zip(function.params, params, strict=True)))
     return infer_function(Function(params, body, attrs=function.attrs, span=function.span))
 
 
 def _is_compiled(function: Function) -> bool:
-    """Whether all shapes are known, none of them an argument, no tensor is empty, and operators have programs."""
+    """Return True if a function can be compiled: all shapes are static, no tensor is empty, and all
+    operators have a compute definition.
+    """
     ops = (n.op for n in post_order(function.body) if isinstance(n, Call))
     if any(isinstance(op, OpDef) and op.compute is None for op in ops):
         return False

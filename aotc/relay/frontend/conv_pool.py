@@ -111,7 +111,8 @@ def convolve(
     the layout that the attribute `kernel_layout` names.
 
     terms        zero points and scales of data and weight; if given, the operator is qnn.conv*d
-    attributes   further attributes of nn.conv1d, nn.conv2d or nn.conv3d: layouts, and `out_dtype` for integer sums
+    attributes   further attributes of nn.conv1d, nn.conv2d or nn.conv3d: layouts, and `out_dtype`
+                 for integer sums
     """
     place = attributes.get("kernel_layout", "O").index("O")
     sizes = {"channels": g.shape(weight)[place], "kernel_size": window.kernel}
@@ -170,7 +171,8 @@ def resize(
     `sizes`.
 
     method       "nearest_neighbor", "linear" or "cubic"
-    mode         map from result coordinates to data coordinates: "half_pixel", "align_corners", "asymmetric", ...
+    mode         map from result coordinates to data coordinates: "half_pixel", "align_corners",
+                 "asymmetric", ...
     rounding     rounding of coordinates, for "nearest_neighbor" only
     cubic        coefficient of cubic interpolation
     attributes   further attributes of image.resize2d: `scales`, `roi`, `layout`, `antialias`, ...

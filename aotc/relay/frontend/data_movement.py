@@ -84,7 +84,7 @@ def depth_to_space(x: Expr, size: int, /, spatial: int = 2, blocks_first: bool =
     depth * size**spatial, *extents) becomes (..., depth, *(size * extents)).
 
     blocks_first   the channel axis is split as (*blocks, depth) (mode DCR of ONNX), not as (depth,
-    *blocks) (mode CRD)
+                   *blocks) (mode CRD)
     """
     *lead, channels = (shape := g.shape(x))[: len(shape) - spatial]
     extents = shape[len(lead) + 1 :]

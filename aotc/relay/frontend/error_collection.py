@@ -50,7 +50,8 @@ class Problems:
     code       diagnostic code for a node on which a converter raises one of the exceptions INVALID
     hint       hint for problems with dimensions and shapes that are known only at run time
     found      the diagnostics, in order
-    computed   names of tensors that were converted and that nodes with a problem read: the model can be cut there
+    computed   names of tensors that were converted and that nodes with a problem read: the model
+               can be cut there
     """
 
     code: str
@@ -85,7 +86,7 @@ class Problems:
             self.found.append(Diagnostic(self.code, text, span, notes))
 
     def add(self, code: str, text: str, span: Span | None, hint: str = "") -> None:
-        """Record a problem."""
+        """Add a problem to `found`."""
         self.found.append(Diagnostic(code, text, span, hint=hint))
 
     def check(self) -> None:

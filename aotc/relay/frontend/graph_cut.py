@@ -45,7 +45,8 @@ def select_nodes(
 
     inputs    names of the inputs of the whole graph
     outputs   names of the tensors that the subgraph computes
-    before    names of the tensors at which the backward search stops: they become inputs of the subgraph
+    before    names of the tensors at which the backward search stops: they become inputs of the
+              subgraph
 
     Raises AotcError (code "cut") for a name that no node computes, and for a tensor of `before`
     that no output depends on.

@@ -49,7 +49,7 @@ FOLD_BYTES: Final = 1 << 20
 MAX_TENSOR_BYTES: Final = 1 << 40
 
 
-# --- problems
+# --- errors and limits
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def _small(expr: Expr) -> bool:
     return isinstance(expr, Constant) and expr.data.nbytes <= FOLD_BYTES
 
 
-# --- facts about tensors
+# --- properties of tensors
 
 
 def rank(x: Expr) -> int:

@@ -174,8 +174,8 @@ def quantize(
     """Quantize `x`: divide by the scale, round half to even, add the zero point and convert to
     `dtype`; computed in the data type `work`.
 
-    places   `axis` (1 by default), along which the scale has several values, and `block_size`,
-             the number of elements that share a scale, 0 if each element of the axis has its own
+    places   `axis` (1 by default), along which the scale has several values, and `block_size`, the
+             number of elements that share a scale, 0 if each element of the axis has its own
 
     Raises AotcError if scale and zero point do not fit the data.
     """
@@ -322,7 +322,7 @@ def rescaled(sums: Expr, factor: Expr, zero: Expr, dtype: DType) -> Expr:
     return saturated(g.add(y, g.cast(zero, _FLOAT)), dtype)
 
 
-# --- functions of 8 bits
+# --- lookup tables for 8-bit functions
 
 
 def mapped(x: Quantized, onto: Onto, function: Callable[[Expr], Expr]) -> Expr:
@@ -342,7 +342,7 @@ def looked_up(table: Expr, x: Expr) -> Expr:
     return g.op("take", table, g.cast(g.cast(x, "uint8"), _INT), axis=0, mode="clip")
 
 
-# --- numbers that come with the data
+# --- quantization parameters computed at run time
 
 
 def dynamic_range(x: Expr, dtype: DType) -> tuple[Expr, Expr]:

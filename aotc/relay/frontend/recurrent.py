@@ -73,7 +73,7 @@ def whole_layer(
     zeros = g.filled(0, (rows,), dtype)
     wb, rb = (zeros if bias is None else bias for bias in (weights.wb, weights.rb))
     extras: list[Expr] = []
-    # the reset gate scales the last part of the recurrence with its bias
+    # the reset gate also scales the recurrent bias of the candidate state, which is passed separately
     if kind == "gru":
         extras = [g.cut(rb, [2 * hidden], [rows], [0])]
         rb = g.concat([g.cut(rb, [0], [2 * hidden], [0]), g.filled(0, (hidden,), dtype)], 0)
@@ -84,7 +84,7 @@ def whole_layer(
     return y, last
 
 
-# --- layers, step by step
+# --- unrolled layers
 
 
 def linear(x: Expr, weight: Expr, bias: Maybe) -> Expr:
@@ -103,9 +103,11 @@ class Unrolled:
     act           activations of the gates, of the candidate state, and of the output of an LSTM
     order         positions in the weights of the gates that the step functions expect
     clip          absolute bound to which the inputs of activations are clamped
-    peepholes     weights by which the cell state of an LSTM enters its input, output and forget gates
+    peepholes     weights by which the cell state of an LSTM enters its input, output and forget
+                  gates
     coupled       True if the forget gate of an LSTM is 1 - the input gate
-    reset_after   True if the reset gate of a GRU scales the product of the previous state, not the state itself
+    reset_after   True if the reset gate of a GRU scales the product of the previous state, not the
+                  state itself
     """
 
     kind: str
@@ -186,7 +188,7 @@ class Unrolled:
         weight, bias, gates = self.weights.r, self.weights.rb, self._gates(x, self.order)
         if self.reset_after:
             *recurrence, last = self._gates(linear(h, weight, bias), self.order)
-        else:  # what is new waits for the reset gate: a product of its own
+        else:  # the candidate state needs the reset gate first: a separate product
             assert bias is not None
             hidden = g.shape(weight)[1]
             (first, rest), (first_bias, rest_bias) = (g.split(v, [2 * hidden, hidden], 0) for v in (weight, bias))

@@ -77,7 +77,7 @@ def top_k(x: Expr, k: int, axis: int, ascending: bool) -> list[Expr]:
     size = g.dims(x)[axis]
     if k < 0 or (isinstance(size, int) and k > size):
         raise AotcError("graph-topk", f"k is {k}, but the axis has only {size} elements")
-    if k == 0:  # which the graph's operator takes for all of them
+    if k == 0:  # in the topk operator, k = 0 means all elements
         values = g.cut(x, [0], [0], [axis])
         return [values, g.cast(values, "int64")]
     both = g.op("topk", x, k=k, axis=axis, ret_type="both", is_ascend=ascending, dtype="int64")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workloads: well-known networks built from scratch, with seeded weights, for tests, demos and benchmarks.
+"""Workloads for tests, demos and benchmarks: well-known networks built from operators, with random
+weights of a fixed seed.
 
 mod, params = testing.resnet.get_workload(num_layers=18)
 """

@@ -12,7 +12,7 @@ from aotc.relay.testing.layers import batch_norm_infer, network, parameter
 
 
 def _double(data: Expr, name: str, channels: int) -> Expr:
-    """A transposed convolution that doubles height and width."""
+    """Build a transposed convolution that doubles height and width."""
     size = (4, 4)
     weight = parameter(f"{name}_weight", (tensor_type_of(data).shape[1], channels, *size), data)
     return conv2d_transpose(data, weight, channels=channels, kernel_size=size, strides=(2, 2), padding=(1, 1))
@@ -21,9 +21,11 @@ def _double(data: Expr, name: str, channels: int) -> Expr:
 def get_net(
     batch_size: int = 1, random_len: int = 100, channels: int = 3, ngf: int = 128, dtype: str = "float32"
 ) -> Function:
-    """The network as a function of `data` (batch_size, random_len); the result is (batch_size, channels, 64, 64).
+    """Build the network as a function of `data` (batch_size, random_len); the result is
+    (batch_size, channels, 64, 64).
 
-    ngf    channels of the layer before the last; each layer before it has twice as many
+    ngf    channels of the layer before the last; each earlier layer has twice as many as the next
+           one
     """
     data = Var("data", TensorType((batch_size, random_len), dtype))
     units = 8 * ngf * 4 * 4
@@ -35,5 +37,5 @@ def get_net(
     return network(tanh(_double(body, "g5_deconv", channels)))
 
 
-#: The module of the network and its parameters; see `init.create_workload`.
+#: Return the module of the network and its parameters; the arguments are those of `get_net`.
 get_workload = workloads_of(get_net)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DenseNet-121: every layer of a block reads the results of all before it (Huang et al., 2017).
+"""DenseNet-121: the input of each layer of a block is the concatenation of the results of all
+earlier layers (Huang et al., 2017).
 
 mod, params = get_workload(batch_size=1)
 """
@@ -27,12 +28,14 @@ def _layer(data: Expr, name: str) -> Expr:
 def get_net(
     batch_size: int = 1, classes: int = 1000, image_shape: tuple[int, int, int] = (3, 224, 224), dtype: str = "float32"
 ) -> Function:
-    """The network as a function of `data` (batch_size, *image_shape); the result is (batch_size, classes)."""
+    """Build the network as a function of `data` (batch_size, *image_shape); the result is
+    (batch_size, classes).
+    """
     body: Expr = Var("data", TensorType((batch_size, *image_shape), dtype))
     body = _active(conv2d(body, "conv0", 2 * _GROWTH, 7, 2, 3), "bn0")
     body = max_pool2d(body, pool_size=(3, 3), strides=(2, 2), padding=(1, 1))
     for block, layers in enumerate(_LAYERS, 1):
-        if block > 1:  # half the channels, half the size
+        if block > 1:  # a transition halves the number of channels, height and width
             half = tensor_type_of(body).static_shape[1] // 2
             body = conv2d(_active(body, f"transition{block - 1}_bn"), f"transition{block - 1}_conv", half, 1)
             body = avg_pool2d(body, pool_size=(2, 2), strides=(2, 2))
@@ -42,5 +45,5 @@ def get_net(
     return network(dense_add_bias(batch_flatten(body), "fc", classes))
 
 
-#: The module of the network and its parameters; see `init.create_workload`.
+#: Return the module of the network and its parameters; the arguments are those of `get_net`.
 get_workload = workloads_of(get_net)

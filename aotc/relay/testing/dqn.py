@@ -14,7 +14,9 @@ from aotc.relay.testing.layers import conv2d, dense_add_bias, network, parameter
 def get_net(
     batch_size: int = 1, num_actions: int = 18, image_shape: tuple[int, int, int] = (4, 84, 84), dtype: str = "float32"
 ) -> Function:
-    """The network as a function of `data` (batch_size, *image_shape); the result is (batch_size, num_actions)."""
+    """Build the network as a function of `data` (batch_size, *image_shape); the result is
+    (batch_size, num_actions).
+    """
     body: Expr = Var("data", TensorType((batch_size, *image_shape), dtype))
     for number, (channels, size, stride) in enumerate(((32, 8, 4), (64, 4, 2), (64, 3, 1)), 1):
         body = conv2d(body, f"conv{number}", channels, size, stride)
@@ -23,5 +25,5 @@ def get_net(
     return network(dense_add_bias(body, "dense2", num_actions))
 
 
-#: The module of the network and its parameters; see `init.create_workload`.
+#: Return the module of the network and its parameters; the arguments are those of `get_net`.
 get_workload = workloads_of(get_net)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inception v3: branches of convolutions of several extents, side by side (Szegedy et al., 2016).
+"""Inception v3: blocks of parallel branches of convolutions with kernels of several sizes (Szegedy
+et al., 2016).
 
 mod, params = get_workload(batch_size=1)         # images of 299 x 299
 """
@@ -13,7 +14,8 @@ from aotc.relay.op.builders import avg_pool2d, batch_flatten, concatenate, max_p
 from aotc.relay.testing.init import workloads_of
 from aotc.relay.testing.layers import batch_norm_infer, dense_add_bias, network, parameter
 
-#: Channels, height and width of windows, steps; windows reach over the border where steps are 1 and `same` is true.
+#: A convolution: output channels, kernel height and width, stride, and True for padding that
+#: preserves height and width (with stride 1).
 _Conv: TypeAlias = "tuple[int, int, int, int, bool]"
 
 
@@ -26,7 +28,7 @@ def _down(channels: int) -> _Conv:
 
 
 def _conv(data: Expr, name: str, layer: _Conv) -> Expr:
-    """A convolution, normalized and rectified."""
+    """Build a convolution followed by batch normalization and relu."""
     channels, height, width, stride, same = layer
     weight = parameter(f"{name}_weight", (channels, tensor_type_of(data).shape[1], height, width), data)
     padding = (height // 2, width // 2) if same else (0, 0)
@@ -45,7 +47,10 @@ def _pooled(data: Expr) -> Expr:
 
 
 def _block(data: Expr, name: str, pool: int, *chains: tuple[_Conv, ...]) -> Expr:
-    """Chains side by side, and one that pools: averages projected to `pool` channels, or for 0 maxima at half size."""
+    """Build a block of parallel branches and concatenate their results: one branch per chain of
+    convolutions, and one pooling branch. That is an average pool with a projection to `pool`
+    channels, or for `pool` 0 a max pool of stride 2.
+    """
     branches = [_chain(data, f"{name}_chain{k}", *chain) for k, chain in enumerate(chains)]
     if pool:
         branches.append(_conv(_pooled(data), f"{name}_pool", _same(pool, 1)))
@@ -55,7 +60,7 @@ def _block(data: Expr, name: str, pool: int, *chains: tuple[_Conv, ...]) -> Expr
 
 
 def _wide(data: Expr, name: str) -> Expr:
-    """The last kind of block, whose chains end in two convolutions side by side."""
+    """Build a block of the last kind, in which two chains end in two parallel convolutions each."""
     first = _chain(data, f"{name}_chain1", _same(384, 1))
     second = _chain(data, f"{name}_chain2", _same(448, 1), _same(384, 3))
     ends = [
@@ -73,7 +78,9 @@ def get_net(
     image_shape: tuple[int, int, int] = (3, 299, 299),
     dtype: str = "float32",
 ) -> Function:
-    """The network as a function of `data` (batch_size, *image_shape); the result is (batch_size, num_classes)."""
+    """Build the network as a function of `data` (batch_size, *image_shape); the result is
+    (batch_size, num_classes).
+    """
     body: Expr = Var("data", TensorType((batch_size, *image_shape), dtype))
     body = _chain(body, "stem", _down(32), (32, 3, 3, 1, False), _same(64, 3))
     body = max_pool2d(body, pool_size=(3, 3), strides=(2, 2))
@@ -93,5 +100,5 @@ def get_net(
     return network(softmax(dense_add_bias(body, "fc1", num_classes)))
 
 
-#: The module of the network and its parameters; see `init.create_workload`.
+#: Return the module of the network and its parameters; the arguments are those of `get_net`.
 get_workload = workloads_of(get_net)

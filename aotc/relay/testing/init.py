@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters for a network: an initializer in, a typed module and seeded arrays out.
+"""Create the parameters of a network with an initializer: return the typed module and arrays of
+random values with a fixed seed.
 
 mod, params = create_workload(net)               # seeds numpy's global generator with 0
 data = np.random.uniform(-1, 1, (1, 3, 224, 224))   # goes on in the same stream
@@ -27,10 +28,12 @@ _INPUT = re.compile(r"data\d*")
 
 
 class Initializer:
-    """Fills parameters by the end of their name: weights by `weight`, everything else with 0 or 1."""
+    """Fills parameter arrays depending on the suffix of the parameter's name: weights by the method
+    `weight`, all others with 0 or 1.
+    """
 
     def __call__(self, name: str, array: Array) -> None:
-        """Fill `array` in place; AotcError (code "init") for a name of no known kind."""
+        """Fill `array` in place. Raises AotcError (code "init") for a name with an unknown suffix."""
         if name.endswith("weight"):
             self.weight(name, array)
             return
@@ -41,12 +44,13 @@ class Initializer:
         raise AotcError("init", f"no rule initializes {name!r}", hint=f"known endings: weight, {', '.join(_CONSTANT)}")
 
     def weight(self, name: str, array: Array) -> None:
-        """Fill a weight in place."""
+        """Fill a weight array in place; subclasses implement this."""
         raise NotImplementedError
 
 
 class Xavier(Initializer):
-    """Uniform in [-s, s] with s = sqrt(magnitude / mean of fan-in and fan-out) (Glorot and Bengio, 2010).
+    """Initializer that draws weights uniformly from [-s, s] with s = sqrt(magnitude / mean of
+    fan-in and fan-out) (Glorot and Bengio, 2010).
 
     The values come from numpy's global generator.
     """
@@ -64,9 +68,10 @@ class Xavier(Initializer):
 
 
 def create_workload(net: Function, initializer: Initializer | None = None, seed: int = 0) -> Workload:
-    """The module of a network, typed, and a value for each parameter except `data`, `data1` and so on.
+    """Return the typed module of a network, and an array for each parameter except the inputs
+    `data`, `data1` and so on.
 
-    Seeds numpy's global generator and draws from it in the order of the parameters.
+    Seeds numpy's global generator with `seed` and draws from it in the order of the parameters.
     """
     module = infer_module(IRModule.from_expr(net))
     fill = initializer or Xavier()
@@ -81,7 +86,9 @@ def create_workload(net: Function, initializer: Initializer | None = None, seed:
 
 
 def workloads_of(get_net: Callable[P, Function]) -> Callable[P, Workload]:
-    """The function that gives a network's module and its parameters, with the arguments of `get_net`."""
+    """Return a function that takes the arguments of `get_net` and returns the module of the network
+    and its parameters.
+    """
 
     @wraps(get_net)
     def get_workload(*args: P.args, **kwargs: P.kwargs) -> Workload:

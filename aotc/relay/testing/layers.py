@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers: operators together with the variables of their parameters, named after the layer.
+"""Graph builders of layers: operators together with variables for their parameters, which are named
+after the layer.
 
 x = conv2d(x, "conv0", 64, 7, stride=2, padding=3)         # %conv0_weight
 x = batch_norm_infer(x, "bn0", epsilon=2e-5)               # %bn0_gamma, ...
@@ -15,12 +16,14 @@ from aotc.relay.op.builders import conv2d as conv2d_op
 
 
 def parameter(name: str, shape: tuple[Dim, ...], like: Expr) -> Var:
-    """A variable of the data type of `like`."""
+    """Create a variable with the data type of `like`."""
     return Var(name, TensorType(shape, tensor_type_of(like).dtype))
 
 
 def network(result: Expr) -> Function:
-    """The function of a network: its free variables are the parameters, the data first."""
+    """Return a function with the body `result`, whose parameters are its free variables, the data
+    first.
+    """
     return Function(free_vars(result), result)
 
 
@@ -35,7 +38,9 @@ def conv2d(
     groups: int = 1,
     data_layout: str = "NCHW",
 ) -> Expr:
-    """A convolution without bias; windows of `size` x `size` elements, steps and padding alike in both directions."""
+    """Build a convolution without bias, with a kernel of `size` x `size` elements and equal strides
+    and padding for height and width.
+    """
     layout = {"NCHW": "OIHW", "NHWC": "HWIO"}[data_layout]
     inputs = tensor_type_of(data).shape[data_layout.index("C")]
     extents = {"O": channels, "I": inputs // groups if isinstance(inputs, int) else inputs, "H": size, "W": size}
@@ -53,7 +58,7 @@ def conv2d(
 
 
 def batch_norm_infer(data: Expr, name: str, *, axis: int = 1, **attributes: Any) -> Expr:
-    """Batch normalization with stored statistics: its first result."""
+    """Build batch normalization for inference, with stored statistics, and return its first result."""
     shape = (tensor_type_of(data).shape[axis],)
     roles = ("gamma", "beta", "moving_mean", "moving_var")
     gamma, beta, mean, var = (parameter(f"{name}_{role}", shape, data) for role in roles)
@@ -61,6 +66,6 @@ def batch_norm_infer(data: Expr, name: str, *, axis: int = 1, **attributes: Any)
 
 
 def dense_add_bias(data: Expr, name: str, units: int, axis: int = -1) -> Expr:
-    """A matrix product and a bias along `axis`."""
+    """Build a fully connected layer and add a bias along `axis`."""
     weight = parameter(f"{name}_weight", (units, tensor_type_of(data).shape[-1]), data)
     return bias_add(dense(data, weight, units=units), parameter(f"{name}_bias", (units,), data), axis=axis)

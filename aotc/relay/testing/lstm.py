@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long short-term memory, unrolled: every step reads an input of its own (Hochreiter and Schmidhuber, 1997).
+"""Long short-term memory (LSTM) unrolled over its steps, each of which has an input variable of its
+own (Hochreiter and Schmidhuber, 1997).
 
 mod, params = get_workload(iterations=3, num_hidden=8)      # inputs data, data1, data2
 """
@@ -12,7 +13,9 @@ from aotc.relay.testing.layers import network, parameter
 
 
 def _cell(batch_size: int, num_hidden: int, dtype: str) -> Function:
-    """(input, hidden state, memory, weights and biases) -> the next hidden state and memory, as a tuple."""
+    """Build the function of one step: it takes the input, hidden state, memory, weights and biases,
+    and returns a tuple of the next hidden state and memory.
+    """
     state = TensorType((batch_size, num_hidden), dtype)
     data, hidden, memory = params = [Var(name, state) for name in ("data", "hidden", "memory")]
     weights = _weights(data, num_hidden)
@@ -26,7 +29,7 @@ def _cell(batch_size: int, num_hidden: int, dtype: str) -> Function:
 
 
 def _weights(like: Expr, num_hidden: int) -> list[Var]:
-    """The parameters of a cell, which all steps share."""
+    """Create the variables for the weights and biases of a cell, which all steps share."""
     rows = 4 * num_hidden
     return [
         parameter(f"{name}_{kind}", shape, like)
@@ -36,7 +39,9 @@ def _weights(like: Expr, num_hidden: int) -> list[Var]:
 
 
 def get_net(iterations: int, num_hidden: int, batch_size: int = 1, dtype: str = "float32") -> Function:
-    """The steps as a function of `data`, `data1` and so on (batch_size, num_hidden); the last hidden state."""
+    """Build the network as a function of `data`, `data1` and so on, each (batch_size, num_hidden);
+    the result is the last hidden state.
+    """
     state = TensorType((batch_size, num_hidden), dtype)
     inputs = [Var(f"data{k or ''}", state) for k in range(iterations)]
     weights = _weights(inputs[0], num_hidden)
@@ -48,5 +53,5 @@ def get_net(iterations: int, num_hidden: int, batch_size: int = 1, dtype: str = 
     return network(hidden)
 
 
-#: The module of the network and its parameters; see `init.create_workload`.
+#: Return the module of the network and its parameters; the arguments are those of `get_net`.
 get_workload = workloads_of(get_net)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A multilayer perceptron: two hidden layers of 128 and 64.
+"""Multilayer perceptron with two hidden layers of 128 and 64 units.
 
 mod, params = get_workload(batch_size=1)         # digits of 28 x 28
 """
@@ -14,12 +14,14 @@ from aotc.relay.testing.layers import dense_add_bias, network
 def get_net(
     batch_size: int = 1, num_classes: int = 10, image_shape: tuple[int, ...] = (1, 28, 28), dtype: str = "float32"
 ) -> Function:
-    """The network as a function of `data` (batch_size, *image_shape) and its parameters."""
+    """Build the network as a function of `data` (batch_size, *image_shape) and its parameters; the
+    result is (batch_size, num_classes).
+    """
     body: Expr = batch_flatten(Var("data", TensorType((batch_size, *image_shape), dtype)))
     body = relu(dense_add_bias(body, "fc1", 128))
     body = relu(dense_add_bias(body, "fc2", 64))
     return network(softmax(dense_add_bias(body, "fc3", num_classes)))
 
 
-#: The module of the network and its parameters; see `init.create_workload`.
+#: Return the module of the network and its parameters; the arguments are those of `get_net`.
 get_workload = workloads_of(get_net)

@@ -21,13 +21,15 @@ _BLOCKS = (
 
 
 def _layer(data: Expr, name: str, norm: str, channels: int, size: int, layout: str, **attributes: Any) -> Expr:
-    """A convolution called `name`, normalized under the name `norm`, and relu."""
+    """Build a convolution called `name`, followed by batch normalization called `norm` and relu."""
     body = conv2d(data, name, channels, size, data_layout=layout, **attributes)
     return relu(batch_norm_infer(body, norm, axis=layout.index("C")))
 
 
 def _separable(data: Expr, name: str, inputs: int, outputs: int, stride: int, layout: str) -> Expr:
-    """A 3 x 3 convolution of each channel on its own, then a 1 x 1 convolution across channels."""
+    """Build a depthwise separable convolution: a 3 x 3 depthwise convolution, then a 1 x 1
+    convolution.
+    """
     body = _layer(data, name, f"{name}_bn1", inputs, 3, layout, stride=stride, padding=1, groups=inputs)
     return _layer(body, f"{name}_conv2", f"{name}_bn2", outputs, 1, layout)
 
@@ -39,7 +41,9 @@ def get_net(
     dtype: str = "float32",
     layout: str = "NCHW",
 ) -> Function:
-    """The network as a function of `data` (batch_size, *image_shape, in the order of `layout`) and its parameters."""
+    """Build the network as a function of `data` (batch_size, *image_shape, in the order of
+    `layout`) and its parameters; the result is (batch_size, num_classes).
+    """
     body: Expr = Var("data", TensorType((batch_size, *image_shape), dtype))
     body = _layer(body, "conv_block_1_conv", "conv_block_1_bn", 32, 3, layout, stride=2, padding=1)
     channels = 32
@@ -50,5 +54,5 @@ def get_net(
     return network(softmax(dense_add_bias(flat, "fc", num_classes, axis=1)))
 
 
-#: The module of the network and its parameters; see `init.create_workload`.
+#: Return the module of the network and its parameters; the arguments are those of `get_net`.
 get_workload = workloads_of(get_net)

@@ -27,7 +27,9 @@ _UNITS: dict[int, tuple[int, ...]] = {
 
 @frozen
 class _Plan:
-    """Units per stage, channels after the stem and after each stage, and the kind of unit."""
+    """The structure of a ResNet: number of units per stage, number of channels after the stem and
+    after each stage, and True for bottleneck units.
+    """
 
     units: tuple[int, ...]
     filters: tuple[int, ...]
@@ -57,11 +59,13 @@ class _Builder:
         return batch_norm_infer(data, name, axis=self.layout.index("C"), epsilon=EPSILON, scale=scale)
 
     def conv(self, data: Expr, name: str, channels: int, size: int, stride: int = 1) -> Expr:
-        """A convolution that keeps the image's size but for the stride."""
+        """Build a convolution with padding that preserves height and width, apart from the stride."""
         return conv2d(data, name, channels, size, stride, size // 2, data_layout=self.layout)
 
     def unit(self, data: Expr, name: str, channels: int, stride: int, first: bool, bottleneck: bool) -> Expr:
-        """A residual unit; the first of a stage projects its shortcut."""
+        """Build a pre-activation residual unit; in the first unit of a stage the shortcut is
+        projected by a 1 x 1 convolution.
+        """
         inner = channels // 4
         layers = [(inner, 1), (inner, 3), (channels, 1)] if bottleneck else [(channels, 3)] * 2
         active = relu(self.norm(data, f"{name}_bn1"))
@@ -79,9 +83,11 @@ def get_net(
     layout: str = "NCHW",
     dtype: str = "float32",
 ) -> Function:
-    """The network as a function of `data` (batch_size, *image_shape) and its parameters.
+    """Build the network as a function of `data` (batch_size, *image_shape) and its parameters; the
+    result is (batch_size, num_classes).
 
-    `image_shape` is given in the order of `layout`.  Raises AotcError for a number of layers that no network has.
+    `image_shape` is in the order of `layout`. Raises AotcError for a number of layers for which no
+    ResNet is defined.
     """
     build = _Builder(layout)
     data = Var("data", TensorType((batch_size, *image_shape), dtype))
@@ -102,5 +108,5 @@ def get_net(
     return network(softmax(dense_add_bias(flat, "fc1", num_classes)))
 
 
-#: The module of the network and its parameters; see `init.create_workload`.
+#: Return the module of the network and its parameters; the arguments are those of `get_net`.
 get_workload = workloads_of(get_net)

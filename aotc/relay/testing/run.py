@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes on single expressions, for tests.
+"""Apply a pass or type inference to a single expression, for tests.
 
 run_opt_pass(relay.add(x, y), relay.transform.FoldConstant())    # the expression after the pass
 run_infer_type(relay.add(x, y)).checked_type
@@ -16,22 +16,25 @@ def _entry(expr: Expr, module: IRModule) -> Expr:
 
 
 def run_opt_pass(expr: Expr, opt_pass: Pass[IRModule], import_prelude: bool = False) -> Expr:
-    """`expr` after a pass: a function as a function, anything else as the body of one over its free variables.
+    """Apply a pass to an expression and return the result. An expression that is not a function is
+    processed as the body of a function of its free variables, and the body is returned.
 
-    `import_prelude` is there for Relay's tests: what they run so needs nothing of the prelude.
+    `import_prelude` is ignored; it exists for compatibility with TVM's tests.
 
-    Raises what inference and the pass raise.
+    Raises the errors of type inference and of the pass.
     """
     return _entry(expr, opt_pass(infer_module(IRModule.from_expr(expr))))
 
 
 def enabled_targets() -> list[tuple[str, Device]]:
-    """The targets whose models run here, with a device for each."""
+    """Return the targets whose models can run on this machine, with a device for each."""
     return [("llvm", cpu(0)), *([("cuda", gpu)] if (gpu := cuda(0)).exist else [])]
 
 
 def count(prelude: object, value: Any) -> int:
-    """What a value of the prelude's data type nat counts: how many constructors `S` are in it."""
+    """Return the number that a value of the prelude's data type nat represents: the number of its
+    constructors `S`.
+    """
     number = 0
     while value.fields:
         (value,) = value.fields
@@ -40,5 +43,7 @@ def count(prelude: object, value: Any) -> int:
 
 
 def run_infer_type(expr: Expr) -> Expr:
-    """`expr` typed; AotcError where it has no type."""
+    """Infer the type of an expression and return the typed expression. Raises AotcError if it is
+    ill-typed.
+    """
     return _entry(expr, infer_module(IRModule.from_expr(expr)))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SqueezeNet: fire modules that squeeze channels, then expand them (Iandola et al., 2016).
+"""SqueezeNet: fire modules, which reduce the number of channels by a 1 x 1 convolution and then
+expand it again (Iandola et al., 2016).
 
 mod, params = get_workload(version="1.0")        # or "1.1"
 """
@@ -12,7 +13,8 @@ from aotc.relay.testing.init import workloads_of
 from aotc.relay.testing.layers import conv2d, network, parameter
 
 _POOL = 0
-#: The first convolution (channels, size, padding), then pools and squeezed channels of fire modules.
+#: By version, the first convolution (channels, size, padding), then the sequence of pools and fire
+#: modules; a number is the reduced number of channels of a fire module.
 _VERSIONS = {
     "1.0": ((96, 7, 3), (_POOL, 16, 16, 32, _POOL, 32, 48, 48, 64, _POOL, 64)),
     "1.1": ((64, 3, 1), (_POOL, 16, 16, _POOL, 32, 32, _POOL, 48, 48, 64, 64)),
@@ -20,7 +22,7 @@ _VERSIONS = {
 
 
 def _conv(data: Expr, name: str, channels: int, size: int, padding: int = 0, stride: int = 1) -> Expr:
-    """A convolution with bias and relu."""
+    """Build a convolution with bias and relu."""
     result = conv2d(data, name, channels, size, stride, padding)
     return relu(builders.bias_add(result, parameter(f"{name}_bias", (channels,), data)))
 
@@ -39,9 +41,10 @@ def get_net(
     image_shape: tuple[int, int, int] = (3, 224, 224),
     dtype: str = "float32",
 ) -> Function:
-    """The network as a function of `data` (batch_size, *image_shape) and its parameters.
+    """Build the network as a function of `data` (batch_size, *image_shape) and its parameters; the
+    result is (batch_size, num_classes).
 
-    Raises AotcError for a version that is not known.
+    Raises AotcError for an unknown version.
     """
     if version not in _VERSIONS:
         raise AotcError("squeezenet", f"SqueezeNet has no version {version!r}", hint=f"known: {', '.join(_VERSIONS)}")
@@ -59,5 +62,5 @@ def get_net(
     return network(softmax(builders.batch_flatten(builders.global_avg_pool2d(body))))
 
 
-#: The module of the network and its parameters; see `init.create_workload`.
+#: Return the module of the network and its parameters; the arguments are those of `get_net`.
 get_workload = workloads_of(get_net)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small network with a bit of everything: convolutions, normalization, a pooled branch, a classifier.
+"""A small synthetic network for quick tests: convolutions, batch normalization, pooling, a residual
+addition, a classifier.
 
 mod, params = get_workload()
 """
@@ -14,7 +15,9 @@ from aotc.relay.testing.layers import batch_norm_infer, conv2d, dense_add_bias, 
 def get_net(
     input_shape: tuple[int, int, int, int] = (1, 3, 24, 12), num_classes: int = 10, dtype: str = "float32"
 ) -> Function:
-    """The network as a function of `data` (input_shape, NCHW); the result is (batch, num_classes)."""
+    """Build the network as a function of `data` (input_shape, NCHW); the result is (batch,
+    num_classes).
+    """
     body: Expr = Var("data", TensorType(input_shape, dtype))
     body = relu(batch_norm_infer(conv2d(body, "conv1", 8, 3, padding=1), "bn1"))
     body = max_pool2d(body, pool_size=(2, 2), strides=(2, 2))
@@ -22,5 +25,5 @@ def get_net(
     return network(softmax(dense_add_bias(batch_flatten(global_avg_pool2d(body)), "fc", num_classes)))
 
 
-#: The module of the network and its parameters; see `init.create_workload`.
+#: Return the module of the network and its parameters; the arguments are those of `get_net`.
 get_workload = workloads_of(get_net)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An attribute of an operator for a while.
+"""Set an attribute of an operator temporarily.
 
 with TempOpAttr("nn.conv2d", "FTVMLegalize", legalize):
     mod = relay.transform.Legalize()(mod)
@@ -13,7 +13,9 @@ from aotc.ir.op import get_op
 
 
 class TempOpAttr:
-    """Attaches a value to an operator inside of a block; what was there before is there again after it."""
+    """Context manager that sets an attribute of an operator inside its block and restores the
+    previous value afterwards.
+    """
 
     def __init__(self, op_name: str, attr_key: str, attr_value: Any) -> None:
         self.op, self.key, self.value = get_op(op_name), attr_key, attr_value

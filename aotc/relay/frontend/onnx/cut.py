@@ -22,7 +22,7 @@ def cut_model(model: ModelProto, before: Sequence[str], after: Sequence[str]) ->
     `before`.
 
     before    names of tensors that become inputs; inputs of the model that are still needed remain
-    inputs
+              inputs
     after     names of tensors that become the outputs; empty for the outputs of the model
 
     The given model is not changed. Raises AotcError (code "cut") for a name that is not a tensor of
@@ -63,7 +63,7 @@ def _types(model: ModelProto) -> dict[str, ValueInfoProto]:
     try:
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     except Exception:
-        # inference has exceptions of its own, and fails where operators are unknown
+        # shape inference raises its own exceptions, and fails on unknown operators
         graph = model.graph
     values = (*graph.value_info, *graph.output, *graph.input)
     return {value.name: value for value in values if value.type.HasField("tensor_type")}

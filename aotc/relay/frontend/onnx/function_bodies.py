@@ -35,7 +35,7 @@ def function_of(schema: Any, proto: NodeProto, inputs: Sequence[Expr | None], op
         types = [_type_proto(x).SerializeToString() for x in inputs]
         try:
             data = schema.get_context_dependent_function_with_opset_version(version, proto.SerializeToString(), types)
-        except Exception as error:  # whatever the schema's own builder raises
+        except Exception as error:  # the schema's function builder may raise any exception
             _LOG.debug("%s has no function", proto.op_type, exc_info=True)
             given = ", ".join("none" if x is None else str(x.checked_type) for x in inputs)
             text = f"{proto.op_type} is not defined for these inputs and attributes: ({given})"

@@ -233,7 +233,7 @@ def _opsets(proto: ModelProto, source: str) -> dict[str, int]:
                 "onnx-version", f"domain {domain or 'ai.onnx'!r} is imported with two different versions", span=span
             )
     if not opsets:
-        # IR version 2 and older: the first operator set
+        # IR version 2 and older have no opset_import: operator set 1
         opsets[""] = 1
     newest = onnx.defs.onnx_opset_version()
     if not 1 <= opsets.get("", 1) <= newest:

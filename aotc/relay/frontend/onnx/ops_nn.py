@@ -121,7 +121,7 @@ def _lp_normalization(x: Expr, *, axis: Axis = -1, p: int = 2) -> Expr:
 
     def divided(y: Expr) -> Expr:
         size = p_norm(y, p, lambda powers: g.reduce("sum", powers, (axis,), True))
-        # zeros stay zeros
+        # the norm of zeros is 0: avoid 0 / 0
         return g.where(g.equal(size, 0.0), g.constant(0.0, g.dtype(y)), g.div(y, size))
 
     return g.in_float32(divided, x)

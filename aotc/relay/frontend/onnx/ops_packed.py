@@ -27,7 +27,7 @@ _FLOAT: Final = DType("float32")
 _UINT8: Final = DType("uint8")
 
 
-# --- weights of few bits
+# --- packed low-bit weights
 
 
 def _unpacked(packed: Expr, bits: int, count: int, rows: int = 0) -> Expr:
@@ -132,7 +132,7 @@ def _gather_block_quantized(
     return q.in_blocks(rows, scales, zeros, along, block_size)
 
 
-# --- layers of floats with quantized weights
+# --- floating-point layers with quantized weights
 
 
 def _dynamic_quantize_lstm(*, direction: str, node: Node) -> Converted:

@@ -31,7 +31,7 @@ _FLOAT: Final = DType("float32")
 _UINT8: Final = DType("uint8")
 
 
-# --- numbers of a node
+# --- scales and zero points of a node
 
 
 def _stored(node: Node, at: int) -> Quantized:

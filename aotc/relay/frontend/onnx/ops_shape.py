@@ -79,7 +79,7 @@ def _blocks(move: Callable[..., Expr], x: Expr, *, blocksize: int, mode: str = "
     return move(x, blocksize, g.rank(x) - 2, mode == "DCR")
 
 
-# --- joining and cutting
+# --- concatenation, slicing, padding
 
 
 def _concat(*parts: Expr, axis: int = 1) -> Expr:
@@ -143,7 +143,7 @@ def _cut(start: int, end: int, step: int, size: int) -> tuple[int, int]:
 
 def _pad(x: Expr, pads: Ints | None = None, filling: Maybe = None, axes: Ints | None = None, *, node: Node) -> Expr:
     rank = g.rank(x)
-    pads = node.attrs.get("paddings") or pads  # as they are called in operator set 1
+    pads = node.attrs.get("paddings") or pads  # the name of the attribute in operator set 1
     if pads is None:
         raise AotcError("onnx-input", "Pad needs `pads`; it is left out")
     places = range(rank) if axes is None else [g.axis(a, rank) for a in axes]
@@ -233,7 +233,7 @@ def _reverse_sequence(x: Expr, lengths: Expr, *, time_axis: int = 0, batch_axis:
     return g.op("reverse_sequence", x, lengths, seq_axis=time_axis, batch_axis=batch_axis)
 
 
-# --- elements by index
+# --- gather and scatter
 
 
 def _gather(x: Expr, indices: Expr, *, axis: Axis = 0) -> Expr:
@@ -281,7 +281,7 @@ def _one_hot(indices: Expr, depth: Int, values: Expr, *, axis: int = -1) -> Expr
     require("onnx-onehot", depth >= 0, f"the depth must not be negative, got {depth}")
     rank = g.rank(indices) + 1
     place = g.axis(axis, rank)
-    if g.dtype(indices) == "uint64":  # what no depth reaches must not become negative
+    if g.dtype(indices) == "uint64":  # clamp first: the cast to int64 could make large values negative
         indices = g.minimum(indices, depth)
     index = g.cast(indices, "int64")
     index = g.where(g.less(index, 0), g.add(index, depth), index)

@@ -113,7 +113,7 @@ def _resize(
     x: Expr,
     *,
     mode: str = "nearest",
-    coordinate_transformation_mode: str = "asymmetric",  # of operator sets up to 10, as is the next
+    coordinate_transformation_mode: str = "asymmetric",  # default for operator sets up to 10, as is the next
     nearest_mode: str = "floor",
     node: Node,
     **numbers: Any,
@@ -236,7 +236,7 @@ def _stft(
     return _transform(frames, length, False, onesided)
 
 
-# --- windows laid over each other
+# --- Col2Im
 
 
 def _col2im(x: Expr, image: Ints, block: Ints, *, strides: Any = None, dilations: Any = None, pads: Any = None) -> Expr:

@@ -3,8 +3,10 @@
 
 torchscript       converts the nodes of a TorchScript graph
 exported_program  converts the nodes of an ExportedProgram
-pt2_archive       reads .pt2 files of exported programs as data; `pt2_validation` checks the graph in them
-ops_*             one converter per PyTorch operator, by family, for both; `converter_table` lists them
+pt2_archive       reads .pt2 files of exported programs as data; `pt2_validation` checks the graph
+                  in them
+ops_*             one converter per PyTorch operator, by family, for both; `converter_table` lists
+                  them
 converter_values  arguments and data types as PyTorch defines them
 
     module, params = from_exported(torch.export.export(net, (x,)))

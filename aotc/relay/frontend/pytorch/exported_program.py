@@ -55,7 +55,7 @@ def _prepared(program: Any) -> Any:
     table = {operator: rule for operator, rule in defaults.items() if _is_unknown(operator)}
     try:
         return program.run_decompositions(table)
-    except Exception as error:  # whatever torch raises: nodes, their arguments and shapes do not fit one another
+    except Exception as error:  # torch raises various exceptions for nodes whose arguments and shapes are inconsistent
         _LOG.debug("torch cannot decompose the program", exc_info=True)
         text = "torch cannot follow the program: its nodes do not fit one another"
         raise AotcError("torch-program", text, hint="export the module again") from error
@@ -99,7 +99,7 @@ def _composition(node: Any) -> list[Any]:
     with recorder:
         try:
             node.target.decompose(*args, **kwargs)
-        except Exception:  # whatever torch raises: decomposing the program shows whether that matters
+        except Exception:  # torch raises various exceptions; if it matters, run_decompositions fails later
             _LOG.debug("torch cannot compose %s", node.target, exc_info=True)
     return recorder.found
 

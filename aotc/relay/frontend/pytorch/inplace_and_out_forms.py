@@ -28,7 +28,7 @@ class Form:
     """The relation of an operator call to its functional operator.
 
     functional   schema of the functional operator; the call's own schema if there is none or the
-    call writes nothing
+                 call writes nothing
     written      indices of the arguments that the call writes to
     outs         indices of the written arguments that only receive results
     changes      True if a written tensor becomes another view of its memory (`t_`, `squeeze_`)

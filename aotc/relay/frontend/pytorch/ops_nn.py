@@ -153,7 +153,7 @@ def _multi_head(
     attention is not allowed.
 
     layer   `embed_dim`, weights and biases by torch's names, and the flags for the attention
-    weights to return
+            weights to return
     """
     features = layer["embed_dim"]
     weights, biases = (g.split(layer[name], [features] * 3, 0) for name in ("qkv_weight", "qkv_bias"))
@@ -183,7 +183,7 @@ def _encoder_layer(
     linear layers, each with a residual sum and a normalization.
 
     layer   arguments of `_multi_head`, and the weights of the linear layers (`ffn_...`) and
-    normalizations (`norm_...`)
+            normalizations (`norm_...`)
     """
 
     def attend(x: Expr) -> Expr:

@@ -42,7 +42,7 @@ def _within(x: Expr, least: Value, greatest: Value) -> Expr:
     return x if whole else g.clip(x, low, high)
 
 
-# --- one scale, or one for each channel
+# --- per tensor and per channel
 
 
 def _quantize_per_channel(
@@ -80,7 +80,7 @@ def _dequantize_per_tensor(
     return _dequantize_per_channel(x, scale, zero_point, -1, *ends, dtype, out_dtype)
 
 
-# --- a scale for each row, or for each group of its elements
+# --- per token and per channel group
 
 
 def _in_groups(x: Expr, scales: Expr) -> Expr:
@@ -133,7 +133,7 @@ def _dequantize_per_channel_group(
     return g.reshape(y, tv.shape(x))
 
 
-# --- scales that come with the data
+# --- quantization parameters computed at run time
 
 
 def _ends(x: Expr, axes: list[int]) -> tuple[Expr, Expr]:

@@ -237,7 +237,7 @@ _IDENTITIES = (
 )
 
 
-# --- elements by position
+# --- gather and scatter
 
 
 def _gather(x: Expr, dim: Axis, index: Expr) -> Expr:
@@ -281,7 +281,7 @@ def _scatter(
     return g.op("scatter_elements", x, index, update, axis=dim, reduction=_REDUCTIONS[reduce])
 
 
-# --- x[i, :, j]
+# --- advanced indexing: x[i, :, j]
 
 
 def _positions(x: Expr, indices: Sequence[Value]) -> tuple[list[int], list[Expr]]:
@@ -356,7 +356,7 @@ def _index_put(x: Expr, indices: Sequence[Value], values: Value, accumulate: boo
     return g.transpose(y, [order.index(k) for k in range(g.rank(x))])
 
 
-# --- writing parts
+# --- functional updates of slices
 
 
 def _slice_scatter(x: Expr, src: Expr, dim: Axis = 0, start: Value = None, end: Value = None, step: Value = 1) -> Expr:
@@ -384,7 +384,7 @@ def _along(accumulate: bool, x: Expr, dim: Axis, index: Expr, source: Expr) -> E
     return _index_put(x, [*[None] * dim, g.flat(index)], source, accumulate)
 
 
-# --- masks
+# --- one-hot, diagonals, bucketize
 
 
 def _one_hot(x: Expr, num_classes: int = -1) -> Expr:

@@ -133,7 +133,7 @@ def _program(archive: _Archive) -> Any:
         program = serialize._dict_to_dataclass(schema.ExportedProgram, clean)
         return serialize.ExportedProgramDeserializer().deserialize(program, state, constants, None)
     except Exception as error:
-        # whatever torch raises: the parts of the program do not fit one another
+        # torch raises various exceptions for inconsistent programs
         _LOG.debug("torch cannot build the program", exc_info=True)
         raise Refused("its graph contradicts itself") from error
 

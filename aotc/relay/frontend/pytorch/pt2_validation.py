@@ -53,7 +53,7 @@ def demand(condition: object, text: str, hint: str = "") -> None:
         raise Refused(text, hint)
 
 
-# --- values
+# --- validators of values
 
 
 def _fits(test: Callable[[Any], bool], what: str) -> Check:
@@ -218,7 +218,7 @@ def _is_small_power(node: ast.Call) -> bool:
     return len(exponent.args) == 1 and abs(ast.literal_eval(exponent.args[0])) <= _LARGEST_POWER
 
 
-# --- programs
+# --- validators of programs
 
 
 def _cpu(value: Any, where: str) -> dict[str, Any]:
@@ -373,7 +373,7 @@ def _is_operator(target: str) -> bool:
     parts = target.split(".")
     if len(parts) != 5 or parts[:2] != ["torch", "ops"] or parts[2] not in ("aten", "prims", NAMESPACE):
         return False
-    if parts[2] == NAMESPACE:  # torch knows them once this is imported
+    if parts[2] == NAMESPACE:  # importing this module registers the operators
         import_module("torch.ao.quantization.fx._decomposed")
     packet = getattr(getattr(torch.ops, parts[2]), parts[3], None)
     found = getattr(packet, parts[4], None) if isinstance(packet, torch._ops.OpOverloadPacket) else None

@@ -110,7 +110,7 @@ class _Conversion:
         for name, value in zip(outputs, results, strict=False):
             self.memory.values[name] = value
 
-    # --- memory that is shared
+    # --- aliases
 
     def note_construction(self, node: Any, kind: str) -> None:
         """Record the elements of a container that a node constructs, or the alias that it creates."""
@@ -216,7 +216,7 @@ def _source_line(node: Any) -> str:
     return f"in {text[0]}" if text and "(" in text[0] else ""
 
 
-# --- nodes that are no operators
+# --- nodes that are not operators
 
 
 def _with_constants(value: Value) -> Value:
@@ -349,7 +349,7 @@ _VALUES: Final[Mapping[str, Callable[..., Value]]] = {
 }
 
 
-# --- the outside
+# --- entry point
 
 
 def _source_names(graph: Any, friendly: bool) -> tuple[dict[str, str], dict[str, str]]:

@@ -9,7 +9,7 @@ convert            converts the operators in order
 
     module = from_tflite("net.tflite", rounding="litert")
 
-Importing this package needs `tflite`, the schema of the format.
+Importing this package requires the package `tflite`, the schema of the format.
 """
 
 from aotc.relay.frontend.tflite.convert import from_tflite

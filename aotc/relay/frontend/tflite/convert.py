@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walk over the operators of a TFLite model, problems
-collected.
+"""Convert the operators of a TFLite model to the graph IR and collect all problems.
 
-In: a file and, where they are to differ, the shapes of its inputs.
-Out: an IRModule with one function, @main.
+Input: a file and, optionally, other shapes of its inputs. Output: an IRModule with one function,
+@main.
 
     module = from_tflite("net.tflite", rounding="litert")
     module.attrs["output_names"]                  # ("scores",)
@@ -40,22 +39,21 @@ def from_tflite(
     cut_before: Sequence[str] = (),
     cut_after: Sequence[str] = (),
 ) -> IRModule:
-    """Convert a TFLite model (a path, its bytes, or a
-    `tflite.Model`) to a module.
+    """Convert a TFLite model (a path, its bytes, or a `tflite.Model`) to a module.
 
-    shape     shapes of inputs by name, where the file's are not wanted
-    rounding  whose integers the results are: "tflm" for TFLite Micro's, "litert" for LiteRT's
-    name      what source locations call the model; its file name for None
-    cut_before, cut_after   names of tensors that become the inputs and outputs: operators before and after are left out
+    shape     shapes of inputs by name, which replace those of the file
+    rounding  interpreter whose integer results are reproduced: "tflm" for TFLite Micro, "litert"
+              for LiteRT
+    name      name of the model in source locations; None for its file name
+    cut_before   names of tensors that become the inputs; operators before them are omitted
+    cut_after    names of tensors that become the outputs; operators after them are omitted
 
-    The parameters of @main are the inputs of the first subgraph,
-    under their names; tensors of integers stay integers.
-    `attrs["output_names"]` keeps the names of the outputs; several
-    outputs are a tuple.
+    The parameters of @main are the inputs of the first subgraph, under their names; quantized
+    tensors remain integers. `attrs["output_names"]` holds the names of the outputs; several outputs
+    are returned as a tuple.
 
-    Raises AotcError listing every problem of the model: see
-    `read_model`, and every operator that cannot be converted, with
-    its number, the name of its result, and a hint.
+    Raises AotcError listing every problem of the model: see `read_model`; and every operator that
+    cannot be converted, with its number, the name of its result, and a hint.
     """
     require_known("tflite-rounding", "rounding", rounding, tuple(ROUNDINGS))
     loaded = read_model(model, name)
@@ -65,7 +63,9 @@ def from_tflite(
 
 
 def _part(loaded: Model, before: Sequence[str], after: Sequence[str]) -> tuple[Model, list[int]]:
-    """Return the model with its inputs and outputs replaced, and the numbers of the operators between them."""
+    """Return the model with its inputs and outputs replaced by the tensors of a cut, and the
+    indices of the operators between them.
+    """
     if not before and not after:
         return loaded, list(range(len(loaded.operators)))
     names = list(_unique([tensor.name for tensor in loaded.tensors]))
@@ -81,7 +81,7 @@ def _part(loaded: Model, before: Sequence[str], after: Sequence[str]) -> tuple[M
 
 
 def _unique(names: Sequence[str]) -> Iterator[str]:
-    """Names of which none is another one."""
+    """Yield the names with numbers appended to duplicates, so that all are distinct."""
     total, seen = Counter(names), set(names)
     for place, name in enumerate(names):
         found = name
@@ -92,7 +92,7 @@ def _unique(names: Sequence[str]) -> Iterator[str]:
 
 
 class _Conversion:
-    """The state of converting one model: values of tensors by number."""
+    """The state of the conversion of one model: the values of tensors by index."""
 
     def __init__(self, loaded: Model, rounding: Rounding) -> None:
         self.loaded = loaded
@@ -101,7 +101,9 @@ class _Conversion:
         self.values: dict[int, Expr] = {}
 
     def module(self, shapes: dict[str, Sequence[int]], operators: Sequence[int]) -> IRModule:
-        """Convert the operators with these numbers; `shapes` are those of some inputs, by name."""
+        """Convert the operators with these indices to a module; `shapes` are shapes of inputs by
+        name. Raises AotcError with all problems.
+        """
         loaded = self.loaded
         params = self.parameters(shapes)
         for index in operators:
@@ -116,7 +118,9 @@ class _Conversion:
         return IRModule({"main": main}, {"output_names": names})
 
     def parameters(self, shapes: dict[str, Sequence[int]]) -> list[Var]:
-        """The inputs as variables."""
+        """Return the inputs as variables. Raises AotcError (code "tflite-pin") if `shapes` names an
+        input that does not exist.
+        """
         loaded = self.loaded
         names = list(_unique([loaded.tensors[k].name for k in loaded.inputs]))
         for name in shapes.keys() - set(names):
@@ -140,7 +144,7 @@ class _Conversion:
                 self.problems.add("tflite-output", text, Span(self.loaded.source))
 
     def value(self, number: int) -> Expr:
-        """A tensor; raises PoisonedError where its computation failed."""
+        """Return the expression of a tensor. Raises PoisonedError if its computation failed."""
         found = self.values.get(number)
         if found is not None:
             return found
@@ -155,7 +159,7 @@ class _Conversion:
         return self.values.setdefault(number, made)
 
     def operator(self, op: Operator) -> None:
-        """Convert one operator and keep its results."""
+        """Convert one operator and store its results."""
         budget().spend("compile.max_nodes", 1, "the model")
         converter = None if op.custom else CONVERTERS.get(op.name)
         if converter is None:
@@ -191,7 +195,7 @@ class _Conversion:
         self.values[number] = value
 
     def unfit(self, op: Operator) -> str:
-        """What is said of an operator at which its converter stumbles."""
+        """Return the message for an operator whose converter raises an exception."""
         known = (self.values.get(k) for k in op.inputs)
         types = ("none" if x is None else str(x.checked_type) for x in known)
         return f"{op.name} does not take these inputs and options: ({', '.join(types)})"

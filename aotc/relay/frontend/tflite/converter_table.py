@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of converters, by the schema's names of builtin operators.
+"""The table of all TFLite converters, by the schema's names of builtin operators.
 
 CONVERTERS["CONV_2D"]
 """
@@ -11,6 +11,8 @@ from aotc.relay.frontend.tflite.node import Table
 
 _FAMILIES: Final = (lstm, ops_math, ops_nn, ops_shape)
 CONVERTERS: Final[Table] = {name: c for family in _FAMILIES for name, c in family.OPS.items()}
-#: Operators whose converters know what integers stand for, and those whose converters leave integers as they are.
+#: Operators whose converters compute with quantized integers (INTEGERS), and operators whose
+#: converters move quantized integers unchanged, so that inputs and outputs must have equal scales
+#: (MOVES).
 INTEGERS: Final[frozenset[str]] = frozenset().union(*(family.INTEGERS for family in _FAMILIES))
 MOVES: Final[frozenset[str]] = frozenset().union(*(family.MOVES for family in _FAMILIES))

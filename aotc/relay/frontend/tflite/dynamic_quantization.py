@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real numbers times weights of 8 bits: the numbers are quantized as
-they come, with a scale and a zero point for each row or image, as in
-XNNPACK.
+"""Dynamic-range quantization of layers with 8-bit weights and floating-point data: the data is
+quantized to int8 at run time, with a scale and a zero point per row or image, as in XNNPACK.
 
-In: data, and axes that share a scale.  Out: int8, and what brings
-sums of products back.
+Input: data, and the axes over which a scale is shared. Output: int8 data, and a conversion of sums
+of products back to real numbers.
 
     d = dynamic(x, (1, 2, 3))
     d.real(sums, w, bias, 3)                # real numbers again
@@ -25,24 +24,32 @@ from aotc.relay.frontend.quantization import Quantized
 
 @frozen
 class Dynamic:
-    """Integers, their zero points, and the scales that sums of them are multiplied by: one, or as they broadcast."""
+    """Dynamically quantized data: integers, their zero points, and the scales by which integer sums
+    are multiplied; scale and zero point are single or broadcast against the data.
+    """
 
     data: Expr
     zero: Expr
     scale: Expr
 
     def around_zero(self) -> Dynamic:
-        """Integers without their zero points, of 16 bits: what stands for 0 is 0."""
+        """Return the data with its zero point subtracted, as int16, so that padding with 0
+        represents the real number 0.
+        """
         data = g.sub(g.cast(self.data, "int16"), g.cast(self.zero, "int16"))
         return Dynamic(data, g.filled(0, (1,), "int32"), self.scale)
 
     def terms(self, w: Quantized) -> tuple[Expr, ...]:
-        """What operators of products take after data and weights; several zero points wait for `real`."""
+        """Return the arguments of quantized convolutions and products that follow data and weights:
+        zero points, then scales. Several zero points are passed as 0 and are corrected by `real`.
+        """
         zero = g.reshape(self.zero, ()) if single(self.zero) else g.constant(0, "int32")
         return zero, w.zero, g.constant(1.0, "float32"), w.scale
 
     def real(self, sums: Expr, w: Quantized, bias: Maybe, axis: int) -> Expr:
-        """Sums of products with weights (channels first) as real numbers, and a bias along an axis."""
+        """Convert integer sums of products with weights (output channels first) to real numbers,
+        correct them for several zero points, and add a bias along `axis`.
+        """
         if not single(self.zero):
             whole = q.centered(w.data, w.zero, 0)
             total = g.reduce("sum", whole, range(1, g.rank(whole)), False)
@@ -53,12 +60,14 @@ class Dynamic:
 
 
 def single(v: Expr) -> bool:
-    """Whether a tensor has one element."""
+    """Return True if all extents of a tensor are 1."""
     return all(d == 1 for d in g.dims(v))
 
 
 def dynamic(x: Expr, axes: Sequence[int]) -> Dynamic:
-    """`x` in 255 steps from its least to its greatest element, or 0; `axes` share a scale."""
+    """Quantize `x` to int8 in 255 steps from its minimum to its maximum, both extended to include
+    0; elements along `axes` share a scale.
+    """
     low = g.minimum(g.reduce("min", x, axes, True), 0.0)
     high = g.maximum(g.reduce("max", x, axes, True), 0.0)
     steps = g.where(g.equal(low, high), g.filled(1.0, (), "float32"), g.div(255.0, g.sub(high, low)))

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixed-point functions of gemmlowp, on which TFLite's integer
-kernels rest: numbers of 32 or 16 bits with some bits before the
-point.
+"""Fixed-point functions of gemmlowp, which TFLite's integer kernels use: exp, logistic, tanh and
+reciprocal of 32-bit or 16-bit fixed-point numbers.
 
-In: tensors of integers.  Out: int64 tensors that hold 32 bits; of
-constants, constants.
+A fixed-point number has `word` bits (31 or 15) and a sign; `integer_bits` of them are before the
+binary point. Input: integer tensors. Output: int64 tensors that hold such numbers; constants give
+constants.
 
     exp_of_negative(x, 5)                   # x has 5 bits before the point, the result 0
     high_product(a, b)                      # a * b / 2^31, rounded
     logistic(x, 3, word=15)                 # of 16 bits
 
-Source: gemmlowp's fixedpoint.h (Apache-2.0), by its meaning: the
-high half of a product rounds halves up, a division by a power of
-two halves away from zero.
+Source: gemmlowp's fixedpoint.h (Apache-2.0), reimplemented. The high half of a product is rounded
+half up, a division by a power of two is rounded half away from zero.
 """
 
 from typing import Final
@@ -24,28 +23,30 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 
 _WIDE: Final = "int64"
-#: exp(-2^k), k from -2, without bits before the point.
+#: exp(-2^k) for k = -2, -1, ..., 4 as 32-bit fixed-point numbers without integer bits.
 _POWERS: Final = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)
 
 
 def wide(x: Expr) -> Expr:
-    """Integers as int64."""
+    """Cast integers to int64."""
     return g.cast(x, _WIDE)
 
 
 def along(value: Array, axis: int, rank: int) -> Expr:
-    """Numbers as a constant for each element of an axis, or a single one for all."""
+    """Return an int64 constant that broadcasts against a tensor of rank `rank`: a single number, or
+    one number per element of `axis`.
+    """
     found = g.constant(np.asarray(value, np.int64))
     return g.along(found, axis, rank) if value.size > 1 else g.reshape(found, ())
 
 
 def right(x: Expr, bits: int) -> Expr:
-    """x / 2^bits, rounded down."""
+    """Return x / 2^bits, rounded down (an arithmetic right shift)."""
     return g.op("right_shift", x, g.constant(bits, _WIDE)) if bits else x
 
 
 def divided(x: Expr, bits: int | Expr) -> Expr:
-    """x / 2^bits, halves away from zero; bits may be a tensor of positive numbers."""
+    """Return x / 2^bits, rounded half away from zero; `bits` may be a tensor of positive numbers."""
     if bits == 0:
         return x
     shift = g.constant(bits, _WIDE) if isinstance(bits, int) else bits
@@ -56,25 +57,27 @@ def divided(x: Expr, bits: int | Expr) -> Expr:
 
 
 def high_product(a: Expr, b: Expr | int, word: int = 31) -> Expr:
-    """a * b / 2^word, halves up."""
+    """Return a * b / 2^word, rounded half up."""
     return right(g.add(g.mul(a, b), 1 << (word - 1)), word)
 
 
 def saturated(x: Expr, bits: int, word: int = 31) -> Expr:
-    """x * 2^bits, in `word` bits and a sign."""
+    """Return x * 2^bits, saturated to `word` bits and a sign."""
     y = g.op("left_shift", x, g.constant(bits, _WIDE))
     return g.minimum(g.maximum(y, -(1 << word)), (1 << word) - 1)
 
 
 def _number(value: int, word: int) -> int:
-    """A constant of 32 bits in a word; halves away from zero."""
+    """Convert a 32-bit fixed-point constant to `word` bits, rounded half away from zero."""
     if word == 31:
         return value
     return (abs(value) + (1 << 15) >> 16) * (1 if value > 0 else -1)
 
 
 def exp_of_negative(x: Expr, integer_bits: int, word: int = 31) -> Expr:
-    """exp(x) of x up to 0, with `integer_bits` before the point."""
+    """Return exp(x) for x <= 0 as a fixed-point number without integer bits; x has `integer_bits`
+    integer bits.
+    """
     digits = word - integer_bits
     quarter = 1 << (digits - 2)
     low = g.sub(g.op("bitwise_and", x, g.constant(quarter - 1, _WIDE)), quarter)
@@ -91,7 +94,7 @@ def exp_of_negative(x: Expr, integer_bits: int, word: int = 31) -> Expr:
 
 
 def _exp_of_quarter(a: Expr, word: int) -> Expr:
-    """exp(a) of a in [-1/4, 0), by four terms of the series around -1/8."""
+    """Return exp(a) for a in [-1/4, 0), by four terms of the Taylor series around -1/8."""
     x = g.add(a, 1 << (word - 3))
     x2 = high_product(x, x, word)
     x3, x4 = high_product(x2, x, word), high_product(x2, x2, word)
@@ -103,7 +106,9 @@ def _exp_of_quarter(a: Expr, word: int) -> Expr:
 
 
 def _quotient(x: Expr, word: int) -> Expr:
-    """1 / ((1 + x) / 2) of x in [0, 1), with two bits before the point, by three steps of Newton's."""
+    """Return 1 / ((1 + x) / 2) for x in [0, 1) with two integer bits, by three steps of Newton's
+    method.
+    """
     half = right(g.add(x, 1 << word), 1)
     y = g.add(high_product(half, _number(-1010580540, word), word), _number(1515870810, word))
     for _ in range(3):
@@ -113,12 +118,12 @@ def _quotient(x: Expr, word: int) -> Expr:
 
 
 def reciprocal(x: Expr, word: int = 31) -> Expr:
-    """1 / (1 + x) of x in [0, 1)."""
+    """Return 1 / (1 + x) for x in [0, 1), as a fixed-point number without integer bits."""
     return saturated(_quotient(x, word), 1, word)
 
 
 def logistic(x: Expr, integer_bits: int, word: int = 31) -> Expr:
-    """1 / (1 + exp(-x)), without bits before the point."""
+    """Return 1 / (1 + exp(-x)) as a fixed-point number without integer bits."""
     size = g.negative(g.absolute(x))
     y = reciprocal(exp_of_negative(size, integer_bits, word), word)
     other = g.sub(g.constant((1 << word) - 1, _WIDE), y)
@@ -127,7 +132,7 @@ def logistic(x: Expr, integer_bits: int, word: int = 31) -> Expr:
 
 
 def tanh(x: Expr, integer_bits: int, word: int = 31) -> Expr:
-    """tanh(x), without bits before the point."""
+    """Return tanh(x) as a fixed-point number without integer bits."""
     size = g.negative(g.absolute(x))
     e = exp_of_negative(size, integer_bits + 1, word)
     y = saturated(g.sub(_quotient(e, word), 1 << (word - 2)), 2, word)
@@ -136,7 +141,9 @@ def tanh(x: Expr, integer_bits: int, word: int = 31) -> Expr:
 
 
 def leading_zeros(x: Expr) -> Expr:
-    """The leading zeros of positive integers of 32 bits, along the last axis of size 1."""
+    """Return the number of leading zeros of positive 32-bit integers; the last axis of `x` must
+    have extent 1.
+    """
     powers = g.constant(np.int64(1) << np.arange(32, dtype=np.int64))
     below = g.cast(g.less(x, powers), _WIDE)
     return g.reduce("sum", below, [g.rank(x) - 1], True)

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers with activations of 16 bits and weights of 8, whose zero
-points are 0: both interpreters take TFLite's reference kernels.
+"""TFLite layers with int16 activations and int8 weights, all with zero point 0; TFLite Micro and
+LiteRT both use TFLite's reference kernels for them.
 
-In: sums of products of 64 bits.  Out: int16.
+Input: 64-bit sums of products. Output: int16.
 
     requantized(sums, ratio, onto, axis=3)
     curve("TANH", x, onto, series=False)
     softmax(x, onto, 1.0)
 
-Source: TFLite's MultiplyByQuantizedMultiplier of 64 bits (Apache-2.0),
-by its meaning.
+Source: TFLite's MultiplyByQuantizedMultiplier of 64 bits (Apache-2.0), reimplemented.
 """
 
 import math
@@ -29,12 +28,13 @@ from aotc.relay.frontend.tflite.load import Tensor
 from aotc.relay.graph_api import Expr, known_data
 from aotc.relay.op.qnn.fixed_point import factors_of
 
-#: The type of sums.
+#: Data type of sums of products.
 SUMS: Final = "int64"
 _INT: Final = "int32"
-#: The greatest multiplier, which has 15 bits.
+#: Largest multiplier: multipliers have 15 bits.
 _MOST: Final = 0x7FFF
-#: The logistic function at multiples of 1/24, times 2^16: rounded, and one more at some places.
+#: Indices at which TFLite's table of the logistic function is one greater than the correctly
+#: rounded value.
 _RAISED: Final = (
     4,
     8,
@@ -84,7 +84,9 @@ _RAISED: Final = (
 
 
 def table() -> Array:
-    """The logistic function at multiples of 1/24, times 2^16 (256), as uint16."""
+    """Return TFLite's table of the logistic function: 256 values at multiples of 1/24, times 2^16,
+    as uint16.
+    """
     exact = 65536 / (1 + np.exp(-np.arange(256) / 24))
     found = np.rint(exact).astype(np.uint16)
     found[list(_RAISED)] += 1
@@ -92,7 +94,9 @@ def table() -> Array:
 
 
 def requantized(sums: Expr, ratio: Array, onto: Onto, axis: int) -> Expr:
-    """Sums times numbers (one, or one for each element of an axis) as multipliers of 15 bits, halves up."""
+    """Multiply sums by numbers (one, or one per element of `axis`) as 15-bit multipliers, rounded
+    half up, and saturate.
+    """
     factors = factors_of(np.asarray(ratio), np.float64(1), "TFLITE")
     multiplier = np.minimum((factors.multiplier + (1 << 15)) >> 16, _MOST)
     last = 15 - (factors.left - factors.right)
@@ -104,7 +108,9 @@ def requantized(sums: Expr, ratio: Array, onto: Onto, axis: int) -> Expr:
 
 
 def litert_dense(sums: Expr, x: Quantized, w: Quantized, onto: Onto, biased: bool) -> Expr:
-    """LiteRT's fully connected layers: sums of 32 bits are rounded twice, those with a bias in double precision."""
+    """Requantize sums of a fully connected layer as LiteRT does: with a bias in double precision,
+    without a bias as 32-bit sums that are rounded twice.
+    """
     if not biased:
         return RUY.requantized(g.cast(sums, _INT), RUY.dense_ratio(x.scale, w.scale, onto), onto, 1)
     ratio = RUY.ratio(x.scale, w.scale, onto)
@@ -113,9 +119,10 @@ def litert_dense(sums: Expr, x: Quantized, w: Quantized, onto: Onto, biased: boo
 
 
 def check(name: str, weight: Tensor, axis: int, bias: Maybe) -> None:
-    """AotcError (code "tflite-quant") for what is no layer of the kind.
+    """Raise AotcError (code "tflite-quant") unless the weights are int8, the bias is int64 and the
+    sums are below 2^47.
 
-    A bias of 32 bits is rounded in another way, and sums have 47 bits.
+    With an int32 bias the reference kernels round in another way.
     """
     fits = weight.dtype == "int8" and (bias is None or g.dtype(bias) == SUMS)
     text = f"{name} of integers of 16 bits takes weights of int8 and a bias of int64"
@@ -129,9 +136,11 @@ def check(name: str, weight: Tensor, axis: int, bias: Maybe) -> None:
 
 
 def curve(name: str, x: Quantized, onto: Onto, series: bool) -> Expr:
-    """LOGISTIC or TANH, between two values of the table; numbers are brought to 12 digits times 3 first.
+    """Compute LOGISTIC or TANH of int16 by interpolation in the table of the logistic function. The
+    input is first scaled to 3 * x with 12 fractional bits.
 
-    series   of 3 bits before the point, gemmlowp's functions
+    series   use gemmlowp's fixed-point functions with 3 integer bits instead, where the input scale
+             allows it (LiteRT)
     """
     factor, shift = np.float64(number(x.scale)) * 4096 * 3, 0
     while factor <= _MOST / 2 and shift <= 30:
@@ -168,8 +177,9 @@ def curve(name: str, x: Quantized, onto: Onto, series: bool) -> Expr:
 
 
 def _samples(function: Callable[[Array], Array], low: float, high: float, work: Any) -> Array:
-    """A function between two places at 513 of them, times 2^15, computed in `work`; each is moved by half of what the
-    middle to the next one is off.
+    """Sample a function at 513 equidistant points from `low` to `high`, times 2^15, computed in the
+    data type `work`. Each sample is corrected by half of the interpolation error in the middle
+    between it and the next one.
     """
     step, unit = work(high - low) / work(512), work(1 << 15)
     places = work(low) + np.arange(513).astype(work) * step
@@ -189,13 +199,15 @@ def _inverse(x: Array) -> Array:
 
 
 def _nearest(x: Array) -> Array:
-    """Halves away from zero."""
+    """Round to integers, half away from zero."""
     y = x.astype(np.float64)
     return np.asarray(np.trunc(y + np.copysign(0.5, y)), x.dtype)
 
 
 def interpolated(values: Array, x: Expr) -> Expr:
-    """Of 513 values, by integers of 16 bits, as int32."""
+    """Interpolate linearly between 513 samples at positions given by 16-bit integers; the result is
+    int32.
+    """
     table, x = g.constant(values), g.clip(x, -(1 << 15), _MOST)
     place = g.add(_right(x, 7), 256)
     low, high = (g.op("take", table, g.add(place, k), axis=0, mode="clip") for k in (0, 1))
@@ -204,8 +216,9 @@ def interpolated(values: Array, x: Expr) -> Expr:
 
 
 def softmax(x: Quantized, onto: Onto, beta: float, work: Any = np.float32) -> Expr:
-    """Exponentials of -10 to 0 from a table, and the reciprocal of their sum from another one, both computed in `work`:
-    that of TFLite Micro, or LiteRT's float64.
+    """Compute softmax of int16: exponentials from a table over the range -10 to 0, and the
+    reciprocal of their sum from another table. Both tables are computed in the data type `work`:
+    float32 for TFLite Micro, float64 for LiteRT.
     """
     data = g.cast(x.data, _INT)
     last = g.rank(data) - 1
@@ -217,7 +230,7 @@ def softmax(x: Quantized, onto: Onto, beta: float, work: Any = np.float32) -> Ex
     e = interpolated(_samples(_exponential, -10, 0, work), g.add(steps, _MOST))
     total = g.reduce("sum", e, [last], True)
     zeros = g.cast(fx.leading_zeros(fx.wide(total)), _INT)
-    # 17 digits, the first of which stands for 1
+    # 17 bits, the first of which has the value 1
     shifted = g.op("left_shift", total, g.sub(zeros, 1))
     shifted = _right(g.add(_right(shifted, 13), 1), 1)
     inverse = interpolated(_samples(_inverse, 0, 1, work), g.sub(shifted, 3 << 15))
@@ -232,5 +245,5 @@ def _right(x: Expr, bits: int) -> Expr:
 
 
 def _value(place: Expr, more: int) -> Expr:
-    """Of the table, as int32."""
+    """Return the elements `place + more` of the table of the logistic function, as int32."""
     return g.op("take", g.constant(table().astype(np.int32)), g.add(place, more), axis=0, mode="clip")

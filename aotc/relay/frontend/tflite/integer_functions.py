@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integer forms of operators on single elements, and of norms and
-comparisons, as both interpreters of TFLite compute them.
+"""Integer forms of elementwise functions, comparisons, division, sums and L2 normalization, as
+TFLite Micro and LiteRT compute them.
 
-In: the operator with its inputs.  Out: integers of its output.
+Input: an operator with its inputs. Output: integers of its output tensor.
 
     of_real("EXP", node)                    # a table of 256 elements, or 512 straight lines for 16 bits
     l2_normalized(node)
 
-Source: TFLite's reference kernels (Apache-2.0), by their meaning.
-Where they convert a float beyond int32, which C leaves open, results
-saturate.
+Source: TFLite's reference kernels (Apache-2.0), reimplemented. Where they convert a float beyond
+the range of int32, which is undefined in C, results saturate here.
 """
 
 import math
@@ -32,14 +31,14 @@ from aotc.relay.op.qnn.fixed_point import factors_of
 _INT: Final = "int32"
 _WIDE: Final = "int64"
 _ONE: Final = np.float32(1)
-#: A number beyond the results of all integers of 16 bits.
+#: A number beyond the range of all 16-bit results.
 _FAR: Final = float(1 << 20)
-#: A function of float32, and the scale and zero point of its results.
+#: A function of float32 arrays; it also takes the scale and zero point of its results.
 Function = Callable[[Array, Onto], Array]
 
 
 def _exact(function: Callable[[float], float], x: Array) -> Array:
-    """A function of float32 numbers, rounded once."""
+    """Apply a function to float32 numbers in double precision and round the result once to float32."""
     with np.errstate(over="ignore"):
         return np.reshape([function(float(v)) for v in x.reshape(-1)], x.shape).astype(np.float32)
 
@@ -53,13 +52,13 @@ def _elu(x: Array, onto: Onto) -> Array:
 
 
 def _log(x: Array, onto: Onto) -> Array:
-    """Of what is not positive, the least result."""
+    """Return log(x) for x > 0, and the least representable result for other x."""
     least = np.float32(int(onto.dtype.min) - int(number(onto.zero))) * np.float32(number(onto.scale))
     return np.asarray(np.where(x <= 0, least, _exact(lambda v: math.log(v) if v > 0 else 0.0, x)))
 
 
 def _rsqrt(x: Array, onto: Onto) -> Array:
-    """Of what is not positive, the greatest result."""
+    """Return 1 / sqrt(x) for x > 0, and the greatest representable result for other x."""
     most = np.float32(int(onto.dtype.max)) * np.float32(number(onto.scale))
     return np.asarray(np.where(x <= 0, most, _ONE / np.sqrt(np.where(x <= 0, _ONE, x))))
 
@@ -86,7 +85,7 @@ _FUNCTIONS: Final[dict[str, Function]] = {
 
 
 def _away(x: Array) -> Array:
-    """Rounded to whole numbers, halves away from zero."""
+    """Round to integers, half away from zero."""
     return np.asarray(np.trunc(x.astype(np.float64) + np.copysign(0.5, x)), np.float32)
 
 
@@ -96,7 +95,9 @@ def _stored(y: Array, onto: Onto) -> Array:
 
 
 def of_real(name: str, node: Node) -> Expr:
-    """A function of the real numbers that integers stand for."""
+    """Apply the function `name` to a quantized input: by a table of 256 results for 8 bits, by
+    linear interpolation for 16 bits.
+    """
     x, onto, function = node.whole(0), node.onto(), _FUNCTIONS[name]
     if node.in_words:
         return g.cast(int16x8.interpolated(_lines(function, x, onto), g.cast(x.data, _INT)), onto.dtype)
@@ -106,8 +107,9 @@ def of_real(name: str, node: Node) -> Expr:
 
 
 def _lines(function: Function, x: Quantized, onto: Onto) -> Array:
-    """A function at 513 places from the least to the greatest input, each moved by half of what the middle to the next
-    one is off.
+    """Return 513 samples of a function for int16 interpolation, from the least to the greatest
+    input. Each sample is corrected by half of the interpolation error in the middle between it and
+    the next one.
     """
     scale, unit = np.float32(number(x.scale)), np.float32(number(onto.scale))
     low, high = scale * np.float32(-32768), scale * np.float32(32767)
@@ -125,14 +127,16 @@ def _lines(function: Function, x: Quantized, onto: Onto) -> Array:
 
 
 def absolute(node: Node) -> Expr:
-    """Distances from the zero point, on the scale of the result."""
+    """Compute the absolute value of quantized integers, requantized to the output."""
     x, onto = node.whole(0), node.onto()
     ratio = np.float32(number(x.scale)) / np.float32(number(onto.scale))
     return scaled_twice(g.absolute(q.centered(x.data, x.zero, -1)), np.float64(ratio), onto)
 
 
 def negated(node: Node) -> Expr:
-    """Integers around 0 with the other sign; the least one has no other and stays."""
+    """Negate quantized integers, which must have the zero point 0; the least integer, which has no
+    negative counterpart, is unchanged.
+    """
     x, onto = node.whole(0), node.onto()
     same = q.is_zero(x.zero) and q.is_zero(onto.zero) and number(x.scale) == number(onto.scale)
     text = "NEG of integers takes and gives one scale, and the zero point 0: the interpreters of TFLite know no other"
@@ -141,7 +145,9 @@ def negated(node: Node) -> Expr:
 
 
 def root(node: Node) -> Expr:
-    """Square roots, rounded down; of negative numbers, which LiteRT refuses, that of 0."""
+    """Compute square roots, rounded down; negative numbers give the root of 0, where LiteRT refuses
+    them.
+    """
     x, onto = node.whole(0), node.onto()
     real = g.op("qnn.product", g.cast(q.centered(x.data, x.zero, -1), "float32"), x.scale)
     y = g.div(g.sqrt(g.maximum(real, 0.0)), onto.scale)
@@ -152,12 +158,12 @@ def root(node: Node) -> Expr:
 
 
 def _inverse_root(x: Expr) -> tuple[Expr, Expr]:
-    """1 / sqrt(x) of integers up to 2^29 (int64, the last axis of size 1) as multiplier / 2^(31 + shift), by five steps
-    of Newton's method.
+    """Compute 1 / sqrt(x) for integers up to 2^29 (int64, last axis of extent 1) as multiplier /
+    2^(31 + shift), by five steps of Newton's method.
     """
     pairs = g.sub(g.op("right_shift", g.sub(fx.leading_zeros(x), 1), g.constant(1, _WIDE)), 1)
     pairs = g.maximum(pairs, 0)
-    # numbers from 1/4 to 1 with 3 bits before the point
+    # fixed-point numbers from 1/4 to 1 with 3 integer bits
     whole = g.op("left_shift", x, g.mul(pairs, 2))
     half = fx.divided(fx.right(whole, 1), 1)
     y: Expr = g.constant(1 << 28, _WIDE)
@@ -173,18 +179,22 @@ def _inverse_root(x: Expr) -> tuple[Expr, Expr]:
 
 
 def _times(x: Expr, multiplier: Expr, right: Expr) -> Expr:
-    """x * multiplier / 2^(31 + right), rounded after the product and after the shift, which may be to the left."""
+    """Return x * multiplier / 2^(31 + right), rounded after the product and after the shift; a
+    negative `right` shifts left.
+    """
     y = fx.high_product(g.op("left_shift", x, g.maximum(g.negative(right), 0)), multiplier)
     return _divided(y, right)
 
 
 def _divided(y: Expr, right: Expr) -> Expr:
-    """y / 2^right, halves away from zero, where `right` is positive."""
+    """Return y / 2^right, rounded half away from zero, where `right` is positive, otherwise y."""
     return g.where(g.less(right, 1), y, fx.divided(y, g.maximum(right, 1)))
 
 
 def rsqrt(node: Node) -> Expr:
-    """1 / sqrt(x), of 8 bits as a table; of what is not positive, the greatest integer."""
+    """Compute 1 / sqrt(x) of quantized integers, for 8 bits as a table; x <= 0 gives the greatest
+    integer.
+    """
     x, onto = node.whole(0), node.onto()
     if not node.in_words:
         return q.looked_up(_inverse_roots(every(x), x, onto), x.data)
@@ -194,7 +204,7 @@ def rsqrt(node: Node) -> Expr:
 
 
 def _inverse_roots(steps: Expr, x: Quantized, onto: Onto) -> Expr:
-    """1 / sqrt(x) of integers without their zero point."""
+    """Compute 1 / sqrt(x) for integers with their zero point subtracted, in fixed point."""
     steps = g.unsqueeze(steps, [g.rank(steps)])
     multiplier, shift = _inverse_root(g.maximum(steps, 1))
     fine = _times(g.constant(1, _WIDE), multiplier, g.sub(shift, 20))
@@ -207,7 +217,7 @@ def _inverse_roots(steps: Expr, x: Quantized, onto: Onto) -> Expr:
 
 
 def l2_normalized(node: Node) -> Expr:
-    """Rows divided by their lengths, in steps of 1/128."""
+    """Divide the vectors along the last axis by their lengths; results have the scale 1/128."""
     x, onto = node.whole(0), node.onto()
     signed = onto.dtype == "int8"
     zero = 0 if signed else 128
@@ -223,11 +233,13 @@ def l2_normalized(node: Node) -> Expr:
     return q.saturated(g.add(y, zero), onto.dtype)
 
 
-# --- two tensors
+# --- binary operators
 
 
 def compared(name: str, node: Node) -> Expr:
-    """Both with 8 more bits, times their scales; LiteRT orders integers of 16 bits as they are."""
+    """Compare quantized tensors: shift both left by 8 bits and multiply them by their scales. For
+    int16, LiteRT's order comparisons compare the integers directly, which requires equal scales.
+    """
     x, y = node.whole(0), node.whole(1)
     if node.tensor(0).dtype == "int16" and node.op.name not in ("EQUAL", "NOT_EQUAL"):
         same = number(x.scale) == number(y.scale) and node.rounding.name != "tflm"
@@ -245,9 +257,11 @@ def compared(name: str, node: Node) -> Expr:
 
 
 def quotient(node: Node) -> Expr:
-    """x / y of 8 bits, by the reciprocals of all y; LiteRT refuses to divide by 0, which is taken for 1 here.
+    """Compute x / y for 8 bits by a table of the reciprocals of all y. LiteRT refuses division by
+    0; here 0 is replaced by 1.
 
-    Small quotients, which the kernels shift by more than 31 bits, whose meaning C leaves open, become 0.
+    The reference kernels shift small quotients by more than 31 bits, which is undefined in C; here
+    they become 0.
     """
     x, y, onto = node.whole(0), node.whole(1), node.onto()
     sizes = g.reshape(g.maximum(g.constant(np.arange(512, dtype=np.int64)), 1), (512, 1))
@@ -257,7 +271,7 @@ def quotient(node: Node) -> Expr:
     a, b = (fx.wide(q.centered(v.data, v.zero, -1)) for v in (x, y))
     a, size = g.where(g.less(b, 0), g.negative(a), a), g.cast(g.absolute(b), _INT)
     inverse, bits = (g.op("take", g.reshape(v, (512,)), size, axis=0, mode="clip") for v in (inverse, bits))
-    # the bits between the sign and the first digit
+    # the number of free bits between the sign and the first digit
     magnitudes = g.constant(np.array([31 - v.bit_length() for v in range(512)], np.int64))
     beyond = g.cast(g.where(g.less(a, 0), g.sub(g.negative(a), 1), a), _INT)
     headroom = g.op("take", magnitudes, beyond, axis=0, mode="clip")
@@ -269,18 +283,20 @@ def quotient(node: Node) -> Expr:
     return node.activated(q.saturated(g.add(result, fx.wide(onto.zero)), onto.dtype))
 
 
-# --- many elements
+# --- sums and requantization
 
 
 def summed(node: Node, axes: list[int], keep_dims: bool) -> Expr:
-    """Sums, rounded twice; those of XNNPACK in float32, to even, those of LiteRT's own kernels away from zero."""
+    """Sum quantized integers over axes. TFLite Micro rounds twice; XNNPACK multiplies in float32
+    and rounds half to even, LiteRT's own kernels half away from zero.
+    """
     x, onto = node.whole(0), node.onto()
     count = math.prod(g.dim(x.data, k) for k in axes)
     few = 0 < count < 1 << (31 - g.dtype(x.data).bits)
     require("tflite-quant", few, f"SUM of {count} integers of {node.result.dtype} is not supported")
     scale = np.float32(number(x.scale)) / np.float32(number(onto.scale))
     if node.rounding.name == "litert":
-        # the zero points of the sum and of the result are one term
+        # XNNPACK combines the zero points of the sum and of the result into one term
         term = np.float32(number(onto.zero)) - np.float32(count * int(number(x.zero))) * scale
         y = g.op("qnn.product", g.cast(_added(g.cast(x.data, _INT), axes, keep_dims), "float32"), g.constant(scale))
         return q.saturated(g.op("round", g.add(y, g.constant(term))), onto.dtype)
@@ -297,7 +313,9 @@ def _added(x: Expr, axes: list[int], keep_dims: bool) -> Expr:
 
 
 def brought(x: Quantized, onto: Onto) -> Expr:
-    """uint8 on another scale, as a table: in float32, halves away from zero."""
+    """Requantize uint8 to another scale by a table of 256 values, computed in float32 and rounded
+    half away from zero.
+    """
     scale = np.float32(number(x.scale)) * (_ONE / np.float32(number(onto.scale)))
     bias = np.float32(-int(number(x.zero))) * scale
     y: Any = _away(np.arange(256).astype(np.float32) * scale + bias) + np.float32(number(onto.zero))

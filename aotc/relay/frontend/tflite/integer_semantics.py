@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose integers a quantized model gives: a table from operators to
-the arithmetic of one interpreter.
+"""Integer arithmetic of TFLite interpreters: for each reference implementation, the functions whose
+results match it bit for bit.
 
-tflm     TFLite Micro: quotients of scales in double precision as
-         integers of 31 bits, products with them rounded twice
-litert   LiteRT with XNNPACK, which it takes where it can: quotients
-         in float32, rounded once to even
-builtin  LiteRT's own kernels, for what XNNPACK does not take
-ruy      those of its layers: rounded twice, the second time halves up
+tflm     TFLite Micro: quotients of scales in double precision become 31-bit multipliers; products
+         with them are rounded twice
+litert   LiteRT with XNNPACK, for operators that XNNPACK supports: quotients in float32, products
+         rounded once, half to even
+builtin  LiteRT's own kernels, for operators that XNNPACK does not support
+ruy      LiteRT's own fully connected and convolution layers: rounded twice, the second time half up
 
     rounding = ROUNDINGS["tflm"]
     rounding.requantized(sums, rounding.ratio(x, w, y), onto, axis=3)
@@ -31,7 +31,7 @@ from aotc.relay.frontend.quantization import Onto, Quantized
 from aotc.relay.frontend.tflite import fixed_point as fx
 from aotc.relay.op.qnn.fixed_point import factors_of
 
-#: What activations keep numbers between.
+#: Lower and upper bound of each activation that clips; None for no upper bound.
 INTERVALS: Final[Mapping[str, tuple[float, float | None]]] = {
     "RELU": (0.0, None),
     "RELU6": (0.0, 6.0),
@@ -40,29 +40,29 @@ INTERVALS: Final[Mapping[str, tuple[float, float | None]]] = {
 }
 _INT: Final = "int32"
 _WIDE: Final = "int64"
-#: Of qnn.requantize.
+#: Values of the attribute `rounding` of qnn.requantize: rounded twice, or once half to even.
 _TWICE, _ONCE = "TFLITE", "FLOAT_EVEN"
-#: Of no operator.
+#: A rounding that qnn.requantize does not have: rounded twice, the second time half up.
 _TWICE_UP = "TWICE_UP"
 
 
 def number(x: Expr) -> Array:
-    """The value of a scale or zero point, which all models know."""
+    """Return the value of a scale or zero point, which is always a constant in TFLite models."""
     assert isinstance(x, Constant)
     return x.data
 
 
 @frozen(eq=False)
 class Rounding:
-    """The arithmetic of one interpreter.
+    """The integer arithmetic of one interpreter.
 
-    work      the type in which quotients of scales are computed
-    products  the rounding of sums of products, as qnn.requantize calls it
-    add       a sum (or, for -1, a difference) of two tensors
-    softmax   along the last axis, of the differences from the greatest element times a number
-    quantize  real numbers as integers
-    rescaled  integers as those of another scale
-    curve     LOGISTIC or TANH of integers of 8 bits
+    work      data type in which quotients of scales are computed
+    products  rounding of sums of products, as the attribute `rounding` of qnn.requantize
+    add       function for the sum (or, for the sign -1, the difference) of two tensors
+    softmax   function for softmax along the last axis; its third argument is beta
+    quantize  function that quantizes real numbers
+    rescaled  function that requantizes integers to another scale
+    curve     function for LOGISTIC or TANH of 8-bit integers
     """
 
     name: str
@@ -75,31 +75,35 @@ class Rounding:
     curve: Callable[[str, Quantized, Onto], Expr]
 
     def within(self, fits: bool) -> Rounding:
-        """Who computes: not XNNPACK where scales are not as it wants them."""
+        """Return this arithmetic, or that of LiteRT's own kernels if this is XNNPACK's and XNNPACK
+        does not support the scales (`fits` is False).
+        """
         return self if fits or self.name != "litert" else BUILTIN
 
     def ratio(self, x: Expr, w: Expr, onto: Onto) -> Array:
-        """The quotient of the scales of products and of a result."""
+        """Return the quotient of the product of two scales and the scale of a result."""
         a, b, c = (number(v).astype(self.work) for v in (x, w, onto.scale))
         return np.asarray(a * b / c)
 
     def dense_ratio(self, x: Expr, w: Expr, onto: Onto) -> Array:
-        """That of a fully connected layer, whose products of two single scales are float32."""
+        """Return the quotient of scales of a fully connected layer; the product of two single
+        scales is rounded to float32.
+        """
         if number(w).size > 1:
             return self.ratio(x, w, onto)
         both = number(x) * number(w)
         return np.asarray(both.astype(self.work) / number(onto.scale).astype(self.work))
 
     def product(self, a: Quantized, b: Quantized, onto: Onto) -> Expr:
-        """A product of elements."""
+        """Multiply two quantized tensors elementwise."""
         whole = g.mul(q.centered(a.data, a.zero, -1), q.centered(b.data, b.zero, -1))
         return self.requantized(whole, self.ratio(a.scale, b.scale, onto), onto)
 
     def mean(self, sums: Expr, x: Quantized, count: int, onto: Onto) -> Expr:
-        """Sums of `count` elements divided by it.
+        """Divide sums of `count` elements by `count` and requantize them.
 
-        In float32, the zero point added before the rounding; or as a part of the multiplier, whose last digits get
-        lost.
+        XNNPACK's arithmetic multiplies in float32 and adds the zero point before rounding. The
+        other implementations divide the multiplier by `count`, which loses its last digits.
         """
         if self.products == _ONCE:
             ratio = number(x.scale) / number(onto.scale) / np.float32(count)
@@ -117,21 +121,25 @@ class Rounding:
         return q.saturated(y, onto.dtype)
 
     def requantized(self, sums: Expr, ratio: Array, onto: Onto, axis: int = -1) -> Expr:
-        """Integers times numbers (one, or one for each element of an axis), as a result."""
+        """Multiply integers by `ratio` (one number, or one number per element of `axis`) with the
+        interpreter's rounding, and convert them to the parameters `onto`.
+        """
         if self.products == _TWICE_UP:
             return _rescaled_up(sums, ratio, onto, axis)
         return _rescaled(sums, ratio, onto, self.products, axis)
 
 
 def _rescaled_up(sums: Expr, ratio: Array, onto: Onto, axis: int) -> Expr:
-    """Rounded to integers after a product with 31 bits, and halves up after the last shift."""
+    """Requantize with rounding after the product with a 31-bit multiplier, and half up after the
+    final shift.
+    """
     factors = factors_of(ratio, np.float64(1), "TFLITE")
     along = partial(fx.along, axis=axis, rank=g.rank(sums))
     left, last = (np.asarray(v, np.int64) for v in (factors.left, factors.right))
     multiplier = np.asarray(factors.multiplier, np.int64) << left
     y = fx.wide(sums)
     if left.any():
-        # what is beyond is beyond the result, too, and its product would not fit
+        # values beyond this bound saturate in the result too, and their product would overflow
         most = along(((1 << 31) - 1) >> left)
         y = g.minimum(g.maximum(y, g.negative(most)), most)
     y = fx.right(g.add(g.mul(y, along(multiplier)), 1 << 30), 31)
@@ -142,7 +150,9 @@ def _rescaled_up(sums: Expr, ratio: Array, onto: Onto, axis: int) -> Expr:
 
 
 def scaled_twice(x: Expr, ratio: Any, onto: Onto) -> Expr:
-    """int32 times a number in double precision (or one for each column) as an integer of 31 bits, rounded twice."""
+    """Multiply int32 by a double-precision number (or one per column) as a 31-bit multiplier,
+    rounded twice.
+    """
     return _rescaled(x, np.asarray(ratio, np.float64), onto, _TWICE)
 
 
@@ -153,17 +163,18 @@ def _rescaled(x: Expr, ratio: Any, onto: Onto, rounding: str, axis: int = -1) ->
 
 
 def onto_whole(dtype: str = _INT) -> Onto:
-    """Integers that stand for themselves."""
+    """Return quantization parameters of scale 1 and zero point 0."""
     return Onto(g.constant(1.0, "float32"), g.constant(0, _INT), DType(dtype))
 
 
-# --- sums
+# --- addition
 
 
 def _sum_of_shifted(a: Quantized, b: Quantized, onto: Onto, sign: int, once: bool = False) -> Expr:
-    """Both with 20 more bits (of 16 bits 15), brought to twice the larger scale, added, rounded anew.
+    """Add as TFLite's reference kernel does: shift both inputs left by 20 bits (15 for int16),
+    scale them to twice the larger scale, add, and requantize.
 
-    once    shifts come before the products, so that these are rounded once
+    once    the shift is merged into the multiplier, so that each product is rounded once
     """
     bits = 20 if onto.dtype.bits == 8 else 15
     twice = 2 * np.float64(max(number(a.scale), number(b.scale)))
@@ -181,7 +192,9 @@ def _sum_of_shifted(a: Quantized, b: Quantized, onto: Onto, sign: int, once: boo
 
 
 def _sum_of_words(a: Quantized, b: Quantized, onto: Onto, sign: int) -> Expr:
-    """LiteRT's own: of 16 bits by shifts where all scales are powers of two, else in blocks where it adds."""
+    """Add as LiteRT's own kernel does: 16-bit tensors by shifts if all scales are powers of two;
+    otherwise sums in blocks of 16, and differences as by the reference kernel.
+    """
     scales = [number(v.scale) for v in (a, b, onto)]
     if onto.dtype.bits == 8:
         return _sum_of_shifted(a, b, onto, sign)
@@ -196,8 +209,9 @@ def _sum_of_words(a: Quantized, b: Quantized, onto: Onto, sign: int) -> Expr:
 
 
 def _sum_in_blocks(a: Quantized, b: Quantized, onto: Onto) -> Expr:
-    """Sums of tensors of one shape, but for axes of 1 in front: 16 elements at a time are shifted before they are
-    multiplied, those that are left behind.
+    """Add tensors of one shape (apart from leading axes of extent 1) as LiteRT's vectorized kernel
+    does: in blocks of 16 elements the shift is merged into the multiplier, in the remaining
+    elements it is not.
     """
     longer = max(a.data, b.data, key=g.rank)
     shapes = [(1,) * (g.rank(longer) - g.rank(v.data)) + g.shape(v.data) for v in (a, b)]
@@ -213,7 +227,9 @@ def _sum_in_blocks(a: Quantized, b: Quantized, onto: Onto) -> Expr:
 
 
 def _sum_of_products(a: Quantized, b: Quantized, onto: Onto, sign: int) -> Expr:
-    """Both times integers of 21 bits, added, shifted with halves up."""
+    """Add as XNNPACK does: multiply both 8-bit inputs by 21-bit integers, add, and shift right with
+    rounding half up.
+    """
     if onto.dtype.bits != 8:
         return _sum_of_shifted(a, b, onto, sign)
     ratios = [number(v.scale) / number(onto.scale) for v in (a, b)]
@@ -230,7 +246,9 @@ def _sum_of_products(a: Quantized, b: Quantized, onto: Onto, sign: int) -> Expr:
 
 
 def _softmax_of_fixed_point(x: Quantized, onto: Onto, beta: float) -> Expr:
-    """Exponentials with 31 digits, their sum with 19, and its reciprocal by Newton's."""
+    """Compute softmax as TFLite Micro does: exponentials in fixed point with 31 fractional bits,
+    their sum with 19, and its reciprocal by Newton's method.
+    """
     ratio = min(float(number(x.scale)) * beta * (1 << 26), float((1 << 31) - 1))
     factors = factors_of(np.float64(ratio), np.float64(1), "TFLITE")
     left = int(factors.left)
@@ -252,7 +270,9 @@ def _softmax_of_fixed_point(x: Quantized, onto: Onto, beta: float) -> Expr:
 
 
 def _below_greatest(x: Quantized) -> Expr:
-    """255 less the distance to the greatest element of the row."""
+    """Return 255 minus the distance to the greatest element along the last axis: an index into a
+    table of exponentials.
+    """
     data = g.cast(x.data, _INT)
     top = g.reduce("max", data, [g.rank(data) - 1], True)
     return g.add(g.sub(data, top), 255)
@@ -263,7 +283,7 @@ def _taken(table: Expr, place: Expr) -> Expr:
 
 
 def _softmax_of_table(x: Quantized, onto: Onto, beta: float) -> Expr:
-    """Exponentials of float32 from a table, added in order."""
+    """Compute softmax as LiteRT does: float32 exponentials from a table, summed in order."""
     scale = np.float32(-number(x.scale) * np.float32(beta))
     steps = np.arange(255, -1, -1, dtype=np.float32)
     e = g.constant(np.exp((scale * steps).astype(np.float64)).astype(np.float32))
@@ -279,11 +299,11 @@ def _softmax_of_table(x: Quantized, onto: Onto, beta: float) -> Expr:
     return q.saturated(y, onto.dtype)
 
 
-# --- from real numbers
+# --- quantization of real numbers
 
 
 def nearest(x: Expr) -> Expr:
-    """Real numbers rounded to whole ones, halves away from zero."""
+    """Round real numbers to integers, half away from zero."""
     size, dtype = g.absolute(x), g.dtype(x)
     whole = g.op("floor", size)
     up = g.op("greater_equal", g.sub(size, whole), g.constant(0.5, dtype))
@@ -292,7 +312,7 @@ def nearest(x: Expr) -> Expr:
 
 
 def _away_from_zero(x: Expr, onto: Onto) -> Expr:
-    """The quotient with the scale, halves away from zero."""
+    """Quantize real numbers: divide by the scale and round half away from zero."""
     y = nearest(g.div(x, float(number(onto.scale))))
     low, high = int(onto.dtype.min), int(onto.dtype.max)
     zero = int(number(onto.zero))
@@ -300,22 +320,25 @@ def _away_from_zero(x: Expr, onto: Onto) -> Expr:
 
 
 def _to_even(x: Expr, onto: Onto) -> Expr:
-    """Times the inverse of the scale, halves to even."""
+    """Quantize real numbers: multiply by the inverse of the scale and round half to even."""
     y = g.op("qnn.product", x, g.constant(np.float32(1) / number(onto.scale)))
     return q.saturated(g.add(g.op("round", y), g.cast(onto.zero, "float32")), onto.dtype)
 
 
-# --- onto another scale
+# --- requantization to another scale
 
 
 def rescaled_twice(x: Quantized, onto: Onto) -> Expr:
-    """By an integer of 31 bits, rounded twice."""
+    """Requantize by a 31-bit multiplier, rounded twice."""
     ratio = np.float64(number(x.scale)) / np.float64(number(onto.scale))
     return _rescaled(q.centered(x.data, x.zero, -1), ratio, onto, _TWICE)
 
 
 def _rescaled_by_eighths(x: Quantized, onto: Onto) -> Expr:
-    """By an integer with 8 bits behind the point, halves up, where scales are near and types equal ones of 8 bits."""
+    """Requantize as XNNPACK does: by a multiplier with 8 fractional bits, rounded half up, for
+    8-bit integers of one type whose scales differ by less than a factor of 2^8; otherwise as
+    LiteRT's own kernels do.
+    """
     source, ratio = g.dtype(x.data), number(x.scale) / number(onto.scale)
     whole = q.centered(x.data, x.zero, -1)
     if source != onto.dtype and source.bits == onto.dtype.bits == 8:
@@ -329,17 +352,22 @@ def _rescaled_by_eighths(x: Quantized, onto: Onto) -> Expr:
     return q.saturated(y, onto.dtype)
 
 
-# --- curves
+# --- LOGISTIC and TANH
 
 
 def every(x: Quantized) -> Expr:
-    """All integers of 8 bits in the order of their bits, without the zero point, as int64."""
+    """Return a constant of all 256 values of an 8-bit type in the order of their bit patterns, with
+    the zero point subtracted, as int64.
+    """
     bits = np.arange(256).astype(np.uint8).view(g.dtype(x.data).numpy)
     return g.sub(g.constant(bits.astype(np.int64)), fx.wide(x.zero))
 
 
 def _curve_of_fixed_point(name: str, x: Quantized, onto: Onto) -> Expr:
-    """With 4 bits before the point; beyond what these hold, the ends."""
+    """Compute LOGISTIC or TANH as TFLite Micro does, in fixed point with 4 integer bits; inputs
+    outside this range give the smallest or largest value. The result is a lookup in a table of 256
+    values.
+    """
     steps = every(x)
     factors = factors_of(np.float64(number(x.scale)) * (1 << 27), np.float64(1), "TFLITE")
     radius = int(np.floor(15 * (1 << 27) / 2.0 ** int(factors.left)))
@@ -356,7 +384,9 @@ def _curve_of_fixed_point(name: str, x: Quantized, onto: Onto) -> Expr:
 
 
 def _curve_of_float(name: str, x: Quantized, onto: Onto) -> Expr:
-    """Of real numbers, to the nearest, even ones of two."""
+    """Compute LOGISTIC or TANH as LiteRT does, in floating point and rounded half to even. The
+    result is a lookup in a table of 256 values.
+    """
     real = np.float32(number(x.scale)) * number(every(x)).astype(np.float32)
     exact = 1 / (1 + np.exp(-real.astype(np.float64))) if name == "LOGISTIC" else np.tanh(real.astype(np.float64))
     inverse = np.float32(1) / number(onto.scale)
@@ -387,11 +417,11 @@ ROUNDINGS: Final = {
         _curve_of_float,
     ),
 }
-#: LiteRT's own kernels.
+#: Arithmetic of LiteRT's own kernels.
 BUILTIN: Final = Rounding(
     "builtin", np.float64, _TWICE, _sum_of_words, _softmax_of_table, _to_even, rescaled_twice, _curve_of_float
 )
-#: Its products of elements of 16 bits.
+#: Arithmetic of LiteRT's own elementwise products of 16-bit integers.
 PRODUCTS: Final = replace(BUILTIN, work=np.float32)
-#: LiteRT's layers of 8 bits.
+#: Arithmetic of LiteRT's own 8-bit layers.
 RUY: Final = replace(BUILTIN, name="ruy", products=_TWICE_UP)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFLite files as data: flatbuffers whose every number is checked.
+"""Read TFLite files: parse the flatbuffer and check every number in it.
 
-In: a path, bytes, or a `tflite.Model`.  Out: a `Model` of tensors and
-operators.  Constants are views of the file's bytes.
+Input: a path, bytes, or a `tflite.Model`. Output: a `Model` of tensors and operators. Constants are
+views of the bytes of the file.
 
     model = read_model("net.tflite")
     model.operators[0].name                 # "CONV_2D"
     model.tensors[0].scale                  # one float32, or one for each element of an axis
 
-Offsets in the file may point anywhere: the flatbuffers package
-reads numbers at any place inside it, and raises beyond.  Counts are
-held against the size of the file before anything is read.
+Offsets in a damaged file may have any value: the flatbuffers package reads numbers at any position
+inside the file and raises an exception beyond its end. Counts are compared with the size of the
+file before elements are read.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from aotc.ir import AotcError, Array, DType, Span, frozen, open_regular, require
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
 
-#: The version of the schema, which stands in every file.
+#: The supported version of the schema, which is stored in every file.
 VERSION: Final = 3
 _IDENTIFIER: Final = b"TFL3"
 _SHOWN: Final = 80
-#: What reading at a place that is none may raise.
+#: Exceptions that reading at an invalid position of a damaged file may raise.
 _DAMAGED: Final = (struct.error, ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 _DTYPES: Final = {
     "FLOAT32": "float32",
@@ -60,11 +60,12 @@ _HINT: Final = "the file is damaged; convert or download it again"
 class Tensor:
     """A tensor as the file declares it.
 
-    scale, zero   float32 and int32, empty where it is not quantized; one value, or one for each element of `axis`
-    data          the value of a constant
-    variable      whether it keeps its value from run to run; at first it stands for zero
-    packed        whether the file has two elements of 4 bits in a byte
-    scaled        whether the file has a scale; of integers of 32 bits only that is kept
+    scale, zero   float32 and int32; empty if it is not quantized; one value, or one per element of
+                  `axis`
+    data          value of a constant, otherwise None
+    variable      True if it retains its value between runs; its initial value represents zero
+    packed        True if the file stores two 4-bit elements per byte
+    scaled        True if the file has a scale; that of 32-bit integers is not stored in `scale`
     """
 
     name: str
@@ -80,18 +81,18 @@ class Tensor:
 
     @property
     def quantized(self) -> bool:
-        """Whether its integers stand for real numbers."""
+        """True if the tensor holds integers with a scale."""
         return self.scale.size > 0 and self.dtype.is_integer
 
 
 @frozen(eq=False)
 class Operator:
-    """A call of an operator.
+    """An operator of the model.
 
-    custom            whether `name` is that of a custom operator
-    inputs, outputs   numbers of tensors; -1 for an input that is left out
-    intermediates     numbers of tensors that only carry scales
-    options           the table of its options, None for none; its kind is checked
+    custom            True if `name` is the name of a custom operator
+    inputs, outputs   indices of tensors; -1 for an omitted input
+    intermediates     indices of tensors that only carry scales
+    options           flatbuffer table of its options, None if there is none
     """
 
     name: str
@@ -103,9 +104,8 @@ class Operator:
     options: Any
 
     def option(self, name: str) -> Any:
-        """An option by the schema's name for it, None where there
-        are none; AotcError (code "tflite-options") for a list that
-        leaves the file.
+        """Return an option by its name in the schema, or None if the operator has no options.
+        Raises AotcError (code "tflite-options") for a list that extends beyond the file.
         """
         vector = getattr(self.options, f"{name}AsNumpy", None)
         with _reading(f"the options of {self.name}", "tflite-options"):
@@ -117,7 +117,7 @@ class Operator:
 
 @frozen(eq=False)
 class Model:
-    """The first subgraph of a file; `source` is what diagnostics call it."""
+    """The first subgraph of a file; `source` is the name of the model in diagnostics."""
 
     source: str
     tensors: tuple[Tensor, ...]
@@ -126,14 +126,16 @@ class Model:
     outputs: tuple[int, ...]
 
     def span(self, index: int) -> Span:
-        """Where an operator stands: its number, name and first result."""
+        """Return the source location of an operator: its number, its name and the name of its first
+        result.
+        """
         op = self.operators[index]
         name = self.tensors[op.outputs[0]].name if op.outputs else ""
         return Span(self.source, node=f"{op.name}#{index} {name[:_SHOWN]}".rstrip())
 
 
 def demand(code: str, condition: bool, text: str, hint: str = _HINT) -> None:
-    """AotcError unless a condition holds that every sound file fulfills."""
+    """Raise AotcError unless a condition holds that every valid file fulfills."""
     if not condition:
         raise AotcError(code, text, hint=hint)
 
@@ -149,8 +151,8 @@ def _reading(what: str, code: str = "tflite-file") -> Iterator[None]:
 
 
 def _count(length: Any, table: Any, size: int, what: str) -> int:
-    """The length of a vector of tables or numbers of `size` bytes,
-    which the file must have room for.
+    """Return the length of a vector whose elements have `size` bytes. Raises AotcError (code
+    "tflite-file") if the file is too small for it.
     """
     found, most = int(length), len(table._tab.Bytes) // size
     demand("tflite-file", found <= most, f"{what}: {found} of them are more than the file has room for")
@@ -158,7 +160,7 @@ def _count(length: Any, table: Any, size: int, what: str) -> int:
 
 
 def _numbers(table: Any, name: str, dtype: Any) -> Array:
-    """A vector of numbers, empty where there is none."""
+    """Return a vector of numbers as an array; an empty array if it is missing."""
     _count(getattr(table, f"{name}Length")(), table, 1, name)
     found = getattr(table, f"{name}AsNumpy")()
     return np.asarray(found if isinstance(found, np.ndarray) else [], dtype)
@@ -169,13 +171,12 @@ def _text(value: bytes | None) -> str:
 
 
 def read_model(model: str | Path | bytes | Any, name: str | None = None) -> Model:
-    """Read and check the outer form of a model.
+    """Read a model and validate its structure.
 
-    name   what source locations call it; its file name for None
+    name   name of the model in source locations; None for its file name
 
-    Raises AotcError with all problems found: no TFLite file, another
-    version of the schema, places outside of the file, tensors of
-    types and sizes that are not supported, sparse ones.
+    Raises AotcError with all problems found: not a TFLite file, an unsupported version of the
+    schema, offsets outside of the file, tensors of unsupported types or sizes, sparse tensors.
     """
     if isinstance(model, (str, Path)):
         with open_regular(Path(model), "tflite-file") as file:
@@ -202,7 +203,7 @@ def read_model(model: str | Path | bytes | Any, name: str | None = None) -> Mode
 
 @frozen(eq=False)
 class _Reader:
-    """What is read of one file."""
+    """A reader of one file; problems of tensors and operators are collected in `problems`."""
 
     root: Any
     source: str
@@ -252,7 +253,7 @@ class _Reader:
         data = self.constant(table, dtype, shape, kind == "INT4", what)
         given = table.Quantization()
         scaled = given is not None and _numbers(given, "Scale", np.float32).size > 0
-        # of sums nobody reads the scales
+        # scales of 32-bit integers, which are sums, are not used
         scales = None if dtype.bits > 16 else given
         scale, zero, axis = _quantization(scales, shape, what)
         held = not dtype.is_integer or bool(((zero >= int(dtype.min)) & (zero <= int(dtype.max))).all())
@@ -302,7 +303,7 @@ class _Reader:
 
 
 def _options(table: Any) -> Any:
-    """The table of an operator's options, as its kind says."""
+    """Return the options of an operator as the table type that the file states, or None."""
     kind, second = table.BuiltinOptionsType(), table.BuiltinOptions()
     if kind == 0 or second is None or kind not in _OPTIONS:
         return None
@@ -312,7 +313,9 @@ def _options(table: Any) -> Any:
 
 
 def _quantization(table: Any, shape: tuple[int, ...], what: str) -> tuple[Array, Array, int]:
-    """Scales, zero points and their axis."""
+    """Return scales, zero points and their axis; empty arrays for a tensor that is not quantized.
+    Raises AotcError (code "tflite-quant") for invalid ones.
+    """
     none = np.zeros(0, np.float32), np.zeros(0, np.int32), 0
     if table is None:
         return none
@@ -328,7 +331,7 @@ def _quantization(table: Any, shape: tuple[int, ...], what: str) -> tuple[Array,
     finite = bool(np.all(np.isfinite(scale) & (scale >= 0)))
     bounded = not zero.size or bool((np.abs(zero) < 1 << 31).all())
     require("tflite-quant", finite and bounded, f"{what} has an invalid scale or zero point")
-    # of a tensor that is 0 everywhere
+    # a scale of 0 occurs for a tensor that is 0 everywhere
     scale = np.where(scale == 0, np.float32(1), scale)
     zero = np.zeros(1, np.int64) if not zero.size else zero
     return scale, np.broadcast_to(zero, scale.shape).astype(np.int32), axis

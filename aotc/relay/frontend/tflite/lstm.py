@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UNIDIRECTIONAL_SEQUENCE_LSTM: in real numbers, and in integers of 8
-bits with states of 16.
+"""TFLite converter of UNIDIRECTIONAL_SEQUENCE_LSTM, in floating point or with int8 data and int16
+cell states.
 
-In: the operator, whose inputs the schema orders: data, four weights
-of the data, four of the state, three of peepholes, four biases,
-projection, states, normalization.  Out: the outputs of all steps.
+Input: an operator with its inputs in the order of the schema: data, four input weights, four
+recurrent weights, three peephole weights, four biases, projection, states, layer normalization.
+Output: the outputs of all steps.
 
-Gates stand in the order input, forget, cell, output.  Integers are
-those of `rounding`: TFLite Micro interpolates in a table of the
-logistic function, LiteRT takes gemmlowp's of 16 bits.
+The order of the gates is input, forget, cell, output. Integer results are those of the interpreter
+that `rounding` names: TFLite Micro interpolates in a table of the logistic function, LiteRT uses
+gemmlowp's 16-bit fixed-point functions.
 """
 
 from typing import Final
@@ -30,32 +30,38 @@ from aotc.relay.op.qnn.fixed_point import factors_of
 _PEEPHOLES, _PROJECTION, _NORMALIZATION = range(9, 12), range(16, 18), range(20, 24)
 _BIASES, _STATE, _CELL = range(12, 16), 18, 19
 _TANH: Final = 4
-#: Of the tensors that only carry scales, that of the outputs.
+#: Index of the tensor with the scale of the outputs among the intermediate tensors, which only
+#: carry scales.
 _HIDDEN: Final = 4
-#: Digits behind the point: of what goes into activations, and of what comes out.
+#: Numbers of fractional bits of the inputs and of the outputs of activations.
 _BEFORE, _AFTER = 12, 15
-#: The operator of each interpreter, and the digits that it takes behind the point of a cell.
+#: For each interpreter, the operator that computes a layer, and the numbers of fractional bits that
+#: it supports for the cell state.
 _LAYERS: Final = {"tflm": ("qnn.lstm_by_table", range(30)), "litert": ("qnn.lstm_by_series", range(9, 16))}
 
 
 @frozen(eq=False)
 class _Layer:
-    """A layer of integers."""
+    """An integer LSTM layer of one operator."""
 
     node: Node
 
     def weights(self, source: int, first: int) -> tuple[Expr, Array]:
-        """The weights of all gates, and for each gate what brings products with them to 12 digits."""
+        """Return the concatenated weights of all gates from input `first` on, and for each gate the
+        factor that scales products of the tensor `source` with its weights to 12 fractional bits.
+        """
         x, gates = self.node.whole(source), [self.node.whole(first + k) for k in range(4)]
         zeros = all(q.is_zero(w.zero) for w in gates)
         require("tflite-quant", zeros, "the weights of an integer LSTM must have the zero point 0")
         scales = np.array([number(w.scale) for w in gates]).reshape(-1)
-        # a product of two scales is float32
+        # the product of two scales is rounded to float32
         ratios = (number(x.scale) * scales).astype(np.float64) * (1 << _BEFORE)
         return g.concat([w.data for w in gates], 0), ratios
 
     def products(self, data: Expr) -> Expr:
-        """Data times the weights of all gates, with 12 digits behind the point, in 16 bits."""
+        """Multiply the data by the weights of all gates and add the biases; the sums are int16 with
+        12 fractional bits.
+        """
         x, (w, ratios) = self.node.whole(0), self.weights(0, 1)
         units = g.dim(w, 0)
         one, none = g.constant(1.0, "float32"), g.constant(0, "int32")
@@ -66,7 +72,9 @@ class _Layer:
         return scaled_twice(sums, ratios, onto_whole("int16"))
 
     def hidden(self) -> Tensor:
-        """What says how outputs are stored: the state, or the tensor that LiteRT has for it."""
+        """Return the tensor whose scale and zero point the outputs have: the state, or for LiteRT
+        the intermediate tensor of the outputs.
+        """
         inner = self.node.inner[_HIDDEN : _HIDDEN + 1]
         found = inner[0] if inner and self.node.rounding.name == "litert" else None
         found = found or self.node.tensor(_STATE)
@@ -74,7 +82,9 @@ class _Layer:
         return found
 
     def run(self, x: Expr, h: Expr, c: Expr) -> Expr:
-        """The state after each step of x (steps, batch, inputs)."""
+        """Return the outputs of all steps of x (steps, batch, inputs), with the initial state h and
+        cell state c.
+        """
         node, state = self.node, self.node.whole(_STATE)
         name, possible = _LAYERS[node.rounding.name]
         scale = number(node.whole(_CELL).scale)
@@ -86,7 +96,7 @@ class _Layer:
         data = self.products(g.reshape(x, (count * batch, inputs)))
         data = g.reshape(data, (count, batch, g.dim(data, 1)))
         weight, ratios = self.weights(_STATE, 5)
-        # the zero point of the state is taken off beforehand
+        # subtract the zero point of the state in advance, through the bias
         bias = g.mul(g.reduce("sum", g.cast(weight, "int32"), [1], False), g.negative(state.zero))
         hidden = self.hidden()
         output = 2.0 ** (-2 * _AFTER) / np.float64(hidden.scale[0])

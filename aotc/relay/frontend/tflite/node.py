@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One operator of a TFLite model, and how a converter gets what it
-asks for.
+"""A TFLite operator, and how its inputs and options are passed to a converter.
 
-A converter is a function from inputs and options to expressions;
-its signature says which:
+A converter is a function from inputs and options to expressions. Its signature states which ones it
+takes:
 
     def _gather(x: Expr, indices: Expr, *, axis: int = 0, node: Node) -> Expr: ...
 
-Positional parameters are the inputs in order (`*parts`: all that
-are left), those by keyword the options by the schema's names in
-lower case (`stride_w` is StrideW), `node` the operator itself.  A
-default stands for what is left out.
+Positional parameters are the inputs in order (`*parts`: all remaining ones). Keyword parameters are
+the options by the schema's names in lower case (`stride_w` is StrideW), except `node`, which is the
+operator itself. The default of a parameter applies where the operator omits the input or option.
 """
 
 from __future__ import annotations
@@ -29,16 +27,16 @@ from aotc.relay.frontend.tflite.integer_semantics import BUILTIN, INTERVALS, PRO
 from aotc.relay.frontend.tflite.load import Operator, Tensor
 from aotc.relay.graph_api import Constant, Expr, known_data
 
-#: An input whose value is known at compile time.
+#: Type of a converter's parameter for an input whose value must be known at compile time.
 Known: TypeAlias = Annotated[Array, "known"]
-#: Integers known at compile time.
+#: Type of a converter's parameter for a list of integers that must be known at compile time.
 Ints: TypeAlias = Annotated[list[int], "known"]
 Converted: TypeAlias = Expr | Sequence[Expr]
 Converter: TypeAlias = Callable[..., Converted]
 Table: TypeAlias = Mapping[str, Converter]
 
 _COMPARISONS: Final = frozenset({"EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "NOT_EQUAL"})
-#: Operators that take activations of 16 bits.
+#: Operators that support int16 activations.
 IN_WORDS: Final = (
     frozenset(
         {
@@ -75,31 +73,31 @@ IN_WORDS: Final = (
     )
     | _COMPARISONS
 )
-#: Those that add a bias to sums of products.
+#: Operators that add a bias to sums of products.
 _LAYERS: Final = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"})
-#: Those whose input 1 is weights.
+#: Operators whose input 1 holds weights.
 _WEIGHTED: Final = _LAYERS | {"PRELU"}
-#: Those with two inputs of data.
+#: Operators with two data inputs.
 _PAIRS: Final = frozenset({"ADD", "BATCH_MATMUL", "DIV", "MUL", "SQUARED_DIFFERENCE", "SUB"}) | _COMPARISONS
-#: Those of which data or result may be no integers that stand for real numbers.
+#: Operators whose data or result may be unquantized.
 _TURNING: Final = frozenset({"ARG_MAX", "ARG_MIN", "QUANTIZE"}) | _COMPARISONS
-#: Those that change integers of one type to those of another.
+#: Operators whose input and output may be quantized to different data types.
 _CHANGING: Final = frozenset({"QUANTIZE", "SOFTMAX"})
-#: Those that do not look at the integers, or take all.
+#: Operators that accept integers of every type, since they do not read them or convert them.
 _ANY: Final = frozenset({"BROADCAST_ARGS", "CAST", "DEQUANTIZE", "RANK", "SHAPE"})
-#: Fused activations by the schema's numbers.
+#: Fused activations, in the order of their codes in the schema.
 ACTIVATIONS: Final = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
 
 
 @frozen(eq=False)
 class Node:
-    """An operator about to be converted.
+    """The operator that is being converted.
 
-    args      expressions; None for inputs that are left out
-    inputs    what the file declares of them
-    results   of the outputs
-    inner     of tensors that only carry scales
-    rounding  whose integers are asked for
+    args      expressions; None for omitted inputs
+    inputs    declarations of the inputs in the file
+    results   declarations of the outputs
+    inner     declarations of the intermediate tensors, which only carry scales
+    rounding  integer arithmetic of the interpreter whose results are wanted
     """
 
     op: Operator
@@ -110,18 +108,18 @@ class Node:
     rounding: Rounding
 
     def __getitem__(self, index: int) -> Expr:
-        """An input that must be there."""
+        """Return an input. Raises AotcError (code "tflite-input") if the operator omits it."""
         found = self.optional(index)
         if found is None:
             raise AotcError("tflite-input", f"{self.op.name} needs input {index}")
         return found
 
     def optional(self, index: int) -> Maybe:
-        """An input, None where it is left out."""
+        """Return an input, or None if the operator omits it."""
         return self.args[index] if index < len(self.args) else None
 
     def tensor(self, index: int) -> Tensor:
-        """What the file declares of an input that must be there."""
+        """Return the declaration of an input, which must be present."""
         self[index]
         found = self.inputs[index]
         assert found is not None
@@ -129,23 +127,27 @@ class Node:
 
     @property
     def result(self) -> Tensor:
-        """What the file declares of the first output."""
+        """The declaration of the first output. Raises AotcError (code "tflite-input") if there is
+        none.
+        """
         require("tflite-input", bool(self.results), f"{self.op.name} has no output")
         return self.results[0]
 
     @property
     def in_integers(self) -> bool:
-        """Whether the first output holds integers that stand for real numbers."""
+        """True if the first output is quantized."""
         return self.result.quantized
 
     @property
     def in_words(self) -> bool:
-        """Whether the first output holds integers of 16 bits."""
+        """True if the first output is quantized to int16."""
         return self.in_integers and self.result.dtype == "int16"
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether real numbers meet weights (input 1) of integers, so that they are quantized as they come."""
+        """True if the weights (input 1) are quantized and the data is not, so that the data is
+        quantized at run time. Raises AotcError (code "tflite-quant") for weights other than int8.
+        """
         weights = self.tensor(1)
         dynamic = not self.in_integers and weights.quantized
         text = f"{self.op.name} of real numbers takes weights of int8, here it has {weights.dtype}"
@@ -153,7 +155,9 @@ class Node:
         return dynamic
 
     def known(self, index: int) -> Array | None:
-        """The value of an input that must be known at compile time; None where it is left out."""
+        """Return the value of an input that must be known at compile time, or None if the operator
+        omits it. Raises AotcError (code "tflite-runtime-shape") if it is not known.
+        """
         found = self.optional(index)
         value = None if found is None else known_data(found)
         text = f"input {index} of {self.op.name} is not known at compile time"
@@ -163,21 +167,23 @@ class Node:
     # --- quantized tensors
 
     def quantized(self, index: int) -> Quantized:
-        """An input of integers that stand for real numbers."""
+        """Return a quantized input with its scale and zero point. Raises AotcError (code
+        "tflite-quant") if it has none.
+        """
         tensor = self.tensor(index)
         text = f"input {index} of {self.op.name} ({tensor.dtype}) has no scale; its output has one"
         require("tflite-quant", tensor.quantized, text)
         return stored(self[index], tensor)
 
     def whole(self, index: int) -> Quantized:
-        """An input of one scale."""
+        """Return a quantized input that must have a single scale."""
         found, tensor = self.quantized(index), self.tensor(index)
         text = f"input {index} of {self.op.name} has several scales; one is needed"
         require("tflite-quant", tensor.scale.size == 1, text)
         return found
 
     def weights(self, index: int, axis: int) -> Quantized:
-        """An input of one scale, or of one for each element of an axis."""
+        """Return a quantized input that must have a single scale, or one per element of `axis`."""
         found, tensor = self.quantized(index), self.tensor(index)
         fits = tensor.scale.size == 1 or tensor.axis == axis
         text = f"input {index} of {self.op.name} has scales along axis {tensor.axis}; axis {axis} is needed"
@@ -185,12 +191,12 @@ class Node:
         return found
 
     def real(self, index: int) -> Expr:
-        """An input as real numbers."""
+        """Return an input as real numbers: dequantized if it is quantized."""
         tensor = self.tensor(index)
         return real(self[index], tensor) if tensor.quantized else self[index]
 
     def onto(self) -> Onto:
-        """What real numbers become in the first output."""
+        """Return the quantization parameters of the first output, which must have a single scale."""
         result = self.result
         one = result.scale.size == 1
         require("tflite-quant", one, f"the output of {self.op.name} needs one scale")
@@ -200,8 +206,9 @@ class Node:
     # --- activations
 
     def activated(self, y: Expr) -> Expr:
-        """`y` after the activation that is fused into the operator;
-        as integers of the first output, or as real numbers.
+        """Apply the activation that is fused into the operator to `y`, which holds integers of the
+        first output or real numbers. Raises AotcError (code "tflite-options") for an activation
+        that is not supported.
         """
         code = self.op.option("FusedActivationFunction") or 0
         known = 0 <= code < len(ACTIVATIONS)
@@ -215,8 +222,9 @@ class Node:
         return self.within(y, name, self.rounding.name == "litert" and self.op.name != "AVERAGE_POOL_2D")
 
     def within(self, y: Expr, name: str, even: bool = False) -> Expr:
-        """`y` clipped to the range of RELU, RELU6, RELU_N1_TO_1 or RELU_0_TO_1, whose ends are rounded halves away from
-        zero, or to even behind the zero point, as XNNPACK does.
+        """Clip `y` to the interval of RELU, RELU6, RELU_N1_TO_1 or RELU_0_TO_1. For integers the
+        bounds are quantized with rounding half away from zero, or with `even` half to even after
+        adding the zero point, as XNNPACK does.
         """
         low, high = INTERVALS[name]
         if not self.in_integers:
@@ -228,7 +236,7 @@ class Node:
         return y if (low, high) == (least, most) else g.clip(y, low, max(low, high))
 
     def _stored(self, value: float, even: bool) -> int:
-        """A real number in the first output."""
+        """Quantize a real number to an integer of the first output."""
         steps, zero = np.float32(value) / self.result.scale[0], int(self.result.zero[0])
         if even:
             return int(np.rint(steps + np.float32(zero)))
@@ -236,10 +244,10 @@ class Node:
 
 
 def rounding_of(asked: Rounding, name: str, tensors: Sequence[Tensor | None]) -> Rounding:
-    """Whose integers an operator has.
+    """Return the integer arithmetic that computes an operator, given the interpreter `asked`.
 
-    XNNPACK leaves to LiteRT: depthwise convolutions of uint8, 16 bits, convolutions by 4 bits, and layers
-    whose bias has no scale.
+    XNNPACK leaves the following to LiteRT's own kernels: uint8 depthwise convolutions, int16,
+    convolutions with 4-bit weights, and layers whose bias has no scale.
     """
     held = [t for t in tensors if t is not None and t.quantized]
     if asked.name != "litert" or not held:
@@ -257,19 +265,21 @@ def rounding_of(asked: Rounding, name: str, tensors: Sequence[Tensor | None]) ->
 
 
 def stored(x: Expr, tensor: Tensor) -> Quantized:
-    """Integers with the scale and zero point that a tensor declares."""
+    """Return integers with the scale and zero point that a tensor declares."""
     scale, zero = (Constant(v.reshape(()) if v.size == 1 else v) for v in (tensor.scale, tensor.zero))
     return Quantized(x, scale, zero)
 
 
 def real(x: Expr, tensor: Tensor) -> Expr:
-    """The real numbers that a tensor's integers stand for."""
+    """Dequantize integers with the scale and zero point that a tensor declares."""
     found = stored(x, tensor)
     return g.op("qnn.dequantize", x, found.scale, found.zero, axis=tensor.axis if tensor.scale.size > 1 else -1)
 
 
 def apply(converter: Converter, node: Node) -> Converted:
-    """What a converter gives for an operator."""
+    """Call a converter with the inputs and options of an operator that its signature demands, and
+    return its result.
+    """
     inputs: list[Any] = []
     named: dict[str, Any] = {}
     for parameter in parameters(converter):
@@ -304,13 +314,14 @@ def _option(node: Node, parameter: Parameter) -> Any:
 
 
 def same_scales(a: Tensor, b: Tensor) -> bool:
-    """Whether integers of two tensors stand for one number."""
+    """Return True if two tensors have equal scales and zero points."""
     return np.array_equal(a.scale, b.scale) and np.array_equal(a.zero, b.zero)
 
 
 def check_scales(node: Node, moves: bool) -> None:
-    """AotcError (code "tflite-quant") where quantized tensors meet a converter of real numbers, or, where it moves
-    integers as they are, have different scales.
+    """Raise AotcError (code "tflite-quant") if quantized tensors occur in an operator whose
+    converter supports only real numbers, or, if it `moves` integers unchanged, if their scales
+    differ.
     """
     found = [t for t in (*node.inputs, *node.results) if t is not None and t.quantized]
     if not moves:
@@ -323,9 +334,11 @@ def check_scales(node: Node, moves: bool) -> None:
 
 
 def check_types(node: Node) -> None:
-    """AotcError (code "tflite-quant") for integers that no kernel of the operator has together.
+    """Raise AotcError (code "tflite-quant") for data types that no kernel of the operator supports
+    together.
 
-    Data and results have one type, of 8 bits or of 16 around 0, weights have 8 bits; none goes without a scale.
+    Data and results must have one type, of 8 bits or of 16 bits with zero point 0; weights have 8
+    bits; all have a scale.
     """
     name, count = node.op.name, len(node.inputs)
     if name in _ANY:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of integers whose arithmetic is one of their
-own: what both interpreters take from TFLite's reference kernels, or
-what XNNPACK does instead.
+"""Integer forms of TFLite operators that have arithmetic of their own, as TFLite's reference
+kernels or XNNPACK compute them: activations, bilinear resizing, matrix products.
 
-In: the operator with its inputs.  Out: integers of its output.
+Input: an operator with its inputs. Output: integers of its output tensor.
 
     hard_swish(node)
     resized(node, (8, 8), False, True)      # bilinear, of centers of pixels
@@ -32,18 +31,18 @@ def _centered(x: Quantized) -> Expr:
 
 
 def _whole(ratio: Any) -> tuple[int, int]:
-    """A factor as an integer of 15 bits behind the point, and an exponent."""
+    """Return a factor as a multiplier with 15 fractional bits and an exponent of two."""
     f = factors_of(np.float64(ratio), np.float64(1), "TFLITE")
     return min((int(f.multiplier) + (1 << 15)) >> 16, (1 << 15) - 1), int(f.left) - int(f.right)
 
 
 def _high(a: Array, b: int) -> Array:
-    """a * b / 2^15, halves up."""
+    """Return a * b / 2^15, rounded half up."""
     return (a * b + (1 << 14)) >> 15
 
 
 def _divided(a: Array, bits: int) -> Array:
-    """a / 2^bits, halves away from zero."""
+    """Return a / 2^bits, rounded half away from zero."""
     return a if bits <= 0 else (a + (1 << bits >> 1) - (a < 0)) >> bits
 
 
@@ -52,7 +51,7 @@ def _saturated(a: Array) -> Array:
 
 
 def hard_swish(node: Node) -> Expr:
-    """x * relu6(x + 3) / 6 by products of 16 bits, as a table."""
+    """Compute x * relu6(x + 3) / 6 with 16-bit products, as a table of 256 values."""
     x, onto = node.whole(0), node.onto()
     fine = number(x.scale) * np.float32(1 / 128)
     factor, exponent = _whole(fine / number(onto.scale))
@@ -73,13 +72,13 @@ def hard_swish(node: Node) -> Expr:
 
 
 def leaky_relu(node: Node, alpha: float) -> Expr:
-    """x, or alpha * x where it is negative."""
+    """Compute x for x >= 0 and alpha * x for x < 0 on quantized integers."""
     x, onto = node.whole(0), node.onto()
     up, down = number(x.scale) / onto_scale(node), number(x.scale) * np.float32(alpha) / onto_scale(node)
     steps = _centered(x)
     fits = 2.0**-8 <= up <= 128 and 2.0**-8 <= abs(down) < 128
     if node.rounding.name != "litert" or not fits:
-        # factors are positive
+        # multipliers must be positive: negate the data instead
         other = scaled_twice(steps if alpha >= 0 else g.negative(steps), abs(down), onto)
         return g.where(g.less(steps, 0), other, scaled_twice(steps, up, onto))
     factors = (int(np.rint(np.float32(v) * np.float32(256))) for v in (up, down))
@@ -90,12 +89,12 @@ def leaky_relu(node: Node, alpha: float) -> Expr:
 
 
 def onto_scale(node: Node) -> Array:
-    """The scale of an operator's output."""
+    """Return the scale of an operator's output."""
     return number(node.onto().scale)
 
 
 def prelu(node: Node) -> Expr:
-    """x, or a slope that broadcasts times x where it is negative."""
+    """Compute x for x >= 0 and slope * x for x < 0 on quantized integers; the slope broadcasts."""
     x, slope, onto = node.whole(0), node.whole(1), node.onto()
     steps = _centered(x)
     scales = (number(v).astype(np.float64) for v in (x.scale, slope.scale, onto.scale))
@@ -105,7 +104,9 @@ def prelu(node: Node) -> Expr:
 
 
 def squared_difference(node: Node) -> Expr:
-    """Both with 7 more bits (of 16 bits none), brought to twice the larger scale."""
+    """Compute (a - b)^2: shift both inputs left by 7 bits (not for int16), scale them to twice the
+    larger scale, subtract, square and requantize.
+    """
     bits = 0 if node.in_words else 7
     a, b, onto = node.whole(0), node.whole(1), node.onto()
     twice = 2 * np.float64(max(number(a.scale), number(b.scale)))
@@ -117,12 +118,13 @@ def squared_difference(node: Node) -> Expr:
     return scaled_twice(g.mul(d, d), twice * twice / ((1 << 2 * bits) * np.float64(number(onto.scale))), onto)
 
 
-# --- images
+# --- bilinear resizing
 
 
 def _lines(count: int, size: int, corners: bool, centers: bool, exact: bool) -> tuple[Array, Array, Array]:
-    """For each line of a result the two lines that it lies between, and the weight of the second one: of 10 bits, or
-    (not `exact`) of 11 from float32.
+    """Return for each line of a bilinear resize the two source lines between which it lies and the
+    weight of the second one: with 10 fractional bits, or if not `exact` with 11, computed in
+    float32.
     """
     aligned = corners and count > 1
     last, n = size - 1, np.arange(count)
@@ -142,7 +144,9 @@ def _lines(count: int, size: int, corners: bool, centers: bool, exact: bool) -> 
 
 
 def resized(node: Node, sizes: Sequence[int], corners: bool, centers: bool) -> Expr:
-    """Between pixels, by weights of 10 bits, halves away from zero; XNNPACK's have 11, halves up."""
+    """Resize bilinearly with 10-bit weights and rounding half away from zero; for XNNPACK with
+    11-bit weights and rounding half up.
+    """
     check_scales(node, True)
     exact, wide = node.rounding.name != "litert", "int64" if node.in_words else _INT
     y = g.cast(node[0], wide)
@@ -159,11 +163,13 @@ def resized(node: Node, sizes: Sequence[int], corners: bool, centers: bool) -> E
     return g.cast(g.where(g.less(y, 0), g.negative(size), size), node.result.dtype)
 
 
-# --- products
+# --- matrix products
 
 
 def matmul(node: Node, a: Expr, b: Expr) -> Expr:
-    """Products of matrices, which are turned as they are to be; XNNPACK takes those of constants around 0."""
+    """Multiply quantized matrices, which are already transposed as required; XNNPACK computes the
+    product if the second operand is a constant with zero point 0.
+    """
     x, y, onto = node.whole(0), node.whole(1), node.onto()
     wide = "int64" if node.in_words else _INT
     sums = q.product(Quantized(a, x.scale, x.zero), Quantized(b, y.scale, y.zero), wide)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of arithmetic on elements, and of reductions.
+"""TFLite converters of elementwise arithmetic and of reductions.
 
 OPS["ADD"](a, b, node=node)             # with the activation that is fused into it
 OPS["MEAN"](x, [1, 2], node=node, keep_dims=True)
@@ -23,7 +23,7 @@ from aotc.relay.frontend.tflite.node import Ints, Node, Table, check_scales, sam
 Unary = Callable[[Expr], Expr]
 
 
-# --- one tensor
+# --- unary operators
 
 
 def _unary(function: Unary, x: Expr) -> Expr:
@@ -31,7 +31,7 @@ def _unary(function: Unary, x: Expr) -> Expr:
 
 
 def _function(function: Unary, integers: Callable[[Node], Expr], x: Expr, *, node: Node) -> Expr:
-    """A function of real numbers, or of the integers that stand for them."""
+    """Apply a function of real numbers, or its integer form if the output is quantized."""
     return integers(node) if node.in_integers else function(x)
 
 
@@ -62,12 +62,16 @@ def _prelu(x: Expr, slope: Expr, *, node: Node) -> Expr:
 
 
 def _cast(x: Expr, *, node: Node) -> Expr:
-    """The integers themselves: both interpreters leave scales aside."""
+    """Convert CAST: quantized integers are cast unchanged, since both interpreters ignore their
+    scales.
+    """
     return g.cast(x, node.result.dtype)
 
 
 def _relu(name: str, x: Expr, *, node: Node) -> Expr:
-    """Of integers brought to the output's scale first."""
+    """Convert RELU and its relatives; quantized integers are first requantized to the scale of the
+    output.
+    """
     if not node.in_integers:
         return node.within(x, name)
     if same_scales(node.tensor(0), node.result):
@@ -78,7 +82,7 @@ def _relu(name: str, x: Expr, *, node: Node) -> Expr:
 
 
 def _curve(name: str, x: Expr, *, node: Node) -> Expr:
-    """LOGISTIC and TANH: of 8 bits, tables."""
+    """Convert LOGISTIC and TANH; for 8-bit quantized integers as a table."""
     if not node.in_integers:
         return g.op({"LOGISTIC": "sigmoid", "TANH": "tanh"}[name], x)
     whole, onto = node.whole(0), node.onto()
@@ -95,7 +99,9 @@ def _quantize(x: Expr, *, node: Node) -> Expr:
 
 
 def _require_real(node: Node, fits: bool) -> None:
-    """Scales of integers of 32 bits are not kept."""
+    """Raise AotcError (code "tflite-quant") unless `fits`: 32-bit integers, whose scales are not
+    read, are not supported.
+    """
     require("tflite-quant", fits, f"{node.op.name} of {node.tensor(0).dtype} is not supported")
 
 
@@ -104,11 +110,13 @@ def _dequantize(x: Expr, *, node: Node) -> Expr:
     return node.real(0) if node.tensor(0).quantized else g.cast(x, node.result.dtype)
 
 
-# --- two tensors
+# --- binary operators
 
 
 def _require_near(node: Node, ratio: float) -> None:
-    """What XNNPACK makes of larger quotients of scales is not known."""
+    """Raise AotcError (code "tflite-quant") if the quotient of scales is 2^8 or more and XNNPACK's
+    results, which are not known there, are wanted.
+    """
     fits = ratio < 2.0**8 or node.rounding.name != "litert"
     require("tflite-quant", fits, f"the scales of {node.op.name} are too far apart for LiteRT's rounding")
 
@@ -160,7 +168,7 @@ def _add_n(*parts: Expr) -> Expr:
 
 
 def _select(condition: Expr, a: Expr, b: Expr) -> Expr:
-    """A vector chooses along the first axis."""
+    """Convert SELECT: a condition that is a vector selects along the first axis."""
     rank = g.rank(a)
     if g.rank(condition) == 1 and rank > 1:
         condition = g.along(condition, 0, rank)
@@ -232,7 +240,7 @@ _UNARY: Final[dict[str, Unary]] = {
     "SQUARE": lambda x: g.mul(x, x),
     "ZEROS_LIKE": _plain("zeros_like"),
 }
-#: Functions with forms for integers.
+#: Functions of real numbers, and their integer forms.
 _FUNCTIONS: Final[dict[str, tuple[Unary, Callable[[Node], Expr]]]] = {
     "ABS": (g.absolute, integer_functions.absolute),
     "ELU": (activations.elu, partial(integer_functions.of_real, "ELU")),
@@ -301,7 +309,7 @@ OPS: Table = {
     "SUM": _sum_over,
     "TANH": partial(_curve, "TANH"),
 }
-#: Those that know what integers stand for.
+#: Operators whose converters compute with quantized integers.
 INTEGERS: Final = (
     INTERVALS.keys()
     | _FUNCTIONS.keys()
@@ -328,5 +336,6 @@ INTEGERS: Final = (
         "TANH",
     }
 )
-#: Those that leave integers as they are, where inputs and outputs have one scale.
+#: Operators that select quantized integers unchanged, which requires inputs and outputs of one
+#: scale.
 MOVES: Final = frozenset({"MAXIMUM", "MINIMUM", "REDUCE_MAX", "REDUCE_MIN", "SELECT", "SELECT_V2"})

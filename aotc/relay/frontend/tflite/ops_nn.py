@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of layers: convolutions, products, pools, softmax.
+"""TFLite converters of layers: convolutions, fully connected layers, pooling, softmax.
 
-Data lies in NHWC and stays there.  Sums of products of integers are
-brought to the result's scale by the rounding that is asked for.
+Data remains in the layout NHWC. Integer sums of products are requantized with the arithmetic of the
+interpreter that `rounding` names.
 
 OPS["CONV_2D"](x, w, bias, padding=0, stride_h=1, stride_w=1, node=node)
 """
@@ -26,7 +26,8 @@ from aotc.relay.frontend.tflite.node import Ints, Node, Table, check_scales
 from aotc.relay.frontend.tflite.ops_shape import check_extents
 
 _SAME: Final = 0
-#: Types of data and probabilities, the digits of these and what stands for 0.
+#: For each pair of types of data and probabilities, the number of fractional bits of the
+#: probabilities and their zero point.
 _PROBABILITIES: Final = {
     ("int8", "int8"): (8, -128),
     ("uint8", "uint8"): (8, 0),
@@ -38,7 +39,9 @@ _NHWC: Final = "NHWC"
 
 
 def window_of(x: Expr, kernel: Sequence[int], strides: Sequence[int], padding: int, dilations: Any = (1, 1)) -> Window:
-    """A window over the two middle axes."""
+    """Return a window over height and width of `x` in NHWC. Raises AotcError if the rank is not 4,
+    a number is not positive, or the window does not fit.
+    """
     require("graph-rank", g.rank(x) == 4, f"data of rank {g.rank(x)} is not supported (4 is)")
     numbers = (*kernel, *strides, *dilations)
     require("tflite-options", min(numbers) > 0, f"extents, strides and dilations must be positive: {numbers}")
@@ -55,7 +58,7 @@ def window_of(x: Expr, kernel: Sequence[int], strides: Sequence[int], padding: i
 
 
 def _convolved(node: Node, window: Window, groups: int, layout: str) -> Expr:
-    """A convolution, its bias and its activation."""
+    """Build a convolution with its bias and fused activation."""
     place = layout.index("O")
     how: dict[str, Any] = {"data_layout": _NHWC, "kernel_layout": layout, "groups": groups}
     bias, last = node.optional(2), 3
@@ -73,14 +76,19 @@ def _convolved(node: Node, window: Window, groups: int, layout: str) -> Expr:
 
 
 def _require_centered(node: Node) -> None:
-    """TFLite Micro ignores zero points of weights of int8, LiteRT refuses them."""
+    """Raise AotcError (code "tflite-quant") for int8 weights with a zero point other than 0, which
+    TFLite Micro ignores and LiteRT refuses.
+    """
     weights = node.tensor(1)
     fits = weights.dtype == "uint8" or not weights.zero.any()
     require("tflite-quant", fits, f"{node.op.name} has int8 weights with a zero point other than 0")
 
 
 def _sums(node: Node, axis: int, bias: int = 2) -> str:
-    """The type of a layer's sums; the weights have an axis of outputs, the bias is an input."""
+    """Return the data type of a layer's sums of products; `axis` is the axis of output channels of
+    the weights, `bias` the index of the bias input. Raises AotcError (code "tflite-quant") for
+    int16 layers that are not supported.
+    """
     if not node.in_words:
         return "int32"
     int16x8.check(node.op.name, node.tensor(1), axis, node.optional(bias))
@@ -93,7 +101,9 @@ def _requantized(node: Node, sums: Expr, ratio: Array, onto: q.Onto, axis: int) 
 
 
 def _dynamically_convolved(node: Node, window: Window, how: Any) -> Expr:
-    """An image has a scale of its own; a pixel, where windows are single ones."""
+    """Convolve floating-point data with int8 weights: the data is quantized at run time with one
+    scale per image, or per pixel for 1 x 1 convolutions of stride 1.
+    """
     one = {*window.kernel, *window.strides} == {1}
     x, w = dynamic(node[0], (3,) if one else (1, 2, 3)), node.weights(1, how["kernel_layout"].index("O"))
     x = x.around_zero() if not one and g.dim(node[0], 0) != 1 else x
@@ -130,7 +140,9 @@ def _conv_2d(
 def _transpose_conv(
     shape: Ints, w: Expr, x: Expr, bias: Maybe = None, *, padding: int, stride_h: int, stride_w: int, node: Node
 ) -> Expr:
-    """What a convolution with this padding and these strides would make `x` of."""
+    """Convert TRANSPOSE_CONV; `shape` is the shape of the result, which a convolution with this
+    padding and these strides would reduce to the shape of `x`.
+    """
     require("graph-rank", g.rank(w) == g.rank(x) == len(shape) == 4, "data and weights need rank 4")
     target = g.checked_shape(shape, g.dtype(x), "the result of TRANSPOSE_CONV")[1:3]
     strides = stride_h, stride_w
@@ -233,7 +245,9 @@ def _max_pool_2d(x: Expr, *, node: Node) -> Expr:
 
 
 def _average_pool_2d(x: Expr, *, node: Node) -> Expr:
-    """The mean of integers, halves away from zero; the zero point stays in it."""
+    """Convert AVERAGE_POOL_2D; integer means are rounded half away from zero and include the zero
+    point.
+    """
     window = _pool_window(x, node)
     if not node.in_integers:
         return node.activated(conv_pool.pool("avg", x, window, layout=_NHWC))
@@ -255,7 +269,9 @@ def _mean_of_integers(x: Expr, window: Window) -> Expr:
 
 
 def _counts(spatial: Sequence[int], window: Window, counts: Sequence[int]) -> Expr:
-    """How many elements each window holds: one number, or (1, h, w, 1)."""
+    """Return the number of elements inside the data of each window: one number if all are equal,
+    otherwise (1, h, w, 1).
+    """
     rows = []
     g.check_materialized(tuple(counts), "int64", "the sizes of windows")
     for k, count in enumerate(counts):
@@ -328,7 +344,7 @@ OPS: Table = {
     "SOFTMAX": _softmax,
     "TRANSPOSE_CONV": _transpose_conv,
 }
-#: Those that know what integers stand for.
+#: Operators whose converters compute with quantized integers.
 INTEGERS: Final = frozenset(OPS) - {
     "CONV_3D",
     "L2_POOL_2D",
@@ -336,5 +352,5 @@ INTEGERS: Final = frozenset(OPS) - {
     "LOG_SOFTMAX",
     "MAX_POOL_2D",
 }
-#: Those that leave integers as they are.
+#: Operators that move quantized integers unchanged.
 MOVES: Final = frozenset({"MAX_POOL_2D"})

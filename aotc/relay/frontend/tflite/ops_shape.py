@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of what moves elements without computing.
+"""TFLite converters of operators that move elements without arithmetic, and of resizing.
 
 OPS["RESHAPE"](x, [1, -1], node=node)   # g.reshape(x, (1, -1))
 """
@@ -43,11 +43,13 @@ def _transpose(x: Expr, order: Ints) -> Expr:
     return g.transpose(x, axes)
 
 
-# --- joining and cutting
+# --- concatenation and slicing
 
 
 def _concatenation(*parts: Expr, axis: int, node: Node) -> Expr:
-    """Integers of one scale; uint8 is brought to the scale of the result."""
+    """Convert CONCATENATION. Quantized inputs must have the scale of the result, except uint8
+    inputs, which are requantized to it.
+    """
     if node.in_integers and node.result.dtype == "uint8":
         tensors = [node.tensor(k) for k in range(len(parts))]
         parts = tuple(
@@ -129,7 +131,7 @@ def _widths(x: Expr, pads: list[int]) -> list[tuple[int, int]]:
 
 
 def _zero(node: Node) -> int:
-    """What stands for 0."""
+    """Return the integer that represents the real number 0 in the output."""
     return int(node.result.zero[0]) if node.in_integers else 0
 
 
@@ -159,7 +161,7 @@ def _broadcast_args(a: Known, b: Known) -> Expr:
     return g.constant(np.asarray(np.broadcast_shapes(tuple(a), tuple(b)), a.dtype))
 
 
-# --- blocks
+# --- rearranging blocks
 
 
 def _space_to_depth(x: Expr, *, block_size: int) -> Expr:
@@ -210,7 +212,7 @@ def _batch_to_space_nd(x: Expr, block: Ints, crops: Ints) -> Expr:
     return g.cut(y, begin, end, range(1, k + 1))
 
 
-# --- elements by index
+# --- gather and scatter
 
 
 def _gather(x: Expr, indices: Expr, *, axis: int = 0, batch_dims: int = 0) -> Expr:
@@ -221,7 +223,7 @@ def _gather(x: Expr, indices: Expr, *, axis: int = 0, batch_dims: int = 0) -> Ex
 
 
 def _first(indices: Expr) -> Expr:
-    """Indices with the axis of their numbers first."""
+    """Transpose index tuples from the last axis to the first."""
     last = g.rank(indices) - 1
     return g.transpose(indices, (last, *range(last)))
 
@@ -234,7 +236,9 @@ def _gather_nd(x: Expr, indices: Expr) -> Expr:
 
 
 def _scatter_nd(indices: Expr, updates: Expr, shape: Ints, *, node: Node) -> Expr:
-    """Both interpreters start at the integer 0 and add integers as they are."""
+    """Convert SCATTER_ND; quantized tensors must have the zero point 0, since both interpreters
+    start from the integer 0 and add integers unchanged.
+    """
     centered = not node.in_integers or _zero(node) == 0
     require("tflite-quant", centered, "SCATTER_ND of integers needs the zero point 0")
     sizes = g.checked_shape(shape, g.dtype(updates), "the result of SCATTER_ND")
@@ -272,7 +276,7 @@ def _one_hot(indices: Expr, depth: Ints, on: Expr, off: Expr, *, axis: int = -1)
     return g.where(hot, g.reshape(on, ()), g.reshape(off, ()))
 
 
-# --- made of nothing
+# --- constants and ranges
 
 
 def _shape(x: Expr, *, node: Node) -> Expr:
@@ -300,7 +304,9 @@ def _range(start: Known, limit: Known, delta: Known) -> Expr:
 
 
 def _nearest(size: int, count: int, align_corners: bool, half_pixel_centers: bool) -> Array:
-    """The elements of an axis that `count` ones are."""
+    """Return for each of `count` result positions of a nearest-neighbor resize the index of its
+    source element.
+    """
     aligned = align_corners and count > 1
     scale = np.float32(size - 1) / np.float32(count - 1) if aligned else np.float32(size) / np.float32(count)
     offset = np.float32(0.5 if half_pixel_centers else 0.0)
@@ -310,7 +316,9 @@ def _nearest(size: int, count: int, align_corners: bool, half_pixel_centers: boo
 
 
 def check_extents(sizes: Sequence[int]) -> None:
-    """AotcError for what is no height and width, or more lines than there is memory for."""
+    """Raise AotcError unless `sizes` are a positive height and width (code "graph-shape") within
+    the compile-time limits ("budget").
+    """
     fits = len(sizes) == 2 and min(sizes) > 0
     require("graph-shape", fits, f"{list(sizes)} are not valid extents of an image")
     g.check_materialized((sum(sizes),), "float64", "the lines of an image")
@@ -360,7 +368,7 @@ OPS: Table = {
     "TRANSPOSE": _transpose,
     "UNPACK": _unpack,
 }
-#: Those that know what integers stand for.
+#: Operators whose converters compute with quantized integers.
 INTEGERS: Final = frozenset({"BROADCAST_ARGS", "CONCATENATION", "RANK", "SHAPE"})
-#: Those that leave integers as they are.
+#: Operators that move quantized integers unchanged.
 MOVES: Final = frozenset(OPS) - INTEGERS - {"RANGE"}

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""STRIDED_SLICE: numpy's basic indexing, its items encoded as masks.
+"""STRIDED_SLICE of TFLite: basic indexing as in numpy, with the kinds of index items encoded as bit
+masks.
 
-In: the tensor and the items of the index.  Out: the slice.
+Input: the tensor and the items of the index. Output: the slice.
 
     index = Index([0, 1], [0, 3], [1, 1], ellipsis=0b01)
     sliced(x, index)                        # x[..., 1:3]
 
-Bit k of a mask belongs to item k.  Where masks overlap, an ellipsis
-takes precedence over a new axis, and a new axis over an integer
-(`shrink`), as in the kernels of TFLite.
+Bit k of a mask refers to item k. If several masks have the bit of an item, an ellipsis takes
+precedence over a new axis, and a new axis over an integer (`shrink`), as in the kernels of TFLite.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ _RANGE: Final = "range"
 
 @frozen
 class Index:
-    """The items of an index.
+    """The items of a STRIDED_SLICE index.
 
     begin, end, strides            one integer per item
     open_begin, open_end           bit masks of ranges that start or stop at the end of the axis
-    ellipsis, new_axis, shrink     bit masks of items that are an ellipsis, a new axis or an integer (`begin`)
-    offset                         whether `end` counts from the start of the range
+    ellipsis, new_axis, shrink     bit masks of items that are an ellipsis, a new axis or an integer
+                                   (`begin`)
+    offset                         True if `end` is relative to the start of the range
     """
 
     begin: Sequence[int]
@@ -47,17 +48,23 @@ class Index:
     offset: bool = False
 
     def kinds(self) -> list[str]:
-        """The kind of each item."""
+        """Return the kind of each item."""
         masks = ((self.ellipsis, _ELLIPSIS), (self.new_axis, _NEW_AXIS), (self.shrink, _INTEGER))
         return [next((kind for mask, kind in masks if mask >> k & 1), _RANGE) for k in range(len(self.begin))]
 
     def positions(self, item: int, kind: str, size: int) -> range:
-        """The elements of an axis that an integer or a range selects."""
+        """Return the range of elements of an axis of extent `size` that an integer or range item
+        selects.
+
+        Raises AotcError for an index out of range and for combinations that TensorFlow and LiteRT
+        treat differently.
+        """
         begin, end, step = self.begin[item], self.end[item], self.strides[item]
         if kind == _INTEGER:
             place = begin + size if begin < 0 else begin
             require("graph-index", 0 <= place < size, f"index {begin} is outside of {size} elements")
-            # TensorFlow ignores the mask, LiteRT the number; strides below 1 TensorFlow refuses
+            # TensorFlow ignores the bit in begin_mask, LiteRT ignores the integer; TensorFlow
+            # refuses strides below 1
             clear = step > 0 and (place == 0 or not self.open_begin >> item & 1)
             text = f"item {item} of a slice is the integer {begin} with the stride {step} or with its bit in begin_mask"
             require("tflite-options", clear, text)
@@ -66,7 +73,7 @@ class Index:
         last = None if self.open_end >> item & 1 else end
         if self.offset and last is not None:
             start = 0 if first is None else begin + size if begin < 0 else begin
-            # beyond the axis LiteRT reads memory that is not the tensor's
+            # LiteRT reads beyond the memory of the tensor here
             inside = 0 <= start <= start + end <= size and step > 0
             text = f"a slice of {end} elements from {begin} by {step} (offset) leaves an axis of {size}"
             require("graph-shape", inside, text)
@@ -75,11 +82,9 @@ class Index:
 
 
 def sliced(x: Expr, index: Index) -> Expr:
-    """The part of `x` that an index selects; axes behind the last
-    item are taken whole.
+    """Return the part of `x` that an index selects; axes after the last item are included whole.
 
-    Raises AotcError (code "graph-shape" or "graph-index") for an
-    index that does not fit the shape.
+    Raises AotcError (code "graph-shape" or "graph-index") for an index that does not fit the shape.
     """
     shape, kinds = g.shape(x), index.kinds()
     counts = {len(index.begin), len(index.end), len(index.strides)}
@@ -98,7 +103,9 @@ def sliced(x: Expr, index: Index) -> Expr:
 
 
 def _axes(index: Index, kinds: Sequence[str], shape: tuple[int, ...]) -> Iterator[tuple[str, range]]:
-    """What becomes of each axis of the tensor, and between them the new axes, in order."""
+    """Yield for each axis of the tensor, and for each new axis, the kind of its index item and the
+    selected range, in order.
+    """
     axis = 0
     whole = len(shape) - sum(kind in (_INTEGER, _RANGE) for kind in kinds)
     for item, kind in enumerate(kinds):
@@ -116,7 +123,7 @@ def _axes(index: Index, kinds: Sequence[str], shape: tuple[int, ...]) -> Iterato
 
 
 def _cut(x: Expr, cuts: Sequence[tuple[int, range]]) -> Expr:
-    """The elements of axes that ranges name."""
+    """Slice axes of `x` by the given (axis, range) pairs."""
     begin = [part.start if part else 0 for _, part in cuts]
     # -size - 1 is the stop of a descending range that includes element 0
     end = [part.stop if part.stop >= 0 else -g.dim(x, k) - 1 for k, part in cuts]

@@ -55,7 +55,7 @@ _ROUNDS: Final = 128
 
 @frozen(eq=False)
 class Row:
-    """A row: the body of one iteration of a loop nest, to be executed by several threads.
+    """One iteration (row) of a loop nest, to be executed by several threads of a GPU block.
 
     nest     the loops around the row; no loops for a single row
     own      scratch that each iteration fills anew
@@ -72,8 +72,8 @@ class Row:
 
     @staticmethod
     def of(nest: Nest, own: Sequence[Buffer]) -> Row | None:
-        """Return the row of a nest with the scratch `own`; None if no loop in it can be shared by
-        threads.
+        """Return the rows of a loop nest with the scratch buffers `own`; None if a row contains no
+        loop that threads can share.
         """
         leaves = _leaves(nest.body)
         kept = {*own} - (common := _common(leaves, own))
@@ -169,8 +169,8 @@ def statements(stmt: Stmt, ranges: Ranges) -> int:
 
 
 def _has_rows(nest: Nest, threads: int) -> bool:
-    """Return True if a shared loop has so few iterations that a group of `_GROUP` threads should
-    share each of them.
+    """Return True if a loop has so few iterations that a group of `_GROUP` threads, not a single
+    one, should execute each.
     """
     few = len(nest.loops) == 1 and nest.size * _GROUP <= threads * _ROUNDS and nest.size < threads
     return few and threads > _GROUP and any(map(is_shared_out, _leaves(nest.body)))
@@ -178,7 +178,7 @@ def _has_rows(nest: Nest, threads: int) -> bool:
 
 @frozen(eq=False)
 class Rows:
-    """Assignment of rows to blocks.
+    """Assignment of rows (iterations of outer loops) to GPU thread blocks.
 
     row      the row
     rows     number of rows per block
@@ -203,8 +203,8 @@ class Rows:
         return math.prod(outer) * -(-last // self.rows)
 
     def size(self, buffer: Buffer) -> int:
-        """Return the elements of shared memory for one row: an odd number if different rows would
-        share memory banks.
+        """Return the elements of shared memory of a scratch buffer for one row: odd if rows would
+        conflict in memory banks.
         """
         return buffer.size | self.across
 
@@ -224,8 +224,8 @@ class Rows:
         return self.row.cost(self.each) * max(1.0, self.row.nest.size * self.each / gpu.busy)
 
     def share(self, block: Expr, thread: Var, gpu: Gpu, stack_bytes: int, *, nested: bool = True) -> Share | None:
-        """Return the work of the threads of all blocks; None if the scratch memory is too large for
-        the device.
+        """Return the statements of the GPU threads that process rows; None if their scratch memory
+        is too large for the device.
 
         block, thread   indices of block and thread
         gpu             the device
@@ -299,7 +299,7 @@ class Rows:
 
 @dataclass(slots=True)
 class _Writer:
-    """Emits the statements of one thread of a row.
+    """Emits the statements of one thread of a row (an outer iteration executed by several threads).
 
     lane             index of the thread within its row
     threads          number of threads of the row
@@ -350,8 +350,8 @@ class _Writer:
         return Sync()
 
     def inner(self, stmt: Stmt) -> Stmt | None:
-        """Return a shared loop as rows inside this row, each executed by a group of threads; None
-        if that does not fit.
+        """Return a loop each of whose iterations is executed by a group of threads of the block;
+        None if shared memory is too small.
         """
         nest = numbered(Part((), (refreshed(stmt),)))[0]
         row = Row.of(nest, [b for b in self.inside if b in written(stmt) | read(stmt)])
@@ -369,7 +369,7 @@ class _Writer:
         return For(turn, share.blocks, Block((share.body, Sync())))
 
     def stmt(self, stmt: Stmt, *, shares: bool) -> Stmt:
-        """Return a statement of the row for one thread.
+        """Return a statement as one thread of the row executes it.
 
         shares   the statement writes memory that other threads read: then a single thread executes
                  it
@@ -385,9 +385,7 @@ class _Writer:
         return If(all_of(*self.ok), stmt)
 
     def dealt(self, stmt: For) -> Stmt:
-        """Return a shared loop restricted to the iterations of this thread: lane, lane + threads
-        and so on.
-        """
+        """Return a loop restricted to the iterations of one thread: lane, lane + threads and so on."""
         nest = numbered(Part((), (refreshed(stmt),)))[0]
         number, body, kind = Var("n"), nest.body, "serial"
         if len(nest.loops) == 1 and counted(stmt) == range(nest.size):
@@ -402,8 +400,10 @@ class _Writer:
 
 
 def rows_of(part: Part, gpu: Gpu) -> Rows | None:
-    """Return the fastest assignment of a part's iterations to blocks as rows; None if one thread
-    per iteration is faster.
+    """Return the fastest mapping of outer iterations to GPU blocks and of inner loops to their
+    threads.
+
+    Return None if one thread per outer iteration is faster.
     """
     nest = numbered(part)[0] if part.loop is not None else Nest((), part.body)
     row = Row.of(nest, part.own)
@@ -417,8 +417,8 @@ def rows_of(part: Part, gpu: Gpu) -> Rows | None:
 
 
 def _rows(row: Row, each: int, gpu: Gpu) -> Rows | None:
-    """Return the assignment with `each` threads per row; None if a block would have too many or too
-    few threads.
+    """Return the mapping of rows to GPU blocks with `each` threads per row; None if a block had too
+    many or too few threads.
     """
     most = gpu.threads // each or int(each <= MOST_THREADS)
     size, across = row.nest.size, row.across
@@ -437,10 +437,10 @@ def _rows(row: Row, each: int, gpu: Gpu) -> Rows | None:
 
 
 def joined(kernel: Kernel, gpu: Gpu) -> Kernel:
-    """Return a kernel with groups of short statements as rows of one iteration, so that one block
-    executes each group.
+    """Return a kernel in which groups of short statements are wrapped in a loop of one iteration,
+    for one GPU block to execute.
 
-    Used where a block executes them faster than a launch per loop would start.
+    Used where a block executes a group faster than a launch per loop would start.
     """
     groups: list[list[Stmt]] = []
     room = 0

@@ -52,7 +52,7 @@ def fuse_launches(program: Program, gpu: Gpu, behind: Behind = lambda a, b: None
 
 @dataclass
 class _Schedule:
-    """The fused steps so far, in order.
+    """The sequence of launches, some of them fused, that has been built so far.
 
     sizes   for each step, the number of original steps in it
     uses    for each storage, the accesses: first element, end, index of the step, and True for a
@@ -69,8 +69,8 @@ class _Schedule:
     known: dict[tuple[Kernel, Kernel, _Common], Kernel | None] = field(default_factory=dict)
 
     def add(self, step: Step) -> None:
-        """Add a step: fuse it into the latest step possible that comes after all steps it depends
-        on, or append it.
+        """Add a launch: fuse it with the latest possible launch that comes after all launches it
+        depends on, or append it.
         """
         touched = [(*span, k >= len(step.inputs)) for k, span in enumerate(spans(step))]
         first = 1 + max((at for one in touched for at in self._before(*one)), default=-1)
@@ -81,8 +81,8 @@ class _Schedule:
             self.uses.setdefault(storage, []).append((begin, end, at, writes))
 
     def _fused(self, step: Step, first: int) -> tuple[int, Step]:
-        """Return the position for a step, at least `first`, and the step to put there; the end of
-        the list if it is not fused.
+        """Return the position for a launch, at least `first`, and the fused launch to put there;
+        the end of the list if not fused.
         """
         if first and (made := self.behind(self.steps[first - 1], step)) is not None:
             return first - 1, made
@@ -99,8 +99,8 @@ class _Schedule:
         return (at for b, e, at, wrote in found if (wrote or writes) and b < end and begin < e)
 
     def _joined(self, a: Step, b: Step) -> Step | None:
-        """Return one step that executes two independent steps; None if that gains nothing or is
-        impossible.
+        """Return one launch that executes two independent launches; None if that gains nothing or
+        is impossible.
         """
         first, second = launch_of(a.kernel), launch_of(b.kernel)
         if first is None or second is None or first.block != second.block:

@@ -43,7 +43,9 @@ class Part:
 
     @property
     def loop(self) -> For | None:
-        """The loop whose iterations are independent; None for statements that one thread executes."""
+        """The loop of independent iterations that this part of a kernel is; None if the part is
+        statements for one thread.
+        """
         first = self.stmts[0] if self.stmts else None
         return first if isinstance(first, For) and len(self.stmts) == 1 and is_shared_out(first) else None
 
@@ -59,8 +61,8 @@ class Part:
 
     @property
     def is_single(self) -> bool:
-        """True if the part is a loop of one iteration, which threads share through the loops inside
-        it.
+        """True if this part of a kernel is a loop of one iteration, around loops that the threads
+        of one block share.
         """
         return self.loop is not None and extent_of(self.loop) == 1
 
@@ -89,8 +91,8 @@ class Nest:
         return math.prod(map(extent_of, self.loops))
 
     def threads(self, gpu: Gpu) -> int:
-        """Return the number of threads of a block: halved for few iterations as long as that
-        occupies more multiprocessors.
+        """Return the number of threads per GPU block for the nest, halved while that occupies more
+        multiprocessors.
         """
         threads = gpu.threads
         if self.thread is not None:
@@ -154,7 +156,7 @@ def work(stmt: Stmt) -> int:
 
 
 def _is_part(stmt: Stmt) -> bool:
-    """Return True if a loop is a launch already, or has enough work for a launch of its own."""
+    """Return True if a loop is a GPU launch already, or has enough work to be launched separately."""
     return is_launch(stmt) or (is_shared_out(stmt) and work(stmt) > FEW)
 
 
@@ -164,16 +166,16 @@ def whole(kernel: Kernel) -> Part:
 
 
 def parts_of(kernel: Kernel) -> list[Part]:
-    """Return the parts of a kernel in order; a single part for one thread if the kernel cannot be
-    split.
+    """Split a kernel into parts that can be launched separately, in order; a single part for one
+    thread if that is impossible.
     """
     made = _with_registers(kernel)
     return [whole(kernel)] if made is None else _with_memory(kernel, made) or [whole(kernel)]
 
 
 def ranked(kernel: Kernel, parts: Sequence[Part]) -> list[list[Part]]:
-    """Group the parts of a kernel into runs: the parts of a run are independent, and depend on
-    parts of earlier runs only.
+    """Group the parts of a kernel into runs: parts of one run are independent, and depend on parts
+    of earlier runs only.
     """
     uses = Uses(kernel, {b for part in parts for b in part.own})
     used = [uses.of(part.body, {}) for part in parts]
@@ -190,7 +192,7 @@ def ranked(kernel: Kernel, parts: Sequence[Part]) -> list[list[Part]]:
 
 
 def _span(use: Use, buffer: Buffer) -> Interval:
-    """Return the interval of elements of a buffer that may be accessed; an infinite interval if
+    """Return the interval of elements of a buffer that a part may access; an infinite interval if
     that is unknown.
     """
     found = [use.reads.get(buffer), use.writes.get(buffer)]
@@ -257,8 +259,8 @@ def _part(group: Sequence[Stmt], again: Mapping[Var, Declare], kept: Mapping[Var
 
 
 def _with_memory(kernel: Kernel, parts: Sequence[Part]) -> list[Part] | None:
-    """Return the parts with scratch that several of them use as parameters; parts without visible
-    effect are removed.
+    """Make scratch that several parts of a kernel use a parameter of all of them, and remove parts
+    without visible effect.
 
     Return None if a parallel loop then writes a buffer that its iterations need separately.
     """

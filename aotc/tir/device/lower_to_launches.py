@@ -59,9 +59,7 @@ def launched(program: Program, target: Target) -> Program:
 
 
 def _launches(step: Step, kernels: Sequence[Kernel]) -> list[Step]:
-    """Return the calls of `kernels`, which together replace a call of the kernel that they were
-    made from.
-    """
+    """Return the calls of the GPU kernels that together replace one kernel call of the program."""
     views = dict(zip(step.kernel.params, step.args, strict=True))
     shapes = dict(zip(step.kernel.outputs, step.output_shapes, strict=True))
     found: list[Step] = []
@@ -112,7 +110,9 @@ class _Mapper:
         self.kernel, self.gpu, self.stack_bytes = kernel, gpu, stack_bytes
 
     def run(self, parts: Sequence[Part]) -> list[Kernel]:
-        """Return launches for parts that do not depend on each other, as few as possible."""
+        """Return GPU kernels for the parts of a kernel that do not depend on each other, as few as
+        possible.
+        """
         room = self.gpu.argument_bytes // POINTER
         groups: list[list[Part]] = []
         used: list[set[Buffer]] = []
@@ -127,7 +127,7 @@ class _Mapper:
         return [kernel for group in groups for kernel in self.together(group)]
 
     def together(self, parts: Sequence[Part]) -> list[Kernel]:
-        """Return one launch for several parts, or several where the verifier cannot prove that
+        """Return one GPU kernel for several parts, or several where the verifier cannot prove that
         their blocks are independent.
 
         Explicit launches, and parts whose rows are shared by the threads of a block, are not
@@ -149,8 +149,10 @@ class _Mapper:
         return self.made([Share(1, part.body, (), part.own, shared)], part.body)
 
     def by_rows(self, part: Part) -> Kernel | None:
-        """Return a launch in which blocks process rows; None if that is not faster, or cannot be
-        proven correct.
+        """Return a GPU kernel whose blocks process rows (outer iterations) of a part with several
+        threads each.
+
+        Return None if that is not faster, or cannot be proven correct.
         """
         block, thread, rows = Var("block"), Var("thread"), rows_of(part, self.gpu)
         share = rows.share(block, thread, self.gpu, self.stack_bytes) if rows is not None else None
@@ -161,8 +163,8 @@ class _Mapper:
         return made if is_sound(made) else None
 
     def nest(self, part: Part) -> Nest | None:
-        """Return the best mapping of a part's iterations to threads that is proven correct; None
-        for a single thread.
+        """Return the best mapping of a part's loop iterations to GPU threads that is proven
+        correct; None for a single thread.
         """
         for nest in nests(part, self.gpu):
             if is_sound(self.launch([(part, nest)])):
@@ -185,8 +187,8 @@ class _Mapper:
         return self.made([share for _, share in shares], over)
 
     def share(self, part: Part, nest: Nest | None, block: Expr, thread: Var, threads: int) -> Share:
-        """Return the work of a thread for a part, `nest` being its mapping (None: the first thread
-        does everything).
+        """Return the statements of a thread for a part; `nest` is the mapping of its iterations
+        (None: one thread runs all).
         """
         if nest is None:
             share = alone(part)

@@ -42,8 +42,8 @@ def temporary(kernel: Kernel, buffer: Buffer) -> View:
 
 
 def _copied(step: Step) -> list[Step]:
-    """Return a step, preceded by steps that copy the arguments that are not aligned for its vector
-    loads.
+    """Return a kernel call, preceded by copies of the arguments that are not aligned for the
+    kernel's vector loads.
     """
     pieces: dict[Buffer, int] = {}
     for load in (e for s in walk_stmts(step.kernel.body) for e in loads(s) if e.lanes > 1):

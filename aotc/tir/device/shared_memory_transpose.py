@@ -76,8 +76,10 @@ class Across:
         return next((Across(along[var], last, reads) for var, reads in found.items()), None)
 
     def by_tiles(self, outer: Iterable[For], body: Block, threads: int) -> Nest:
-        """Return a nest of blocks with `threads` threads, each of which processes a tile; `outer`
-        are the loops around the tiles.
+        """Return a loop nest for GPU blocks of `threads` threads, each of which processes a tile
+        staged in shared memory.
+
+        `outer` are the loops around the tiles.
         """
         thread = Var("lane")
         tiles = {loop: Var(f"{loop.var.name}_tile") for loop in (self.loop, self.last)}

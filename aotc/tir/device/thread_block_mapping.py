@@ -32,8 +32,8 @@ _WAVES: Final = 8
 
 
 def nests(part: Part, gpu: Gpu) -> list[Nest]:
-    """Return ways to map the iterations of a part to threads, the best first; none for statements
-    of a single thread.
+    """Return ways to map a part's loop iterations to GPU threads, the best first; none if a single
+    thread executes the part.
     """
     found = numbered(part)
     if part.own:
@@ -43,8 +43,8 @@ def nests(part: Part, gpu: Gpu) -> list[Nest]:
 
 
 def _in_pieces(nest: Nest, gpu: Gpu) -> list[Nest]:
-    """Return a nest with thread coarsening applied, where enough threads are left for all
-    multiprocessors; else nothing.
+    """Return a loop nest with neighboring iterations merged into one thread, where enough threads
+    remain for the GPU.
     """
     if nest.thread is not None:
         return []
@@ -83,7 +83,7 @@ def _flat(nest: Nest, by_rows: bool) -> Nest:
 
 
 def _turned(nest: Nest, gpu: Gpu) -> list[Nest]:
-    """Return a nest with coalesced loads where the loads run along another axis than the stores;
+    """Return a loop nest with coalesced loads, if its loads run along another axis than its stores;
     else nothing.
 
     A short axis becomes a serial loop of each thread, a long one goes through tiles in shared
@@ -105,8 +105,8 @@ def _turned(nest: Nest, gpu: Gpu) -> list[Nest]:
 
 
 def numbered(part: Part) -> list[Nest]:
-    """Return ways to map the iterations of a part to threads one by one, for each number of nested
-    loops that can be parallel.
+    """Return ways to number a part's loop iterations, one for each number of nested loops that can
+    be parallel.
     """
     if part.loop is None:
         return []
@@ -158,7 +158,7 @@ def _fastest(loops: Sequence[For], body: Stmt) -> For:
 
 @frozen(eq=False)
 class Share:
-    """The work of the threads of some blocks.
+    """The statements of the threads of some GPU blocks.
 
     blocks          number of blocks
     body            the statements of a thread
@@ -179,12 +179,12 @@ def alone(part: Part) -> Share:
 
 
 def shared_out(part: Part, nest: Nest, block: Expr, thread: Var, threads: int, gpu: Gpu, stack_bytes: int) -> Share:
-    """Return the iterations of a nest as the work of threads, in blocks with the index `block`.
+    """Return the statements of a GPU thread for its iterations of a loop nest.
 
-    part          the part that the nest belongs to
-    threads       threads per block
-    stack_bytes   bytes of scratch that a thread may have on its stack; larger scratch goes to the
-                  workspace
+    part                     the part of a kernel that the nest belongs to
+    block, thread, threads   index of the block, index of the thread, threads per block
+    stack_bytes              bytes of scratch that a thread may have on its stack; larger scratch
+                             goes to the workspace
     """
     if nest.thread is not None:
         own = Block((Declare(nest.thread, thread), nest.iteration(block)))

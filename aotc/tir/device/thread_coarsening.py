@@ -112,8 +112,8 @@ class Coarsening:
         return self.each(self.one(stmt))
 
     def declared(self, stmt: Declare) -> list[Stmt]:
-        """Return a register declaration for all lanes: nothing for an index, an array if the values
-        may differ.
+        """Return a register declaration for all lanes (merged iterations): nothing for an index, an
+        array if the values may differ.
         """
         var, value = stmt.var, self.value(stmt.value)
         if var not in self.changing and self.is_index(stmt.value):
@@ -127,7 +127,9 @@ class Coarsening:
         return made
 
     def stored(self, stmt: Store) -> list[Stmt]:
-        """Return a store for all lanes, as one wide store if the elements are contiguous."""
+        """Return a store for all lanes (merged iterations), as one wide store if the elements are
+        contiguous.
+        """
         index, value = self.value(stmt.index), self.value(stmt.value)
         first = self.neighbors(stmt.buffer, index)
         if first is None:
@@ -185,15 +187,15 @@ class Coarsening:
         return made
 
     def is_steady(self, load: Load) -> bool:
-        """Return True if all lanes load one common element, which is within its buffer whatever the
-        conditions are.
+        """Return True if all lanes (merged iterations) load one common element, which is always
+        within its buffer.
         """
         first, last = bounds(load.index, self.ranges)
         return not self.varies(load) and first >= 0 and last < load.buffer.size
 
     def filled(self, window: Buffer, load: Load, tests: Sequence[Expr], k: Var) -> list[Stmt]:
-        """Return statements that load a window, with wide loads where contiguous elements are known
-        to be within bounds.
+        """Return statements that load a sliding window into an array, with wide loads where
+        elements are known to be in bounds.
         """
         size, made, at = self.piece(load.dtype), list[Stmt](), 0
         while at < window.size:
@@ -227,7 +229,9 @@ class Coarsening:
         return simplify(substitute(expr, {k: Const(number, INDEX), self.lane: _FIRST}), self.ranges)
 
     def one(self, stmt: Stmt) -> Stmt:
-        """Return a statement for one lane, with its registers replaced by array elements."""
+        """Return a statement for one lane (one of the merged iterations), with its registers
+        replaced by array elements.
+        """
         array = self.values.get(stmt.var) if isinstance(stmt, Assign) else None
         if isinstance(stmt, Assign) and isinstance(array, Load):
             return Store(array.buffer, self.lane, self.value(stmt.value))
@@ -246,15 +250,17 @@ class Coarsening:
         return [*before, For(self.lane, self.lanes, stmt)]
 
     def moves(self, to: Buffer, first: Expr, source: Buffer, begin: Expr) -> list[Stmt]:
-        """Return statements that copy one element per lane from `source` to `to`, in wide accesses."""
+        """Return statements that copy one element per merged iteration from `source` to `to`, in
+        wide memory accesses.
+        """
         size = self.piece(to.dtype)
         return [Store(to, first + k, Load(source, begin + k, size)) for k in range(0, self.lanes, size)]
 
     # expressions
 
     def value(self, expr: Expr) -> Expr:
-        """Return an expression for one lane, with indices simplified to linear forms where
-        possible.
+        """Return an expression for one of the merged iterations, with indices simplified to linear
+        forms where possible.
         """
         return self.placed(substitute(expr, self.values))
 
@@ -335,7 +341,9 @@ def _with(stmt: Stmt, found: Mapping[Load, Expr], names: Mapping[Var, Expr]) -> 
 
 
 def lanes_of(loop: For, body: Stmt) -> int:
-    """Return the number of iterations that fill a wide store; 1 if the stores are not contiguous."""
+    """Return the number of iterations whose stores fill one wide memory access; 1 if the stores are
+    not contiguous.
+    """
     stores = (s for s in walk_stmts(body) if isinstance(s, Store))
     sizes = [s.buffer.dtype.itemsize for s in stores if linear(s.index, {}).coefficient(loop.var) == 1]
     return MOST // max(sizes) if sizes else 1

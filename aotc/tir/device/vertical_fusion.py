@@ -47,7 +47,7 @@ Again: TypeAlias = Callable[[int, int], "Step | None"]
 
 @dataclass
 class VerticalFusion:
-    """Fuses steps for a GPU.
+    """Fuses a small kernel into the launch of the matrix product whose result it reads.
 
     gpu     the device
     known   results for pairs of kernels: group size, stride and fused kernel; None where fusion is
@@ -85,7 +85,7 @@ class VerticalFusion:
         return None if pair is None else pair.step(way[2])
 
     def pair(self, a: Step, level: _Level, again: Again, size: int, stride: int) -> _Pair | None:
-        """Return both steps for groups of `size` blocks, `stride` apart.
+        """Return two steps to be fused for groups of `size` blocks, `stride` apart.
 
         Return None if the second step cannot have the thread count of the first, or has too much
         work per thread.
@@ -138,7 +138,7 @@ def _holds(a: Span, b: Span) -> bool:
 
 
 def _all(kernel: Kernel) -> int:
-    """Return the number of statements that all threads of a kernel execute together."""
+    """Estimate the statements that all threads of a GPU kernel execute together."""
     launch = launch_of(kernel)
     return 0 if launch is None else launch.grid * launch.block * _work(kernel, launch)
 

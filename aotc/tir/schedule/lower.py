@@ -116,8 +116,8 @@ class Lowering:
         return optimized(loops(shared, Block(bodies), "independent"), self.builder.target.budget)
 
     def _inside(self, group: Group) -> list[Stmt]:
-        """Return the statements of a group's stages in order, inside the outer loops of the first
-        stage, which all of them share.
+        """Return the statements of a group's stages in order, inside the loops that all of the
+        group's stages share.
         """
         shared = group.stages[0].axes[: group.depth]
         bodies: list[Stmt] = []
@@ -163,7 +163,9 @@ class Lowering:
 
 
 def _extern(builder: KernelBuilder, group: te.ExternGroup) -> Stmt:
-    """Return the statements of an extern group, a tensor program written by hand."""
+    """Return the statements of an extern group: a tensor program that an operator supplies for the
+    target.
+    """
     memory = builder.memory
     for output in group.outputs:
         if output not in memory:  # unused output, which the program writes nevertheless

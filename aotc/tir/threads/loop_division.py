@@ -28,8 +28,10 @@ _RUN: Final = 64
 
 @frozen(eq=False)
 class Leaf:
-    """The innermost divided part of a nest: a loop, divided by iterations, or statements that are
-    one unit (`loop` is None).
+    """The innermost part of a loop nest that is divided among threads.
+
+    It is a loop, divided by iterations, or consecutive statements that are one unit (`loop` is
+    None).
     """
 
     stmts: tuple[Stmt, ...]
@@ -66,7 +68,7 @@ class Nest:
 
     @property
     def in_runs(self) -> bool:
-        """True if the leaf is an innermost loop, which is divided into whole runs of `_RUN`
+        """True if the divided loop is an innermost loop, which is divided into whole runs of `_RUN`
         iterations.
         """
         return not self.loops and self.leaf.loop is not None and is_innermost(self.leaf.loop)
@@ -86,8 +88,8 @@ class Nest:
         return next((loop.var for loop in order if extent_of(loop) > 1), None)
 
     def share(self, low: Expr, high: Expr) -> Stmt:
-        """Return the nest restricted to the units from `low` to `high`, clipped to the units that
-        exist.
+        """Return the loop nest restricted to its units (iterations) from `low` to `high`, clipped
+        to the units that exist.
         """
         if self.inner_first:
             return self._inner_first(maximum(low, 0), minimum(high, self.units))
@@ -95,8 +97,8 @@ class Nest:
         return self._counted(self.loops, low * run, high * run)
 
     def _counted(self, loops: Sequence[For], low: Expr, high: Expr) -> Stmt:
-        """Return the nest over units `low` to `high` in loop order; in the first and last
-        iteration, bounds of inner loops are clipped.
+        """Return the loop nest over units `low` to `high` in loop order; inner bounds are clipped
+        in the first and last iteration.
         """
         if not loops:
             # an iteration that is entered runs its only unit
@@ -108,9 +110,10 @@ class Nest:
         return _between(loop, _quotient(low, inside), _quotient(high + (inside - 1), inside), body)
 
     def _inner_first(self, low: Expr, high: Expr) -> Stmt:
-        """Return all iterations of `loops` with the leaf restricted to the units of the share.
+        """Return all iterations of the outer loops, with the divided loop restricted to the units
+        of a share.
 
-        The number of a unit is iteration of the leaf * rounds + round.
+        The number of a unit is iteration of the divided loop * rounds + round.
         """
         number = as_expr(0)
         for loop in self.loops:
@@ -150,7 +153,9 @@ def _between(loop: For, low: Expr, high: Expr, body: Stmt) -> For:
 
 
 def alone(loops: Sequence[For], leaf: Leaf) -> tuple[For, ...]:
-    """Return the loops around a leaf with all statements removed that are not part of the leaf."""
+    """Return the loops around a leaf (divided part) with all statements removed that are not part
+    of the leaf.
+    """
     if not loops:
         return ()
     inside = alone(loops[1:], leaf)
@@ -158,7 +163,8 @@ def alone(loops: Sequence[For], leaf: Leaf) -> tuple[For, ...]:
 
 
 def divided(parts: Sequence[Sequence[Nest]]) -> Block:
-    """Return the share of thread `PART` in the units of some nests.
+    """Return the statements of thread number `PART`: its share of the iterations of some loop
+    nests.
 
     The units of the nests of one part are numbered consecutively and divided together; each part is
     divided by itself.
@@ -174,8 +180,8 @@ def divided(parts: Sequence[Sequence[Nest]]) -> Block:
 
 
 def _counted_through(nests: Sequence[Nest]) -> tuple[int, list[tuple[Nest, int, int]]]:
-    """Return the total weight of all units and, for each nest, the weight of one unit and of all
-    units before the nest.
+    """Return the total weight of the units of all loop nests and, for each nest, the weight of one
+    unit and of all units before.
     """
     common = math.gcd(*(nest.weight for nest in nests))
     weights = [nest.weight // common for nest in nests]
@@ -184,8 +190,8 @@ def _counted_through(nests: Sequence[Nest]) -> tuple[int, list[tuple[Nest, int, 
 
 
 def largest_share(parts: Sequence[Sequence[Nest]], threads: int) -> float:
-    """Return the largest share of a thread in the total weight, between 1 / threads and 1 (0.5 for
-    two equal shares).
+    """Return the largest fraction of the work that one of `threads` threads gets (0.5 for two equal
+    shares).
     """
     most = max(sum(_weight_of_share(nests, part, threads) for nests in parts) for part in range(threads))
     return most / sum(nest.units * nest.weight for nests in parts for nest in nests)
@@ -202,12 +208,14 @@ def _weight_of_share(nests: Sequence[Nest], part: int, threads: int) -> int:
 
 
 def _share(total: int, part: Expr) -> Expr:
-    """Return the first unit of the share of thread `part`, as an expression of `PARTS`."""
+    """Return the number of the first unit of thread `part`, as an expression of the number of
+    threads.
+    """
     return Binary("truncdiv", part * total, PARTS)
 
 
 def _units_before(weight: int, limit: Expr) -> Expr:
-    """Return the number of units of a nest that belong before a weight limit, rounded to the
+    """Return the number of a loop nest's units that belong before a weight limit, rounded to the
     nearest unit.
     """
     return limit if weight == 1 else _quotient(limit * 2 + weight, 2 * weight)

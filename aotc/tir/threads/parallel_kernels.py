@@ -69,7 +69,9 @@ def for_team(kernel: Kernel, constants: AbstractSet[Buffer] = frozenset(), threa
 
 
 def _divided(splitter: _Splitter, kernel: Kernel) -> Kernel:
-    """Return the kernel divided by `splitter`; the kernel itself if one thread alone is not slower."""
+    """Return a kernel divided among threads by `splitter`; the kernel itself if a single thread is
+    not slower.
+    """
     made = splitter.region(stmts_of(kernel.body), {})
     if made is None or not made.divided:
         return kernel

@@ -70,8 +70,10 @@ class Costs:
         return self._own_operations[stmt] + sum(self._operations(s, ranges) for s in stmt_children(stmt))
 
     def of_parts(self, parts: Sequence[Sequence[Nest]], group: Sequence[Stmt], ranges: Ranges) -> float:
-        """Return the nanoseconds of the slowest thread when `parts` of a group of statements are
-        divided, including data transfer.
+        """Return the nanoseconds of the slowest thread when loop nests of a group of statements are
+        divided among threads.
+
+        Includes waiting for data in the caches of other threads.
         """
         nests = [nest for part in parts for nest in part]
         inner, common, times = ranges, 0.0, 1
@@ -125,8 +127,8 @@ class Costs:
 
 
 def _reach(access: Access, key: Var | None) -> int:
-    """Return the number of elements that an address moves over the range of a variable; a huge
-    number if that is unknown.
+    """Return the number of elements that an access moves over the whole range of a variable; a huge
+    number if unknown.
     """
     form, _, ranges, _ = access
     if key is None or not form.depends_on(key):

@@ -82,10 +82,10 @@ class Moved:
 
 @frozen(eq=False)
 class Chain:
-    """Two products, and the group of stages that computes the second one's data from the first
-    one's result.
+    """Two matrix products and the computation between them, which makes the second one's data from
+    the first one's result.
 
-    first, middle, second   the products and the group between them
+    first, middle, second   the products and the group of stages between them
     scores                  the tensor of the first product's stage that the group reads
     weights                 the tensor of the group that the second product reads
     moved                   a permutation of the second product's results, in which they are stored;
@@ -176,14 +176,16 @@ class _Finder:
         return outside.pop() if len(outside) == 1 else None
 
     def _is_private(self, before: Group, middle: Group, second: Product) -> bool:
-        """Return True if no stage outside of the chain reads the tensors between the products."""
+        """Return True if no other stage reads the tensors between two chained matrix products."""
         own = before.tensors | middle.tensors
         readers = {r.stage for t in own for r in self.plan.reads.get(t, ())}
         takers = {taker for t in own for taker in self.plan.operands.get(t, ())}
         return not own & self.outputs and readers <= own and takers <= {second.c} and second.c.b not in own
 
     def _by_rows(self, middle: Group, first: Product, scores: te.Tensor, weights: te.Tensor) -> bool:
-        """Return True if row i of the group's tensors depends on row i of the scores only."""
+        """Return True if row i of the tensors between two matrix products depends on row i of the
+        first one's result only.
+        """
         shared = [n for _, n in middle.stages[0].axes[: middle.depth]]
         rows, columns = first.row[1], first.column[1]
         if shared[-1:] != [rows] or math.prod(shared) != first.heads * rows:
@@ -213,8 +215,10 @@ class _Finder:
         return None if place is None else Moved(tensor, source, place)
 
     def _feeding(self, tensor: te.Tensor) -> Group | None:
-        """Return the group that computes an operand used by one product only, to be computed during
-        packing; None if there is none.
+        """Return the group of stages that computes an operand for one product only, None if there
+        is none.
+
+        It is computed while the operand is packed.
         """
         base = graph.base(tensor)
         if not isinstance(base, te.Compute) or base in self.outputs:
@@ -296,8 +300,9 @@ def _fits(first: Product, second: Product) -> bool:
 
 
 def strip_rows(rows: int, columns: int, itemsize: int, target: Target) -> int:
-    """Return the number of rows that fit in the strip's part of the second-level cache; fewer if
-    that divides the rows evenly.
+    """Return the number of rows of a strip that fits in its fraction of the second-level cache.
+
+    It is up to half as large if it then divides the rows evenly.
     """
     most = min(rows, max(LEAST, target.l2 // SHARE // (columns * itemsize)))
     return next((r for r in range(most, most // 2, -1) if rows % r == 0), most)
@@ -312,8 +317,8 @@ def padded_pitch(columns: int, itemsize: int, target: Target) -> int:
 
 
 def build_chain(builder: KernelBuilder, chain: Chain, middle: Callable[[], list[Stmt]]) -> Stmt:
-    """Return the loop nest of a chain; `middle` returns the statements of its middle group for one
-    row.
+    """Return the loop nest of a chain of two products; `middle` returns the statements between them
+    for one row.
     """
     return _Strips.of(builder, chain, middle).nest()
 
@@ -356,7 +361,7 @@ class _Cut:
 
 @frozen(eq=False)
 class _Strips:
-    """Buffers and statements of one chain.
+    """Buffers and loops of an attention nest, which computes two chained products strip by strip.
 
     builder, chain, middle   see `build_chain`
     head                     variable of the loop over heads
@@ -416,7 +421,7 @@ class _Strips:
     def _element(
         self, product: Product, operand: te.Tensor, index: Sequence[Expr], names: Mapping[Var, Expr], ranges: Ranges
     ) -> tuple[list[Stmt], Expr]:
-        """Return the statements for, and the value of, an element of an operand of a product."""
+        """Return the statements that an element of a matrix product's operand needs, and its value."""
         ranges = {self.head: (0, product.heads - 1), **ranges}
         mapping = {**self._batch(product.batch), **names}
         body = Body(self.builder.plan, self.builder.memory, ranges)
@@ -477,8 +482,8 @@ class _Strips:
         return optimized(loops([(row, cut.height), (k, depth)], Block((*before, store)), "independent"))
 
     def _multiply(self, panels: _Panels, data: Buffer, pitch: int, cut: _Cut) -> Stmt:
-        """Return the product of a strip of rows, `pitch` elements apart, and the panels of one
-        head.
+        """Return the product of a strip of rows, `pitch` elements apart, and the packed second
+        operand of one head.
         """
         builder, product, block, height = self.builder, panels.product, panels.block, cut.height
         extent, depth, dtype = product.column[1], product.inner[1], product.c.dtype
@@ -510,8 +515,8 @@ class _Strips:
 
 
 def _transposed(store: Store, row: te.Axis, lane: te.Axis, side: int) -> Stmt | None:
-    """Return a transposing copy with squares of `side` transposed in registers; None if the copy
-    does not transpose.
+    """Return a transposing copy in which squares of `side` elements are transposed in registers;
+    None for other copies.
     """
     load = store.value
     squares = {var: extent // side for var, extent in (row, lane)}

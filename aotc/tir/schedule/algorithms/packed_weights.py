@@ -146,7 +146,9 @@ class _Builder:
         return Block((*piece.sums(), *self._stores(piece, width)))
 
     def _stores(self, piece: _Piece, width: int) -> Iterator[Stmt]:
-        """Yield the stores of a piece's sums; of a partial last vector, the columns that exist."""
+        """Yield the stores of a register tile's sums; of a partial last vector, only the columns
+        that exist.
+        """
         for r, row in enumerate(piece.acc):
             start = (piece.row + r) * self.product.columns + piece.tile * self.product.tile
             for v, acc in enumerate(row):
@@ -180,7 +182,9 @@ class _Piece:
         )
 
     def sums(self) -> list[Stmt]:
-        """Return the statements that accumulate all blocks; the last one may be shorter."""
+        """Return the statements that accumulate all blocks of the depth; the last block may be
+        shorter.
+        """
         product, block = self.product, Var("block")
         whole, left = divmod(product.depth, product.block)
         stmts: list[Stmt] = [Declare(acc, self._all(0.0)) for row in self.acc for acc in row]
@@ -192,7 +196,9 @@ class _Piece:
         return stmts + (self._block(as_expr(whole), left) if left else [])
 
     def _block(self, block: Expr, depth: int) -> list[Stmt]:
-        """Return the statements that add a block of `depth` integers to the accumulators."""
+        """Return the statements that add the products of a block of `depth` low-bit weights to the
+        accumulators.
+        """
         places = [self._place(self.product.blocks, block, first) for first in self.firsts]
         scales = [Load(self.builder.scale, place, self.lanes) for place in places]
         if self.product.scale_first:
@@ -207,8 +213,8 @@ class _Piece:
         return stmts
 
     def _sum(self, block: Expr, depth: int, sums: _Sums, factors: Sequence[Expr]) -> list[Stmt]:
-        """Return the statements that add the products of a block to `sums`, each integer times its
-        column's factor, if given.
+        """Return the statements that add the products of a block of weights to `sums`, each weight
+        times its factor, if given.
         """
         stmts: list[Stmt] = []
         zeros: list[Expr] = [self.table or kept("zero", self._zero(block, first), stmts) for first in self.firsts]
@@ -225,7 +231,9 @@ class _Piece:
         return stmts + (added(start + words, left) if left else [])
 
     def _word(self, word: Expr, fields: int, zeros: Sequence[Expr], factors: Sequence[Expr], sums: _Sums) -> list[Stmt]:
-        """Return the statements that add the products of one word per column to `sums`."""
+        """Return the statements that add the products of the weights in one word per column to
+        `sums`.
+        """
         stmts: list[Stmt] = []
         places = [self._place(self.product.words, word, first) for first in self.firsts]
         words = [kept("w", Load(self.builder.packed, place, self.lanes), stmts) for place in places]
@@ -266,7 +274,7 @@ class _Piece:
         return Load(zero, self._place(self.product.blocks, block, first), self.lanes)
 
     def _place(self, count: int, row: Expr, first: Operand) -> Expr:
-        """Return the address of a row of a tile in an array with `count` rows per tile."""
+        """Return the address of a row of a column tile in an array with `count` rows per tile."""
         return (self.tile * count + row) * self.product.tile + first
 
     def _wide(self, value: Expr) -> Expr:

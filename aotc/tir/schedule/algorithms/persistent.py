@@ -38,7 +38,8 @@ _FETCHED: Final = 16
 
 @frozen
 class _Plan:
-    """Division of h R among the threads of a block.
+    """Division of a recurrent layer's product h R (states times weights) among the threads of a GPU
+    block.
 
     threads   threads of a block; thread t has the columns t, t + threads and so on
     turns     largest number of columns of a thread
@@ -64,8 +65,8 @@ class _Plan:
 
 
 def persistent(layer: Recurrence, target: Target) -> ExternProgram | None:
-    """Return the GPU program of a layer; None if the target has no GPU or a block too little shared
-    memory.
+    """Return the GPU program of a recurrent layer; None if the target has no GPU, or a block too
+    little shared memory.
     """
     dtype, gpu = layer.dtype, target.gpu
     shared = [layer.columns] * 2 + [layer.hidden] * layer.states

@@ -114,8 +114,10 @@ def recurrent_block(hidden: int, gates: int, dtype: DType, target: Target) -> in
 
 
 def column_block(hidden: int, gates: int, dtype: DType, target: Target) -> int:
-    """Return the best number of columns (of all gates) in a block of weights if units do not fill
-    whole blocks; 0 for rows.
+    """Return the best number of columns (of all gates) in a block of recurrent-layer weights; 0 for
+    whole rows.
+
+    Columns are used if the hidden units do not fill whole blocks.
     """
     lanes, most = target.lanes(dtype), _vectors(1, target)
     vectors = -(-gates * hidden // lanes)
@@ -133,7 +135,7 @@ def _vectors(gates: int, target: Target) -> int:
 
 @frozen
 class _Plan:
-    """Tile sizes of a layer.
+    """Tile sizes of a recurrent layer on a CPU.
 
     lanes     elements of a vector
     vectors   adjacent vectors of units in a tile of one row
@@ -194,7 +196,7 @@ class Weights:
 
 
 class LayerBuilder:
-    """Arguments of a layer's program.
+    """Arguments of the program of a recurrent layer.
 
     x, bias, y    inputs, bias, outputs
     w, r          the weights of inputs and of states
@@ -267,9 +269,9 @@ def _accumulate(products: Sequence[_Product]) -> tuple[list[Stmt], list[list[lis
 
 
 class _Builder(LayerBuilder):
-    """Builds the statements of one layer over its buffers.
+    """Builds the statements of a recurrent layer on a CPU over its buffers.
 
-    gates      h R of a tile's units
+    gates      h R (states times recurrent weights) of a tile's units
     products   x W + b of two blocks of steps: the current and the next one
     before     h before the current step
     """
@@ -303,15 +305,17 @@ class _Builder(LayerBuilder):
     # --- where things are
 
     def _place(self, step: Expr) -> Expr:
-        """Return the position in the sequence of a step of the recurrence; steps beyond the end
-        count as the last one.
+        """Return the position in the sequence of a time step of the recurrence; steps beyond the
+        end count as the last one.
         """
         step = minimum(step, self.layer.steps - 1)
         return self.layer.steps - 1 - step if self.layer.reverse else step
 
     def _slot(self, block: Expr, row: Operand) -> Expr:
-        """Return the address of a row of x W in the ring buffer of two blocks; rows count steps,
-        and sequences of a batch.
+        """Return the address of a row of x W (inputs times weights) in the ring buffer of two
+        blocks of time steps.
+
+        Rows count steps, and sequences of a batch.
         """
         rows = self.plan.block * self.layer.batch
         return (block % 2 * rows + row) * self.layer.columns
@@ -333,11 +337,13 @@ class _Builder(LayerBuilder):
 
     @property
     def _is_padded(self) -> bool:
-        """True if rows of products are longer than the bias; then the cell adds the bias."""
+        """True if rows of x W are padded beyond the length of the bias; then the cell adds the
+        bias.
+        """
         return self.layer.columns > self.layer.gates * self.layer.hidden
 
     def _biased(self, value: Expr, column: Expr) -> Expr:
-        """Return a part of a row of x W with its bias added, unless the cell adds it."""
+        """Return a vector of x W with its bias added, unless the cell adds it."""
         return value if self._is_padded else value + Load(self.bias, column, value.lanes)
 
     # --- products
@@ -354,8 +360,8 @@ class _Builder(LayerBuilder):
         return For(j, -(-self.layer.span // width), body, kind=_kind(width, self.layer.span))
 
     def _rows(self, a: Buffer, start: Places, rows: int, weights: Weights, unit: Expr, store: StoreVector) -> Stmt:
-        """Return all rows of a product for the units of a tile; the last rows overlap the previous
-        ones.
+        """Return all rows of a matrix product for the hidden units of a tile; the last tile of rows
+        overlaps the previous one.
         """
         plan, i = self.plan, Var("i")
         height = -(-rows // -(-rows // plan.rows))
@@ -369,8 +375,8 @@ class _Builder(LayerBuilder):
     # --- a step
 
     def _step(self, block: Expr, s: Expr, beside: bool) -> Stmt:
-        """Return the statements of one step: for each tile, products and cell, so that the cell
-        overlaps with weight loads.
+        """Return the statements of one time step: for each tile, products and cell, so that the
+        cell overlaps with weight loads.
         """
         plan, layer, j, b = self.plan, self.layer, Var("j"), Var("b")
         width = (plan.vectors if layer.batch == 1 else plan.wide) * plan.lanes
@@ -395,8 +401,8 @@ class _Builder(LayerBuilder):
         return Store(self.gates, row * self.layer.columns + column, value)
 
     def _single(self, block: Expr, s: Expr, unit: Expr, following: _Product | None) -> Stmt:
-        """Return h R of a single sequence for a tile's units, with x W + b of the next block
-        interleaved.
+        """Return h R of a single sequence for a tile's units, interleaved with x W + b of the next
+        block of time steps.
         """
         plan, columns = self.plan, self._columns(unit, self.plan.vectors)
         recur = _Product("acc", self.before, [as_expr(0)], self.r, columns, plan.lanes)
@@ -409,8 +415,8 @@ class _Builder(LayerBuilder):
         return Block(stmts)
 
     def _following(self, block: Expr, s: Expr, unit: Expr) -> _Product:
-        """Return the product of the s-th vector of a tile's columns for the next block, for all
-        steps of that block.
+        """Return the product of inputs and the s-th weight vector of a tile, for all time steps of
+        the next block.
         """
         plan = self.plan
         gate, vector = s // plan.vectors, s % plan.vectors
@@ -442,8 +448,9 @@ class _Builder(LayerBuilder):
 
 
 def _within(begin: Expr, size: int, extent: int, unit: int = 0) -> Expr:
-    """Return the begin of a tile (or of a part of a tile of `unit`), shifted back if it would
-    exceed the axis.
+    """Return the begin of a tile, shifted back if the tile would exceed the axis.
+
+    unit   if given, the size of the tile that this part of it belongs to
     """
     return begin if extent % (unit or size) == 0 else minimum(begin, extent - size)
 

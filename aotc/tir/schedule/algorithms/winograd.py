@@ -36,7 +36,10 @@ COLUMNS: Final = 64
 
 
 def build_winograd(w: te.Winograd, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:
-    """Return the loop nest that computes `w` from the buffers of its operands; `store` as in
+    """Return the loop nest that computes a Winograd convolution `w` from the buffers of its
+    operands.
+
+    `store(indices, value)` returns the statement that finishes an output element, as in
     `build_contraction`.
     """
     return _Builder(w, a, b, store, target).nest()
@@ -227,8 +230,8 @@ class _Builder:
     # --- forward
 
     def _phase(self, i: int, j: int, place: Expr) -> Expr:
-        """Return the address in `phases` of element (i, j) of the input patch of the tile at a
-        place.
+        """Return the address of element (i, j) of a Winograd tile's input patch in the copy of the
+        rows split by remainder.
         """
         m = self.w.tile
         return (i % m * m + j % m) * self.plane + place + (i // m * self.pitch + j // m)
@@ -250,14 +253,16 @@ class _Builder:
         return Block(stmts)
 
     def _clear_row(self, phase: int, row: Var) -> Stmt:
-        """Return statements that clear a row of all planes of a phase, outside of the image."""
+        """Return statements that store zeros for an input row outside of the image."""
         t, zero = Var("t"), const(0, self.w.dtype)
         places = (self._phase(phase, j, row * self.pitch + t) for j in range(self.w.tile))
         return forall(t, self.pitch, Block(Store(self.phases, place, zero) for place in places))
 
     def _copy_row(self, phase: int, row: Var, source: Expr, first: Expr) -> Stmt:
-        """Return statements that copy a row from column `first` on, split by remainder; zeros
-        outside of the image.
+        """Return statements that copy an input row from column `first` on, split by remainder
+        modulo the tile size.
+
+        Columns outside of the image become zeros.
         """
         m, width = self.w.tile, self.w.a.shape[3]
         zero = const(0, self.w.dtype)
@@ -278,7 +283,9 @@ class _Builder:
         return Block(stmts)
 
     def _forward(self, channel: Var) -> Stmt:
-        """Return V = B^T d B for all tiles of a strip and one channel, a vector of tiles at a time."""
+        """Return the Winograd input transform V = B^T d B of all tiles of a strip and one channel,
+        a vector of tiles at a time.
+        """
         place, out = Var("place"), _Registers(self.lanes, [])
 
         def load(i: int, j: int) -> Expr:
@@ -318,8 +325,8 @@ class _Builder:
     # --- backward
 
     def _backward(self) -> Stmt:
-        """Return A^T M A, a vector of output channels at a time, followed by the stores of the
-        elements.
+        """Return the Winograd output transform A^T M A, a vector of channels at a time, followed by
+        the stores of the elements.
         """
         row, part, group = Var("row"), Var("part"), Var("group")
         body = Block((self._transform(row, part, group), self._finish(row, part, group)))
@@ -328,8 +335,8 @@ class _Builder:
         return loops([(row, self.rows), (part, parts), (group, groups)], body, "independent")
 
     def _transform(self, row: Var, part: Var, group: Var) -> Stmt:
-        """Return A^T M A for a part of a row of tiles and a vector of output channels, stored on
-        the stack.
+        """Return the output transform A^T M A of some tiles of a row and a vector of output
+        channels, stored on the stack.
         """
         m, tile, out = self.w.tile, Var("t"), _Registers(self.lanes, [])
         place = row * self.columns + part * self.chunk + tile

@@ -53,7 +53,7 @@ def by_runs(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Tar
 
 @frozen(eq=False)
 class Spare:
-    """Buffers that replace runs outside of the data.
+    """Buffers that replace runs (contiguous bytes of the data) which are outside of the data.
 
     blank   a run of padding; None if no run is completely outside
     edges   for each position, a buffer for a run that crosses a border
@@ -137,8 +137,8 @@ class Data:
         return [*self.borders, *self.crossed]
 
     def spare(self, run: int, positions: int) -> Spare:
-        """Return the buffers for runs of `run` bytes that are outside of the data, with `positions`
-        runs at a time.
+        """Return padding buffers for runs (contiguous bytes of the data) of `run` bytes,
+        `positions` runs at a time.
         """
         blank = private_buffer("blank", self.buffer.dtype, run) if self.borders else None
         edges = (private_buffer("edge", self.buffer.dtype, run) for _ in range(positions if self.crossed else 0))
@@ -162,8 +162,8 @@ class Data:
     def completed(
         self, index: Expr, number: int, spare: Spare, size: int, names: Mapping[Var, Expr]
     ) -> tuple[Stmt, Expr]:
-        """Return statements that complete a run that crosses a border in a buffer filled with
-        padding, and the load of it.
+        """Return the load of a run of data that crosses a border, and the statements that complete
+        it with padding before.
         """
         k, edge = Var("k"), spare.edges[number]
         element = Store(edge, k, Load(self.buffer, simplify(index + k, {})))
@@ -189,8 +189,8 @@ class Data:
         take: Callable[[list[Expr]], Stmt],
         fill: int,
     ) -> Stmt:
-        """Return loops over the taps around a statement that `take` makes from the runs of some
-        positions.
+        """Return loops over kernel offsets (taps) around a statement that `take` makes from the
+        data runs of some positions.
 
         places   for each position, the index of its first element, and the values of the data's
                  axes
@@ -217,7 +217,7 @@ def _inside(dims: Sequence[Dimension], names: Mapping[Var, Expr]) -> list[Expr]:
 
 @frozen(eq=False)
 class _Positions:
-    """The output positions.
+    """The output positions of a contraction.
 
     axes       the axes that positions are counted along; the last one is tiled
     names      the data's axes as expressions of them
@@ -250,11 +250,11 @@ class _Positions:
 
 @frozen(eq=False)
 class _Runs:
-    """The schedule of one contraction.
+    """The Cortex-M DSP schedule of one contraction.
 
     req, split, data, at   contraction, blocks of outputs, data and positions
     steps                  variable that counts the groups of a run
-    run                    bytes of a run
+    run                    contiguous bytes of the data at one kernel offset
     taps                   the other reduction axes
     weights                address of a weight, by block, output in it, taps and steps
     """
@@ -326,7 +326,9 @@ class _Runs:
         return forall(number, -(-count // POSITIONS), Block((gathered, body)))
 
     def _gather(self, col: Buffer, spare: Spare, places: Sequence[Mapping[Var, Expr]]) -> Stmt:
-        """Return the statements that gather the runs of a tile's positions to the column buffer."""
+        """Return the statements that gather the data of a tile's output positions into the im2col
+        buffer.
+        """
         zero = self._zero()
         found = [(substitute(self.at.position, {**zero, **place}), self._at(place)) for place in places]
         to = substitute(self.weights.expr(), zero)

@@ -62,7 +62,7 @@ def by_matrices(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target:
 
 @frozen(eq=False)
 class _Part:
-    """The positions of a call.
+    """The output positions of one AMX call.
 
     row, rows      first row, number of rows
     begin, count   first position in each row, number of positions in each row
@@ -158,7 +158,9 @@ class _Matrices:
         return self._cost(self.rows)
 
     def _cost(self, rows: int) -> int:
-        """Return the time of the last two axes with `rows` rows per call, in positions."""
+        """Estimate the time of the last two position axes with `rows` rows per AMX call, in output
+        positions computed.
+        """
         (_, high), (_, wide) = self.axes[-2:]
         return -(-high // rows) * _whole((rows - 1) * self.apart + wide)
 
@@ -177,8 +179,8 @@ class _Matrices:
         return min(BLOCKS, -(-self.req.outputs[1] // BLOCK))
 
     def _parts(self, rows: int) -> Iterator[tuple[Var, int, _Part]]:
-        """Yield groups of calls of equal shape: loop variable, number of calls, and the positions
-        of one of them.
+        """Yield groups of AMX calls of equal shape: loop variable, number of calls, and the output
+        positions of one call.
         """
         (_, high), (_, wide) = self.axes[-2:]
         number, left = Var("p"), Var("p")
@@ -209,8 +211,8 @@ class _Matrices:
         return forall(var, count, Block(calls))
 
     def _call(self, tile: Buffer, part: _Part, block: Expr, size: int) -> Stmt:
-        """Return a call that computes the sums of some positions and output blocks, followed by the
-        stores.
+        """Return an AMX call that computes the sums of some output positions and blocks of
+        channels, followed by the stores.
         """
         split, run = self.split, self.run
         zero = dict.fromkeys((*(v for v, _ in self.req.c.reduce_axes), split.lane, split.tile), as_expr(0))
@@ -242,8 +244,8 @@ class _Matrices:
         return loops([(below, part.rows), (beside, part.count)], Block(stmts), "independent")
 
     def _stored(self, tile: Buffer, values: dict[Var, Expr], place: Expr, first: Expr) -> Stmt:
-        """Return the statement that finishes and stores one block of sums, as a vector where
-        possible.
+        """Return the statement that finishes and stores the sums of one block of channels, as a
+        vector where possible.
         """
         lane, scalar = Var("lane"), Var("done", tile.dtype)
         end = linear(first, {})
@@ -265,7 +267,9 @@ def _at(position: Linear, names: dict[Var, Expr]) -> Expr:
 
 
 def _width(run: int) -> int:
-    """Return the bytes of a step: the largest multiple of four up to `WIDTH` that divides a run."""
+    """Return the bytes of an AMX reduction step: the largest multiple of four up to `WIDTH` that
+    divides a run.
+    """
     return max(n for n in range(GROUP, WIDTH + 1, GROUP) if run % n == 0)
 
 
@@ -310,7 +314,9 @@ def _taps(req: Request, data: Linear, weights: Linear, steps: Var) -> list[tuple
 
 
 def _whole(positions: int) -> int:
-    """Return the time of a call in positions: whole tile registers of positions, and weights for
-    each pair of registers.
+    """Estimate the time of an AMX call, in output positions.
+
+    Counts whole tile registers of positions, the weights for each pair of registers, and the call
+    itself.
     """
     return -(-positions // ROWS) * ROWS + -(-positions // (2 * ROWS)) * ROWS + CALL

@@ -52,7 +52,9 @@ class Long:
 
     @property
     def loops(self) -> list[For]:
-        """The loops over the elements, the outermost first; none if they do not begin at 0."""
+        """The loops over the elements of a reduction, the outermost first; none if they do not
+        begin at 0.
+        """
         found, nest = list[For](), self.update
         while isinstance(nest, For):
             found.append(nest)
@@ -78,7 +80,8 @@ class Long:
 
 
 def in_pieces(long: Long, gpu: Gpu, results: int, *, across: bool, alone: bool) -> Stmt | None:
-    """Return a reduction that threads share; None if a single thread per result is better.
+    """Return a long reduction split among GPU threads; None if a single thread per result is
+    better.
 
     results   number of results
     across    elements of different results are adjacent in memory, elements of one result are not
@@ -116,7 +119,9 @@ def _power(number: int) -> int:
 
 
 def _in_parts(long: Long, gpu: Gpu, results: int, count: int, chunk: int) -> Stmt:
-    """Return the reduction of each part of the elements, followed by that of the parts."""
+    """Return the reduction of each part of the elements, executed by different blocks, followed by
+    that of the parts' results.
+    """
     part, other, place = Var("part"), Var("part"), as_expr(0)
     size, parts = long.size, -(-long.size // chunk)
     for var, extent in long.free:

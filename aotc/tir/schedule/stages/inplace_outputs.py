@@ -42,7 +42,7 @@ def inplace_pairs(
 
 @frozen
 class _Order:
-    """The order of computation.
+    """The order in which a kernel computes its tensors.
 
     plan, groups   storage plan and groups of stages
     places         for each root, the index of its group, and of its stage in the group

@@ -78,8 +78,8 @@ class KernelBuilder:
         return Body(self.plan, self.memory, graph.axis_ranges(graph.domain(stage.anchor)))
 
     def finish(self, stage: Stage, value: Expr | None) -> Stmt:
-        """Return the statements that compute and store all roots of a stage at one element; `value`
-        is that of the anchor.
+        """Return the statements that compute and store one element of all tensors of a stage, given
+        the anchor's `value`.
         """
         body = self.body(stage)
         own = [var for var, _ in stage.axes]

@@ -103,7 +103,7 @@ def reduce_nest(builder: KernelBuilder, stage: Stage, anchor: te.Reduce, depth: 
 
 
 def _update(builder: KernelBuilder, stage: Stage, anchor: te.Reduce, acc: Var) -> Stmt:
-    """Return the reduction loops, with the axis of the smallest stride innermost."""
+    """Return the loops over the reduction axes, with the axis of the smallest stride innermost."""
     body = builder.body(stage)
     value = body.expr(anchor.body, {})
     update: Stmt = Block((*body.statements, Assign(acc, binary(COMBINE[anchor.combiner], acc, value))))
@@ -136,7 +136,7 @@ def _stride(stmt: Stmt, var: Var) -> int | None:
 def _shaped(
     parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt, depth: int, axes: Sequence[te.Axis]
 ) -> Stmt:
-    """Return the reduction in the shape that suits its sizes and strides (see the module)."""
+    """Return the loop nest of a reduction, vectorized in the way that suits its sizes and strides."""
     builder, dtype = parts.builder, parts.acc.dtype
     lanes = ORDERED_LANES if builder.target.ordered else max(builder.target.lanes(dtype), _SCALAR_LANES)
     row = _stride(parts.update, free[-1][0]) if free and not written(parts.update) else None
@@ -251,8 +251,8 @@ def _along(acc: Var, row: Buffer, var: Var, base: Expr, width: Operand, body: St
 
 
 def _tile(extent: int, limit: int) -> int:
-    """Return the largest divisor of an extent up to a limit; the limit itself if all divisors are
-    small.
+    """Return a tile size for an axis: its largest divisor up to a limit, or the limit itself if all
+    divisors are small.
     """
     best = max(d for d in range(1, limit + 1) if extent % d == 0)
     return best if best >= limit // 4 else limit

@@ -22,7 +22,7 @@ from aotc.tir.simplify import Ranges, bounds, simplify
 
 @frozen
 class Slot:
-    """The memory of a tensor.
+    """The location of a tensor in memory.
 
     buffer   the buffer
     skip     number of leading axes that are not in memory, as the stages share the loops over them
@@ -57,7 +57,7 @@ class _Scope:
 
 @dataclass(slots=True)
 class Body:
-    """Lowers the elements needed at one place of a loop nest.
+    """Lowers the tensor elements needed at one place of a loop nest to scalar expressions.
 
     plan, memory, ranges   storage plan, memory of tensors, ranges of variables
     current                values of tensors whose element at this place is known already
@@ -71,7 +71,7 @@ class Body:
 
     @property
     def statements(self) -> list[Stmt]:
-        """The declarations of the registers that the values so far need, in order."""
+        """The declarations of registers that the expressions lowered so far need, in order."""
         return self._scopes[-1].statements
 
     def element(self, tensor: te.Tensor, indices: Sequence[Expr]) -> Expr:

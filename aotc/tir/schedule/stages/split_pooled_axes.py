@@ -24,8 +24,10 @@ _Way: TypeAlias = "tuple[tuple[int, ...], int, int]"
 
 
 def divided(outputs: Sequence[te.Tensor], plan: Plan) -> tuple[te.Tensor, ...]:
-    """Return the outputs with an axis of their stored tensors split into groups; unchanged if there
-    is none, or several ways.
+    """Split an axis of a kernel's stored tensors into groups, if they read one reduction result per
+    group; return the outputs.
+
+    The outputs are unchanged if there is no way, or several ways, to split.
     """
     ways = {way for tensor in plan.stored for way in _ways(tensor, plan)}
     simple = (te.Placeholder, te.Compute, te.View, te.Reduce)

@@ -50,8 +50,8 @@ class Stage:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Stages that run one after the other inside `depth` shared outer loops; `tensors` are all
-    their roots.
+    """Stages (loop nests) that run one after the other inside `depth` shared outer loops; `tensors`
+    are all their tensors.
     """
 
     stages: list[Stage]
@@ -128,8 +128,10 @@ def _is_inside(stage: Stage, depth: int) -> bool:
 
 
 def _is_for_all(group: Group, stage: Stage, depth: int, plan: Plan, gpu: Gpu) -> bool:
-    """Return True if a last stage, which needs one number per row of a group, should be executed by
-    all multiprocessors.
+    """Return True if the last stage, which needs one number per row of a group, should not share
+    the group's loops.
+
+    Then all multiprocessors of a GPU execute it.
     """
     if not isinstance(stage.anchor, te.Compute):
         return False
@@ -184,7 +186,9 @@ def _shared_depth(group: Group, stage: Stage, plan: Plan) -> int:
 
 
 def _walked(depth: int, indices: Sequence[Expr], axes: Sequence[te.Axis]) -> int:
-    """Return the number of leading indices that equal the axes (or 0 for an axis of one element)."""
+    """Return the number of leading indices that are the loop variables themselves (or 0 for an axis
+    of one element).
+    """
     fixed = {var for var, extent in axes if extent == 1}
     plain = [as_expr(0) if index in fixed else index for index in indices]
     return _common(depth, plain, [as_expr(0) if var in fixed else var for var, _ in axes])

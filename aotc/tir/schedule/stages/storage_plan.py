@@ -94,7 +94,7 @@ class _Planner:
                 self._decide(tensor, cost[tensor])
 
     def _decide(self, tensor: te.Tensor, cost: int) -> None:
-        """Decide if a tensor is stored, and add the reads of its body to its sources."""
+        """Decide if a tensor is stored or inlined, and record the reads that computing it needs."""
         if not isinstance(tensor, te.Compute) or tensor in self.forced or self._worth_storing(tensor, cost):
             self.stored.add(tensor)
             self.ranges[tensor] = graph.axis_ranges(graph.domain(tensor))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's types: `relay.ty.TensorType((1, 3), "float32")`."""
+"""Relay's types under their names: `relay.ty.TensorType((1, 3), "float32")`."""
 
 from aotc.ir.types import FuncType as FuncType
 from aotc.ir.types import GlobalTypeVar as GlobalTypeVar

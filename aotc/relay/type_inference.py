@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Type inference: a module (or expression) in; out comes one with every type filled in, or all type errors at once.
+"""Type inference: return a module or expression with the type of every node filled in, or report
+all type errors.
 
-Types flow from arguments to results and, through `Op.refine`, from uses back to variables, until nothing
-changes.  Nodes whose types are right already stay the same objects.
+Types propagate from arguments to results and, through `Op.refine`, from uses back to variables,
+until a fixpoint. Nodes whose types are already right stay the same objects.
 
     w = Var("w")                                             # no type
     infer_expr(dense(x, w, units=8))                         # %w is solved: Tensor[(8, k), float32]
@@ -28,7 +29,9 @@ from aotc.relay.visitor import children, depth_first, kind_of, with_children
 
 
 class _Failed(Enum):
-    """The type of an expression that has been reported: what depends on it is not reported again."""
+    """Marker for the type of an expression whose error was reported; errors that follow from it are
+    not reported.
+    """
 
     FAILED = auto()
 
@@ -39,7 +42,7 @@ Signature: TypeAlias = "Callable[[GlobalVar], Known]"
 
 
 class _Unsettled(Exception):
-    """There is no type to go on with: one has failed, or is not known yet."""
+    """Exception: a type that is needed has failed or is not known yet; `known` is _FAILED or None."""
 
     def __init__(self, known: Known) -> None:
         super().__init__()
@@ -47,20 +50,20 @@ class _Unsettled(Exception):
 
 
 class _Step(Enum):
-    """What to do at a node: some things are due before its children, or between them."""
+    """Step of inference at a node: some steps are executed before its children, or between them."""
 
-    FINISH = auto()  # its own type follows from those of its children
-    DECLARE = auto()  # a let: a recursive function's own type comes from its annotations
-    BIND_LET = auto()  # a let: its variable has the type of the value, from here on
-    BIND_MATCH = auto()  # a match: variables of patterns have types by that of what is matched
-    BIND_CALL = auto()  # a call of a function literal: its parameters have the types of the arguments
+    FINISH = auto()  # the node's type follows from its children's types
+    DECLARE = auto()  # a let: the type of a recursive function follows from its annotations
+    BIND_LET = auto()  # a let: its variable gets the type of the value
+    BIND_MATCH = auto()  # a match: variables of patterns get types from the matched value
+    BIND_CALL = auto()  # a call of a function literal: its parameters get the types of the arguments
 
 
 # --- one function or expression
 
 
 class _Inference:
-    """Types of everything below one root."""
+    """Type inference for all nodes below one root."""
 
     def __init__(self, root: Expr, signature: Signature) -> None:
         self.root = root
@@ -71,11 +74,13 @@ class _Inference:
         self._known = 0
 
     def callees(self) -> list[str]:
-        """Names of the global functions mentioned."""
+        """Return the names of the global functions that are referred to."""
         return [node.name for step, node in self.steps if isinstance(node, GlobalVar) and step is _Step.FINISH]
 
     def solve(self) -> bool:
-        """Sweep until nothing is learnt any more; whether anything was learnt."""
+        """Repeat sweeps over all nodes until nothing new is inferred; return True if anything was
+        inferred.
+        """
         before = self._known
         while True:
             start = self._known
@@ -125,7 +130,7 @@ class _Inference:
             self._learn(node.var, value)
 
     def _assign(self, node: Expr, ty: Known) -> None:
-        """Give a type that was solved from a use to a variable, or to the fields of a tuple."""
+        """Assign a type solved from a use to an unannotated variable, or to the fields of a tuple."""
         stack: list[tuple[Expr, Known]] = [(node, ty)]
         while stack:
             target, found = stack.pop()
@@ -135,7 +140,7 @@ class _Inference:
                 stack.extend(zip(target.fields, found.fields, strict=False))
 
     def settled(self, nodes: Sequence[Expr]) -> list[Type]:
-        """The types of nodes; _Unsettled if one has failed, or else if one is unknown."""
+        """Return the types of nodes; raise _Unsettled if one has failed or is unknown."""
         known = [self.type_of(n) for n in nodes]
         if _FAILED in known:
             raise _Unsettled(_FAILED)
@@ -160,7 +165,7 @@ class _Inference:
             raise _Unsettled(_FAILED) from None
 
     def _refine(self, node: Call, op: Op) -> None:
-        """Give arguments without types those that the operator's rule can solve backwards."""
+        """Assign types to untyped arguments that the operator's rule can solve backwards."""
         known = [self.type_of(a) for a in node.args]
         if op.refine is None or None not in known or _FAILED in known:
             return
@@ -169,7 +174,9 @@ class _Inference:
             self._assign(arg, ty)
 
     def _apply(self, node: Call, function: Callee) -> Type:
-        """A call of a function value."""
+        """Return the result type of a call of a function value; report an error if the arguments do
+        not fit.
+        """
         (callee,) = self.settled([function])
         if not isinstance(callee, FuncType):
             self._reject(node, f"a value of type {callee} is called as a function", "call an operator, @function or fn")
@@ -203,7 +210,7 @@ class _Inference:
         if isinstance(yes, _Failed) or isinstance(no, _Failed):
             return _FAILED
         if yes is None or no is None:
-            # a branch that recurses has the type of the one that does not
+            # a recursive branch has the type of the other branch
             return yes or no
         return join_types(yes, no) or self._reject(node, f"the branches have types {yes} and {no}", conversion(no, yes))
 
@@ -229,7 +236,9 @@ class _Inference:
     # --- results
 
     def unknown(self) -> list[Diagnostic]:
-        """What could not be solved: the variables, or whatever is left where all of those are known."""
+        """Return diagnostics for what was not inferred: the variables, or one other node if all
+        variables are known.
+        """
         nodes = dict.fromkeys(n for _, n in self.steps if self.type_of(n) is None and not isinstance(n, Op))
         named = [n for n in nodes if isinstance(n, (Var, GlobalVar))]
         return [
@@ -238,7 +247,7 @@ class _Inference:
         ]
 
     def rebuilt(self) -> Expr:
-        """The root with all types filled in."""
+        """Return the root with all types filled in."""
         memo: dict[Expr, Expr] = {}
         for step, node in self.steps:
             if step is _Step.FINISH:
@@ -262,7 +271,9 @@ class _Inference:
 
 
 def _bind_pattern(inference: _Inference, pattern: Pattern, ty: Known, node: Match) -> None:
-    """Give the variables of a pattern their types, as what it matches is of type `ty`."""
+    """Assign types to the variables of a pattern that matches values of type `ty`; report an error
+    if it cannot match.
+    """
     if ty is None or isinstance(ty, _Failed | IncompleteType):
         return
     wanted: Any = None
@@ -306,7 +317,9 @@ def _matched(inference: _Inference, node: Match) -> Known:
 
 
 def _place(inference: _Inference, node: RefRead | RefWrite) -> Type:
-    """The type of what a reference refers to."""
+    """Return the type of the value of a reference; report an error if the operand is not a
+    reference.
+    """
     (ty,) = inference.settled([node.ref])
     if not isinstance(ty, RefType):
         inference._reject(node, f"a value of type {ty} is no reference", "make one of it: ref(value)")
@@ -321,7 +334,8 @@ def _written(inference: _Inference, node: RefWrite) -> Type:
     return TupleType(())
 
 
-#: The type of a node of each kind by the types of its children; None, or _Unsettled, while that is not known.
+#: Type rule of each kind of node, from the types of its children; None or _Unsettled while these
+#: are not known.
 _TYPE_OF: Final[Mapping[str, Callable[[_Inference, Any], Known]]] = MappingProxyType(
     {
         "var": lambda _, node: node.annotation,
@@ -344,7 +358,7 @@ _TYPE_OF: Final[Mapping[str, Callable[[_Inference, Any], Known]]] = MappingProxy
 
 
 def _declared_type(expr: Expr) -> FuncType | None:
-    """The type of a function as its annotations alone give it."""
+    """Return the type of a function if its annotations determine it; None otherwise."""
     if not isinstance(expr, Function) or expr.ret_type is None:
         return None
     params = [p.annotation for p in expr.params if p.annotation is not None]
@@ -352,7 +366,7 @@ def _declared_type(expr: Expr) -> FuncType | None:
 
 
 def mention(node: Expr) -> str:
-    """What to call a node in a message."""
+    """Return the description of a node for a message."""
     match node:
         case Var():
             return f"%{node.name}"
@@ -367,7 +381,7 @@ def mention(node: Expr) -> str:
 
 
 def _due_before(task: tuple[_Step, Expr]) -> list[tuple[_Step, Expr]]:
-    """The steps that are due before one, in the order in which types become known."""
+    """Return the steps that must precede a step, in the order in which types become known."""
     match task:
         case _Step.FINISH, Let() as node:
             declare, bind = (_Step.DECLARE, node), (_Step.BIND_LET, node)
@@ -387,7 +401,7 @@ def _due_before(task: tuple[_Step, Expr]) -> list[tuple[_Step, Expr]]:
 
 
 class _ModuleInference:
-    """Inference of global functions that call each other."""
+    """Type inference for global functions that call each other."""
 
     def __init__(self, module: IRModule) -> None:
         self.module = module
@@ -405,7 +419,7 @@ class _ModuleInference:
 
     def run(self) -> None:
         order = list(depth_first(self.functions, self._callees))
-        # the sum gives every function its turn
+        # the sum evaluates `solve` for every function, without a short circuit
         while sum(self.functions[name].solve() for name in order):
             if all(f.type_of(f.root) is not None for f in self.functions.values()):
                 break
@@ -415,7 +429,9 @@ class _ModuleInference:
 
 
 def _report(problems: Iterable[Diagnostic], inferences: Iterable[_Inference]) -> None:
-    """Raise all errors; where there are none, what is unknown is the error."""
+    """Raise all errors as one AotcError; if there are none, raise an error for types that remain
+    unknown.
+    """
     parts = list(inferences)
     found = [*problems, *(d for i in parts for d in i.problems)]
     found = found or [d for i in parts for d in i.unknown()]
@@ -424,9 +440,10 @@ def _report(problems: Iterable[Diagnostic], inferences: Iterable[_Inference]) ->
 
 
 def infer_module(module: IRModule) -> IRModule:
-    """`module` with every expression typed; the same object if it was, at no cost if it came from here.
+    """Return `module` with every expression typed; the same object if it was typed.
 
-    Raises AotcError with one diagnostic per ill-typed expression, or per variable that nothing determines.
+    A module returned by this function is recognized at no cost. Raise AotcError with one diagnostic
+    per ill-typed expression, or per variable whose type nothing determines.
     """
     if module.typed:
         return module
@@ -436,7 +453,9 @@ def infer_module(module: IRModule) -> IRModule:
 
 
 def reinfer_module(module: IRModule) -> IRModule:
-    """infer_module that looks at every expression whatever is known of the module."""
+    """Return `module` typed like infer_module, but process every expression even if the module is
+    marked as typed.
+    """
     _report(miscounted(module), ())
     inference = _ModuleInference(module)
     inference.run()
@@ -446,7 +465,11 @@ def reinfer_module(module: IRModule) -> IRModule:
 
 
 def infer_expr(expr: Expr, module: IRModule | None = None) -> Expr:
-    """`expr` typed; global functions it calls are looked up in `module`, whose functions are typed already."""
+    """Return `expr` typed; the global functions that it calls are looked up in `module` and must be
+    typed already.
+
+    Raise AotcError with one diagnostic per ill-typed expression.
+    """
 
     def signature(callee: GlobalVar) -> Known:
         if module is None or callee.name not in module:
@@ -461,5 +484,5 @@ def infer_expr(expr: Expr, module: IRModule | None = None) -> Expr:
 
 
 def infer_function(function: Function, module: IRModule | None = None) -> Function:
-    """`function` typed, `ret_type` set; see infer_expr."""
+    """Return `function` typed, with `ret_type` set; see infer_expr."""
     return graph_api.as_function(infer_expr(function, module))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of types and the type variables of programs.
+"""Kinds of types, and the type variables of programs.
 
 check_kind(relay.TupleType([a]))                 # TypeKind.Type; AotcError where a's kind is another one
 free_type_vars(relay.FuncType([a], b, [a]))      # [b]
@@ -13,11 +13,10 @@ from aotc.relay.graph_api import Expr, Function, IRModule, TypeData, Var, post_o
 
 
 def check_kind(t: Type | TypeData, mod: IRModule | None = None) -> TypeKind:
-    """The kind of a type, whose parts have the kinds that they must have.
+    """Return the kind of a type; raise AotcError if a part of it does not have the kind that it
+    must have.
 
-    mod    says how many types its data types take; without it they are not counted
-
-    Raises AotcError for a part of another kind.
+    mod    defines the data types, so that the numbers of their type arguments are checked; None skips this check
     """
     if isinstance(t, TypeData):
         return TypeKind.TypeData
@@ -45,7 +44,9 @@ def _miscounted(ty: TypeCall, data: TypeData, span: Span | None = None) -> Diagn
 
 
 def miscounted(module: IRModule) -> Iterator[Diagnostic]:
-    """What is wrong with annotations in which a data type has more or fewer types than it takes."""
+    """Yield a diagnostic for each annotation in which a data type has a wrong number of type
+    arguments.
+    """
     known = module.type_definitions
     declared = [(t, c.span) for data in known.values() for c in data.constructors for t in c.inputs]
     declared += [found for f in module.functions.values() for found in _types_in(f)] if known else []
@@ -69,12 +70,12 @@ def _types_in(node: Expr | Type) -> Iterator[tuple[Type, Span | None]]:
 
 
 def all_type_vars(expr: Expr | Type, mod: IRModule | None = None) -> list[TypeVar]:
-    """The type variables of an expression or type, each once."""
+    """Return the type variables of an expression or type, each once."""
     return list(dict.fromkeys(v for ty, _ in _types_in(expr) for v in type_vars(ty)))
 
 
 def bound_type_vars(expr: Expr | Type, mod: IRModule | None = None) -> list[TypeVar]:
-    """Those type variables that functions, or types of functions, have as type parameters."""
+    """Return the type variables that functions, or types of functions, have as type parameters."""
     bound: dict[TypeVar, None] = {}
     if isinstance(expr, Expr):
         bound.update((v, None) for f in post_order(expr) if isinstance(f, Function) for v in f.type_params)
@@ -84,6 +85,6 @@ def bound_type_vars(expr: Expr | Type, mod: IRModule | None = None) -> list[Type
 
 
 def free_type_vars(expr: Expr | Type, mod: IRModule | None = None) -> list[TypeVar]:
-    """Those type variables that nothing binds."""
+    """Return the type variables that no function binds as type parameters."""
     bound = set(bound_type_vars(expr))
     return [v for v in all_type_vars(expr) if v not in bound]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Equations and relations between types, solved by unification (Robinson, 1965).
+"""TypeSolver: solve equations and relations between types by unification (Robinson, 1965).
 
 solver, x = TypeSolver(), relay.IncompleteType()
 solver.unify(relay.TupleType([x, x]), relay.TupleType([a, x]))
@@ -16,9 +16,11 @@ from aotc.relay.type_unification import merge_types
 
 
 class TypeSolver:
-    """What is known of types to be found; raises AotcError (code "type") where equations contradict each other.
+    """Solver for incomplete types; methods raise AotcError (code "type") for contradictory
+    equations.
 
-    The relations are "Identity", of two types that are equal, and "Broadcast", of two tensors and their sum.
+    The supported relations are "Identity" of two equal types, and "Broadcast" of two tensors and
+    their broadcast result.
     """
 
     def __init__(self) -> None:
@@ -27,7 +29,7 @@ class TypeSolver:
         self._relations: list[TypeRelation] = []
 
     def resolve(self, t: Type) -> Type:
-        """A type with all that is known of it."""
+        """Return a type with all incomplete types replaced that are solved."""
         whole = self._known(t)
         made: Type = with_parts(whole, tuple(map(self.resolve, parts(whole))))
         if isinstance(made, FuncType) and made.type_params:
@@ -36,7 +38,7 @@ class TypeSolver:
         return made
 
     def unify(self, a: Type, b: Type) -> Type:
-        """The type that both are, from now on."""
+        """Make two types equal and return the resulting type."""
         a, b = self._known(a), self._known(b)
         match a, b:
             case IncompleteType(), _:
@@ -56,11 +58,11 @@ class TypeSolver:
         return made
 
     def add_constraint(self, relation: TypeRelation) -> None:
-        """A relation for `solve`."""
+        """Add a relation to be solved by `solve`."""
         self._relations.append(relation)
 
     def solve(self) -> bool:
-        """Learn from relations what can be learnt; whether all of them hold now."""
+        """Solve the relations as far as possible; return True if all of them hold."""
         count = len(self._relations) + 1
         while len(self._relations) < count:
             count = len(self._relations)
@@ -80,7 +82,9 @@ class TypeSolver:
         return self.resolve(ty)
 
     def _functions(self, a: FuncType, b: FuncType) -> Type:
-        """The first type parameters of both are the same ones, others of either are to be found."""
+        """Unify two function types: their first type parameters are identified, the remaining ones
+        are solved for.
+        """
         if len(a.type_params) < len(b.type_params):
             a, b = b, a
         if len(a.arg_types) != len(b.arg_types):
@@ -92,7 +96,9 @@ class TypeSolver:
         return FuncType(args, self.unify(with_types(a.ret_type, given), b.ret_type), b.type_params)
 
     def _holds(self, relation: TypeRelation) -> bool:
-        """Whether a relation could be made to hold: its inputs may not be known yet."""
+        """Return True if a relation holds or was made to hold; False if its inputs are not known
+        yet.
+        """
         counts = {"Identity": 1, "Broadcast": 2}
         func, given = relation.func, relation.num_inputs
         count = counts.get(func.relation) if func else None
@@ -125,8 +131,10 @@ def _wider(a: Dim, b: Dim) -> Dim:
 
 
 def solver_functions() -> Callable[[str], Callable[..., Any]]:
-    """A solver as Relay's own tests reach it: its methods by the names of functions."""
+    """Return a function that gives access to a new solver's methods by name, as Relay's tests
+    expect.
+    """
     solver = TypeSolver()
     methods: list[Callable[..., Any]] = [solver.unify, solver.resolve, solver.add_constraint, solver.solve]
     found = dict(zip(("Unify", "Resolve", "AddConstraint", "Solve"), methods, strict=True))
-    return lambda name: found[name]  # which takes attributes
+    return lambda name: found[name]  # a function accepts attributes, as these tests need

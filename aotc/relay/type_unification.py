@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What two types have in common, and what types of functions become where they are called.
+"""Merging and joining of types, and instantiation of polymorphic function types at calls.
 
 merge_types(TensorType((SymDim(), 3)), TensorType((2, 3)))      # Tensor[(2, 3), float32]
 instance(FuncType((a,), a, (a,)), [int32])                      # fn (int32) -> int32
@@ -18,12 +18,18 @@ T = typing.TypeVar("T")
 
 
 def merge_types(a: Type, b: Type) -> Type | None:
-    """The type of what has both types, the more precise dimension each time; None if nothing has."""
+    """Return the most general type that is both types, with the more precise of each two
+    dimensions; None if there is none.
+    """
     return _combine(a, b, _narrower)
 
 
 def join_types(a: Type, b: Type) -> Type | None:
-    """The type of what has one of the types: dimensions that may differ become unknown; None if they must."""
+    """Return the type of a value that has one of two types.
+
+    Dimensions of which one is symbolic become unknown. None if dtypes, ranks or static dimensions
+    differ.
+    """
     return _combine(a, b, _wider)
 
 
@@ -54,7 +60,7 @@ def _made_of(ty: Type, new: list[Type] | None) -> Type | None:
 
 
 def instance(ty: FuncType, args: Sequence[Type] = ()) -> FuncType:
-    """A function type with types for its type parameters; see `type_arguments`."""
+    """Return a function type with its type parameters replaced; see `type_arguments`."""
     chosen = type_arguments(ty, args)
     if chosen:
         return FuncType((with_types(t, chosen) for t in ty.arg_types), with_types(ty.ret_type, chosen))
@@ -62,10 +68,12 @@ def instance(ty: FuncType, args: Sequence[Type] = ()) -> FuncType:
 
 
 def type_arguments(ty: FuncType, args: Sequence[Type]) -> dict[TypeVar, Type]:
-    """Types for type parameters: those that arguments of these types ask for, or else types to be found."""
+    """Return a type for each type parameter: the one that the argument types imply, or else an
+    incomplete type.
+    """
     found: dict[TypeVar, Type] = {v: IncompleteType() for v in ty.type_params}
     pairs: list[tuple[Type, Type]] = [*zip(ty.arg_types, args, strict=False)] if found else []
-    for wanted, have in pairs:  # which grows
+    for wanted, have in pairs:  # the list grows in the loop
         given = instance(have) if isinstance(have, FuncType) else have
         if isinstance(wanted, TypeVar) and wanted in found:
             found[wanted] = merge_types(found[wanted], given) or given
@@ -75,13 +83,15 @@ def type_arguments(ty: FuncType, args: Sequence[Type]) -> dict[TypeVar, Type]:
 
 
 def declared(ty: Type | None, types: Mapping[TypeVar, Type]) -> Type | None:
-    """A declared type with types in the place of type variables; None where these are not known."""
+    """Return a declared type with type variables replaced; None if it remains incomplete."""
     made: Type | None = ty and with_types(ty, types)
     return made if made is None or is_complete(made) else None
 
 
 def _pairwise(a: Sequence[T], b: Sequence[T], combine: Callable[[T, T], T | None]) -> list[T] | None:
-    """What `combine` makes of each pair; None if there are not as many of both, or one pair has no answer."""
+    """Return the results of `combine` for each pair; None if the lengths differ or a pair has no
+    result.
+    """
     found = [c for c in map(combine, a, b) if c is not None]
     return found if len(found) == len(a) == len(b) else None
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values that an input of a model may sensibly have, and seeded random arrays of such values.
+"""Domains of model inputs (the values that make sense), and seeded random arrays with values from
+them.
 
 Domain(0, 511, firm=True)                    # a row of a table with 512 rows
 Domain(0, 1, whole=True)                     # a mask of ones and zeros, whatever its dtype
@@ -18,15 +19,17 @@ import numpy as np
 
 from aotc.ir import AotcError, Array, TensorType, frozen
 
-#: Integers of unknown meaning are drawn from 0 to this: larger ones could be indices out of range.
+#: Largest random integer for an input of unknown meaning: larger ones could be indices out of
+#: range.
 MAX_UNKNOWN_INTEGER: Final = 7
-#: Integers of at most this many bytes are drawn from all values of their dtype: they are samples, pixels, or quantized.
+#: Largest size in bytes of an integer type that is drawn from its whole range: samples, pixels, or
+#: quantized values.
 MAX_SAMPLE_BYTES: Final = 2
-#: Random floats are not spread further than this to reach the constants that they are compared with.
+#: Largest magnitude of a constant that widens the range of random floats compared with it.
 MAX_SPREAD: Final = 1e4
-#: How many constants that values are compared with are remembered.
+#: Largest number of constants stored with which values are compared.
 MAX_POINTS: Final = 16
-#: The share of elements that are set to a constant that the model tests for equality.
+#: Fraction of elements that are set to a constant that the model tests for equality.
 EQUAL_SHARE: Final = 0.5
 
 Gap = tuple[float, float]
@@ -34,14 +37,14 @@ Gap = tuple[float, float]
 
 @frozen
 class Domain:
-    """A set of numbers: an interval, less a gap, with points that should be represented.
+    """A set of numbers: an interval without a gap, with points that random values should represent.
 
     lo, hi   the least and the greatest value
-    whole    integers only
-    gap      an open interval inside that is left out: divisors are not zero
-    sides    values are wanted on both sides of these points; for integers these values themselves
-    values   some elements are to have exactly these values: the model tests for them
-    firm     outside of the interval the model has no meaning, for example because an index points nowhere
+    whole    True: integers only
+    gap      an open interval inside that is excluded, e.g. around zero for divisors
+    sides    points on both sides of which values are wanted; for integers these values themselves
+    values   values that some elements are to have exactly, because the model tests for them
+    firm     True: the model has no meaning outside of the interval, e.g. for indices out of range
     """
 
     lo: float = -math.inf
@@ -54,22 +57,22 @@ class Domain:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether both ends are finite."""
+        """True if both ends of the interval are finite."""
         return math.isfinite(self.lo) and math.isfinite(self.hi)
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing is known."""
+        """True if nothing is known about the values."""
         return self == Domain()
 
     @property
     def described(self) -> dict[str, Any]:
-        """The fields that differ from those of a free domain, as JSON has them: `read_domain` reads them."""
+        """The fields that differ from the defaults, as JSON values; `read_domain` reads them."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
 
 def read_domain(stated: Any) -> Domain:
-    """A domain as `described` wrote it; AotcError (code "load") for anything else."""
+    """Return the domain that `described` wrote; raise AotcError (code "load") for anything else."""
     numbers = {"lo", "hi"}, {"gap", "sides", "values"}, {"whole", "firm"}
     known = isinstance(stated, dict) and {*stated} <= set().union(*numbers)
     if not known or not all(_is_field(numbers, key, value) for key, value in stated.items()):
@@ -84,7 +87,9 @@ def read_domain(stated: Any) -> Domain:
 
 
 def _is_field(kinds: tuple[set[str], ...], key: str, value: Any) -> bool:
-    """Whether a value from JSON is one of a field: a number, a list of numbers (two for a gap), or a truth value."""
+    """Return True if a JSON value is valid for a field: a number, a list of numbers (two for a
+    gap), or a bool.
+    """
     if key in kinds[0]:
         return _is_real(value)
     if key in kinds[1]:
@@ -101,7 +106,9 @@ TRUTH: Final = Domain(0, 1, whole=True)
 
 
 def _fewer(points: Iterable[float]) -> tuple[float, ...]:
-    """Distinct points in order, the ends and an even selection of the others where there are many."""
+    """Return the distinct points in order; of more than MAX_POINTS the ends and an even selection
+    of the others.
+    """
     found = sorted(set(points))
     if len(found) <= MAX_POINTS:
         return tuple(found)
@@ -109,10 +116,11 @@ def _fewer(points: Iterable[float]) -> tuple[float, ...]:
 
 
 def combined(domains: Iterable[Domain]) -> Domain:
-    """What all uses of a value ask for.
+    """Return the domain that satisfies all uses of a value.
 
-    The intersection of their intervals.  Where two exclude each other, they belong to alternatives, as in
-    where(x < 0, x + n, x): the firm one is used, of two firm ones the one without negative numbers.
+    Intervals are intersected. If two intervals are disjoint, they belong to alternatives, as in
+    where(x < 0, x + n, x): a firm one takes precedence, of two firm ones the one without negative
+    numbers.
     """
     found = [d for d in domains if not d.is_free]
     ordered = sorted(found, key=lambda d: (not d.firm, d.lo < 0))
@@ -128,12 +136,14 @@ def combined(domains: Iterable[Domain]) -> Domain:
 
 
 def before_affine(wanted: Domain, slope: float, offset: float, *, is_integer: bool = False) -> Domain:
-    """The domain of x where slope * x + offset is to be in `wanted`; exact values remain for integers alone."""
+    """Return the domain of x for which slope * x + offset is in `wanted`; exact values are
+    preserved for integers only.
+    """
     if not (math.isfinite(slope) and math.isfinite(offset)) or slope == 0:
         return FREE
 
     def back(y: float) -> float:
-        # not -0.0
+        # adding 0.0 turns -0.0 into 0.0
         return (y - offset) / slope + 0.0
 
     lo, hi = sorted((back(wanted.lo), back(wanted.hi)))
@@ -148,9 +158,10 @@ def before_affine(wanted: Domain, slope: float, offset: float, *, is_integer: bo
 
 
 def draw(rng: np.random.Generator, ty: TensorType, domain: Domain = FREE) -> Array:
-    """A random array of a static type with values from a domain.
+    """Return a random array of a static tensor type with values from a domain.
 
-    Floats are standard normal where the domain allows, integers uniform between the ends of the domain.
+    Floats are standard normal as far as the domain allows, integers uniform between the ends of the
+    domain.
     """
     if ty.dtype.is_float and not (domain.whole and domain.is_bounded):
         found = _floats(rng, ty.static_shape, domain)
@@ -172,14 +183,14 @@ def _floats(rng: np.random.Generator, shape: tuple[int, ...], domain: Domain) ->
 
 
 def _with_values(rng: np.random.Generator, x: Any, domain: Domain) -> Any:
-    """The array with some elements replaced by values that the model tests for."""
+    """Return the array with some elements replaced by values that the model tests for."""
     if not domain.values:
         return x
     return np.where(rng.random(np.shape(x)) < EQUAL_SHARE, rng.choice(domain.values, np.shape(x)), x)
 
 
 def _around(gap: Gap | None, x: Any) -> Any:
-    """The array with elements inside a gap moved beyond its nearer end, by as much as they were inside."""
+    """Return the array with elements inside the gap mirrored at its nearer end."""
     if gap is None:
         return x
     low, high = gap
@@ -202,7 +213,9 @@ def _integers(rng: np.random.Generator, ty: TensorType, domain: Domain) -> Array
 
 
 def _with_both(rng: np.random.Generator, x: Array, lo: int, hi: int) -> Array:
-    """Flags with both values in every row: what a mask hides completely has no softmax."""
+    """Return two-valued flags with both values in every row: a softmax over a completely masked row
+    is undefined.
+    """
     rows = x.reshape(-1, x.shape[-1])
     places = rng.permuted(np.tile(np.arange(x.shape[-1]), (len(rows), 1)), axis=1)[:, :2]
     np.put_along_axis(rows, places, np.array([[lo, hi]]), axis=1)
@@ -210,7 +223,9 @@ def _with_both(rng: np.random.Generator, x: Array, lo: int, hi: int) -> Array:
 
 
 def integer_range(ty: TensorType, domain: Domain) -> tuple[int, int]:
-    """The least and the greatest integer that is drawn for a type and a domain, both included."""
+    """Return the least and the greatest integer, both inclusive, that is drawn for a type and a
+    domain.
+    """
     dtype = ty.dtype
     if dtype.is_bool:
         return 0, 1
@@ -220,7 +235,8 @@ def integer_range(ty: TensorType, domain: Domain) -> tuple[int, int]:
     if dtype.itemsize <= MAX_SAMPLE_BYTES:
         default = float(least), float(most)
     elif points:
-        # comparisons with 0, 1, 2, ... are those of positions with a length, which is one at least
+        # several constants beginning with 0 are positions compared with a length, which is at least
+        # 1
         counted = len(points) > 2 and min(points) == 0
         default = (1.0 if counted else min(points)), max(points)
     else:
@@ -232,7 +248,10 @@ def integer_range(ty: TensorType, domain: Domain) -> tuple[int, int]:
 
 
 def _overlap(default: tuple[float, float], lo: float, hi: float) -> tuple[float, float]:
-    """The part of a default range between two ends of which one is infinite; as long a range at the other if none."""
+    """Return the part of a default range inside an interval with an infinite end.
+
+    If they are disjoint, a range of the default's width at the finite end is returned.
+    """
     width = default[1] - default[0]
     if default[1] < lo:
         return lo, lo + width

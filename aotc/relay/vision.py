@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's operators of detection: `relay.vision.yolo_reorg(data, stride=2)` and others."""
+"""Relay's operators for object detection: `relay.vision.yolo_reorg(data, stride=2)` and others."""
 
 from functools import partial
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Iterative walks over graph expressions: a chain of any length works, shared nodes are visited once.
+"""Iterative traversal and rewriting of graph expressions; chains of any length work, shared nodes
+are visited once.
 
 for node in post_order(f): ...                   # children before users
 class Rename(Mutator):                           # bottom-up rebuild, unchanged nodes stay the same object
@@ -22,9 +23,9 @@ T = TypeVar("T")
 class Kind:
     """A kind of node.
 
-    name    what methods for such nodes are called after, as in `visit_call` and `rewrite_call`
-    parts   the direct sub-expressions of a node in evaluation order
-    over    (node, other sub-expressions) -> a copy of the node, its type and span kept
+    name    suffix of the visitor methods for the kind, as in `visit_call` and `rewrite_call`
+    parts   returns the direct subexpressions of a node in evaluation order
+    over    (node, new subexpressions) -> a copy of the node, with its type and span
     """
 
     name: str
@@ -32,7 +33,7 @@ class Kind:
     over: Callable[[Any, tuple[Any, ...]], Expr] = lambda node, new: node
 
 
-#: The closed set of nodes; operators are of one kind, whatever their class.
+#: All kinds of nodes by class; operators are of one kind, whatever their class.
 KINDS: Final[Mapping[type[Expr], Kind]] = MappingProxyType(
     {
         Var: Kind("var"),
@@ -77,17 +78,19 @@ KINDS: Final[Mapping[type[Expr], Kind]] = MappingProxyType(
 
 
 def kind_of(expr: Expr) -> Kind:
-    """The kind of a node; KeyError for what is none."""
+    """Return the kind of a node; raise KeyError for an object that is not a node."""
     return KINDS[Op if isinstance(expr, Op) else type(expr)]
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
-    """The direct sub-expressions in evaluation order (a call's operator first, a function's parameters first)."""
+    """Return the direct subexpressions in evaluation order (a call's operator first, a function's
+    parameters first).
+    """
     return kind_of(expr).parts(expr)
 
 
 def depth_first(roots: Iterable[T], below: Callable[[T], Iterable[T]]) -> Iterator[T]:
-    """Every node of a graph once, after those below it."""
+    """Yield every node of a graph once, after the nodes that `below` returns for it."""
     seen: set[T] = set()
     stack = [(root, False) for root in reversed([*roots])]
     while stack:
@@ -101,7 +104,9 @@ def depth_first(roots: Iterable[T], below: Callable[[T], Iterable[T]]) -> Iterat
 
 
 def post_order(root: Expr, enter: Callable[[Expr], bool] | None = None) -> Iterator[Expr]:
-    """Every node once, children before users.  `enter(node)` False keeps the walk out of a node's children."""
+    """Yield every node once, children before users; children of nodes for which `enter` returns
+    False are skipped.
+    """
     return depth_first([root], children if enter is None else lambda node: children(node) if enter(node) else ())
 
 
@@ -115,7 +120,9 @@ def _rematched(node: Match, new: tuple[Expr, ...]) -> Match:
 
 
 def bound_by(node: Expr) -> tuple[Var, ...]:
-    """The variables that a node itself binds: a function's parameters, a let's variable, those of patterns."""
+    """Return the variables that a node itself binds: parameters of a function, the variable of a
+    let, those of patterns.
+    """
     match node:
         case Match():
             return tuple(v for c in node.clauses for v in pattern_vars(c.lhs))
@@ -128,23 +135,25 @@ def bound_by(node: Expr) -> tuple[Var, ...]:
 
 
 def binders(root: Expr) -> list[Var]:
-    """The variables bound below `root`, each as often as it is bound, in post order of their binders."""
+    """Return the variables bound below `root`, once per binding, in post order of their binders."""
     return [var for node in post_order(root) for var in bound_by(node)]
 
 
 def bound_vars(expr: Expr) -> list[Var]:
-    """Variables bound inside `expr`, each once, in the order in which they are met."""
+    """Return the variables bound inside `expr`, each once, in post order."""
     bound = set(binders(expr))
     return [v for v in all_vars(expr) if v in bound]
 
 
 def all_vars(expr: Expr) -> list[Var]:
-    """Every variable, in post order."""
+    """Return all variables of an expression in post order."""
     return [node for node in post_order(expr) if isinstance(node, Var)]
 
 
 def free_vars(expr: Expr) -> list[Var]:
-    """Variables that nothing inside `expr` binds, in post order.  Every variable is bound at most once."""
+    """Return the variables that nothing inside `expr` binds, in post order. Every variable must be
+    bound at most once.
+    """
     bound = set(binders(expr))
     return [v for v in all_vars(expr) if v not in bound]
 
@@ -153,9 +162,10 @@ def free_vars(expr: Expr) -> list[Var]:
 
 
 def rebuild(node: Expr, new: Callable[[Expr], Expr]) -> Expr:
-    """`node` with each child c replaced by new(c): the same object if no child changed, else untyped copies.
+    """Return `node` with each child c replaced by new(c); the same object if no child changed.
 
-    A changed node keeps its span and its checked type: a rewrite that changes types runs type inference.
+    A changed node keeps its span and its checked type: a rewrite that changes types must run type
+    inference.
     """
     old = children(node)
     fresh = tuple(new(c) for c in old)
@@ -163,7 +173,9 @@ def rebuild(node: Expr, new: Callable[[Expr], Expr]) -> Expr:
 
 
 def with_children(node: Expr, fresh: tuple[Expr, ...]) -> Expr:
-    """A copy of `node` over other children (as many as `children(node)` gives); type and span are kept."""
+    """Return a copy of `node` with new children (as many as `children(node)` returns) and unchanged
+    type and span.
+    """
     return kind_of(node).over(node, fresh)
 
 
@@ -179,11 +191,11 @@ def mutated(
     enter: Callable[[Expr], bool] | None = None,
     memo: dict[Expr, Expr] | None = None,
 ) -> Expr:
-    """`root` rewritten from the bottom up, each node once.
+    """Return `root` rewritten from the bottom up, each node once.
 
     rewrite   (original node, the node rebuilt over rewritten children) -> the replacement
-    enter     False leaves what is below a node alone (a fused function, say)
-    memo      replacements known already; those that are found go into it
+    enter     returns False for nodes whose children are not rewritten (e.g. a fused function)
+    memo      known replacements; new ones are added to it
     """
     done: dict[Expr, Expr] = {} if memo is None else memo
     for node in post_order(root, enter):
@@ -195,35 +207,37 @@ def mutated(
 
 @dataclass(eq=False)
 class Mutator:
-    """Bottom-up rewriting with a memo, as `mutated` does it.
+    """Bottom-up rewriter with a cache of replacements; see `mutated`.
 
-    A subclass gives `rewrite(old, new)`, or a method for each kind of node that it changes:
-    `rewrite_call(old, new)`, `rewrite_var` and so on, by the names of `KINDS`.
+    A subclass defines `rewrite(old, new)`, or a method for each kind of node that it changes:
+    `rewrite_call(old, new)`, `rewrite_var` and so on, by the names in `KINDS`.
     """
 
     memo: dict[Expr, Expr] = field(default_factory=dict, init=False)
 
     def enter(self, node: Expr) -> bool:
-        """Whether to rewrite below `node`."""
+        """Return True to rewrite the children of `node`."""
         return True
 
     def rewrite(self, old: Expr, new: Expr) -> Expr:
-        """The replacement of a node; the node itself where its kind has no method."""
+        """Return the replacement of a node; the node itself if its kind has no method."""
         method = getattr(self, f"rewrite_{kind_of(new).name}", None)
         replaced: Expr = new if method is None else method(old, new)
         return replaced
 
     def visit(self, root: Expr) -> Expr:
-        """The rewritten `root`."""
+        """Return the rewritten `root`."""
         return mutated(root, self.rewrite, self.enter, self.memo)
 
     def visit_function(self, function: Function) -> Function:
-        """The rewritten function, which must still be one."""
+        """Return the rewritten function; raise TypeError if the result is not a function."""
         return as_function(self.visit(function))
 
 
 def substitute(expr: Expr, mapping: Mapping[Var, Expr]) -> Expr:
-    """`expr` with variables replaced (by identity): those that it binds, by variables only."""
+    """Return `expr` with variables replaced (by identity); variables that `expr` binds may be
+    replaced by variables only.
+    """
     if not mapping:
         return expr
     return mutated(expr, lambda _, new: mapping.get(new, new) if isinstance(new, Var) else new)

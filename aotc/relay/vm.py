@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's `vm`: programs with control flow, closures, recursion and varying shapes, compiled.
+"""Relay's `vm` module: compile programs with control flow, closures, recursion and dynamic shapes
+to bytecode.
 
 exe = relay.vm.compile(mod, "llvm")
 aotc.runtime.vm.VirtualMachine(exe, aotc.cpu()).invoke("main", x)

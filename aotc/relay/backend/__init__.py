@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused functions to programs; and Relay's objects that say how a model will be run.
+"""Lowering of fused functions to programs of kernels; and Relay's Executor and Runtime objects.
 
 relay.build(mod, "llvm", executor=relay.backend.Executor("aot"), runtime=relay.backend.Runtime("crt"))
 """

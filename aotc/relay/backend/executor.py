@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's executors as objects: what `relay.build` is told about how a model will be run.
+"""Relay's Executor objects: the argument `executor` of `relay.build`.
 
 Executor("aot", {"interface-api": "c"})["interface-api"]       # "c"
 
-A library that is built here serves the executors "graph" and "aot" and the C interface alike, so that none of these
-changes what comes of it.
+A compiled library supports the executors "graph" and "aot" and the C interface alike, so the choice
+does not change the result of a build.
 """
 
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from typing import Any, ClassVar
 
 from aotc.ir import AotcError
 
-#: TVM's names of the types of options.
+#: TVM's names for the types of option values.
 _TYPES = {bool: "IntImm", int: "IntImm", str: "runtime.String"}
 _INTERFACE: dict[str, Any] = {"interface-api": "packed", "unpacked-api": False}
 
 
 class Choice:
-    """One of several names, with options that have defaults.
+    """A named variant with options that have defaults; the base of Executor and Runtime.
 
-    Raises AotcError for a name that is none, for options that it does not have, and for values of another type.
+    Raise AotcError for an unknown name, unknown options, and option values of a wrong type.
     """
 
     _known: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
@@ -52,12 +52,14 @@ class Choice:
 
     @classmethod
     def list_registered(cls) -> list[str]:
-        """The names."""
+        """Return the known names."""
         return list(cls._known)
 
     @classmethod
     def list_registered_options(cls, name: object) -> dict[str, str]:
-        """The options of a name with TVM's words for their types; AotcError for another name."""
+        """Return the options of a name with TVM's names of their types; raise AotcError for an
+        unknown name.
+        """
         if (key := str(name)) not in cls._known:
             hint = f"known: {', '.join(cls._known)}"
             raise AotcError("executor", f'{cls.__name__} "{key}" is not defined', hint=hint)
@@ -65,7 +67,7 @@ class Choice:
 
 
 class Executor(Choice):
-    """ "graph" or "aot"."""
+    """Relay's executor, "graph" or "aot", with its options."""
 
     _known: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "graph": {"link-params": False},

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that the user's own C code computes: a function with the attribute `Compiler` in, its kernel out.
+"""Functions implemented by user-provided C code: turn a function with the attribute `Compiler` into
+a kernel.
 
 def generate(function, symbol): return f"void {symbol}(const float *x, float *y) {{ ... }}"
 register("mine", generate)
@@ -21,14 +22,16 @@ _GENERATORS: Final[dict[str, Generator]] = {}
 
 
 def register(name: str, generator: Generator | None = None) -> Any:
-    """Make `generator` write the C code of the functions whose attribute `Compiler` is `name`.
+    """Register `generator` as the C code generator of functions whose attribute `Compiler` is
+    `name`.
 
     generator   (function, symbol) -> C99 source that defines `void symbol(const T0 *in0, ..., U0 *out0, ...)`:
                 the tensors of the parameters and then of the result, tuples flattened, each dense in row-major
-                order.  bool is uint8_t, and float16 uint16_t.  The source may include headers of C and have static
-                functions.
+                order. bool is uint8_t, and float16 uint16_t. The source may include standard C headers and
+                define static functions.
 
-    Without a generator, a decorator.  Raises AotcError (code "external") if the name has another generator.
+    Without a generator, return a decorator. Raise AotcError (code "external") if the name has
+    another generator.
     """
     if generator is None:
         return lambda function: register(name, function)
@@ -40,12 +43,12 @@ def register(name: str, generator: Generator | None = None) -> Any:
 
 
 def unregister(name: str) -> None:
-    """Forget the generator of a name; harmless if there is none."""
+    """Remove the generator of a name, if there is one."""
     _GENERATORS.pop(name, None)
 
 
 def registered() -> tuple[str, ...]:
-    """The names that have a generator, sorted."""
+    """Return the names that have a generator, sorted."""
     return tuple(sorted(_GENERATORS))
 
 
@@ -72,7 +75,7 @@ def _source(function: Function, symbol: str) -> UserSource:
     except Exception as error:
         text = f"the generator for {name!r} failed on @{symbol}: {type(error).__name__}: {error}"
         raise AotcError("external", text, span=function.span) from error
-    # the compiler sees what is wrong else
+    # other errors in the source are found by the C compiler
     if not isinstance(source, str) or not re.search(rf"\b{symbol}\b", source):
         text = f"what the generator for {name!r} wrote does not define void {symbol}(...)"
         raise AotcError("external", text, span=function.span, hint="the function is called by its global_symbol")
@@ -80,11 +83,12 @@ def _source(function: Function, symbol: str) -> UserSource:
 
 
 def external_kernel(function: Function) -> Kernel:
-    """The kernel of a function with the attributes `Compiler` and `global_symbol`, its code the generator's.
+    """Return the kernel of a function with the attributes `Compiler` and `global_symbol`; its C
+    code is generated.
 
-    Raises AotcError for an unknown compiler, a name that C does not have, a generator that fails or does not mention
-    the function, and shapes that are not static.  Whether the code defines the function with the right parameters is
-    seen when it is compiled.
+    Raise AotcError for an unknown compiler, a symbol that is not a C name, a generator that fails
+    or whose source does not contain the symbol, and shapes that are not static. The parameters of
+    the C function are checked by the C compiler only.
     """
     symbol = _symbol(function)
     for item in (*function.params, function.body):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One fused function to one kernel, through each operator's `compute`.
+"""Lowering of one fused function to one kernel, through each operator's `compute`.
 
-In: a primitive Function.  Out: a Kernel whose inputs are the function's parameters (tuples flattened).
+Input: a primitive Function. Output: a Kernel whose inputs are the function's parameters (tuples
+flattened).
 
     lower_function(fused, "conv2d", target)
 """
@@ -21,7 +22,9 @@ Value: TypeAlias = "te.Tensor | tuple[Any, ...]"
 
 
 def dynamic_shapes(ty: Type, expr: Expr, what: str) -> list[Diagnostic]:
-    """Diagnostics (code "dynamic-shape") for tensors of a type whose shapes are not known."""
+    """Return a diagnostic (code "dynamic-shape") for each tensor of a type whose shape is not
+    static.
+    """
     found = list[Diagnostic]()
     for tensor in tensor_types(ty):
         if not tensor.is_static:
@@ -34,13 +37,13 @@ def dynamic_shapes(ty: Type, expr: Expr, what: str) -> list[Diagnostic]:
 
 
 def dynamic_inputs(main: Function) -> list[Diagnostic]:
-    """`dynamic_shapes` of all parameters of a function that have types."""
+    """Return the diagnostics of `dynamic_shapes` for all typed parameters of a function."""
     typed = ((p, p.checked_type) for p in main.params)
     return [d for p, ty in typed if ty is not None for d in dynamic_shapes(ty, p, f"input {p.name!r}")]
 
 
 def require_static(ty: Type, expr: Expr, what: str) -> None:
-    """Raise AotcError (code "dynamic-shape") unless every tensor of a type has a known shape."""
+    """Raise AotcError (code "dynamic-shape") unless every tensor of a type has a static shape."""
     if found := dynamic_shapes(ty, expr, what):
         raise AotcError.collect(found)
 
@@ -49,7 +52,9 @@ _INTERPRETED: Final = frozenset({"constructor", "match", "ref_create", "ref_read
 
 
 def refuse_interpreted(node: Expr) -> None:
-    """Raise AotcError for what only the interpreter computes: references, values of data types, matches."""
+    """Raise AotcError for nodes that only the interpreter supports: references, values of data
+    types, matches.
+    """
     refused = node.op if isinstance(node, Call) else node
     if kind_of(refused).name in _INTERPRETED:
         text = f"a {type(refused).__name__} cannot be compiled"
@@ -57,7 +62,10 @@ def refuse_interpreted(node: Expr) -> None:
 
 
 def _constant(node: Constant) -> te.Tensor:
-    """A constant inside a fused function: one value, repeated over its shape."""
+    """Return a constant inside a fused function, one repeated value, as a tensor expression.
+
+    Raise AotcError for a constant of several values, which must be a parameter instead.
+    """
     if node.data.size > 1 and not node.is_splat:
         text = f"a constant of shape {node.data.shape} inside a kernel: kernels take constants as parameters"
         hint = "leave relay.FuseOps.link_params off; the constants are part of the library in any case"
@@ -78,9 +86,10 @@ def _apply(node: Call, args: Sequence[Value]) -> Value:
 
 
 def lower_function(function: Function, name: str, target: Target) -> Kernel:
-    """The kernel of a fused function, whose attribute `Finite` lists parameters that hold no infinity and no NaN.
+    """Return the kernel of a fused function, whose attribute `Finite` lists parameters without
+    infinities and NaN.
 
-    Raises AotcError for a shape that is not static and for an operator without a tensor program.
+    Raise AotcError for a shape that is not static and for an operator without `compute`.
     """
     values: dict[Expr, Value] = {}
     inputs: list[te.Placeholder] = []
@@ -113,7 +122,9 @@ def lower_function(function: Function, name: str, target: Target) -> Kernel:
 
 
 def anchor_name(function: Function) -> str:
-    """What a reader would call the kernel: the operator that fuses least, without its namespace."""
+    """Return a descriptive name for the kernel: its operator with the strongest fusion pattern,
+    without namespace.
+    """
     operators = [n.op for n in post_order(function.body) if isinstance(n, Call) and isinstance(n.op, Op)]
     if not operators:
         return "copy"

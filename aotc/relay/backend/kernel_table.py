@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions that become kernels: equal ones are one kernel, and each is lowered by its kind.
+"""Numbering of the functions that become kernels: structurally equal functions share one kernel.
 
 table = FunctionTable()
 table.number(fused), table.number(equal_one)         # 0, 0
@@ -14,9 +14,9 @@ from aotc.tir import Kernel, Target
 
 
 class FunctionTable:
-    """Functions by number, in the order in which they come; structurally equal ones have one number.
+    """Functions numbered in order of first use; structurally equal functions have one number.
 
-    functions    the first of each number
+    functions    the first function with each number
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class FunctionTable:
         self._by_hash: dict[int, list[int]] = {}
 
     def number(self, function: Function) -> int:
-        """The number of a function."""
+        """Return the number of a function, a new one if no equal function is known."""
         if function in self._numbers:
             return self._numbers[function]
         alike = self._by_hash.setdefault(structural_hash(function), [])
@@ -39,9 +39,10 @@ class FunctionTable:
 
 
 def lower_kernel(function: Function, target: Target) -> Kernel:
-    """The kernel of a primitive function, called after its operator, or of one that the user's code computes.
+    """Return the kernel of a primitive function, named after its main operator, or of an external
+    compiler's function.
 
-    Raises AotcError for shapes that are not static and operators without a tensor program.
+    Raise AotcError for shapes that are not static and operators without `compute`.
     """
     if "Compiler" in function.attrs:
         return external_kernel(function)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lowering: a module of fused functions to a Program, one kernel per function, one step per call.
+"""Lowering of a module of fused functions to a Program: one kernel per function, one step per call.
 
-In: an IRModule after FuseOps, typed, every call of @main a call of a primitive function.  Out: a Program
-where every tensor has memory of its own: contiguous parts of others (reshapes, slices) are copied there, and so are the
-results to the caller's outputs.  The tensor pass `TakeViews` removes copies.
+Input: a typed IRModule after FuseOps, in which every call of @main calls a primitive function.
+Output: a Program in which every tensor has memory of its own. Contiguous parts of tensors
+(reshapes, slices) are copied to their own memory, and results are copied to the caller's outputs.
+The tensor pass `TakeViews` removes such copies.
 
     program = TakeViews()(lower_calls(module, target, name="net"))
 """
@@ -23,7 +24,7 @@ from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, 
 from aotc.relay.graph_api import IRModule, mention, output_names, post_order, quantizations
 from aotc.tir import Kernel, Program, Step, Storage, Target, View, copy_step
 
-#: Where an expression's result lies: a view, or a tuple of values.
+#: Location of an expression's result: a view of a storage, or a tuple of values.
 Value: TypeAlias = "View | tuple[Any, ...]"
 
 
@@ -35,7 +36,7 @@ def _storage(
 
 @dataclass(slots=True)
 class _Lowering:
-    """The state of one walk over @main."""
+    """State of one traversal of @main."""
 
     target: Target
     module: IRModule
@@ -48,7 +49,9 @@ class _Lowering:
     written: int = 0
 
     def value(self, node: Expr) -> Value:
-        """The value of a node already visited; a let-bound variable is what it is bound to."""
+        """Return the value of a visited node; a let-bound variable has the value that it is bound
+        to.
+        """
         while isinstance(node, Var) and node in self.lets:
             node = self.lets[node]
         if isinstance(node, Function):
@@ -64,7 +67,7 @@ class _Lowering:
         return f"{prefix}{self.names[prefix] - 1}"
 
     def visit(self, node: Expr) -> None:
-        """Give `node` a value; its children have theirs."""
+        """Compute the value of `node` from the values of its children."""
         match node:
             case Constant():
                 ty = node.checked_type
@@ -115,14 +118,18 @@ class _Lowering:
         return nested(type_of(node), iter(outputs))
 
     def kernel(self, function: Function) -> Kernel:
-        """The kernel of a function, which equal functions share."""
+        """Return the kernel of a function; structurally equal functions share one kernel."""
         number = self.table.number(function)
         if number == len(self.kernels):
             self.kernels.append(lower_kernel(function, self.target))
         return self.kernels[number]
 
     def constant(self, node: Constant, ty: TensorType) -> Storage:
-        """The storage of a constant that a kernel reads from memory; one value repeated is written out there."""
+        """Return the storage of a constant that a kernel reads from memory; a splat is expanded to
+        all of its elements.
+
+        Raise AotcError if expanded splats exceed the budget "compile.max_bytes".
+        """
         if node.is_splat:
             self.written += ty.nbytes
             with span_scope(node.span):
@@ -134,11 +141,11 @@ class _Lowering:
 
 
 def lower_calls(module: IRModule, target: Target, name: str = "model") -> Program:
-    """The program of @main, where no two tensors share memory yet.
+    """Return the program of @main, in which no two tensors share memory.
 
-    Names of outputs come from the module attribute "output_names" if it is there.
+    The outputs are named by the module attribute "output_names" if it is set.
 
-    Raises AotcError for dynamic shapes, run-time control flow and operators without a tensor program.
+    Raise AotcError for dynamic shapes, run-time control flow and operators without `compute`.
     """
     main = module.main
     if main.is_primitive or "Compiler" in main.attrs:
@@ -158,7 +165,7 @@ def lower_calls(module: IRModule, target: Target, name: str = "model") -> Progra
     for k, node in enumerate(nodes):
         if isinstance(node, Call) and isinstance(node.op, Function):
             report_progress(k, len(nodes), f"kernel {anchor_name(node.op)}")
-        # which calls reach directly
+        # nodes that calls use directly
         callee = isinstance(node, GlobalVar) and state.is_external(node.name)
         if not callee and not isinstance(node, (Op, Function, Var)):
             state.visit(node)

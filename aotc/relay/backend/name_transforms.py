@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names as TVM's C interface spells them.
+"""Conversion of names to the conventions of TVM's C interface.
 
 prefix_name(["model", "Run"])          # TVM_model_Run
 to_c_function_style("TVM_model_Run")   # TVMModelRun
@@ -20,17 +20,19 @@ def _parts(name: str, what: str) -> list[str]:
 
 
 def to_c_function_style(original_name: str) -> str:
-    """The words of a prefixed name, each with a capital, as one; AotcError for an empty name or another prefix."""
+    """Return a "TVM..." name in camel case without underscores; raise AotcError if it is empty or
+    lacks the prefix.
+    """
     return "".join(part[:1].upper() + part[1:] for part in _parts(original_name, "Function"))
 
 
 def to_c_variable_style(original_name: str) -> str:
-    """A prefixed name in small letters; AotcError for an empty name or another prefix."""
+    """Return a "TVM..." name in lower case; raise AotcError if it is empty or lacks the prefix."""
     return "_".join(_parts(original_name, "Variable")).lower()
 
 
 def to_c_constant_style(original_name: str) -> str:
-    """A prefixed name in capitals; AotcError for an empty name or another prefix."""
+    """Return a "TVM..." name in upper case; raise AotcError if it is empty or lacks the prefix."""
     return "_".join(_parts(original_name, "Constant")).upper()
 
 
@@ -46,17 +48,23 @@ def _joined(prefix: str, names: Sequence[str] | str) -> str:
 
 
 def prefix_name(names: Sequence[str] | str) -> str:
-    """One name, or several as one, after "TVM_"; AotcError where one is empty."""
+    """Return "TVM_" and one name, or several joined by underscores; raise AotcError if a name is
+    empty.
+    """
     return _joined("TVM", names)
 
 
 def prefix_generated_name(names: Sequence[str] | str) -> str:
-    """One name, or several as one, after "TVMGen_"; AotcError where one is empty."""
+    """Return "TVMGen_" and one name, or several joined by underscores; raise AotcError if a name is
+    empty.
+    """
     return _joined("TVMGen", names)
 
 
 def sanitize_name(original_name: str) -> str:
-    """A name with an underscore for each character that C names cannot have; AotcError for an empty one."""
+    """Return a name with each character that C does not allow replaced by an underscore; raise
+    AotcError if it is empty.
+    """
     if not original_name:
         raise AotcError("name", "Name is empty")
     return re.sub(r"\W", "_", original_name, flags=re.ASCII)

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's runtimes as objects: `Runtime("crt", {"system-lib": True})`; see `aotc.relay.backend.executor`."""
+"""Relay's Runtime objects, the argument `runtime` of `relay.build`: `Runtime("crt", {"system-lib":
+True})`.
+
+See `aotc.relay.backend.executor`.
+"""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -8,6 +12,6 @@ from aotc.relay.backend.executor import Choice
 
 
 class Runtime(Choice):
-    """ "cpp" or "crt"."""
+    """Relay's runtime, "cpp" or "crt", with its options."""
 
     _known: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cpp": {"system-lib": False}, "crt": {"system-lib": False}}

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's compiler of kernels, as programs see it that empty its cache between models: `te_compiler.get().clear()`."""
+"""Relay's kernel compiler, for programs that clear its cache between models:
+`te_compiler.get().clear()`.
+"""
 
 
 class TECompiler:
-    """What compiles kernels.  Those of a model are the model's own: in a process, none are kept beside it."""
+    """Stand-in for Relay's kernel compiler; it has no cache, since each model owns its kernels."""
 
     def clear(self) -> None:
-        """Give up kernels that no model needs: there are none."""
+        """Do nothing: there are no cached kernels."""
 
 
 def get() -> TECompiler:
-    """The compiler of the process."""
+    """Return the kernel compiler of the process."""
     return TECompiler()

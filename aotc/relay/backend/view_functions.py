@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which fused functions move no data: their results are contiguous parts of their one argument.
+"""Detect fused functions that move no data: their results are contiguous parts of their one
+argument.
 
-In: a primitive Function.  Out: the element offset of each result within the argument, or None.
+Input: a primitive Function. Output: the element offset of each result within the argument, or None.
 
     fn (%p0: Tensor[(4, 6), float32]) { strided_slice(%p0, begin=[2, 0], ...) }      # [12]
 
-The answer comes from running the operators' references on a numbering of the argument's elements, so
-reshapes, squeezes, slices, splits and transposes that only move axes of size 1 need no rules of their own.
-The numbering is a shuffled one: an operator that computes (interpolates, say) cannot hit it by accident.
+The operators' references are run on an array that numbers the argument's elements, so reshapes,
+squeezes, slices, splits and transposes that only move axes of size 1 need no rules of their own.
+The numbers are shuffled, so that the result of an operator that computes (e.g. interpolates) does
+not look like a view by accident.
 """
 
 from typing import Any, Final
@@ -18,15 +20,18 @@ from aotc.ir import FuncType, Op, OpPattern, TensorType, tensor_types
 from aotc.ir.compile_time_limits import budget
 from aotc.relay.graph_api import Call, Expr, Function, Tuple, TupleGetItem, Var, post_order
 
-#: Larger arguments are copied rather than numbered, to bound the memory of the compiler.
+#: Largest argument, in elements, that is analyzed; it bounds the compiler's memory. Larger
+#: arguments are copied.
 MOST_ELEMENTS: Final = 1 << 24
 _MOVES: Final = (OpPattern.INJECTIVE, OpPattern.BROADCAST)
-#: Operators that are there for passes, and give their argument.
+#: Operators that only mark nodes for passes and return their argument.
 _MARKS: Final = frozenset({"annotation.stop_fusion", "annotation.compiler_begin", "annotation.compiler_end"})
 
 
 def _apply(node: Expr, values: dict[Expr, Any]) -> Any:
-    """The numbering of a node's result; None if the node may do more than move elements."""
+    """Return the element numbers of a node's result; None if the node may do more than move
+    elements.
+    """
     match node:
         case Call(op=Op(arity=1) as op) if op.pattern in _MOVES or op.name in _MARKS:
             argument = values[node.args[0]]
@@ -42,7 +47,9 @@ def _apply(node: Expr, values: dict[Expr, Any]) -> Any:
 
 
 def _cheap(node: Call, op: Op) -> bool:
-    """Whether a call gives no more elements than it takes (a view has no more than its argument), and is affordable."""
+    """Return True if the result has at most as many elements as the arguments, and the budget
+    allows to compute it.
+    """
     types = [a.checked_type for a in node.args if a.checked_type is not None]
     result = node.checked_type
     if result is None or isinstance(result, FuncType) or not all(t.is_static for t in tensor_types(result)):
@@ -52,7 +59,9 @@ def _cheap(node: Call, op: Op) -> bool:
 
 
 def _start(labels: Any, position: np.ndarray[Any, Any]) -> int | None:
-    """Where the labeled elements begin in the argument if they are consecutive there, else None."""
+    """Return the offset of the numbered elements in the argument if they are consecutive there,
+    else None.
+    """
     flat = np.asarray(labels).reshape(-1)
     if flat.size == 0:
         return 0
@@ -64,7 +73,9 @@ def _start(labels: Any, position: np.ndarray[Any, Any]) -> int | None:
 
 
 def view_offsets(function: Function) -> list[int] | None:
-    """The offset, in elements, of each result of `function` in its only argument; None if it must compute."""
+    """Return the offset, in elements, of each result of `function` in its only argument; None if it
+    must compute.
+    """
     if len(function.params) != 1:
         return None
     param = function.params[0]

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the graph to bytecode.
+"""Compilation of graph modules to bytecode of the virtual machine.
 
-In: a typed module in A-normal form, operators in primitive functions, function literals lifted.  A function with the
-    attribute `Compiler` is a kernel as it is.
-Out: functions of instructions, constants, and the primitive functions by number.
+Input: a typed module in A-normal form, with operators in primitive functions and function literals
+lifted. A function with the attribute `Compiler` becomes a kernel as a whole. Output: functions of
+instructions, constants, and the primitive functions by number.
 
     program = compile_bytecode(module)
     program.functions[0].code, program.kernels
 
-Primitive functions that are structurally equal are one kernel.
+Structurally equal primitive functions share one kernel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from aotc.relay.module import IRModule
 
 @frozen
 class Bytecode:
-    """A program: functions in the order of their numbers, constants, and kernels to be."""
+    """A bytecode program: functions in the order of their numbers, constants, and functions to be
+    compiled to kernels.
+    """
 
     functions: Sequence[VMFunction]
     constants: Sequence[np.ndarray[Any, Any]]
@@ -36,7 +38,9 @@ class Bytecode:
 
 
 def compile_bytecode(module: IRModule) -> Bytecode:
-    """The bytecode of all functions of a module; AotcError for calls of what is not a function of it."""
+    """Return the bytecode of all functions of a module; raise AotcError for functions used as
+    values without bytecode.
+    """
     numbers = {name: k for k, name in enumerate(module)}
     constants: dict[Constant, int] = {}
     kernels = FunctionTable()
@@ -45,7 +49,9 @@ def compile_bytecode(module: IRModule) -> Bytecode:
 
 
 def _literal(body: Expr) -> Function:
-    """The function that a lifted function with captures returns, which may have been given a name."""
+    """Return the function literal that a lifted function with captured variables returns, possibly
+    bound by a let.
+    """
     value = body.value if isinstance(body, Let) else body
     assert isinstance(value, Function)
     return value
@@ -53,12 +59,12 @@ def _literal(body: Expr) -> Function:
 
 @dataclass(slots=True)
 class _Assembler:
-    """The instructions of one function.
+    """Assembler for the instructions of one function.
 
-    numbers      of the module's functions
-    constants    with their numbers, and
-    table        kernels with theirs, which all functions share
-    kernels      variables that stand for primitive functions
+    numbers      numbers of the module's functions
+    constants    constants with their numbers, and
+    table        kernels with their numbers, both shared by all functions
+    kernels      variables that are bound to primitive functions
     """
 
     module: IRModule
@@ -74,13 +80,13 @@ class _Assembler:
     def function(self) -> VMFunction:
         whole = self.module[self.name]
         params, inner = whole.params, whole
-        if whole.attrs.get("Closure"):  # what is captured comes first
+        if whole.attrs.get("Closure"):  # captured variables come first
             inner = _literal(whole.body)
             params = (*params, *inner.params)
         for param in params:
             self.registers[param] = self._register()
         result = self._register()
-        if "Compiler" in whole.attrs:  # the user's code is a kernel
+        if "Compiler" in whole.attrs:  # the function of an external compiler is one kernel
             self._emit(Opcode.INVOKE_PACKED, result, tuple(range(len(params))), self.table.number(whole))
         else:
             run(self._block(inner.body, result))
@@ -97,7 +103,7 @@ class _Assembler:
         return len(self.code) - 1
 
     def _block(self, node: Expr, dst: int) -> Task[None]:
-        """Compute the lets of a block one after the other, and its result into a register."""
+        """Emit code that computes the lets of a block in order, and its result into register `dst`."""
         while isinstance(node, Let):
             if isinstance(node.value, Function) and node.value.is_primitive:
                 self.kernels[node.var] = node.value
@@ -139,14 +145,14 @@ class _Assembler:
                 raise AotcError("first-class-function", text, span=node.span, hint="call it, or wrap it in a function")
 
     def _operands(self, nodes: Sequence[Expr]) -> Task[tuple[int, ...]]:
-        """The registers that hold values."""
+        """Emit code for values and return the registers that hold them."""
         found = []
         for node in nodes:
             found.append((yield self._operand(node)))
         return tuple(found)
 
     def _operand(self, node: Expr) -> Task[int]:
-        """The register that holds a value."""
+        """Emit code for a value and return the register that holds it."""
         if isinstance(node, Var) and node in self.registers:
             return self.registers[node]
         register = self._register()

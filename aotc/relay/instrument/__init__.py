@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instruments that look into graph modules: operator counts, well-formedness, text after each pass."""
+"""Pass instruments for graph modules: operator counts, statistics, verification, and text dumps
+after each pass.
+"""

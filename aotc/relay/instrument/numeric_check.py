@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pass changes what a program computes: the interpreter runs before the first pass and after every one.
+"""Instrument that finds the pass that changes a program's results, by interpreting the program
+after every pass.
 
 with PassContext(opt_level=3, instruments=[NumericCheck({"x": x})]):
     optimize(module, target)             # AotcError: FoldScaleAxis changes the result: ...
@@ -16,24 +17,29 @@ from aotc.relay.op.input_domains import input_domains
 from aotc.relay.value_domains import FREE, Domain, draw
 
 Array = np.ndarray[Any, Any]
-#: What a difference may be, relative to the largest value of the result; integers and bools must be equal.
+#: Tolerances by dtype, relative to the largest value of the result; integers and bools must be
+#: equal.
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
-#: What a difference of 8- and 4-bit floats may be, relative to the largest value of the result.
+#: Tolerance of 8- and 4-bit floats, relative to the largest value of the result.
 NARROW = 0.3
-#: Programs whose verdict is kept: a pass gets what the one before gave.
+#: Number of programs whose verdict is cached: the input of a pass is the output of the pass before
+#: it.
 REMEMBERED = 8
 
 
 class NumericCheck(Watch):
-    """Compares the result of @main after every pass with that of the program that the first pass got.
+    """Instrument that compares the result of @main after every pass with that of the program before
+    the first pass.
 
-    A program that is not what the pass before it gave begins anew, so that one context may compile several.
+    A program that is not the output of the last pass starts a new comparison, so one context may
+    compile several programs.
 
-    inputs      values of @main's parameters by name; those not given are random, from `seed`
-    tolerance   what differences may be, relative to the largest value of a result; by dtype (TOLERANCE) for None
+    inputs      values of @main's parameters by name; missing ones are random, from `seed`
+    tolerance   largest difference relative to the largest value of a result; None for the dtype's (TOLERANCE)
 
-    Raises AotcError (code "numeric-check") after the first pass that gets a right program and gives a wrong one: of
-    passes inside passes, the innermost.  A program that the interpreter cannot run is an error, too.
+    Raise AotcError (code "numeric-check") after the first pass whose input is right and whose
+    output is wrong; of nested passes, the innermost one. A program that the interpreter cannot run
+    is an error, too.
     """
 
     def __init__(self, inputs: Mapping[str, Any] | None = None, *, seed: int = 0, tolerance: float | None = None):
@@ -47,7 +53,7 @@ class NumericCheck(Watch):
         self.restart()
 
     def restart(self) -> None:
-        self._last: IRModule | None = None  # what the last of the outermost passes gave
+        self._last: IRModule | None = None  # the result of the last outermost pass
 
     def watch(self, module: IRModule, info: PassInfo) -> Generator[None, IRModule, None]:
         outermost = not self.running
@@ -64,7 +70,7 @@ class NumericCheck(Watch):
             self._last = made
 
     def _start(self, module: IRModule) -> None:
-        """Take the results of a program that comes from elsewhere for right."""
+        """Take the results of a new program as the expected results."""
         rng = np.random.default_rng(self.seed)
         wanted = [p for p in module.main.params if p.name not in self.inputs]
         domains = input_domains(module.main)
@@ -73,9 +79,11 @@ class NumericCheck(Watch):
         self._expected = _results(module, {**self._drawn, **self.inputs})
 
     def _problems(self, module: IRModule) -> list[str]:
-        """What is wrong with the results of a program; those of the last few are remembered."""
+        """Return the differences of a program's results from the expected ones; the last few
+        verdicts are cached.
+        """
         if id(module) not in self._known:
-            values = {**self._drawn, **self.inputs}  # a pass may have bound some of them
+            values = {**self._drawn, **self.inputs}  # a pass may have bound some parameters
             left = {p.name: values[p.name] for p in module.main.params if p.name in values}
             expected, actual = self._expected, _results(module, left)
             pairs = enumerate(zip(expected, actual, strict=False))
@@ -88,7 +96,9 @@ class NumericCheck(Watch):
         return self._known[id(module)][1]
 
     def _problem(self, number: int, expected: Array, actual: Array) -> str:
-        """What is wrong with a tensor of the result; "" if nothing is."""
+        """Return the difference between an expected and an actual tensor; "" if it is within the
+        tolerance.
+        """
         if expected.shape != actual.shape or expected.dtype != actual.dtype:
             was, now = (TensorType(a.shape, DType.of(a)) for a in (expected, actual))
             return f"output {number} is {now} instead of {was}"
@@ -112,7 +122,7 @@ def _results(module: IRModule, params: Mapping[str, Any]) -> list[Array]:
 
 
 def _random(ty: Type, rng: np.random.Generator, domain: Domain) -> Any:
-    """A value of a type, of tensors one that suits what the program does with it."""
+    """Return a random value of a type, with tensor elements from the domain of the parameter."""
     match ty:
         case TupleType(fields=fields):
             return tuple(_random(f, rng, domain) for f in fields)

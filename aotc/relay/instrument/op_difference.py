@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operators each pass added and removed.
+"""Instrument that counts the operators which each pass added and removed.
 
 counter = OpDifference()
 with PassContext(opt_level=3, instruments=[counter]):
@@ -16,7 +16,9 @@ from aotc.relay.graph_api import IRModule, list_op_freqs
 
 @frozen
 class OpChange:
-    """What one pass did: how deep it was nested, its name, and by how many calls of each operator it changed."""
+    """Effect of one pass: its nesting depth, its name, and the change of the number of calls of
+    each operator.
+    """
 
     depth: int
     name: str
@@ -24,21 +26,23 @@ class OpChange:
 
 
 def count_ops(module: IRModule) -> Counter[str]:
-    """Calls of each operator in all functions of a module, those inside fused functions included."""
+    """Return the number of calls of each operator in all functions of a module, including those
+    inside fused functions.
+    """
     return sum((Counter(list_op_freqs(f)) for f in module.functions.values()), Counter())
 
 
 def changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """By how much counts that have changed became more, in the order of their names."""
+    """Return the differences of the counts that changed, sorted by name."""
     differences = {name: after.get(name, 0) - before.get(name, 0) for name in sorted({*before, *after})}
     return {name: count for name, count in differences.items() if count}
 
 
 class OpDifference(Watch):
-    """Counts operators before and after each pass.
+    """Instrument that counts operators before and after each pass.
 
-    Passes are listed when they end, an inner one before the outer one; those that change no count are left
-    out.  The list starts afresh when a context is entered.
+    Passes are listed when they end, an inner pass before its outer pass; passes that change no
+    count are omitted. The list is cleared when a context is entered.
     """
 
     def __init__(self) -> None:
@@ -56,15 +60,17 @@ class OpDifference(Watch):
 
     @property
     def changes(self) -> tuple[OpChange, ...]:
-        """What the passes did, in the order in which they ended."""
+        """The effects of the passes, in the order in which the passes ended."""
         return tuple(self._changes)
 
     def get_pass_to_op_diff(self) -> list[tuple[int, str, dict[str, int]]]:
-        """The changes as (depth, pass name, {operator: change}), under the name that Relay's users know."""
+        """Return the changes as (depth, pass name, {operator: change}); the method has the name of
+        Relay's.
+        """
         return [(c.depth, c.name, dict(c.ops)) for c in self._changes]
 
     def render(self) -> str:
-        """A line per pass, indented by depth: `FoldConstant: expand_dims -21`."""
+        """Return one line per pass, indented by depth: `FoldConstant: expand_dims -21`."""
         lines = []
         for change in self._changes:
             ops = ", ".join(f"{name} {count:+d}" for name, count in change.ops.items())

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compilation is made of and what each pass did to it: a record per pass, in the order in which they began.
+"""Instrument that records statistics of the program before and after each pass, in the order in
+which passes begin.
 
 records = PassRecords()
 with PassContext(opt_level=3, instruments=[records]):
@@ -25,15 +26,15 @@ from aotc.relay.instrument.op_difference import changes
 
 @frozen
 class Measure:
-    """Figures of a program.
+    """Statistics of a program.
 
-    operators    calls of each operator, those inside fused functions included
-    parameters   bytes of constants; a constant of one repeated value is one element
-    flops        twice the multiply-adds of convolutions and products by their definitions: an algorithm that needs
-                 fewer changes nothing
-    live         the most bytes of intermediate results at a time, if they were computed in program order
+    operators    number of calls of each operator, including those inside fused functions
+    parameters   bytes of constants; a constant of one repeated value counts as one element
+    flops        twice the multiply-adds of convolutions and matrix products by their definitions, so that an
+                 algorithm that needs fewer operations does not change it
+    live         peak bytes of intermediate results if the program is computed in order
 
-    The last two are 0 where a type or a shape is not known.
+    `flops` and `live` are 0 if a type or a shape is not known.
     """
 
     operators: Counter[str] = field(default_factory=Counter)
@@ -47,7 +48,7 @@ class Measure:
 
 
 def measure(function: Function) -> Measure:
-    """The figures of a function."""
+    """Return the statistics of a function."""
     nodes = list(post_order(function))
     parameters = sum(n.stored.nbytes for n in nodes if isinstance(n, Constant))
     typed = all(n.checked_type is not None for n in nodes if not isinstance(n, (Op, GlobalVar)))
@@ -57,17 +58,17 @@ def measure(function: Function) -> Measure:
 
 
 def _tensors(node: Expr) -> tuple[TensorType, ...]:
-    """The tensors of a node's value; none for functions."""
+    """Return the tensor types of a node's value; an empty tuple for functions."""
     ty = node.checked_type
     return () if ty is None or isinstance(ty, FuncType) else tuple(tensor_types(ty))
 
 
 def _live(function: Function) -> int:
-    """The peak of the sizes of results that are still needed, operator by operator."""
+    """Return the peak of the total bytes of live results when operators are computed in order."""
     nodes = list(post_order(function.body, lambda n: not isinstance(n, Function)))
     place = {node: k for k, node in enumerate(nodes)}
     last: dict[Expr, int] = {function.body: len(nodes)}
-    # users before what they use; a tuple keeps its fields as long as it lives itself
+    # users before their operands; a tuple keeps its fields alive
     for node in reversed(nodes):
         passed_on = isinstance(node, (Tuple, TupleGetItem, Let))
         until = last.get(node, place[node]) if passed_on else place[node]
@@ -86,7 +87,9 @@ def _live(function: Function) -> int:
 
 
 class RuleFigures(Protocol):
-    """How a rewrite rule did: rewrites made, calls that it did not match, matches refused by reason, and its time."""
+    """Statistics of a rewrite rule: rewrites made, calls not matched, matches refused by reason,
+    and seconds.
+    """
 
     hits: int
     misses: int
@@ -94,7 +97,7 @@ class RuleFigures(Protocol):
     seconds: float
 
 
-#: Collects the figures of the rules that are tried while the context is open, by name.
+#: Context manager that collects the statistics of the rules applied inside it, by rule name.
 RuleWatch: TypeAlias = "Callable[[], AbstractContextManager[Mapping[str, RuleFigures]]]"
 
 
@@ -102,13 +105,13 @@ RuleWatch: TypeAlias = "Callable[[], AbstractContextManager[Mapping[str, RuleFig
 class PassRecord:
     """One run of a pass.
 
-    depth      0 for the outermost
-    seconds    with the passes inside it; `own` without
-    after      None if the pass failed
-    text       the program before and after as text, without the values of large constants; None for a program that
-               is the one before
-    drawn      what was kept of the program before and after for pictures
-    rules      what its rewrite rules did, by name; those of passes inside it are theirs
+    depth      nesting depth; 0 for the outermost pass
+    seconds    time including the passes inside it; `own` excludes them
+    after      statistics after the pass; None if it failed
+    text_*     program text before and after, without the values of large constants; `text_after` is None if the
+               text did not change
+    drawn_*    data for diagrams of the program before and after
+    rules      statistics of its rewrite rules by name; passes inside it have their own
     """
 
     name: str
@@ -125,20 +128,23 @@ class PassRecord:
 
     @property
     def change(self) -> dict[str, int]:
-        """By how many calls each operator became more."""
+        """The change of the number of calls of each operator."""
         return {} if self.after is None else changes(self.before.operators, self.after.operators)
 
 
 class PassRecords(Watch):
-    """Records every pass, and the stages of a compilation around them.
+    """Instrument that records every pass, and the stages of the compilation around them.
 
-    What the instrument itself does is not part of any time.  Records start afresh when a context is entered.
+    The instrument's own time is excluded from all times. Records are cleared when a context is
+    entered.
     """
 
     def __init__(
         self, clock: Callable[[], float] = time.perf_counter, watch_rules: RuleWatch = lambda: nullcontext({})
     ) -> None:
-        """`clock` gives seconds."""
+        """Create an instrument; `clock` returns seconds, `watch_rules` a context manager that
+        collects rule statistics.
+        """
         super().__init__()
         self._clock = clock
         self._watch_rules = watch_rules
@@ -151,9 +157,9 @@ class PassRecords(Watch):
 
     def restart(self) -> None:
         self.passes: list[PassRecord] = []
-        #: The context of the first pass.
+        #: The pass context in which the first pass ran.
         self.context: PassContext | None = None
-        self._innermost: PassRecord | None = None  # of those that run
+        self._innermost: PassRecord | None = None  # the innermost pass that is running
 
     def exit_pass_ctx(self) -> None:
         super().exit_pass_ctx()
@@ -161,7 +167,7 @@ class PassRecords(Watch):
             self._measures, self._texts = {}, {}
 
     def stage(self, name: str) -> None:
-        """The compilation has come to `name`; "" ends the last stage."""
+        """Begin the compilation stage `name` and end the previous one; "" only ends it."""
         now = self._now()
         if self._stage is not None:
             self.stages.append((self._stage[0], now - self._stage[1]))
@@ -193,7 +199,7 @@ class PassRecords(Watch):
                 outer.own -= record.seconds
 
     def _now(self) -> float:
-        """The time, without what was spent on looking."""
+        """Return the time without the time spent in this instrument."""
         return self._clock() - self._hidden
 
     @contextmanager
@@ -203,17 +209,17 @@ class PassRecords(Watch):
         self._hidden += self._clock() - start
 
     def measured(self, module: Any) -> Measure:
-        """The figures of what a pass takes or makes."""
+        """Return the statistics of a pass's input or output, summed over its functions."""
         for function in module.functions.values():
             if function not in self._measures:
                 self._measures[function] = measure(function)
         return sum((self._measures[f] for f in module.functions.values()), Measure())
 
     def drawn(self, module: Any) -> Any:
-        """What is kept of a program for pictures: nothing, unless a subclass says otherwise."""
+        """Return the data of a program for diagrams: None here; subclasses override it."""
 
     def _shown(self, module: Any) -> tuple[str, Any]:
-        """The text of a program, and what is kept for pictures."""
+        """Return the text of a program and its data for diagrams, cached."""
         key = tuple(module.functions.values()) if isinstance(module, IRModule) else (module,)
         if key not in self._texts:
             self._texts[key] = text_of(module), self.drawn(module)

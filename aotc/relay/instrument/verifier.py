@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A check of every pass: what comes out is well formed and typed, what went in is unchanged.
+"""Instrument that verifies every pass: its output must be well formed and typed, its input
+unchanged.
 
 with PassContext(instruments=[Verifier()]):
     module = optimize(module, target)            # AotcError naming the first pass that broke something
@@ -23,7 +24,7 @@ from aotc.relay.graph_api import (
 
 
 def _has_cycle(root: Expr) -> bool:
-    """Whether some node is below itself."""
+    """Return True if some node is its own descendant."""
     try:
         TopologicalSorter({node: children(node) for node in post_order(root)}).prepare()
     except CycleError:
@@ -45,14 +46,16 @@ def _check_function(name: str, function: Function, module: IRModule, binders: di
 
 
 def _check_types(module: IRModule) -> Iterator[Diagnostic]:
-    """Types must be what inference finds; where some are missing, inference must succeed."""
+    """Yield a diagnostic for each function with a type that inference would not find; types may be
+    missing.
+    """
     try:
         inferred = reinfer_module(module)
     except AotcError as error:
         yield from error.diagnostics
         return
     for name, function in module.functions.items():
-        # inference keeps the structure, so both are walked in the same order
+        # inference preserves the structure, so both are walked in equal order
         for old, new in zip(post_order(function), post_order(inferred[name]), strict=True):
             if old.checked_type is not None and old.checked_type != new.checked_type:
                 message = f"@{name}: the type {old.checked_type} should be {new.checked_type}"
@@ -61,7 +64,9 @@ def _check_types(module: IRModule) -> Iterator[Diagnostic]:
 
 
 def check_module(module: IRModule) -> list[Diagnostic]:
-    """What is wrong with a module: cycles, variables bound twice or not at all, unknown functions, wrong types."""
+    """Return diagnostics for a module: cycles, variables bound twice or not at all, unknown
+    functions, wrong types.
+    """
     cyclic = [name for name, function in module.functions.items() if _has_cycle(function)]
     if cyclic:
         return [Diagnostic("cycle", f"@{name} has an expression that is part of itself") for name in cyclic]
@@ -71,9 +76,10 @@ def check_module(module: IRModule) -> list[Diagnostic]:
 
 
 class Verifier(Watch):
-    """Checks modules after every pass (and the first one before): see `check_module`.
+    """Instrument that checks modules before the first pass and after every pass: see
+    `check_module`.
 
-    Raises AotcError (code "verify") naming the pass, its problems as notes.
+    Raise AotcError (code "verify") that names the pass and lists the problems as notes.
     """
 
     def watch(self, module: IRModule, info: PassInfo) -> Generator[None, IRModule, None]:
@@ -83,7 +89,7 @@ class Verifier(Watch):
         made = yield
         if dict(module.functions) != functions:
             raise AotcError("verify", f"{info.name} changed the module that it was given")
-        if made is not module:  # what came in has been checked
+        if made is not module:  # an unchanged module has been checked
             self._complain(f"{info.name} made a malformed module", check_module(made))
 
     @staticmethod

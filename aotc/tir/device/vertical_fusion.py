@@ -58,8 +58,8 @@ class VerticalFusion:
     known: dict[object, tuple[int, int, Kernel] | None] = field(default_factory=dict)
 
     def fused(self, a: Step, b: Step, again: Again) -> Step | None:
-        """Return one step that computes two consecutive steps; None if fusion is impossible or too
-        slow.
+        """Return one step (kernel call) that computes two consecutive steps; None if fusion is
+        impossible or too slow.
 
         a       the first step, which must do multiply-adds
         b       the second step, which must do none, and depends on no step after `a`
@@ -155,7 +155,7 @@ def _work(kernel: Kernel, launch: Launch) -> int:
 
 @frozen(eq=False)
 class _Level:
-    """A point of a launch at which blocks may continue with more work: all blocks, or the last
+    """A point of a GPU launch at which blocks may continue with more work: all blocks, or the last
     block of each group.
 
     blocks, threads   the loops over blocks and threads
@@ -173,8 +173,8 @@ class _Level:
 
     @staticmethod
     def of(kernel: Kernel, launch: Launch) -> _Level | None:
-        """Return the point at which work can be appended to a kernel; None if the kernel has
-        counters in another form.
+        """Return the point at which work can be appended to a GPU kernel; None if it has atomic
+        counters in an unknown form.
         """
         blocks, threads = loops_of(kernel)
         match stmts_of(threads.body):
@@ -219,7 +219,7 @@ class _Level:
 
 @frozen(eq=False)
 class _Pair:
-    """Two steps to be fused.
+    """Two steps (kernel calls) to be fused into one.
 
     a, b           the steps
     level          the point of the first step at which the second one begins
@@ -277,14 +277,16 @@ class _Pair:
         return Step(kernel, tuple(args), kernel.span, (*a.output_shapes, *b.output_shapes))
 
     def body(self, group: Var, last: Stmt, counts: Buffer) -> Block:
-        """Return the body of a thread: the first kernel, followed by the work `last` of a group."""
+        """Return the fused body of a thread: that of the first kernel, followed by the work `last`
+        of a group of blocks.
+        """
         if self.size == 1:
             return self.level.put([Sync(), last])
         numbered = [] if self.stride > 1 else [Declare(group, self.level.number // self.size)]
         return self.level.put([*numbered, *by_last(counts, group, self.size, last)])
 
     def renumbered(self, block: Var, group: Var, body: Stmt) -> Block:
-        """Return `body` with blocks renumbered so that the blocks of a group are consecutive."""
+        """Return `body` with GPU blocks renumbered so that the blocks of a group are consecutive."""
         turn, number = Var("turn"), self.level.number
         digits = Declare(group, block // self.size), Declare(turn, block % self.size)
         return Block((*digits, Declare(number, turn * self.stride + group), body))

@@ -36,7 +36,7 @@ def why_not_landed(stmt: Stmt) -> str | None:
 
 @dataclass(slots=True)
 class _Copies:
-    """Walks statements and tracks the asynchronous copies in flight.
+    """Walks the statements of a GPU thread and tracks the asynchronous copies in flight.
 
     changing   registers that are assigned to after their declaration
     problem    the first error
@@ -55,8 +55,10 @@ class _Copies:
         return buffer, low, high + lanes - 1
 
     def after(self, stmt: Stmt, ages: _Ages) -> _Ages:
-        """Return the ages of the copies in flight after a statement, given the ages before it; set
-        `problem` at an error.
+        """Return the state of the asynchronous copies in flight after a statement, given that
+        before it.
+
+        Set `problem` if the statement accesses memory to which a copy is in flight.
         """
         for load in loads(stmt):
             if any(_meet(self.place(load.buffer, *load.span), other) for other in ages):
@@ -86,8 +88,10 @@ class _Copies:
         return ages
 
     def stored(self, stmt: Store | Intrinsic, ages: _Ages) -> _Ages:
-        """Return the ages after a store; an asynchronous store begins a copy. Set `problem` if a
-        copy to its elements is in flight.
+        """Return the state of the asynchronous copies in flight after a store; an asynchronous
+        store begins a copy.
+
+        Set `problem` if a copy to the stored elements is in flight.
         """
         begins = isinstance(stmt, Store) and stmt.asynchronous
         lanes = stmt.value.lanes if isinstance(stmt, Store) else (stmt.size - 1) * stmt.stride + stmt.size
@@ -97,8 +101,8 @@ class _Copies:
         return {**ages, place: 0} if begins else ages
 
     def rounds(self, loop: For | While, ages: _Ages) -> _Ages:
-        """Return the ages after a loop: iterate its body until the ages at its beginning are a
-        fixpoint.
+        """Return the state of the asynchronous copies in flight after a loop: iterate its body
+        until a fixpoint is reached.
         """
         while True:
             end = self.after(loop.body, ages)

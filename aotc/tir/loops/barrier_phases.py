@@ -138,7 +138,7 @@ class Phases:
         return isinstance(stmt, Declare) and stmt.var.dtype == INDEX and stmt.var not in self.changing
 
     def kept(self, stmt: Stmt, env: _Env) -> Stmt:
-        """Return a statement with the values of `env` in it; an empty block if it accesses no
+        """Return a statement with the variables in `env` replaced; an empty block if it accesses no
         memory that the loop writes.
         """
         touched = self.is_index(stmt) or self.written.intersection(written(stmt) | read(stmt))

@@ -136,7 +136,9 @@ def _part(form: Linear, factor: int) -> tuple[Linear, Linear]:
 
 
 def _determine(digits: Sequence[Linear], access: Access, var: Var, is_fixed: IsFixed) -> bool:
-    """Return True if the values of `digits` determine the value of the variable `var`."""
+    """Return True if equal values of the linear forms `digits` imply an equal value of the variable
+    `var`.
+    """
     known: list[Expr] = []
     for digit in digits:
         terms = [a for a in digit.terms if not is_fixed(a)]

@@ -66,7 +66,9 @@ class _Dealt:
     parts: list[list[Access]] = field(default_factory=list)
 
     def is_own(self, stmt: Stmt, ranges: Ranges) -> bool:
-        """Return True if no two iterations access a common element of the buffer in `stmt`."""
+        """Return True if no two iterations of the loop over blocks or threads access a common
+        element of the buffer.
+        """
         return self.out(stmt, ranges, {}) and all(
             loop_dependence.disjoint(a, b) for a, b in combinations(self.parts, 2)
         )
@@ -107,8 +109,10 @@ class _Dealt:
         return False
 
     def in_order(self, stmts: Sequence[Stmt], ranges: Ranges, counters: _Counters) -> bool:
-        """Return True if `out` is true for every statement of a sequence; register declarations in
-        it become counters.
+        """Return True if each access to the buffer in a sequence of statements is to an element of
+        one iteration only.
+
+        Registers declared in the sequence become counters (see the class).
         """
         changing = {s.var for stmt in stmts for s in walk_stmts(stmt) if isinstance(s, Assign)}
         for k, stmt in enumerate(stmts):
@@ -134,8 +138,10 @@ class _Dealt:
         return found[self.buffer]
 
     def are_own(self, stmt: Stmt, ranges: Ranges, counters: _Counters) -> bool:
-        """Return True if the addresses in a statement determine the counters, and these the
-        iteration; append them to `parts`.
+        """Return True if the addresses in a statement determine the counters (see the class), and
+        these the iteration.
+
+        The accesses are then appended to `parts`.
         """
         found = self.places(stmt, ranges)
         if not self.is_injective(found, ranges, counters):
@@ -171,8 +177,8 @@ class _Dealt:
         """Return True if addresses are injective in each counter used, and these counters determine
         the iteration.
 
-        They may do so through other counters, on which they depend: `others` are the counters not
-        used so far.
+        A counter may determine it through other counters, on which it depends; `others` are the
+        counters not used so far.
         """
         used = {n for access in found for atom in access.form.terms for n in walk(atom)}
         own = {var: value for var, value in counters.items() if var in used}

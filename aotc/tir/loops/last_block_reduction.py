@@ -80,8 +80,8 @@ class _Parted:
 
 @dataclass(slots=True)
 class _Blocks:
-    """Numbers of thread blocks from 0 to `count` - 1 in the variable `block`; `thread` is the index
-    within a block.
+    """The GPU blocks of a loop, numbered from 0 to `count` - 1 by the variable `block`; `thread` is
+    the index of a thread.
     """
 
     block: Var
@@ -89,10 +89,11 @@ class _Blocks:
     thread: Var
 
     def parted(self, stmt: Stmt, group: Var) -> _Parted | None:
-        """Split the body of the blocks at its atomic counter; `group` becomes the number of a group
-        in the result.
+        """Split the body of GPU blocks at its atomic counter: work before it, number of groups,
+        work of a whole group.
 
-        A body without a counter has groups of one block. Return None if the body has another form.
+        `group` is the number of a group in the result. A body without a counter has groups of one
+        block. Return None if the body has another form.
         """
         match stmts_of(stmt):
             case (If(cond=Binary(op="lt", a=Var() as var, b=Const(value=n)), orelse=Block() as rest) as branch,):

@@ -161,8 +161,8 @@ def window(accesses: Sequence[Access], row: int = 0) -> Interval:
 
 
 def _reach(accesses: Sequence[Access], forms: Sequence[Linear]) -> Interval:
-    """Return the interval from the first to the last element, with `forms` as the addresses of the
-    accesses.
+    """Return the interval from the first to the last element of accesses whose addresses are
+    replaced by `forms`.
     """
     first, last = math.inf, -math.inf
     for access, form in zip(accesses, forms, strict=True):
@@ -492,17 +492,18 @@ def is_fixed(atom: Expr, fixed: Container[Var]) -> bool:
 
 
 def _span(factor: int, loop: For) -> int:
-    """Return the distance of addresses from the first to the last iteration; larger coefficients
-    lead to other rows.
-    """
+    """Return the distance between the addresses of the first and the last iteration of a loop."""
     return abs(factor) * loop.step * max(1, extent_of(loop) - 1)
 
 
 def _steps_apart(
     accesses: Sequence[Access], rests: Sequence[dict[Expr, int]], loop: For, factor: int, unit: int
 ) -> bool:
-    """Return True if the addresses modulo `unit` stay within one step of the loop, and all steps
-    within one unit.
+    """Return True if the addresses, modulo a row length `unit`, show that different iterations
+    access different elements.
+
+    The addresses of one iteration must span less than a step of the loop, and all iterations
+    together less than a row.
     """
     step, span = abs(factor) * loop.step, _span(factor, loop)
     lows: list[Linear] = []

@@ -128,8 +128,8 @@ def _split(stmt: Stmt, ranges: Ranges, room: _Room) -> Stmt:
 
 
 def _pieces(loop: For, values: range, ranges: Ranges, room: _Room) -> list[Stmt] | None:
-    """Return the pieces of a loop; None if no condition changes within it or the budget does not
-    suffice.
+    """Return a loop split where conditions in it change; None if no condition changes or the budget
+    does not suffice.
     """
     found = set(_cuts(loop, {**ranges, loop.var: (values[0], values[-1])}))
     cuts = sorted(c for c in found if c in values[1:])
@@ -152,7 +152,8 @@ def _pieces(loop: For, values: range, ranges: Ranges, room: _Room) -> list[Stmt]
 
 
 def _bodies(loop: For, edges: Sequence[int], ranges: Ranges, most: int) -> list[Stmt] | None:
-    """Return the body of each piece of a loop; None if all bodies together exceed `most` nodes.
+    """Return the body of each piece of a loop that is split; None if all bodies together exceed
+    `most` nodes.
 
     If there are many pieces, the bodies are simplified while the range is bisected, since most of
     hundreds of conditions are decided long before a single piece is left. For few pieces the bodies
@@ -319,8 +320,8 @@ def _without_invariants(expr: Expr, changing: set[Var | Buffer], found: dict[Exp
 
 
 def optimized(stmt: Stmt, budget: Budget = COMMON) -> Stmt:
-    """Simplify indices, merge loops, split them at conditions within the budget, tile transposes
-    and hoist invariants.
+    """Return a statement with indices simplified, loops merged, split at conditions (within the
+    budget), transposes tiled and loop invariants hoisted.
     """
     stmt = merge_loops(simplify_stmt(stmt, {}))
     stmt = unroll_bounds(simplify_stmt(split_loops(stmt, {}, budget), {}))

@@ -90,8 +90,8 @@ class _Joiner:
         return Block((first, refreshed(rest)))
 
     def beside(self, store: Store, loop: For) -> Iterator[Load]:
-        """Yield the loads from the buffer that is stored to, or from a buffer that may share its
-        memory.
+        """Yield the loads in a loop from the buffer that it stores to, or from a buffer that may
+        share its memory.
         """
         for buffer in read(loop):
             if buffer is store.buffer or (store.buffer, buffer) in self.shared:
@@ -166,8 +166,10 @@ def _variables(expr: Expr) -> Iterator[Var]:
 
 
 def _merged(stmts: Sequence[Stmt], places: Sequence[int]) -> list[Stmt]:
-    """Return statements with the four stores replaced: their values are declared as registers, the
-    last place stores them all.
+    """Return statements in which four stores of quantized bytes are replaced by one, at the
+    position of the last of them.
+
+    Their float values are declared as registers at the positions of the stores.
     """
     found = list(stmts)
     taken: list[Expr] = []

@@ -39,8 +39,8 @@ NARROW: Final = 4
 
 
 def by_runs(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:
-    """Return the loop nest of an int8 contraction; raise Irregular if its weights are not packed
-    for this schedule.
+    """Return the loop nest of an int8 contraction for Cortex-M DSP; raise Irregular if its weights
+    are not packed for it.
     """
     paired = target.dots is not None and target.dots.paired
     known = c.dtype == "int32" and a.dtype == b.dtype == "int8"
@@ -93,7 +93,8 @@ class Data:
 
     @staticmethod
     def of(req: Request, split: Split, steps: Var, run: int) -> Data:
-        """Return the data itself if runs are contiguous in it, else a padded copy.
+        """Return the data of a contraction itself if runs (bytes at one kernel offset) are
+        contiguous in it, else a padded copy.
 
         A run that crosses a border is completed when it is gathered: a padded copy would take as
         much memory as the data.
@@ -145,8 +146,8 @@ class Data:
         return Spare(blank, tuple(edges))
 
     def run(self, index: Expr, spare: Spare, size: int, names: Mapping[Var, Expr]) -> Expr:
-        """Return the load of `size` bytes from `index` on, or of padding if the run is out of
-        range.
+        """Return the load of `size` contiguous bytes of data from `index` on, or of padding if they
+        are out of range.
 
         names   values of the data's axes
         """
@@ -230,7 +231,9 @@ class _Positions:
 
     @staticmethod
     def of(req: Request, data: Data) -> _Positions:
-        """Return the positions of a contraction; short rows are fused with the next outer axis."""
+        """Return the output positions of a contraction; short rows are fused with the next outer
+        axis.
+        """
         pixels = fused(req.analysis, data.open, data.position)
         axes = [axis for axis in pixels.axes if axis[1] > 1]
         names: dict[Var, Expr] = {v: as_expr(0) for v, n in req.c.axes if n == 1}
@@ -270,7 +273,9 @@ class _Runs:
 
     @staticmethod
     def of(req: Request, steps: Var, run: int) -> _Runs:
-        """Return the schedule of a contraction; raise Irregular if the weights are not dense."""
+        """Return the Cortex-M DSP schedule of a contraction; raise Irregular if the weights are not
+        dense.
+        """
         split = req.split(BLOCK)
         data = Data.of(req, split, steps, run)
         taps = [axis for axis in req.c.reduce_axes if axis[0] is not steps]
@@ -351,7 +356,7 @@ class _Runs:
         return Load(self.req.b, begin, self.size)
 
     def _zero(self) -> dict[Var, Expr]:
-        """Return the values of variables for the first output and the first step of a run."""
+        """Return a substitution that sets the variables of outputs and of steps of a run to 0."""
         split, group = self.split, self.req.group
         assert group is not None
         return dict.fromkeys((split.tile, split.lane, self.steps, group), as_expr(0))

@@ -45,8 +45,9 @@ SUMS: Final = 64
 
 
 def by_rows(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:
-    """Return the loop nest of an int8 contraction; raise Irregular if operands are not in rows or
-    the target has no MVE.
+    """Return the loop nest of an int8 contraction for Cortex-M Helium (MVE).
+
+    Raise Irregular if operands are not in rows or the target has no MVE.
     """
     known = c.dtype == "int32" and a.dtype == b.dtype == "int8"
     if not known or target.dots is None or not target.dots.along:
@@ -58,7 +59,7 @@ def by_rows(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Tar
 
 
 def _whole(req: Request) -> _Rows:
-    """Return the schedule of a contraction in which each output has weights for a whole row of
+    """Return the MVE schedule of a contraction in which each output has weights for a whole row of
     data.
     """
     c, channel = req.c, req.outputs
@@ -75,7 +76,7 @@ def _whole(req: Request) -> _Rows:
 
 
 def _depthwise(req: Request) -> _Rows:
-    """Return the schedule of a depthwise convolution, in which each output has a channel of the
+    """Return the MVE schedule of a depthwise convolution, in which each output has a channel of the
     data.
     """
     channel, outputs = req.outputs
@@ -94,12 +95,12 @@ def _depthwise(req: Request) -> _Rows:
 
 @frozen(eq=False)
 class _Rows:
-    """The schedule of one contraction.
+    """The MVE schedule of one contraction.
 
     req, data   the contraction and its data
     at          the axes that positions are counted along
     taps        reduction axes for each point of which a run is gathered
-    run         bytes of a run; 0 if a run consists of channels
+    run         contiguous bytes of the data at one kernel offset; 0 if a run consists of channels
     inner       variables that count the elements of a run
     apart       bytes between the weights of consecutive taps, for depthwise convolutions
     spread      for a value that is equal for all outputs, the buffer filled with it
@@ -185,7 +186,9 @@ class _Rows:
         return call("byte_taps", data, held, const(size, "int32"), const(self.apart, "int32"))
 
     def _finished(self, tile: Buffer, begin: Expr, count: int) -> Stmt:
-        """Return the statement that finishes and stores some sums: one call, or a loop."""
+        """Return the statement that finishes and stores int32 sums of some outputs: one
+        requantization call, or a loop.
+        """
         output, channel = Var("o"), self.req.outputs[0]
         names = {**self.at.unfuse, channel: begin + output}
         index = tuple(names.get(v, as_expr(0) if n == 1 else v) for v, n in self.req.c.axes)
@@ -193,7 +196,9 @@ class _Rows:
         return self._requantized(stmt, output, count) or forall(output, count, stmt)
 
     def _requantized(self, stmt: Stmt, output: Var, count: int) -> Stmt | None:
-        """Return one call that requantizes all sums; None if a sum is finished in another way."""
+        """Return one call that requantizes the int32 sums of some outputs; None if they are
+        finished in another way.
+        """
         match stmt:
             case Block(stmts=(Declare(var=var, value=total), Store() as last)):
                 value = substitute(last.value, {var: total})
@@ -219,8 +224,8 @@ class _Rows:
         return Store(last.buffer, simplify(substitute(last.index, {output: as_expr(0)}), {}), made)
 
     def _vector(self, value: Expr, output: Var, count: int, spread: dict[Expr, Buffer]) -> Load | None:
-        """Return the values of an operand for some outputs as a vector; equal values are put in a
-        buffer of `spread`.
+        """Return a requantization operand of some outputs as a vector; a value equal for all is put
+        in a buffer of `spread`.
         """
         if isinstance(value, Load) and linear(value.index, {}).coefficient(output) == 1:
             return Load(value.buffer, simplify(substitute(value.index, {output: as_expr(0)}), {}), count)

@@ -31,8 +31,10 @@ def by_pixels(req: Request) -> Iterator[Candidate]:
 
 
 def _candidate(req: Request, axis: te.Axis | None, vectors: int, count: int) -> Candidate:
-    """Return the tiling with tiles of `vectors` vectors of columns and `count` positions of `axis`;
-    raise Irregular if none.
+    """Return the CPU tiling with tiles of `vectors` vectors of columns and `count` positions of the
+    channel axis.
+
+    Raise Irregular if there is none.
     """
     block = req.c.block
     if axis is None and count > 1:
@@ -64,7 +66,7 @@ def _candidate(req: Request, axis: te.Axis | None, vectors: int, count: int) -> 
 
 @frozen(eq=False)
 class _Data:
-    """The data as a tile reads it: in place, or a copy.
+    """The data of a contraction as a tile reads it: in place, or a scratch copy.
 
     pixels    its axes and addresses
     staging   the copy; None for the data in place
@@ -117,8 +119,8 @@ def _weights(req: Request, split: Split) -> Staging | None:
 
 
 def _levels(req: Request, split: Split, data: _Data, most: int, lanes: int) -> list[TileAxis]:
-    """Return all loops; tiles have at most `most` vectors, or fewer if that divides the columns
-    more evenly.
+    """Return the loops of a tiling; tiles have at most `most` vectors, or fewer if that divides the
+    columns more evenly.
     """
     staging, axes = data.staging, data.pixels.axes
     column, extent = axes[-1]

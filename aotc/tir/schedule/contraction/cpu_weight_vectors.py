@@ -74,8 +74,9 @@ class _Attempt:
 
 
 def _candidate(req: Request, axis: te.Axis, vectors: int, lanes: int) -> Candidate:
-    """Return the tiling of one tile size; raise Irregular if it is wider than the weights, or the
-    data does not permit it.
+    """Return the CPU tiling for a tile of `vectors` vectors of weights.
+
+    Raise Irregular if it is wider than the weights, or the data does not permit it.
     """
     block, size = req.c.block, vectors * lanes
     whole = block and block % size and not (req.group and size % block == 0)
@@ -98,8 +99,8 @@ def _candidate(req: Request, axis: te.Axis, vectors: int, lanes: int) -> Candida
 def _simplest(attempt: _Attempt) -> Candidate | None:
     """Return the best tiling for one tile size, None if there is none.
 
-    Tried in order: the data itself in tiles of several rows; if their borders take too much code,
-    tiles of one row, or a padded copy of the data, whichever is cheaper.
+    Tried in order: the data itself in tiles of several image rows; if their borders take too much
+    code, tiles of one row, or a padded copy of the data, whichever is cheaper.
     """
     ready = attempt.along or _lies_ready(attempt.req, attempt.split)
     found = _assembled(attempt, None) if ready else None
@@ -140,8 +141,8 @@ def _padded(attempt: _Attempt) -> Staging:
 
 
 def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> Candidate | None:
-    """Return the candidate for the data or its padded copy; None if the data's borders take too
-    much code.
+    """Return the candidate tiling for the data or its padded copy; None if the data's borders take
+    too much code.
 
     `rows` allows tiles of several rows of an image.
     """
@@ -180,8 +181,8 @@ def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> 
 
 
 def _tile_sizes(attempt: _Attempt, pixels: Pixels, rows: bool) -> dict[Var, int]:
-    """Return the tile size along each tiled axis of the data: columns, and rows if an image is
-    narrow.
+    """Return the register-tile size along each tiled axis of the data: columns, and rows if an
+    image is narrow.
     """
     target = attempt.req.target
     budget = tile_columns(target, attempt.vectors, attempt.lanes, attempt.req.dots)
@@ -199,8 +200,8 @@ def _tile_sizes(attempt: _Attempt, pixels: Pixels, rows: bool) -> dict[Var, int]
 
 
 def _is_static(dim: Dimension, tiles: set[Var], reduction: set[Var]) -> bool:
-    """Return True if a border is known when the code of a tile is generated: it depends on one
-    tiled axis and on taps only.
+    """Return True if a border is known at code generation: its index depends on one tiled axis and
+    reduction axes only.
     """
     used = dim.variables
     plain = all(isinstance(t, Var) for t in dim.index.terms)
@@ -243,8 +244,8 @@ def _tiled_pixels(
 def _levels(
     attempt: _Attempt, inner: Sequence[TileAxis], panel: Staging | None, padded: Staging | None
 ) -> list[TileAxis]:
-    """Return all loops; the weights' loop is outside of the data's if the weights are copied or
-    exceed the cache.
+    """Return the loops of a tiling; the weights' loop is outside of the data's if the weights are
+    copied or exceed the cache.
     """
     req, (var, extent) = attempt.req, attempt.axis
     whole, merge = bool(req.c.block) or panel is not None, var is not req.c.axes[-1][0]
@@ -259,8 +260,8 @@ def _levels(
 
 
 def _near(attempt: _Attempt, lane: TileAxis, rows: TileAxis, columns: TileAxis) -> list[TileAxis]:
-    """Return loops in an order that keeps the data of one row of tiles in the first-level cache
-    until the next row reads it.
+    """Return the loops of a tiling in an order in which the data of one row of tiles stays in the
+    first-level cache.
     """
     row, tile = ({axis.var: max(s.size for s in axis.segments)} for axis in (rows, columns))
     l1 = attempt.req.target.l1
@@ -272,8 +273,8 @@ def _near(attempt: _Attempt, lane: TileAxis, rows: TileAxis, columns: TileAxis) 
 
 
 def _window(attempt: _Attempt, positions: Mapping[Var, int]) -> int:
-    """Return the bytes of data that all channels read for a number of positions along each axis of
-    the data.
+    """Return the bytes of data that all channels read, for given numbers of output positions along
+    each axis.
     """
     split = attempt.split
     channels = {split.tile: -(-attempt.axis[1] // split.size), split.lane: split.size}

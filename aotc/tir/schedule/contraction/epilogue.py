@@ -32,7 +32,7 @@ Accumulators: TypeAlias = "Sequence[Mapping[tuple[int, int], Var]]"
 
 @frozen(eq=False)
 class Spill:
-    """Stack buffers for finished tiles.
+    """Stack buffers through which finished register tiles are stored.
 
     buffer       buffer for a tile
     transposed   buffer for the transposed tile, None where vectors are contiguous in the output
@@ -81,7 +81,9 @@ def finished_tile(tile: Tile, accs: Accumulators, spill: Spill) -> list[Stmt]:
 
 
 def _sums(tile: Tile, accs: Accumulators) -> Iterator[tuple[dict[TileAxis, int], Expr]]:
-    """Yield the offsets of each accumulator, and the sum of all its partial sums."""
+    """Yield, for each accumulator of a register tile, its offsets in the tile and the sum of its
+    partial sums.
+    """
     for i, j in accs[0]:
         yield {**tile.xs[i], **tile.ys[j]}, reduce(operator.add, (split[i, j] for split in accs))
 
@@ -114,8 +116,9 @@ def _strides(tile: Tile) -> dict[TileAxis, int]:
 
 
 def _transposed(tile: Tile, strides: Mapping[TileAxis, int], spill: Spill, target: Buffer) -> list[Stmt]:
-    """Return the statements that transpose a tile square by square; unused rows of the last squares
-    are cleared first.
+    """Return the statements that transpose a register tile on the stack square by square.
+
+    Unused rows of the last squares are cleared first.
     """
     made, width = tile.tiling.product, tile.tiling.vector.width
     used = {sum(strides[axis] * offset for axis, offset in y.items()) // width for y in tile.ys}

@@ -64,7 +64,7 @@ _SPLITS: Final = 8
 
 @frozen(eq=False)
 class Used:
-    """Buffers of a thread's multiplication.
+    """Buffers of a GPU thread's multiplication.
 
     shared     the current piece in shared memory
     operands   registers of both operands
@@ -131,8 +131,8 @@ class Tile:
         return self.height * self.width
 
     def split(self, rows: int, columns: int, batch: int, steps: int, gpu: Gpu) -> list[Tile]:
-        """Return this tile for one block each and, if that leaves multiprocessors idle, for several
-        blocks each.
+        """Return this tile shape with one thread block per tile and, if that leaves multiprocessors
+        idle, with several.
         """
         blocks, count = self.blocks(rows, columns, batch), -(-steps // self.depth)
         most = min(gpu.processors // blocks, count // 2, _SPLITS)
@@ -143,9 +143,11 @@ class Tile:
         return batch * -(-rows // self.height) * -(-columns // self.width)
 
     def pitches(self, left: bool, right: bool) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return (elements between rows, total elements) of shared memory for both operands.
+        """Return, for both operands in shared memory, the distance between rows and the total size,
+        in elements.
 
-        `left` and `right` are True for operands whose contiguous axis is that of the steps.
+        `left` and `right` are True if the contiguous axis of the operand is that of the reduction
+        steps.
         """
         sides = ((self.height, left), (self.width, right))
         pairs = [(self.depth, size) if deep else (size, self.depth) for size, deep in sides]
@@ -158,7 +160,9 @@ class Tile:
         return self.size * self.groups if self.groups > 1 or self.staged else 0
 
     def fits(self, dtype: DType, gpu: Gpu) -> bool:
-        """Return True if pieces and sums fit in shared memory; `dtype` is the type of the sums."""
+        """Return True if operand pieces and sums of a tile fit in shared memory; `dtype` is the
+        type of the sums.
+        """
         operands = self.of(dtype)
         (_, left), (_, right) = self.pitches(True, True)
         (_, high), (_, wide) = self.pitches(False, False)
@@ -184,8 +188,8 @@ class Tile:
         )
 
     def accumulator(self, down: Expr, i: Expr, across: Expr, j: Expr) -> Expr:
-        """Return the index of a thread's accumulator for row `i` of group `down` and column `j` of
-        group `across`.
+        """Return the index of a GPU thread's accumulator for row `i` of its row group `down` and
+        column `j` of group `across`.
         """
         return (down * self.quad + i) * self.wide + across * self.quad + j
 
@@ -195,8 +199,8 @@ class Tile:
         return a, b
 
     def product(self, at: Used, left: Side, right: Side, thread: Expr, group: Expr) -> Stmt:
-        """Return the multiplication of a group's part of the piece in shared memory: load operands
-        to registers, multiply all pairs.
+        """Return the multiplication of operand pieces in shared memory by one thread: load
+        registers, multiply all pairs.
         """
         depth, stmts, acc, found = Var("depth"), list[Stmt](), at.acc, at.operands
         for side, to in zip((left, right), found, strict=True):
@@ -213,12 +217,16 @@ class Tile:
 
     @property
     def work(self) -> float:
-        """Cost of a piece for the threads of a group: products, and loads from shared memory."""
+        """Cost of multiplying one piece for the threads of a group: products, and loads from shared
+        memory.
+        """
         return self.group * self.depth * (self.high * self.wide + 1.5 * (self.high + self.wide))
 
     def cost(self, rows: int, columns: int, batch: int, steps: int, gpu: Gpu) -> float:
-        """Return the cycles of a multiprocessor: the work of its threads, copies to shared memory,
-        and the sums of groups and blocks.
+        """Estimate the cycles of a GPU multiprocessor for a contraction with this tile.
+
+        Counts the work of its threads, copies to shared memory, and adding the sums of groups and
+        blocks.
         """
         share = -(-self.blocks(rows, columns, batch) * self.splits // gpu.processors)
         brought = 4 * self.depth * (self.height + self.width)
@@ -396,7 +404,7 @@ def _sides(
     along: bool,
     tiles: tuple[Expr, Expr],
 ) -> tuple[Side, Side, int]:
-    """Return both operands of a tile, and the number of elements of both in shared memory.
+    """Return both operands of a GPU tile, and the number of elements of both in shared memory.
 
     one     index of the thread in its group
     along   True if neighboring threads have neighboring columns
@@ -418,8 +426,10 @@ def _sides(
 
 
 def _piece(half: Half, steps: Steps, ranges: Ranges, tile: Tile, dtype: DType, held: int) -> tuple[Piece | None, bool]:
-    """Return the vector copy that an operand permits, None for single elements, and True if its
-    contiguous axis is the steps.
+    """Return the vector copy that an operand permits (None for single elements) and the layout of
+    the operand.
+
+    The layout is True if the contiguous axis is that of the reduction steps.
     """
     ways = [(half.axes, False)]
     if tile.rowwise:
@@ -433,8 +443,14 @@ def _piece(half: Half, steps: Steps, ranges: Ranges, tile: Tile, dtype: DType, h
 
 @frozen(eq=False)
 class _Walk:
-    """The software pipeline of a block over `count` pieces from `first` on: copy the next piece
-    while multiplying this one.
+    """The software pipeline of a thread block: copy the next operand pieces to shared memory while
+    multiplying the current.
+
+    sides          both operands
+    pieces         two buffers in shared memory
+    product        returns the multiplication of the pieces in a buffer
+    steps          order of the reduction
+    first, count   first piece, and number of pieces
     """
 
     sides: tuple[Side, Side]
@@ -445,8 +461,8 @@ class _Walk:
     count: int
 
     def stmts(self) -> list[Stmt]:
-        """Return the statements for all pieces; the loop processes two at a time, one in each
-        buffer.
+        """Return the statements for all operand pieces; the loop processes two at a time, one in
+        each buffer.
         """
         (even, odd), pair = self.pieces, Var("pair")
         found = [self.begun(even, self.first), self.ended(even)]
@@ -457,8 +473,8 @@ class _Walk:
         return found + (self.step(const(self.count - 1), even) if self.count % 2 else [])
 
     def step(self, number: Expr, here: Buffer, there: Buffer | None = None, more: Expr | None = None) -> list[Stmt]:
-        """Return the statements that multiply piece `number` in buffer `here`, and copy the next
-        piece to `there`.
+        """Return the statements that multiply operand piece `number` in buffer `here`, and copy the
+        next one to `there`.
 
         `more` is the condition under which there is a next piece; None for always.
         """
@@ -497,8 +513,8 @@ def _each(acc: Buffer, left: Side, right: Side, tile: Tile, element: _Element) -
 def _summed(
     acc: Buffer, sums: Buffer, left: Side, right: Side, wide: bool, tile: Tile, thread: Var, element: _Element
 ) -> Stmt:
-    """Return the statements that add the sums of all groups, through shared memory if needed, and
-    finish the elements.
+    """Return the statements that add the sums of all thread groups, through shared memory if
+    needed, and finish the elements.
     """
     if not sums.size:
         return _each(acc, left, right, tile, element)

@@ -37,7 +37,7 @@ _BLOCKS: Final = 2
 
 @frozen(eq=False)
 class Half:
-    """An operand with the output axes that only it depends on.
+    """One operand of a contraction, with the output axes that only it depends on.
 
     buffer, dims   the operand
     axes           the output axes
@@ -61,8 +61,9 @@ class Half:
         return [number < self.size] if self.size % step else []
 
     def load(self, names: Mapping[Var, Expr], dtype: DType, tests: Sequence[Expr] = ()) -> Expr:
-        """Return the element for given values of variables; `fill` outside of the operand, and
-        where one of `tests` is false.
+        """Return an element of the operand for given values of variables.
+
+        It is `fill` outside of the operand, and where one of `tests` is false.
         """
         value = cast(Load(self.buffer, substitute(flat(self.dims).expr(), names)), dtype)
         places = ((substitute(dim.index.expr(), names), dim.extent) for dim in self.dims if not dim.inside)
@@ -78,7 +79,7 @@ class Half:
 
 @frozen(eq=False)
 class _Slices:
-    """The work of one block.
+    """The work of one GPU block on a thin contraction, whose threads split the reduction.
 
     c, sides, thin, long   the contraction and its operands
     names                  values of the axes that are distributed over blocks

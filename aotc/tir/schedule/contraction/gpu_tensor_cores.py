@@ -35,7 +35,7 @@ _GAP: Final = 8
 
 @frozen
 class Warps(Tile):
-    """A tile that warps compute by tensor cores.
+    """A thread-block tile that warps compute by tensor cores.
 
     operands   type of the multiplied elements, int32 for words of bytes
     multiply   name of the mma instruction

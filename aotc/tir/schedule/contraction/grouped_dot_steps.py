@@ -32,8 +32,8 @@ _Points: TypeAlias = "Sequence[Mapping[Var, Expr]]"
 
 
 def wide_step(tile: Tile, accs: Mapping[tuple[int, int], Var], present: _Present, points: _Points) -> list[Stmt]:
-    """Return the products at consecutive points of the reduction, whose groups are adjacent in
-    memory.
+    """Return the int8 products at consecutive points of the reduction, whose four-byte groups are
+    adjacent in memory.
     """
     stmts: list[Stmt] = []
     if present:
@@ -47,7 +47,7 @@ def wide_step(tile: Tile, accs: Mapping[tuple[int, int], Var], present: _Present
 
 @frozen(eq=False)
 class _Step:
-    """State of the generation of one step.
+    """State of generating one reduction step of a register tile.
 
     xs      vectors of weights for each point
     stmts   the statements emitted so far
@@ -95,8 +95,8 @@ class _Step:
             self.singly(j)
 
     def row(self, j: int) -> Expr:
-        """Return the data of a position: the fill value outside of the data, zeros if the position
-        does not take part.
+        """Return the data vector of an output position: padding outside of the data, zeros if the
+        position does not take part.
         """
         y = self.present.get(j)
         none = Const(self.made.fill if j in self.present else 0, self.made.y.buffer.dtype, 8)

@@ -53,7 +53,7 @@ class Operand:
 
 @frozen
 class Dimension:
-    """One index of an operand.
+    """One index of an operand of a contraction.
 
     index    the index, as a linear form of the contraction's axes
     extent   the size of the operand along this dimension
@@ -72,11 +72,11 @@ class Dimension:
         return variables(*self.index.terms)
 
     def at(self, values: Mapping[Expr, int]) -> int:
-        """Return the value of the index for given values of all variables."""
+        """Return the value of an operand's index for given values of all variables."""
         return self.index.const + sum(c * values[atom] for atom, c in self.index.terms.items())
 
     def has(self, values: Mapping[Expr, int]) -> bool:
-        """Return True if the index is in range for given values of all variables."""
+        """Return True if an operand's index is in range for given values of all variables."""
         return 0 <= self.at(values) < self.extent
 
 
@@ -136,8 +136,10 @@ def require_dense(position: Linear, axes: Sequence[te.Axis], distance: int) -> N
 
 
 def apart(dims: Sequence[Dimension], axes: Sequence[te.Axis]) -> int:
-    """Return the distance in memory of neighbors along the last axis whose extent exceeds 1; 0 if
-    it is not constant.
+    """Return the distance in memory of an operand's neighbors along the last axis whose extent
+    exceeds 1.
+
+    Return 0 if the distance is not constant.
     """
     axis = next((var for var, extent in reversed(axes) if extent > 1), None)
     names: dict[Var, Expr] = {var: const(0) for dim in dims for var in dim.variables}
@@ -185,8 +187,9 @@ class Analysis:
 
 
 def analyze(c: te.Contraction, whole: bool = True) -> Analysis:
-    """Return the dependences of a contraction; raise Irregular if `whole` and its weights may be
-    read out of range.
+    """Return the output axes that the operands of a contraction depend on.
+
+    Raise Irregular if `whole` is True and its weights may be read out of range.
     """
     ranges = graph.axis_ranges((*c.axes, *c.reduce_axes))
     a = dimensions(c.a.shape, c.a_index, ranges)

@@ -62,7 +62,9 @@ _Tap: TypeAlias = Mapping[Var, int]
 
 
 def by_taps(req: Request) -> Iterator[Candidate]:
-    """Yield tilings along the channels, if these are the last axis of data and weights."""
+    """Yield CPU tilings of an int8 depthwise convolution, if the channels are the last axis of data
+    and weights.
+    """
     c = req.c
     all_bytes = c.dtype == "int32" and {req.a.dtype, req.b.dtype} <= {*BYTES}
     if all_bytes and req.lanes > 1 and not c.block:
@@ -72,8 +74,9 @@ def by_taps(req: Request) -> Iterator[Candidate]:
 
 
 def _candidate(req: Request, columns: int) -> Candidate:
-    """Return a tiling with tiles of `columns` columns; channels are split into vectors of
-    decreasing width.
+    """Return a tiling of a depthwise convolution with tiles of `columns` columns.
+
+    The channels are split into vectors of decreasing width.
     """
     axis = req.c.axes[-1]
     most = min(req.target.vector_bytes, GROUP * LANES[-1])
@@ -181,8 +184,9 @@ class _Panels:
 
     @classmethod
     def of(cls, req: Request, split: Split, open_dims: Sequence[Dimension], column: te.Axis, early: int) -> _Panels:
-        """Return the panels of a contraction; raise Irregular if the data's index is not a sum of
-        output and kernel column.
+        """Return the panels of a depthwise convolution.
+
+        Raise Irregular if the data's index is not a sum of output column and kernel column.
         """
         taps = [(v, n) for v, n in req.c.reduce_axes if n > 1]
         own = {var for d in split.a if column[0] in d.variables for var in d.variables}
@@ -256,8 +260,9 @@ class _Panels:
         return loops([(column, as_expr(len(self.along)))], Block(stmts))
 
     def fill_panel(self, names: Mapping[Var, Expr]) -> Stmt:
-        """Return statements that fill the panel of data for a row: one loop for each set of taps
-        that is in range.
+        """Return statements that fill the data panel for an output row.
+
+        There is one loop for each set of kernel offsets (taps) that is in range.
         """
         stmts: list[Stmt] = []
         taps = [(v, 1 + max(tap[v] for tap in self.across)) for v in self.across[0]]
@@ -308,8 +313,8 @@ class _Panels:
         return Const(self.fill, self.a.buffer.dtype, self.split.size)
 
     def _row(self, names: Mapping[Var, Expr], tap: _Tap, stmts: list[Stmt]) -> Expr:
-        """Return the data of a tap at an entry whose column is in range; padding where its row is
-        out of range.
+        """Return the data vector at a kernel offset (tap) and column; padding where its row is out
+        of range.
         """
         values = dict(names) | {var: as_expr(at) for var, at in tap.items()}
         tests: list[Expr] = []
@@ -341,8 +346,8 @@ class _Panels:
         return [kept("quarter", call(f"quarter{k}", *four), stmts) for k in range(GROUP)]
 
     def accumulated(self, tile: Tile, accs: Accumulators) -> Sequence[Stmt]:
-        """Return the products of a tile: loops over the columns of the kernel and over groups of
-        taps.
+        """Return the dot products of a register tile: loops over the kernel columns and over groups
+        of four kernel offsets.
         """
         column, group, stmts = Var("column"), Var("group"), list[Stmt]()
         size, groups = self.split.size, len(self.groups)
@@ -360,8 +365,8 @@ class _Panels:
         return [loops([(column, as_expr(len(self.along))), (group, as_expr(groups))], Block(stmts), "reduction")]
 
     def written(self, tile: Tile, accs: Accumulators) -> Sequence[Stmt]:
-        """Return the products of a whole row, unrolled, with entries in registers instead of the
-        panel.
+        """Return the dot products of a whole output row, unrolled, with interleaved data in
+        registers instead of the panel.
         """
         stmts: list[Stmt] = []
         groups = len(self.groups)
@@ -382,7 +387,7 @@ class _Panels:
         return Load(self.weights, simplify(step + k * size, {}), size)
 
     def _products(self, accs: Accumulators, j: int, data: Sequence[Expr], weights: Sequence[Expr]) -> Iterator[Stmt]:
-        """Yield the products of an entry's quarters with weights, added to the accumulators of one
+        """Yield the dot products of interleaved data and weights, added to the accumulators of one
         column of a tile.
         """
         lanes = self.split.size // GROUP

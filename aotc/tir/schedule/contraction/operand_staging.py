@@ -30,7 +30,8 @@ CopyFn: TypeAlias = Callable[[dict[Var, Expr]], Stmt]
 
 @frozen
 class _Staged:
-    """A dimension of the copy: position u holds the source element at `outer + low + step * u`.
+    """A dimension of an operand's scratch copy: position u holds the source element at `outer + low
+    + step * u`.
 
     outer               terms of the source index that are constant during the copy
     inner               the other terms of the source index
@@ -92,8 +93,9 @@ def _outer_part(dim: Dimension, inner: set[Var]) -> tuple[Linear, Linear]:
 
 
 def _staged(dim: Dimension, inner: set[Var], vector: Var, ranges: Ranges, clipped: bool) -> _Staged | None:
-    """Return a dimension of the copy, None if it does not depend on inner axes; raise Irregular if
-    it cannot be copied.
+    """Return a dimension of an operand's scratch copy, None if it does not depend on inner axes.
+
+    Raise Irregular if the operand cannot be copied.
     """
     outer, moving = _outer_part(dim, inner)
     if not moving.terms:
@@ -191,7 +193,7 @@ def _strides(staged: Sequence[_Staged]) -> list[int]:
 
 
 def _place(s: _Staged, stride: int, vector: Var) -> Expr:
-    """Return the contribution of a dimension to the operand's address in the copy."""
+    """Return the contribution of one dimension to an operand's address in its scratch copy."""
     terms = {t: c // s.step for t, c in s.inner.terms.items()}
     if s.phases == 1:
         shift = (s.inner.const - s.low) // s.step
@@ -201,8 +203,9 @@ def _place(s: _Staged, stride: int, vector: Var) -> Expr:
 
 
 def _copy(source: Buffer, scratch: Buffer, staged: Sequence[_Staged], fixed: Expr, names: Mapping[Var, Expr]) -> Stmt:
-    """Return the loops that copy the elements inside the source, phase by phase; loop bounds come
-    from the guards later.
+    """Return the loops that copy the elements of an operand inside its source, phase by phase.
+
+    Guards keep indices in range; later simplification turns them into loop bounds.
     """
     axes = [Var("s") for _ in staged]
     stmts: list[Stmt] = []

@@ -54,8 +54,8 @@ class Steps:
 
     @staticmethod
     def of(c: te.Contraction, depth: int, threads: int, names: Mapping[Var, Expr], any_order: bool) -> Steps:
-        """Return the steps of a contraction; if `any_order`, an axis that `depth` divides becomes
-        the last one.
+        """Return the reduction order of a contraction; if `any_order`, an axis that `depth` divides
+        becomes the last one.
         """
         axes = [axis for axis in c.reduce_axes if axis[1] > 1] or c.reduce_axes[:1]
         last = next((axis for axis in reversed(axes) if axis[1] % depth == 0), axes[-1])
@@ -75,8 +75,8 @@ class Steps:
         return self.axes[-1][1] % self.depth == 0
 
     def at(self, step: Expr, place: Expr, k: Var) -> tuple[dict[Var, Expr], list[Expr]]:
-        """Return the values of the axes at a position within a piece, and the conditions under
-        which the position exists.
+        """Return the values of the reduction axes at a position within a piece, and the conditions
+        that the position exists.
 
         step    number of the piece
         place   index within the piece
@@ -128,7 +128,7 @@ class Piece:
 
 @frozen(eq=False)
 class Side:
-    """One operand of the product: rows of the data, or columns of the weights.
+    """One operand of a thread block's product: rows of the data, or columns of the weights.
 
     whole     the operand with its axes
     first     offset of the operand in shared memory
@@ -165,20 +165,22 @@ class Side:
 
     @property
     def copied(self) -> bool:
-        """True if the elements can be copied asynchronously: no conversion, zero padding, and at
+        """True if this operand can be copied asynchronously: no conversion, zero padding, and at
         least 4 bytes at once.
         """
         half, dtype = self.whole, self.held.dtype
         return half.buffer.dtype == dtype and not half.fill and self.lanes * dtype.itemsize >= _LEAST
 
     def at(self, depth: Expr, within: Expr) -> Expr:
-        """Return the address in shared memory of row or column `within` at step `depth` of a piece."""
+        """Return the address in shared memory of an operand's row or column `within` at reduction
+        step `depth` of a piece.
+        """
         slow, quick = (within, depth) if self.deep else (depth, within)
         return slow * self.pitch + quick + self.first
 
     def place(self, turn: Var, steps: Steps) -> tuple[Expr, Expr]:
-        """Return (step in the piece, row or column) of the element that a thread copies in
-        iteration `turn`.
+        """Return (reduction step in the piece, row or column) of the element that a thread copies
+        in iteration `turn`.
         """
         thread, threads, dims, size = steps.thread, steps.threads, self.whole.dims, self.size // self.lanes
         if self.deep:
@@ -191,8 +193,8 @@ class Side:
         return number % sectors * SECTOR + thread % SECTOR, number // sectors
 
     def begun(self, shared: Buffer, step: Expr, steps: Steps) -> Stmt:
-        """Return the loop in which a thread starts to copy its elements of a piece, to shared
-        memory or to registers.
+        """Return the loop in which a thread starts to copy its elements of an operand piece, to
+        shared memory or to registers.
         """
         turn, number, k = Var("turn"), Var("number"), Var("k")
         depth, within = self.place(turn, steps)
@@ -220,8 +222,8 @@ class Side:
         return values[steps.axes[-1][0]] // piece.lanes if steps.whole else k // piece.lanes
 
     def ended(self, shared: Buffer, steps: Steps) -> Stmt:
-        """Return the loop that stores a thread's elements to shared memory, if they are in
-        registers.
+        """Return the loop that stores a thread's elements of an operand piece to shared memory, if
+        they are in registers.
         """
         turn = Var("turn")
         store = Store(shared, self.at(*self.place(turn, steps)), Load(self.held, turn))

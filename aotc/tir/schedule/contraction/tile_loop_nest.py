@@ -44,8 +44,8 @@ def tiled_nest(tiling: Tiling) -> tuple[Stmt, tuple[Buffer, ...]]:
 
 
 def written_out(tiling: Tiling) -> int:
-    """Estimate the number of multiply-adds in the code of a nest: those of each distinct tile, for
-    each part of its taps.
+    """Estimate the size of a tiling's code: the multiply-adds of each distinct tile, for each part
+    of its taps.
     """
     total, reduction = 0, tiling.reduction
     unrolled = math.prod(extent for _, extent in reduction.unrolled)
@@ -60,8 +60,10 @@ def written_out(tiling: Tiling) -> int:
 
 
 def _level(tiling: Tiling, spill: Spill, bases: dict[TileAxis, Expr], segments: dict[TileAxis, Segment]) -> Stmt:
-    """Return the loops over the axes for which no tile is chosen yet; `bases` and `segments` are
-    those of the outer axes.
+    """Return the loops over the output axes that are not yet among `bases`, the axes of the outer
+    loops.
+
+    bases, segments   first position, and segment, of the current tile along each outer axis
     """
     if len(bases) == len(tiling.levels):
         return _tile(Tile.of(tiling, bases, segments), spill)
@@ -79,7 +81,9 @@ def _level(tiling: Tiling, spill: Spill, bases: dict[TileAxis, Expr], segments: 
 
 
 def _tile(tile: Tile, spill: Spill) -> Stmt:
-    """Return the statements of a tile: clear the accumulators, reduce, store the finished elements."""
+    """Return the statements of a register tile: clear the accumulators, reduce, finish and store
+    the elements.
+    """
     made = tile.tiling.product
     pairs = [(i, j) for j in range(len(tile.ys)) for i in range(len(tile.xs))]
     accs: Accumulators = [
@@ -94,7 +98,7 @@ def _tile(tile: Tile, spill: Spill) -> Stmt:
 
 
 def _early(steps: Sequence[Stmt], ends: Sequence[Stmt]) -> Iterator[Stmt]:
-    """Yield steps, each followed by the stores that need no later step, which frees their
+    """Yield reduction steps, each followed by the stores that need no later step, which frees their
     accumulators early.
     """
     last = {s.var: k for k, s in enumerate(steps) if isinstance(s, Assign)}
@@ -109,11 +113,12 @@ def _early(steps: Sequence[Stmt], ends: Sequence[Stmt]) -> Iterator[Stmt]:
 
 
 def _accumulated(tile: Tile, accs: Accumulators) -> Stmt:
-    """Return one loop nest for each part of the taps' ranges in which the set of products inside
-    the data is constant.
+    """Return the reduction of a register tile, with one loop nest for each range of kernel offsets
+    (taps).
 
-    Parts are nests of their own, not statements in a row, unless the tile is small: otherwise a C
-    compiler would keep common broadcasts in registers and spill accumulators to memory.
+    Within a range, the set of products inside the data is constant. Ranges are nests of their own,
+    not statements in a row, unless the tile is small: otherwise a C compiler would keep common
+    broadcasts in registers and spill accumulators.
     """
     taps = tile.tiling.reduction.taps
     if sum(map(len, accs)) <= FEW and not tile.tiling.reduction.ordered:
@@ -130,8 +135,10 @@ def _accumulated(tile: Tile, accs: Accumulators) -> Stmt:
 
 
 def _cut(tile: Tile) -> list[list[range]]:
-    """Return the ranges of the taps cut into runs; if an inner range is cut and order matters,
-    outer taps run one by one.
+    """Return the values of each tap (kernel offset) cut into runs for which the set of positions in
+    range is constant.
+
+    If an inner tap is cut and the summation order matters, outer taps run one by one.
     """
     reduction = tile.tiling.reduction
     runs = [_runs(tile, var, extent) for var, extent in reduction.taps]
@@ -143,10 +150,10 @@ def _cut(tile: Tile) -> list[list[range]]:
 
 
 def _looped(tile: Tile, accs: Accumulators, parts: Sequence[Sequence[range]], fixed: Mapping[Var, Expr]) -> Stmt:
-    """Return the reduction loops around the products of some parts of the taps' ranges, guarded
-    where data may be out of range.
+    """Return the reduction loops around the products for some ranges of taps, guarded where data
+    may be out of range.
 
-    parts   the ranges of the taps in each part
+    parts   ranges of the taps (kernel offsets)
     fixed   the values of taps with one value
     """
     reduction = tile.tiling.reduction
@@ -173,7 +180,9 @@ def _looped(tile: Tile, accs: Accumulators, parts: Sequence[Sequence[range]], fi
 
 
 def _runs(tile: Tile, tap: Var, extent: int) -> list[range]:
-    """Cut the range of a tap at the values where the set of positions inside the data changes."""
+    """Cut the range of a tap (kernel offset) at the values where the set of output positions with
+    data in range changes.
+    """
     reduction = tile.tiling.reduction
     dims = [dim for dim in reduction.borders if tap in dim.variables]
     others = {var for var, _ in reduction.taps} - {tap}
@@ -185,8 +194,10 @@ def _runs(tile: Tile, tap: Var, extent: int) -> list[range]:
 
 
 def is_present(tile: Tile, y: Mapping[TileAxis, int], taps: Mapping[Var, int], dims: Sequence[Dimension]) -> bool:
-    """Return True if an element of a tile is in range in some dimensions, for given taps; equal for
-    all tiles of a segment.
+    """Return True if the data of a tile's element is in range in some dimensions, for given kernel
+    offsets (taps).
+
+    The result is equal for all tiles of a segment.
     """
     at: dict[Expr, int] = {axis.var: tile.segments[axis].begin + offset for axis, offset in y.items()}
     at.update(taps.items())
@@ -196,8 +207,8 @@ def is_present(tile: Tile, y: Mapping[TileAxis, int], taps: Mapping[Var, int], d
 def _updates(
     tile: Tile, accs: Accumulators, runs: Sequence[range], inside: bool, products: _Products | None
 ) -> list[Stmt]:
-    """Return the products of one part of the taps' ranges; `inside` is False if guards exclude all
-    data.
+    """Return the multiply-adds for one range of taps (kernel offsets), unrolled; `inside` is False
+    if no data is in range.
     """
     reduction = tile.tiling.reduction
     taps = {var: run for (var, _), run in zip(reduction.taps, runs, strict=True)}

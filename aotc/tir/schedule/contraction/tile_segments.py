@@ -106,8 +106,8 @@ def even_segments(extent: int, size: int) -> tuple[Segment, ...]:
 
 
 def bordered_segments(extent: int, size: int, signature: BorderSignature) -> tuple[Segment, ...]:
-    """Split an extent into even tiles; adjacent tiles are in one segment if their positions have
-    equal border signatures.
+    """Split an output axis into even tiles; adjacent tiles form one segment if their border
+    signatures are equal.
     """
     found: list[tuple[object, Segment]] = []
     changes = signature.changes()
@@ -148,7 +148,8 @@ def vector_segments(extent: int, vectors: int, lanes: int, padded: bool, merge: 
 
 @frozen
 class BorderSignature:
-    """Classifies positions of `axis` by the combinations of taps at which the data is in range.
+    """Classifies positions of an output axis by the kernel offsets (taps) at which the data is in
+    range.
 
     dims   dimensions of the data that depend on `axis`
     axis   the axis
@@ -167,16 +168,22 @@ class BorderSignature:
         return cls(tuple(dim for dim in dims if axis in dim.variables), axis, tuple(taps))
 
     def _places(self, position: int) -> Iterator[dict[Expr, int]]:
-        """Yield the values of the variables at a position, for each combination of taps."""
+        """Yield the values of the variables at an output position, for each combination of kernel
+        offsets (taps).
+        """
         for values in product(*([(var, k) for k in range(extent)] for var, extent in self.taps)):
             yield {self.axis: position, **dict(values)}
 
     def at(self, position: int) -> tuple[bool, ...]:
-        """Return, for each combination of taps, True if the element at a position is in range."""
+        """Return, for each combination of kernel offsets (taps), True if the data at an output
+        position is in range.
+        """
         return tuple(all(dim.has(at) for dim in self.dims) for at in self._places(position))
 
     def changes(self) -> set[int]:
-        """Return the positions whose signature may differ from that of the previous position."""
+        """Return the output positions whose border signature may differ from that of the previous
+        position.
+        """
         found = set()
         for dim in self.dims:
             step = dim.index.terms[self.axis]

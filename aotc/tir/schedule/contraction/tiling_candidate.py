@@ -206,8 +206,10 @@ def _pairs(tiling: Tiling) -> int:
 
 
 def _with_loops(req: Request, tiling: Tiling, short: bool) -> Tiling:
-    """Divide the reduction axes, other than taps, into loops and unrolled axes; raise Irregular if
-    that breaks a required order.
+    """Divide the reduction axes (without taps, the kernel offsets at borders) into loops and
+    unrolled axes.
+
+    Raise Irregular if that breaks a required summation order.
     """
     reduction = tiling.reduction
     fixed = used(reduction.guards) | {v for v, _ in reduction.taps}
@@ -264,8 +266,8 @@ def _with_partial_sums(req: Request, tiling: Tiling) -> Tiling:
 
 
 def _bounded(req: Request, tiling: Tiling) -> Tiling:
-    """Turn unrolled axes that exceed the budget into loops, whose bodies keep as many steps as the
-    budget allows.
+    """Turn unrolled reduction axes that exceed the code-size budget into loops with as many
+    unrolled steps as it allows.
     """
     most = req.target.budget.unrolled // _pairs(tiling)
     while (steps := math.prod(n for _, n in tiling.reduction.unrolled)) > max(1, most):
@@ -293,8 +295,8 @@ def _cut(tiling: Tiling, axis: te.Axis, factor: int) -> Tiling:
 
 
 def _copies(stagings: Sequence[Staging], levels: Sequence[TileAxis]) -> dict[TileAxis | None, CopyFn]:
-    """Place each copy in the outermost loop where the axes that it depends on are known; zero fills
-    before all loops.
+    """Place each scratch copy in the outermost loop where the axes that it depends on are known;
+    zero fills before all loops.
     """
     found: dict[TileAxis | None, list[CopyFn]] = {}
     for staging in stagings:
@@ -310,7 +312,7 @@ def _run(makers: Sequence[CopyFn], names: dict[Var, Expr]) -> Stmt:
 
 
 def _home(staging: Staging, levels: Sequence[TileAxis]) -> TileAxis | None:
-    """Return the innermost axis that a copy depends on; None if it depends on none."""
+    """Return the innermost output axis that a scratch copy depends on; None if it depends on none."""
     return next((axis for axis in reversed(levels) if axis.names_used & staging.needs), None)
 
 

@@ -140,8 +140,8 @@ def waiting_cost(weight_bytes: int, passes: int, cycles: float, target: Target) 
 
 
 def inside_share(tiling: Tiling) -> float:
-    """Return the fraction of a tiling's products whose data is not padding, which is the fraction
-    that its tiles compute.
+    """Return the fraction of a tiling's products whose data is not padding; its tiles compute only
+    that fraction.
     """
     reduction = tiling.reduction
     extents = {axis.var: axis.extent for axis in tiling.levels}

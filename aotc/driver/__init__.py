@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiler driver: compile a model to an emitted project and a library.
+"""The compiler driver: compile a model to an emitted C or CUDA project and a library.
 
-Holds the compilation pipeline, the C toolchain, the object cache and the handling of output folders.
-In: a model in any supported form, and `CompileOptions`.  Out: a graph, programs, a C project or a library.
+This package holds the compilation pipeline, the C toolchain, the object cache and the handling of
+output folders. Input: a model in any supported form and `CompileOptions`.  Output: a graph, kernel
+programs, a C project or a library.
 
     model = compile("net.onnx", output="build/net")
     CompileOptions(target="x86-64-v3").compilation("net.onnx").programs

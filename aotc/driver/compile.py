@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models in any form to emitted projects and libraries: what is asked for, and the call that does it.
+"""Options and entry point of the compiler: a model in any supported form in, a C or CUDA project
+and its library out.
 
 model = compile("net.onnx", output="build/net", dims={"batch": 1})
 model.session().run(None, {"input": array})
@@ -41,7 +42,9 @@ Model: TypeAlias = "str | Path | ModelProto | ExportedProgram | IRModule"
 
 
 def model_name(model: object, name: str | None) -> str:
-    """The C name of a model: the one given, else made from the file name."""
+    """Return the C name of a model: `name` if given, else an identifier derived from the model's
+    file name.
+    """
     if name is not None:
         made = model_identifier(name)
         if made != name:
@@ -52,7 +55,9 @@ def model_name(model: object, name: str | None) -> str:
 
 
 def _require_sizes(dims: Mapping[str, int]) -> None:
-    """Raise AotcError (code "dims"), naming every symbol whose value is not a whole number of at least 1."""
+    """Raise AotcError (code "dims") naming every symbolic dimension whose value is not an integer
+    of at least 1.
+    """
     wrong = {k: v for k, v in dims.items() if isinstance(v, bool) or not isinstance(v, Integral) or int(v) < 1}
     if wrong:
         text = ", ".join(f"dimension {symbol!r} has the value {value!r}" for symbol, value in wrong.items())
@@ -61,8 +66,11 @@ def _require_sizes(dims: Mapping[str, int]) -> None:
 
 
 def for_architectures(target: Target, archs: int | Sequence[int]) -> Target:
-    """The target with code for these; AotcError (code "cuda-arch") for a target without GPUs, for no architecture, for
-    what is no number, and for GPUs that lack instructions."""
+    """Return `target` with code generated for the given CUDA compute capabilities (80 for 8.0).
+
+    Raise AotcError (code "cuda-arch") if the target has no GPU, if no architecture is given, if one
+    is not an integer, or if a GPU of that capability lacks instructions that the target needs.
+    """
     if target.gpu is None:
         text = f"code for {target.name} is not for GPUs: it has no CUDA architectures"
         raise AotcError("cuda-arch", text, hint="GPU architectures (--cuda-arch) need the target cuda")
@@ -86,57 +94,65 @@ def for_architectures(target: Target, archs: int | Sequence[int]) -> Target:
 
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
-    """How a model is compiled, and who is told.
+    """Options of one compilation: model boundaries, target, accuracy, resources, output and
+    observers.
 
-    output        directory of the project; a temporary one, removed with the result, for None
+    output        directory of the project; None: a temporary directory, removed with the result
     target        "host", or a name of `aotc.tir.target.TARGETS`
-    name          prefix of every C symbol; made from the file name for None
-    params        values for some inputs, baked in
+    name          prefix of every C symbol; None: derived from the file name
+    params        values for some inputs, by name, which become constants
     opt_level     0 (no graph optimization) to 3
-    accuracy      "fast"; "strict": no algorithm that rounds more, or spreads infinities, than operators do;
-                  "reproducible": strict, with equal bits on all targets (docs/accuracy.md); for None what the
-                  configuration says, or "fast"
-    rounding      whose integers a quantized TFLite model gives: "tflm" (TFLite Micro's) or "litert"; for None what the
-                  configuration says as `tflite.rounding`, or "tflm"
-    disabled_pass passes to leave out, by name; FuseOps and ExpandOps make the kernels and cannot be left out
-    config        options of passes and limits of the compiler (`aotc.ir.compile_time_limits`) by key, as
-                  `PassContext` takes them
+    accuracy      "fast"; "strict": no algorithm that rounds more than the operator's definition or
+                  spreads infinities; "reproducible": strict, with equal bits on all targets
+                  (docs/accuracy.md); None: the configuration's `compile.accuracy`, else "fast"
+    rounding      implementation whose integer results a quantized TFLite model reproduces: "tflm"
+                  (TFLite Micro) or "litert"; None: the configuration's `tflite.rounding`, else "tflm"
+    disabled_pass names of passes to skip; FuseOps and ExpandOps create the kernels and cannot be skipped
+    config        options of passes and compile-time limits (`aotc.ir.compile_time_limits`) by key, as in
+                  `PassContext`
     instruments   pass instruments, see `aotc.ir.instrument`
-    io_dtype      "int8" or "uint8": integers for inputs that are only quantized and outputs that are dequantized;
-                  for some of them: a mapping from names to these or "float32", where "" stands for all others
-    input_shapes, dims   shapes of inputs with dynamic dimensions, by input name; values of symbolic ones, by symbol
-    cut_before    names of tensors of an ONNX or TFLite model that become inputs; what computes them is left out
-    cut_after     names of tensors that become the outputs; what is computed from them only is left out
-    cc, cflags    the C compiler (see `find_toolchain`) and flags after the default ones, which the emitted Makefile
-                  and CMakeLists.txt have as well
-    float_abi     "soft", "softfp" or "hard" for Arm microcontrollers: how functions take floats, and for "soft"
-                  code without instructions of an FPU; for None what cflags say, or the target's
-    portable      C99 without inline assembly and extensions of compilers, with the same results
-    cc_timeout    seconds that one run of the C compiler may take, before it is ended; half an hour for None
-    build         make the library, not only the C project
-    check_compiler   build all kernels once more at -O0 and compare what both compute; a difference is an error
-    cache         take objects that were compiled before from the user's cache (see `aotc.driver.object_cache`)
-    tuning        file of records of `aotc tune`; None for the user's, False for none
-    threads       make kernels that threads can share; None does where the target runs several, True is an error
-                  elsewhere; their number is chosen at `load`
-    cuda_arch     compute capabilities that a target with GPUs has code for, 80 for 8.0; those of the target for None
-    environment   "bare": a static library for programs without an operating system, which calls kernels directly;
-                  "hosted": for programs that run on one; for None, that of the target
-    size          prefer small: no weights that are larger for the sake of time, and code for microcontrollers at -Os;
-                  `metadata["sizes"]` estimates by how much a run gets slower
+    io_dtype      "int8" or "uint8": change float inputs that are only quantized, and outputs that are
+                  dequantized, to integers; or a mapping from names of inputs and outputs to "int8",
+                  "uint8" or "float32", where "" stands for all other names
+    input_shapes  shapes of inputs with dynamic dimensions, by input name
+    dims          values of symbolic dimensions, by name
+    cut_before    names of tensors of an ONNX or TFLite model that become inputs; the nodes that compute
+                  them are removed
+    cut_after     names of tensors that become the outputs; nodes after them are removed
+    cc            command of the C compiler (see `find_toolchain`)
+    cflags        compiler flags after the default flags, also in the emitted Makefile and CMakeLists.txt
+    float_abi     float ABI for Arm microcontrollers: "soft" (no FPU instructions), "softfp" or "hard";
+                  None: as in cflags, else the target's
+    portable      emit C99 without inline assembly and compiler extensions; results are unchanged
+    cc_timeout    time limit of one run of the C compiler in seconds; None: 1800
+    build         compile the library, not only the C project
+    check_compiler   compile all kernels also at -O0 and compare the results; a difference is an error
+    cache         reuse object files from the user's cache (see `aotc.driver.object_cache`)
+    tuning        file of tilings recorded by `aotc tune`; None: the user's file, False: no file
+    threads       generate kernels whose work can be divided among threads; None: if the target
+                  supports threads, True: an error unless it does; `load` sets the number of threads
+    cuda_arch     compute capabilities to generate GPU code for (80 for 8.0); None: the target's
+    environment   "bare": a static library for programs without an operating system, which calls
+                  kernels directly; "hosted": a shared library; None: as the target says
+    size          prefer small size: do not enlarge weights to save time, and compile code for
+                  microcontrollers with -Os; `metadata["sizes"]` estimates the slowdown
     profile       deprecated name of `environment`
-    memories      file that tells of the board's memories, in place of the target's (see `aotc.driver.memory_map`)
-    selftest, single_file   without an operating system: a function that runs the model on known values; all code in
-                            one source and one header
-    emulated      make kernels for GPUs so that this machine's processor runs them, very slowly
-    workspace_io  inputs and outputs have their places in the arena, where callers may keep them: the header says where
-    overwrite     replace files in the output directory that aotc did not write, or that were changed since
-    ram, flash, stack   bytes that a model may take: of memory in runs (the arena, inputs and outputs), of flash (code,
-                  measured where a library is built, and parameters), of the stack; more is an error, after all is made
-    progress      called with the name of each stage as it begins
+    memories      TOML file of the board's memory regions, replacing the target's (see
+                  `aotc.driver.memory_map`)
+    selftest      bare-metal only: emit a function that runs the model on stored inputs and checks the
+                  outputs
+    single_file   bare-metal only: emit all code as one source file and one header
+    emulated      compile GPU kernels for the CPU of this machine, which runs them very slowly
+    workspace_io  place inputs and outputs in the arena, at offsets that the header states
+    overwrite     replace files in the output directory that aotc did not write or that were changed
+    ram           largest size in bytes of the arena, inputs and outputs
+    flash         largest size in bytes of code (measured if a library is built) and parameters
+    stack         largest size in bytes of the stack
+    progress      function called with the name of each stage when it begins
 
-    Raises AotcError for a level, an accuracy, a pass, a target or a configuration key that does not exist, and for
-    architectures, memories and threads of a target that has none.
+    Raises AotcError for an unknown level, accuracy, pass, target or configuration key, and for CUDA
+    architectures, memory regions or threads that the target does not support.  Exceeding ram, flash or
+    stack is an error at the end of the compilation.
     """
 
     output: str | Path | None = None
@@ -223,16 +239,18 @@ class CompileOptions:
 
     @property
     def cut(self) -> Cut:
-        """The tensors between which the model is compiled."""
+        """Names of the tensors at which the model is cut: its new inputs and outputs."""
         return Cut(tuple(self.cut_before), tuple(self.cut_after))
 
     @property
     def budgets(self) -> Budgets:
-        """What the model may take."""
+        """Upper bounds, in bytes, on the RAM, flash and stack that the compiled model may need."""
         return Budgets(ram=self.ram, flash=self.flash, stack=self.stack)
 
     def context(self, instruments: Iterable[Any] = ()) -> PassContext:
-        """The pass context that the options describe."""
+        """Return the pass context with the optimization level, passes, configuration and
+        instruments of these options.
+        """
         accuracy = {"compile.accuracy": self.accuracy} if self.accuracy in ACCURACIES[1:] else {}
         edges = {"compile.io_dtype": self.io_dtype} if self.io_dtype else {}
         rounding = {"tflite.rounding": self.rounding} if self.rounding else {}
@@ -242,16 +260,25 @@ class CompileOptions:
 
     @property
     def chosen_accuracy(self) -> str:
-        """What is asked for; AotcError (code "accuracy") where the configuration says something else."""
+        """Return the accuracy from the option or the configuration, "fast" by default.
+
+        Raise AotcError (code "accuracy") if the two disagree.
+        """
         return self._agreed("accuracy", "compile.accuracy", code="accuracy") or ACCURACIES[0]
 
     @property
     def chosen_rounding(self) -> str:
-        """Whose integers are asked for of a TFLite model; AotcError (code "tflite-rounding") for two answers."""
+        """Return the reference implementation whose integer results a TFLite model reproduces:
+        "tflm" (default) or "litert".
+
+        Raise AotcError (code "tflite-rounding") if the option and the configuration disagree.
+        """
         return self._agreed("rounding", "tflite.rounding", code="tflite-rounding") or "tflm"
 
     def _agreed(self, option: str, key: str, *, code: str) -> str:
-        """What an option or the configuration says; AotcError for two answers."""
+        """Return the value of an option, or of configuration key `key` if the option is unset;
+        AotcError if the two disagree.
+        """
         own, stated = getattr(self, option), (self.config or {}).get(key)
         if own and stated and own != stated:
             text = f"the {option} is {own}, and {key} says {stated}"
@@ -260,13 +287,15 @@ class CompileOptions:
 
     @property
     def toolchain(self) -> FindToolchain:
-        """What finds the C compiler, for the target or another one; it may go to other machines."""
+        """Return a picklable factory of the C toolchain for this target or another one; it can be
+        sent to another machine.
+        """
         cache = self.cache and bool((self.config or {}).get("compile.cache", True))
         given = self.cc, tuple(self.cflags)
         return partial(find_toolchain, *given, cache=cache, seconds=self.cc_timeout, target=self.machine)
 
     def imported(self, model: Model) -> IRModule:
-        """A model in any accepted form as a graph module, its parameters bound."""
+        """Convert a model in any supported form to a graph module whose parameters are constants."""
         if not isinstance(model, (str, Path, IRModule)) and not hasattr(model, "graph"):
             kinds = "a path, a ModelProto, an ExportedProgram or an IRModule"
             raise AotcTypeError("model", f"a model is {kinds}, not {type(model).__name__}")
@@ -281,7 +310,11 @@ class CompileOptions:
     def compilation(
         self, model: Model, *, toolchain: Toolchain | None = None, tilings: Tilings | None = None
     ) -> Compilation:
-        """The model imported, on its way to what is asked for; `tilings` take the place of the records'."""
+        """Import a model and return its `Compilation`, from which graph, kernels, project and
+        library can be requested.
+
+        `tilings` replaces the tilings recorded by `aotc tune`.
+        """
         recorded = Recorded(self.tuning) if self.tuning is not None else None
         name = model_name(model, self.name)
         self.progress(IMPORTING)
@@ -305,7 +338,7 @@ class CompileOptions:
         )
 
     def compiled(self, model: Model) -> CompiledModel:
-        """The project of a model, with its library where that is to be made."""
+        """Compile a model: write its project and, if `build` is set, compile the library."""
         output = Path(self.output) if self.output is not None else None
         toolchain = self.toolchain() if self.build else None
         # looks at the name
@@ -332,7 +365,7 @@ _Fields = ParamSpec("_Fields")
 
 
 def _of_fields(options: Callable[_Fields, CompileOptions]) -> Callable[Concatenate[Model, _Fields], CompiledModel]:
-    """`compile`, which has the fields of its options for keywords."""
+    """Turn `CompileOptions` into the signature of `compile`: each field becomes a keyword argument."""
 
     def compile(model: Model, *args: _Fields.args, **fields: _Fields.kwargs) -> CompiledModel:
         return options(*args, **fields).compiled(model)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An emitted project to a shared library, without make: the C files compile in parallel,
-and objects that were compiled before come from the cache.
+"""Compile an emitted C project to a library without make: source files are compiled in parallel,
+and object files that were compiled before are read from the object cache.
 
 build_library(directory, metadata, toolchain, target)        # directory/lib/libnet.so
 record_checksum(directory, metadata, library)                # for whoever loads it
@@ -22,14 +22,17 @@ from aotc.ir.diagnostics import AotcError, Diagnostic
 from aotc.runtime.library_integrity import checksum
 from aotc.tir.target import Target
 
-#: Without a hash of all parameters, which takes most of the time of linking.
+#: Omit the build ID: hashing all parameters takes most of the link time.
 _LINK_FLAGS = ("-Wl,--build-id=none",) if sys.platform == "linux" else ()
 
 
 def object_compiler(
     directory: Path, metadata: Mapping[str, Any], toolchain: Toolchain, target: Target, *, visible: bool = False
 ) -> ObjectCompiler:
-    """What compiles the files of a project for its library; arguments as those of `build_library`."""
+    """Return the compiler of the C files of a project, with the flags that its library needs.
+
+    The arguments are those of `build_library`.
+    """
     hidden = () if visible else ("-fvisibility=hidden",)
     shared = ("-ffunction-sections", "-fdata-sections") if target.bare else ("-fPIC", *hidden)
     flags = ("-std=c99", *shared, "-Iinclude", "-Isrc", *base_cflags(target))
@@ -40,15 +43,16 @@ def object_compiler(
 def build_library(
     directory: Path, metadata: Mapping[str, Any], toolchain: Toolchain, target: Target, *, visible: bool = False
 ) -> Path:
-    """Compile and link the project in `directory`; the path of the library.
+    """Compile and link the project in `directory`; return the path of the library.
 
-    metadata  "library", its path; "isas", the instruction sets with the flags of their files: other files are then
-              for every processor of the architecture; "externals", the user's code
-    visible   every function can be called from outside, not only those that are marked
+    metadata  "library": path of the library; "isas": instruction sets with the compiler flags of
+              their files (all other files are compiled for the baseline of the architecture);
+              "externals": kernel sources written by the user's own code generator
+    visible   export every function, not only the functions marked as exported
 
-    Raises AotcError with the compiler's message: code "compiler-failed", or "external" where the user's code for a
-    kernel does not compile, or does not define it; code "no-compiler" as `require_machine`, "no-vectors" as
-    `require_vectors`.
+    Raises AotcError with the compiler's message: code "compiler-failed", or "external" if the
+    user's code for a kernel does not compile or does not define the kernel; code "no-compiler" as
+    `require_machine`, "no-vectors" as `require_vectors`.
     """
     require_machine(toolchain, target)
     require_vectors(toolchain, target)
@@ -62,7 +66,7 @@ def build_library(
         objects = {source: Path(scratch) / f"{source.name}.o" for source in sources}
         externals = {directory / e["source"]: e for e in metadata.get("externals", ())}
         _compile_externals(compiler, {source: (objects[source], e) for source, e in externals.items()})
-        # the largest first, after the parameters: they take longest
+        # longest jobs first: the parameters (assembly), then the largest sources
         rest = objects.keys() - externals.keys()
         ranked = sorted(rest, key=lambda s: (s.suffix == ".c", -s.stat().st_size, s))
         compiler.compile_all([(source, objects[source]) for source in ranked])
@@ -78,13 +82,15 @@ def build_library(
 
 
 def record_checksum(directory: Path, metadata: dict[str, Any], library: Path) -> None:
-    """Add the SHA-256 of a project's library to those of its sources, and write the metadata again."""
+    """Add the SHA-256 of the library to the checksums in a project's metadata, and rewrite the
+    metadata file.
+    """
     name = library.relative_to(directory).as_posix()
     metadata["sha256"] = metadata["sha256"] | {name: checksum(library)}
     write_metadata(directory, metadata)
 
 
-#: What the metadata say of a kernel whose code is the user's.
+#: Metadata of a kernel whose source was written by the user's code generator.
 External: TypeAlias = "Mapping[str, str]"
 
 
@@ -95,7 +101,9 @@ def _complaint(external: External, what: str, lines: Sequence[str]) -> Diagnosti
 
 
 def _compile_externals(compiler: ObjectCompiler, jobs: Mapping[Path, tuple[Path, External]]) -> None:
-    """Compile the user's files; one error for all that the compiler refuses."""
+    """Compile the kernel sources written by the user; raise one AotcError that lists all that do
+    not compile.
+    """
     problems: list[Diagnostic] = []
     for source, (target, external) in jobs.items():
         try:
@@ -108,7 +116,12 @@ def _compile_externals(compiler: ObjectCompiler, jobs: Mapping[Path, tuple[Path,
 
 
 def _link(link: Callable[[Sequence[str]], None], command: Sequence[str], externals: Sequence[External]) -> None:
-    """Link the library; what the user's code does not define is an error here, not at loading."""
+    """Link the library; raise AotcError (code "external") for a kernel that the user's code does
+    not define.
+
+    The linker is asked to check this, because an undefined kernel would otherwise only fail when
+    the library is loaded.
+    """
     flag = "-Wl,-u,_" if sys.platform == "darwin" else "-Wl,--require-defined="
     required = [f"{flag}{e['kernel']}" for e in externals]
     try:
@@ -124,5 +137,5 @@ def _link(link: Callable[[Sequence[str]], None], command: Sequence[str], externa
             raise AotcError.collect(missing) from error
         if not required:
             raise
-        # a linker that cannot be asked
+        # the linker does not support the flag
         link(command)

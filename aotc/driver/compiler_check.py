@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the C compiler translated kernels rightly: all of them again at -O0, run on values that tell, bits compared.
+"""Check the C compiler: run every kernel compiled at the project's flags and at -O0, and compare
+the output bits.
 
 check_project(directory, metadata, programs, toolchain, target)      # AotcError (code "compiler-check") names the wrong
 
-What a kernel computes is wholly in its program, so results of all levels must be equal, but for the bits of a NaN.  A
-small program calls each kernel twice, with memory that begins as ordinary numbers, zeros of both signs and subnormals
-among them, and as extremes, infinities and NaN; kernels keep their indices in bounds whatever they read.  The program
-is another process, in an emulator where the target is a foreign machine.  Kernels whose code is the user's take no
-part: what these read, and whether C defines what they do, only the user knows.
+The result of a kernel is fully determined by its program, so all optimization levels must give
+equal bits, except in NaN payloads.  A small C program calls each kernel twice: once on memory
+filled with ordinary numbers, including zeros of both signs and subnormals, and once on extreme
+values, infinities and NaN.  Kernels keep their indices within bounds whatever values they read.
+The program runs as a separate process, under QEMU if the target has another architecture.  Kernels
+written by the user are not checked: their valid inputs, and whether C defines their behavior, are
+unknown.
 """
 
 import logging
@@ -47,30 +50,30 @@ from aotc.runtime.tensor_info import TensorInfo
 from aotc.tir import Buffer, Kernel, Program, Target
 
 LOG: Final = logging.getLogger("aotc")
-#: The translation that is trusted: each operation by itself, every value in memory.
+#: Compiler flags of the trusted reference: no optimization.
 TRUSTED: Final = ("-O0",)
-#: What a kernel is called with, one kind in each round.
+#: Kinds of test values, one for each round of calls.
 KINDS: Final = ("ordinary values", "extreme values")
 ROUNDS: Final = len(KINDS)
-#: Values of each type that memory repeats: a prime, so that rows of no length are alike.
+#: Number of test values of each type, repeated to fill memory: a prime, so that rows of a tensor differ.
 VALUES: Final = 65537
 #: Zero, and the smallest normal and subnormal numbers of float16, bfloat16, float32 and float64.
 SMALL: Final = (0.0, *(2.0**k for k in (-14, -24, -126, -133, -149, -1022, -1074)))
-#: One in so many of them is special.
+#: One in this many test values is a special value.
 EVERY: Final = 8
-#: One run of all kernels may take so long.
+#: Time limit for one run of all kernels, in seconds.
 RUN_SECONDS: Final = 900.0
-#: Kernels and nodes that a message names.
+#: Largest numbers of kernels, and of nodes per kernel, that a message names.
 SHOWN_KERNELS, SHOWN_NODES = 20, 8
 _ALIGNMENT: Final = 64
 
 
 @frozen
 class Part:
-    """Kernels for one instruction set by their C names, and the files that they are in.
+    """The kernels of one instruction set by C name, and the source files that define them.
 
-    prefix   of the headers that declare them
-    spans    of the calls of each
+    prefix   prefix of the headers that declare the kernels
+    spans    source locations in the model of the calls of each kernel
     """
 
     target: Target
@@ -83,11 +86,13 @@ class Part:
 def check_project(
     directory: Path, metadata: Mapping[str, Any], programs: Sequence[Program], toolchain: Toolchain, target: Target
 ) -> list[str]:
-    """Check the kernels of an emitted project, as `build_library` compiles them.
+    """Compare the kernels of an emitted project, compiled as by `build_library`, with their results
+    at -O0.
 
-    Returns what was not checked, and why, of which warnings tell as well: kernels for GPUs, those without an operating
-    system, and those that cannot run here.  Raises AotcError (code "compiler-check") with all that are wrong, and what
-    the C compiler fails with.
+    Return a message for each part that was not checked (GPU kernels, bare-metal targets, and
+    instruction sets that cannot run here); each message is also logged as a warning.  Raise
+    AotcError (code "compiler-check") naming every kernel whose results differ, and the compiler's
+    own AotcError if it fails.
     """
     if target.gpu is not None:
         return [_left_out(target, "it does not compile kernels for GPUs")]
@@ -106,7 +111,9 @@ def check_project(
 
 
 def _left_out(target: Target, why: str) -> str:
-    """What a warning says, and the result."""
+    """Log a warning that the compiler was not checked for a target, with the reason; return its
+    text.
+    """
     text = f"the C compiler was not checked for {target.name}: {why}"
     LOG.warning(text)
     return text
@@ -115,7 +122,11 @@ def _left_out(target: Target, why: str) -> str:
 def check_kernels(
     directory: Path, metadata: Mapping[str, Any], kernels: Sequence[Kernel], target: Target, toolchain: Toolchain
 ) -> None:
-    """Check kernels, at least one, as `emit_kernels` wrote them into a directory; raises as `check_project` does."""
+    """Compare at least one kernel, as `emit_kernels` wrote it to a directory, with its results at
+    -O0.
+
+    Raises AotcError as `check_project` does.
+    """
     named = {name: kernel for kernel, name in print_kernels(kernels, PREFIX).names.items()}
     spans = {name: [kernel.span] for name, kernel in named.items() if kernel.span is not None}
     files = sorted(directory.glob(f"src/{PREFIX}_kernels_*.c"))
@@ -144,9 +155,12 @@ def _check(
 
 
 def runner_for(target: Target, made: str = "") -> tuple[tuple[str, ...], str]:
-    """What runs programs for a target here: nothing before them, or an emulator; and why there is none.
+    """Return the command prefix that runs programs for a target on this machine, and the reason if
+    they cannot run.
 
-    made   the architecture that the compiler makes code for, where it is known
+    The prefix is empty for native programs and names a QEMU emulator for a foreign architecture.
+
+    made   the architecture that the compiler generates code for, if known
     """
     own = made if made != architecture() else ""
     if machine := foreign_machine(target) or own:
@@ -163,7 +177,9 @@ def runner_for(target: Target, made: str = "") -> tuple[tuple[str, ...], str]:
 
 @frozen
 class _Check:
-    """One part, compiled by both compilers, the trusted one last, and run by a command in front of the program."""
+    """Comparison of one part: compiled by the tested compiler, then by the trusted one (-O0), and
+    run with `runner` as the command prefix.
+    """
 
     part: Part
     compilers: Sequence[ObjectCompiler]
@@ -171,7 +187,9 @@ class _Check:
     scratch: Path
 
     def problems(self) -> list[Diagnostic]:
-        """One diagnostic that names all kernels that are wrong."""
+        """Compile and run both programs; return one diagnostic that names all kernels whose results
+        differ, or none.
+        """
         (self.scratch / "check.c").write_text(_program(self.part), encoding="utf-8")
         (self.scratch / "values").write_bytes(b"".join(values_of(_dtypes(self.part), r) for r in range(ROUNDS)))
         programs = [self._linked(k, compiler) for k, compiler in enumerate(self.compilers)]
@@ -189,13 +207,15 @@ class _Check:
         return [self._diagnostic(found)] if found else []
 
     def _linked(self, number: int, compiler: ObjectCompiler) -> Path:
-        """The program of one compiler."""
+        """Compile the kernels and the calling program with one compiler; return the path of the
+        executable.
+        """
         folder = self.scratch / f"{number}"
         folder.mkdir()
         jobs = [(source, folder / f"{source.stem}.o") for source in self.part.files]
         compiler.compile_all(sorted(jobs, key=lambda job: -job[0].stat().st_size))
         made, cc, flags = folder / "check", compiler.toolchain, (*compiler.flags, *compiler.toolchain.cflags)
-        # an emulator has no libraries of the other machine
+        # the emulator has no shared libraries of the foreign architecture
         static = ("-static",) if self.runner else ()
         files = (str(self.scratch / "check.c"), *(str(target) for _, target in jobs))
         command = (*cc.cc, *flags, "-w", *static, *files, "-lm", "-o", str(made))
@@ -203,7 +223,9 @@ class _Check:
         return made
 
     def _run(self, program: Path) -> dict[str, str]:
-        """Call all kernels, whatever becomes of some; how these ended, by name."""
+        """Run the program, restarting it after each kernel that crashes; return how the crashed
+        kernels ended, by name.
+        """
         ends: dict[str, str] = {}
         names, results = list(self.part.kernels), program.with_suffix(".out")
         sizes = [ROUNDS * sum(b.nbytes for b in k.outputs) for k in self.part.kernels.values()]
@@ -244,17 +266,17 @@ class _Check:
 
 
 def nodes_text(spans: Sequence[Span]) -> str:
-    """The nodes of the model that are computed, in parentheses; "" where none is known."""
+    """Return the model nodes that a kernel computes, in parentheses; "" if none is known."""
     nodes = list(dict.fromkeys(node for span in spans for node in nodes_of(span)))
     more = f" and {len(nodes) - SHOWN_NODES} more" if len(nodes) > SHOWN_NODES else ""
     return f" (nodes {', '.join(nodes[:SHOWN_NODES])}{more})" if nodes else ""
 
 
-# --- what kernels are called with
+# --- test values
 
 
 def _dtypes(part: Part) -> list[DType]:
-    """The types whose values memory begins with."""
+    """Return the element types of all inputs and outputs of the kernels, sorted."""
     return sorted({b.dtype for k in part.kernels.values() for b in (*k.inputs, *k.outputs)})
 
 
@@ -263,14 +285,18 @@ def _memory(dtype: DType) -> np.dtype[Any]:
 
 
 def values_of(dtypes: Sequence[DType], number: int) -> bytes:
-    """The values of all types in a round of calls, one type after the other."""
+    """Return the test values of one round for all element types, concatenated."""
     return b"".join(made_values(dtype, number).tobytes() for dtype in dtypes)
 
 
 @cache
 def made_values(dtype: DType, number: int) -> Array:
-    """`VALUES` elements of a kind as C has them in memory: normal numbers with zeros, subnormals and halves, and small
-    integers; normal numbers with infinities, NaN, the largest and the smallest, and all integers."""
+    """Return `VALUES` elements of a dtype in C's memory format for round `number`.
+
+    Round 0: normally distributed floats mixed with zeros, subnormals and halves, or small integers.
+    Round 1: floats mixed with infinities, NaN and the extreme finite values, or integers of the
+    full range.
+    """
     rng = np.random.default_rng(number)
     if dtype.is_bool:
         return rng.integers(0, 2, VALUES).astype(np.bool_)
@@ -288,7 +314,7 @@ def made_values(dtype: DType, number: int) -> Array:
 
 
 def _sprinkled(values: Array, special: Array, every: int, rng: np.random.Generator) -> Array:
-    """Values of which about one in `every` is a special one instead."""
+    """Return `values` with about one in `every` elements replaced by a random element of `special`."""
     return np.where(rng.integers(0, every, values.size) == 0, rng.choice(special, values.size), values)
 
 
@@ -297,7 +323,7 @@ def _content(path: Path) -> Array:
 
 
 def _program(part: Part) -> str:
-    """The C program that calls all kernels."""
+    """Return the source of the C program that calls all kernels."""
     dtypes = _dtypes(part)
     sizes = [VALUES * _memory(dtype).itemsize for dtype in dtypes]
     wells = dict(zip(dtypes, zip(accumulate([0, *sizes[:-1]]), sizes, strict=True), strict=True))
@@ -330,11 +356,13 @@ def _program(part: Part) -> str:
     )
 
 
-# --- what they give
+# --- comparison of results
 
 
 def difference(kernel: Kernel, made: Array, right: Array) -> str:
-    """The first element in which results differ, as a text; "" where all bits but those of NaN are equal."""
+    """Describe the first element in which two results of a kernel differ; "" if all bits except
+    those of NaN are equal.
+    """
     if np.array_equal(made, right):
         return ""
     at = 0
@@ -349,7 +377,9 @@ def difference(kernel: Kernel, made: Array, right: Array) -> str:
 
 
 def unequal(buffer: Buffer, made: Array, right: Array, other: str = "at -O0") -> str:
-    """How two results of a buffer differ in their bits, where all NaN are equal; "" where they do not."""
+    """Describe how two values of a buffer differ in their bits, treating all NaN as equal; "" if
+    they do not differ.
+    """
     differs = made != right
     if buffer.dtype.is_float:
         bits = np.dtype(f"u{made.dtype.itemsize}")

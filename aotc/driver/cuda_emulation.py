@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA without a GPU: kernels compiled for this machine, and a driver that runs them as a device would.
+"""CUDA without a GPU: compile CUDA kernels for this machine's CPU, and provide a fake CUDA driver
+that runs them.
 
 images = emulated_images(text_of_kernels, [80])      # {"sm_80": a shared library, in the place of a cubin}
 library = fake_driver()                              # .../libcuda.so.1; $AOTC_CUDA_DRIVER has the runtime take it
 
-Everything else of an emitted project is as for a GPU: the driver is what loads images and runs what is in them.
+The rest of an emitted project is unchanged: only the driver loads images and runs the code in them.
 """
 
 import os
@@ -28,16 +29,17 @@ from aotc.ir.atomic_write import make_temporary_folder, temporary_folder
 
 #: The compute capability that the fake device has, times ten.
 ARCHITECTURE: Final = 80
-#: The environment variable by which the runtime finds a driver.
+#: The environment variable that names the CUDA driver library for the runtime.
 DRIVER: Final = "AOTC_CUDA_DRIVER"
 CANDIDATES: Final = ("c++", "g++", "clang++")
 _FLAGS: Final = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden")
 
 
 def emulated_images(source: str, archs: Sequence[int], *more: str) -> Mapping[str, bytes]:
-    """The kernels of a CUDA text for the fake device, whatever architectures are asked for.
+    """Compile CUDA source for the fake device; return {"sm_80": shared library}, whatever
+    architectures are requested.
 
-    more    flags behind those that kernels in C are compiled with
+    more    compiler flags after the default flags for C kernels
 
     Raises AotcError: code "no-compiler" without a C++ compiler, "compiler-failed" with its message.
     """
@@ -49,23 +51,27 @@ def emulated_images(source: str, archs: Sequence[int], *more: str) -> Mapping[st
 
 @cache
 def fake_driver(*more: str) -> Path:
-    """The driver as a file, which lies there until this process ends; arguments and errors as `emulated_images`."""
+    """Build the fake CUDA driver as a shared library; return its path, which exists until this
+    process ends.
+
+    The arguments and errors are those of `emulated_images`.
+    """
     headers = [path for path in (*aotc_runtime_c.sources(), *aotc_runtime_c.cuda_sources()) if path.suffix == ".h"]
     paths = [*aotc_runtime_c.emulator_dir().iterdir(), *headers]
     files = {path.name: path.read_text(encoding="utf-8") for path in sorted(paths)}
     kept = Path(make_temporary_folder("aotc-cuda-"))
     made = kept / "libcuda.so.1"
-    # without a name of its own inside: who looks for the system's driver by name would be given this one, once loaded
+    # no soname: otherwise a later dlopen of the system's driver by name would return this library
     made.write_bytes(_library(files, ("-O2", "-pthread", *more)))
     return made
 
 
-#: What makes code for the fake device.
+#: The device compiler for the fake device.
 EMULATOR: Final = DeviceCompiler(emulated_images, (ARCHITECTURE,), 12000)
 
 
 def is_emulated() -> bool:
-    """Whether $AOTC_CUDA_DRIVER names a driver that emulates a GPU."""
+    """Return True if $AOTC_CUDA_DRIVER names a driver that emulates a GPU."""
     with suppress(OSError):
         return DRIVER in os.environ and hasattr(CDLL(os.environ[DRIVER]), "aotc_emulator_launch")
     return False
@@ -73,7 +79,7 @@ def is_emulated() -> bool:
 
 @contextmanager
 def emulating() -> Iterator[None]:
-    """Models for GPUs that are loaded in the block run on the fake device."""
+    """Context manager: models for GPUs that are loaded inside the block run on the fake device."""
     before = os.environ.get(DRIVER)
     os.environ[DRIVER] = str(fake_driver())
     try:
@@ -84,7 +90,9 @@ def emulating() -> Iterator[None]:
 
 
 def _library(files: Mapping[str, str], flags: Sequence[str]) -> bytes:
-    """A shared library of C++ files, given by name with the headers that they include."""
+    """Compile C++ files, given by name together with their headers, to a shared library; return its
+    bytes.
+    """
     compiler, store = _compiler(), default_cache()
     key = digest(
         version_of(compiler), *compiler.cc, *_FLAGS, *flags, *(part for file in files.items() for part in file)
@@ -106,7 +114,9 @@ def _library(files: Mapping[str, str], flags: Sequence[str]) -> bytes:
 
 
 def _compiler() -> Toolchain:
-    """$CXX, else the first C++ compiler on the path."""
+    """Return the C++ compiler: $CXX, else the first known one on the path; AotcError (code
+    "no-compiler") if none.
+    """
     wanted = tuple(shlex.split(os.environ.get("CXX", "")))
     for name in wanted[:1] or CANDIDATES:
         if path := shutil.which(name):

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where tables of upper floors are installed for lower ones: operators by name, passes by name."""
+"""Install the operator and pass tables of `aotc.relay` in `aotc.ir`, which must not import them
+itself.
+"""
 
 from functools import cache
 
@@ -11,6 +13,6 @@ from aotc.relay.transform import PASSES
 
 @cache
 def install() -> None:
-    """Make operators and passes known by name; harmless to call again."""
+    """Register all operators and passes by name; repeated calls have no effect."""
     ir_op.install(REGISTRY)
     ir_transform.install_passes(PASSES)

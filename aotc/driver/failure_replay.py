@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step of the compiler that failed, as a file that shows it again without the rest of the compilation.
+"""Failure reports: save the input of a compiler pass or kernel that failed, so that the failure can
+be reproduced alone.
 
 with keeping_failures():
     compile(...)                     # a pass that raises leaves aotc-pass-FuseOps-1a2b3c4d.json, and one diagnostic
 replay("aotc-pass-FuseOps-1a2b3c4d.json")            # raises what the pass did, or gives the program after it
 
-The file is JSON: the program before the step as Relay text with its constants, the step's name and options, the pass
-context, the target.  It is written to $AOTC_REPLAY_DIR, else to a private folder among the temporary files.
+The report is JSON: the program before the step as Relay text with its constants, the step's name
+and options, the pass context, and the target.  It is written to $AOTC_REPLAY_DIR, else to a new
+private folder in the directory for temporary files.
 """
 
 import json
@@ -32,7 +34,7 @@ from aotc.tir import Budget, Dots, Gpu, Space, Target, Threads, Tiles, Winograd,
 _FORMAT: Final = "aotc-replay"
 _FAULT: Final = "this is a fault of aotc, please report it"
 _CONTEXT: Final = ("opt_level", "required_pass", "disabled_pass")
-#: Options of a step by name.
+#: Serialized form of the options of a pass or kernel by name.
 _OPTIONS: Final[Form[dict[str, Any]]] = Form(
     dict, [Target, Threads, Gpu, Tiles, Dots, Winograd, Budget, Space, DType, Precision]
 )
@@ -40,7 +42,11 @@ _OPTIONS: Final[Form[dict[str, Any]]] = Form(
 
 @contextmanager
 def keeping_failures() -> Iterator[None]:
-    """A step that fails in the block leaves a file and becomes an AotcError (code "internal") that names it."""
+    """Context manager: write a failure report for a pass or kernel that fails with an internal
+    error in the block.
+
+    The error becomes an AotcError (code "internal") whose hint names the report.
+    """
     try:
         yield
     except AotcError:
@@ -54,14 +60,16 @@ def keeping_failures() -> Iterator[None]:
 
 
 def _kept(failure: Failure, problem: str) -> str:
-    """Write the file; what the user is told of it."""
+    """Write the failure report; return the hint for the user, which names its path or says why
+    there is none.
+    """
     given = os.environ.get("AOTC_REPLAY_DIR")
     if not isinstance(failure.program, (IRModule, Function)):
         return f"{_FAULT} with the model; tensor passes work on kernels, and replay files hold graphs"
     folder = Path(given or tempfile.gettempdir())
     try:
         data = json.dumps(_as_json(failure, problem), indent=1).encode()
-        # nobody else is to read the model there, or to say what the file replaces
+        # private folder: other users must neither read the model nor plant a file or link at this path
         if not given:
             folder = Path(tempfile.mkdtemp(prefix="aotc-replay-"))
         path = folder / f"aotc-{failure.stage}-{failure.name}-{digest(data.decode())[:8]}.json"
@@ -92,7 +100,9 @@ def _as_json(failure: Failure, problem: str) -> dict[str, Any]:
 
 
 def _fields(item: Pass[Any]) -> dict[str, Any]:
-    """The options of a pass; TypeError for one that cannot be made again from its name and fields."""
+    """Return the options of a pass by field name; TypeError for a pass that cannot be recreated
+    from name and fields.
+    """
     try:
         known = type(get_pass(item.info.name))
     except AotcError:
@@ -104,9 +114,10 @@ def _fields(item: Pass[Any]) -> dict[str, Any]:
 
 
 def read_replay(path: str | Path) -> dict[str, Any]:
-    """The contents of a file that a failure left.
+    """Read a failure report; return its fields.
 
-    Raises AotcError (code "replay") for any other file, and for one of another version of aotc.
+    Raises AotcError (code "replay") for any other file, and for a report of another version of
+    aotc.
     """
     try:
         with open_regular(path, "replay") as file:
@@ -126,9 +137,10 @@ def read_replay(path: str | Path) -> dict[str, Any]:
 
 
 def replay(path: str | Path) -> str:
-    """Do again the step that a file tells of: the program after it, as text.
+    """Run again the pass or kernel that a failure report describes; return the resulting program as
+    text.
 
-    Raises what the step raises; AotcError (code "replay") for a file that is damaged.
+    Raises whatever the step raises; AotcError (code "replay") if the report is damaged.
     """
     data = read_replay(path)
     try:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files and programs of other compilers to graph modules: exported programs of PyTorch, TFLite files, Relay text.
+"""Import models from ONNX, PyTorch exported programs, TFLite files and Relay text as graph modules.
 
-module = imported("net.pt2", {}, {"batch": 1}, "tflm")
-module = read_relay_text("net.relay")
+module = imported("net.pt2", {}, {"batch": 1}, "tflm") module = read_relay_text("net.relay")
 """
 
 import importlib
@@ -19,7 +18,9 @@ from aotc.relay.text.parser import parse
 
 
 def _front_end(name: str, package: str, needed: str, install: str) -> Any:
-    """A front end; AotcError where the package that it reads models by is not installed."""
+    """Return a front end module; raise AotcError if the package that it needs to read models is not
+    installed.
+    """
     try:
         importlib.import_module(package)
     except ImportError as error:
@@ -29,12 +30,12 @@ def _front_end(name: str, package: str, needed: str, install: str) -> Any:
 
 
 def pytorch_front_end() -> Any:
-    """The PyTorch front end; AotcError where torch is not installed."""
+    """Return the PyTorch front end; raise AotcError if torch is not installed."""
     return _front_end("pytorch", "torch", "PyTorch models need torch", "torch")
 
 
 def is_exported_program(model: object) -> bool:
-    """Whether `model` is an ExportedProgram, or the path of a .pt2 file."""
+    """Return True if `model` is a torch.export.ExportedProgram or the path of a .pt2 file."""
     if isinstance(model, (str, Path)):
         return Path(model).suffix == ".pt2"
     torch = sys.modules.get("torch")
@@ -42,33 +43,35 @@ def is_exported_program(model: object) -> bool:
 
 
 def load_exported(model: Any) -> Any:
-    """The ExportedProgram in a .pt2 file; what is one already stays as it is."""
+    """Return the ExportedProgram in a .pt2 file; an ExportedProgram is returned unchanged."""
     return pytorch_front_end().load_exported(model) if isinstance(model, (str, Path)) else model
 
 
 def import_exported(model: Any, dims: Mapping[str, int]) -> IRModule:
-    """The module of an ExportedProgram or .pt2 file, parameters as constants."""
+    """Convert an ExportedProgram or a .pt2 file to a graph module whose parameters are constants."""
     module: IRModule = pytorch_front_end().from_exported(load_exported(model), dims=dims)[0]
     return module
 
 
 def tflite_front_end() -> Any:
-    """The TFLite front end; AotcError where the schema is not installed."""
+    """Return the TFLite front end; raise AotcError if the package tflite is not installed."""
     return _front_end("tflite", "tflite", "TFLite models need the package tflite", "'aotc[tflite]'")
 
 
 def is_tflite(model: object) -> bool:
-    """Whether `model` is the path of a TFLite file: its name ends in .tflite."""
+    """Return True if `model` is the path of a TFLite file: its name ends in .tflite."""
     return isinstance(model, (str, Path)) and Path(model).suffix == ".tflite"
 
 
 def is_relay_text(model: object) -> bool:
-    """Whether `model` is the path of a file of Relay text: its name ends in .relay."""
+    """Return True if `model` is the path of a file of Relay text: its name ends in .relay."""
     return isinstance(model, (str, Path)) and Path(model).suffix == ".relay"
 
 
 def read_relay_text(path: str | Path) -> IRModule:
-    """The module in a file of Relay text; AotcError where it cannot be read or parsed."""
+    """Parse a file of Relay text; return the module.  Raise AotcError if it cannot be read or
+    parsed.
+    """
     try:
         with open_regular(path, "relay-file") as file:
             text = io.TextIOWrapper(file, encoding="utf-8").read()
@@ -79,7 +82,11 @@ def read_relay_text(path: str | Path) -> IRModule:
 
 @frozen
 class Cut:
-    """Names of tensors between which a model is compiled: new inputs, and new outputs (those of the model for none)."""
+    """Names of the tensors between which a model is compiled: `before` become inputs, `after`
+    become outputs.
+
+    An empty tuple means the model's own inputs or outputs.
+    """
 
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
@@ -92,9 +99,11 @@ NO_CUT: Final = Cut()
 
 
 def part_of(model: Any, cut: Cut) -> Any:
-    """Return the part of an ONNX model, a path or a ModelProto, as a ModelProto; the model itself where nothing is cut.
+    """Extract the part of an ONNX model (path or ModelProto) between the tensors of `cut`, as a
+    ModelProto.
 
-    A TFLite file is returned as it is: its reader cuts it.  Raises AotcError (code "cut") for models in other forms.
+    An empty cut returns the model unchanged; so does a TFLite file, which its importer cuts.
+    Raises AotcError (code "cut") for models of other formats.
     """
     if not cut or is_tflite(model):
         return model
@@ -105,7 +114,9 @@ def part_of(model: Any, cut: Cut) -> Any:
 
 
 def require_whole_tflite(model: Any, cut: Cut) -> None:
-    """Raise AotcError (code "cut") for a TFLite file that is cut: its interpreters run whole models only."""
+    """Raise AotcError (code "cut") if a TFLite file is cut: TFLite interpreters run whole models
+    only.
+    """
     if cut and is_tflite(model):
         text = "a part of a TFLite model cannot be compared: its interpreters run whole models"
         raise AotcError("cut", text, hint="compile the part (aotc compile), or compare the whole model")
@@ -114,12 +125,15 @@ def require_whole_tflite(model: Any, cut: Cut) -> None:
 def imported(
     model: Any, shapes: Mapping[str, Any], dims: Mapping[str, int], rounding: str, cut: Cut = NO_CUT
 ) -> IRModule:
-    """Return the module of a model in any accepted form, parameters of files as constants.
+    """Convert a model in any supported form to a graph module whose parameters are constants.
 
-    rounding    whose integers a TFLite model gives
+    shapes      shapes of inputs by name, for models with dynamic dimensions
+    dims        values of symbolic dimensions by name
+    rounding    the reference implementation that integers of a TFLite model reproduce
     cut         the tensors between which the model is converted
 
-    Raises AotcError for shapes and dimensions that a model of its form states itself, and for what cannot be cut.
+    Raises AotcError if shapes or dims are given for a format that fixes them itself, and if a
+    format cannot be cut.
     """
     name = Path(model).name if cut and isinstance(model, (str, Path)) else None
     model = part_of(model, cut)
@@ -148,5 +162,5 @@ def imported(
 
 
 def with_params(module: IRModule, params: Mapping[str, Any] | None) -> IRModule:
-    """A module whose @main has some of its parameters baked in, by name."""
+    """Return the module with some parameters of @main, given by name, replaced by constants."""
     return module.with_function("main", bind_params_by_name(module["main"], params)) if params else module

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Budgets of memory, flash and stack: what a model takes of each, and an error where that is too much.
+"""Check a compiled model against budgets of RAM, flash and stack; report options that reduce what
+exceeds them.
 
 budgets = Budgets(ram=64 << 10, flash=256 << 10)
-budgets.check(program, footprint)        # AotcError with all that do not hold, and what would help
+budgets.check(program, footprint, ways)  # AotcError with each exceeded budget, and what would help
 """
 
 import re
@@ -19,18 +20,18 @@ from aotc.driver.toolchain import PROBE_SECONDS, Toolchain
 from aotc.ir import AotcError, Diagnostic, frozen
 from aotc.tir import Program, Storage, most_taken
 
-#: How many of the tensors that live at the peak an error names.
+#: Largest number of tensors live at the arena's peak that an error names.
 SHOWN: Final = 4
-#: What a float32 gives up when it becomes a byte.
+#: Fraction of its bytes that a float32 tensor saves as int8.
 _SAVED_BY_BYTES: Final = 0.75
-#: A row of `size -A`: a section of code, its bytes.
+#: Matches a line of `size -A` for a code section; group 1 is its size in bytes.
 _CODE: Final = re.compile(r"^(?:\.text\S*|__text)\s+(\d+)", re.MULTILINE)
 _SYMBOL: Final = re.compile(r"^(?:[0-9a-f]+)? +(\w) (\S+)$", re.MULTILINE)
 
 
 @frozen
 class Way:
-    """Something that takes less: what to do, and how many bytes that saves, measured or about."""
+    """A suggestion that reduces memory: a description, and the bytes saved, measured or estimated."""
 
     what: str
     saved: int
@@ -42,11 +43,11 @@ class Way:
 
 @frozen(kw_only=True)
 class Budgets:
-    """Bytes that a model may take; None for any.
+    """Upper bounds, in bytes, on the memory of a model; None for no bound.
 
-    ram      the arena, and the caller's inputs and outputs
-    flash    code, and parameters with what lies behind them: values of a self-test, a checksum
-    stack    of a run
+    ram      the arena, and input and output tensors outside of it
+    flash    code, and parameters including self-test values and the checksum
+    stack    the stack of one run
     """
 
     ram: int | None = None
@@ -65,8 +66,12 @@ class Budgets:
     def check(self, program: Program, footprint: Mapping[str, Any], ways: Callable[[str], Sequence[Way]]) -> None:
         """Raise AotcError (code "over-budget") with a diagnostic for each budget that is exceeded.
 
-        footprint   as the metadata of a project have it
-        ways        what would take less of "ram", "flash" or "stack", asked for where a budget is exceeded
+        footprint   sizes in bytes, as in the metadata of a project
+        ways        function from "ram", "flash" or "stack" to suggestions; called for exceeded budgets only
+
+        footprint   sizes in bytes, as in the metadata of a project
+        ways        function from "ram", "flash" or "stack" to suggestions; called for exceeded
+                    budgets only
         """
         problems: list[Diagnostic] = []
         found = {"ram": _ram(program, footprint), "flash": _flash(program, footprint), "stack": _stack(footprint)}
@@ -87,12 +92,14 @@ class Budgets:
 
 UNLIMITED: Final = Budgets()
 _Needs = tuple[int, str, list[str]]
-#: What of a footprint counts against each budget.
+#: Entries of a footprint that count against each budget.
 COUNTED: Final = {"ram": ("arena", "io"), "flash": ("code", "parameters"), "stack": ("stack",)}
 
 
 def _ram(program: Program, footprint: Mapping[str, Any]) -> _Needs:
-    """The arena and the caller's tensors, and when the arena is fullest."""
+    """Return the RAM needed in bytes, its breakdown as text, and notes on the step at which the
+    arena is fullest.
+    """
     arena, outside = footprint["arena"], footprint["io"]
     text, notes = f"{arena} of the arena, {outside} of inputs and outputs outside of it", list[str]()
     most = most_taken(program)
@@ -123,7 +130,7 @@ def _stack(footprint: Mapping[str, Any]) -> _Needs:
 
 
 def _left(name: str, program: Program, footprint: Mapping[str, Any]) -> str:
-    """What no option changes."""
+    """Describe the part of "ram", "flash" or "stack" that no compiler option can reduce."""
     if name == "ram":
         least = program.plan.lower_bound
         return f"inputs and outputs take {footprint['io']} bytes, what one step works on {least}"
@@ -137,13 +144,13 @@ def _left(name: str, program: Program, footprint: Mapping[str, Any]) -> str:
 
 @frozen(kw_only=True)
 class Change:
-    """Another way to compile a model, which may take less.
+    """An alternative set of options that may reduce the memory of a model.
 
-    what     as an error says it
-    helps    the budgets that it may help with
-    config   of the pass context
-    environment, size   as `CompileOptions` takes them
-    selftest   whether a self-test stays
+    what     description for the error message
+    helps    the budgets that it may reduce: "ram", "flash", "stack"
+    config   entries added to the configuration of the pass context
+    environment, size   as in `CompileOptions`
+    selftest   True if a self-test, where there is one, is included
     """
 
     what: str
@@ -197,30 +204,38 @@ CHANGES: Final = (
 
 
 def ways_by_changes(name: str, taken: int, measured: Callable[[Change], int | None]) -> list[Way]:
-    """What changes save of a budget, each by itself.
+    """Return the alternatives (`CHANGES`) that reduce a budget, each applied by itself, with the
+    bytes saved.
 
-    taken      bytes that the model takes
-    measured   what it takes with a change; None where that cannot be
+    taken      bytes that the model needs now
+    measured   returns the bytes needed with a change; None if the change cannot be applied
     """
     tried = ((change, measured(change)) for change in CHANGES if name in change.helps)
     return [Way(change.what, taken - less, True) for change, less in tried if less is not None and less < taken]
 
 
 def ways_to_bytes(program: Program, name: str) -> list[Way]:
-    """What integers of 8 bits would save, where most of it is not of such."""
+    """Suggest quantization to int8, with an estimate of the bytes saved, if more than half of the
+    memory is float32.
+
+    "ram" looks at the tensors live at the arena's peak, "flash" at the constants; nothing is
+    suggested otherwise.
+    """
     most = most_taken(program)
     live = most[0].live if most is not None else ()
     found = {"ram": live, "flash": program.constants}.get(name, ())
     floats = sum(s.nbytes for s in found if str(s.dtype) == "float32")
     if 2 * floats <= sum(s.nbytes for s in found):
         return []
-    # tensors that overlap have some bytes once
+    # tensors may share bytes of the arena, so the sum is bounded by the peak
     there = min(floats, most[0].size) if name == "ram" and most is not None else floats
     return [Way("quantize the model to int8 (aotc quantize)", int(_SAVED_BY_BYTES * there))]
 
 
 def _told(toolchain: Toolchain, tool: str, *words: str) -> str:
-    """What one of a compiler's tools prints; nothing where there is none."""
+    """Return the output of a binary utility of the compiler, such as `size` or `nm`; "" if it is
+    missing.
+    """
     probe = partial(run, seconds=PROBE_SECONDS)
     try:
         found = probe([*toolchain.cc, f"-print-prog-name={tool}"]).output.decode().strip()
@@ -230,13 +245,15 @@ def _told(toolchain: Toolchain, tool: str, *words: str) -> str:
 
 
 def measured_code(library: Path, toolchain: Toolchain) -> int | None:
-    """Bytes of code in a library, by the `size` of its compiler's tools; None where there is none."""
+    """Return the bytes of code in a library, measured by `size -A` of the toolchain; None if
+    unavailable.
+    """
     sizes = _CODE.findall(_told(toolchain, "size", "-A", str(library)))
     return sum(map(int, sizes)) if sizes else None
 
 
 def undefined_symbols(library: Path, toolchain: Toolchain) -> list[str]:
-    """What a library calls of others, by `nm`."""
+    """Return the external symbols that a library needs, found by `nm -g` of the toolchain, sorted."""
     rows = _SYMBOL.findall(_told(toolchain, "nm", "-g", str(library)))
     there = {symbol for kind, symbol in rows if kind != "U"}
     return sorted({symbol for _, symbol in rows} - there)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memories of a board, from a small TOML file.
+"""Read the memory regions of a board from a TOML file.
 
 read_memories(Path("board.toml"))      # (Space(name="dtcm", ...), Space(name="flash", ...))
 
-A table for each, in the order in which they are filled:
+The file has one table per region, in the order in which regions are filled:
 
     [dtcm]
     address = 0x20000000
@@ -34,14 +34,17 @@ def _bad(path: Path, text: str) -> AotcError:
 
 
 def _size(value: object) -> int | None:
-    """65536, "64K" or "1M" as bytes; None for anything else."""
+    """Return a size such as 65536, "64K" or "1M" in bytes; None for any other value."""
     if isinstance(value, str) and value[:-1].isdecimal() and value[-1:] in _UNITS:
         return int(value[:-1]) * _UNITS[value[-1]]
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _space(path: Path, name: str, row: Any, least: int) -> tuple[Space, int | None]:
-    """A memory, and its address where that is said."""
+    """Convert a TOML table to a memory region; return it with its address, None if not stated.
+
+    Raise AotcError (code "memories") for unknown keys and invalid values.
+    """
     if not isinstance(row, dict):
         raise _bad(path, f"{name} is not a table")
     if unknown := [key for key in row if key not in _KEYS]:
@@ -62,9 +65,12 @@ def _space(path: Path, name: str, row: Any, least: int) -> tuple[Space, int | No
 
 
 def read_memories(path: Path, least: int = 8) -> tuple[Space, ...]:
-    """The memories that a file tells of; AotcError (code "memories") for what is wrong in it, overlaps included.
+    """Read the memory regions of a board file.
 
-    least    bytes that they are aligned to at least
+    least    smallest alignment of a region in bytes
+
+    Raises AotcError (code "memories") for an unreadable or invalid file, overlapping regions, no
+    region for the arena, or different alignments among the regions for the arena.
     """
     with refusals("memories", f"read {path}"):
         text = path.read_bytes()

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA to code for devices, by NVIDIA's run-time compiler: the extra `aotc[cuda]` installs it, and no GPU is needed.
+"""Compile CUDA source to GPU code with NVRTC, NVIDIA's run-time compiler, which the extra
+`aotc[cuda]` installs.
 
 nvrtc = find_nvrtc()
 nvrtc.images(text, (80, 90))             # {"sm_80": machine code, "sm_90": machine code, "compute_80": PTX}
 
-Machine code runs on devices of its major version, PTX on all that are not older.
+Machine code runs on GPUs of its major compute capability, PTX on all newer ones.  No GPU is needed.
 """
 
 import os
@@ -27,22 +28,22 @@ from aotc.ir import AotcError, frozen, refusals
 from aotc.ir.atomic_write import written
 from aotc.tir import Gpu
 
-#: From a CUDA text, for compute capabilities (80 for 8.0), code by the name of its architecture.
+#: Function from CUDA source and compute capabilities (80 for 8.0) to code by architecture name.
 Images: TypeAlias = Callable[[str, Sequence[int]], Mapping[str, bytes]]
-#: Programs may divide numbers by a constant 0 (39), which is no mistake.
+#: Warning 39, division by a constant zero, is suppressed: models may contain such divisions.
 FLAGS: Final = (*ON_DEVICES, "--device-as-default-execution-space", "--diag-suppress=39")
-#: The version of PTX that drivers of CUDA 12.0 take, the oldest that the runtime does, for what they know.
+#: PTX version per architecture that drivers of CUDA 12.0, the oldest supported ones, accept.
 _PTX: Final = dict.fromkeys((75, 80, 86, 87, 89, 90), "8.0")
 _NAMES: Final = ("*/lib/libnvrtc.so.1?", "*/bin/nvrtc64_1*_0.dll", "*/bin/*/nvrtc64_1*_0.dll")
 
 
 @frozen
 class DeviceCompiler:
-    """What makes code for devices.
+    """A compiler from CUDA source to GPU code.
 
-    images          does it
-    architectures   that it knows
-    least_driver    the oldest driver that takes what it makes: 12040 for that of CUDA 12.4
+    images          function from the source and compute capabilities to the code for each
+    architectures   compute capabilities that it supports, 80 for 8.0
+    least_driver    oldest driver version that accepts the code: 12040 for CUDA 12.4
     """
 
     images: Images
@@ -50,7 +51,9 @@ class DeviceCompiler:
     least_driver: int
 
     def chosen(self, gpu: Gpu | None) -> Sequence[int]:
-        """The architectures of a target: all that were asked for, or what is known of those that nobody asked for."""
+        """Return the compute capabilities to compile for: all that the user requested, else the
+        target's defaults that this compiler supports.
+        """
         wanted = (gpu or Gpu()).architectures
         if wanted != Gpu().architectures:
             return wanted
@@ -67,13 +70,13 @@ class _Nvrtc:
 def find_nvrtc(
     store: ObjectCache | None = None, folders: Iterable[str] | None = None, *, strict: bool = True
 ) -> DeviceCompiler:
-    """NVRTC, the newest that is installed as a package.
+    """Return a device compiler based on the newest NVRTC that is installed as a Python package.
 
-    store     where what it makes is kept
-    folders   where packages of NVIDIA's lie; those that Python knows for None
-    strict    whether a warning refuses a text: right kernels are not kept from users by one
+    store     object cache for the generated code; None for none
+    folders   folders with NVIDIA's packages; None for the installed package `nvidia`
+    strict    treat compiler warnings as errors; False for models of users, whose kernels stay valid
 
-    Raises AotcError (code "no-nvrtc") where there is none.
+    Raises AotcError (code "no-nvrtc") if NVRTC is not installed or cannot be loaded.
     """
     package = find_spec("nvidia") if folders is None else None
     known = package.submodule_search_locations if package is not None else None
@@ -84,10 +87,10 @@ def find_nvrtc(
 def _images(
     nvrtc: _Nvrtc, store: ObjectCache | None, strict: bool, source: str, archs: Sequence[int]
 ) -> Mapping[str, bytes]:
-    """Machine code for each architecture, and PTX for the first.
+    """Compile CUDA source to machine code for each architecture, and to PTX for the first one.
 
-    Raises AotcError: code "cuda-arch" for an architecture that the compiler does not know, "compiler-failed" with its
-    message.
+    Raises AotcError: code "cuda-arch" for an architecture that NVRTC does not support,
+    "compiler-failed" with its message.
     """
     unknown = [str(arch) for arch in archs if arch not in nvrtc.architectures]
     if unknown or not archs:
@@ -143,7 +146,9 @@ def _nvrtc(folders: Sequence[str]) -> _Nvrtc:
 
 
 def rebuild(text: Path, *files: Path) -> None:
-    """Make files of code for devices anew, such as net_sm_80.cubin and net_compute_80.ptx, of a CUDA text."""
+    """Recompile files of GPU code, such as net_sm_80.cubin and net_compute_80.ptx, from the CUDA
+    source `text`.
+    """
     names = {file: "_".join(file.stem.split("_")[-2:]) for file in files}
     archs = sorted({int(name.rpartition("_")[2]) for name in names.values() if name.startswith("sm_")})
     images = find_nvrtc(strict=False).images(text.read_text(encoding="utf-8"), archs)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVRTC in a process of its own, so that several work at once and none takes the caller's memory with it.
+"""Run NVRTC in a separate process, so that several compilations run in parallel and use no memory
+of the caller.
 
 python nvrtc_worker.py LIBRARY                       # its version, then the architectures that it knows
 python nvrtc_worker.py LIBRARY FLAG...               # reads CUDA; writes a length (8 bytes), so much code, PTX
 
-What the compiler says goes to the error output; the exit status is its result.  Nothing but the standard library is
-imported: the process starts at once.
+The compiler's messages go to standard error; the exit status is NVRTC's result code.  Only the
+standard library is imported, so that the process starts quickly.
 """
 
 import ctypes
@@ -24,7 +25,7 @@ def _describe(nvrtc: Any) -> str:
 
 
 def _taken(nvrtc: Any, what: str, program: Any) -> bytes:
-    """Something that a program has, by its name in the interface."""
+    """Return a result of a compiled NVRTC program: "ProgramLog", "CUBIN" or "PTX"."""
     size = ctypes.c_size_t()
     getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
     data = ctypes.create_string_buffer(max(1, size.value))
@@ -45,7 +46,9 @@ def _compile(nvrtc: Any, text: bytes, flags: Sequence[str]) -> int:
 
 
 def main(path: str, *flags: str) -> int:
-    """What the exit status of the process is."""
+    """Print NVRTC's version and architectures, or with flags compile standard input; return the
+    exit status.
+    """
     nvrtc = ctypes.CDLL(path)
     if flags:
         return _compile(nvrtc, sys.stdin.buffer.read(), flags)

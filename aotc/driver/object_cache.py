@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled objects kept on disk under a hash of all that they are made from.
+"""On-disk cache of compiled objects, addressed by a hash of everything that they are made from.
 
 cache = default_cache()                              # ~/.cache/aotc, $XDG_CACHE_HOME/aotc or $AOTC_CACHE_DIR
 key = digest(preprocessed_source, flags, compiler)
@@ -8,10 +8,11 @@ if (data := cache.get(key)) is None:
     cache.put(key, data)
 cache.trim()
 
-An entry is a file: a SHA-256 of its key and the object, then the object.  Entries appear by renaming, so other
-processes see a whole one or none; one that does not fit its checksum is thrown away with a warning.  `trim` removes the
-entries that were used longest ago.  Objects are linked into what the user runs, so folders that others may write to are
-not used.  What goes wrong with the cache costs time, never a result: it is told as a warning once.
+An entry is a file with a SHA-256 of key and object, followed by the object.  Entries are created by
+renaming, so that other processes see a complete entry or none; an entry with a wrong checksum is
+deleted with a warning.  `trim` removes the least recently used entries.  Folders that other users
+may write to are not used, because objects are linked into programs that the user runs.  Errors of
+the cache cost time but never change a result; each kind is logged once as a warning.
 """
 
 import hashlib
@@ -36,19 +37,21 @@ from aotc.ir import AotcError
 
 LOG = logging.getLogger("aotc")
 DEFAULT_MEGABYTES: Final = 1000
-#: The part of the limit that is left after trimming, so that not every compile has to.
+#: Fraction of the size limit that trimming leaves, so that not every compilation trims.
 TRIMMED: Final = 0.8
 _CHECK: Final = hashlib.sha256().digest_size
 _SUFFIX: Final = ".entry"
-#: Names of folders and entries; other files in the folder of the cache are left alone.
+#: Patterns of names of subfolders and entries; other files in the folder are never touched.
 _FOLDER: Final = re.compile(r"[0-9a-f]{2}")
 _ENTRY: Final = re.compile(rf"[0-9a-f]{{64}}{re.escape(_SUFFIX)}")
-#: The layout of entries; those of another layout are never found.
+#: Version of the format of entries; entries of another version are never found.
 _LAYOUT: Final = "2"
 
 
 def digest(*parts: bytes | str) -> str:
-    """A key: the parts in order, each with its length."""
+    """Return the SHA-256, in hexadecimal, of a sequence of strings, each hashed together with its
+    length.
+    """
     found = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
@@ -58,18 +61,19 @@ def digest(*parts: bytes | str) -> str:
 
 
 def _is_ours(found: os.stat_result) -> bool:
-    """Whether a file or folder belongs to the user and is writable by nobody else."""
-    # Windows keeps the rights of a user's folders elsewhere
+    """Return True if a file or folder belongs to the current user and nobody else can write to it."""
+    # Windows: access rights are not in the file mode
     if not hasattr(os, "geteuid"):
         return True
     return found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def distrust(folder: Path) -> str:
-    """Why somebody else could have put something into a folder of the user's; "" where nobody can.
+    """Return the reason why another user could have written to a folder of the cache; "" if nobody
+    could.
 
-    It must belong to the user and be writable by nobody else, where a link leads, too.  Nor may everybody be able to
-    put another in its place: a folder above it that all may write to must be sticky, as /tmp is.
+    The folder, after resolving links, must belong to the user and be writable by nobody else.  A
+    folder above it that everybody may write to must have the sticky bit, as /tmp has.
     """
     real = folder.resolve()
     found = real.stat()
@@ -84,16 +88,17 @@ def distrust(folder: Path) -> str:
     return ""
 
 
-#: Folders whose user has been told that they are not used.
+#: Cache folders for which a warning that they are not used was logged.
 _REFUSED: Final[set[Path]] = set()
 
 
 @dataclass
 class ObjectCache:
-    """The entries in a folder, which is not used where others may write to it or to the one that it is in.
+    """Cached objects in a folder, which is ignored if other users may write to it or to its parent.
 
-    limit    bytes that `trim` leaves at most
-    hits, misses    of `get`
+    limit    largest total size in bytes after `trim`
+    hits     number of calls of `get` that found an entry
+    misses   number of calls of `get` that did not
     """
 
     folder: Path
@@ -108,7 +113,9 @@ class ObjectCache:
         return self.folder / name[:2] / f"{name}{_SUFFIX}"
 
     def _trusts(self, *inside: Path) -> bool:
-        """Whether nobody else writes to the folders that exist; told once where somebody may."""
+        """Return True if no other user can write to the existing folders of the cache; log one
+        warning otherwise.
+        """
         for folder in (self.folder.parent, self.folder, *inside):
             if folder not in self._trusted and folder.exists():
                 reason = distrust(folder)
@@ -122,7 +129,9 @@ class ObjectCache:
 
     @contextmanager
     def _telling(self, what: str) -> Iterator[None]:
-        """What the system refuses in the block costs time alone; it is told once."""
+        """Context manager: log the first OSError of the block as a warning and suppress it; `what`
+        names the action.
+        """
         try:
             yield
         except OSError as error:
@@ -131,21 +140,23 @@ class ObjectCache:
             self._warned = True
 
     def get(self, key: str) -> bytes | None:
-        """The object of a key; None where there is none."""
+        """Return the object stored under a key; None if there is none.  A hit updates the time of
+        last use.
+        """
         path = self._path(key)
         with self._telling("read"), suppress(FileNotFoundError):
             if self._trusts(path.parent) and (data := self._read(path, key)) is not None:
                 self.hits += 1
-                # another process removed it, or it belongs to another user
+                # the entry was removed by another process or belongs to another user
                 with suppress(OSError):
-                    # its modification time is that of its last use
+                    # the modification time records the last use
                     os.utime(path)
                 return data
         self.misses += 1
         return None
 
     def _read(self, path: Path, key: str) -> bytes | None:
-        """The object in an entry, which is thrown away if it is corrupt."""
+        """Read the object in an entry; delete a corrupt entry and return None."""
         data = path.read_bytes()
         if _checksum(key, data[_CHECK:]) == data[:_CHECK] and _is_ours(path.stat()):
             return data[_CHECK:]
@@ -154,7 +165,7 @@ class ObjectCache:
         return None
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep bytes as the object of a key."""
+        """Store bytes as the object of a key."""
         path = self._path(key)
         with self._telling("write to"):
             for folder in (self.folder.parent, self.folder, path.parent):
@@ -164,32 +175,36 @@ class ObjectCache:
                     file.write(_checksum(key, data) + data)
 
     def _entries(self) -> list[tuple[Path, os.stat_result]]:
-        """The files of our own making, whatever else may lie there."""
+        """Return the paths and states of all cache entries; other files in the folder are ignored."""
         found = []
         for folder in self._folders():
             for path in folder.iterdir():
                 if _ENTRY.fullmatch(path.name) and path.name[:2] == folder.name:
                     with suppress(OSError):
-                        # gone since
+                        # removed in the meantime
                         state = path.lstat()
                         found += [(path, state)] if stat.S_ISREG(state.st_mode) else []
         return found
 
     def _folders(self) -> Iterator[Path]:
-        """The folders of entries; a folder that may not be looked into holds nothing for us, links lead elsewhere."""
+        """Yield the subfolders that hold entries; unreadable folders and symbolic links are
+        skipped.
+        """
         with suppress(OSError):
             for folder in self.folder.iterdir():
                 if _FOLDER.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
                     yield folder
 
     def usage(self) -> tuple[int, int]:
-        """How many entries there are, and their bytes."""
+        """Return the number of entries and their total size in bytes."""
         sizes = [found.st_size for _, found in self._entries()]
         return len(sizes), sum(sizes)
 
     def trim(self) -> None:
-        """Remove what was used longest ago beyond the limit, and abandoned files."""
-        # a folder that may not be looked into holds nothing for us
+        """Remove the least recently used entries beyond the limit, and temporary files left by
+        killed processes.
+        """
+        # an unreadable folder holds no entries
         with suppress(OSError):
             if self._trusts():
                 for folder in self._folders():
@@ -197,7 +212,9 @@ class ObjectCache:
                 _remove(self._excess())
 
     def _excess(self) -> Iterator[Path]:
-        """What was used longest ago beyond the limit, and as much more as leaves room."""
+        """Yield the least recently used entries to remove: down to `TRIMMED` of the limit if it is
+        exceeded.
+        """
         entries = sorted(self._entries(), key=lambda e: e[1].st_mtime)
         excess = sum(found.st_size for _, found in entries) - self.limit
         excess += int((1 - TRIMMED) * self.limit) if excess > 0 else 0
@@ -208,7 +225,7 @@ class ObjectCache:
             excess -= found.st_size
 
     def clear(self) -> tuple[int, int]:
-        """Remove all entries; how many there were, and their bytes."""
+        """Remove all entries; return their number and total size in bytes before."""
         found = self.usage()
         _remove(path for path, _ in self._entries())
         return found
@@ -228,14 +245,18 @@ def _remove(paths: Iterable[Path]) -> None:
 
 @lru_cache
 def code_digest() -> str:
-    """What tells one compiler of ours from another: its own code, and what runs it."""
+    """Return a hash of the compiler's own Python code and of the versions of Python and numpy that
+    run it.
+    """
     folders = (Path(__file__).parents[1], Path(aotc_codegen.__file__).parent)
     files = sorted(path for folder in folders for path in folder.rglob("*.py"))
     return digest(sys.version, np.__version__, *(part for f in files for part in (str(f), f.read_bytes())))
 
 
 def cache_folder() -> Path | None:
-    """$AOTC_CACHE_DIR, $XDG_CACHE_HOME/aotc or ~/.cache/aotc; None where there is no home."""
+    """Return $AOTC_CACHE_DIR, $XDG_CACHE_HOME/aotc or ~/.cache/aotc; None if there is no home
+    directory.
+    """
     if given := os.environ.get("AOTC_CACHE_DIR"):
         return Path(given)
     base = os.environ.get("XDG_CACHE_HOME")
@@ -248,7 +269,10 @@ def cache_folder() -> Path | None:
 
 
 def cache_limit() -> int:
-    """Bytes: $AOTC_CACHE_MB megabytes, or the default; AotcError (code "cache") for what is no number."""
+    """Return the size limit of the cache in bytes, from $AOTC_CACHE_MB (megabytes) or the default.
+
+    Raise AotcError (code "cache") if $AOTC_CACHE_MB is not a number.
+    """
     text = os.environ.get("AOTC_CACHE_MB") or str(DEFAULT_MEGABYTES)
     if not text.isdecimal():
         raise AotcError("cache", f"AOTC_CACHE_MB must be a number of megabytes, not {text!r}")
@@ -256,6 +280,6 @@ def cache_limit() -> int:
 
 
 def default_cache() -> ObjectCache | None:
-    """The user's cache; None where there is no place for one."""
+    """Return the user's object cache; None if there is no folder for it."""
     folder = cache_folder()
     return ObjectCache(folder / "objects", cache_limit()) if folder is not None else None

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results on disk: files in the output folder that aotc did not write stay as they are.
+"""Write a project into its output folder without replacing or deleting files that aotc did not
+write.
 
 with staged(Path("build/net")) as work:          # a scratch folder inside of build/net
     ...                                          # write into `work`; its files take their places on success
 
-The manifest of a project (`aotc.ir.manifest`) has the names and checksums of all files that were written; no other file
-is replaced or removed, unless `overwrite` says so.  Files are exchanged one by one:
+The manifest of a project (`aotc.ir.manifest`) holds the names and checksums of all files that were
+written; no other file is replaced or removed, unless `overwrite` is set.  Files are replaced one by
+one:
 
-1. every file is looked at; one that is in the way is an error, and nothing was written
-2. a pending manifest with the old and the new checksums is written, and the manifest is removed
-3. new files are renamed to their places, old ones that are not made any more are removed
-4. the new manifest is written, and the pending one is removed
+1. all destination paths are checked; a conflicting file is an error, and nothing is written 2. a
+pending manifest with old and new checksums is written, and the manifest is removed 3. new files are
+renamed to their destinations, and obsolete files are removed 4. the new manifest is written, and
+the pending manifest is removed
 
-A project without a manifest is not built and not loaded: where a process was killed between 2 and 4, the next compile
-recognizes all files by the pending manifest and exchanges those that are left.
+A project without a manifest is neither built nor loaded.  If a process is killed between steps 2
+and 4, the next compilation recognizes all files by the pending manifest and replaces the remaining
+ones.
 """
 
 from __future__ import annotations
@@ -48,9 +51,10 @@ _OTHER_PATH: Final = "give another path with -o"
 
 
 def check_destination(output: Path, overwrite: bool = False) -> None:
-    """Raise AotcError (code "output") unless a project can be written to `output`, as far as is known without it.
+    """Raise AotcError (code "output") unless a project can be written to `output`, as far as can be
+    known before its files exist.
 
-    overwrite    files that were changed since aotc wrote them may be replaced
+    overwrite    allow replacing files that were changed since aotc wrote them
     """
     with refusals("output", f"use {output}"):
         if output.is_symlink() or (output.exists() and not output.is_dir()):
@@ -63,7 +67,10 @@ def check_destination(output: Path, overwrite: bool = False) -> None:
 
 
 def _known(output: Path, overwrite: bool) -> dict[str, set[str]]:
-    """Read the manifests in a folder; AotcError (code "output") for damaged ones, unless they are overwritten."""
+    """Read the manifests in a folder; return the checksums by path.
+
+    Raise AotcError (code "output") for a damaged manifest unless `overwrite` is set.
+    """
     known: dict[str, set[str]] = {}
     for name in (MANIFEST, PENDING):
         try:
@@ -77,12 +84,12 @@ def _known(output: Path, overwrite: bool) -> dict[str, set[str]]:
 
 @frozen
 class _Exchange:
-    """The files of a project that take the places of an earlier one's.
+    """Replacement of the files of an earlier project in the output folder by new files.
 
-    known       checksums of the earlier files by path, of each one or two
-    new         checksums of the files that come
-    found       what is at each of these paths now
-    overwrite   files that are not ours may be replaced where a new one comes
+    known       checksums of the earlier files by path, one or two for each
+    new         checksums of the new files by path
+    found       state of the file at each of these paths
+    overwrite   allow replacing files that aotc did not write
     """
 
     output: Path
@@ -99,11 +106,11 @@ class _Exchange:
         return cls(output, known, new, found | manifests, overwrite)
 
     def is_ours(self, path: str) -> bool:
-        """Whether an earlier run wrote the file that is at a path now."""
+        """Return True if an earlier run of aotc wrote the file that exists at a path."""
         return self.found[path].checksum in self.known.get(path, ())
 
     def is_current(self, path: str) -> bool:
-        """Whether the file at a path has the contents that it is to have."""
+        """Return True if the file at a path already has its new contents."""
         return self.found[path].exists and self.found[path].checksum == self.new.get(path)
 
     def _problems(self) -> Iterator[tuple[Found, str]]:
@@ -111,7 +118,7 @@ class _Exchange:
             if not found.exists or self.is_ours(path) or self.is_current(path):
                 continue
             if path in (MANIFEST, PENDING):
-                # others were read
+                # readable manifests were read already
                 if found.problem:
                     yield found, found.problem
             elif found.checksum and path in self.known:
@@ -121,7 +128,9 @@ class _Exchange:
                 yield found, found.problem or "not written by aotc"
 
     def require_possible(self) -> None:
-        """Raise AotcError (code "output") that names every file in the way."""
+        """Raise AotcError (code "output") that names every file that would be lost; PermissionError
+        for a read-only folder.
+        """
         problems = {f.at: reason for f, reason in self._problems() if not (self.overwrite and f.removable)}
         if problems:
             rows = [f"{path}: {reason}" for path, reason in sorted(problems.items())]
@@ -133,7 +142,9 @@ class _Exchange:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
     def carry_out(self, work: Path) -> None:
-        """Rename the new files from `work` to their places, and remove those of the earlier project."""
+        """Rename the new files from `work` to their destinations, and remove obsolete files of the
+        earlier project.
+        """
         if not all(map(self.is_current, self.new)) or self.known.keys() != self.new.keys() or self._is_pending():
             former = {path: found.checksum for path, found in self.found.items() if self.is_ours(path)}
             self._write(PENDING, manifest_text(self.new, former))
@@ -159,7 +170,7 @@ class _Exchange:
             file.write(text.encode())
 
     def _remove(self, paths: Iterable[str]) -> None:
-        """Remove files, and the folders that are empty then, the deepest first."""
+        """Remove files, and then folders that became empty, the deepest first."""
         gone = list(paths)
         for path in gone:
             (self.output / path).unlink(missing_ok=True)
@@ -170,7 +181,9 @@ class _Exchange:
 
 
 def _install(work: Path, output: Path, overwrite: bool) -> None:
-    """Move the files of `work` to `output`; a lock lets one process at a time do so."""
+    """Move the files of `work` to `output` while holding a lock on the folder, so that processes do
+    it one at a time.
+    """
     paths = (p.relative_to(work).as_posix() for p in sorted(work.rglob("*")) if p.is_file())
     new = checksums(work, (path for path in paths if path != MANIFEST))
     with exclusively(output):
@@ -182,12 +195,15 @@ def _install(work: Path, output: Path, overwrite: bool) -> None:
 
 @contextmanager
 def staged(output: Path, overwrite: bool = False) -> Iterator[Path]:
-    """A scratch directory whose files go to `output` when the block succeeds; a failure changes nothing there.
+    """Context manager: yield a scratch directory whose files are moved to `output` when the block
+    succeeds.
 
-    overwrite    files that aotc did not write, or that were changed since, may be replaced
+    If the block fails, `output` is unchanged.
 
-    Raises AotcError (code "output") where `check_destination` does, where a file that aotc did not write is in the way,
-    and where nothing can be written.
+    overwrite    allow replacing files that aotc did not write or that were changed since
+
+    Raises AotcError (code "output") as `check_destination` does, for a conflicting file that aotc
+    did not write, and if the folder is not writable.
     """
     check_destination(output, overwrite)
     try:

@@ -18,7 +18,9 @@ from aotc.tir import ProgramVerifier as ProgramVerifier
 
 
 class PassList(PassInstrument):
-    """Keeps the names of the pipeline's passes that ran, in order; passes inside these are left out."""
+    """Instrument that records the names of the pipeline's passes that ran, in order, without passes
+    nested in them.
+    """
 
     def __init__(self) -> None:
         self.names: tuple[str, ...] = ()
@@ -38,7 +40,9 @@ class PassList(PassInstrument):
 
 
 def require_passes(names: Iterable[str]) -> None:
-    """AotcError (code "unknown-pass") with the nearest names for names that no pass has, all at once."""
+    """Raise AotcError (code "unknown-pass") listing all unknown pass names, with the nearest known
+    name as a hint.
+    """
     known = [*installed_passes(), *NAMES, "optimize"]
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -48,10 +52,11 @@ def require_passes(names: Iterable[str]) -> None:
 
 @dataclass(eq=False)
 class TextAfter(PassInstrument):
-    """Tells the text of the program after each run of a pass of some names; values of constants with `show_meta_data`.
+    """Instrument that passes the text of the program to `tell` after each run of the named passes.
 
-    tell      gets the name of the pass and the text; what it raises ends the compilation
-    missing   the names of which no pass has run
+    tell             called with the pass name and the text; its exceptions end the compilation
+    missing          names of passes that have not run yet
+    show_meta_data   include the values of constants in the text
     """
 
     levels: ClassVar[frozenset[str]] = ALL_LEVELS

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one road from a graph module to a library, and the stops on it.
+"""The compilation pipeline: optimize a graph module, lower it to kernels, emit the project and
+build the library.
 
 work = Compilation(module, target, "net", PassContext(3))
 work.graph                           # the module of fused functions
@@ -7,7 +8,7 @@ work.calls, work.programs            # calls of kernels; these with memory plann
 work.project(Path("build/net"))      # C sources on disk
 work.library().session()             # compiled by the C compiler
 
-Each stop is made from the one before when it is first asked for, and kept.
+Each stage is computed from the previous one on first access and cached.
 """
 
 from __future__ import annotations
@@ -88,15 +89,17 @@ PLANNING, WRITING, BUILDING = "running tensor passes", "writing the C project", 
 CHECKING = "checking the C compiler"
 COMPILING_DEVICE = "compiling kernels for GPUs"
 ACCURACIES: Final = ("fast", "strict", "reproducible")
-#: The machine whose layouts all graphs get that are to give equal bits: its blocks of weights fit shorter vectors, too.
+#: Target whose weight layouts all reproducible graphs use: its blocks also fit shorter vectors.
 GRAPHS: Final = in_order(X86_64_V4)
-#: Told the name of each stage as it begins.
+#: Function called with the name of each stage when it begins.
 Progress = Callable[[str], None]
 
 
 class Tilings(Protocol):
-    """Says which tiling a contraction takes (see `aotc.tir.schedule.contraction.tiling_choice`), None for the
-    cheapest by estimate.  Two that have one digest give the same answers.
+    """Chooses the tiling of a contraction (see `aotc.tir.schedule.contraction.tiling_choice`).
+
+    Called with a `Site`, returns a tiling, or None for the tiling with the least estimated cost.
+    Choosers with equal `digest` make equal choices.
     """
 
     @property
@@ -107,11 +110,13 @@ class Tilings(Protocol):
 
 @frozen
 class CompiledModel:
-    """An emitted project.  `library` is the shared library, None where only sources were asked for.
+    """Result of a compilation: an emitted project and its library.
 
-    target      what it was compiled for
-    emulated    whether it is for a GPU that this machine's processor emulates
-    unchecked   where the C compiler was to be checked, what of its work was not, and why
+    path        directory of the project
+    library     path of the library; None if only sources were emitted
+    target      target of the compilation
+    emulated    True if the project is for a GPU emulated by this machine's CPU
+    unchecked   if the C compiler was to be checked: the parts that could not be, with reasons
     """
 
     path: Path
@@ -124,7 +129,9 @@ class CompiledModel:
 
     @property
     def built(self) -> Path:
-        """The library; AotcError (code "no-library") where there is none."""
+        """The path of the library; accessing it raises AotcError (code "no-library") if none was
+        built.
+        """
         if self.library is None:
             raise AotcError(
                 "no-library", f"{self.path} holds sources but no library", hint="compile without --no-build"
@@ -132,9 +139,11 @@ class CompiledModel:
         return self.library
 
     def session(self, threads: int = 1, device: int | None = None) -> Session:
-        """The library, loaded; `threads` share the work of a run, or GPU number `device` does it.
+        """Load the library and return a session; `threads` divide the work of a run, or GPU number
+        `device` runs it.
 
-        AotcError (code "no-library") for a static one.
+        Raises AotcError (code "no-library") if there is no library, or only a static one for
+        firmware.
         """
         if self.target.bare:
             hint = "compile without the profile bare, for --target c or host, to run the model here"
@@ -152,27 +161,30 @@ _UNDER_WAY: Final[ContextVar[object]] = ContextVar("aotc_compilation", default=N
 
 @dataclass(frozen=True, eq=False)
 class Compilation:
-    """A typed graph module on its way to a library.
+    """The compilation of a typed graph module for one target, with access to each intermediate
+    stage.
 
     name       prefix of every C symbol
-    context    under which all passes run
-    threads    make kernels that threads can share, for targets that run several
-    cache      take kernels and objects that were made before from the user's cache
-    tilings    of contractions
-    toolchain  the C compiler; the machine's for None
-    progress   told the name of each stage as it begins
-    checked    check what the C compiler makes of the kernels of a library (see `aotc.driver.compiler_check`)
-    emulated   make kernels for GPUs so that this machine's processor runs them
-    budgets    what a project, or its library, may take of a machine
-    selftest   a project for no operating system tests itself on known values
-    single_file    one source and one header for it
-    overwrite      replace files of others in the directory of the project (see `aotc.driver.output_folder`)
-    cflags         flags of the C compiler that the build files of the project put after those of the target
+    context    pass context of all passes
+    threads    generate kernels that divide work among threads, if the target has several
+    cache      reuse kernels and object files from the user's cache
+    tilings    chooser of tilings for contractions; None for the recorded tilings
+    toolchain  the C compiler; None for the machine's default
+    progress   function called with the name of each stage when it begins
+    checked    compare the kernels of a library with -O0 (see `aotc.driver.compiler_check`)
+    emulated   compile GPU kernels for this machine's CPU
+    budgets    upper bounds on RAM, flash and stack
+    selftest   bare-metal only: emit a self-test with stored inputs and outputs
+    single_file    bare-metal only: emit one source and one header
+    overwrite      replace foreign files in the output directory (see `aotc.driver.output_folder`)
+    cflags         C compiler flags that the build files of the project add after the target's
 
-    The configuration of the context decides as well: `compile.threads` 0 and `compile.cache` false switch these off,
-    `compile.tuning` false leaves the user's records of tilings alone, `compile.accuracy` is one of `ACCURACIES`.
+    The configuration of the context also applies: `compile.threads` 0 and `compile.cache` false
+    switch these features off, `compile.tuning` false ignores the user's recorded tilings,
+    `compile.accuracy` is one of `ACCURACIES`.
 
-    Each stop raises AotcError for what it cannot express, and for a context without the passes that it needs.
+    Each stage raises AotcError if the model cannot be expressed, or if the context disables passes
+    that the stage needs.
     """
 
     module: IRModule
@@ -217,18 +229,18 @@ class Compilation:
 
     @property
     def accuracy(self) -> str:
-        """One of `ACCURACIES`."""
+        """The configured accuracy: one of `ACCURACIES`."""
         return str(self.context.get_config("compile.accuracy", ACCURACIES[0]))
 
     @property
     def uses_cache(self) -> bool:
-        """Whether kernels and objects come from the user's cache."""
+        """Return True if kernels and object files come from the user's cache."""
         return self.cache and bool(self.context.get_config("compile.cache", True))
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """What all work for this compilation is done in: kernels that are remembered, tilings that are known, and
-        failures that are kept as files.
+        """Context manager for all work of this compilation: enables the kernel cache, the chosen
+        tilings and failure reports.
         """
         if _UNDER_WAY.get() is self:
             yield
@@ -243,7 +255,7 @@ class Compilation:
 
     @contextmanager
     def _passing(self) -> Iterator[None]:
-        """`running`, under the pass context."""
+        """Context manager that enters `running` and the pass context."""
         with self.running(), ExitStack() as stack:
             if PassContext.current() is not self.context:
                 stack.enter_context(self.context)
@@ -252,7 +264,9 @@ class Compilation:
 
     @cached_property
     def machine(self) -> Target:
-        """The target, of several instruction sets with those only that make kernels of this graph other ones."""
+        """The target, without instruction sets whose kernels would equal those of another one for
+        this graph.
+        """
         every = self.target.versions
         if not every:
             return self.target
@@ -264,17 +278,21 @@ class Compilation:
 
     @property
     def versions(self) -> tuple[Target, ...]:
-        """The instruction sets of a multi-versioned target, else the target."""
+        """The instruction sets of a multi-versioned target as a tuple of targets; otherwise the
+        target alone.
+        """
         return self.machine.versions or (self.machine,)
 
     @property
     def here(self) -> int:
-        """The number of the best version that this machine runs, the first where it runs none."""
+        """The index of the best version that this machine can run; 0 if it can run none."""
         return _best(self.versions)
 
     @cached_property
     def graph(self) -> IRModule:
-        """The module after the passes of the context's level."""
+        """The graph module after the passes of the context's optimization level, with fused
+        functions.
+        """
         with self._passing(), self.context.watched_by(self._passes):
             self.progress(OPTIMIZING)
             try:
@@ -286,7 +304,7 @@ class Compilation:
 
     @cached_property
     def calls(self) -> tuple[Program, ...]:
-        """For each version the calls of its kernels, where every tensor has memory of its own."""
+        """For each version, the sequence of kernel calls, with separate memory for every tensor."""
         with self._passing():
             require_lowering(self.context)
             graph = self.graph
@@ -295,7 +313,9 @@ class Compilation:
 
     @cached_property
     def programs(self) -> tuple[Program, ...]:
-        """For each version everything that is printed as C: kernels, their schedule, the memory plan."""
+        """For each version, the complete program to print as C: kernels, their schedule and the
+        memory plan.
+        """
         with self._passing():
             calls = self.calls
             self.progress(PLANNING)
@@ -304,9 +324,11 @@ class Compilation:
 
     @cached_property
     def numerics(self) -> tuple[str, ...]:
-        """For each version a name of what decides its bits (`aotc.tir.plan.numerics_id`).
+        """For each version, an identifier of everything that determines its result bits
+        (`aotc.tir.plan.numerics_id`).
 
-        Reproducible ones have the name of what is computed without vectors, which every target gives the bits of.
+        With accuracy "reproducible", all versions have the identifier of the scalar program,
+        because every target gives the bits of that program.
         """
         if not self.target.ordered:
             return tuple(map(numerics, self.programs))
@@ -318,18 +340,20 @@ class Compilation:
             return (numerics(program),) * len(self.versions)
 
     def project(self, output: Path | None = None) -> CompiledModel:
-        """The C project in a directory, for None in a temporary one; a failure leaves nothing."""
+        """Emit the C or CUDA project to a directory, or to a temporary one for None; on failure
+        nothing is left.
+        """
         return self._written(output, None)
 
     def library(self, output: Path | None = None) -> CompiledModel:
-        """As `project`, with the library that the C compiler makes of it."""
+        """Emit the project as `project` does, and build its library with the C compiler."""
         return self._written(output, self._compiler())
 
     def _written(self, output: Path | None, toolchain: Toolchain | None) -> CompiledModel:
         temporary = ScratchDirectory("aotc-") if output is None else None
         path = Path(temporary.name) / self.name if temporary is not None else Path(output or ".")
         with self.running():
-            # complains before work is done
+            # raise early, before any work is done
             _device_compiler(self)
             _ = self.programs
             with staged(path, self.overwrite) as work:
@@ -352,7 +376,7 @@ class Compilation:
         return CompiledModel(path, made, metadata, self.machine, temporary, self.emulated, left)
 
     def _within_budgets(self, metadata: dict[str, Any], toolchain: Toolchain | None) -> None:
-        """AotcError (code "over-budget") for a project that takes more than it may."""
+        """Raise AotcError (code "over-budget") if the project exceeds a budget."""
         if not self.budgets:
             return
         if "footprint" not in metadata:
@@ -362,7 +386,7 @@ class Compilation:
         self.budgets.check(self.programs[0], facts, partial(_ways, self, facts, toolchain))
 
     def _emitted(self, work: Path) -> dict[str, Any]:
-        """The project in an empty directory, and its metadata."""
+        """Emit the project into an empty directory; return its metadata."""
         first, *others = self.programs
         facts: dict[str, Any] = {"target": self.machine, "accuracy": self.accuracy, "passes": self._passes.names}
         facts["cflags"] = self.cflags
@@ -388,10 +412,11 @@ class Compilation:
     # --- kernels without their schedule
 
     def compile_functions(self, functions: Mapping[str, Function]) -> KernelLibrary:
-        """A library with a kernel for each function, under its name.
+        """Compile each function to a kernel; return a library of the kernels under the names of the
+        functions.
 
-        functions    of static types, each a fused function, one call of an operator, or a function that the user's
-                     code computes; tuples in their types are flattened: a kernel takes and gives tensors
+        functions    of static types; each a fused function, one operator call, or a function that the user's
+                     code computes.  Tuples in the types are flattened: kernels read and write tensors
         """
         with self.running(), spending(self.context.config):
             target = _own(self.target)
@@ -399,26 +424,32 @@ class Compilation:
         return self.compile_kernels(kernels)
 
     def compile_kernels(self, kernels: Mapping[str, Kernel]) -> KernelLibrary:
-        """A library of kernels as they are."""
+        """Compile kernels without changes; return their library."""
         with self.running():
             return compile_table(kernels, _own(self.target), self._compiler() if kernels else None)
 
     def vectorized(self, kernel: Kernel) -> Kernel:
-        """A kernel of `calls` through the passes that it goes through in `programs`."""
+        """Apply the passes that turn a kernel of `calls` into a kernel of `programs`; return the
+        result.
+        """
         for item in kernel_passes(_own(self.target)):
             kernel = item.kernel(kernel) if self.context.pass_enabled(item.info) else kernel
         return kernel
 
 
 def _domains(c: Compilation) -> dict[str, Domain]:
-    """The values that suit the inputs, by name, as far as known; none for integers that stand for real numbers."""
+    """Return the suitable values of each input by name, as far as known; inputs changed to integers
+    are left out.
+    """
     before, after = ({p.name: p.checked_type for p in m.main.params} for m in (c.module, c.graph))
     found = input_domains(c.module.main)
     return {name: domain for name, domain in found.items() if after.get(name) == before[name]}
 
 
 def _with_values(c: Compilation, work: Path, metadata: dict[str, Any]) -> dict[str, Any]:
-    """The metadata of a project with the values that suit each input and the sizes of its parts, also in its file."""
+    """Add the suitable values of inputs and the sizes of weights to a project's metadata; rewrite
+    its file.
+    """
     if found := _domains(c):
         described = {name: {"values": domain.described} for name, domain in found.items()}
         metadata["inputs"] = [row | described.get(row["name"], {}) for row in metadata["inputs"]]
@@ -428,7 +459,9 @@ def _with_values(c: Compilation, work: Path, metadata: dict[str, Any]) -> dict[s
 
 
 def _measure(metadata: dict[str, Any], library: Path, toolchain: Toolchain) -> None:
-    """Note what the compiler's tools say of a library: the bytes of its code, and what it calls of others."""
+    """Record the measured code size of a library and its undefined external symbols in the
+    metadata.
+    """
     if "footprint" in metadata and (code := measured_code(library, toolchain)) is not None:
         metadata["footprint"] |= {"code": code, "code_measured": True}
     if "links" in metadata:
@@ -436,15 +469,19 @@ def _measure(metadata: dict[str, Any], library: Path, toolchain: Toolchain) -> N
 
 
 def footprint(c: Compilation) -> dict[str, Any] | None:
-    """What a project takes of a machine without an operating system, code estimated; None for other machines."""
+    """Return the memory needed by a bare-metal project, with estimated code size; None for other
+    targets.
+    """
     return bare_footprint(c.programs[0], c.machine) if c.machine.bare else None
 
 
 def _ways(c: Compilation, facts: Mapping[str, Any], toolchain: Toolchain | None, name: str) -> list[Way]:
-    """What would take less of "ram", "flash" or "stack": each change is made, and measured as the project was."""
+    """Return suggestions that reduce "ram", "flash" or "stack", found by compiling and measuring
+    each alternative.
+    """
 
     def taken(change: Change) -> int | None:
-        """What the model takes with a change; None where it cannot be made."""
+        """Return the bytes needed with a change; None if the change cannot be applied."""
         if change.size and (c.target.small or toolchain is None or not facts["code_measured"]):
             return None
         if not (change.selftest or c.selftest):
@@ -461,12 +498,14 @@ def _ways(c: Compilation, facts: Mapping[str, Any], toolchain: Toolchain | None,
 
 
 def _sum(facts: Mapping[str, Any], name: str) -> int:
-    """Bytes that a project takes of a budget."""
+    """Return the bytes of a project that count against a budget."""
     return sum(facts[key] for key in COUNTED[name])
 
 
 def _changed(c: Compilation, change: Change) -> Compilation:
-    """The compilation with a change, which may take any memory."""
+    """Return the compilation with a change applied, without memory bounds, instruments and
+    progress.
+    """
     ctx = c.context
     context = PassContext(ctx.opt_level, ctx.required_pass, ctx.disabled_pass, None, {**ctx.config, **change.config})
     target = for_environment(c.target, change.environment) if change.environment else c.target
@@ -477,7 +516,10 @@ def _changed(c: Compilation, change: Change) -> Compilation:
 
 
 def _with_stack(target: Target, size: int) -> Target:
-    """The target whose kernels may have so many bytes of arrays on the stack; AotcError (code "config") for none."""
+    """Return the target with a limit, in bytes, on the arrays that kernels place on the stack.
+
+    Raise AotcError (code "config") for a negative limit.
+    """
     if size < 0:
         raise AotcError("config", f"compile.stack_bytes must be a number of bytes, not {size}")
     versions = tuple(_with_stack(version, size) for version in target.versions)
@@ -485,14 +527,14 @@ def _with_stack(target: Target, size: int) -> Target:
 
 
 def _device_compiler(c: Compilation) -> DeviceCompiler | None:
-    """What makes code for GPUs, if the target has one."""
+    """Return the compiler of GPU code; None if the target has no GPU."""
     if c.target.gpu is None:
         return None
     return EMULATOR if c.emulated else find_nvrtc(default_cache() if c.uses_cache else None, strict=False)
 
 
 def _best(versions: Sequence[Target]) -> int:
-    """The number of the best version that this machine runs, the first where it runs none."""
+    """Return the index of the first version that this machine can run; 0 if it can run none."""
     for k, candidate in enumerate(versions):
         with suppress(AotcError):
             require_cpu(candidate)
@@ -501,7 +543,7 @@ def _best(versions: Sequence[Target]) -> int:
 
 
 def _own(target: Target) -> Target:
-    """What kernels by themselves are made for."""
+    """Return the version of a target for which kernels without a schedule are compiled."""
     every = target.versions or (target,)
     return every[_best(every)]
 
@@ -510,7 +552,7 @@ def _own(target: Target) -> Target:
 
 
 def _info(kernel: Kernel) -> KernelInfo:
-    """What a kernel takes, as flat memory."""
+    """Describe the buffers of a kernel as flat tensors."""
 
     inputs, outputs = (
         tuple(TensorInfo(b.name, [b.size], b.dtype) for b in buffers) for buffers in (kernel.inputs, kernel.outputs)
@@ -519,9 +561,9 @@ def _info(kernel: Kernel) -> KernelInfo:
 
 
 def compile_table(kernels: Mapping[str, Kernel], target: Target, toolchain: Toolchain | None = None) -> KernelLibrary:
-    """The library of kernels by name.
+    """Compile kernels to a library that calls them by name.
 
-    toolchain    the C compiler; the one of the machine for None
+    toolchain    the C compiler; None for the machine's default
     """
     folder = ScratchDirectory("aotc-kernels-")
     path = Path(folder.name)
@@ -533,7 +575,9 @@ def compile_table(kernels: Mapping[str, Kernel], target: Target, toolchain: Tool
 
 
 def check_table(kernels: Sequence[Kernel], target: Target, toolchain: Toolchain) -> None:
-    """AotcError (code "compiler-check") where the C compiler makes something else of kernels than at -O0."""
+    """Raise AotcError (code "compiler-check") if the results of compiled kernels differ from those
+    at -O0.
+    """
     with temporary_folder("aotc-check-") as folder:
         metadata = emit_kernels(kernels, Path(folder), target)
         check_kernels(Path(folder), metadata, kernels, target, toolchain)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs and the results that they must give, for the self-test of firmware.
+"""Generate test inputs and expected outputs of a model, for the self-test of firmware.
 
 golden(work.graph, {})                   # Golden((image,), (scores,))
 """
@@ -15,12 +15,15 @@ from aotc.relay.value_domains import FREE, Domain, draw
 
 
 def golden(graph: IRModule, domains: Mapping[str, Domain]) -> Golden:
-    """Seeded inputs, and what the graph's interpreter makes of them: exact for integers.
+    """Draw pseudorandom inputs with a fixed seed, and compute their outputs with the graph
+    interpreter.
 
-    graph     with optimized functions, so that its integers are those of the kernels
-    domains   the values that suit inputs, by name
+    Outputs of integer models are exact.
 
-    Raises AotcError (code "selftest") where results are not finite.
+    graph     with optimized functions, so that integer results equal those of the kernels
+    domains   suitable values of inputs by name
+
+    Raises AotcError (code "selftest") if an output is not finite.
     """
     rng = np.random.default_rng(0)
     inputs = tuple(draw(rng, t, domains.get(name, FREE)) for name, t in _types(graph).items())

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that are run to their end, or ended with all that they started.
+"""Run external programs with a time limit; a program that exceeds it is killed with all its child
+processes.
 
 done = run(["cc", "--version"], seconds=60)
 done.code, done.output, done.errors
@@ -18,30 +19,33 @@ from aotc.ir import frozen
 from aotc.ir.interrupts import end_children_by
 from aotc.runtime.fork_safety import ScratchDirectory
 
-#: The process groups of programs that are running now, each with the process that started it.
+#: Process group of each running program, mapped to the ID of the process that started it.
 _RUNNING: Final[dict[int, int]] = {}
 
 
 @frozen
 class Finished:
-    """How a program ended, and what it wrote."""
+    """Result of a program: its exit code, standard output and standard error."""
 
     code: int
     output: bytes
     errors: bytes
 
     def lines(self) -> list[str]:
-        """What it said, in whatever encoding, as text: of errors, else on its output."""
+        """Return the lines of standard error, or of standard output if that is empty, decoded as
+        UTF-8.
+        """
         return (self.errors or self.output).decode("utf-8", "backslashreplace").strip().splitlines()
 
 
 def run(command: Sequence[str], *, seconds: float, cwd: Path | None = None, given: bytes = b"") -> Finished:
-    """Run a program, with `given` as its input, in a process group of its own.
+    """Run a program in its own process group, with `given` as standard input; return its result.
 
-    Raises OSError if it cannot be run, TimeoutError if it is not done within `seconds`: it is ended then.
+    Raises OSError if it cannot be started, TimeoutError after `seconds`; the program is then
+    killed.
     """
     pipe = subprocess.PIPE
-    # compilers that are killed leave temporary files
+    # killed compilers leave temporary files: place them in a folder that is removed
     environment = {**os.environ, "TMPDIR": _temporary_files().name}
     with subprocess.Popen(
         command, cwd=cwd, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
@@ -60,14 +64,16 @@ def run(command: Sequence[str], *, seconds: float, cwd: Path | None = None, give
 
 @lru_cache
 def _temporary_files() -> ScratchDirectory:
-    """The directory for temporary files of the programs that this process runs."""
+    """Return the directory for temporary files of the programs that this process runs."""
     return ScratchDirectory("aotc-cc-")
 
 
 def end_all() -> None:
-    """End what `run` runs, in other threads: an interrupt of this process does not reach it by itself."""
+    """Kill all programs started by `run` in any thread: they are in other process groups, so
+    signals do not reach them.
+    """
     for group, parent in list(_RUNNING.items()):
-        # a forked child leaves what its parent started alone
+        # a forked child must not kill programs that its parent started
         if parent == os.getpid():
             _kill(group)
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unfinished work on disk: folders that go with the block that made them, also when the process is interrupted.
+"""Temporary folders on disk that are removed at the end of a block, also when the process is
+interrupted.
 
 with scratch_folder(Path("build")) as folder:        # build/.aotc-0123456789abcdef, removed at the end of the block
     ...
 with exclusively(Path("build")):                     # other processes wait
     ...
 
-A process that is killed leaves its folder.  Nothing proves whose it is, so nobody removes it but the user:
-`left_behind` finds it, to be named in a warning.
+A process that is killed leaves its folder.  The folder's owner is not certain, so aotc never
+removes it: `left_behind` finds it, and a warning asks the user to remove it.
 """
 
 import os
@@ -26,16 +27,19 @@ from aotc.ir.interrupts import temporary
 try:
     import fcntl
 except ImportError:
-    # a platform without them
+    # a platform without file locks
     fcntl = None  # type: ignore[assignment]
 
-#: The age of a temporary file at which no running process writes to it.
+#: Age in seconds from which a temporary file counts as abandoned.
 _ABANDONED_SECONDS: Final = 86400
 
 
 @contextmanager
 def exclusively(folder: Path) -> Iterator[None]:
-    """Lock a directory; other processes wait, where the file system has locks.  OSError where it cannot be read."""
+    """Context manager: hold an exclusive lock on a directory, if the file system supports locks.
+
+    Other processes wait for the lock.  Raises OSError if the directory cannot be opened.
+    """
     if fcntl is None:
         yield
         return
@@ -50,7 +54,9 @@ def exclusively(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def scratch_folder(home: Path) -> Iterator[Path]:
-    """A new folder in `home`, locked while the block runs and removed at its end; OSError where there can be none."""
+    """Context manager: create a folder in `home`, locked during the block and removed at its end;
+    OSError on failure.
+    """
     with temporary(home / temporary_name()) as folder:
         folder.mkdir(mode=0o700)
         with exclusively(folder):
@@ -58,7 +64,9 @@ def scratch_folder(home: Path) -> Iterator[Path]:
 
 
 def left_behind(home: Path) -> list[Path]:
-    """Folders in a directory that look like a `scratch_folder` and that no running process has locked."""
+    """Return the folders in a directory that are named like a `scratch_folder` and that no process
+    has locked.
+    """
     if fcntl is None:
         return []
     with suppress(OSError):
@@ -71,7 +79,7 @@ def _is_locked(folder: Path) -> bool:
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
-        # gone since, or another user's
+        # removed in the meantime, or another user's
         return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -83,10 +91,10 @@ def _is_locked(folder: Path) -> bool:
 
 
 def abandoned_files(folder: Path) -> Iterator[Path]:
-    """Temporary files that killed processes left in a folder of the cache, which belongs to aotc alone."""
+    """Yield temporary files, older than a day, that killed processes left in a folder of the cache."""
     for path in folder.iterdir():
         with suppress(OSError):
-            # gone since
+            # removed in the meantime
             state = path.lstat()
             old = time.time() - state.st_mtime > _ABANDONED_SECONDS
             if is_temporary_name(path.name) and stat.S_ISREG(state.st_mode) and old:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C compiler: which one, with which flags, and a library out of an emitted project.
+"""Find the C compiler, check what it can compile for, run it, and cache its object files.
 
 toolchain = find_toolchain(cc=None, cflags=("-g",), target=target)
 build_library(project_directory, toolchain, target)          # .../lib/libnet.so
@@ -26,7 +26,7 @@ from aotc.ir.atomic_write import temporary_folder
 from aotc.tir import TARGETS, Target, feature_names, get_target, host_target, require_exact
 
 CANDIDATES = ("cc", "gcc", "clang")
-#: Compilers for architectures without an operating system, and the Debian packages that have them and a C library.
+#: Cross compilers of bare-metal architectures, and the Debian packages of compiler and C library.
 _BARE: Final = {
     "arm": ("arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi"),
     "riscv32": (
@@ -34,17 +34,19 @@ _BARE: Final = {
     ),
 }  # fmt: skip
 CPUINFO: Final = Path("/proc/cpuinfo")
-#: How much of a compiler's complaint is shown.
+#: Largest number of lines of a compiler's message that an error quotes.
 MESSAGE_LINES = 30
-#: What a run of the C compiler may take.
+#: Default time limit of one run of the C compiler, in seconds.
 CC_SECONDS: Final = 1800.0
-#: What it may take to say its version.
+#: Time limit, in seconds, of commands that query the compiler, such as --version.
 PROBE_SECONDS: Final = 60.0
 
 
 @frozen
 class Toolchain:
-    """A C compiler command, extra flags, where objects are kept, if anywhere, and what a run may take."""
+    """A C compiler command, extra flags, the object cache (None for none), and a time limit per run
+    in seconds.
+    """
 
     cc: tuple[str, ...]
     cflags: tuple[str, ...] = ()
@@ -52,7 +54,7 @@ class Toolchain:
     seconds: float = CC_SECONDS
 
 
-#: `find_toolchain`, of which some arguments may be given.
+#: A `find_toolchain` with some arguments already bound.
 FindToolchain: TypeAlias = Callable[..., Toolchain]
 
 
@@ -64,14 +66,15 @@ def find_toolchain(
     target: Target | None = None,
     seconds: float | None = None,
 ) -> Toolchain:
-    """The compiler `cc`, else $CC, else the first of cc, gcc and clang on the path.
+    """Return the C compiler `cc`, else $CC, else the first of cc, gcc and clang on the path.
 
     cache    use the user's cache of compiled objects
-    target   what is compiled for: if that is another architecture than this machine's, its GNU cross compiler for
-             Linux, or for none, takes the place of cc, gcc and clang
-    seconds  one run of the compiler may take so long, then it is ended; half an hour for None
+    target   the compilation target; for an architecture other than this machine's, the default is its
+             GNU cross compiler (for Linux, or bare-metal) instead of cc, gcc and clang
+    seconds  time limit of one run of the compiler; None for 1800 seconds
 
-    Raises AotcError: code "no-compiler" if there is none, "cflags" for flags by which results are others.
+    Raises AotcError: code "no-compiler" if there is none, "cflags" for flags that change results,
+    "cc-timeout" for a limit that is not positive.
     """
     limit = CC_SECONDS if seconds is None else seconds
     if not limit > 0:
@@ -82,7 +85,9 @@ def find_toolchain(
 
 
 def _command(cc: str | None, target: Target | None) -> tuple[str, ...]:
-    """What runs the C compiler, from whatever directory."""
+    """Return the command of the C compiler with an absolute path, so that it runs from any
+    directory.
+    """
     if cc is not None and not cc.strip():
         raise AotcError(
             "no-compiler",
@@ -114,25 +119,27 @@ def _command(cc: str | None, target: Target | None) -> tuple[str, ...]:
 
 
 def compiler_flags(cc: str | None = None) -> tuple[str, ...]:
-    """Return the flags within the command of the C compiler, `cc` or $CC; none where that is not a command."""
+    """Return the flags inside the compiler command `cc` or $CC; () if it cannot be parsed."""
     with suppress(ValueError):
         return tuple(shlex.split(cc or os.environ.get("CC") or "")[1:])
     return ()
 
 
 def cross_compiler(machine: str) -> str:
-    """The usual name of gcc for another architecture: for Linux, or where that runs none for no system."""
+    """Return the usual name of the GNU cross compiler for an architecture, for Linux or else
+    bare-metal.
+    """
     return shlex.split(_BARE[machine][0])[0] if machine in _BARE else f"{machine}-linux-gnu-gcc"
 
 
 def foreign_machine(target: Target | None) -> str:
-    """The architecture of a target if this machine has another one, else ""."""
+    """Return the architecture of a target if it differs from this machine's; "" otherwise."""
     wanted = target.machine if target is not None else ""
     return "" if wanted in ("", architecture()) else wanted
 
 
 def cpu_fact(name: str) -> str:
-    """What Linux says of the first processor under a name, such as "flags"; "" where it does not."""
+    """Return a field of the first processor in /proc/cpuinfo, such as "flags"; "" if unavailable."""
     with suppress(OSError):
         found = re.search(rf"^{name}\s*:(.*)$", CPUINFO.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
         return found[1].strip() if found is not None else ""
@@ -140,24 +147,26 @@ def cpu_fact(name: str) -> str:
 
 
 def _cpu_flags() -> frozenset[str]:
-    """What the processor has, without matrices where the system does not save them."""
+    """Return the processor's feature flags, without AMX if the operating system does not save its
+    registers.
+    """
     flags = frozenset(cpu_fact("flags").split())
     matrices = frozenset(flag for flag in flags if flag.startswith("amx_"))
     return flags - matrices if matrices and not _saves_matrices() else flags
 
 
 def _saves_matrices() -> bool:
-    """Whether Linux tells that it saves registers of matrices: arch_prctl(ARCH_GET_XCOMP_SUPP), bit 18."""
+    """Return True if Linux saves AMX tile data: arch_prctl(ARCH_GET_XCOMP_SUPP), bit 18."""
     saved = ctypes.c_uint64()
     done = ctypes.CDLL(None).syscall(158, 0x1021, ctypes.byref(saved))
     return bool(done == 0 and saved.value >> 18 & 1)
 
 
 def resolve_target(target: str | Target) -> Target:
-    """A target by name.
+    """Return the target called `target`; a Target is returned unchanged.
 
-    "host" is the best one for this machine: the processor's architecture and features decide.  Sizes of caches are
-    those of the target, whatever the system says of its own.
+    "host" is the best target for this machine's architecture and processor features.  Cache sizes
+    are those of the target, not measured.
     """
     if isinstance(target, Target):
         return target
@@ -167,8 +176,9 @@ def resolve_target(target: str | Target) -> Target:
 
 
 def require_cpu(target: Target) -> None:
-    """Raise AotcError (code "cpu") where code for a target cannot run: on another architecture, or on a processor that
-    is known to lack what it, or each of its versions, needs.
+    """Raise AotcError (code "cpu") if code for a target cannot run here: it is for another
+    architecture, or the processor is known to lack features that the target, or each of its
+    versions, needs.
     """
     flags = feature_names(_cpu_flags())
     lacks = [[f for f in version.features if f not in flags] for version in target.versions or (target,)]
@@ -198,10 +208,13 @@ def _run(command: Sequence[str], seconds: float, cwd: Path | None = None, given:
 
 
 def run_compiler(command: Sequence[str], cwd: Path, seconds: float = CC_SECONDS, made: Path | None = None) -> None:
-    """Run one compiler command; AotcError (code "compiler-failed") with its message if it fails.
+    """Run one compiler command.
 
-    seconds   it may take
-    made      the file that it is to write
+    seconds   time limit
+    made      the file that it must write
+
+    Raise AotcError (code "compiler-failed") with the compiler's message if it fails or does not
+    write `made`.
     """
     done = _run(command, seconds, cwd)
     problem = f"failed with exit code {done.code}" if done.code else ""
@@ -214,13 +227,13 @@ def run_compiler(command: Sequence[str], cwd: Path, seconds: float = CC_SECONDS,
 
 
 def archiver(toolchain: Toolchain) -> str:
-    """The program that makes static libraries of a compiler's objects."""
+    """Return the `ar` command that belongs to a compiler."""
     done = _run([*toolchain.cc, "-print-prog-name=ar"], PROBE_SECONDS)
     return done.output.decode("utf-8", "replace").strip() if done.code == 0 else "ar"
 
 
 def version_of(toolchain: Toolchain) -> str:
-    """What the compiler says of itself, in a line: "cc (Debian 12.2.0-14) 12.2.0"."""
+    """Return the first line of the compiler's --version: "cc (Debian 12.2.0-14) 12.2.0"."""
     said = _run([*toolchain.cc, "--version"], PROBE_SECONDS).output
     return (said.decode("utf-8", "backslashreplace").splitlines() or ["unknown"])[0]
 
@@ -235,7 +248,10 @@ whole doubled(vector a) { return __builtin_convertvector(a + a, whole); }
 
 @lru_cache
 def _has_vectors(cc: tuple[str, ...], seconds: float) -> bool:
-    """Whether a compiler has the vectors of gcc and clang; also where it compiles nothing, which it says itself."""
+    """Return True if a compiler supports the vector extensions of gcc and clang.
+
+    True as well if it cannot compile anything: later runs report that problem.
+    """
     with temporary_folder("aotc-probe-") as folder:
         for text in (_VECTORS, "int one(void) { return 1; }\n"):
             (Path(folder) / "probe.c").write_text(text, encoding="utf-8")
@@ -252,16 +268,20 @@ def _dumped(command: tuple[str, ...], seconds: float) -> str:
 
 
 def machine_of(toolchain: Toolchain) -> str:
-    """The architecture that a compiler makes code for, if it says one that a target is for; else ""."""
+    """Return the architecture that a compiler generates code for (-dumpmachine); "" if no target
+    has it.
+    """
     command = (*toolchain.cc, *toolchain.cflags)
     made = _dumped(command, min(toolchain.seconds, PROBE_SECONDS))
     return made if any(t.machine == made for t in TARGETS.values()) else ""
 
 
 def require_machine(toolchain: Toolchain, target: Target) -> None:
-    """Raise AotcError (code "no-compiler") where the compiler makes code for another machine than the target's."""
+    """Raise AotcError (code "no-compiler") if the compiler generates code for an architecture other
+    than the target's.
+    """
     made = machine_of(toolchain)
-    # one compiler makes code for both widths of this architecture
+    # one RISC-V compiler generates code for both 32 and 64 bits
     if target.machine and made and made.removesuffix("64") != target.machine.removesuffix("32").removesuffix("64"):
         text = f"{shlex.join(toolchain.cc)} makes code for {made}"
         text += f", and {target.name} is for {target.machine}"
@@ -271,14 +291,16 @@ def require_machine(toolchain: Toolchain, target: Target) -> None:
 
 
 def require_vectors(toolchain: Toolchain, target: Target) -> None:
-    """Raise AotcError (code "no-vectors") where kernels for a target have vectors and the compiler has none."""
+    """Raise AotcError (code "no-vectors") if the target's kernels use vectors and the compiler has
+    no vector extensions.
+    """
     if not (target.is_scalar or _has_vectors(toolchain.cc, toolchain.seconds)):
         text = f"{shlex.join(toolchain.cc)} has no vectors as gcc and clang have, and kernels for {target.name} do"
         raise AotcError("no-vectors", text, hint="name gcc or clang (--cc), or compile for the target c")
 
 
 def compiler_identity(toolchain: Toolchain) -> str:
-    """What tells one compiler from another: its file, and what it says of its version."""
+    """Return a hash of the compiler's path, file size, modification time and version."""
     path = Path(shutil.which(toolchain.cc[0]) or toolchain.cc[0]).resolve()
     said = _run([*toolchain.cc, "--version"], min(toolchain.seconds, PROBE_SECONDS)).output
     with refusals("compiler-failed", f"run {toolchain.cc[0]}"):
@@ -286,7 +308,7 @@ def compiler_identity(toolchain: Toolchain) -> str:
     return digest(str(path), f"{stat.st_size} {stat.st_mtime_ns}", said)
 
 
-#: Flags that make files beside the object, or read ones that the preprocessor does not show.
+#: Prefixes of flags that write further files, or read files that the preprocessor does not show.
 UNCACHED = ("--coverage", "-fprofile", "-ftest-coverage", "-save-temps", "-M", "@", "-fplugin", "-specs", "--specs")
 
 
@@ -296,14 +318,18 @@ _HEADERS: Final = re.compile(rb"(?:\s+|" + _COMMENT + rb"|" + _INCLUDE + rb")*",
 _STRING_OR_COMMENT: Final = re.compile(
     rb"(\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')|" + _COMMENT + rb"|//[^\n]*", re.DOTALL
 )
-#: What the preprocessor answers with something else than the text and the macros before it.
+#: Matches text whose preprocessing depends on more than the macros defined before it.
 _PLACE_MATTERS: Final = re.compile(
     rb"include|embed|__has_|__(?:FILE|BASE_FILE|LINE|DATE|TIME|TIMESTAMP|COUNTER|INCLUDE_LEVEL)__|\\\n|\?\?"
 )
 
 
 def _behind_headers(text: bytes) -> tuple[bytes, bytes] | None:
-    """The headers of a C file, and the rest without comments; None where that does not say all."""
+    """Split a C file into its leading #include lines and the remaining text without comments.
+
+    None if the remaining text may preprocess differently depending on its context (__LINE__,
+    further includes, ...).
+    """
     found = _HEADERS.match(text)
     begin = found[0] if found is not None else b""
     rest = _STRING_OR_COMMENT.sub(lambda part: part[1] or b" ", text[len(begin) :])
@@ -314,14 +340,14 @@ def _behind_headers(text: bytes) -> tuple[bytes, bytes] | None:
 
 @dataclass(frozen=True)
 class ObjectCompiler:
-    """Compiles C files in a directory, each once in the life of the cache.
+    """Compiles C files in a directory to object files, reusing cached objects.
 
-    flags     of all files
-    special   those that some files have behind them; the user's come last
+    flags     compiler flags of all files
+    special   additional flags of some files, before the user's flags
 
-    The key of an object is what the preprocessor makes of the file, so headers and macros count, and comments do not.
-    Where the files of a project begin with the same headers, it is asked once for these, and the text behind counts
-    as it stands.
+    The cache key of an object is a hash of the preprocessed file, so that headers and macros count
+    and comments do not.  For files that begin with equal includes, the preprocessor runs once on
+    these includes, and the remaining text is hashed as it is.
     """
 
     toolchain: Toolchain
@@ -332,7 +358,9 @@ class ObjectCompiler:
 
     @cached_property
     def _salt(self) -> str:
-        """What tells cached objects of one toolchain from those of another."""
+        """A hash that separates cached objects of different toolchains, and of different CPUs for
+        -march=native.
+        """
         toolchain = self.toolchain
         native = any("native" in flag for flag in (*toolchain.cc, *self.flags, *toolchain.cflags))
         cpu = " ".join(sorted(_cpu_flags())) if native else ""
@@ -342,7 +370,9 @@ class ObjectCompiler:
         return (*self.flags, *self.special.get(source, ()), *self.toolchain.cflags)
 
     def compile(self, source: Path, target: Path) -> None:
-        """Make an object; AotcError (code "compiler-failed") with the compiler's message."""
+        """Compile one file, or copy its object from the cache; AotcError (code "compiler-failed")
+        on failure.
+        """
         cache, key = self.toolchain.cache, self._key(source)
         if cache is not None and key is not None and (data := cache.get(key)) is not None:
             target.write_bytes(data)
@@ -354,12 +384,14 @@ class ObjectCompiler:
             cache.put(key, target.read_bytes())
 
     def _key(self, source: Path) -> str | None:
-        """The key of an object in the cache; None for what may include files that the preprocessor does not see."""
+        """Return the cache key of an object; None if it may depend on files that the preprocessor
+        does not read.
+        """
         flags = self._flags(source)
         uncached = any(flag.startswith(UNCACHED) for flag in (*self.toolchain.cc[1:], *flags))
         if self.toolchain.cache is None or source.suffix != ".c" or uncached:
             return None
-        # debuggers want line numbers
+        # keep line markers for debuggers
         debugging = any(flag.startswith("-g") for flag in flags)
         if not debugging and (parts := _behind_headers(source.read_bytes())):
             headers, rest = parts
@@ -370,20 +402,24 @@ class ObjectCompiler:
         return digest(self._salt, *flags, text) if text else None
 
     def _preprocessed(self, *arguments: str, text: bytes = b"") -> bytes | None:
-        """What the preprocessor prints; None where it fails."""
+        """Run the preprocessor; return its output, None if it fails."""
         command = (*self.toolchain.cc, *arguments, "-E")
         done = _run(command, self.toolchain.seconds, self.directory, text)
         return done.output if done.code == 0 else None
 
     def _meaning(self, headers: bytes, flags: Sequence[str]) -> bytes | None:
-        """What headers declare, and the macros that they define."""
+        """Return the preprocessed includes with the macros that they define (-dD); computed once
+        per set of flags.
+        """
         key = (headers.decode("latin-1"), *flags)
         if key not in self._headers:
             self._headers[key] = self._preprocessed(*flags, "-dD", "-P", "-x", "c", "-", text=headers)
         return self._headers[key]
 
     def compile_all(self, jobs: Sequence[tuple[Path, Path]]) -> None:
-        """(source, object) of each, as many at once as there are processors."""
+        """Compile (source, object) pairs in parallel, one job per processor, and trim the cache
+        afterwards.
+        """
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
             try:
                 running = {pool.submit(self.compile, *job): job[0].name for job in jobs}

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of measured tilings, in an SQLite file that processes share.
+"""Store measured tilings of contractions in an SQLite file that several processes can share.
 
 store = TuningStore(store_path())                    # $AOTC_TUNING_STORE, else tuning.sqlite in the cache's folder
 store.write([Record(signature, cpu, "lanes axis=1 vectors=2 lanes=16", 1.2e-5, 8)])
 store.choices(cpu)                                   # {signature: Record}
 
-Reading makes no file.  A corrupt SQLite file is moved aside with a warning; the next write makes a new one.  What is no
-SQLite file is not ours: it is left alone, and writing there is an error.  A file need not be trusted: one with other
-tables, views or triggers is not read, nor are records that no measurement gives.
+Reading never creates a file.  A corrupt SQLite file is renamed with a warning, and the next write
+creates a new one.  A file that is not SQLite is never changed: writing to it is an error.  The file
+need not be trusted: a database with other tables, views or triggers is not read, and records that
+no measurement can produce are ignored.
 """
 
 import logging
@@ -29,29 +30,31 @@ from aotc.ir import AotcError, frozen
 from aotc.tir.schedule.contraction.tiling_choice import Site
 
 LOG = logging.getLogger("aotc")
-#: More than so many (about 5 MB), and the oldest go.
+#: Largest number of records (about 5 MB); the oldest are deleted beyond it.
 MOST_RECORDS: Final = 20_000
-#: What sqlite3 raises for a file that is none of its own; the latter while it makes the message.
+#: Exceptions of sqlite3 for a corrupt file; UnicodeDecodeError comes from composing the message.
 _CORRUPT: Final = (sqlite3.DatabaseError, UnicodeDecodeError)
-#: Corrupt files that are moved aside, at most.
+#: Largest number of corrupt files that are renamed and retained.
 _MAX_CORRUPT_FILES: Final = 100
-#: What an SQLite file begins with.
+#: The first bytes of an SQLite file.
 _SQLITE: Final = b"SQLite format 3\0"
-#: How long to wait for another process that writes to the file.
+#: Time in seconds to wait for another process that writes to the file.
 _WAIT_SECONDS: Final = 20.0
 _TABLE: Final = """CREATE TABLE tilings (signature TEXT, cpu TEXT, candidate TEXT, seconds REAL,
     trials INTEGER, written REAL, PRIMARY KEY (signature, cpu)) WITHOUT ROWID"""
-#: Characters of a text in a record, at most.
+#: Largest number of characters of a text in a record.
 _LONGEST_TEXT: Final = 1000
 
 
 @frozen
 class Record:
-    """The fastest tiling of a contraction on a CPU.
+    """The fastest tiling measured for a contraction on a CPU.
 
-    signature, candidate    of `aotc.tir.schedule.contraction.tiling_choice`
-    seconds                 one call takes
-    trials                  candidates that were measured
+    signature    identifies the contraction (`aotc.tir.schedule.contraction.tiling_choice`)
+    cpu          name of the CPU, see `cpu_model`
+    candidate    the tiling as text (`aotc.tir.schedule.contraction.tiling_choice`)
+    seconds      time of one call
+    trials       number of candidates measured
     """
 
     signature: str
@@ -62,7 +65,9 @@ class Record:
 
     @property
     def is_sound(self) -> bool:
-        """Whether a measurement can have given it: SQLite stores anything anywhere."""
+        """Return True if the types and values are possible results of a measurement: SQLite does
+        not enforce types.
+        """
         texts = (self.signature, self.cpu, self.candidate)
         if not all(isinstance(text, str) and len(text) <= _LONGEST_TEXT for text in texts):
             return False
@@ -70,12 +75,12 @@ class Record:
 
 
 def cpu_model() -> str:
-    """What the processor calls itself: "Intel(R) Xeon(R) Platinum 8370C CPU @ 2.80GHz"."""
+    """Return the name of the processor: "Intel(R) Xeon(R) Platinum 8370C CPU @ 2.80GHz"."""
     return cpu_fact("model name") or platform.processor() or platform.machine()
 
 
 def store_path() -> Path | None:
-    """Where the user's records are; None where there is no place for them."""
+    """Return the path of the user's tuning records; None if there is no folder for them."""
     if given := os.environ.get("AOTC_TUNING_STORE"):
         return Path(given)
     folder = cache_folder()
@@ -83,13 +88,15 @@ def store_path() -> Path | None:
 
 
 class TuningStore:
-    """The records in a file, which need not exist."""
+    """Tuning records in an SQLite file, which need not exist."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def choices(self, cpu: str) -> Mapping[str, Record]:
-        """The records of a CPU by signature; none, with a warning, of a file that cannot be read."""
+        """Return the records of a CPU by signature; empty, with a warning, if the file cannot be
+        read.
+        """
         inode = self._inode()
         if inode is None:
             return {}
@@ -103,7 +110,7 @@ class TuningStore:
                 LOG.warning("%d tuning records in %s are ignored: no measurement gives such", unsound, self.path)
             return sound
         except sqlite3.OperationalError as error:
-            # locked, another program's, not to be opened
+            # locked, not readable, or with the tables of another program
             LOG.warning("the tuning records in %s are ignored: %s", self.path, error)
         except _CORRUPT as error:
             try:
@@ -113,7 +120,9 @@ class TuningStore:
         return {}
 
     def write(self, records: Iterable[Record]) -> None:
-        """Keep records in the place of older ones; AotcError (code "tuning") where that cannot be done."""
+        """Add records, replacing records of equal signature and CPU; raise AotcError (code
+        "tuning") on failure.
+        """
         rows = [(*astuple(record), time.time()) for record in records]
         inode = self._inode()
         try:
@@ -152,7 +161,9 @@ class TuningStore:
             return None
 
     def _move_aside(self, inode: int | None, error: Exception) -> None:
-        """The file that was found corrupt, unless another process has put a new one in its place since."""
+        """Rename a corrupt file, unless another process has replaced it since (its inode differs
+        from `inode`).
+        """
         if inode is None or inode != self._inode():
             return
         if not self._is_sqlite():
@@ -171,14 +182,18 @@ class TuningStore:
                     log.rename(aside.with_name(aside.name + suffix))
 
     def _is_sqlite(self) -> bool:
-        """Whether the file begins as one of SQLite; another one is somebody else's."""
+        """Return True if the file begins with the SQLite signature."""
         with suppress(OSError), self.path.open("rb") as file:
             return file.read(len(_SQLITE)) == _SQLITE
         return False
 
 
 def _check_tables(base: sqlite3.Connection) -> bool:
-    """Whether there are tables; sqlite3.OperationalError for any but our own: views may run for ever."""
+    """Return True if the table of tilings exists, False for an empty database.
+
+    Raise sqlite3.OperationalError for any other schema: views in an untrusted file could run
+    forever.
+    """
     found = [row[0] for row in base.execute("SELECT sql FROM sqlite_master")]
     if found not in ([], [_TABLE]):
         raise sqlite3.OperationalError("it holds other tables than records of tilings")
@@ -186,9 +201,11 @@ def _check_tables(base: sqlite3.Connection) -> bool:
 
 
 class Recorded:
-    """A chooser of `aotc.tir.schedule.contraction.tiling_choice`: what the records say of this CPU.
+    """Chooser of tilings for `aotc.tir.schedule.contraction.tiling_choice`: the recorded tiling of
+    this CPU, if any.
 
-    tuning    None for the user's records, False for none, or a file; read when the first contraction comes
+    tuning    file of records; None for the user's file, False for no records.  Read at the first
+    contraction
     """
 
     def __init__(self, tuning: str | Path | bool | None) -> None:
@@ -197,12 +214,12 @@ class Recorded:
 
     @cached_property
     def known(self) -> Mapping[str, Record]:
-        """The records by signature."""
+        """The records of this CPU by signature."""
         return TuningStore(self._path).choices(cpu_model()) if self._path is not None else {}
 
     @property
     def digest(self) -> str:
-        """What tells one chooser from another that answers otherwise."""
+        """A hash of all recorded choices."""
         return digest(*(part for key in sorted(self.known) for part in (key, self.known[key].candidate)))
 
     def __call__(self, site: Site) -> str | None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Account for the bytes of a project: which of them are weights of the model, and which were added to save time.
+"""Account for the bytes of a project's weights: the model's own, and those added by optimizations
+to save time.
 
 sizes = weight_sizes(module, graph, target, program, weights_bytes)
 sizes["model"], sizes["winograd"], sizes["time_ratio"]          # 46753964, 34651008, 1.77
@@ -21,25 +22,27 @@ from aotc.tir import TAPS, TILES, Program, Target
 from aotc.tir.schedule.algorithms.winograd import convolution_cost
 from aotc.tir.target import Budget, get_target
 
-#: The limits of targets whose parameters may grow.
+#: Budget of targets on which optimizations may enlarge weights.
 _USUAL: Final[Budget] = get_target("x86-64").budget
 
 
 def weight_sizes(
     module: IRModule, graph: IRModule, target: Target, program: Program, weights_bytes: int
 ) -> dict[str, Any]:
-    """Return the bytes that weights take, by cause, and an estimate of the time that the added ones save.
+    """Return the sizes in bytes of a project's weights by cause, and an estimate of the time that
+    the added bytes save.
 
-    module          the model as it was imported
-    graph           the same after the passes on graphs, for `target`
-    program         everything that is printed as C
-    weights_bytes   of the project
+    module          the model as imported
+    graph           the module after the graph passes for `target`
+    program         the complete program that is printed as C
+    weights_bytes   total size of the project's weights
 
-    "weights" is the sum of the following: "model", the constants of the model; "winograd", what the transformed
-    weights of 3x3 convolutions take beyond plain ones; "padding", what fills the last blocks of packed weights;
-    "other", what tables, alignment and wider types add, negative where folding and equal weights save more.
-    "small" says whether the project was made to be small.  "time_ratio" is the estimated time of a small project
-    divided by that of one that is not, from the cost model that chooses algorithms; 1.0 where both are alike.
+    "weights" is the total, the sum of: "model", the constants of the model; "winograd", the growth
+    of 3x3 convolution weights by the Winograd transform; "padding", zeros in the last blocks of
+    packed weights; "other", tables, alignment and wider types, negative if constant folding and
+    merging of equal weights save more.  "small" is True if the project was compiled for small size.
+    "time_ratio" is the estimated time of a size-optimized project divided by that of a
+    time-optimized one, from the cost model that chooses algorithms; 1.0 if they are equal.
     """
     constants = {id(n): n for n in post_order(module.main) if isinstance(n, Constant) and not n.is_splat}
     model = sum(n.data.nbytes for n in constants.values())
@@ -69,12 +72,16 @@ def weight_sizes(
 
 
 def _time_ratio(direct: float, saved: float) -> float:
-    """The time of the direct algorithm divided by that with Winograd's, given its cycles and those that this saves."""
+    """Return the time of direct convolution divided by that of Winograd, from the direct cycles and
+    the cycles saved.
+    """
     return round(direct / (direct - saved), 2) if 0 < saved < direct else 1.0
 
 
 def _weighted(graph: IRModule) -> Iterator[tuple[Call, Constant]]:
-    """The calls of operators whose second argument is constant, in fused functions too, with this constant."""
+    """Yield each call with a constant second argument, also inside fused functions, together with
+    that constant.
+    """
     for node in post_order(graph.main):
         if not isinstance(node, Call):
             continue
@@ -95,7 +102,9 @@ def _is_static_tensor(expr: Expr) -> bool:
 
 
 def _plain_elements(call: Call) -> int | None:
-    """Elements of the weight of a call without transform and padding; None where it has neither."""
+    """Return the number of weight elements of a call before the Winograd transform and padding;
+    None if unchanged.
+    """
     data = tensor_type_of(call.args[0]).static_shape
     match call.attrs:
         case Conv2DWinogradAttrs(channels=channels):
@@ -110,7 +119,9 @@ def _plain_elements(call: Call) -> int | None:
 
 
 def _saved_cycles(call: Call, target: Target) -> float:
-    """Cycles that Winograd's algorithm saves in a call, or would save in a project that is not small."""
+    """Return the cycles that Winograd convolution saves in a call, or would save if the project
+    were not small.
+    """
     shape, data = tensor_type_of(call).static_shape, tensor_type_of(call.args[0])
     match call.attrs:
         case Conv2DWinogradAttrs(tile_size=tile):
@@ -125,7 +136,7 @@ def _saved_cycles(call: Call, target: Target) -> float:
 
 
 def _is_candidate(call: Call, attrs: ConvAttrs) -> bool:
-    """Whether a call is a float32 convolution with one group of 3x3 filters, and stride and dilation 1."""
+    """Return True if a call is an ungrouped float32 3x3 convolution of stride and dilation 1."""
     float32 = all(tensor_type_of(x).dtype == "float32" for x in (call, *call.args[:2]))
     plain = attrs.groups == 1 and {*attrs.strides, *attrs.dilation} == {1} and attrs.data_layout.isupper()
     return float32 and plain and tuple(attrs.kernel_size or ()) == (TAPS, TAPS)
@@ -136,7 +147,9 @@ def _gain(sizes: tuple[int, int, int, int], inputs: int, tile: int, target: Targ
 
 
 def _worth(sizes: tuple[int, int, int, int], inputs: int, tile: int, target: Target) -> float:
-    """Cycles that tiles of a size save, 0 where the compiler would not take them."""
+    """Return the cycles that Winograd tiles of size `tile` save; 0 if the compiler would not use
+    them.
+    """
     saved = _gain(sizes, inputs, tile, target)
     added = ((tile + TAPS - 1) ** 2 - TAPS**2) * sizes[1] * inputs * 4
     enough = saved > (1 - WORTH) * convolution_cost(sizes, inputs, 0, target)

@@ -8,7 +8,7 @@ for i in 0..9 independent {                                            # 9 block
     for k in 0..999 independent { y[i * 999 + k] = z[k] / s }          # by thread t: t, t + 256 and so on
 }
 
-Loops run in program order, with a barrier where one reads what another one wrote. No operator is
+Loops run in program order, with a barrier where one loop reads memory that another loop wrote. No operator is
 treated specially: softmax, normalizations and split reductions all have this form. Values that
 every thread needs are computed by every thread.
 """
@@ -77,7 +77,7 @@ class Row:
         """
         leaves = _leaves(nest.body)
         kept = {*own} - (common := _common(leaves, own))
-        alone = [s for s in leaves if not is_shared_out(s) and not written(s) <= kept]  # what one thread does
+        alone = [s for s in leaves if not is_shared_out(s) and not written(s) <= kept]  # executed by one thread
         if not any(map(is_shared_out, leaves)) or any(True for s in alone for _ in outer_assigns(s)):
             return None
         across = bool(nest.loops) and _lies_across(nest.loops[-1].var, leaves)

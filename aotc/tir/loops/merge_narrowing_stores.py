@@ -5,7 +5,7 @@ of 32 bits to one of bytes.
     y[i] = quantize_uint8(a, z); y[i + 16] = quantize_uint8(b, z)     ->  y[i] = quantize_uint8_x16(a, b, c, d, z)
     y[i + 32] = quantize_uint8(c, z); y[i + 48] = quantize_uint8(d, z)
 
-Loops over such vectors are unrolled by four, with a remainder loop.
+Loops over vectors of bytes are unrolled by four, with a remainder loop.
 """
 
 from collections.abc import Iterator, Sequence

@@ -10,11 +10,11 @@
     >>> kernel.inplace                          # output 0 may overwrite input 0
     ((0, 0),)
 
-`lower` combines the packages below, each of which imports only those listed before it:
+`lower` combines the packages below, each of which imports only packages listed before it:
 
-    contraction   one sum of products as a register-tiled nest
-    stages        what is stored, which loops are shared, how elements are finished
-    algorithms    Winograd convolution, attention and recurrent layers, made of both
+    contraction   builds the register-tiled loop nest of one sum of products
+    stages        decides which tensors are stored and which loops are shared, builds epilogues
+    algorithms    Winograd convolution, attention and recurrent layers, built on both
 """
 
 from collections.abc import Sequence

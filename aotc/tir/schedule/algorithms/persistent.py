@@ -131,7 +131,7 @@ class _Builder(LayerBuilder):
         pairs = zip(self.last, self.states, strict=True)
         return [Store(to, here, Load(b, unit)) for to, b in pairs]
 
-    # --- where things are
+    # --- addresses
 
     def here(self, unit: Expr) -> Expr:
         """Return the address of a hidden unit of the block's sequence in the arrays of initial and
@@ -147,7 +147,7 @@ class _Builder(LayerBuilder):
             gate, unit = column // hidden, column % hidden
         return Load(self.r.buffer, self.r.at(k, gate, unit))
 
-    # --- what is computed
+    # --- computation
 
     def project(self) -> Stmt:
         """Return the loops that compute x W + bias for all time steps of a recurrent layer."""

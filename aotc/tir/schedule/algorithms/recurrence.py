@@ -302,7 +302,7 @@ class _Builder(LayerBuilder):
         stmts.append(For(s, layer.steps - last * plan.block, self._step(as_expr(last), s, False)))
         return Block(stmts)
 
-    # --- where things are
+    # --- addresses
 
     def _place(self, step: Expr) -> Expr:
         """Return the position in the sequence of a time step of the recurrence; steps beyond the

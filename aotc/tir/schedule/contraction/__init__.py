@@ -28,14 +28,14 @@ Modules, in the order in which a contraction passes through them:
     tiling_choice           picks the cheapest tiling, or the one that a measurement recorded
     tiling                  a tiling as data: loops, products, reduction, output
     tile_loop_nest          emits the loops and multiply-adds of a tiling
-    epilogue                emits what follows the accumulation: bias, activation, requantization, stores
+    epilogue                emits the code after the accumulation: bias, activation, requantization, stores
     grouped_dot_steps       reduction steps that issue several dot-product instructions
     arm_dsp                 int8 GEMM micro-kernels of Cortex-M with the DSP extension
     arm_mve                 int8 GEMM micro-kernels of Cortex-M with Helium (MVE)
     x86_amx                 int8 GEMM micro-kernels of x86 with AMX tiles
     gpu_block_tiles         one tile of the output per GPU thread block, operands in shared memory
-    gpu_tensor_cores        the multiplication of such tiles by tensor cores (float16, bfloat16, TF32)
-    gpu_dp4a                the multiplication of such tiles of int8 by dp4a
+    gpu_tensor_cores        multiplies block tiles by tensor cores (float16, bfloat16, TF32)
+    gpu_dp4a                multiplies int8 block tiles by dp4a
     shared_memory_copies    asynchronous copies from global to shared memory
     gpu_split_reduction     matrix-vector products: the threads of a block split the reduction
     naive                   the loop nest of the definition, used where no tiling applies

@@ -2,7 +2,7 @@
 """CPU tilings with vectors along the data: 1x1 and depthwise convolutions, few input channels. From
 a Request, candidates.
 
-Vectors lie along an axis of the data (image columns), and elements of the weights are broadcast.
+Vectors run along an axis of the data (image columns), and elements of the weights are broadcast.
 
     for 4 channels: for 3 vectors of columns: acc[3][4]; for k: acc[i][j] += x[i] * w[j]
 """

@@ -2,7 +2,7 @@
 """CPU tilings with vectors along the weights, for convolutions and matrix products: from a Request,
 candidates.
 
-Vectors lie along an axis of the weights (output channels), and elements of the data are broadcast.
+Vectors run along an axis of the weights (output channels), and elements of the data are broadcast.
 In depthwise convolutions with the channels last, data and weights have that axis in common, and
 both are read as vectors.
 

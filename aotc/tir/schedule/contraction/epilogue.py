@@ -4,9 +4,9 @@ to the output.
 
 Three ways, the first that fits:
 
-    from registers          vectors lie along the output: each is finished, and stored, as a vector
+    from registers          vectors are contiguous in the output: each is finished and stored as a vector
     through the stack       tile[..] = acc ...; for each element in the output's order: store(tile[..])
-    transposed              vectors lie across the rows of the output: squares are transposed on the stack before
+    transposed              vectors run across the rows of the output: squares are transposed on the stack first
 """
 
 from __future__ import annotations

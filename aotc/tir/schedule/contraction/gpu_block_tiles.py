@@ -377,7 +377,7 @@ def _nest(
     parts = Buffer("parts", c.dtype, grid * tile.splits * tile.size, "workspace", 64)
     partial = _Parts(tile, along, thread, parts)
     done = element if number is block else partial.kept(block)
-    settled: list[Stmt] = [Wait(0), Sync()] if over and share != 2 else []  # sums lie over pieces
+    settled: list[Stmt] = [Wait(0), Sync()] if over and share != 2 else []  # the sums reuse the memory of the pieces
     body: list[Stmt] = [
         loops([(clear := Var("i"), acc.size)], Store(acc, clear, const(0, c.dtype)), "independent"),
         *walked.stmts(),

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program as a project for machines without an operating system: a static library that calls kernels directly.
+"""Write a program as a project for bare-metal targets: a static C library that calls the kernels
+directly.
 
     metadata = emit_bare(program, Path("build/net"), target=get_target("cortex-m4"))
 
-Its parameters are one file, with a mark of how they are laid out and a checksum behind them.
+The parameters are stored in one file, followed by a checksum of their layout and a checksum of the
+contents.
 """
 
 from __future__ import annotations
@@ -37,32 +39,34 @@ from aotc_codegen.c.schedule_calls import call_rows, resident_note, tensors_of
 from aotc_codegen.c.selftest import Golden, selftest_words
 from aotc_codegen.c.workspace import struct_of, workspace_words
 
-#: The usual compilers and their archivers, by the architecture of a target.
+#: Default compiler and archiver by the architecture of a target.
 _TOOLS: Final = {
     "arm": ("arm-none-eabi-gcc", "arm-none-eabi-ar"),
     "riscv32": ("'riscv64-unknown-elf-gcc --specs=picolibc.specs'", "riscv64-unknown-elf-ar"),
 }
-#: Functions of the mathematical library, as kernels call them.
+#: Pattern of calls of C math library functions in kernels.
 _MATH: Final = re.compile(r"\b(sqrt|fma|fmod|floor|ceil|trunc|rint|round|copysign|fabs)(f?)\(")
 _LOCAL: Final = re.compile(r'^#include "[^"\n]+"\n', re.MULTILINE)
-#: What a project needs whose kernels have inline assembly.
+#: README text on the compiler for projects whose kernels contain inline assembly.
 _ASSEMBLY: Final = """gcc or
 clang, since its kernels have inline assembly for this core (`aotc compile --portable` makes C99 without it),"""
 _LICENSED_HEADER: Final = "The file `include/aotc_bare.h` is\npart of aotc and under the Apache License 2.0."
-#: Those of which compilers make instructions on any machine.
+#: Math functions that compilers replace by instructions on every machine.
 _INLINE: Final = ("fabs", "fabsf", "copysign", "copysignf")
 
 
 def required_functions(kernels: PrintedKernels) -> list[str]:
-    """What kernels call of the mathematical library, where no instruction does it."""
+    """Return the names of the math library functions that kernels call and that compilers do not
+    inline.
+    """
     text = "\n".join(k.text + "".join(k.printed.definitions.values()) for k in kernels.kernels)
     return sorted({"".join(found) for found in _MATH.findall(text)}.difference(_INLINE))
 
 
 def _requirements(target: Target, math: Sequence[str]) -> list[str]:
-    """Lines that stop a C compiler whose flags give other results.
+    """Return preprocessor lines that reject compiler flags under which results would differ.
 
-    C libraries for cores without an FPU round a multiply-add twice, as newlib's fmaf does.
+    C libraries for cores without an FPU, such as newlib's fmaf, round a multiply-add twice.
     """
     if target.machine != "arm" or not {"fma", "fmaf"}.intersection(math):
         return []
@@ -72,7 +76,7 @@ def _requirements(target: Target, math: Sequence[str]) -> list[str]:
 
 
 def _sources(name: str, params: Params, common: dict[str, Any], kernels: PrintedKernels) -> dict[str, Content]:
-    """Headers, kernels, schedule."""
+    """Return the headers, kernels and schedule as files by path."""
     upper, note = common["upper"], common["resident"] + render("bare_run.h", **common)
     check = ["/* AOTC_OK where the parameters are whole and made for this code, else AOTC_ERROR_WEIGHTS. */"]
     check.append(f"int {name}_check_weights(void);")
@@ -107,7 +111,9 @@ def _sources(name: str, params: Params, common: dict[str, Any], kernels: Printed
 
 
 def _single(kernels: PrintedKernels, files: dict[str, Content], common: dict[str, Any]) -> dict[str, Content]:
-    """The files with one source and one header in place of those of the model; the user's code stays apart."""
+    """Return the files with the model's code merged into one source and one header; user-supplied
+    code stays separate.
+    """
     name = common["name"]
     header = f"include/{name}.h"
     own: dict[str, str] = {}
@@ -127,7 +133,7 @@ def _single(kernels: PrintedKernels, files: dict[str, Content], common: dict[str
 
 
 def _words_of_files(name: str, common: Mapping[str, Any]) -> dict[str, Any]:
-    """What build files and the page say of parameters in a file of their own."""
+    """Return the Makefile and README texts for parameters in a separate binary file."""
     portable = "for assemblers without .incbin; HOSTCC compiles for this machine"
     array = f"$(BUILD)/{name}_params_array"
     return {
@@ -144,7 +150,9 @@ def _words_of_files(name: str, common: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _words_of_arrays(name: str, common: Mapping[str, Any]) -> dict[str, Any]:
-    """What they say of parameters that are arrays in C, which may be in one source with all code."""
+    """Return the Makefile and README texts for parameters as C arrays, which may be part of the
+    single source file.
+    """
     words = dict.fromkeys(("params_usage", "params_host", "params_choice", "params_rules", "params_built"), "")
     if not common["single"]:
         place = {"params_place": f"arrays in `src/{name}_params.c`"}
@@ -161,7 +169,7 @@ def _words_of_arrays(name: str, common: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _build(name: str, common: dict[str, Any]) -> dict[str, Content]:
-    """What builds the sources, and a page on it."""
+    """Return the build files, the linker scripts of the weights and the README."""
     arrays = common["arrays"]
     params = f"set({common['upper']}_PARAMS)\n" if arrays else render("params.cmake", **common)
     words = {**common, **(_words_of_arrays(name, common) if arrays else _words_of_files(name, common))}
@@ -181,7 +189,9 @@ def _build(name: str, common: dict[str, Any]) -> dict[str, Content]:
 
 
 def _compiler_words(abi: str, files: Mapping[str, Content]) -> dict[str, str]:
-    """What pages say of the C compiler that the files take, and of its float ABI, if there is a choice."""
+    """Return the README texts on the required C compiler and, if the target has a choice, on the
+    float ABI.
+    """
     return {
         "language": _ASSEMBLY if has_inline_assembly(files) else "a\nC99 compiler,",
         "abi_said": f"; the float ABI\nis `{abi}` without such flags" if abi else "",
@@ -191,7 +201,7 @@ def _compiler_words(abi: str, files: Mapping[str, Content]) -> dict[str, str]:
 def _words(
     program: Program, target: Target, metadata: Mapping[str, Any], weights: Weights, math: Sequence[str]
 ) -> dict[str, Any]:
-    """What templates take that tell of memory and tools."""
+    """Return the template values for memory and tools."""
     name, plan = program.name, program.plan
     compiler, archiver = _TOOLS.get(target.machine, ("cc", "ar"))
     inputs, outputs = tensors_of(program)
@@ -213,7 +223,7 @@ def _words(
 
 
 def _workspace_texts(program: Program, words: Mapping[str, Any]) -> dict[str, Any]:
-    """What pages and comments say of the memory of a run."""
+    """Return the template texts that describe the memory of a run."""
     name, upper = program.name, program.name.upper()
     said = f"has {upper}_WORKSPACE_BYTES bytes (NULL if that is 0)"
     if not words["several"]:
@@ -231,7 +241,9 @@ def _workspace_texts(program: Program, words: Mapping[str, Any]) -> dict[str, An
 def _parts(
     program: Program, target: Target, golden: Golden | None
 ) -> tuple[Params, PrintedKernels, Weights, dict[str, Any]]:
-    """Parameters, kernels and the file of weights of a project, and its footprint."""
+    """Return the parameters, the printed kernels, the parameter file and the footprint of a
+    project.
+    """
     params = placed_params(program, target, golden)
     kernels = print_kernels(program.kernels, program.name, DIALECTS[target.dialect], share="numbers")
     numbers = [len(kernels.numbers.get(step.kernel, ())) for step in program.steps]
@@ -241,7 +253,9 @@ def _parts(
 
 
 def bare_footprint(program: Program, target: Target) -> dict[str, Any]:
-    """The footprint in the metadata of a project, which is not written."""
+    """Return the memory footprint that the project's metadata would contain, without writing the
+    project.
+    """
     return _parts(program, target, None)[-1]
 
 
@@ -259,16 +273,16 @@ def emit_bare(
 ) -> dict[str, Any]:
     """Write the project into an existing directory and return its metadata.
 
-    accuracy, passes   what was asked for, and the names of the passes that made the
-                       program, for the record
-    numerics           the name of what decides its bits
-    golden             values for a self-test, None for none
-    single_file        one source and one header
-    cflags             flags of the C compiler that the user gave, for the build files
+    accuracy      requested accuracy mode, which is recorded in the metadata
+    passes        names of the passes that produced the program, which are recorded in the metadata
+    numerics      identifier of the numerical behavior of the program
+    golden        example inputs and outputs for a self-test, None for no self-test
+    single_file   if True, emit one source and one header
+    cflags        C compiler flags of the user for the build files
 
-    Raises AotcError: code "name" if the program's name will not do, "memory" if a run
-    needs more than the target has, "output" if a file cannot be written, "target" for
-    kernels of several threads.
+    Raise AotcError: code "name" if the program's name cannot be used in C, "memory" if a run needs
+    more memory than the target has, "output" if a file cannot be written, "target" if a kernel is
+    split among threads.
     """
     name = program.name
     require_name(name)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parameters of a program without an operating system: one file, pieces of which lie in memories.
+"""Lay out the parameter file of a bare-metal program across the target's memories.
 
-In: a program with its plan, and the memories of a target.  Out: which parameters lie in which memory, and the file.
+Input: a program with its memory plan, and the memories of a target. Output: the memory of each
+parameter, and the contents of the file.
 
     params = placed_params(program, get_target("cortex-m4"))
     Weights(params, None).contents                 # of the file
 
-Parameters for which the first memory has no room lie in several: those that a run reads most by the byte in the first.
+If the parameters do not fit the first memory, they are spread over several: the parameters with the
+most reads per byte in a run go to the first.
 """
 
 import struct
@@ -30,15 +32,16 @@ _WRAPPER: Final = TextWrapper(112, "  ", "  ", break_on_hyphens=False)
 
 
 def _tail(golden: Golden | None, align: int) -> list[bytes]:
-    """What lies behind the parameters, but for the mark and the checksum: values that a self-test knows."""
+    """Return the padded example values of the self-test, which follow the parameters in the file."""
     known = golden.pieces if golden is not None else ()
     return [piece + bytes(-len(piece) % align) for piece in known]
 
 
 def placed_params(program: Program, target: Target, golden: Golden | None = None) -> Params:
-    """The parameters of a program, those of each memory behind each other, and room for what lies behind them.
+    """Return the program's parameters assigned to memories, with space after them for the self-test
+    and checksum.
 
-    Raises AotcError (code "memory") where the memories have no room for them.
+    Raise AotcError (code "memory") if the parameters do not fit the target's memories.
     """
     spaces = target.spaces_for("parameters")
     align = max(space.align for space in spaces)
@@ -50,7 +53,7 @@ def placed_params(program: Program, target: Target, golden: Golden | None = None
     rooms = {name: room for name, room in rooms.items() if name not in full}
     found, parts = _spread(program, params, rooms)
     if not parts:
-        # no bytes, or no room
+        # there are no parameters, or there is no space for them
         params.pieces = [Piece(memory=target.places({"parameters": params.bytes + behind}, taken)["parameters"].name)]
         return params
     names = Names(["params"], any_case=True)
@@ -61,9 +64,11 @@ def placed_params(program: Program, target: Target, golden: Golden | None = None
 
 
 def _spread(program: Program, params: Params, rooms: Mapping[str, int]) -> tuple[dict[Storage, int], tuple[Part, ...]]:
-    """The number of the part that has each parameter, and the parts: as few as there is room in.
+    """Return the number of the memory part that holds each parameter, and the parts; use as few
+    memories as possible.
 
-    What lies behind the parameters has room in the last one, which may have nothing else.
+    The data that follow the parameters go into the last part, which may hold nothing else. Both
+    results are empty if the memories are too small.
     """
     times = Counter[Storage]()
     for storage, count in accessed(program).items():
@@ -92,18 +97,20 @@ def _spread(program: Program, params: Params, rooms: Mapping[str, int]) -> tuple
 
 
 def _described(storage: Storage, offset: int) -> str:
-    """All that code knows of a constant."""
+    """Return a text with all properties of a constant that the generated code relies on: dtype,
+    shape, offset, least value.
+    """
     least = "" if storage.least is None else f" {storage.least}"
     return f"{storage.dtype}{list(storage.shape)} {offset}{least}"
 
 
 class Weights:
-    """The file of parameters: these, values that a self-test knows, a mark of the layout that the code expects, the
-    CRC-32 of all before.
+    """Contents of the parameter file: the parameters, the self-test's example values, a checksum of
+    the layout that the code expects, and the CRC-32 of all preceding bytes.
 
-    contents   in pieces of memory
-    offsets    of the known values
-    rows       what templates take of each memory's piece
+    contents   the file as consecutive pieces of memory
+    offsets    byte offsets of the example values
+    rows       template values for the part of the file in each memory
     """
 
     def __init__(self, params: Params, golden: Golden | None) -> None:
@@ -159,13 +166,13 @@ class Weights:
 
     @property
     def described(self) -> dict[str, Any]:
-        """What metadata say of the file."""
+        """Return the metadata of the parameter file: size, CRC-32, and the part in each memory."""
         keys = ("memory", "section", "begin", "bytes")
         pieces = [{key: row[key] for key in keys} for row in self.rows]
         return {"bytes": self.bytes, "crc32": f"{self.crc:08x}", "pieces": pieces}
 
     def arrays(self) -> str:
-        """The file as arrays in C."""
+        """Return the whole file as C array definitions, one for each memory."""
         whole, texts = b"".join(self.contents), list[str]()
         for row in self.rows:
             part = whole[row["begin"] :][: row["bytes"]]

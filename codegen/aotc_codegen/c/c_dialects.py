@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a language of C's family spells what kernels are made of: the printer walks a kernel, a `Dialect` has the words.
+"""C dialects: the spellings of types, loops, functions and vectors that the kernel printer fills
+in.
 
 C99.kernel.format(name="k", parameters="float *y")     # "void k(float *y)"
 GNU_C.vector_name(DType("float32"), 8)                 # "aotc_float32x8"; C99 has no vectors
 
-A dialect for another language is a value made with `replace`, from one of these;
-what it cannot say (vectors, in C99) is an error with the code "c-vector" where a
-kernel asks for it.
+A dialect for another language is made from an existing one with `replace`. If a kernel needs a
+feature that its dialect lacks (vectors, in C99), AotcError with the code "c-vector" is raised.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,13 +26,14 @@ _LIBRARY: Final = frozenset(f"{ELEMENTARY} pow atan2 aotc y0 y1 yn j0 j1 jn gamm
 
 @frozen(kw_only=True)
 class Vectors:
-    """How short vectors are spelled.
+    """Spelling of short vectors in a dialect.
 
-    definition   of a vector type `name` of `bytes` bytes, and of `name`u for memory
-                 aligned to elements (`align`) only
-    prelude      what a file begins with whose kernels use vectors
-    zero         a vector of zeros of a `type`
-    convert      a vector `value` with its elements converted to those of a `type`
+    definition   definition of a vector type `name` of `bytes` bytes, and of the type `name`u for
+                 memory that is only aligned to elements (`align`)
+    prelude      text at the beginning of a file whose kernels use vectors
+    zero         expression for a zero vector of type `type`
+    convert      expression that converts the elements of `value` to the element type of the vector
+                 type `type`
     """
 
     definition: str
@@ -43,35 +44,33 @@ class Vectors:
 
 @frozen(kw_only=True)
 class Dialect:
-    """The words of one language; texts in braces are filled in by name.
+    """Spelling of kernels in a language of the C family; the placeholders in braces are filled in
+    by name.
 
-    types          of elements in memory
-    value_types    of values in registers, where they are others
-    index          the type of index arithmetic, which is signed
-    literal        a number of a dtype as a constant expression, exact
-    kernel         the head of a kernel, from its `name` and `parameters`, and how many
-                   `threads` a block of a device has
-    restrict       in front of the name of a pointer to memory that is reached through
-                   no other one
-    array          the declaration of a local array, without its initial value, from a
-                   multiple of `align` bytes on where the language asks for that
-    shared         that of an array which the threads of a block share, from a multiple of
-                   `align` bytes on
-    launched       the number of a block or thread by the kind of its loop, where a
-                   device counts
-    inline         in front of helper functions
-    team           the last parameter of kernels for teams, "" for none;
-                   `team_argument` is what callers give for it
-    part, parts    which thread of a team this is, and how many there are
-    barrier        the statement where the threads of a team wait for each other
-    launch         the statement that runs a kernel, from its `name` and `arguments`
-    move           the statement that copies some elements (`lanes`) at once, from a multiple
-                   of their bytes to another one; "" where vectors do
-    functions      those of the library whose results are exact or rounded once, by the names of `aotc.tir`
-    single         behind the names of those for float32
-    reserved       what kernels call nothing of their own: keywords, functions of
-                   libraries
-    vectors        None where the language has none
+    types           types of elements in memory
+    index           type of index arithmetic, which is signed
+    literal         function that prints a number of a dtype as an exact constant expression
+    kernel          head of a kernel, from its `name`, its `parameters` and the number of `threads`
+                    per GPU block
+    restrict        qualifier of a pointer whose memory is accessed through no other pointer
+    array           declaration of a local array without initial value, aligned to `align` bytes if
+                    the language allows
+    shared          declaration of an array in shared memory of a GPU block, aligned to `align`
+                    bytes
+    launched        index of the GPU block or thread, by the kind of the loop that is mapped to it
+    inline          specifiers of helper functions
+    team            last parameter of kernels that are split among threads, "" for none
+    team_argument   argument that callers pass for `team`
+    part, parts     index of the calling thread in its team, and number of threads in the team
+    barrier         statement at which the threads of a team wait for each other
+    launch          statement that runs a kernel, from its `name` and `arguments`
+    move            statement that copies `lanes` elements at once between addresses aligned to the
+                    size of the copy; "" if vector assignments do it
+    functions       library functions with exact or correctly rounded results, by their names in
+                    `aotc.tir`
+    single          suffix of the library functions for float32
+    reserved        identifiers that kernels must not define: keywords, library functions
+    vectors         spelling of vectors; None if the language has none
     """
 
     name: str
@@ -97,55 +96,66 @@ class Dialect:
     vectors: Vectors | None = None
 
     def value_type(self, dtype: DType) -> str:
-        """The type of a value in an expression; narrow floats are computed as float32, bools are ints."""
+        """Return the C type of a value in an expression: float for narrow floats, which are
+        computed as float32; int for bool.
+        """
         if dtype.is_bool:
             return "int"
         return self.types[DType("float32") if dtype.is_narrow_float else dtype]
 
     def ending(self, dtype: DType) -> str:
-        """What stands behind the name of a function of the library for values of a type."""
+        """Return the suffix of the library functions for values of a dtype."""
         return "" if dtype == "float64" else self.single
 
     def unsigned_type(self, dtype: DType) -> str:
-        """The type in which integers of `dtype` wrap around."""
+        """Return the unsigned type in which integers of `dtype` are computed, so that they wrap
+        around.
+        """
         return self.types[DType(f"uint{max(32, dtype.bits)}")]
 
     def spelled_vectors(self, what: str) -> Vectors:
-        """How vectors are spelled; AotcError (code "c-vector") where the language has none, for `what`."""
+        """Return the spelling of vectors; raise AotcError (code "c-vector"), which names `what`, if
+        the language has none.
+        """
         if self.vectors is None:
             raise AotcError("c-vector", f"{what} cannot be printed: {self.name} has no vectors")
         return self.vectors
 
     def vector_name(self, dtype: DType, lanes: int) -> str:
-        """The name of the type of `lanes` elements."""
+        """Return the name of the vector type with `lanes` elements of a dtype."""
         self.spelled_vectors(f"a vector of {lanes} x {dtype}")
         return f"aotc_{dtype}x{lanes}"
 
     def vector_definition(self, dtype: DType, lanes: int) -> str:
-        """The definition of a vector type."""
+        """Return the definition of a vector type."""
         name = self.vector_name(dtype, lanes)
         size = dtype.itemsize
         made = self.spelled_vectors(name).definition
         return made.format(type=self.types[dtype], name=name, bytes=size * lanes, align=size)
 
     def vector_prelude(self, vectors: Iterable[tuple[DType, int]]) -> str:
-        """What a file begins with whose kernels use these vectors, (element type, lanes) each; empty without any."""
+        """Return the text at the beginning of a file whose kernels use `vectors`: pairs of element
+        type and lane count.
+
+        The text is empty if there are no vectors.
+        """
         made = "".join(self.vector_definition(dtype, lanes) for dtype, lanes in sorted(vectors))
         return self.spelled_vectors("a file").prelude + made if made else ""
 
 
 C99: Final = Dialect(name="c99")
-#: For microcontrollers: arrays on the stack are aligned to their elements, so that no function aligns its stack; floats
-#: are rounded to integral values by additions, which needs no library.
+#: C for microcontrollers. Stack arrays are aligned to their elements, so that functions need not
+#: realign the stack; floats are rounded to integral values by additions instead of library
+#: functions.
 BARE_C: Final = replace(
     C99,
     name="bare-c",
     array="{type} {name}[{size}]",
     functions={name: _MATH[name] for name in ("sqrt", "fma", "fmod", "copysign", "abs")},
 )
-#: For Arm microcontrollers: kernels may have inline assembly, as gcc and clang take it.
+#: C for Arm microcontrollers: kernels may contain inline assembly in the syntax of gcc and clang.
 ARM_C: Final = replace(BARE_C, name="arm-c")
-#: C with the vectors of gcc and clang.
+#: C with the vector extensions of gcc and clang.
 GNU_C: Final = replace(
     C99,
     name="gnu-c",
@@ -163,7 +173,7 @@ GNU_C: Final = replace(
         convert="__builtin_convertvector({value}, {type})",
     ),
 )
-#: What NVRTC takes, and C++ with an emulator in front.
+#: CUDA C++ for NVRTC, and for C++ compilers when the emulator's header is included first.
 CUDA: Final = replace(
     C99,
     name="cuda",
@@ -173,7 +183,8 @@ CUDA: Final = replace(
     array="__align__({align}) {type} {name}[{size}]",
     shared="__shared__ __align__({align}) {type} {name}[{size}]",
     launched={"block": "(int)blockIdx.x", "thread": "(int)threadIdx.x"},
-    # of two that are defined together, a text may use one alone: NVRTC warns of others
+    # a text may use only one of two functions that are defined together; NVRTC warns of unused
+    # functions
     inline="[[maybe_unused]] static __device__ __forceinline__",
     barrier="__syncthreads();",
     move="aotc_move<{lanes}>({to}, {source})",

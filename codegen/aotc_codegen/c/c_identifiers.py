@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C identifiers out of whatever models call things.
+"""Turn arbitrary names in models into valid, unique C identifiers, comments and string literals.
 
 identifier("input_1:0")                # "input_1_0"
 Names(("int",)).fresh("x")             # "x", then "x_1", ...
@@ -21,7 +21,8 @@ new noexcept not not_eq nullptr operator or or_eq private protected public reint
 static_cast template this thread_local throw try typeid typename typeof typeof_unqual using virtual wchar_t xor xor_eq
 unix linux main NULL
 """
-#: Words that C, C++ or a common platform header has taken, as far as identifiers can be them: none begins with `_`.
+#: Identifiers that C, C++ or common platform headers reserve; names that begin with `_` are not
+#: listed, as no generated identifier begins with `_`.
 KEYWORDS: Final = frozenset(_WORDS.split())
 _FILES: Final = """
 aio alloca argp argz assert byteswap complex cpio crypt ctype dirent dlfcn elf endian envz err errno error execinfo
@@ -36,20 +37,22 @@ m c dl rt pthread gcc gcc_s stdc
 all all_build clean depend edit_cache help install list_install_components package package_source preinstall
 rebuild_cache run_tests test zero_check
 """
-#: Macros without arguments in the headers that emitted C includes.
+#: Pattern of the macros without parameters in the C headers that emitted code includes.
 _MACROS: Final = re.compile(
     r"(U?INT(_LEAST|_FAST)?(8|16|32|64|PTR|MAX)|PTRDIFF|SIZE|SIG_ATOMIC|WCHAR|WINT)_(MAX|MIN|WIDTH)"
     r"|(FP|M|MATH|HUGE|SEEK|EXIT|TIME|L|AOTC)_\w+|NAN|INFINITY|DOMAIN|SING|OVERFLOW|UNDERFLOW|PLOSS|TLOSS"
     r"|EOF|BUFSIZ|(FILENAME|FOPEN|TMP|RAND|MB_CUR|MB_LEN)_MAX|CLOCKS_PER_SEC|P_tmpdir|std(in|out|err)|errno"
 )
-#: What a model cannot be called: headers, libraries and targets of build tools are named after it.
+#: Names that a model cannot have, as headers, libraries and build targets are named after it.
 MODEL_WORDS: Final = KEYWORDS | frozenset(_FILES.split())
-#: Characters kept of a name: linkers and readers have limits.
+#: Number of characters after which a name is cut; linkers limit the length of names.
 LONGEST: Final = 48
 
 
 def identifier(text: str, fallback: str = "tensor") -> str:
-    """A C identifier that resembles `text`: ASCII, no leading digit or underscore, no keyword, no macro."""
+    """Return a C identifier that resembles `text`: ASCII, no leading digit or underscore, no
+    keyword, no macro.
+    """
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     name = re.sub(r"[^A-Za-z0-9]+", "_", plain).strip("_")[:LONGEST].rstrip("_") or fallback
     if name[0].isdigit():
@@ -58,40 +61,48 @@ def identifier(text: str, fallback: str = "tensor") -> str:
 
 
 def model_identifier(text: str) -> str:
-    """An identifier for a model: its files, libraries and build targets may carry it, too."""
+    """Return a C identifier for a model that is also valid as the name of its files, libraries and
+    build targets.
+    """
     name = identifier(text, "model")
     return f"{name}_model" if name.lower() in MODEL_WORDS else name
 
 
 def comment_text(text: str) -> str:
-    """Text that cannot end a C comment or continue a line: printable ASCII on one line."""
+    """Return `text` as printable ASCII on one line that can neither end a C comment nor continue a
+    line.
+    """
     safe = "".join(c if " " <= c <= "~" else "?" for c in text)
     safe = re.sub(r"\*(?=/)", "* ", re.sub(r"/(?=\*)", "/ ", safe.replace("\\", "/")))
     return re.sub(r"\?(?=\?)", "? ", safe)
 
 
 def nodes_of(span: Span | None) -> list[str]:
-    """The names of the model's nodes that a span speaks of."""
+    """Return the names of the model's nodes that a span (the origin of an IR object) lists."""
     return [o.node for o in span.origins() if o.node] if span is not None else []
 
 
 def string_text(text: str) -> str:
-    """The inside of a C string literal for any text, as UTF-8; octal escapes are at most three digits."""
+    """Return the inside of a C string literal for any text: UTF-8 with octal escapes of three
+    digits.
+    """
     plain = frozenset(range(0x20, 0x7F)) - {ord('"'), ord("\\"), ord("?")}
     return "".join(chr(b) if b in plain else f"\\{b:03o}" for b in text.encode("utf-8", "surrogatepass"))
 
 
 class Names:
-    """Gives each name once; later ones get a number.  With `any_case`, names differ in more than case."""
+    """Generator of unique identifiers; a repeated name gets a number. With `any_case`, names are
+    unique ignoring case.
+    """
 
     def __init__(self, taken: Iterable[str] = (), *, any_case: bool = False) -> None:
         self._key = str.upper if any_case else str
         self._taken = {self._key(name) for name in taken}
-        # the last number given to a name; all before it are taken
+        # the last number appended to each base name; all smaller numbers are in use
         self._last: dict[str, int] = {}
 
     def fresh(self, text: str, fallback: str = "tensor") -> str:
-        """An identifier like `text` that has not been given yet."""
+        """Return an identifier that resembles `text` and has not been returned before."""
         base = identifier(text, fallback)
         number = self._last.get(self._key(base), 0)
         name = f"{base}_{number}" if number else base

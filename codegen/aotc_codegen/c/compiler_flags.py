@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How emitted C is compiled.
+"""Compiler flags for emitted C and CUDA code.
 
 cflags(target)                         # ("-O2", "-fno-tree-vectorize", ..., "-march=x86-64-v4")
 base_cflags(target)                    # ("-O2", "-fno-tree-vectorize", ..., "-march=x86-64")
@@ -12,39 +12,45 @@ from typing import Any, Final
 
 from aotc.tir.target import Target
 
-#: Vectors and multiply-adds are those of the program: compilers choose addresses, registers and the order of work.
+#: Optimization flags of gcc and clang: no automatic vectorization and no fused multiply-adds, as
+#: the program contains both explicitly; compilers choose addresses, registers and the order of
+#: instructions.
 OPTIMIZE: Final = ("-O2", "-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-fno-math-errno", "-ffp-contract=off")
 
-#: For nvcc and NVRTC: each operation is rounded by itself, as in C; a multiply-add is one where the program says so.
+#: Flags of nvcc and NVRTC: each operation is rounded separately, as in C; the program contains
+#: fused multiply-adds explicitly.
 ON_DEVICES: Final = ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--std=c++17")
 
 
 def _level(target: Target) -> tuple[str, ...]:
-    """The flags of all targets; code is optimized for size where it is to be small and shares flash with weights."""
+    """Return the optimization flags: -Os for small bare-metal targets, where code shares flash with
+    weights, else -O2.
+    """
     return ("-Os", *OPTIMIZE[1:]) if target.small and target.bare else OPTIMIZE
 
 
 def cflags(target: Target) -> tuple[str, ...]:
-    """Flags of gcc and clang for kernels."""
+    """Return the flags of gcc and clang for kernels."""
     return (*_level(target), *target.cflags)
 
 
 def base_cflags(target: Target) -> tuple[str, ...]:
-    """Flags of gcc and clang for all other code."""
+    """Return the flags of gcc and clang for all code except kernels."""
     return (*_level(target), *target.base_cflags)
 
 
-#: Options that choose a machine or its calling convention.
+#: Options that select a machine or its calling convention.
 _MACHINE: Final = re.compile(r"-m(arch|cpu|tune|fpu|float-abi|abi)=.+")
 
 
 def flag_words(target: Target, given: Sequence[str] = ()) -> dict[str, Any]:
-    """What templates of build files take that tell of flags.
+    """Return the flags as values for the templates of build files.
 
-    given    flags of the C compiler that the user gave for the project, which come after those of the target
+    given   C compiler flags of the user for the project, which come after the target's flags
 
-    Without an operating system those that choose the machine are apart ("machine_flags"), since the flags of the
-    application that the library is linked with decide; of several for one option only the last is left.
+    For bare-metal targets, the options that select the machine are separate ("machine_flags"),
+    since they must match the application that the library is linked with; if an option occurs
+    several times, only the last one remains.
     """
     chosen = [flag for flag in given if target.bare and _MACHINE.fullmatch(flag)]
     rest = [flag for flag in given if flag not in chosen]
@@ -60,5 +66,5 @@ def flag_words(target: Target, given: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _escaped(text: str) -> str:
-    """Text within quotes in CMake."""
+    """Return a text escaped for a quoted argument in CMake."""
     return re.sub(r'([\\"$;])', r"\\\1", text)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which features a processor lacks, as C that runs on every processor of the architecture.
+"""Emit C code that determines at run time which x86 features the processor lacks; it runs on every
+processor.
 
-In: names of features.  Out: C text that defines `cpu_features`, their names, and
-`cpu_missing()`, a mask of those that the processor lacks: bit k stands for the k-th
-name. And `isa_rows`, which states what instruction sets need of them.
+Input: feature names. Output: C text that defines `cpu_features`, the names, and `cpu_missing()`, a
+bit mask in which bit k is set if the processor lacks the k-th feature. `isa_rows` prints the
+features that each instruction set needs.
 
     text = cpu_check(("avx2", "fma"))
 """
@@ -15,7 +16,7 @@ from aotc.tir.target import Target
 from aotc_codegen.c.file_templates import render
 
 _EAX, _EBX, _ECX, _EDX = range(4)
-#: Parts of the state that the system must save: bits of XCR0.
+#: Processor state that the operating system must save, as bits of the register XCR0.
 _YMM, _ZMM, _TILES = 0x6, 0xE6, 0x600E6
 _EXTENDED: Final = 0x80000001
 
@@ -29,12 +30,12 @@ _WORDS: Final = {
     (7, 1, _EAX, _YMM): {"avx_vnni": 4},
     (7, 0, _EDX, _TILES): {"amx_tile": 24, "amx_int8": 25},
 }
-#: Where the CPUID instruction tells of a feature: leaf, subleaf, register, bit; and the state that it needs.
-#:
-#: Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
-#: CPUID, and volume 1, chapter 13.
+#: Location of each feature in the results of the CPUID instruction: leaf, subleaf, register, bit;
+#: and the XCR0 state that it needs. Source: Intel 64 and IA-32 Architectures Software Developer's
+#: Manual, volume 2, CPUID, and volume 1, chapter 13.
 CPUID: Final = {name: (*place, bit, state) for (*place, state), bits in _WORDS.items() for name, bit in bits.items()}
-#: Linux saves matrices for processes that have asked for it, by arch_prctl(ARCH_REQ_XCOMP_PERM, 18).
+#: C code that asks Linux to save AMX tiles for this process, by arch_prctl(ARCH_REQ_XCOMP_PERM,
+#: 18).
 _ASK: Final = """
 
 /* The state without matrices where the system does not save them for this process. */
@@ -48,12 +49,12 @@ static unsigned granted(unsigned state) {
 
 
 def isa_rows(targets: Sequence[Target], features: Sequence[str]) -> list[str]:
-    """Entries of the table of instruction sets."""
+    """Return the C table entries of instruction sets: name and bit mask of the needed features."""
     return [f'{{"{t.name}", {sum(1 << k for k, f in enumerate(features) if f in t.features):#x}}},' for t in targets]
 
 
 def cpu_check(features: Sequence[str]) -> str:
-    """The C text for `features`, which may be none."""
+    """Return the C text that checks for `features`; without features, a check that always succeeds."""
     if not features:
         return render("cpu_any.c")
     found = [CPUID[feature] for feature in features]
@@ -64,6 +65,10 @@ def cpu_check(features: Sequence[str]) -> str:
 
 
 def asking(features: Sequence[str]) -> str:
-    """C text that asks the system for what `features` need, for programs of kernels alone; "" where that is nothing."""
+    """Return C text that asks the operating system at start for the state `features` need (AMX
+    tiles); "" if none.
+
+    It is for programs made of kernels alone, which have no model start-up code.
+    """
     call = "\n\n__attribute__((constructor)) static void ask(void) {\n  (void)granted(0);\n}"
     return _ASK + call if any(CPUID[f][-1] == _TILES for f in features if f in CPUID) else ""

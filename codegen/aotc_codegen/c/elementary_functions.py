@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elementary functions that are tensor programs, as C: of one number, and of the lanes of vectors.
+"""Print the elementary functions of `aotc.tir.functions` (exp, log, ...) as C functions of scalars
+or vectors.
 
 value(scope, call("exp", Load(x, i, 8)))      # "aotc_exp_f32x8(...)"
-define(scope)                                 # puts its definition among those of the helpers
+define(scope)                                 # adds its definition to the helpers
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ HALF: Final = DType("float16")
 
 
 def define(scope: Scope) -> None:
-    """Add the definitions of the functions that the expressions printed so far call."""
+    """Add the definitions of the functions that are called in the expressions printed so far."""
     for name, dtype, lanes, fused in list(scope.functions):
         _define(scope, name, dtype, lanes, fused)
 
 
 def _define(scope: Scope, name: str, dtype: DType, lanes: int, fused: bool = False) -> str:
-    """The name of a function, whose definition is there then."""
+    """Define an elementary function unless it is defined; return its C name."""
     called = scope.program(name, dtype, lanes, fused)
     if called not in scope.helpers.definitions:
         function = definition(name, dtype, fused)
@@ -54,7 +55,9 @@ def _of_lanes(function: Function, lanes: int) -> Function:
 
 
 def _half(scope: Scope, name: str, lanes: int, program: str) -> str:
-    """A conversion of float16 by instructions, where there are any."""
+    """Return the definition of a float16 conversion by instructions if the C compiler has them,
+    else by `program`.
+    """
     words = {"inline": scope.dialect.inline, "name": scope.program(name, HALF, lanes)}
     if lanes > 1:
         words["bits"] = scope.vector(DType("uint16"), lanes)
@@ -66,7 +69,9 @@ def _half(scope: Scope, name: str, lanes: int, program: str) -> str:
 
 
 def text_of(outer: Scope, called: str, function: Function) -> str:
-    """The definition of a function by a name; what it calls is defined before it."""
+    """Return the C definition of a function under the name `called`; define the functions that it
+    calls first.
+    """
     scope = Scope(outer.helpers, Indices(), Names(outer.dialect.reserved))
     parameters = ", ".join(f"{register_type(scope, p)} {scope.name(p)}" for p in function.params)
     lines = []
@@ -76,7 +81,7 @@ def text_of(outer: Scope, called: str, function: Function) -> str:
     result = value(scope, function.result)
     result_type = register_type(scope, Var("result", function.result.dtype, function.result.lanes))
     head = f"{outer.dialect.inline} {result_type} {called}({parameters})"
-    # what it calls itself stands before it
+    # the functions that it calls are defined first
     define(scope)
     outer.vectors.update(scope.vectors)
     return f"{head} {{\n{''.join(lines)}  return {result};\n}}\n"

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions as text: numbers, indices and short vectors, in as few parentheses as precedence allows.
+"""Print scalar, index and vector expressions as C, with as few parentheses as operator precedence
+allows.
 
 scope = Scope(Helpers(C99), Indices(body))
 value(scope, Load(x, i) * 2.0)         # "x[i] * 2.0f"
 index(scope, i * 4 + 1, 13)            # "(i * 4 + 1)": an operand of * binds at least as tightly
 
-Index expressions are plain arithmetic on the dialect's signed index type: extents
-are checked when a program is made, so they cannot overflow.  Values of integer
-tensors wrap around (unsigned), also where they are limited to be indices.
+Index expressions are plain arithmetic in the dialect's signed index type: extents are checked when
+a program is made, so they cannot overflow. Values of integer tensors wrap around (they are computed
+as unsigned integers), even if they are later clamped and used as indices.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ _LOGICAL: Final = {"mul": "and", "min": "and", "add": "or", "max": "or"}
 
 @frozen
 class _Operand:
-    """An expression in a text of an instruction: "{0:13}" asks for one that binds at least as tightly as a product.
+    """Operand in an instruction's template: "{0:13}" asks for text that binds at least as tightly
+    as a product.
 
-    Where a language has no vectors, several elements of memory are their address.
+    In languages without vectors, a load of several elements prints as the address of the first.
     """
 
     scope: Scope
@@ -60,19 +62,24 @@ class _Operand:
 
 
 def value(scope: Scope, expr: tir.Expr, needed: int = ANY) -> str:
-    """An expression of the dtype's value type, in parentheses if it binds less tightly than `needed`."""
+    """Return an expression in its dtype's value type, in parentheses if it binds less tightly than
+    `needed`.
+    """
     return _rounded(scope, expr).inside(needed)
 
 
 def bits(scope: Scope, expr: tir.Expr) -> str:
-    """The bits of a narrow float; those in memory are copied, and the last operation need not be rounded."""
+    """Return the bits of a narrow float as an unsigned integer.
+
+    Bits in memory are copied; a computed value is rounded once, by the conversion.
+    """
     if (stored := _in_memory(scope, expr)) is not None:
         return value(scope, stored)
     return f"{scope.program('store', expr.dtype, expr.lanes)}({_piece(scope, expr).text})"
 
 
 def _in_memory(scope: Scope, expr: tir.Expr) -> tir.Expr | None:
-    """The bits of narrow floats in memory, or of numbers that have them; None if some of them are computed."""
+    """Return an expression for the stored bits of narrow floats; None if some of them are computed."""
     match expr:
         case tir.Load():
             return replace(expr, buffer=scope.bits_of(expr.buffer))
@@ -88,12 +95,14 @@ def _in_memory(scope: Scope, expr: tir.Expr) -> tir.Expr | None:
 
 
 def index(scope: Scope, expr: tir.Expr, needed: int = ANY) -> str:
-    """An expression of the index type, in parentheses if it binds less tightly than `needed`."""
+    """Return an expression in the index type, in parentheses if it binds less tightly than
+    `needed`.
+    """
     return _index(scope, expr).inside(needed)
 
 
 def register_type(scope: Scope, var: tir.Var) -> str:
-    """The type of a register whose value has been printed."""
+    """Return the C type of a register whose value has been printed."""
     if var in scope.indices.registers:
         return scope.dialect.index
     if var.lanes == 1:
@@ -102,7 +111,7 @@ def register_type(scope: Scope, var: tir.Var) -> str:
 
 
 def assigned(scope: Scope, var: tir.Var, made: tir.Expr) -> str:
-    """What a register is set to."""
+    """Return the text of the value `made` that is assigned to a register."""
     if var in scope.indices.registers:
         return index(scope, made)
     if not (var.dtype.is_bool and var.lanes > 1):
@@ -112,19 +121,19 @@ def assigned(scope: Scope, var: tir.Var, made: tir.Expr) -> str:
 
 
 def address(scope: Scope, buffer: tir.Buffer, at: tir.Expr) -> str:
-    """A pointer to an element."""
+    """Return a pointer to an element of a buffer."""
     return f"{scope.name(buffer)} + {index(scope, at, PRODUCT)}"
 
 
 def place(scope: Scope, buffer: tir.Buffer, at: tir.Expr, lanes: int, const: str = "") -> str:
-    """The memory of an element, or of several consecutive ones."""
+    """Return an lvalue for an element of a buffer, or for several consecutive elements as a vector."""
     if lanes == 1:
         return f"{scope.name(buffer)}[{index(scope, at)}]"
     return f"*({const}{scope.vector(buffer.dtype, lanes)}u *)({address(scope, buffer, at)})"
 
 
 def _rounded(scope: Scope, expr: tir.Expr) -> Piece:
-    """The text of an expression, rounded to its type: C computes narrow floats in float."""
+    """Return an expression rounded to its dtype; C computes narrow floats in float."""
     piece = _piece(scope, expr)
     if not piece.exact:
         return piece
@@ -132,7 +141,9 @@ def _rounded(scope: Scope, expr: tir.Expr) -> Piece:
 
 
 def _piece(scope: Scope, expr: tir.Expr) -> Piece:
-    """What numbers and vectors have in common, then what they have not."""
+    """Return an expression before rounding: first the forms that scalars and vectors share, then
+    the separate ones.
+    """
     if expr.dtype.is_narrow_float and (stored := _in_memory(scope, expr)) is not None:
         return Piece(f"{scope.program('load', expr.dtype, expr.lanes)}({value(scope, stored)})")
     match expr:
@@ -220,7 +231,9 @@ def _index_sum(scope: Scope, expr: tir.Binary) -> Piece:
 
 
 def _index_division(scope: Scope, expr: tir.Binary) -> Piece:
-    """C's division rounds to zero; that is the floor where nothing is negative."""
+    """Return an index division or remainder; C's division rounds to zero, which equals floor if no
+    operand is negative.
+    """
     natural = all(bounds(e, scope.ranges)[0] >= 0 for e in (expr.a, expr.b))
     divides = expr.op.endswith("div")
     if natural or expr.op.startswith("trunc"):
@@ -280,12 +293,17 @@ def _bitcast(scope: Scope, expr: tir.Bitcast) -> Piece:
 
 
 def _wrapped(scope: Scope, dtype: DType, text: str) -> str:
-    """Integers of fewer than 8 bits, computed in a byte, wrap after each operation."""
+    """Return a text wrapped to `dtype` if it has fewer than 8 bits: C computes such integers in a
+    byte.
+    """
     return f"{scope.helpers.use('wrap', dtype)}({text})" if is_small(dtype) else text
 
 
 def _integer(scope: Scope, dtype: DType, text: str, cut: str) -> Piece:
-    """An integer operation, done in a wider type, as a value of `dtype`; `cut` is what is converted to it."""
+    """Return an integer operation that was computed in a wider type as a value of `dtype`.
+
+    Integers of fewer than 8 bits wrap `text`; other integers are cast from `cut`.
+    """
     if is_small(dtype):
         return Piece(_wrapped(scope, dtype, text))
     return Piece(f"({scope.dialect.types[dtype]}){cut}", UNARY)
@@ -333,7 +351,7 @@ def _logical(scope: Scope, expr: tir.Binary) -> Piece:
 
     def side(e: tir.Expr) -> str:
         same = isinstance(e, tir.Binary) and e.dtype.is_bool and e.op == expr.op
-        # gcc wants && inside || in parentheses
+        # gcc warns of && inside || without parentheses
         return value(scope, e, level if same else EQUALITY)
 
     return Piece(f"{side(expr.a)} {symbol} {side(expr.b)}", level)
@@ -343,7 +361,9 @@ def _logical(scope: Scope, expr: tir.Binary) -> Piece:
 
 
 def _instruction(scope: Scope, expr: tir.Call) -> Piece | None:
-    """A call by the instruction's own text, or of a function that is a tensor program; None where it has neither."""
+    """Return a call by the instruction's own template, or of an `aotc.tir.functions` function; None
+    if there is neither.
+    """
     dtype, lanes, name = expr.args[0].dtype, expr.args[0].lanes, expr.name
     text = INSTRUCTIONS[name].text(scope.dialect.name, lanes)
     if text is not None:
@@ -357,7 +377,7 @@ def _instruction(scope: Scope, expr: tir.Call) -> Piece | None:
 
 
 def _function(scope: Scope, expr: tir.Call) -> Piece:
-    """A call of a helper, or of a function of the library."""
+    """Return a call of a helper function or of a C library function."""
     dtype, name, args = expr.args[0].dtype, expr.name, _values(scope, *expr.args)
     if not dtype.is_float:
         if name == "abs" and not dtype.is_signed:
@@ -372,7 +392,11 @@ def _function(scope: Scope, expr: tir.Call) -> Piece:
 
 
 def spelled(scope: Scope, name: str, dtype: DType, lanes: int) -> str:
-    """The call of an instruction on blocks of memory, by its own text or by a function of ours."""
+    """Return the call template of an instruction on blocks of memory: the instruction's own, or a
+    call of a helper.
+
+    Raise AotcError (code "c-instruction") if the dialect has neither.
+    """
     text = INSTRUCTIONS[name].text(scope.dialect.name, lanes)
     if text is None and name not in BLOCKS:
         raise no_word(scope, name)
@@ -388,7 +412,9 @@ def no_word(scope: Scope, name: str) -> AotcError:
 
 
 def _spelled(scope: Scope, expr: tir.Call, text: Text) -> Piece:
-    """A text of an instruction's own, with the function that it may need in front of the kernel."""
+    """Return a call by an instruction's own template; add the helper function that the template
+    needs.
+    """
     for vector in (a for a in (expr, *expr.args) if a.lanes > 1 and scope.dialect.vectors is not None):
         scope.vector(vector.dtype, vector.lanes)
     if text.function:

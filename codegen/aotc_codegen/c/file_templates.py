@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Templates of whole files: values computed in Python go in, text comes out.
+"""Render the jinja2 templates of whole output files from values computed in Python.
 
 render("params.c", name="net", arrays=rows)
 
-What templates may say: `rows | lines("  ", ";")` for one line of each row, in between these; what C++ needs around
-declarations; what makes a function visible outside of a library.
+Templates may use the filter `rows | lines("  ", ";")`, which prints each row on a line between the
+two texts, the variables `c_begin` and `c_end` (extern "C" for C++) and `export` (the macro that
+exports a function from a library).
 """
 
 from collections.abc import Iterable
@@ -42,5 +43,7 @@ def _templates() -> jinja2.Environment:
 
 
 def render(template: str, **values: Any) -> str:
-    """A template filled in."""
+    """Return the text of the template `template`.j2 filled with `values`; undefined names raise an
+    error.
+    """
     return _templates().get_template(f"{template}.j2").render(**values)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processors' conversions between float16 and float32, in place of the tensor programs where there are any.
+"""Define float16/float32 conversions by processor instructions if available, else by emulation in
+portable code.
 
     with_hardware("load", 8, program)      # "#if defined(__F16C__) ... #else <program> #endif"
 
-Functions take and give the bits as uint16, one or a vector of them.
+The functions represent float16 values by their bits: uint16, or a vector of uint16.
 """
 
 from string import Template
@@ -29,7 +30,8 @@ $inline uint16_t $name(float x) {
 }
 _HAS_ONE: Final = "defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))"
 
-# gcc has no conversions of vectors but these functions; clang makes the instructions of ordinary conversions.
+# gcc offers vector conversions only as these builtins; clang compiles ordinary vector conversions
+# to the instructions.
 _MANY: Final = {
     "load": """\
 $inline $single $name($bits from) {
@@ -62,7 +64,8 @@ $inline $bits $name($single x) {
 """,
     "round": "$inline $single $name($single x) {\n  return $to_single($to_bits(x));\n}\n",
 }
-# Half a register is filled by way of a number: a store of both halves and a load of the whole would wait.
+# Half a register is filled from a 64-bit integer: storing two halves and loading the whole would
+# stall store forwarding.
 _READ_HALF: Final = "const bits h = (bits)(__attribute__((__vector_size__(16))) long long){(long long)from, 0};"
 _CONVERSIONS: Final = {
     4: ("__F16C__", "__builtin_ia32_vcvtph2ps(h)", "__builtin_ia32_vcvtps2ph(x, 0)"),
@@ -76,10 +79,14 @@ _CONVERSIONS: Final = {
 
 
 def with_hardware(what: str, lanes: int, program: str, **words: str) -> str:
-    """The definition of a conversion of float16, "load", "store" or "round", which is `program` without instructions.
+    """Return the C definition of the float16 conversion `what`: "load", "store" or "round".
 
-    words    the $name and what it begins with ($inline), the types of vectors $single and $bits, the names of the other
-             conversions of as many lanes, $to_single and $to_bits
+    It uses conversion instructions of the processor under a preprocessor condition, and the
+    portable definition `program` otherwise.
+
+    words   values of the template: the function's $name and specifiers ($inline), the vector types
+            $single (float32) and $bits (uint16), and the names of the conversions $to_single and
+            $to_bits with equally many lanes
     """
     if lanes == 1:
         return f"#if {_HAS_ONE}\n{Template(_ONE[what]).substitute(words)}#else\n{program}#endif\n"

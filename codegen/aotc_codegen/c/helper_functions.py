@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small C functions that kernels need where C's own operators differ from the program's meaning.
+"""Small C functions that kernels call where the semantics of C operators differ from those of the
+tensor IR.
 
-A row of the table is a text with placeholders: $name and what is in front of
-functions ($inline), the types $T (in memory), $V (a value), $U
-(unsigned, in which integers wrap), $I (indices), $vector and $M (the mask of a
-comparison), and functions that it calls, by their own rows.  `Helpers` collects
-those that printing asks for:
+Each function is a template with placeholders: $name, $inline (the specifiers before the function),
+the types $T (of elements in memory), $V (of scalar values), $U (unsigned, in which integers wrap),
+$I (of indices), $vector and $M (the mask that a vector comparison yields), and the names of the
+helper functions that it calls. `Helpers` instantiates the templates that the printer asks for:
 
     helpers = Helpers(GNU_C)
     helpers.use("max", DType("float32"))     # "aotc_max_f32"
@@ -26,18 +26,23 @@ from aotc_codegen.c.c_types import carrier, suffix
 
 @frozen
 class Definition:
-    """A function's text, and the rows that it calls, of its dtype and lanes."""
+    """Template of a C helper function, and the keys of the helpers it calls, which get its dtype
+    and lane count.
+    """
 
     text: str
     uses: tuple[str, ...] = ()
 
 
 def function(body: str, params: str, result: str, uses: str = "") -> Definition:
-    """A definition from the lines of its body; `uses` are names of rows."""
+    """Return the template of a function with a body, parameters and result type; `uses` are keys of
+    called helpers.
+    """
     return Definition(f"$inline {result} $name({params}) {{\n  {body.strip()}\n}}\n", tuple(uses.split()))
 
 
-#: The definitions of a helper by the kind of the dtype: "float" or "unsigned"; "" for all others.
+#: Templates of a helper function by the kind of dtype, "float" or "unsigned"; "" stands for all
+#: other dtypes.
 Row: TypeAlias = Mapping[str, Definition]
 
 
@@ -54,7 +59,9 @@ def _unary(body: str, result: str = "$V", uses: str = "") -> Row:
 
 
 def _reinterpretation(kind: str, whole: str, number: str) -> Row:
-    """Functions from a number to its bits, aotc_bits, and back, aotc_from_bits."""
+    """Return the template of aotc_bits and aotc_from_bits, which copy a float's bits into an
+    integer and back.
+    """
 
     def copied(made: str, name: str, given: str) -> str:
         body = f"  {made} y;\n  memcpy(&y, &x, sizeof y);\n  return y;\n"
@@ -64,13 +71,19 @@ def _reinterpretation(kind: str, whole: str, number: str) -> Row:
 
 
 def _to_integer(bits: int) -> Row:
-    """Float to a signed integer; what does not fit, NaN included, gives the least integer."""
+    """Return the template of a conversion from float to a signed integer; NaN and values out of
+    range give INT_MIN.
+    """
     bound = f"{float(2 ** (bits - 1))!r}$f"
     return _unary(f"return a >= -{bound} && a < {bound} ? (int{bits}_t)a : INT{bits}_MIN;", f"int{bits}_t")
 
 
 def _extremes(name: str, symbol: str) -> dict[str, Row]:
-    """The minimum or maximum: NaN if either is; with "c", of a value and a number that is not NaN, one comparison."""
+    """Return the scalar minimum or maximum: NaN if an operand is NaN.
+
+    The variant with the suffix "c" takes a second operand that is not NaN, and needs a single
+    comparison.
+    """
     return {
         name: _row(
             f"return a {symbol} b ? a : b;", float=f"const $V m = b {symbol} a ? b : a;\n  return b != b ? b : m;"
@@ -88,7 +101,7 @@ def _vector_extremes(name: str, symbol: str) -> dict[str, Definition]:
 
 _DIVIDE: Final = "if (b == 0) return 0;\n  return ($T)(a / b);"
 _REMAINDER: Final = "if (b == 0) return 0;\n  return ($T)(a % b);"
-# division by zero gives 0; the least integer divided by -1 wraps
+# division by zero gives 0; INT_MIN / -1 wraps
 _GUARD: Final = "if (b == 0) return 0;\n  if (b == -1) return ($T)(0u - ($U)a);\n  "
 _BELOW: Final = "a / b - ((a % b != 0) && ((a < 0) != (b < 0)))"
 _POSITIVE: Final = "r != 0 && ((r < 0) != (b < 0)) ? r + b : r"
@@ -130,20 +143,21 @@ _SCALARS: Final[Mapping[str, Row]] = {
         "uint64_t",
         "to_i64",
     ),
-    # integers of 4 and 2 bits wrap as numpy's do
+    # integers of 4 and 2 bits wrap as numpy's fixed-width integers do
     "wrap": _row(
         "return (int8_t)(((a & $mask) ^ $top) - $top);", "int64_t a", "$T", unsigned="return (uint8_t)(a & $mask);"
     ),
 }
 
-#: Instructions of x86 as gcc calls them, by the helper and the type of lanes: features for vectors of 16 and 32 bytes,
-#: name (a second one for 64 bytes), operands, and what follows them for 64 bytes, a mask of all lanes among it.
+#: gcc builtins of x86 instructions by "HELPER DTYPE": the CPU features for vectors of 16 and of 32
+#: bytes, the builtin's name (and a second name for 64 bytes), the operands, and the further
+#: operands for 64 bytes, which include a mask that selects all lanes.
 _X86: Final[Mapping[str, tuple[str, ...]]] = {
     "fma float32": ("FMA FMA", "vfmaddps", "a, b, c", "-1, 4"),
     "fma float64": ("FMA FMA", "vfmaddpd", "a, b, c", "255, 4"),
     "sqrt float32": ("SSE2 AVX", "sqrtps", "a", "a, -1, 4"),
     "sqrt float64": ("SSE2 AVX", "sqrtpd", "a", "a, -1, 4"),
-    # of two zeros, or with NaN, these give their second operand
+    # these instructions return their second operand if both are zeros or if one is NaN
     "minc float32": ("SSE2 AVX", "minps", "b, a", "a, -1, 4"),
     "maxc float32": ("SSE2 AVX", "maxps", "b, a", "a, -1, 4"),
     "below float32": ("SSE2 AVX", "minps", "a, b", "b, -1, 4"),
@@ -154,7 +168,7 @@ _X86: Final[Mapping[str, tuple[str, ...]]] = {
     "maxc int32": ("SSE4_1 AVX2", "pmaxsd", "b, a", "a, 65535"),
     "minc uint32": ("SSE4_1 AVX2", "pminud", "($M)b, ($M)a", "($M)a, 65535"),
     "maxc uint32": ("SSE4_1 AVX2", "pmaxud", "($M)b, ($M)a", "($M)a, 65535"),
-    # what does not fit becomes the least integer
+    # values out of range become INT_MIN
     "to_i32 float32": ("SSE2 AVX", "cvttps2dq", "v", "($M)v, -1, 4"),
     **{
         f"{what} float{bits}": ("SSE4_1 AVX", f"round{kind} rndscale{kind}_mask", f"x, {code}", "x, -1, 4")
@@ -165,7 +179,9 @@ _X86: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _instructions(what: str, value: str, size: int) -> Iterator[tuple[str, str]]:
-    """What must be defined for an instruction on vectors of `size` bytes, and how it is called then."""
+    """Yield the preprocessor conditions of each builtin for vectors of `size` bytes, and the call
+    of the builtin.
+    """
     features, names, operands, masked = _X86[f"{what} {value}"]
     name, *longest = names.split()
     if what in ("fma", "sqrt"):
@@ -176,7 +192,7 @@ def _instructions(what: str, value: str, size: int) -> Iterator[tuple[str, str]]
     if size == 64:
         whole = longest[0] if longest else f"{name}512_mask"
         if what in ("fma", "to_i32") or longest:
-            # the mask is an unsigned number in clang, a signed one in gcc
+            # the mask is unsigned in clang and signed in gcc
             unsigned = masked.replace("-1", "255" if value == "float64" else "65535")
             yield "AVX512F clang", f"ia32_{whole}({operands}, {unsigned})"
         yield "AVX512F", f"ia32_{whole}({operands}, {masked})"
@@ -186,7 +202,9 @@ def _instructions(what: str, value: str, size: int) -> Iterator[tuple[str, str]]
 
 
 def _instructed(what: str, plain: Definition, value: DType, lanes: int) -> Definition:
-    """A function of vectors by an instruction of the processor where there is one, elsewhere by its plain text."""
+    """Return a vector function that uses the processor's instruction if the C compiler offers it,
+    else its plain C body.
+    """
     made = "$M" if what == "to_i32" else "$vector"
     if f"{what} {value}" not in _X86:
         return plain
@@ -201,14 +219,16 @@ def _instructed(what: str, plain: Definition, value: DType, lanes: int) -> Defin
 
 
 def _each(called: str, *names: str) -> Definition:
-    """A function of one element after the other."""
+    """Return a vector function that calls a scalar C function for each element in turn."""
     elements = ", ".join(f"{name}[i]" for name in names)
     body = f"$vector y = a;\n  for (int i = 0; i < $lanes; ++i) y[i] = {called}({elements});\n  return y;"
     return function(body, ", ".join(f"$vector {name}" for name in names), "$vector")
 
 
 def _to_integers(bits: int) -> Definition:
-    """Floats to signed integers; what does not fit, NaN included, gives the least integer."""
+    """Return the template of a vector conversion from float to signed integers; NaN and values out
+    of range give INT_MIN.
+    """
     bound, made = f"{float(2 ** (bits - 1))!r}$f", f"$M{bits}"
     lines = (
         f"const $M fits = ($M)(v >= -{bound}) & ($M)(v < {bound});",
@@ -221,8 +241,8 @@ def _to_integers(bits: int) -> Definition:
 
 _VECTORS: Final[Mapping[str, Definition]] = {
     "splat": function("const $vector v = {$copies};\n  return v;", "$T x", "$vector"),
-    # gcc makes one masked move of a sum, and two operations of "or"
-    # (unused where a compiler has instructions for what calls it)
+    # gcc compiles "+" to a single masked move, but "|" to two operations (unused if the compiler
+    # has instructions for the callers)
     "blend": Definition(
         "__attribute__((__unused__)) $inline $vector $name($M m, $vector a, $vector b) {\n"
         "  return ($vector)((($M)a & m) + (($M)b & ~m));\n}\n"
@@ -251,7 +271,12 @@ _VECTORS: Final[Mapping[str, Definition]] = {
 
 
 def _transpose(lanes: int) -> str:
-    """Blocks change places across the diagonal, half as large in each round (Eklundh, 1972)."""
+    """Return a function that transposes a square block of lanes x lanes elements (Eklundh's
+    algorithm, 1972).
+
+    In each round, off-diagonal subblocks of half the previous size are exchanged by vector
+    shuffles.
+    """
     rows = [f"r{k}" for k in range(lanes)]
     body = [f"const $vector r{k} = *(const ${{vector}}u *)(from + {k} * from_step);" for k in range(lanes)]
     half = lanes // 2
@@ -279,12 +304,13 @@ def _transpose(lanes: int) -> str:
     )
 
 
-#: The functions that do the work of instructions on square blocks of memory.
+#: Names of IR instructions on square blocks of memory, and the helper functions that implement
+#: them.
 BLOCKS: Final = {"turn": "transpose"}
 
 
 def _definition(what: str, dtype: DType, lanes: int) -> Definition:
-    """The definition of a helper function for a dtype."""
+    """Return the template of a helper function for a dtype and a number of lanes."""
     if what == "transpose":
         return Definition(_transpose(lanes))
     if what in ("narrow", "widen"):
@@ -302,33 +328,40 @@ def _definition(what: str, dtype: DType, lanes: int) -> Definition:
 
 @dataclass(slots=True, eq=False)
 class Helpers:
-    """The helper functions in use, in an order in which each comes after what it calls."""
+    """Helper functions that the printed kernels call; each definition comes after the definitions
+    that it calls.
+    """
 
     dialect: Dialect
     definitions: dict[str, str] = field(default_factory=dict)
 
     def use(self, what: str, dtype: DType, lanes: int = 1) -> str:
-        """The name of the helper `what` for a dtype, or for vectors; its definition will be among `definitions`.
+        """Return the C name of the helper `what` for a dtype and lane count, and add its definition
+        to `definitions`.
 
-        `blend` chooses by a mask, `splat` repeats a scalar.
+        The helper `blend` selects lanes by a mask; `splat` copies a scalar to all lanes.
         """
         kind = "" if what in ("bits", "bits64") else f"_{suffix(dtype)}{f'x{lanes}' if lanes > 1 else ''}"
         name = f"aotc_{what}{kind}"
         if name not in self.definitions:
             row = _definition(what, dtype, lanes)
-            # which come first
+            # the called helpers' definitions come first
             names = {use: self.use(use, dtype, lanes) for use in row.uses}
             vector = self._vector_words(dtype, lanes) if lanes > 1 else {}
             self.definitions[name] = Template(row.text).substitute(self._words(dtype) | vector, name=name, **names)
         return name
 
     def instructed(self, what: str, text: str, dtype: DType, lanes: int) -> str:
-        """The definition of a function of vectors, by an instruction of the processor where there is one."""
+        """Return the definition of a vector function; it uses the processor's instruction if there
+        is one, else `text`.
+        """
         made = _instructed(what, Definition(text), carrier(dtype), lanes)
         return Template(made.text).substitute(self._vector_words(dtype, lanes))
 
     def add(self, name: str, text: str) -> None:
-        """Use a function of an instruction's own, called `name` in its text."""
+        """Add a function that an instruction brings along; `text` is a template that contains its
+        `name`.
+        """
         self.definitions[name] = Template(text).substitute(self._words(DType("float32")))
 
     def _words(self, dtype: DType) -> dict[str, object]:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which int64 values of a kernel are index arithmetic.  The body of a kernel in, a predicate out.
+"""Decide which int64 values of a kernel are index arithmetic, printed as plain C, and which are
+data.
 
-Index arithmetic (loop variables, literals, registers made of them) is bounded by
-the sizes of buffers: it cannot overflow and is printed as plain C.  Other int64
-values are data, whose arithmetic wraps.
+Input: the body of a kernel. Output: a predicate on expressions. Index arithmetic (loop variables,
+literals, registers computed from them) is bounded by the sizes of buffers, cannot overflow and is
+printed as plain C. Other int64 values are data, whose arithmetic wraps.
 
     indices = Indices(kernel.body)
     indices.pure(i * 4 + 1)                       # True; a Load would make it data
@@ -19,7 +20,11 @@ _NOTHING = Block(())
 
 
 class Indices:
-    """Loop variables, numbers, and the registers that only ever hold index arithmetic; `fixed` ones hold one value."""
+    """Variables that hold index arithmetic: loop variables, integer parameters, and registers
+    assigned only from them.
+
+    `fixed` are the registers that are assigned once.
+    """
 
     def __init__(self, body: Stmt = _NOTHING, numbers: Iterable[Var] = ()) -> None:
         self.loops: set[Var] = {PART, PARTS, *numbers}
@@ -38,7 +43,7 @@ class Indices:
         self.fixed: set[Var] = {var for var in self.registers if len(values[var]) == 1}
 
     def pure(self, expr: Expr) -> bool:
-        """Whether a value is index arithmetic."""
+        """Return True if an expression is index arithmetic."""
         if expr.dtype != INDEX or expr.lanes != 1:
             return False
         match expr:
@@ -47,7 +52,7 @@ class Indices:
             case Var():
                 return expr in self.loops or expr in self.registers
             case Binary(op="mul") if not (self._bounded(expr.a) or self._bounded(expr.b)):
-                # a register times a value that varies may grow with every iteration
+                # a register times a variable factor may grow in every iteration
                 return False
             case Binary(op=op) | Unary(op=op) if op in _OPERATORS:
                 return all(map(self.pure, operands(expr)))
@@ -57,7 +62,7 @@ class Indices:
                 return False
 
     def _bounded(self, expr: Expr) -> bool:
-        """Whether a value that is index arithmetic has no register in it."""
+        """Return True if an expression that is index arithmetic contains no register."""
         if isinstance(expr, (Binary, Select)):
             return self._bounded(expr.a) and self._bounded(expr.b)
         if isinstance(expr, Unary):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels of a program as C files: each distinct one printed once, named, and put beside others.
+"""Print the kernels of a program as C files: name them, print kernels of equal text once, and group
+small ones.
 
 printed = print_kernels(program.kernels, "net", GNU_C)
 printed.names[kernel]                  # "net_conv2d"
@@ -21,24 +22,25 @@ from aotc_codegen.c.c_types import literal
 from aotc_codegen.c.file_templates import render
 from aotc_codegen.c.kernel_printer import PrintedKernel, origin, print_kernel, prototype
 
-#: Kernels of this size have a file of their own; files compile in parallel.
+#: Number of characters from which a kernel gets its own file, so that files compile in parallel.
 FILE_CHARACTERS: Final = 8_000
-#: Digits of the hash that tells kernels of one name apart.
+#: Number of hash digits that distinguish kernels of equal names.
 HASH_DIGITS: Final = 6
-#: What a kernel is called in the text that its mark is made from.
+#: Kernel name in the text that the hash is computed from.
 _ANY_NAME: Final = "KERNEL_NAME"
 _PRINTED: Final = Form(PrintedKernel, [PrintedKernel, DType])
 
 
-#: Kernels that one function stands for: none, those of other values, or those of any other numbers.
+#: Kernels that are merged into one function: none (""), kernels with different "values" to compute
+#: with, or kernels with any different "numbers".
 Share: TypeAlias = Literal["", "values", "numbers"]
-#: Literals in the text of a kernel, and the marks of helper functions, which are hashes.
+#: Number literals in the text of a kernel, and the hashes in names of helper functions.
 _NUMBERS: Final = re.compile(r"-?\b\d[\w.]*(?:(?<=[ep])[-+]\w+)?|_[0-9a-f]{8}\b")
 
 
 @frozen
 class NamedKernel:
-    """A printed kernel, its name, and the comment lines in front of it."""
+    """Printed kernel with its C name and the comment lines before it."""
 
     name: str
     comment: Sequence[str]
@@ -55,7 +57,9 @@ class NamedKernel:
 
 @frozen
 class External:
-    """A kernel whose code is the user's: its name, its prototype, the code and who wrote it."""
+    """Kernel with user-supplied C code: its name, prototype, code, and the name of the code
+    generator that wrote it.
+    """
 
     name: str
     prototype: str
@@ -63,20 +67,22 @@ class External:
     author: str
 
     def file(self) -> str:
-        """The code, and behind it the declaration by which it is called: the compiler sees whether they agree."""
+        """Return the code followed by the prototype it is called by, so that the compiler checks
+        that both agree.
+        """
         return f"{self.code.rstrip()}\n\n/* How it is called. */\n#include <stdint.h>\n{self.prototype};\n"
 
     def described(self, path: str) -> dict[str, str]:
-        """What the metadata say of the kernel; `path` is where its file lies in the project."""
+        """Return the kernel's entry in the metadata; `path` is the path of its file in the project."""
         return {"kernel": self.name, "prototype": self.prototype, "generator": self.author, "source": path}
 
 
 @frozen
 class PrintedKernels:
-    """Every distinct kernel, and the C name under which each kernel is called.
+    """Distinct printed kernels, and the C name under which each kernel of the program is called.
 
-    externals   kernels whose code is the user's, a file each
-    numbers     arguments of one that stands for several, for each of them, behind the buffers
+    externals   kernels with user-supplied code, each with its own file
+    numbers     for each kernel that was merged with others: its arguments after the buffers
     """
 
     kernels: tuple[NamedKernel, ...]
@@ -87,26 +93,30 @@ class PrintedKernels:
 
     @property
     def prototypes(self) -> list[str]:
-        """The prototypes of all kernels, the user's included."""
+        """Prototypes of all kernels, including kernels with user-supplied code."""
         return [*(k.prototype for k in self.externals), *(k.prototype for k in self.kernels)]
 
     def launch(self, kernel: Kernel, arguments: Sequence[str]) -> str:
-        """The statement that runs a kernel; a kernel of a team gets the team."""
+        """Return the statement that runs a kernel; a kernel that is split among threads also gets
+        its team.
+        """
         team = [self.dialect.team_argument] if kernel.team and self.dialect.team_argument else []
         return self.dialect.launch.format(
             name=self.names[kernel], arguments=", ".join([*arguments, *self.numbers.get(kernel, ()), *team])
         )
 
     def external_files(self, name: str) -> dict[str, External]:
-        """The user's code by its paths in a project."""
+        """Return the kernels with user-supplied code by their file paths in a project."""
         return {f"src/{name}_extern_{k}.c": external for k, external in enumerate(self.externals)}
 
     def files(self, name: str, suffix: str, **common: Any) -> dict[str, str]:
-        """The kernels as files that compile by themselves, by their paths in the project `name`.
+        """Return the kernels as files that compile by themselves, by their paths in the project
+        `name`.
 
-        common    the project's values for templates
+        common   template values of the project
 
-        Helper functions that several of them need are in a header, with all types of vectors.
+        Helper functions used by several files go into a common header, together with all vector
+        types.
         """
         groups = split(self.kernels)
         uses = Counter(helper for group in groups for helper in _helpers(group))
@@ -132,9 +142,11 @@ class PrintedKernels:
         shared: Container[str] = frozenset(),
         **common: Any,
     ) -> str:
-        """Some of the kernels in a template, with the helper functions and vectors that they need.
+        """Return a file with some of the kernels, and the helper functions and vector types that
+        they need.
 
-        header    the file that has the vectors, and the helper functions of the names in `shared`
+        header   name of an included header with the vector types and the helper functions named in
+                 `shared`
         """
         helpers = [text for name, text in _helpers(kernels).items() if name not in shared]
         vectors = set() if header else {vector for k in kernels for vector in k.printed.vectors}
@@ -144,12 +156,15 @@ class PrintedKernels:
 
 
 def _helpers(kernels: Sequence[NamedKernel]) -> dict[str, str]:
-    """The definitions of the helper functions of some kernels, by name, each behind those that it calls."""
+    """Return the helper functions of some kernels: definitions by name, callees first."""
     return {name: text for k in kernels for name, text in k.printed.definitions.items()}
 
 
 def _externals(kernels: Sequence[Kernel], taken: Names, dialect: Dialect) -> dict[Kernel, External]:
-    """The kernels that the user's sources define; they are called by their names, which must be free."""
+    """Return the kernels with user-supplied code, which are called by their own names.
+
+    Raise AotcError (code "name") if a name is in use.
+    """
     found: dict[Kernel, External] = {}
     plain = replace(dialect, restrict="")
     for kernel in kernels:
@@ -165,13 +180,13 @@ def _externals(kernels: Sequence[Kernel], taken: Names, dialect: Dialect) -> dic
 def print_kernels(
     kernels: Iterable[Kernel], prefix: str, dialect: Dialect = GNU_C, suffix: str = "", share: Share = ""
 ) -> PrintedKernels:
-    """Print each kernel as PREFIX_NAME, a suffix behind it; kernels with equal texts are one function.
+    """Print each kernel as PREFIX_NAME with a suffix; kernels with equal texts become one function.
 
-    share    so are kernels that differ in the "values" that they compute with, or in any "numbers" where that is less
-             code (`aotc.tir.plan.merge_kernels`)
+    share   "values" also merges kernels that compute with different constants; "numbers" merges
+            kernels that differ in any numbers if this saves code (`aotc.tir.plan.merge_kernels`)
 
-    Where several would have a name, all have a hash of their text behind it, not a
-    number: so a kernel's text does not change when others come and go.
+    Kernels of equal names get a hash of their text as a suffix rather than a number, so that a
+    kernel's text does not change when other kernels are added or removed.
     """
     kernels = tuple(kernels)
     taken = Names((prefix, f"{prefix}_run", f"{prefix}_info", f"{prefix}_params"))
@@ -197,8 +212,12 @@ def print_kernels(
 def _share(
     alike: dict[str, tuple[PrintedKernel, list[Kernel]]], dialect: Dialect, *, sizes: bool
 ) -> dict[Kernel, Sequence[str]]:
-    """Put one text in the place of several that differ in numbers; the arguments of each kernel then."""
-    # texts are cheap to compare: most kernels are like no other
+    """Replace texts that differ only in numbers by one parameterized text; return the arguments for
+    each kernel.
+
+    `alike`, the printed kernels grouped by text, is updated in place.
+    """
+    # comparing texts is cheap, and most kernels resemble no other kernel
     outlines = {text: _NUMBERS.sub("", made.body) for text, (made, _) in alike.items()}
     several = Counter(outlines.values())
     texts = {group[0]: text for text, (_, group) in alike.items() if sizes or several[outlines[text]] > 1}
@@ -211,7 +230,8 @@ def _share(
             group = alike.pop(texts[kernel])[1]
             numbers |= dict.fromkeys(group, told)
             members += group
-        # groups that differ in what C does not say, as how memory is aligned, come to one text
+        # groups that differ in properties that C does not express, for example alignment, can
+        # yield equal texts
         alike.setdefault(made.text(_ANY_NAME), (made, []))[1].extend(members)
     return numbers
 
@@ -221,10 +241,10 @@ def _remembered(kernel: Kernel, dialect: Dialect) -> PrintedKernel:
 
 
 def split(kernels: Sequence[NamedKernel]) -> list[list[NamedKernel]]:
-    """Kernels distributed over files: large ones have a file of their own, small ones share.
+    """Distribute kernels over files: large kernels get their own file, small ones share files.
 
-    Which small ones share depends on their texts alone, so that a change of one
-    kernel touches few files.
+    A small kernel's file depends on the kernel's prototype and the number of files alone, so that a
+    change of one kernel affects few files.
     """
     small = [k for k in kernels if len(k.text) < FILE_CHARACTERS]
     count = 1 << (sum(len(k.text) for k in small) // FILE_CHARACTERS).bit_length()

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels as text: a walk over statements, nothing decided that is not in the program; a dialect has the words.
+"""Print tensor-IR kernels as C or CUDA text; the printer walks statements, the dialect supplies the
+syntax.
+
+It makes no optimization decisions: the text follows the kernel's statements.
 
 made = print_kernel(kernel, GNU_C)
 made.prototype("net_k0")             # "void net_k0(const float *AOTC_RESTRICT p0, ...)"
@@ -26,22 +29,21 @@ from aotc_codegen.c.outlined_expressions import Outline
 from aotc_codegen.c.printing_scope import SHIFT, TERNARY, UNARY, Scope
 from aotc_codegen.c.vector_expressions import Vectors
 
-#: Bytes of a stack array that is zero at first.
+#: Largest size in bytes of a stack array that is zero-initialized.
 SMALL_ARRAY: Final = 64
-#: Bytes that arrays of devices are aligned to at most: what one access moves.
+#: Largest alignment in bytes of arrays in GPU kernels: the size of the largest single access.
 MOST_ALIGNED: Final = 16
 
 
 @frozen
 class PrintedKernel:
-    """A kernel without its name.
+    """Printed text of a kernel in which the kernel's name is still a placeholder.
 
-    head         with the place of the `name`
-    body         the lines between the braces
-    definitions  of the helper functions that it calls, by name, each behind those
-                 that it calls itself
-    vectors      the vector types in it: element type, lanes
-    reach        the greatest number that its loops and indices come to, of those that are known
+    head          declaration, with the placeholder {name}
+    body          lines between the braces
+    definitions   definitions of the helper functions it calls, by name, callees first
+    vectors       vector types it uses: element type, number of lanes
+    reach         largest known upper bound of its loop variables
     """
 
     head: str
@@ -51,22 +53,27 @@ class PrintedKernel:
     reach: float = 0
 
     def prototype(self, name: str) -> str:
-        """The declaration, without the semicolon."""
+        """Return the declaration under the given name, without the semicolon."""
         return self.head.format(name=name)
 
     def text(self, name: str) -> str:
-        """The definition."""
+        """Return the definition under the given name."""
         return f"{self.prototype(name)} {{\n{self.body}}}\n"
 
 
 def print_kernel(kernel: tir.Kernel, dialect: Dialect, numbers: Mapping[Var, Interval] | None = None) -> PrintedKernel:
-    """The text of a kernel and what it needs; `numbers` are parameters behind its buffers, with their ranges."""
+    """Print a kernel; `numbers` are extra integer parameters after its buffers, with their value
+    ranges.
+
+    Return the text together with the helper functions and vector types that it needs.
+    """
     body = tir.drop_dead(kernel.body)
     scope = _scope(kernel, dialect, numbers or {})
     head = _head(kernel, scope, "{name}", tuple(numbers or ()))
     lines = []
     for buffer in kernel.local:
-        # compilers take small arrays for registers, and cannot see that they are written before they are read
+        # compilers put small arrays into registers, and cannot see that they are written before
+        # they are read
         start = " = {0}" if buffer.nbytes <= SMALL_ARRAY and buffer.scope == "stack" else ""
         array = dialect.shared if buffer.scope == "shared" else dialect.array
         words = {"type": dialect.types[buffer.dtype], "name": scope.name(buffer), "size": max(1, buffer.size)}
@@ -86,7 +93,7 @@ def print_kernel(kernel: tir.Kernel, dialect: Dialect, numbers: Mapping[Var, Int
 
 
 def prototype(kernel: tir.Kernel, dialect: Dialect) -> str:
-    """The declaration of a kernel by its own name, without the semicolon."""
+    """Return the declaration of a kernel under its own name, without the semicolon."""
     return _head(kernel, _scope(kernel, dialect), kernel.name)
 
 
@@ -113,7 +120,8 @@ def _parameters(kernel: tir.Kernel, scope: Scope, numbers: Sequence[Var] = ()) -
     overlapping = {b for o, i in kernel.overlaps for b in (kernel.outputs[o], kernel.inputs[i])}
     for buffer in kernel.params:
         read_only = buffer in inputs and buffer not in outputs
-        # what other threads write until a barrier must be read anew after it
+        # other threads write the buffer between barriers, so that it must be read again after
+        # each: no restrict
         alone = (read_only or not meets or buffer in kernel.private) and buffer not in overlapping
         restrict = dialect.restrict if alone else ""
         element = f"const {dialect.types[buffer.dtype]}" if read_only else dialect.types[buffer.dtype]
@@ -126,7 +134,7 @@ def _parameters(kernel: tir.Kernel, scope: Scope, numbers: Sequence[Var] = ()) -
 
 
 def _block(scope: Scope, stmt: tir.Stmt, depth: int) -> list[str]:
-    """The lines of a statement."""
+    """Return the lines of a statement, indented by `depth` levels."""
     pad = "  " * depth
     match stmt:
         case tir.Block():
@@ -158,7 +166,7 @@ def _block(scope: Scope, stmt: tir.Stmt, depth: int) -> list[str]:
 
 
 def _declare(scope: Scope, stmt: tir.Declare) -> str:
-    # before the name: it cannot mention the register
+    # the value is printed before the register gets its name, which it cannot mention
     made = scope.outlined(stmt.value) or assigned(scope, stmt.var, stmt.value)
     if stmt.var in scope.indices.fixed:
         scope.ranges[stmt.var] = bounds(stmt.value, scope.ranges)
@@ -166,7 +174,11 @@ def _declare(scope: Scope, stmt: tir.Declare) -> str:
 
 
 def _for(scope: Scope, loop: tir.For, depth: int) -> list[str]:
-    """The lines of a loop; a device counts the iterations of some, of which those that need to know ask it."""
+    """Return the lines of a loop.
+
+    A loop that is mapped to GPU blocks or threads becomes a constant with the block's or thread's
+    index, if it is used.
+    """
     pad, dialect, var = "  " * depth, scope.dialect, scope.name(loop.var)
     scope.ranges[loop.var] = (bounds(loop.begin, scope.ranges)[0], bounds(loop.end, scope.ranges)[1] - 1)
     if loop.kind in tir.LAUNCHED:
@@ -205,7 +217,7 @@ def _store(scope: Scope, stmt: tir.Store) -> str:
 
 
 def _argument(scope: Scope, expr: Expr) -> str:
-    """An operand of a function on memory: what it loads is an address."""
+    """Return an operand of a function on memory: for a load, the address that is loaded from."""
     if isinstance(expr, Load):
         return address(scope, expr.buffer, expr.index)
     if isinstance(expr, Select):
@@ -233,7 +245,7 @@ def _stored(scope: Scope, store: tir.Store) -> str:
     if source.lanes > 1:
         return scope.outlined(source) or value(scope, source)
     if isinstance(source, Load) and is_small(dtype):
-        # bits are copied
+        # the bits are copied
         return place(scope, source.buffer, source.index, 1)
     if dtype.is_bool:
         return f"({scope.dialect.types[dtype]}){value(scope, source, UNARY)}"
@@ -243,7 +255,9 @@ def _stored(scope: Scope, store: tir.Store) -> str:
 
 
 def origin(kernel: tir.Kernel) -> Sequence[str]:
-    """A comment that names the nodes of the model a kernel computes."""
+    """Return a C comment with the names of the model's nodes that a kernel computes; no lines if
+    there are none.
+    """
     nodes = nodes_of(kernel.span)
     shown = ", ".join(nodes[:8]) + (f" and {len(nodes) - 8} more" if len(nodes) > 8 else "")
     return [f"/* {comment_text(shown)} */"] if nodes else []

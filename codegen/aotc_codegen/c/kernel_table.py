@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels without a schedule as C: a table of functions, for whoever calls them one by one.
+"""Write kernels without a model as C: a table of functions that callers such as tests and tuners
+call one by one.
 
-In: kernels.  Out: C files that export a table with one entry for each kernel, in order, and a function that names
-what the processor lacks for them.  An entry takes the addresses of the kernel's inputs, outputs and workspace
-buffers, in the order of `Kernel.params`; kernels for teams run with one thread.
+Input: kernels. Output: C files that export a table with one function pointer per kernel, in order,
+and a function that names the CPU features which the kernels need and the processor lacks. A table
+function takes the addresses of the kernel's inputs, outputs and workspace buffers, in the order of
+`Kernel.params`; kernels that are split among threads run with a single thread.
 
     emit_kernels([relu, dense], Path("build"))     # extern void (*const aotc_kernels[])(void *const *)
 """
@@ -20,16 +22,18 @@ from aotc_codegen.c.file_templates import render
 from aotc_codegen.c.host_project import Content, common_words, kernel_files, runtime_files, write_files
 from aotc_codegen.c.kernel_files import print_kernels
 
-#: No helper function of kernels begins with it.
+#: Prefix of the emitted C names; no helper function of a kernel begins with it.
 PREFIX: Final = "kernels"
-#: The symbol of the table.
+#: C symbol of the exported table of functions.
 TABLE: Final = "aotc_kernels"
 
 
 def emit_kernels(kernels: Sequence[Kernel], directory: Path, target: Target) -> dict[str, Any]:
-    """Write src/*.c for `kernels` (at least one) into an existing directory; what `build_library` takes for metadata.
+    """Write src/*.c for `kernels` (at least one) into an existing directory; return metadata for
+    `build_library`.
 
-    The table, which says what the processor lacks, is not among the files that are compiled for the target.
+    The file of the table, which also checks the CPU features, is not compiled with the target's
+    flags, so that it runs on every processor of the architecture.
     """
     printed = print_kernels(kernels, PREFIX)
     team = any(kernel.team for kernel in kernels)
@@ -57,7 +61,12 @@ def emit_kernels(kernels: Sequence[Kernel], directory: Path, target: Target) -> 
 
 
 def call_entries(kernels: Mapping[str, Kernel]) -> list[str]:
-    """For each kernel by its C name the function call_NAME, which spreads an array of addresses over its parameters."""
+    """Return a C function call_NAME for each kernel: it passes the elements of an array of
+    addresses as the arguments.
+
+    `kernels` maps the C name of each kernel to the kernel. A line that defines a team of one thread
+    comes first if a kernel needs a team.
+    """
     lines = ["static const aotc_team alone = {0, 1, NULL, NULL};"] if any(k.team for k in kernels.values()) else []
     for name, kernel in kernels.items():
         arguments = [*(f"a[{k}]" for k in range(len(kernel.params))), *(["&alone"] if kernel.team else [])]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""metadata.json: what tools and people ask of a compiled model.
+"""Write metadata.json, the machine-readable description of a compiled model.
 
 describe(program, target, ...)["memory"]["peak"]
 write_metadata(directory, metadata)
@@ -17,19 +17,20 @@ from aotc_codegen.c.parameter_files import Params
 from aotc_codegen.c.schedule_calls import tensors_of
 from aotc_codegen.c.workspace import workspaces_of
 
-#: The name of this file.
+#: File name of the metadata.
 METADATA: Final = "metadata.json"
-#: Version of the layout of this file.
+#: Version of the layout of metadata.json.
 FORMAT = 1
-#: What the error of a float32 output may be, relative to the standard deviation of the exact one; the second with
-#: algorithms that round more than an operator's definition.
+#: Bound on the error of a float32 output relative to the standard deviation of the exact output;
+#: the second bound is for programs with algorithms that round more often than the operator's
+#: definition.
 BOUND, APPROXIMATE_BOUND = 1e-5, 1e-4
-#: Bytes of a register, by machine.
+#: Register size in bytes by machine.
 WORDS: Final = {"x86_64": 8, "aarch64": 8, "riscv64": 8}
 
 
 def describe(program: Program, target: Target, kernels: Mapping[Kernel, str], params: Params) -> dict[str, Any]:
-    """The metadata of a program, ready for JSON."""
+    """Return the metadata of a program as a value that JSON can represent."""
     plan, lives = program.plan, lifetimes(program)
     buffers = [
         {"name": s.name, "offset": at, "bytes": s.nbytes, "first_step": lives[s].first, "last_step": lives[s].last}
@@ -73,7 +74,7 @@ def describe(program: Program, target: Target, kernels: Mapping[Kernel, str], pa
 
 
 def _spaces(program: Program, target: Target, params: Params) -> dict[str, str]:
-    """The memories of what `target.ROLES` names."""
+    """Return the name of the memory for each role of `target.ROLES`: arena, parameters and others."""
     taken = {part.memory: part.bytes for part in program.plan.parts}
     known = {"arena": " and ".join(taken), "parameters": " and ".join(piece.memory for piece in params.pieces)}
     sizes = {"arena": program.plan.peak, "parameters": params.bytes + params.behind}
@@ -82,7 +83,7 @@ def _spaces(program: Program, target: Target, params: Params) -> dict[str, str]:
 
 
 def _parts(program: Program) -> dict[str, list[dict[str, Any]]]:
-    """The pieces of the arena, where it is known which memories they lie in."""
+    """Return the pieces of the arena if they are assigned to memories."""
     parts = zip(program.plan.parts, workspaces_of(program), strict=False)
     rows = [{"memory": p.memory, "member": w.member, "offset": p.begin, "bytes": p.bytes} for p, w in parts]
     return {"parts": rows} if rows else {}
@@ -91,10 +92,12 @@ def _parts(program: Program) -> dict[str, list[dict[str, Any]]]:
 def footprint(
     program: Program, target: Target, kernels: Mapping[Kernel, str], params: Params, numbers: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """Bytes that a program takes of a machine: of memory in runs, of flash, of the stack; code and stack are estimates.
+    """Return the bytes a program needs: memory in runs, flash, stack; code and stack sizes are
+    estimates.
 
-    numbers   how many each call passes beside addresses
-    Registers are taken for 4 bytes where the target does not say what machine it is: that is a small one.
+    numbers   number of extra integer arguments of each kernel call
+
+    Registers are assumed to have 4 bytes if the machine is unknown, as such targets are small.
     """
     distinct = {name: kernel for kernel, name in kernels.items()}
     word = WORDS.get(target.machine, 4)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions of vectors that a kernel repeats for other operands, as functions: less text for the same code.
+"""Outline vector expressions that a kernel repeats with different operands into inline functions,
+to shorten the text.
 
     y[0] = max(acc0 + b[0], 0); y[8] = max(acc1 + b[8], 0); ...
 =>
@@ -7,8 +8,8 @@
     y[0] = aotc_step_1f3a90(acc0, b[0]); y[8] = aotc_step_1f3a90(acc1, b[8]); ...
 
 outline = Outline(kernel.body)
-outline.printed(scope, store.value)        # a call, or the expression as it stands
-outline.define(scope)                      # the functions that were called, among those of the helpers
+outline.printed(scope, store.value)        # a call, or None to print the expression in place
+outline.define(scope)                      # adds the called functions to the helpers' definitions
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from aotc_codegen.c.elementary_functions import text_of
 from aotc_codegen.c.expressions import value
 from aotc_codegen.c.printing_scope import Scope
 
-#: Operations of an expression that is worth a function, and how often it must be there.
+#: Smallest number of operations of an expression, and of its occurrences, for which it is outlined.
 LEAST_OPERATIONS: Final = 4
 LEAST_REPEATS: Final = 3
-#: Functions of more parameters are no shorter than what they stand for.
+#: Largest number of parameters; with more, a call is no shorter than the expression.
 MOST_PARAMETERS: Final = 8
 
 
 @frozen(eq=False)
 class Shape:
-    """An expression with parameters in the place of what it reads.
+    """Expression in which loads and variables are replaced by parameters.
 
-    key          tells shapes apart
-    arguments    what it reads, in the order of the parameters
+    key         equal for expressions that one function can compute
+    arguments   the replaced loads and variables, in the order of the parameters
     """
 
     key: str
@@ -47,7 +48,9 @@ class Shape:
 
 
 class Outline:
-    """The expressions of vectors that a statement has several times."""
+    """Vector expressions that occur several times in a statement, and the functions that compute
+    them.
+    """
 
     def __init__(self, body: Stmt) -> None:
         self._shapes: dict[int, Shape | None] = {}
@@ -60,7 +63,9 @@ class Outline:
             yield self._shapes.setdefault(id(stmt.value), shape_of(stmt.value))
 
     def printed(self, scope: Scope, expr: Expr) -> str | None:
-        """The call of a function that computes an expression; None for one that is printed as it stands."""
+        """Return the call of an outlined function that computes an expression; None if it is to be
+        printed in place.
+        """
         shape = self._shapes.get(id(expr))
         if shape is None or self._counts[shape.key] < LEAST_REPEATS or scope.dialect.vectors is None:
             return None
@@ -71,14 +76,18 @@ class Outline:
         return f"{self._called[shape.key].name}({arguments})"
 
     def define(self, scope: Scope) -> None:
-        """Add the definitions of the functions that were called; compilers must not call them."""
+        """Add the definitions of the called functions to the helpers, with an attribute that forces
+        inlining.
+        """
         for function in self._called.values():
             text = text_of(scope, function.name, function)
             scope.helpers.definitions[function.name] = f"__attribute__((__always_inline__)) {text}"
 
 
 def shape_of(expr: Expr) -> Shape | None:
-    """The shape of an expression of vectors; None for short ones, and where a value is spelled otherwise in places."""
+    """Return the shape of a vector expression; None for short ones and for dtypes that are printed
+    in several ways.
+    """
     if expr.lanes == 1:
         return None
     found: dict[Expr, Var] = {}
@@ -102,5 +111,5 @@ def shape_of(expr: Expr) -> Shape | None:
 
 
 def _is_special(dtype: DType) -> bool:
-    """Whether values of a type are printed in several ways."""
+    """Return True if the printed form of a dtype's values depends on the context."""
     return dtype.is_bool or dtype.is_narrow_float or dtype == INDEX

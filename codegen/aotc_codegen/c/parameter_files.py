@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters: typed C arrays while they are small, one binary file that the assembler includes when large.
+"""Emit a model's parameters as typed C arrays if they are small, else as a binary file that the
+assembler includes.
 
-Either way a kernel call names a parameter by the same symbol.
+In both forms a kernel call refers to a parameter by an equal symbol.
 
     params = Params("net", constants, array_bytes=64 << 10)
     params.symbol(storage)                 # "net_const0"
@@ -19,12 +20,12 @@ from aotc_codegen.c.c_types import literal, memory_type
 
 ALIGN: Final = 64
 _WRAPPER: Final = TextWrapper(112, "  ", "  ", break_on_hyphens=False)
-#: Bytes that tell most constants apart.
+#: Number of leading bytes that are compared first when equal constants are looked for.
 _BEGIN: Final = 4096
 
 
 def packed(storage: Storage) -> np.ndarray[Any, Any]:
-    """The data of a constant, contiguous, in little-endian byte order."""
+    """Return the data of a constant as a contiguous array in little-endian byte order."""
     assert storage.data is not None
     data = np.ascontiguousarray(storage.data)
     return data.astype(data.dtype.newbyteorder("<")) if data.dtype.byteorder == ">" else data
@@ -32,9 +33,10 @@ def packed(storage: Storage) -> np.ndarray[Any, Any]:
 
 @frozen
 class Piece:
-    """Parameters that lie in one memory: those of the file from byte `begin` on.
+    """Part of the parameter file that is stored in one memory; it starts at byte `begin` of the
+    file.
 
-    suffix   of the names of their array and their section
+    suffix   suffix of the C array's and the linker section's names
     """
 
     begin: int = 0
@@ -43,11 +45,14 @@ class Piece:
 
 
 class Params:
-    """Where each constant of a program lies; in all below `array_bytes`, they are `small`: written as C arrays.
+    """Layout of a program's constants; if their total is below `array_bytes`, they are `small`:
+    emitted as C arrays.
 
-    pieces   of the file, in its order
-    behind   bytes of the file that lie behind the parameters, in the last piece
-    homes    the first constant that is equal to each, which is stored for it
+    Equal constants are stored once.
+
+    pieces   parts of the parameter file, in file order, each in one memory
+    behind   number of bytes that follow the parameters in the last piece
+    homes    for each constant, the first constant that equals it and is stored for both
     """
 
     def __init__(
@@ -83,19 +88,21 @@ class Params:
         return self.bytes < self.array_bytes
 
     def symbol(self, storage: Storage) -> str:
-        """The C name of a constant's first element."""
+        """Return the C name of a constant's first element."""
         return f"{self.model}_{self.home(storage).name}"
 
     def home(self, storage: Storage) -> Storage:
-        """The first constant that is equal to one."""
+        """Return the stored constant that equals `storage`: the first of all equal constants."""
         return self.homes[storage]
 
     def offset(self, storage: Storage) -> int:
-        """Where a constant lies in the binary file, in bytes."""
+        """Return the byte offset of a constant in the binary file."""
         return self.offsets[self.homes[storage]]
 
     def declarations(self) -> list[str]:
-        """What the internal header says of the parameters."""
+        """Return the declarations of the parameters for the internal header: arrays, or macros that
+        point into the file.
+        """
         if self.small:
             return [f"extern {self._declared(s)};" for s in self.offsets]
         rows = [f"extern const unsigned char {self.array(piece)}[];" for piece in self.pieces]
@@ -105,16 +112,16 @@ class Params:
         return rows
 
     def array(self, piece: Piece) -> str:
-        """The C name of a piece."""
+        """Return the C name of the array that holds a piece of the parameter file."""
         return f"{self.model}_params{piece.suffix}"
 
     def place(self, offset: int) -> str:
-        """The address of a byte of the file, in C."""
+        """Return a C expression for the address of the byte at `offset` of the parameter file."""
         piece = next(p for p in reversed(self.pieces) if p.begin <= offset)
         return f"{self.array(piece)} + {offset - piece.begin}"
 
     def arrays(self) -> list[str]:
-        """The definitions as C arrays."""
+        """Return the definitions of all stored constants as C arrays."""
         return [self._array(s) for s in self.offsets]
 
     def _declared(self, storage: Storage) -> str:
@@ -126,12 +133,14 @@ class Params:
         return f"{self._declared(storage)} AOTC_ALIGNED(64) = {{\n{values}\n}};"
 
     def blob(self) -> list[memoryview | bytes]:
-        """The contents of the binary file, in pieces."""
+        """Return the contents of the binary file as consecutive pieces."""
         return [piece for pieces in self._pieces.values() for piece in pieces]
 
 
 def element_texts(array: np.ndarray[Any, Any], dtype: DType) -> list[str]:
-    """Each element as a C literal of its type in memory."""
+    """Return each element of an array as a C literal; float16 and bfloat16 elements become the
+    integers of their bits.
+    """
     if dtype.is_narrow_float:
         bits = array.view(np.dtype(f"u{dtype.itemsize}"))
         return [f"{int(b)}u" for b in bits]

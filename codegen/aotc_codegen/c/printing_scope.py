@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known while a kernel is printed, and how texts of expressions fit into one another.
+"""State of printing one kernel (names, value ranges, required helpers), and operator precedence of
+printed expressions.
 
 scope = Scope(Helpers(C99), Indices(body), Names())
 scope.vector(DType("float32"), 8)      # "aotc_float32x8", whose definition the file then begins with
@@ -21,7 +22,7 @@ from aotc_codegen.c.c_types import carrier, suffix
 from aotc_codegen.c.helper_functions import Helpers
 from aotc_codegen.c.index_arithmetic import Indices
 
-# C's levels of precedence, higher binds tighter
+# C's precedence levels; a higher level binds tighter
 PRIMARY: Final = 16
 UNARY: Final = 14
 PRODUCT: Final = 13
@@ -39,15 +40,17 @@ LEVELS: Final = {
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """What is known while a kernel is printed, and what it needs.
+    """State of printing one kernel: names and ranges known so far, and the types and functions the
+    text requires.
 
-    known      the names of variables and buffers
-    ranges     those of the variables of loops
-    vectors    the vector types in use: element type, lanes
-    masks      the bits of each lane of registers of bool
-    functions  the names of the functions in use that are tensor programs: of a dtype, for
-               some lanes, with multiply-adds or without
-    outlined   the call of a function that computes an expression; None where there is none
+    known       C names of variables and buffers
+    ranges      value ranges of loop variables
+    vectors     vector types in use: element type, number of lanes
+    masks       bits per lane of the mask registers that hold bool vectors
+    bits        for each buffer of bool or narrow floats, its view as unsigned integers
+    functions   C names of the `aotc.tir.functions` in use, by function name, dtype, lanes, and use
+                of fused multiply-adds
+    outlined    returns the call of an outlined function that computes an expression, or None
     """
 
     helpers: Helpers
@@ -66,29 +69,35 @@ class Scope:
         return self.helpers.dialect
 
     def name(self, item: tir.Var | tir.Buffer) -> str:
-        """The name of a variable or buffer, made on first mention."""
+        """Return the C name of a variable or buffer; create the name at the first call."""
         if item not in self.known:
             self.known[item] = self.names.fresh(item.name, "v")
         return self.known[item]
 
     def vector(self, dtype: DType, lanes: int) -> str:
-        """The name of the type of a vector's values, noted for its definition."""
+        """Return the C name of a vector type, and record that the type must be defined."""
         self.vectors[carrier(dtype), lanes] = None
         return self.dialect.vector_name(carrier(dtype), lanes)
 
     def bits_of(self, buffer: tir.Buffer) -> tir.Buffer:
-        """A buffer of bool or of narrow floats by its name, as the unsigned integers that it is in memory."""
+        """Return a view of a buffer of bool or narrow floats as unsigned integers, under an equal C
+        name.
+        """
         made = self.bits.setdefault(buffer, replace(buffer, dtype=bits_of(buffer.dtype)))
         self.known[made] = self.name(buffer)
         return made
 
     def program(self, what: str, dtype: DType, lanes: int, fused: bool = False) -> str:
-        """The name of a tensor program of `aotc.tir.functions`, noted for its definition."""
+        """Return the C name of a function of `aotc.tir.functions` for a dtype and lane count, and
+        record its use.
+        """
         name = f"aotc_{'fused_' if fused else ''}{what}_{suffix(dtype)}{f'x{lanes}' if lanes > 1 else ''}"
         return self.functions.setdefault((what, dtype, lanes, fused), name)
 
     def is_index(self, expr: tir.Expr) -> bool:
-        """Whether a value is index arithmetic that fits in the index type on every machine."""
+        """Return True if a value is index arithmetic whose range fits 32 bits, and so the index
+        type of every machine.
+        """
         if not self.indices.pure(expr):
             return False
         low, high = bounds(expr, self.ranges)
@@ -96,12 +105,16 @@ class Scope:
 
 
 class Piece(NamedTuple):
-    """A text, how tightly it binds, and whether it is a narrow float that is yet to be rounded."""
+    """C expression with its precedence level; `exact` marks a narrow float that has not been
+    rounded yet.
+    """
 
     text: str
     level: int = PRIMARY
     exact: bool = False
 
     def inside(self, needed: int) -> str:
-        """The text, in parentheses if it binds less tightly than `needed`."""
+        """Return the text, in parentheses if it binds less tightly than the precedence level
+        `needed`.
+        """
         return self.text if self.level >= needed else f"({self.text})"

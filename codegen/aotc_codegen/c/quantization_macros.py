@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What C says of the integers of a model's inputs and outputs.
+"""Emit C macros and functions for the quantization of a model's input and output tensors.
 
-In: tensors, of which some state a quantization.  Out: text for the header (scale and zero point as macros, functions
-that quantize and dequantize a value), and for the table of tensors.
+Input: tensors, some with a quantization. Output: text for the header (scale and zero point as
+macros, functions that quantize and dequantize a value) and for the C table of tensors.
 
     #define NET_INPUT_X_SCALE 0.25f
     #define NET_INPUT_X_ZERO_POINT 128
@@ -19,7 +19,9 @@ from aotc_codegen.c.schedule_calls import Tensor
 
 
 def quantized_words(name: str, tensors: Iterable[Tensor]) -> dict[str, str]:
-    """What templates take: `quantized` for the header, `meanings` for the table."""
+    """Return the template values `quantized` (text for the header) and `meanings` (text for the
+    table of tensors).
+    """
     known = [(tensor, meaning) for tensor in tensors if (meaning := tensor.storage.quantization) is not None]
     return {
         "quantized": "".join(_header(name, *pair) for pair in known),
@@ -28,7 +30,7 @@ def quantized_words(name: str, tensors: Iterable[Tensor]) -> dict[str, str]:
 
 
 def _numbers(meaning: Quantization) -> tuple[list[str], list[str]]:
-    """Scales and zero points as C writes them."""
+    """Return the scales and the zero points of a quantization as C literals."""
     real, whole = DType("float32"), DType("int32")
     scales = [literal(s, real) for s in meaning.scales]
     return scales, [literal(z, whole) for z in meaning.zero_points]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The static schedule as C: rows for the templates.
+"""Print the static schedule (kernel calls in order) as C for the templates of project files.
 
-In: a program, the C names of its kernels, tensors and parameters.  Out: lines of
-calls, what is said of tensors.
+Input: a program, and the C names of its kernels, tensors and parameters. Output: lines with the
+calls, and descriptions of the input and output tensors.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,17 +17,17 @@ from aotc_codegen.c.kernel_files import PrintedKernels
 from aotc_codegen.c.parameter_files import Params
 from aotc_codegen.c.workspace import placed
 
-#: Threads do not write into each other's cache lines.
+#: Alignment in bytes of each thread's scratch, so that threads do not write to a common cache line.
 TEAM_ALIGN = 64
 
 
 @frozen
 class Tensor:
-    """What templates say of one input or output.
+    """Template values of an input or output tensor.
 
     role     "input" or "output"
-    number   among those
-    ident    the struct member
+    number   position among the inputs or outputs
+    ident    name of the struct member
     """
 
     role: str
@@ -41,22 +41,22 @@ class Tensor:
 
     @property
     def argument(self) -> str:
-        """What examples call the array with its elements."""
+        """Name of the array with the elements in example programs."""
         return f"{self.role}_{self.ident}"
 
     @property
     def type(self) -> str:
-        """float32[1, 3, 224, 224]"""
+        """Type and shape as text, for example "float32[1, 3, 224, 224]"."""
         return f"{self.storage.dtype}{list(self.storage.shape)}"
 
     @property
     def title(self) -> str:
-        """The name in the model, for a comment."""
+        """Name of the tensor in the model, as text for a comment."""
         return comment_text(self.storage.name)
 
     @property
     def descriptor(self) -> str:
-        """What callers are told of it, as an aotc_tensor."""
+        """C initializer of the aotc_tensor that describes the tensor to callers."""
         s = self.storage
         name = string_text(s.name)
         shape = f"{self.role}{self.number}_shape"
@@ -65,7 +65,7 @@ class Tensor:
 
     @property
     def described(self) -> dict[str, Any]:
-        """For the metadata."""
+        """Entry of the tensor in the metadata."""
         s, meaning = self.storage, self.storage.quantization
         known = {key: getattr(meaning, key) for key in ("scale", "zero_point", "axis")} if meaning else None
         found = {"name": s.name, "c_name": self.ident, "dtype": str(s.dtype), "shape": list(s.shape)}
@@ -73,18 +73,22 @@ class Tensor:
 
     @property
     def dims(self) -> str:
-        """{1, 3, 224, 224}; an array has an element at least."""
+        """C initializer of the shape, for example "{1, 3, 224, 224}"; "{0}" for scalars, as a C
+        array has at least one element.
+        """
         return "{" + (", ".join(map(str, self.storage.shape)) or "0") + "}"
 
 
 def tensors_of(program: Program) -> tuple[list[Tensor], list[Tensor]]:
-    """The inputs, and the outputs; members are unique among those, and none of the header's macros."""
+    """Return the inputs and the outputs; member names are unique in each group and do not clash
+    with the header's macros.
+    """
     prefix = f"{program.name.upper()}_"
     return _tensors("input", program.inputs, prefix), _tensors("output", program.outputs, prefix)
 
 
 def _tensors(role: str, storages: Iterable[Storage], prefix: str) -> list[Tensor]:
-    # macros are made of them
+    # macros are derived from the names, in upper case
     names = Names(any_case=True)
     idents = {s: names.fresh(s.name) for s in storages}
     return [
@@ -94,12 +98,14 @@ def _tensors(role: str, storages: Iterable[Storage], prefix: str) -> list[Tensor
 
 
 def team_aligned(size: int) -> int:
-    """Bytes up to where another thread may write."""
+    """Return `size` bytes rounded up to `TEAM_ALIGN`."""
     return -(-size // TEAM_ALIGN) * TEAM_ALIGN
 
 
 def team_scratch(program: Program) -> tuple[dict[View, int], int]:
-    """Where a thread after the first finds scratch of its own, from the start of that; and the bytes of all of it."""
+    """Return the scratch layout of each thread after the first: byte offset of each private view,
+    and the total in bytes.
+    """
     places: dict[View, int] = {}
     most = 0
     for step in program.steps:
@@ -113,7 +119,10 @@ def team_scratch(program: Program) -> tuple[dict[View, int], int]:
 
 
 def _pointer(view: View, members: Mapping[Storage, str], params: Params, program: Program, const: str, own: str) -> str:
-    """The argument for a view; `own` is its place in a thread's scratch, if it has one there."""
+    """Return the C argument for a view.
+
+    `own` is the view's offset in a thread's scratch, "" if all threads share the view's memory.
+    """
     storage = view.storage
     if storage.kind == "temp":
         workspace, at = placed(program, storage)
@@ -126,7 +135,9 @@ def _pointer(view: View, members: Mapping[Storage, str], params: Params, program
 
 
 def call_rows(program: Program, kernels: PrintedKernels, params: Params) -> list[str]:
-    """One line per step; where kernels are for teams, the others are the first thread's."""
+    """Return a C line per step with the kernel call; steps that are not split among threads run on
+    the first thread.
+    """
     rows: list[str] = []
     members = {t.storage: f"{t.role}s->{t.ident}" for side in tensors_of(program) for t in side}
     scratch, _ = team_scratch(program)
@@ -148,13 +159,15 @@ def call_rows(program: Program, kernels: PrintedKernels, params: Params) -> list
 
 
 def _is_ends(program: Program, step: Step) -> bool:
-    """Whether a step copies an input or output of the caller's to its place in the arena, or from there."""
+    """Return True if a step copies an input or output of the caller into or out of the arena."""
     ends = [view.storage for view in step.args]
     return len(ends) == 2 and any(program.resident.get(a) is b for a, b in (ends, ends[::-1]))
 
 
 def resident_note(program: Program) -> str:
-    """What a header says of inputs and outputs in the workspace; "" where they cannot be there."""
+    """Return the header text on inputs and outputs that may be placed in the workspace; "" if there
+    are none.
+    """
     resident, rows, beginning = program.resident, list[str](), "its beginning"
     for tensor in (t for side in tensors_of(program) for t in side if t.storage in resident):
         workspace, at = placed(program, resident[tensor.storage])

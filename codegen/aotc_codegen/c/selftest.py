@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's test of itself: inputs and the results that they must give, behind the parameters.
+"""Self-test of a generated model: example inputs and expected outputs, stored after the parameters.
 
 golden = Golden((image,), (scores,))
 selftest_words(tensors, places)                 # for the template selftest.c
@@ -13,8 +13,8 @@ import numpy as np
 from aotc.ir import AotcError, frozen
 from aotc_codegen.c.schedule_calls import Tensor
 
-#: How far results of float32 may lie from those that are known, in parts of the largest: other machines round products
-#: and sums together, or not.
+#: Largest accepted error of a float32 output relative to the largest expected magnitude; machines
+#: differ in whether they fuse multiply-adds.
 TOLERANCE: Final = 1e-4
 _BYTES: Final = """\
 static int equal(const void *found, const unsigned char *expected, size_t bytes) {
@@ -45,7 +45,9 @@ static int close(const float *found, const unsigned char *at, size_t count) {{
 
 @frozen(eq=False)
 class Golden:
-    """Values of a model's inputs, and the results that they give, in order."""
+    """Example values of a model's inputs and the outputs expected for them, both in the order of
+    the model's tensors.
+    """
 
     inputs: tuple[np.ndarray[Any, Any], ...]
     outputs: tuple[np.ndarray[Any, Any], ...]
@@ -56,9 +58,11 @@ class Golden:
 
 
 def selftest_words(tensors: Sequence[Tensor], places: Sequence[str]) -> dict[str, list[str]]:
-    """What the template takes: at which addresses each of a model's tensors has its known values.
+    """Return the values of the template selftest.c: input pointers, output comparisons and
+    comparison functions.
 
-    Raises AotcError (code "selftest") for results of other floats than float32.
+    `places` are C expressions for the addresses of the example values of `tensors`. Raise AotcError
+    (code "selftest") for an output of a float type other than float32.
     """
     members, checks, helpers = [], [], []
     for tensor, place in zip(tensors, places, strict=True):

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vector expressions as text, in the words of compilers whose operators work on vectors.
+"""Print vector expressions for C compilers whose operators work on vectors (the vector extensions
+of gcc and clang).
 
     Vectors(scope, texts).piece(Load(x, i, 8) * Const(2.0, f32, 8))
 
-Lanes of bool are masks, integers with all bits set or none: as wide as what was compared, converted where they meet
-values of another width.
+A vector of bool is a mask of integers with all bits set or none. Its lanes are as wide as the
+compared values; the mask is converted if it is combined with values of another width.
 """
 
 import math
@@ -20,19 +21,23 @@ _SYMBOLS: Final = {
     "neg": "-", "not": "~",
 }  # fmt: skip
 _LOGICAL: Final = {"and": "&", "or": "|", "xor": "^", "ne": "^", "eq": "^ ~"}
-#: Lanes of bool in memory.
+#: Bits per lane of bool vectors in memory.
 _BYTE: Final = 8
 
 
 class Value(Protocol):
-    """The text of an expression that binds at least as tightly as `needed`."""
+    """Function that prints an expression, in parentheses unless it binds at least as tightly as
+    `needed`.
+    """
 
     def __call__(self, scope: Scope, expr: tir.Expr, needed: int = ANY) -> str: ...
 
 
 @frozen
 class Vectors:
-    """Prints vectors where they differ from numbers; `inside` prints their operands."""
+    """Printer of vector expressions whose spelling differs from scalar ones; `inside` prints their
+    operands.
+    """
 
     scope: Scope
     inside: Value
@@ -41,19 +46,21 @@ class Vectors:
         return self.inside(self.scope, expr, needed)
 
     def helper(self, what: str, dtype: DType, lanes: int, *values: str) -> Piece:
-        """A call of a helper function, for vectors or for masks that are vectors of its kind."""
+        """Return the call of a helper function on vectors, or on masks with lanes as wide as those
+        of `dtype`.
+        """
         bits = carrier(dtype).bits
         for kind in (dtype, DType(f"int{bits}")):
             self.scope.vector(kind, lanes)
         return Piece(f"{self.scope.helpers.use(what, carrier(dtype), lanes)}({', '.join(values)})")
 
     def converted(self, text: str, dtype: DType, lanes: int) -> str:
-        """A vector with its elements converted."""
+        """Return an expression that converts each element of a vector to `dtype`."""
         convert = self.scope.dialect.spelled_vectors("a conversion").convert
         return convert.format(value=text, type=self.scope.vector(dtype, lanes))
 
     def piece(self, expr: tir.Expr) -> Piece:
-        """The text of an expression of several lanes."""
+        """Return the text of an expression with several lanes."""
         if expr.dtype.is_bool:
             return Piece(self.mask(expr, self.mask_bits(expr)), UNARY)
         match expr:
@@ -63,7 +70,7 @@ class Vectors:
             case tir.Const() | tir.Broadcast():
                 return self.repeated(expr)
             case tir.Load():
-                # of elements apart from each other: one by one
+                # a strided load: one element after another
                 places = (expr.index + k * expr.stride for k in range(expr.lanes))
                 return self.packed(tir.Pack(tuple(tir.Load(expr.buffer, place) for place in places)))
             case tir.Pack():
@@ -82,7 +89,7 @@ class Vectors:
                 raise _unprintable(expr)
 
     def repeated(self, expr: tir.Const | tir.Broadcast) -> Piece:
-        """A number in all lanes."""
+        """Return a vector with a scalar in all lanes."""
         vector = self.scope.vector(expr.dtype, expr.lanes)
         if isinstance(expr, tir.Broadcast):
             return self.helper("splat", expr.dtype, expr.lanes, self.value(expr.a))
@@ -91,7 +98,7 @@ class Vectors:
         return self.helper("splat", expr.dtype, expr.lanes, self.scope.dialect.literal(expr.value, expr.dtype))
 
     def packed(self, expr: tir.Pack) -> Piece:
-        """Values that are computed one by one."""
+        """Return a vector made of scalars that are computed one by one."""
         vector = self.scope.vector(expr.dtype, expr.lanes)
         return Piece(f"({vector}){{{', '.join(map(self.value, expr.parts))}}}", UNARY)
 
@@ -119,7 +126,7 @@ class Vectors:
         return Piece(self.converted(text, dtype, lanes), exact=narrow)
 
     def resized(self, text: str, source: DType, dtype: DType, lanes: int) -> Piece:
-        """Bytes as integers of 32 bits, and back."""
+        """Return a conversion between vectors of 8-bit and 32-bit integers."""
         for kind in ("int8", "int16", "int32"):
             self.scope.vector(DType(kind), lanes)
         what, made = ("narrow", "int8") if dtype.bits == 8 else ("widen", "int32")
@@ -131,7 +138,9 @@ class Vectors:
     # --- operations
 
     def arithmetic(self, expr: tir.Binary | tir.Unary) -> Piece:
-        """Operators of the language; integers wrap around in unsigned lanes."""
+        """Return a unary or binary operator on vectors; signed integers are computed as unsigned
+        ones, so that they wrap.
+        """
         dtype, op = expr.dtype, expr.op
         if isinstance(expr, tir.Binary) and op in ("min", "max"):
             return self.extreme(expr)
@@ -155,7 +164,8 @@ class Vectors:
     def select(self, expr: tir.Select) -> Piece:
         dtype = carrier(expr.dtype)
         if expr.cond.lanes == 1:
-            # gcc wants one type behind ? and :, and vectors in memory have one of their own
+            # gcc requires equal types of both branches, and vectors in memory have a type of their
+            # own
             vector = self.scope.vector(dtype, expr.lanes)
             a, b = (f"({vector}){self.value(e, UNARY)}" for e in (expr.a, expr.b))
             return Piece(f"{self.value(expr.cond, OR)} ? {a} : {b}", TERNARY)
@@ -163,7 +173,7 @@ class Vectors:
         return self.helper("blend", dtype, expr.lanes, mask, self.value(expr.a), self.value(expr.b))
 
     def call(self, expr: tir.Call) -> Piece:
-        """A function by a helper."""
+        """Return a function call on vectors, by a helper function."""
         dtype = carrier(expr.dtype)
         if expr.name == "abs" and not dtype.is_float:
             (a,) = expr.args
@@ -174,7 +184,9 @@ class Vectors:
     # --- masks
 
     def mask_bits(self, expr: tir.Expr) -> int:
-        """The width of the lanes of the mask that bools are by themselves."""
+        """Return the lane width in bits of the mask that a bool expression yields without
+        conversion.
+        """
         match expr:
             case tir.Var():
                 return self.scope.masks[expr]
@@ -190,14 +202,14 @@ class Vectors:
                 return _BYTE
 
     def mask(self, expr: tir.Expr, bits: int) -> str:
-        """Bools as a mask of lanes of some bits."""
+        """Return a bool expression as a mask with lanes of `bits` bits."""
         dtype, lanes = DType(f"int{bits}"), expr.lanes
         self.scope.vector(dtype, lanes)
         match expr:
             case tir.Const():
                 return self.helper("splat", dtype, lanes, str(-int(expr.value))).text
             case tir.Broadcast():
-                # C computes in int
+                # the operand has type int in C
                 kind = f"({self.scope.dialect.types[dtype]})" if bits < 32 else ""
                 return self.helper("splat", dtype, lanes, f"{kind}-({self.value(expr.a)})").text
             case tir.Pack():
@@ -218,7 +230,7 @@ class Vectors:
         return text if own == bits else self.converted(text, dtype, lanes)
 
     def tested(self, expr: tir.Expr) -> str:
-        """What is compared, as a mask of its own width."""
+        """Return a test (comparison, load, isnan) as a mask in its own lane width."""
         mask = f"({self.scope.vector(DType(f'int{self.mask_bits(expr)}'), expr.lanes)})"
         match expr:
             case tir.Var():
@@ -241,6 +253,8 @@ def _unprintable(expr: tir.Expr) -> AotcError:
 
 
 def extreme(expr: tir.Binary) -> str:
-    """The helper for a minimum or maximum of floats; a type may have NaN where it lacks a number."""
+    """Return the helper's name for a float minimum or maximum; a constant that prints as NaN needs
+    the NaN-aware one.
+    """
     number = isinstance(expr.b, tir.Const) and "NAN" not in literal(expr.b.value, expr.dtype)
     return f"{expr.op}c" if number else expr.op

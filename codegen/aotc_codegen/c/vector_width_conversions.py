@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions between vectors of bytes and of int32, which GCC makes element by element, and bytes taken by turns.
+"""Conversions between vectors of 8-bit and 32-bit integers, and interleaving of four byte vectors,
+as C.
+
+GCC compiles the generic conversions element by element; these use x86 shuffle and pack
+instructions.
 
     conversion("narrow", 8)      # "#if ... defined(__AVX2__) ... vpshufb, vpermd ... #else <two steps> #endif"
 
     quarter(0, 64)               # vpermd of each operand, vpunpcklbw of two, vpunpcklwd of both
 
-"narrow" keeps the low byte of each int32, as int8; "widen" takes int8 or uint8.  $B and $M32 are the vectors of bytes
-and of int32; a byte of int8 comes to the top of its int32 ($one, $other) and is shifted down ($down).
+"narrow" converts each int32 to its low byte, as int8; "widen" converts int8 or uint8 to int32. The
+placeholders $B and $M32 are the vectors of bytes and of int32. An int8 byte is moved to the top of
+its int32 ($one, $other) and shifted down ($down), which extends the sign.
 """
 
 from typing import Final
@@ -65,7 +70,7 @@ def _text(text: str) -> str:
     return text.replace("GCC", "defined(__GNUC__) && !defined(__clang__)")
 
 
-#: By what they do, and how many lanes.
+#: Instruction sequences by conversion and number of lanes.
 _BY_LANES: Final = {
     "narrow": {4: _text(_NARROW_4), 8: _text(_NARROW_8), 16: _text(_NARROW_16)},
     "widen": {4: _text(_WIDEN_4), 8: _text(_WIDEN_8), 16: _text(_WIDEN_16)},
@@ -73,14 +78,16 @@ _BY_LANES: Final = {
 
 
 def words(dtype: DType) -> dict[str, str]:
-    """What placeholders stand for where a conversion takes `dtype`."""
+    """Return the placeholder values for conversions from a signed or unsigned `dtype`."""
     if dtype.is_signed:
         return {"kind": "sx", "one": "none, from", "other": "none, two", "down": " >> 24"}
     return {"kind": "zx", "one": "from, none", "other": "two, none", "down": ""}
 
 
 def conversion(what: str, lanes: int) -> str:
-    """The lines of a function of a vector v."""
+    """Return the body of a C function that narrows or widens a vector v; `what` is "narrow" or
+    "widen".
+    """
     made = "B" if what == "narrow" else "M32"
     steps = f"  return __builtin_convertvector(__builtin_convertvector(v, $H), ${made});\n"
     found = _BY_LANES[what].get(lanes)
@@ -88,12 +95,16 @@ def conversion(what: str, lanes: int) -> str:
 
 
 def quarter(k: int, lanes: int) -> str:
-    """The lines of a function of vectors a, b, c, d of bytes."""
+    """Return the body of a C function that yields quarter `k` of the interleaving a[0], b[0], c[0],
+    d[0], a[1], ...
+
+    The operands a, b, c, d are vectors of `lanes` bytes.
+    """
     count = lanes // 16
     order = ", ".join(str(count * j + block) for block in range(count) for j in range(4))
 
     def taken(size: int, half: int) -> str:
-        """The places of elements of two vectors by turns, from one half of each 16 bytes."""
+        """Return shuffle indices that interleave one half of each 16-byte block of two vectors."""
         each = 16 // size
         first = (each * block + each // 2 * half + i for block in range(count) for i in range(each // 2))
         return ", ".join(f"{p}, {p + lanes // size}" for p in first)

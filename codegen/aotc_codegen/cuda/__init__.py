@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs as CUDA."""
+"""CUDA back end: print programs as CUDA projects."""

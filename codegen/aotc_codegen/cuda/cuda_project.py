@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program for GPUs as a project on disk: kernels as CUDA and as code for devices, a schedule in C as tables.
+"""Write a program as a GPU project: CUDA source, compiled device code, and a schedule as C tables.
 
 printed, text = device_text(program, target)
 metadata = emit_device(program, printed, text, images, Path("build/net"), ...)      # images: {"sm_80": cubin}
 
-Building the project takes a C compiler alone: the code for devices lies beside.
+A C compiler suffices to build the project, as it includes the compiled device code.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,14 +36,15 @@ from aotc_codegen.cuda.cuda_source import device_source, print_device_kernels
 from aotc_codegen.cuda.kernel_resources import occupancy, resident, resources
 from aotc_codegen.cuda.launch_schedule import Tables, tables
 
-#: What the names of code for devices begin with: machine code, and PTX, which drivers translate for newer devices.
+#: Prefixes of device code names: machine code, and PTX, which the driver compiles for newer
+#: devices.
 MACHINE, PTX = "sm_", "compute_"
 _RUNTIME: Final = ("aotc_rt", "aotc_cuda", "aotc_cuda_session")
 
 
 @frozen
 class Image:
-    """Code for devices of one architecture, called sm_80 or compute_80."""
+    """Device code for one architecture, named for example sm_80 or compute_80."""
 
     model: str
     name: str
@@ -59,24 +60,24 @@ class Image:
 
     @property
     def number(self) -> int:
-        """The compute capability, 80 for 8.0."""
+        """Compute capability as an integer, 80 for 8.0."""
         return int(self.name.removeprefix(MACHINE).removeprefix(PTX))
 
     @property
     def nvcc(self) -> str:
-        """How nvcc is asked for it."""
+        """nvcc options that produce the image."""
         return f"{'-ptx' if self.name.startswith(PTX) else '-cubin'} -arch={self.name}"
 
     @property
     def row(self) -> str:
-        """The entry of the table of images."""
+        """C initializer of the image in the table of images."""
         return f"{{{self.number}, {int(self.name.startswith(PTX))}, {self.symbol}, {self.symbol}_end}},"
 
 
 def device_text(program: Program, target: Target) -> tuple[PrintedKernels, str]:
-    """The kernels of a program, printed; and as one text in CUDA.
+    """Return the printed kernels of a program, and their CUDA source as one text.
 
-    Raises AotcError as `print_device_kernels`; code "target" for one that does not run on GPUs.
+    Raise AotcError like `print_device_kernels`, and with the code "target" if the target is no GPU.
     """
     if target.gpu is None:
         raise AotcError("target", f"kernels for {target.name} do not run on GPUs", hint="take --target cuda")
@@ -100,16 +101,18 @@ def emit_device(
 ) -> dict[str, Any]:
     """Write the project into an existing directory and return its metadata.
 
-    printed, text   what `device_text` gives
-    images          what a compiler made of the text, by names such as "sm_80"
-    least_driver    the oldest driver that takes these: 12040 for that of CUDA 12.4
-    accuracy        what was asked for, and
-    passes          the names of the passes that made the program, for the record
-    numerics        the name of what decides its bits
-    cflags          flags of the C compiler that the user gave, for the build files
+    printed, text   results of `device_text`
+    images          compiled device code, by names such as "sm_80"
+    least_driver    oldest driver that supports the images, encoded as 12040 for the driver of CUDA
+                    12.4
+    accuracy        requested accuracy mode, which is recorded in the metadata
+    passes          names of the passes that produced the program, which are recorded in the
+                    metadata
+    numerics        identifier of the numerical behavior of the program
+    cflags          C compiler flags of the user for the build files
 
-    Raises AotcError: code "name" if the program's name will not do, "memory" if a run needs more than the target has,
-    "output" if a file cannot be written.
+    Raise AotcError: code "name" if the program's name cannot be used in C, "memory" if a run needs
+    more memory than the target has, "output" if a file cannot be written.
     """
     require_name(program.name)
     params = Params(program.name, program.constants, 0)
@@ -144,7 +147,9 @@ def emit_device(
 
 
 def _kernels(image: Image, blocks: Mapping[str, int]) -> dict[str, Mapping[str, Any]]:
-    """What the kernels take of a device, by name, and how much of a processor blocks of so many threads occupy."""
+    """Return the resources of each kernel by name, with resident blocks and occupancy for its block
+    size in `blocks`.
+    """
     return {
         name: {
             **asdict(found),
@@ -156,7 +161,7 @@ def _kernels(image: Image, blocks: Mapping[str, int]) -> dict[str, Mapping[str, 
 
 
 def _files(common: Mapping[str, Any], rows: Tables) -> dict[str, Content]:
-    """What the host compiles and reads."""
+    """Return the host sources, headers and build files of a project by path."""
     name = common["name"]
     isas = {"num_isas": "0", "isa_fields": ["NULL"] * 3}
     session = {"scratch": (), "memory": render("main_session.c", **common), "arena": "open_session()"}

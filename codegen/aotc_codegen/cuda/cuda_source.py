@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels of a program as one CUDA text, which NVRTC takes, and C++ with an emulator of the device in front.
+"""Print the kernels of a program as one CUDA source for NVRTC; C++ compilers accept it with the
+emulator's header.
 
 printed = print_device_kernels(program.kernels, "net", gpu)
 device_source(printed, name="net", banner="...")       # extern "C" __global__ void net_conv2d(...) { ... }
@@ -14,18 +15,19 @@ from aotc.tir import Gpu, Kernel, launch_of
 from aotc_codegen.c.c_dialects import CUDA
 from aotc_codegen.c.kernel_files import PrintedKernels, print_kernels
 
-#: Numbers of elements, and of iterations, below which indices have 32 bits; half of what 32 bits hold, since indices
-#: may go beyond the ends of buffers before conditions keep them inside.
+#: Limit of element and iteration counts up to which indices have 32 bits: half of what 32 bits can
+#: represent, since indices may exceed the ends of buffers before conditions restrict them.
 SMALL: Final = 1 << 30
-#: Bytes of one argument of a launch: all are pointers.
+#: Size in bytes of a launch argument; all are pointers.
 _POINTER: Final = 8
 
 
 def print_device_kernels(kernels: Sequence[Kernel], prefix: str, gpu: Gpu) -> PrintedKernels:
-    """Print each kernel, which must have the form of `aotc.tir.gpu_launch`, as PREFIX_NAME.
+    """Print kernels that have the form of `aotc.tir.gpu_launch` as CUDA functions PREFIX_NAME.
 
-    Raises AotcError: code "external" for a kernel whose code is the user's C, "target" for one of more parameters than
-    the device takes arguments, or of more shared memory than every device has for a block.
+    Raise AotcError: code "external" for a kernel with user-supplied C code, "target" for a kernel
+    with more parameters than a launch can pass, or with more shared memory than a block has on
+    every GPU.
     """
     for kernel in kernels:
         if kernel.source is not None:
@@ -48,8 +50,8 @@ def print_device_kernels(kernels: Sequence[Kernel], prefix: str, gpu: Gpu) -> Pr
 
 
 def device_source(printed: PrintedKernels, **common: Any) -> str:
-    """The text of a file with all kernels.
+    """Return the text of a file with all kernels.
 
-    common   the project's values for templates: its `name`, the `banner` in the first line
+    common   template values of the project: its `name`, the `banner` in the first line
     """
     return printed.file("device.cu", printed.kernels, **common)

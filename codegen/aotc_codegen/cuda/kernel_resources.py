@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels take of a device, read from its machine code, and how much of a processor they occupy.
+"""Read the resource usage of CUDA kernels from machine code (cubin), and compute their occupancy.
 
 kernels = resources(cubin)              # {"net_conv2d": Resources(registers=96, shared_bytes=8192, ...)}
-resident(kernels["net_conv2d"], 256, 80)                 # 2: blocks of 256 threads that a processor holds at a time
+resident(kernels["net_conv2d"], 256, 80)                 # 2: resident blocks of 256 threads per multiprocessor
 
-Machine code is an ELF file.  Of each kernel it has a symbol with the size of its code, a section .nv.shared.NAME, and
-in .nv.info attributes: 4, a number, the size, then a symbol and a value of 32 bits each (nvdisasm calls them EIATTR_*).
+A cubin is an ELF file. For each kernel it has a symbol with the size of its code, a section
+.nv.shared.NAME, and attributes in .nv.info: 4, a number, the size, then a symbol and a value of 32
+bits each (nvdisasm calls them EIATTR_*).
 """
 
 import struct
@@ -18,12 +19,13 @@ _HEADER: Final = struct.Struct("<18xH20xQ10xHHH")
 _SECTION: Final = struct.Struct("<I20xQQI20x")
 _SYMBOL: Final = struct.Struct("<I12xQ")
 _ATTRIBUTE: Final = struct.Struct("<BBHII")
-#: The processor that an ELF file is for, EM_CUDA.
+#: ELF machine number of NVIDIA GPUs, EM_CUDA.
 _MACHINE: Final = 190
 _SIZED, _REGCOUNT, _FRAME_SIZE = 4, 0x2F, 0x11
 
-#: By architecture what a processor holds at a time: blocks, warps, bytes of shared memory ("Technical Specifications
-#: per Compute Capability" of NVIDIA's CUDA C++ Programming Guide).
+#: Limits of a multiprocessor by compute capability: resident blocks, resident warps, bytes of
+#: shared memory ("Technical Specifications per Compute Capability" of NVIDIA's CUDA C++ Programming
+#: Guide).
 _HOLDS: Final = {
     75: (16, 32, 64 << 10),
     80: (32, 64, 164 << 10),
@@ -36,21 +38,23 @@ _HOLDS: Final = {
     120: (24, 48, 100 << 10),
     121: (24, 48, 100 << 10),
 }
-#: Each quarter of a processor has so many registers, a warp gets a multiple of so many.
+#: Registers in each quarter of a multiprocessor, number of quarters, and allocation unit of a
+#: warp's registers.
 _REGISTERS, _QUARTERS, _UNIT = (64 << 10) // 4, 4, 256
 _WARP: Final = 32
-#: What the system takes of the shared memory of each block; since sm_90 files count it.
+#: Bytes of shared memory that the system reserves per block; cubin files count them since sm_90.
 _RESERVED: Final = 1 << 10
 
 
 @frozen
 class Resources:
-    """What a kernel takes.
+    """Resources that a kernel uses.
 
-    registers      of a thread
-    shared_bytes   of a block, as declared
-    local_bytes    of a thread: what spilled from registers, and arrays whose elements are chosen while it runs
-    code_bytes     of its instructions
+    registers      registers per thread
+    shared_bytes   declared shared memory per block
+    local_bytes    local memory per thread: spilled registers, and arrays that are indexed
+                   dynamically
+    code_bytes     size of its instructions
     """
 
     registers: int
@@ -67,7 +71,9 @@ class _Section(NamedTuple):
 
 
 def resources(image: bytes) -> dict[str, Resources]:
-    """Those of all kernels in machine code, by name; none for what is no machine code of NVIDIA's."""
+    """Return the resources of all kernels in a cubin by name; empty if the data is no NVIDIA
+    machine code.
+    """
     if len(image) < _HEADER.size:
         return {}
     machine, start, entry, count, names = _HEADER.unpack_from(image)
@@ -94,7 +100,9 @@ def _text(image: bytes, strings: _Section, at: int) -> str:
 
 
 def _attributes(image: bytes, section: _Section) -> Iterator[tuple[tuple[int, int], int]]:
-    """Those of symbols with one value, which are of this size; of other forms are those of two bytes at most."""
+    """Yield ((attribute, symbol), value) for the attributes that have a symbol and a single 32-bit
+    value.
+    """
     at, end = section.offset, section.offset + section.size
     while at + _ATTRIBUTE.size <= end:
         form, key, size, symbol, value = _ATTRIBUTE.unpack_from(image, at)
@@ -104,10 +112,12 @@ def _attributes(image: bytes, section: _Section) -> Iterator[tuple[tuple[int, in
 
 
 def resident(kernel: Resources, threads: int, arch: int) -> int | None:
-    """How many blocks of a kernel a processor holds at a time; None for an unknown architecture.
+    """Return the number of resident blocks of a kernel per multiprocessor; None for an unknown
+    architecture.
 
-    Registers are given to warps and lie in quarters of the processor, shared memory is given to blocks, 1 KiB more than
-    they ask for ("Multiprocessor Level" in the CUDA C++ Programming Guide; the arithmetic is that of cuda_occupancy.h).
+    Registers are allocated per warp from the quarters of the multiprocessor. Shared memory is
+    allocated per block, 1 KiB more than requested ("Multiprocessor Level" in the CUDA C++
+    Programming Guide; the formulas of cuda_occupancy.h).
     """
     if arch not in _HOLDS:
         return None
@@ -121,6 +131,8 @@ def resident(kernel: Resources, threads: int, arch: int) -> int | None:
 
 
 def occupancy(kernel: Resources, threads: int, arch: int) -> float | None:
-    """Warps that a processor holds, as a part of those that it could; None for an unknown architecture."""
+    """Return the resident warps as a fraction of the multiprocessor's maximum; None for an unknown
+    architecture.
+    """
     held = resident(kernel, threads, arch)
     return None if held is None else held * -(-threads // _WARP) / _HOLDS[arch][1]

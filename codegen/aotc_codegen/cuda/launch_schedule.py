@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schedule of a program for a device, as the tables that the C runtime walks.
+"""Emit the schedule of a GPU program as tables that the C runtime interprets, with the dependences
+between steps.
 
-In: a program with its memory planned.  Out: for each step the earlier ones that must have ended before it, and the rows
-of aotc_cuda.h's tables.
+Input: a program with a memory plan. Output: for each step, the earlier steps that it must wait for,
+and the rows of the tables declared in aotc_cuda.h.
 
 edges(program)                         # [(), (0,), (0,), (1, 2)]
 """
@@ -16,14 +17,14 @@ from aotc.tir import Program, Step, View, launch_of
 from aotc_codegen.c.kernel_files import PrintedKernels
 from aotc_codegen.c.parameter_files import Params
 
-#: Memory that pointers lead to: what kind it is, which input or output, and the first byte.
+#: Memory location of a pointer: kind of storage, index of the input or output, byte offset.
 Place: TypeAlias = tuple[str, int, int]
 _KINDS: Final = {"constant": "WEIGHTS", "input": "INPUT", "output": "OUTPUT", "temp": "ARENA"}
 
 
 @frozen
 class Tables:
-    """Rows of the tables by the names of their types, without `aotc_cuda_`."""
+    """Rows of the C tables, by the names of the row types without the prefix `aotc_cuda_`."""
 
     kernel: Sequence[str]
     step: Sequence[str]
@@ -32,7 +33,7 @@ class Tables:
 
 
 def tables(program: Program, kernels: PrintedKernels, params: Params) -> Tables:
-    """The schedule of a program whose kernels have the form of `aotc.tir.gpu_launch`."""
+    """Return the schedule of a program whose kernels have the form of `aotc.tir.gpu_launch`."""
     numbers = {kernel.name: k for k, kernel in enumerate(kernels.kernels)}
     place = place_of(program)
     blocks: dict[str, int] = {}
@@ -58,7 +59,9 @@ def _arg(view: View, place: Callable[[View], Place], params: Params) -> str:
 
 
 def place_of(program: Program) -> Callable[[View], Place]:
-    """Where views of what runs write or read lie; those of constants are counted from their own first bytes."""
+    """Return a function that maps a view to its memory location; offsets in constants count from
+    the constant's start.
+    """
     sides = (program.inputs, program.outputs)
     numbers = {storage: k for side in sides for k, storage in enumerate(side)}
 
@@ -71,12 +74,17 @@ def place_of(program: Program) -> Callable[[View], Place]:
 
 
 def edges(program: Program) -> list[tuple[int, ...]]:
-    """For each step the earlier ones that it must wait for: those that write what it reads or writes, and those that
-    read what it writes, through whatever tensor that lies there.  What follows from others is left out.
+    """Return for each step the earlier steps that it must wait for, without transitively implied
+    ones.
+
+    A step waits for the last writers of the memory that it reads or writes, and for the readers of
+    the memory that it writes. Dependences are between bytes of memory, whichever tensors occupy
+    them.
     """
     pieces = _Pieces(program)
     found: list[tuple[int, ...]] = []
-    # for each step all that are known to have ended before it, as bits
+    # for each step, the set of all earlier steps that are known to have ended before it, as a bit
+    # mask
     behind: list[int] = []
     for number in range(len(program.steps)):
         kept, covered = [], 0
@@ -89,13 +97,15 @@ def edges(program: Program) -> list[tuple[int, ...]]:
     return found
 
 
-#: Bytes of one input, output or arena: which, the first and the one behind the last.
+#: Byte range of an input, output or the arena: memory, first byte, and end (exclusive).
 _Range: TypeAlias = tuple[tuple[str, int], int, int]
 _Piece: TypeAlias = tuple[tuple[str, int], int]
 
 
 class _Pieces:
-    """Memory cut wherever a view begins or ends; for each piece who wrote it last, and who has read it since."""
+    """Memory split at every begin and end of a view; records the last writer of each piece and the
+    readers since then.
+    """
 
     def __init__(self, program: Program) -> None:
         place = place_of(program)
@@ -109,7 +119,9 @@ class _Pieces:
         self._readers: dict[_Piece, set[int]] = {}
 
     def touch(self, number: int) -> set[int]:
-        """Who must have ended before a step; steps are asked for in order."""
+        """Return the earlier steps that must have ended before a step, and record its accesses;
+        call it in step order.
+        """
         reads, writes = (list(self._inside(ranges)) for ranges in self._ranges[number])
         needed = {self._writer[piece] for piece in (*reads, *writes) if piece in self._writer}
         for piece in writes:
@@ -127,7 +139,7 @@ class _Pieces:
 
 
 def _ranges(step: Step, place: Callable[[View], Place]) -> tuple[list[_Range], list[_Range]]:
-    """What a step reads, and what it writes, of memory that changes."""
+    """Return the byte ranges that a step reads and the ranges that it writes, without constants."""
     found: tuple[list[_Range], list[_Range]] = [], []
     for k, (view, buffer) in enumerate(zip(step.args, step.kernel.params, strict=True)):
         if view.storage.kind != "constant" and buffer.nbytes:

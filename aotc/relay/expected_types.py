@@ -31,7 +31,9 @@ def expected_types(
 
 
 def expected_fields(data: Expr, pattern: Pattern) -> Iterator[tuple[Expr, Type]]:
-    """Yield arguments of a constructor with the types that variables of a pattern for it declare."""
+    """Yield arguments of a constructor call, each with the type declared for the pattern variable
+    that matches it.
+    """
     match data, pattern:
         case Call(op=op, args=args), PatternConstructor(constructor=c, patterns=inside) if op is c:
             for arg, part in zip(args, inside, strict=False):

@@ -188,8 +188,8 @@ class Call(Node):
         span: Span | None = None,
         checked_type: Type | None = None,
     ) -> None:
-        """Create a call; `type_args` is accepted for compatibility with Relay and ignored, since
-        inference finds them.
+        """Create a call node; `type_args` is ignored, since type inference finds them, but Relay's
+        signature has it.
         """
         _set(self, span, op=op, args=tuple(args), attrs=NO_ATTRS if attrs is None else attrs, checked_type=checked_type)
 

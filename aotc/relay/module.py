@@ -26,7 +26,7 @@ class FunctionName(str):
 
 
 class IRModule(Printed, Mapping[str, Function]):
-    """A mapping from names to functions, with data type definitions and attributes of the module.
+    """A module: a mapping from names to functions, with data type definitions and attributes.
 
     Setting an item raises AotcTypeError for a key that is neither a name nor a GlobalVar, and for a
     value that is not a function.

@@ -52,7 +52,8 @@ class ScopeBuilder:
         return scope
 
     def let(self, var: Var | str | tuple[str, Type], value: Expr) -> Var:
-        """Bind a value to a variable for the rest of the block, and return the variable.
+        """Add a let that binds a value to a variable for the rest of the block, and return the
+        variable.
 
         var     a variable, or the name of a new one, or its name and type
         """
@@ -94,7 +95,7 @@ class ScopeBuilder:
         return inner.close(what)
 
     def ret(self, value: Expr) -> None:
-        """Set the result of the block."""
+        """Set the result of the innermost block under construction."""
         self._open("ret").result = value
 
     def get(self) -> Expr:

@@ -226,11 +226,13 @@ class Mutator:
         return replaced
 
     def visit(self, root: Expr) -> Expr:
-        """Return the rewritten `root`."""
+        """Return the expression `root` rewritten from the bottom up."""
         return mutated(root, self.rewrite, self.enter, self.memo)
 
     def visit_function(self, function: Function) -> Function:
-        """Return the rewritten function; raise TypeError if the result is not a function."""
+        """Return a function rewritten from the bottom up; raise TypeError if the result is not a
+        function.
+        """
         return as_function(self.visit(function))
 
 

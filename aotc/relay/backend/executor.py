@@ -52,7 +52,7 @@ class Choice:
 
     @classmethod
     def list_registered(cls) -> list[str]:
-        """Return the known names."""
+        """Return the names of the known variants."""
         return list(cls._known)
 
     @classmethod

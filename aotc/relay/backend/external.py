@@ -43,12 +43,12 @@ def register(name: str, generator: Generator | None = None) -> Any:
 
 
 def unregister(name: str) -> None:
-    """Remove the generator of a name, if there is one."""
+    """Unregister the C code generator of an external compiler; do nothing if it has none."""
     _GENERATORS.pop(name, None)
 
 
 def registered() -> tuple[str, ...]:
-    """Return the names that have a generator, sorted."""
+    """Return the sorted names of external compilers that have a registered code generator."""
     return tuple(sorted(_GENERATORS))
 
 

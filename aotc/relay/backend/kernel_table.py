@@ -25,7 +25,9 @@ class FunctionTable:
         self._by_hash: dict[int, list[int]] = {}
 
     def number(self, function: Function) -> int:
-        """Return the number of a function, a new one if no equal function is known."""
+        """Return the number of a function; a function without a structurally equal predecessor gets
+        the next number.
+        """
         if function in self._numbers:
             return self._numbers[function]
         alike = self._by_hash.setdefault(structural_hash(function), [])

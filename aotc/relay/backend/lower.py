@@ -49,8 +49,8 @@ class _Lowering:
     written: int = 0
 
     def value(self, node: Expr) -> Value:
-        """Return the value of a visited node; a let-bound variable has the value that it is bound
-        to.
+        """Return the storage location of a visited node's result; a let-bound variable has the
+        location of its value.
         """
         while isinstance(node, Var) and node in self.lets:
             node = self.lets[node]
@@ -67,7 +67,11 @@ class _Lowering:
         return f"{prefix}{self.names[prefix] - 1}"
 
     def visit(self, node: Expr) -> None:
-        """Compute the value of `node` from the values of its children."""
+        """Record the storage location of a node's result, and add the kernel call that computes it.
+
+        The node's operands must have been visited. Raise AotcError for nodes that cannot be
+        compiled.
+        """
         match node:
             case Constant():
                 ty = node.checked_type

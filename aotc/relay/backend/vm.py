@@ -38,8 +38,9 @@ class Bytecode:
 
 
 def compile_bytecode(module: IRModule) -> Bytecode:
-    """Return the bytecode of all functions of a module; raise AotcError for functions used as
-    values without bytecode.
+    """Return the bytecode of all functions of a module.
+
+    Raise AotcError for calls of unknown functions and for expressions that have no bytecode.
     """
     numbers = {name: k for k, name in enumerate(module)}
     constants: dict[Constant, int] = {}

@@ -33,7 +33,9 @@ def count_ops(module: IRModule) -> Counter[str]:
 
 
 def changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Return the differences of the counts that changed, sorted by name."""
+    """Return the differences of operator counts that changed between two programs, sorted by
+    operator name.
+    """
     differences = {name: after.get(name, 0) - before.get(name, 0) for name in sorted({*before, *after})}
     return {name: count for name, count in differences.items() if count}
 
@@ -60,7 +62,7 @@ class OpDifference(Watch):
 
     @property
     def changes(self) -> tuple[OpChange, ...]:
-        """The effects of the passes, in the order in which the passes ended."""
+        """The operator count changes made by each pass, in the order in which the passes ended."""
         return tuple(self._changes)
 
     def get_pass_to_op_diff(self) -> list[tuple[int, str, dict[str, int]]]:

@@ -41,9 +41,7 @@ class Refused(Exception):
         self.node = node
 
     def at(self, node: Expr) -> Refused:
-        """Return the exception attributed to `node` if its own node is not a call, and itself
-        otherwise.
-        """
+        """Return this refusal, attributed to `node` if the expression that it names is not a call."""
         return self if isinstance(self.node, Call) else Refused(self.reason, node)
 
 
@@ -138,8 +136,8 @@ class Integers:
         return isinstance(self.type, TensorAffineType) and self.type.dtype in NARROW and self.type.is_single
 
     def over(self, expr: Expr, **changes: Any) -> Integers:
-        """Return these integers with another expression, and with the given fields of the
-        quantization replaced.
+        """Return a copy of this quantized value with another expression and, by keyword, other
+        quantization parameters.
         """
         return Integers(expr, replace(self.tensor, **changes) if changes else self.type, self.bound)
 
@@ -224,11 +222,11 @@ class Region:
     _depth: int = 0
 
     def find(self, node: Call) -> AbsorbRule | None:
-        """Return the rule for a call, or None if there is none."""
+        """Return the integer rule for a float operator call, or None if there is none."""
         return self.rules.get(str(node.op)) or self.fallback(node)
 
     def rule(self, node: Call) -> AbsorbRule:
-        """Return the rule for a call; raise Refused if there is none."""
+        """Return the integer rule for a float operator call; raise Refused if there is none."""
         found = self.find(node)
         if found is None:
             raise Refused(f"there is no rule for {node.op}", node)
@@ -247,8 +245,8 @@ class Region:
         return found
 
     def _unknown(self, node: Expr) -> list[Expr]:
-        """Return the children to analyze before `node`, so that the analysis needs no deep
-        recursion.
+        """Return the operands whose integer form must be computed before that of `node`, to avoid
+        deep recursion.
         """
         inside = node in self.inside and not is_call(node, "qnn.dequantize")
         return [c for c in children(node) if c in self.inside and c not in self._known] if inside else []
@@ -262,7 +260,9 @@ class Region:
             self._known[node] = refused.at(node)
 
     def real(self, found: Integers) -> Expr:
-        """Return the dequantization of integers, and remember the integers as its exact form."""
+        """Return qnn.dequantize of a quantized value, and record that its integers represent the
+        result exactly.
+        """
         ty = found.tensor
         made = qnn("dequantize", found.expr, *pair(ty), axis=ty.axis)
         self._known[made] = found

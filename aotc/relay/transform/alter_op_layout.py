@@ -198,7 +198,7 @@ def _walks_taps_first(call: Call, outer: Sequence[Dim], target: Target) -> bool:
 
 
 def _padding(channels: int, block: int) -> float:
-    """Return the padding of `channels` to whole blocks as a fraction of the channels."""
+    """Return the padding of `channels` to whole blocks, as a fraction of the channels."""
     return -channels % block / channels
 
 
@@ -330,8 +330,8 @@ WORTH: Final = 0.95
 
 @frozen
 class _Option:
-    """Candidate tile size for all convolutions by one weight, with the cycles saved and the bytes
-    added.
+    """Candidate Winograd tile size for all convolutions by one weight, with the cycles saved and
+    the bytes added.
     """
 
     weight: Constant
@@ -341,7 +341,7 @@ class _Option:
 
     @property
     def value(self) -> float:
-        """Cycles saved per added byte."""
+        """Cycles saved per byte of parameters that the transformed weight adds."""
         return self.saved / max(self.added, 1)
 
 
@@ -368,11 +368,12 @@ def choose_tiles(function: Function, target: Target, ctx: PassContext) -> dict[E
 
 
 def _best_options(options: Sequence[_Option], budget: float, least: float) -> dict[Constant, _Option]:
-    """Choose at most one option for each weight, greedily by the cycles saved per added byte.
+    """Choose at most one Winograd tile size for each weight, greedily by the cycles saved per added
+    byte.
 
-    A step transforms a plain weight, or replaces the option chosen for it before. Each step saves
-    at least `least` cycles for every byte that it adds, and all steps together add at most `budget`
-    bytes.
+    A step transforms a plain weight, or replaces the tile size chosen for it before. Each step
+    saves at least `least` cycles for every byte that it adds, and all steps together add at most
+    `budget` bytes.
     """
     chosen: dict[Constant, _Option] = {}
     while True:
@@ -385,8 +386,8 @@ def _best_options(options: Sequence[_Option], budget: float, least: float) -> di
 
 
 def _step(option: _Option, before: _Option | None) -> _Option:
-    """Return the savings and bytes of an option relative to the option chosen before for its
-    weight.
+    """Return the cycles saved and bytes added by a Winograd tile size relative to the size chosen
+    before for its weight.
     """
     if before is None:
         return option
@@ -394,10 +395,11 @@ def _step(option: _Option, before: _Option | None) -> _Option:
 
 
 def _options(weight: Constant, calls: Sequence[Call], uses: int, target: Target) -> Iterator[_Option]:
-    """Yield the tile sizes that save time for the convolutions by one weight.
+    """Yield the Winograd tile sizes that save time for the convolutions by one weight, with cycles
+    and bytes.
 
-    The plain weight stays in the program, and counts, if it has users other than these
-    convolutions.
+    The plain weight stays in the program, and its bytes are not saved, if it has users other than
+    these convolutions.
     """
     outputs, channels = weight.data.shape[:2]
     if pack_block(outputs, target, "float32") == 0:

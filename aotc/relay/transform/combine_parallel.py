@@ -47,8 +47,10 @@ def same_value(exprs: Sequence[Expr]) -> bool:
 
 @frozen
 class Step:
-    """An elementwise call that follows in every branch, with equal operators; argument `position`
-    is the branch's value.
+    """One elementwise call in each of several parallel branches; argument `position` is the
+    branch's value.
+
+    The calls have equal operators and attributes.
     """
 
     nodes: tuple[Call, ...]
@@ -57,7 +59,9 @@ class Step:
 
 @frozen
 class Group:
-    """Calls that become one, and the elementwise steps that follow in every branch."""
+    """Parallel calls on one input that are merged into one, and the elementwise calls that follow
+    each of them.
+    """
 
     anchors: tuple[Call, ...]
     steps: list[Step] = field(default_factory=list)
@@ -67,7 +71,9 @@ class Group:
         return self.steps[-1].nodes if self.steps else self.anchors
 
     def inputs(self) -> Iterator[Expr]:
-        """Yield the operands of the combined call and of its steps."""
+        """Yield all operands of a group of parallel calls and of the elementwise calls that follow
+        them.
+        """
         yield from (arg for node in self.anchors for arg in node.args)
         for step in self.steps:
             yield from (arg for node in step.nodes for arg in without(node.args, step.position))
@@ -118,9 +124,9 @@ class Concatenation:
         return [tensor_type_of(node).static_shape[self._axis(node)] for node in group.anchors]
 
     def _operand_axis(self, step: Step, axis: int, k: int) -> int | None:
-        """Return the axis along which to concatenate operand k of a step.
+        """Return the axis along which operand k of the branches' elementwise calls is concatenated.
 
-        None if the operand is common to all branches; -1 if the step cannot be combined.
+        None if the operand is common to all branches; -1 if these calls cannot be merged.
         """
         columns = [_axis_rows(node)[k][axis] for node in step.nodes]
         operands = [node.args[k] for node in step.nodes]
@@ -139,8 +145,10 @@ class Concatenation:
         return along if alike else -1
 
     def accepts(self, step: Step, group: Group) -> bool:
-        """Return True if the operands of a step, whose operators and shapes are checked, can be
-        concatenated.
+        """Return True if the branches' elementwise calls can be merged by concatenating their
+        operands.
+
+        Operators and shapes of the branches must have been compared before.
         """
         axis = self._axis(group.anchors[0])
         others = [k for k in range(len(step.nodes[0].args)) if k != step.position]
@@ -149,8 +157,8 @@ class Concatenation:
         return all(self._operand_axis(step, axis, k) != -1 for k in others)
 
     def step(self, step: Step, group: Group, value: Expr, operands: Sequence[Sequence[Expr]]) -> Expr:
-        """Return the step applied to the combined value; `operands` are the rewritten arguments of
-        each branch.
+        """Return one elementwise call on the merged value of all branches; `operands` are the new
+        arguments of each branch.
         """
         axis = self._axis(group.anchors[0])
         args = list(operands[0])
@@ -183,11 +191,11 @@ def _axis_rows(node: Call) -> tuple[tuple[int | None, ...], ...]:
 
 
 class _Search:
-    """Search for the groups of combinable calls in a function.
+    """Search for the groups of parallel calls in a function that can be merged.
 
-    Combining makes each branch depend on the arguments of all branches. No cycle arises if the
-    level of every argument (the number of calls of the operator on a path to it) is at most that of
-    the data: data and arguments of a group are then below it, and all of its users are above.
+    Merging makes each branch depend on the arguments of all branches. No cycle arises if the level
+    of every argument (the number of calls of the operator on a path to it) is at most that of the
+    data: data and arguments of a group are then below it, and all of its users are above.
     """
 
     def __init__(self, function: Function, how: Combination, least: int) -> None:
@@ -219,8 +227,8 @@ class _Search:
         return group
 
     def _next(self, group: Group) -> Step | None:
-        """Return the elementwise call that follows in all branches, or None if the branches differ
-        or end.
+        """Return the elementwise calls that follow next in all branches of a group, or None if the
+        branches differ or end.
         """
         nodes = [self._only_user(end) for end in group.ends]
         calls = [n for n in nodes if n is not None]
@@ -376,8 +384,8 @@ def _stacked(operands: Sequence[Expr]) -> Expr:
 
 @dataclass(frozen=True, repr=False)
 class _CombineParallel(FunctionPass):
-    """Base of the passes that combine at least `min_num_branches` calls in the way that `how`
-    describes.
+    """Base of the passes that merge parallel calls on one input, at least `min_num_branches`, in
+    the way given by `how`.
     """
 
     opt_level = 4

@@ -86,8 +86,8 @@ def _known(name: str) -> bool:
 
 
 def _checked(name: str, layouts: Sequence[str]) -> tuple[str, ...]:
-    """Validate the layouts of one entry and return them as a tuple; raise AotcValueError if they
-    are invalid.
+    """Validate the desired layouts of one operator and return them as a tuple; raise AotcValueError
+    if they are invalid.
     """
     axes, kernel_axes = CONVERTIBLE[name].named_layouts
     if isinstance(layouts, str) or not all(isinstance(item, str) for item in layouts):
@@ -132,9 +132,7 @@ def _check_kernel(name: str, data: str, layout: str) -> None:
 
 @frozen
 class Laid:
-    """A rewritten value with the order of its tensor axes; values other than tensors have no new
-    order.
-    """
+    """A rewritten expression and the new order of its axes; only tensors are reordered."""
 
     expr: Expr
     order: Order = AS_IT_WAS
@@ -216,7 +214,7 @@ class Converter:
         return results(_recalled(node, new_args, node.attrs), (AS_IT_WAS,) * count)
 
     def planned(self, node: Call, arguments: Sequence[Value], plan: Plan) -> Value | None:
-        """Return the call rewritten by the plan; None if the result would not be equivalent to the
+        """Return a call with the layouts of a plan; None if it would not be equivalent to the
         original call.
         """
         try:
@@ -264,7 +262,7 @@ class Converter:
     # --- transforms
 
     def _in_order(self, value: Laid, wanted: Order) -> Expr:
-        """Return a tensor in the order that an operator expects."""
+        """Return a tensor transformed to the axis order that an operator expects."""
         if not wanted.is_known:
             return self._as_it_was(value)
         if value.order == wanted:

@@ -80,7 +80,7 @@ AS_IT_WAS: Final = Order()
 
 @frozen
 class Plan:
-    """Plan for a call on reordered tensors.
+    """Layout plan of one call: the axis orders of its operands and results, and its new attributes.
 
     inputs    the order in which each argument tensor is expected (fields of tuples one by one); an argument
               whose rank is lower than its order's is first expanded with leading axes
@@ -120,7 +120,9 @@ def default_kernel(op: Op, data_layout: str, depthwise: bool) -> str:
 
 
 def plan_layouts(call: Call, layout: str, kernel_layout: str = "") -> Plan:
-    """Plan a call with its layout attributes set to `layout` and, if given, `kernel_layout`."""
+    """Return the layout plan of a call with its layout attributes set to `layout` and, if given,
+    `kernel_layout`.
+    """
     name = "data_layout" if kernel_layout else "layout"
     changes = {name: layout, **(_kernel_changes(call, kernel_layout) if kernel_layout else {})}
     if layout != call.attrs[name] and hasattr(call.attrs, "out_layout"):
@@ -129,8 +131,8 @@ def plan_layouts(call: Call, layout: str, kernel_layout: str = "") -> Plan:
 
 
 def plan_attrs(call: Call, new: Attrs) -> Plan:
-    """Plan a call whose layout attributes change from its own to those in `new`; operands without a
-    layout stay as they are.
+    """Return the layout plan of a call with new attributes; operands that no layout attribute
+    describes are not reordered.
     """
     old = call.attrs
     names = [n for n in ("data_layout", "layout", "kernel_layout") if hasattr(old, n)]
@@ -144,8 +146,8 @@ def plan_attrs(call: Call, new: Attrs) -> Plan:
 
 
 def plan_following(call: Call, order: Order) -> Plan:
-    """Plan a call whose layout attribute follows the order of its data; it stays as it is if the
-    ranks differ.
+    """Return the layout plan of a call whose layout attribute follows the order of its data, if the
+    ranks agree.
     """
     layout: str = call.attrs["layout"]
     fits = len(without_blocks(order.old)) == len(without_blocks(layout))
@@ -169,7 +171,7 @@ def _kernel_changes(call: Call, layout: str) -> dict[str, Any]:
 
 
 def plan_call(call: Call, orders: Sequence[Order]) -> Plan | None:
-    """Return the plan for `call` on arguments in these orders; None if it needs the arguments in
+    """Return the layout plan of a call on operands in these axis orders; None if it needs them in
     their original order.
     """
     op, a = op_of(call), call.attrs
@@ -193,8 +195,8 @@ def plan_call(call: Call, orders: Sequence[Order]) -> Plan | None:
 
 
 def _always(call: Call, order: Order) -> Plan | None:
-    """Plan an operator with a fixed layout: data and result have that order; None if the data has
-    another rank.
+    """Return the layout plan of an operator whose data and result have one fixed layout; None if
+    the rank differs.
     """
     data, *others = ranks_of(*map(type_of, call.args))
     if data == len(order.old):
@@ -209,10 +211,12 @@ def first_known(orders: Sequence[Order]) -> Order:
 
 
 def _broadcast(call: Call, orders: Sequence[Order]) -> Plan | None:
-    """Plan an elementwise call with all operands of the result's rank in one order.
+    """Return the layout plan of an elementwise call that has all operands of the result's rank in
+    one axis order.
 
     It is the order of the first operand that is reordered, or else of the first that is known.
-    Operands of lower rank are expanded, with blocks of 1 along the new axes.
+    Operands of lower rank are expanded, with blocks of 1 along the new axes. None if there is no
+    such plan.
     """
     types, (rank, *others) = [tensor_type_of(x) for x in call.args], ranks_of(type_of(call))
     order = first_known([o for o, ty in zip(orders, types, strict=True) if ty.rank == rank])
@@ -233,8 +237,8 @@ def _lacks_axes(ty: TensorType, order: Order, rank: int) -> bool:
 
 
 def _operand(ty: TensorType, order: Order) -> Order:
-    """Return the order for one operand: `order` with blocks of 1 along the axes where the operand
-    has extent 1.
+    """Return the axis order for one operand: `order` with blocks of 1 along the axes where the
+    operand has extent 1.
     """
     letters = [letter for letter, _ in Layout.parse(order.old).axes]
     shape = (1,) * (len(letters) - ty.rank) + tuple(ty.shape)
@@ -248,8 +252,10 @@ def _with_ones(layout: str, letters: set[str]) -> str:
 
 
 def _carried(call: Call, order: Order, ranks: Sequence[int]) -> Plan | None:
-    """Plan a call by its axis map: arguments of the data's rank in its order, results in the order
-    that the map implies.
+    """Return the layout plan of a call derived from its axis map; None if attributes or axes cannot
+    be renumbered.
+
+    Arguments of the data's rank have the data's order, results the order that the axis map implies.
     """
     results, axes = ranks_of(type_of(call)), axis_map(call)
     attrs = _moved(call, order, axes) if axes is not None else None
@@ -287,8 +293,8 @@ def _moved(call: Call, order: Order, axes: AxisMap) -> Attrs | None:
 
 @frozen
 class _Blocks:
-    """The axes of a blocked order: `places[k]` are the axes that hold original axis k, `size[k]`
-    its block size.
+    """Axes of a blocked layout: `places[k]` are the axes that hold original axis k, `size[k]` its
+    block size.
     """
 
     order: Order
@@ -297,14 +303,14 @@ class _Blocks:
 
     @classmethod
     def of(cls, order: Order) -> _Blocks:
-        """Return the blocks of an order whose original layout has none."""
+        """Return the blocked axes for an axis order whose original layout has no blocks."""
         layout = Layout.parse(order.new)
         places = (tuple(j for j, (found, _) in enumerate(layout.axes) if found == letter) for letter in order.old)
         return cls(order, tuple(places), tuple(layout.blocks(letter) for letter in order.old))
 
     def plan(self, call: Call, ranks: Sequence[int]) -> Plan | None:
-        """Plan a reduction, pad, slice, concatenate or split with arguments of the first one's rank
-        in this order.
+        """Return the layout plan of a reduction, pad, slice, concatenate or split on blocked
+        tensors; None if there is none.
         """
         a: Any = call.attrs
         attrs: Attrs | None = None

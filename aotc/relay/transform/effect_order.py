@@ -52,7 +52,7 @@ class Naming:
         return node if isinstance(node, Var) else self.done[node]
 
     def run(self) -> Function:
-        """Return the function with the new lets."""
+        """Return the function with the selected nodes bound to variables by lets."""
         for node in self.order:
             if not isinstance(node, Var):
                 self.done[node] = self._finish(node)

@@ -50,8 +50,8 @@ class _Unsigned(GraphMutator):
     """Mutator that changes int8 to uint8 between a quantization and its only dequantization, which
     has one user.
 
-    An operator that rounds half away from the zero point gets other magnitudes, so its results may
-    change: ONNX Runtime does this on x86.
+    Operators that round around their zero point then round sums of other magnitudes; ONNX Runtime
+    does this on x86.
     """
 
     uses: dict[Expr, list[Expr]]
@@ -132,8 +132,10 @@ class _Absorb(GraphMutator):
         return self._tried(node, lambda: self.region.rounded(data, stated(node, dtype))) or node
 
     def _tried(self, node: Call, make: Callable[[], Expr]) -> Expr | None:
-        """Return the result of `make`, or None if a rule refuses; record the rewriting or the
-        reason of the refusal.
+        """Return the replacement of a node that `make` computes, or None if an integer rule
+        refuses.
+
+        The rewriting, or the reason of the refusal, is recorded in the rewrite report.
         """
         start = time.perf_counter()
         try:
@@ -147,7 +149,7 @@ class _Absorb(GraphMutator):
         return made
 
     def _name(self, node: Expr) -> str:
-        """Return the name of the rule for a node."""
+        """Return the name of the integer rewrite rule for a node, for the rewrite report."""
         inner = op_call(node)
         rule = None if inner is None else self.region.find(inner)
         return "quantize(dequantize(x)) => requantize(x)" if rule is None else rule.name
@@ -188,8 +190,8 @@ class FakeQuantizationToInteger(FunctionPass):
         return _Absorb(self).visit_function(self.prepared(function))
 
     def prepared(self, function: Function) -> Function:
-        """Return the function as it is before operators are absorbed: with uint8 activations if
-        `unsigned` is set.
+        """Return the function prepared for the conversion: with uint8 instead of int8 activations
+        if `unsigned` is set.
         """
         return unsigned(function) if self.unsigned else function
 

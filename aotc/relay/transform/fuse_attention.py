@@ -91,8 +91,8 @@ class _Finder:
         return [call for call in map(self._only, node.args) if call is not None]
 
     def _after(self, last: Call) -> list[Call]:
-        """Return the transpositions of the result, the last one first, so that elements are stored
-        in their final order.
+        """Return the reshapes and transposes that follow attention, last one first; the kernel
+        stores their result directly.
         """
         found: list[Call] = []
         node = last
@@ -122,7 +122,9 @@ class _Finder:
         return None
 
     def _below(self, node: Call) -> Call | None:
-        """Return the operand that leads to the first product, or None if it is not unique."""
+        """Return the operand of a call that leads back to the first matrix product of attention, or
+        None if it is not unique.
+        """
         if isinstance(node.attrs, SoftmaxAttrs):
             last = node.attrs.axis in (-1, tensor_type_of(node).rank - 1)
             return self._only(node.args[0]) if last and op_of(node).name in _SOFTMAX else None
@@ -134,8 +136,8 @@ class _Finder:
         return ways[0] if len(ways) == 1 else None
 
     def _leads(self, start: Call) -> bool:
-        """Return True if a softmax or product is reached within a few operators that each have one
-        operand of their size.
+        """Return True if a softmax or matrix product is found a few operators upstream, each with
+        one operand of its size.
         """
         node: Call | None = start
         for _ in range(MOST):
@@ -146,8 +148,10 @@ class _Finder:
         return False
 
     def _moves(self, operand: Expr) -> Iterator[Call]:
-        """Yield the operators before an operand up to the last one that moves elements; copying the
-        operand computes them.
+        """Yield the operators that compute an operand, back to the earliest one that only moves
+        elements.
+
+        Packing the operand in the attention kernel evaluates them.
         """
         pending: list[Call] = []
         node = self._only(operand)

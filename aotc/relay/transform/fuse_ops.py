@@ -98,7 +98,7 @@ class _Group:
 
     @property
     def count(self) -> int:
-        """Number of nodes in the group of a root; 1 for an element that was joined to another."""
+        """Number of nodes joined to this union-find element, including its own node."""
         return len(self.members)
 
     def root(self) -> _Group:
@@ -111,7 +111,7 @@ class _Group:
         return top
 
     def join(self, parent: _Group) -> None:
-        """Merge this group into another; both must be roots."""
+        """Merge this fusion group into another one; both must be roots of the union-find forest."""
         if self is parent:
             return
         parent.members += self.members
@@ -249,8 +249,8 @@ def _fits(path: Sequence[_Node], parent: _Group, most: int) -> bool:
 
 
 def _arguments(groups: Set[_Group], last: _Group) -> int:
-    """Return the number of kernel arguments of the merged groups: inputs, results, and a buffer for
-    each result.
+    """Return the number of kernel arguments of merged fusion groups: inputs, results, and a buffer
+    for each result.
     """
     inside = {ref for group in groups for ref in group.members}
     outside = {taken for ref in inside for taken in _taken(ref)} - inside
@@ -325,8 +325,8 @@ def _path(source: _Node, sink: _Node, limits: _Limits) -> list[_Node]:
 
 
 def _limits(pattern: OpPattern, edge: OpPattern, phase: int) -> _Limits | None:
-    """Return the patterns allowed up to the post-dominator in sweep 0 or 1; None if the node is not
-    merged.
+    """Return the operator patterns that fusion sweep 0 or 1 allows up to the post-dominator; None
+    if it must not fuse.
     """
     if pattern is OpPattern.OUT_ELEMWISE_FUSABLE:
         joins = phase == 0 and edge is OpPattern.ELEMWISE
@@ -341,7 +341,9 @@ def _limits(pattern: OpPattern, edge: OpPattern, phase: int) -> _Limits | None:
 
 @dataclass(slots=True)
 class Signature:
-    """Inputs of a group: one parameter per distinct expression from outside, in order of first use."""
+    """Inputs of a fusion group: one parameter per distinct expression from outside, in order of
+    first use.
+    """
 
     params: dict[Expr, Var] = field(default_factory=dict)
     members: list[Expr] = field(default_factory=list)

@@ -82,7 +82,7 @@ class FuseOutputs(FunctionPass):
 
 
 def _groups(function: Function, most: int, gpu: Gpu) -> dict[Expr, _Group]:
-    """Return the group of each call of a fused function."""
+    """Return for each kernel call of a function the group of calls that will become one kernel."""
     found: dict[Expr, _Group] = {}
     number = {node: k for k, node in enumerate(post_order(function.body, outside_scopes))}
     known: set[Expr] = {*function.params, *(node for node in number if isinstance(node, Constant))}
@@ -130,8 +130,8 @@ def _more(call: Call) -> list[Expr]:
 
 
 def _is_norm(expr: Expr, gpu: Gpu) -> bool:
-    """Return True for a row normalization that the GPU computes with one thread block per row, not
-    spread over several.
+    """Return True for a row normalization for which the GPU uses one thread block per row, not a
+    launch over all elements.
     """
     if not isinstance(expr, Call) or not isinstance(expr.op, OpDef):
         return False
@@ -150,8 +150,8 @@ def _is_norm(expr: Expr, gpu: Gpu) -> bool:
 
 
 def _together(group: Sequence[Call], results: Sequence[Call], made: dict[Expr, Expr]) -> Call:
-    """Return one call that computes the given results of a group: a single result directly, several
-    as a tuple.
+    """Return one kernel call that computes the given results of a group: a single result directly,
+    several as a tuple.
     """
     values: dict[Expr, Expr] = {}
     params: dict[Expr, Var] = {}

@@ -77,8 +77,8 @@ def _opaque(function: Function) -> bool:
 
 
 def applied(function: Function, args: Sequence[Expr]) -> Expr:
-    """Return the body of `function` with its parameters replaced by `args`, and with new variables
-    for those it binds.
+    """Return the body of `function` with its parameters replaced by `args`, and with fresh copies
+    of the variables it binds.
 
     Nodes that do not depend on parameters and have no effects stay shared between applications;
     type parameters are replaced by the types of `args`. Raise AotcError (code "budget") if nested
@@ -274,8 +274,9 @@ class _Lifter(Mutator):
         return _closure(name, captured, new)
 
     def _renamed(self, function: Function) -> dict[Var, Expr]:
-        """Return new variables for those that an earlier function binds, too: one let may be part
-        of several literals.
+        """Return fresh copies of the variables that both this function and an earlier one bind.
+
+        This happens if one let is part of several function literals.
         """
         own = bound_vars(function.body)
         again: dict[Var, Expr] = {v: Var(v.name, v.annotation, v.span) for v in own if v in self.bound}

@@ -318,7 +318,9 @@ def _checked(rule: Rule, old: Call, new: Expr) -> Expr:
 
 
 def _near(root: Expr, stop: frozenset[Expr] = frozenset()) -> list[Expr]:
-    """Return the nodes within four levels of `root`, without descending into the nodes `stop`."""
+    """Return the nodes in the first four levels below and including `root`, without descending into
+    the nodes `stop`.
+    """
     found: list[Expr] = []
     layer: list[Expr] = [root]
     for _ in range(4):

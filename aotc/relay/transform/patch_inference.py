@@ -57,7 +57,7 @@ class _Window:
 
 @frozen
 class _Link:
-    """One call of the chain; argument number `data` is the previous value of the chain."""
+    """One call in a chain of calls; argument number `data` is the result of the previous call."""
 
     node: Call
     data: int

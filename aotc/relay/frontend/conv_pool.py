@@ -36,8 +36,9 @@ LAYOUTS: Final = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 
 @frozen
 class Window:
-    """The kernel extents, strides, dilations and padding of a convolution or pooling operator, one
-    value per spatial axis; `pads` holds the widths before all axes, then the widths after all axes.
+    """The window of a convolution or pooling operator: kernel extents, strides, dilations and
+    padding, one value per spatial axis. `pads` holds the widths before all axes, then the widths
+    after all axes.
     """
 
     kernel: tuple[int, ...]
@@ -47,7 +48,7 @@ class Window:
 
     @property
     def rank(self) -> int:
-        """Return the number of spatial axes."""
+        """Return the number of spatial axes of the window."""
         return len(self.kernel)
 
     def spans(self) -> list[int]:
@@ -55,31 +56,34 @@ class Window:
         return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
 
     def reach(self, counts: Sequence[int]) -> list[int]:
-        """Return the number of input elements per axis that `counts` positions of the window cover."""
+        """Return, per axis, the number of input elements that `counts` positions of the window
+        cover.
+        """
         return [(n - 1) * stride + span for n, stride, span in zip(counts, self.strides, self.spans(), strict=True)]
 
     def padded(self, pads: Sequence[int]) -> Window:
-        """Return the window with its padding replaced."""
+        """Return a copy of the window with the padding widths `pads`."""
         return replace(self, pads=tuple(pads))
 
     def attributes(self) -> dict[str, tuple[int, ...]]:
-        """Return the attributes `strides`, `padding` and `dilation` of convolution and pooling
-        operators.
+        """Return the window as attributes `strides`, `padding` and `dilation` of a convolution or
+        pooling operator.
         """
         return {"strides": self.strides, "padding": self.pads, "dilation": self.dilations}
 
 
 def halves(totals: Sequence[int], more_after: bool = True) -> tuple[int, ...]:
-    """Split total padding widths into widths before and widths after, as one tuple; if a total is
-    odd, the larger part is the one after the axis, or the one before it if `more_after` is False.
+    """Split the total padding of each axis into a width before and a width after it; return all
+    widths before, then all widths after, as one tuple. If a total is odd, the larger part is the
+    one after the axis, or the one before it if `more_after` is False.
     """
     small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
     return (*small, *large) if more_after else (*large, *small)
 
 
 def same_padding(spatial: Sequence[int], window: Window, more_after: bool = True) -> tuple[int, ...]:
-    """Compute SAME padding: the widths with which the result has ceil(extent / stride) elements per
-    axis.
+    """Return the widths of SAME padding, with which a convolution or pool has ceil(extent / stride)
+    elements per axis; all widths before the axes come first, then all widths after.
     """
     rows = zip(spatial, window.strides, window.spans(), strict=True)
     return halves([max((-(-n // stride) - 1) * stride + span - n, 0) for n, stride, span in rows], more_after)

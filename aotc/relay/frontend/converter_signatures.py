@@ -27,8 +27,8 @@ Axis: TypeAlias = Annotated[int, "axis"]
 
 @cache
 def parameters(converter: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
-    """Return the parameters of a function, with annotations evaluated to objects and `| None`
-    removed. Results are cached.
+    """Return the parameters of a converter function, with annotations evaluated to objects and `|
+    None` removed. Results are cached.
     """
     found = inspect.signature(converter, eval_str=True).parameters.values()
     return tuple(p.replace(annotation=_without_none(p.annotation)) for p in found)

@@ -20,9 +20,9 @@ from aotc.relay.frontend import op_calls as g
 
 
 def checked_indices(indices: Expr, size: int | Sequence[int]) -> Expr:
-    """Return indices into an axis of extent `size` (or, for several extents, into one axis each
-    along the last axis of `indices`), with negative constants replaced by their equivalents counted
-    from the start.
+    """Check constant indices of a gather into an axis of extent `size`, and replace negative ones
+    by their equivalents counted from the start. If `size` is a sequence, the last axis of `indices`
+    holds index tuples, one index per extent.
 
     Indices that are not constant are returned unchanged. Raises AotcError (code "graph-index") for
     a constant index that is out of range.
@@ -54,7 +54,7 @@ def from_start(indices: Expr, size: int) -> Expr:
 
 
 def element(x: Expr, axis: int, index: int) -> Expr:
-    """Slice one element of an axis and remove that axis."""
+    """Return `x[..., index, ...]`: select one element of an axis and remove that axis."""
     return g.squeeze(g.cut(x, [index], [index + 1], [axis]), [axis])
 
 

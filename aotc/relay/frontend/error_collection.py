@@ -38,8 +38,8 @@ _CUTS: Final = 4
 
 
 class PoisonedError(Exception):
-    """Raised when a value is missing because the node that computes it has a problem that is
-    already reported.
+    """Raised on reading a value that is missing because the node that computes it could not be
+    converted; that problem is already reported.
     """
 
 
@@ -86,7 +86,7 @@ class Problems:
             self.found.append(Diagnostic(self.code, text, span, notes))
 
     def add(self, code: str, text: str, span: Span | None, hint: str = "") -> None:
-        """Add a problem to `found`."""
+        """Record a diagnostic (code, message, source location, hint) of a problem in the model."""
         self.found.append(Diagnostic(code, text, span, hint=hint))
 
     def check(self) -> None:

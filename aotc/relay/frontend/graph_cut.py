@@ -19,8 +19,8 @@ CODE = "cut"
 
 @frozen
 class Links:
-    """The names of the tensors that a node reads and of the tensors that it computes; "" marks an
-    omitted input or output.
+    """A node of a model graph as the names of the tensors that it reads and of the tensors that it
+    computes; "" marks an omitted input or output.
     """
 
     reads: tuple[str, ...]

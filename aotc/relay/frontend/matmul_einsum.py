@@ -65,8 +65,9 @@ def _batched(a: Expr, b: Expr, of: Callable[[Expr, Expr], Expr]) -> Expr:
 
 
 def _flat_batch(x: Expr, lead: Sequence[Dim]) -> Expr:
-    """Reshape `x` to rank 3: all leading axes become one axis of extent 1 if they all have extent
-    1, otherwise they are broadcast to the shape `lead` and flattened.
+    """Reshape a stack of matrices to rank 3 for nn.batch_matmul: all leading axes become one axis
+    of extent 1 if they all have extent 1, otherwise they are broadcast to the shape `lead` and
+    flattened.
     """
     shape = g.shape(x, "an operand of MatMul")
     own = math.prod(shape[:-2])

@@ -39,8 +39,8 @@ def per_channel(x: Expr, scale: Expr, offset: Expr) -> Expr:
 
 
 def rms_norm(x: Expr, scale: Expr | None, inner: int, epsilon: float) -> Expr:
-    """Divide `x` by the root of its mean square over the last `inner` axes, then multiply by
-    `scale`, which has the shape of these axes, unless it is None.
+    """Build RMS normalization: divide `x` by the root of its mean square over the last `inner`
+    axes, then multiply by `scale`, which has the shape of these axes, unless it is None.
     """
     if inner == 1:
         gamma = g.filled(1, (g.dim(x, -1),), g.dtype(x)) if scale is None else scale
@@ -54,9 +54,10 @@ def rms_norm(x: Expr, scale: Expr | None, inner: int, epsilon: float) -> Expr:
 
 
 def batch_norm(x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, epsilon: float) -> Expr:
-    """Subtract the mean per channel and divide by the standard deviation. If the statistics or the
-    scale differ from the data in type, the computation is arithmetic in the type of the statistics,
-    or in float32 if that is narrow.
+    """Build batch normalization with given statistics: subtract the mean per channel, divide by the
+    standard deviation, multiply by `scale` and add `offset`. If the statistics or the scale differ
+    from the data in type, the computation is done in the type of the statistics, or in float32 if
+    that is narrow.
     """
     work = g.dtype(mean)
     if g.dtype(x) == g.dtype(scale) == work:

@@ -139,7 +139,7 @@ def kept(name: str, *args: Expr, **attributes: Any) -> Call:
 
 
 def _small(expr: Expr) -> bool:
-    """Return True if an argument is a constant of at most FOLD_BYTES, or a tuple of nothing else."""
+    """Return True if an operator argument is a constant of at most FOLD_BYTES, or a tuple of these."""
     if isinstance(expr, Tuple):
         return all(map(_small, expr.fields))
     return isinstance(expr, Constant) and expr.data.nbytes <= FOLD_BYTES
@@ -347,20 +347,22 @@ def along(vector: Expr, place: int, count: int) -> Expr:
 
 
 def transpose(x: Expr, axes: Sequence[int]) -> Expr:
-    """Permute axes; return `x` itself for the identity permutation."""
+    """Permute the axes of a tensor; return `x` itself for the identity permutation."""
     order = tuple(axes)
     return x if order == tuple(range(len(order))) else op("transpose", x, axes=order)
 
 
 def unsqueeze(x: Expr, axes: Sequence[int]) -> Expr:
-    """Insert axes of extent 1 at the given positions of the result (ascending, counted from 0)."""
+    """Insert axes of extent 1 into `x` at the given positions of the result (ascending, counted
+    from 0).
+    """
     for place in axes:
         x = op("expand_dims", x, axis=place, num_newaxis=1)
     return x
 
 
 def squeeze(x: Expr, axes: Sequence[int]) -> Expr:
-    """Remove the given axes, which have extent 1 (ascending, counted from 0)."""
+    """Remove the given axes of `x`, which have extent 1 (ascending, counted from 0)."""
     return op("squeeze", x, axis=tuple(axes)) if axes else x
 
 

@@ -20,7 +20,7 @@ Reduction: TypeAlias = Callable[[Expr, Axes, bool], Expr]
 
 
 def plain(name: str) -> Reduction:
-    """Return the reduction function that calls the operator `name`."""
+    """Return the reduction function that calls the reduction operator `name`, such as "sum"."""
     return lambda x, axes, keepdims: g.reduce(name, x, axes, keepdims)
 
 

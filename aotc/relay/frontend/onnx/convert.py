@@ -44,8 +44,8 @@ _SIZED_BY_DATA: Final = frozenset({"NonMaxSuppression", "StringSplit"})
 
 @dataclass(slots=True)
 class _Scope:
-    """The tensors that are visible in one graph, by name, with tensors of the enclosing graphs
-    after its own: expressions, or initializers that have not been decoded yet.
+    """The tensors that are visible in one ONNX graph, by name; its own tensors hide tensors of the
+    enclosing graphs. A value is an expression, or an initializer that has not been decoded yet.
     """
 
     opsets: Mapping[str, int]
@@ -55,7 +55,7 @@ class _Scope:
 
 @dataclass(slots=True)
 class _Conversion:
-    """The state of the conversion of one model."""
+    """The state of the conversion of one ONNX model: its functions, and the problems found so far."""
 
     loaded: LoadedModel
     functions: Mapping[tuple[str, str, str], FunctionProto]
@@ -79,7 +79,9 @@ class _Conversion:
     # --- graphs
 
     def graph(self, graph: GraphProto, scope: _Scope) -> None:
-        """Convert the nodes that the outputs of `graph` need, and add their results to `scope`."""
+        """Convert the nodes of an ONNX graph that its outputs need, and add their results to
+        `scope`.
+        """
         require("onnx-sparse", not graph.sparse_initializer, "sparse initializers are not supported")
         if scope.depth > load.MAX_DEPTH:
             raise load.too_deep()
@@ -88,8 +90,8 @@ class _Conversion:
         self.nodes(load.sorted_nodes(graph, self.loaded.source), scope)
 
     def nodes(self, nodes: Iterable[tuple[int, NodeProto]], scope: _Scope) -> None:
-        """Convert nodes in order; problems are recorded, and nodes that depend on a failed one are
-        skipped.
+        """Convert ONNX nodes in the given order; problems are recorded, and nodes that depend on a
+        failed one are skipped.
         """
         outer = current_span()
         for index, proto in nodes:
@@ -110,8 +112,9 @@ class _Conversion:
         return f"{proto.op_type} does not take these inputs and attributes: {given}"
 
     def node(self, proto: NodeProto, scope: _Scope) -> None:
-        """Convert one node by its model function, its converter or its ONNX function body, and add
-        its outputs to `scope`.
+        """Convert one ONNX node with the model's own function, the operator's converter or the
+        function body in the ONNX standard, whichever is found first, and add its outputs to
+        `scope`.
 
         Raises AotcError if the operator is not supported or the node does not fit it.
         """
@@ -141,7 +144,7 @@ class _Conversion:
         self.bind(proto, self.call_function(proto, body, scope, attributes), scope)
 
     def bind(self, proto: NodeProto, values: Sequence[Expr | None], scope: _Scope) -> None:
-        """Add the outputs of a node to `scope` under their names. Raises AotcError (code
+        """Add the outputs of an ONNX node to `scope` under their names. Raises AotcError (code
         "onnx-output") if a named output was not computed.
         """
         for position, name in enumerate(proto.output):
@@ -156,7 +159,9 @@ class _Conversion:
     def call_function(
         self, proto: NodeProto, function: FunctionProto, scope: _Scope, defaults: Mapping[str, Any]
     ) -> list[Expr | None]:
-        """Expand a function for the inputs and attributes of a node and return its outputs."""
+        """Expand the body of an ONNX function for the inputs and attributes of a node that calls
+        it, and return its outputs.
+        """
         graph = bind_function(function, proto, defaults)
         opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in function.opset_import}
         inner = _Scope({**scope.opsets, **opsets}, ChainMap(), scope.depth + 1)
@@ -168,7 +173,9 @@ class _Conversion:
         return [self.lookup(formal, inner) if actual else None for formal, actual in pairs]
 
     def subgraph(self, scope: _Scope, graph: GraphProto, inputs: Sequence[Expr]) -> list[Expr]:
-        """Convert a branch or loop body with the given inputs and return its outputs."""
+        """Convert an ONNX subgraph (a branch of If, or a loop body) with the given inputs and
+        return its outputs.
+        """
         inner = _Scope(scope.opsets, scope.names.new_child(), scope.depth + 1)
         if len(inputs) != len(graph.input):
             raise AotcError("onnx-input", f"a subgraph takes {len(graph.input)} inputs, but {len(inputs)} are given")
@@ -192,7 +199,7 @@ def _is_removed(schema: Any) -> bool:
 
 
 def _unsupported(proto: NodeProto, domain: str, opsets: Mapping[str, int], schema: Any) -> AotcError:
-    """Return the AotcError for an operator that is not supported, with the reason."""
+    """Return the AotcError for an ONNX operator that is not supported, with the reason."""
     name = f"{domain}::{proto.op_type}" if domain else proto.op_type
     if domain not in opsets:
         return AotcError("onnx-op", f"operator {name}: the model does not import the domain {domain!r}")
@@ -251,8 +258,8 @@ def from_onnx(
 
 
 def _result(conversion: _Conversion, graph: GraphProto, scope: _Scope) -> Expr:
-    """Return the body of @main: the output, or a tuple of the outputs. Raises AotcError with all
-    problems found.
+    """Return the outputs of the ONNX graph as the body of @main: one expression, or a tuple. Raises
+    AotcError with all problems found during the conversion.
     """
     problems, span = conversion.problems, Span(conversion.loaded.source)
     outputs: list[Expr] = []
@@ -270,8 +277,8 @@ def _result(conversion: _Conversion, graph: GraphProto, scope: _Scope) -> Expr:
 
 
 def _check_output(value: Any, result: Expr) -> None:
-    """Raise AotcError if an output is not a tensor or if its declared element type differs from the
-    computed one; log a warning if its declared shape differs.
+    """Raise AotcError if an output of the model is not a tensor or if its declared element type
+    differs from the computed one; log a warning if its declared shape differs.
     """
     ty = result.checked_type
     if not isinstance(ty, TensorType):

@@ -31,10 +31,12 @@ _DOMAINS: Final[Mapping[str, Table]] = {
 
 
 def converter_of(domain: str, op_type: str) -> Converter | None:
-    """Return the converter function of an operator, or None if the front end has none for it."""
+    """Return the converter function of an ONNX operator, or None if the front end has none for it."""
     return _DOMAINS.get(domain, {}).get(op_type)
 
 
 def supported_ops() -> dict[str, tuple[str, ...]]:
-    """Return the names of the operators that have a converter, by domain, in alphabetical order."""
+    """Return the names of the ONNX operators that have a converter, by domain, in alphabetical
+    order.
+    """
     return {domain: tuple(sorted(table)) for domain, table in _DOMAINS.items()}

@@ -50,15 +50,15 @@ def function_of(schema: Any, proto: NodeProto, inputs: Sequence[Expr | None], op
 
 
 def _newest(versions: Sequence[int], opset: int) -> int:
-    """Return the newest version that is not newer than the operator set, or the oldest version if
-    all are newer.
+    """Return the newest version of a function body that is not newer than the model's operator set,
+    or the oldest version if all are newer.
     """
     fitting = [v for v in versions if v <= opset]
     return max(fitting) if fitting else min(versions)
 
 
 def _type_proto(x: Expr | None) -> TypeProto:
-    """Return the ONNX type of an argument; an empty TypeProto for an omitted one."""
+    """Return the ONNX type (TypeProto) of an argument; an empty one for an omitted argument."""
     if x is None:
         return TypeProto()
     ty = tensor_type_of(x)
@@ -90,8 +90,8 @@ def bind_function(function: FunctionProto, proto: NodeProto, defaults: Mapping[s
 
 
 def _rewrite(graph: GraphProto, given: Mapping[str, AttributeProto], absent: set[str]) -> None:
-    """Replace attribute references by values and remove omitted inputs, in place, in all nodes of a
-    graph and its subgraphs.
+    """Replace attribute references in a function body by values and remove omitted inputs, in
+    place, in all nodes of a graph and its subgraphs.
     """
     for node in graph.node:
         for position, name in enumerate(node.input):
@@ -107,8 +107,9 @@ def _rewrite(graph: GraphProto, given: Mapping[str, AttributeProto], absent: set
 
 
 def _resolved(attribute: AttributeProto, given: Mapping[str, AttributeProto]) -> AttributeProto | None:
-    """Return an attribute, or, if it refers to an attribute of the function, a copy of that
-    attribute's value under the name of `attribute`; None if the referenced attribute is omitted.
+    """Resolve an attribute of a node in a function body: if it refers to an attribute of the
+    function, return a copy of the value of that under its own name, or None if the caller omits it;
+    return any other attribute unchanged.
     """
     if not attribute.ref_attr_name:
         return attribute

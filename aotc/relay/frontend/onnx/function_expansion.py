@@ -77,7 +77,9 @@ def _calls(nodes: Iterable[NodeProto], functions: Mapping[Key, FunctionProto]) -
 
 
 def _size(nodes: Iterable[NodeProto], sizes: Mapping[Key, int], source: str) -> int:
-    """Return a lower bound of the number of nodes into which the given nodes are expanded."""
+    """Return a lower bound of the number of nodes into which the given ONNX nodes are expanded,
+    with the functions that they call.
+    """
     total = 0
     for node in nodes:
         inner = [_size(_needed(graph, source), sizes, source) for graph in subgraphs(node)]

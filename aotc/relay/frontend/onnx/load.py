@@ -60,9 +60,9 @@ def elem_of_dtype(dtype: str) -> int:
 
 @frozen
 class LoadedModel:
-    """A parsed and validated model. `source` names it in messages, `opsets` holds the operator set
-    version of each domain, `folder` is the folder from which external data may be read, None for a
-    ModelProto without a file.
+    """A parsed and validated ONNX model. `source` names it in messages, `opsets` holds the operator
+    set version of each domain, `folder` is the folder from which external data may be read, None
+    for a ModelProto without a file.
     """
 
     proto: ModelProto
@@ -71,8 +71,8 @@ class LoadedModel:
     folder: Path | None = None
 
     def array(self, tensor: TensorProto) -> Array:
-        """Decode the value of a tensor. Raises AotcError for an unsupported data type, for data
-        that does not have the declared size, and for unreadable external data.
+        """Decode the value of a TensorProto to an array. Raises AotcError for an unsupported data
+        type, for data that does not have the declared size, and for unreadable external data.
         """
         what = f"tensor {tensor.name!r}" if tensor.name else "a tensor"
         dtype = dtype_of_elem(tensor.data_type, what)
@@ -91,8 +91,8 @@ class LoadedModel:
         return np.asarray(array)
 
     def embedded(self, tensor: TensorProto) -> TensorProto:
-        """Return a tensor with its external data read into it; a tensor that contains its data is
-        returned unchanged.
+        """Return a TensorProto with its external data read into it; a tensor that contains its data
+        is returned unchanged.
 
         Raises AotcError (code "onnx-external-data") if the data is missing, outside the model's
         folder or of another size.
@@ -124,8 +124,9 @@ class LoadedModel:
         return copy
 
     def _external_path(self, location: str, what: str) -> Path:
-        """Return the path of a file of external data. Raises AotcError (code "onnx-external-data")
-        unless it exists and is inside the model's folder after symbolic links are resolved.
+        """Return the path of a file with external tensor data. Raises AotcError (code
+        "onnx-external-data") unless it exists and is inside the model's folder after symbolic links
+        are resolved.
         """
         if self.folder is None:
             raise AotcError(
@@ -152,10 +153,11 @@ class LoadedModel:
 
 
 def read_model(model: str | Path | ModelProto) -> LoadedModel:
-    """Read a model and validate its structure.
+    """Read an ONNX model from a path or ModelProto and validate its structure.
 
     Raises AotcError for an unreadable or non-ONNX file, names that are not UTF-8, an unsupported IR
-    or operator set version, a missing graph, and nodes or tensors that are defined twice or never.
+    or operator set version, a missing graph, and tensors that are defined twice or used but never
+    defined.
     """
     if isinstance(model, ModelProto):
         proto, source, folder = model, "model", None
@@ -172,8 +174,8 @@ def read_model(model: str | Path | ModelProto) -> LoadedModel:
 
 @g.codes_of("onnx")
 def load_model(model: str | Path | ModelProto) -> ModelProto:
-    """Return a model as one self-contained ModelProto: validated as by `read_model`, with external
-    data read into its tensors.
+    """Return an ONNX model as one self-contained ModelProto: validated as by `read_model`, with
+    external data read into its tensors.
     """
     loaded = read_model(model)
     if not any(map(_is_external, messages(loaded.proto.graph))):
@@ -216,8 +218,9 @@ def _parse(path: Path) -> ModelProto:
 
 
 def _opsets(proto: ModelProto, source: str) -> dict[str, int]:
-    """Return the operator set version of each domain ("" for ai.onnx). Raises AotcError if there is
-    no graph (code "onnx-file") or if a version is not supported ("onnx-version").
+    """Return the operator set version of each domain of an ONNX model ("" for ai.onnx). Raises
+    AotcError if there is no graph (code "onnx-file") or if a version is not supported
+    ("onnx-version").
     """
     span = Span(source)
     if not proto.HasField("graph") or not (proto.ir_version or proto.opset_import):
@@ -250,8 +253,8 @@ _PROSE: Final = frozenset(
 
 
 def check_text(proto: Any, source: str) -> None:
-    """Raise AotcError (code "onnx-name") if a string in a model is not UTF-8; protobuf returns it
-    as bytes then.
+    """Raise AotcError (code "onnx-name") if a string in an ONNX model is not UTF-8; protobuf
+    returns bytes for it.
     """
     stack: list[tuple[str, Any]] = [("", proto)]
     while stack:
@@ -270,7 +273,7 @@ def check_text(proto: Any, source: str) -> None:
 
 
 def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
-    """Yield the graphs in the attributes of a node."""
+    """Yield the subgraphs (branches, loop bodies) in the attributes of an ONNX node."""
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
             yield attribute.g
@@ -278,18 +281,20 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def fixed_names(graph: GraphProto) -> set[str]:
-    """Return the names of the dense and sparse initializers of a graph."""
+    """Return the names of the dense and sparse initializers of an ONNX graph."""
     return {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
 
 
 def too_deep() -> AotcError:
-    """Return the AotcError for functions or subgraphs that are nested more than `MAX_DEPTH` deep."""
+    """Return the AotcError for ONNX functions or subgraphs that are nested more than MAX_DEPTH
+    deep.
+    """
     return AotcError("onnx-depth", f"functions and subgraphs are nested more than {MAX_DEPTH} deep")
 
 
 def captured_names(node: NodeProto, depth: int = 0) -> set[str]:
-    """Return the names of the tensors that a node reads: its inputs, and the outer tensors that its
-    subgraphs capture.
+    """Return the names of the tensors that an ONNX node reads: its inputs, and the outer tensors
+    that its subgraphs capture.
 
     Raises AotcError (code "onnx-depth") for subgraphs nested too deeply; `depth` is the nesting
     depth of the node's own graph.
@@ -307,8 +312,8 @@ def captured_names(node: NodeProto, depth: int = 0) -> set[str]:
 
 
 def check_graph(graph: GraphProto, source: str) -> None:
-    """Raise AotcError listing every tensor that is defined twice, and every tensor that is used but
-    never defined.
+    """Raise AotcError listing every tensor of an ONNX graph that is defined twice, and every tensor
+    that is used but never defined.
     """
     problems = Problems("onnx-node")
     defined = {v.name for v in graph.input} | fixed_names(graph)
@@ -332,7 +337,7 @@ def check_graph(graph: GraphProto, source: str) -> None:
 
 
 def node_label(node: NodeProto, index: int) -> str:
-    """Return the name of a node, or its operator and index if it has no name."""
+    """Return the name of an ONNX node for messages, or its operator and index if it has no name."""
     return str(node.name) or f"{node.op_type}#{index}"
 
 

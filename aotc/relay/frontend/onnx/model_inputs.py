@@ -28,8 +28,8 @@ _Pins: TypeAlias = Mapping[str, int]
 
 
 def input_types(loaded: LoadedModel, inputs: Sequence[Any], shape: _Given, dims: _Pins) -> dict[str, TensorType]:
-    """Return the type of each graph input (a ValueInfoProto) by name, with the dimensions that
-    `shape` and `dims` give.
+    """Return the type of each graph input (a ValueInfoProto) by name, with the input shapes `shape`
+    and the values `dims` of symbolic dimensions inserted.
 
     Raises AotcError listing every input that is not a tensor or has an unsupported type, and every
     entry of `shape` and `dims` that is unknown or contradicts the model.
@@ -50,8 +50,9 @@ def input_types(loaded: LoadedModel, inputs: Sequence[Any], shape: _Given, dims:
 
 
 def declared_types(model: Any, shape: _Given, dims: _Pins) -> dict[str, TensorType]:
-    """Return the types of the inputs of a model (a path or a ModelProto) by name, with the
-    dimensions that `shape` and `dims` give; initializers are not inputs.
+    """Return the types of the inputs of an ONNX model (a path or a ModelProto) by name, with the
+    input shapes `shape` and the values `dims` of symbolic dimensions inserted; initializers are not
+    inputs.
     """
     loaded = read_model(model)
     known = {tensor.name for tensor in loaded.proto.graph.initializer}
@@ -59,8 +60,8 @@ def declared_types(model: Any, shape: _Given, dims: _Pins) -> dict[str, TensorTy
 
 
 def _declared_shape(value: Any) -> _Shape | None:
-    """Return the declared shape of an input, or None if the model declares no rank. Raises
-    AotcError (code "onnx-input") if the input is not a tensor.
+    """Return the declared shape of an input of an ONNX model, or None if the model declares no
+    rank. Raises AotcError (code "onnx-input") if the input is not a tensor.
     """
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
@@ -75,15 +76,16 @@ def _declared_shape(value: Any) -> _Shape | None:
 
 
 def _named_dim(name: str) -> Dim:
-    """Return a symbolic dimension of this name, or, if the name is a decimal number, which some
-    exporters write for fixed sizes, that number.
+    """Return a symbolic dimension with the given name. If the name is a decimal number, which some
+    exporters write for fixed sizes, return that number instead.
     """
     return int(name) if name.isascii() and name.isdigit() and len(name) < MAX_DIGITS else SymDim(name)
 
 
 def _bindings(declared: _Shapes, shape: _Given, dims: _Pins, problems: Problems, span: Span) -> dict[str, int]:
-    """Return the values of dimension symbols: those in `dims`, and those that follow from the
-    shapes that the caller gives. Unknown names and contradictions are added to `problems`.
+    """Return the values of the symbolic dimensions of a model: the values in `dims`, and the values
+    that follow from the input shapes `shape`. Unknown names and contradictions are added to
+    `problems`.
     """
     symbols = {d.name for s in declared.values() for d in s or () if isinstance(d, SymDim) and d.name}
     for name in dims:

@@ -48,7 +48,7 @@ Items: TypeAlias = Annotated[list[Expr], "sequence"]
 
 @dataclass(slots=True)
 class Node:
-    """The node that is being converted.
+    """The ONNX node that is being converted, with its inputs and attributes.
 
     inputs    expressions; None for omitted optional inputs
     attrs     attributes by name, with the defaults of the operator's version filled in
@@ -69,23 +69,25 @@ class Node:
     subgraph: Callable[[GraphProto, Sequence[Expr]], list[Expr]]
 
     def __getitem__(self, index: int) -> Expr:
-        """Return an input. Raises AotcError (code "onnx-input") if the node omits it."""
+        """Return an input expression of the ONNX node. Raises AotcError (code "onnx-input") if the
+        node omits it.
+        """
         found = self.optional(index)
         if found is None:
             raise AotcError("onnx-input", f"{self.op_type} needs input {index}")
         return found
 
     def optional(self, index: int) -> Expr | None:
-        """Return an input, or None if the node omits it."""
+        """Return an input expression of the ONNX node, or None if the node omits it."""
         return self.inputs[index] if index < len(self.inputs) else None
 
     def wants(self, index: int) -> bool:
-        """Return True if the node names the output, so that it must be computed."""
+        """Return True if the ONNX node names the output `index`, so that it must be computed."""
         return index < len(self.wanted) and self.wanted[index]
 
     def known(self, index: int, name: str) -> Array | None:
-        """Return the value of the attribute `name`, or else of the input `index`, which must be
-        known at compile time; None if the node omits both.
+        """Return the compile-time value of the attribute `name` of an ONNX node, or else of its
+        input `index`; None if the node omits both.
 
         Raises AotcError (code "onnx-runtime-shape") if the value depends on run-time data.
         """
@@ -158,15 +160,15 @@ Table: TypeAlias = Mapping[str, Converter]
 
 
 def named(*converters: Converter) -> Table:
-    """Return converters by operator names derived from their function names: `_max_pool` converts
-    MaxPool.
+    """Return a table of ONNX converters by operator names, which are derived from the names of the
+    functions: `_max_pool` converts MaxPool.
     """
     return {"".join(map(str.capitalize, c.__name__.split("_"))): c for c in converters}
 
 
 def apply(converter: Converter, node: Node) -> Converted:
-    """Call a converter with the inputs and attributes of a node that its signature demands, and
-    return its result.
+    """Call a converter with the inputs and attributes of an ONNX node that its signature demands,
+    and return its result.
     """
     inputs: list[Any] = []
     named: dict[str, Any] = {}
@@ -189,7 +191,7 @@ def apply(converter: Converter, node: Node) -> Converted:
 
 
 def value_of(attribute: AttributeProto) -> Any:
-    """Return the Python value of an attribute, with bytes decoded to text; tensors and graphs
+    """Return the Python value of an ONNX attribute, with bytes decoded to text; tensors and graphs
     remain protobuf messages.
     """
     value = helper.get_attribute_value(attribute)
@@ -202,7 +204,7 @@ def _text(value: Any) -> Any:
 
 @cache
 def schema_of(op_type: str, domain: str, version: int) -> Any:
-    """Return the schema of an operator in a version of its domain, or None if there is none.
+    """Return the ONNX schema of an operator in a version of its domain, or None if there is none.
     Results are cached.
     """
     if domain == ort_functions.DOMAIN:
@@ -218,7 +220,8 @@ _LEGACY: Final = frozenset({"consumed_inputs"})
 
 
 def attributes_of(node: NodeProto, schema: Any) -> dict[str, Any]:
-    """Return the attributes of a node, with defaults of the schema filled in.
+    """Return the attributes of an ONNX node by name, with defaults of the operator's schema filled
+    in.
 
     Raises AotcError (code "onnx-attribute") for an attribute that is unknown, has the wrong kind or
     is required and missing.
@@ -271,9 +274,9 @@ RANKS: Final[Mapping[str, Sequence[tuple[int, int | None]]]] = {
 
 
 def check_node(node: NodeProto, schema: Any, inputs: Sequence[Expr | None]) -> None:
-    """Raise AotcError unless a node fits its operator: the numbers of inputs and outputs (code
-    "onnx-input"), the ranks of its inputs ("onnx-rank"), the operator version ("onnx-op") and, for
-    quantized operators, the data types ("onnx-type").
+    """Raise AotcError unless an ONNX node fits its operator: the numbers of inputs and outputs
+    (code "onnx-input"), the ranks of its inputs ("onnx-rank"), the operator version ("onnx-op")
+    and, for quantized operators, the data types ("onnx-type").
     """
     op, least, most, since = node.op_type, schema.min_input, schema.max_input, schema.since_version
     require("onnx-op", since >= OLDEST.get(op, 1), f"{op} of operator set {since} is not supported")

@@ -160,8 +160,8 @@ def _per_value(node: Node, name: str, count: int) -> list[int]:
 
 
 def _body_outputs(node: Node, body: GraphProto, inputs: Sequence[Expr], least: int) -> list[Expr]:
-    """Convert the body of a loop and return its outputs. Raises AotcError (code "onnx-loop") if
-    there are fewer than `least`.
+    """Convert the body of an ONNX Loop or Scan with given inputs and return its outputs. Raises
+    AotcError (code "onnx-loop") if there are fewer than `least`.
     """
     outputs = node.subgraph(body, inputs)
     text = f"the body of {node.op_type} gives {len(outputs)} outputs, not {least} or more"

@@ -29,8 +29,8 @@ _PLAIN = ("", "NOTSET", "VALID")
 def _stated(
     kernel: Sequence[int], *, strides: Any = (), dilations: Any = (), pads: Any = (), auto_pad: str = "", **_: Any
 ) -> Window:
-    """Return the window that the attributes describe, with the explicit padding (zero for
-    `auto_pad` "VALID"); SAME padding is not computed here.
+    """Return the window of an ONNX convolution or pool that its attributes describe, with the
+    explicit padding (zero for `auto_pad` "VALID"); SAME padding is not computed here.
 
     Raises AotcError (code "onnx-window") for attributes whose lengths or values are not valid.
     """
@@ -51,9 +51,7 @@ def _stated(
 
 
 def _window(node: Node, x: Expr, kernel: Sequence[int]) -> Window:
-    """Return the window that the attributes of a node describe, with the padding that `auto_pad`
-    demands.
-    """
+    """Return the window of an ONNX convolution or pool, with the padding that `auto_pad` demands."""
     window, auto = _stated(kernel, **node.attrs), node.attrs.get("auto_pad", "")
     if auto in _PLAIN:
         return window
@@ -152,8 +150,8 @@ def _pool_indices(x: Expr, window: Window, result: Sequence[int], column_major: 
 
 
 def _widths(shape: Sequence[int], window: Window, counts: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the padding per axis, batch and channels included, with which all `counts` windows lie
-    inside the data.
+    """Return (before, after) padding widths per axis, batch and channels included, with which all
+    `counts` windows of a pool are inside the padded data.
     """
     rows = zip(window.pads, window.reach(counts), shape[2:], strict=False)
     return [(0, 0), (0, 0), *((before, max(end - before - size, 0)) for before, end, size in rows)]

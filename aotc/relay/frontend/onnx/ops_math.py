@@ -196,7 +196,9 @@ def _reduction(body: Reduction, prepare: Callable[[Expr], Expr] = _same) -> Conv
 
 
 def _in_floats(body: Reduction) -> Reduction:
-    """Return the reduction `body`, with integer data computed in float64 and cast back."""
+    """Return a reduction that casts integer data to float64, applies `body`, and casts the result
+    back.
+    """
 
     def convert(x: Expr, axes: Axes, keepdims: bool) -> Expr:
         dtype = g.dtype(x)
@@ -206,8 +208,8 @@ def _in_floats(body: Reduction) -> Reduction:
 
 
 def _sum_of(inner: Callable[[Expr], Expr], outer: Callable[[Expr], Expr] = _same) -> Reduction:
-    """Return the reduction `outer(sum(inner(x)))` with elementwise functions, in float32 for narrow
-    floats.
+    """Return a reduction that computes `outer(sum(inner(x)))` with elementwise functions `inner`
+    and `outer`, in float32 for narrow floats.
     """
     return reductions.in_float32(lambda x, axes, keepdims: outer(g.reduce("sum", inner(x), axes, keepdims)))
 

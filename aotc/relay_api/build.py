@@ -70,7 +70,9 @@ class ExecutorFactory:
 
     @property
     def graph_json(self) -> str:
-        """The result of `get_graph_json`."""
+        """The kernel calls as JSON text in the format of TVM's graph executor, as from
+        `get_graph_json`.
+        """
         return self.get_graph_json()
 
     def get_lib(self) -> CompiledLibrary:
@@ -85,7 +87,7 @@ class ExecutorFactory:
 
     @property
     def params(self) -> dict[str, NDArray]:
-        """The result of `get_params`."""
+        """The constants of the compiled model by their names in the graph, as from `get_params`."""
         return self.get_params()
 
     def export_library(self, file_name: str | Path) -> None:

@@ -120,7 +120,7 @@ def create_executor(
     target: str | MachineTarget = "llvm",
     params: Mapping[str, Any] | None = None,
 ) -> Executor:
-    """Create an executor.
+    """Create an executor, which evaluates expressions in the context of a Relay module.
 
     kind      "debug", "graph", "aot" or "vm"; see the docstring of this module
     mod       module with @main and the functions to which expressions may refer; None for an empty

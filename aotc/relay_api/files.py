@@ -25,15 +25,15 @@ class TempDirectory:
         self.temp_dir = self.path = self._directory.name
 
     def relpath(self, name: str) -> str:
-        """Return the path of a file in the directory."""
+        """Return the path of a file with a name in the temporary directory."""
         return str(Path(self.temp_dir) / name)
 
     def listdir(self) -> list[str]:
-        """Return the sorted names of the entries of the directory."""
+        """Return the sorted names of the files in the temporary directory."""
         return sorted(p.name for p in Path(self.temp_dir).iterdir())
 
     def remove(self) -> None:
-        """Remove the directory and its contents."""
+        """Remove the temporary directory and its contents now."""
         self._directory.remove()
 
 

@@ -74,10 +74,10 @@ def _of_llvm(options: Mapping[str, str]) -> str:
 
 
 def llvm() -> MachineTarget:
-    """Return the target of this machine."""
+    """Return the compilation target for the CPU of this machine."""
     return Target("llvm")
 
 
 def cuda() -> MachineTarget:
-    """Return the target for NVIDIA GPUs."""
+    """Return the compilation target for NVIDIA GPUs."""
     return Target("cuda")

@@ -80,8 +80,8 @@ def _require_data(main: Function) -> None:
 
 @dataclass(eq=False)
 class Kernels:
-    """The kernels of an executable: primitive functions by number, each compiled for the argument
-    types with which it is called.
+    """The kernels of a virtual machine executable: primitive functions by number, each compiled for
+    the argument types with which it is called.
 
     work           compilation that compiles them
     names          names of the functions in libraries
@@ -148,7 +148,7 @@ class Kernels:
 
 
 def _nothing() -> Function:
-    """Return a function for a library that would otherwise be empty."""
+    """Return a function that negates a scalar, for a kernel library that would otherwise be empty."""
     x = Var("x", TensorType(()))
     return Function((x,), -x)
 

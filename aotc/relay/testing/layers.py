@@ -16,7 +16,7 @@ from aotc.relay.op.builders import conv2d as conv2d_op
 
 
 def parameter(name: str, shape: tuple[Dim, ...], like: Expr) -> Var:
-    """Create a variable with the data type of `like`."""
+    """Create the variable of a layer's parameter, with a name, a shape and the data type of `like`."""
     return Var(name, TensorType(shape, tensor_type_of(like).dtype))
 
 

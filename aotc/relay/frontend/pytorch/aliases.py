@@ -35,8 +35,8 @@ Redo = Callable[[Value], Value]
 
 @frozen
 class View:
-    """The fact that a value shares memory with the value `parent`, for certain or possibly, and the
-    function `redo` that computes it from the parent; None if it is another name of the parent.
+    """The fact that a value shares memory with the value `parent`, for certain or possibly. `redo`
+    computes the value from its parent; it is None if both are names of one tensor.
     """
 
     parent: str
@@ -50,7 +50,7 @@ _HOLDERS: Final = Absent("lists of tensors of which one was changed in place aft
 
 @dataclass(slots=True)
 class Memory:
-    """The current values by name, and the aliases among them.
+    """The current values of a TorchScript program by name, and the aliases among them.
 
     views      for each name that is a view, its parent
     elements   names of the elements of lists and tuples, in order
@@ -80,11 +80,15 @@ class Memory:
         return f"{name}#{self.count}"
 
     def share(self, name: str, parent: str, redo: Redo | None, certain: bool = True) -> None:
-        """Record that a value is a view of the value `parent`."""
+        """Record that the value `name` is a view of the value `parent`, which `redo` computes from
+        it.
+        """
         self.views[name] = View(parent, redo, certain)
 
     def hold(self, name: str, parts: Sequence[str], in_order: bool) -> None:
-        """Record the elements of a container."""
+        """Record that the list, tuple or dictionary `name` holds the values `parts`, in this order
+        or in an unknown one.
+        """
         if in_order:
             self.elements[name] = tuple(parts)
             return
@@ -92,7 +96,8 @@ class Memory:
         self.holders[name] = frozenset(inner)
 
     def parts(self, name: str) -> tuple[str, ...] | None:
-        """Return the names of the elements of a container in order, or None if they are not known.
+        """Return the names of the elements of a list or tuple in order, or None if they are not
+        known.
 
         Results of an operator that are not views have memory of their own and get generated names
         here.

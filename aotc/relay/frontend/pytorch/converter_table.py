@@ -28,8 +28,8 @@ CONVERTERS: Final[Table] = {name: c for family in _FAMILIES for name, c in famil
 
 
 def converter_of(name: str, overload: str) -> Converter | None:
-    """Return the converter of an operator: the one for the overload if there is one, otherwise the
-    one for the name; None for an unknown operator.
+    """Return the converter of a PyTorch operator: the one for the overload if there is one,
+    otherwise the one for the name; None for an unknown operator.
 
     An in-place operator has the converter of its functional operator.
     """

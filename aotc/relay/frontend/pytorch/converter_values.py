@@ -62,13 +62,17 @@ _DTYPE_NUMBERS: Final = (
 
 @frozen
 class Absent:
-    """A result that is not computed; reading it raises AotcError with the reason `why`."""
+    """Placeholder for a result of a PyTorch operator that is not computed; reading it raises
+    AotcError with the reason `why`.
+    """
 
     why: str
 
 
 def is_tensor(value: Value) -> bool:
-    """Return True if a value is a tensor, which is an expression."""
+    """Return True if a value of a PyTorch program is a tensor, which is represented by an
+    expression.
+    """
     return isinstance(value, _TENSORS)
 
 
@@ -204,7 +208,9 @@ def axis_in(place: int, rank: int) -> int:
 
 
 def axis(place: int, x: Expr) -> int:
-    """Convert a possibly negative axis of the tensor `x` to one counted from 0."""
+    """Convert a possibly negative axis of the tensor `x` to one counted from 0. Raises AotcError
+    (code "torch-axis") if it is out of range.
+    """
     return axis_in(place, g.rank(x))
 
 
@@ -229,8 +235,8 @@ def shape(x: Expr) -> tuple[int, ...]:
 
 
 def apply(converter: Converter, schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """Call a converter with the arguments of an operator call and return its result; arguments are
-    matched to parameters by the names in PyTorch's schema.
+    """Call a converter with the arguments of a PyTorch operator call and return its result;
+    arguments are matched to parameters by the names in PyTorch's schema.
 
     Positional-only parameters receive the first arguments, whatever their names. A parameter
     annotated `Axis` receives an axis of x counted from 0; `**rest` receives all arguments without a
@@ -259,8 +265,8 @@ def apply(converter: Converter, schema: Any, args: Sequence[Value], kwargs: Mapp
 
 
 def named(*converters: Converter) -> Table:
-    """Return converters by operator names, which are their function names without a leading
-    underscore.
+    """Return a table of PyTorch converters by operator names, which are the names of the functions
+    without a leading underscore.
     """
     return {converter.__name__.removeprefix("_"): converter for converter in converters}
 

@@ -41,8 +41,8 @@ _IGNORED: Final = {
 
 
 def _prepared(program: Any) -> Any:
-    """Return the program without in-place operators, and with operators that have no converter
-    decomposed as far as PyTorch can.
+    """Return an exported program without in-place operators, and with operators that have no
+    converter decomposed as far as PyTorch can.
 
     Raises AotcError before the slow decomposition if there are operators that PyTorch cannot
     decompose.
@@ -62,8 +62,8 @@ def _prepared(program: Any) -> Any:
 
 
 def _check_operators(program: Any, defaults: Mapping[Any, Any]) -> None:
-    """Raise AotcError listing all operators that have no converter and that PyTorch cannot
-    decompose.
+    """Raise AotcError listing all operators of an exported program that have no converter and that
+    PyTorch cannot decompose.
     """
     problems = Problems("torch-node")
     for node in program.graph.nodes:
@@ -115,8 +115,8 @@ def _is_decomposable(target: Any, defaults: Mapping[Any, Any]) -> bool:
 
 
 def _needs_work(node: Any) -> bool:
-    """Return True if a node must be processed before conversion: it works in place, contains a
-    graph or has no converter.
+    """Return True if a node of an exported program must be functionalized or decomposed before
+    conversion: it works in place, contains a graph or has no converter.
     """
     if node.op != "call_function":
         return node.op not in ("placeholder", "output")
@@ -134,8 +134,9 @@ def _is_unknown(target: Any) -> bool:
 
 
 def _dims(tensor: Any, program: Any, pins: Mapping[str, int]) -> tuple[int | SymDim, ...]:
-    """Return the shape of an example tensor. A dynamic dimension becomes the number that `pins`
-    gives for its symbol, or a SymDim with the name and upper bound of the symbol.
+    """Return the shape of an example tensor of an exported program. A dynamic dimension becomes the
+    number that `pins` gives for its symbol, or a SymDim with the name and upper bound of the
+    symbol.
     """
     dims: list[int | SymDim] = []
     for dim in tensor.shape:
@@ -167,8 +168,9 @@ def _check_pins(program: Any, pins: Mapping[str, int]) -> None:
 def _inputs(
     program: Any, pins: Mapping[str, int], keep_params: bool, problems: Problems
 ) -> tuple[dict[str, Value], list[Var], dict[str, Any]]:
-    """Return the values of all placeholders by name, the variables among them, and the arrays of
-    the parameters that remain inputs (if `keep_params`).
+    """Return the values of all placeholders (inputs, parameters, buffers) of an exported program by
+    name, the variables among them, and the arrays of the parameters that remain inputs if
+    `keep_params` is True.
     """
     examples = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
     values: dict[str, Value] = {}

@@ -25,11 +25,11 @@ _PREFIX: Final = "aten::"
 
 @frozen(eq=False)
 class Form:
-    """The relation of an operator call to its functional operator.
+    """The relation of a PyTorch operator to the functional operator that computes its result.
 
-    functional   schema of the functional operator; the call's own schema if there is none or the
-                 call writes nothing
-    written      indices of the arguments that the call writes to
+    functional   schema of the functional operator; the operator's own schema if there is none or it
+                 writes nothing
+    written      indices of the arguments that the operator writes to
     outs         indices of the written arguments that only receive results
     changes      True if a written tensor becomes another view of its memory (`t_`, `squeeze_`)
     """
@@ -40,17 +40,21 @@ class Form:
     changes: bool
 
     def arguments(self, args: Any) -> list[Any]:
-        """Return the arguments without `out` arguments, as the functional operator takes them."""
+        """Return the arguments of a call without its `out` arguments, as the functional operator
+        takes them.
+        """
         return [arg for k, arg in enumerate(args) if k not in self.outs]
 
 
 def is_written(argument: Any) -> bool:
-    """Return True if an operator writes to an argument, by its schema."""
+    """Return True if a PyTorch operator writes to an argument, by the alias annotation in its
+    schema.
+    """
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
 def form_of(schema: Any) -> Form:
-    """Return the form of the operator with a schema."""
+    """Return the in-place, `out=` or functional form of the PyTorch operator with a schema."""
     written = tuple(k for k, a in enumerate(schema.arguments) if is_written(a))
     if not written:
         return Form(schema, (), (), False)
@@ -77,8 +81,8 @@ def _signature(argument: Any) -> tuple[str, str]:
 
 
 def functional_name(name: str) -> str:
-    """Remove the mark of an in-place operator from its name: the final underscore, or the i of
-    `__iadd__`; other names are returned unchanged.
+    """Return the name of a PyTorch operator without the mark of an in-place form: the final
+    underscore, or the i of `__iadd__`; other names are returned unchanged.
     """
     if name.startswith("__i") and name.endswith("__") and hasattr(torch.Tensor, f"__{name[3:]}"):
         return f"__{name[3:]}"

@@ -60,7 +60,7 @@ def source_line(metadata: Any) -> str:
 
 
 def unsupported(name: str) -> AotcError:
-    """Return the AotcError for an operator without a converter."""
+    """Return the AotcError for a PyTorch operator without a converter."""
     plain = name.removeprefix("aten::").partition(".")[0]
     hint = nearest(plain, CONVERTERS) or "rewrite the module with supported operators, or give custom_convert_map"
     return AotcError("torch-op", f"operator {name} is not supported", hint=hint)
@@ -87,12 +87,12 @@ def call_operator(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value
 
 
 def full_name(schema: Any) -> str:
-    """Return the name of an operator with its overload."""
+    """Return the name of a PyTorch operator with its overload, such as aten::add.Tensor."""
     return f"{schema.name}.{schema.overload_name}" if schema.overload_name else str(schema.name)
 
 
 def _call_functional(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value], full: str) -> Value:
-    """Convert a call of a functional operator; `full` is its name in messages.
+    """Convert a call of a functional PyTorch operator; `full` is its name in messages.
 
     TorchScript has operators on numbers and lists whose names equal names of tensor operators;
     these are evaluated at once.

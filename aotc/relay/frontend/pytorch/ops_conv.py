@@ -26,8 +26,8 @@ def _per_axis(value: Value, rank: int) -> tuple[int, ...]:
 
 
 def _batched(body: Callable[..., Expr], x: Expr, rank: int, *args: Any, **attributes: Any) -> Expr:
-    """Call `body` on x; if x has no batch axis, add one before and remove it from the result.
-    Raises AotcError (code "torch-shape") if x does not have `rank` spatial axes.
+    """Call the graph builder `body` on x; if x has no batch axis, add one before and remove it from
+    the result. Raises AotcError (code "torch-shape") if x does not have `rank` spatial axes.
     """
     if g.rank(x) == rank + 1:
         return g.squeeze(body(g.unsqueeze(x, [0]), *args, **attributes), [0])
@@ -37,7 +37,9 @@ def _batched(body: Callable[..., Expr], x: Expr, rank: int, *args: Any, **attrib
 
 
 def _window(rank: int, kernel: Value, stride: Value = None, padding: Value = 0, dilation: Value = 1) -> Window:
-    """Return the window of a convolution or pool; without a stride, the stride is the kernel size."""
+    """Return the window of a PyTorch convolution or pool; without a stride, the stride is the
+    kernel size.
+    """
     sizes = _per_axis(kernel, rank)
     strides = _per_axis(stride, rank) if stride not in (None, []) else sizes
     window = Window(sizes, strides, _per_axis(dilation, rank), ())

@@ -25,8 +25,8 @@ _INT64_MAX = (1 << 63) - 1
 
 
 def _solved(dims: Sequence[Dim], size: Sequence[Value]) -> Sequence[Value]:
-    """Return `size` with -1 replaced by its value, if `dims` and `size` have the same single
-    dynamic dimension.
+    """Return the target shape of a reshape with -1 replaced by its value, if `dims` and `size` have
+    the same single dynamic dimension; otherwise return it unchanged.
     """
     unknown = [d for d in dims if isinstance(d, SymDim)]
     if -1 not in size or len(unknown) != 1 or unknown != [v for v in size if isinstance(v, SymDim)]:
@@ -56,7 +56,7 @@ def _unflatten(x: Expr, dim: Axis, sizes: Sequence[Value]) -> Expr:
 
 
 def swap(x: Expr, dim0: int, dim1: int, /) -> Expr:
-    """Exchange two axes."""
+    """Exchange two axes of a tensor, as torch.transpose does."""
     a, b, order = tv.axis(dim0, x), tv.axis(dim1, x), list(range(g.rank(x)))
     if order:
         order[a], order[b] = order[b], order[a]
@@ -132,7 +132,7 @@ def _unbind(x: Expr, dim: Axis = 0) -> list[Expr]:
 
 
 def _slice(x: Expr, dim: Axis = 0, start: Value = None, end: Value = None, step: Value = 1) -> Expr:
-    """Slice `x[start:end:step]` along an axis."""
+    """Convert slice: `x[start:end:step]` along an axis."""
     begin, stride = 0 if start is None else tv.int_of(start), tv.int_of(step)
     if end is None or end == g.dims(x)[dim] or tv.int_of(end) == _INT64_MAX:
         if begin == 0 and stride == 1:

@@ -67,8 +67,8 @@ class _Archive:
         self._size = path.stat().st_size
 
     def check(self) -> None:
-        """Raise Refused unless the records are uncompressed and have distinct names, so that
-        reading them takes no more memory than the file.
+        """Raise Refused unless the records of the zip archive are uncompressed and have distinct
+        names, so that reading them takes no more memory than the file.
         """
         infos = self._file.infolist()
         plain = all(i.compress_type == zipfile.ZIP_STORED and not i.flag_bits & 1 for i in infos)
@@ -84,7 +84,9 @@ class _Archive:
         return name in self._records
 
     def read(self, name: str) -> bytes:
-        """Return the bytes of a record."""
+        """Return the bytes of a record of the zip archive. Raises Refused if it is missing or
+        damaged.
+        """
         demand(name in self._records, f"it has no record {name!r}")
         try:
             return self._file.read(self._records[name])
@@ -92,7 +94,7 @@ class _Archive:
             raise Refused(f"its record {name!r} is damaged") from error
 
     def json(self, name: str) -> Any:
-        """Return the parsed JSON of a record."""
+        """Return the parsed JSON of a record of the zip archive. Raises Refused if it is not JSON."""
         try:
             return json.loads(self.read(name))
         except (ValueError, RecursionError) as error:
@@ -100,8 +102,8 @@ class _Archive:
 
 
 def _check_kind(archive: _Archive) -> None:
-    """Raise Refused if an archive is of another kind, such as TorchScript, needs a pickle, or has
-    another byte order than this machine.
+    """Raise Refused if an archive is not a .pt2 file but another kind of PyTorch file, such as
+    TorchScript, if it needs a pickle, or if its byte order differs from this machine's.
     """
     pickled = "serialized_exported_program.json" in archive
     text = "it was written by torch 2.7 or older, as a pickle, which could run code"
@@ -139,8 +141,8 @@ def _program(archive: _Archive) -> Any:
 
 
 def _tensors(archive: _Archive, folder: str, config: str) -> dict[str, torch.Tensor]:
-    """Return the parameters or constants by name; tensors that share values in the file share
-    memory.
+    """Return the parameters or constants in a .pt2 archive by name; tensors that share values in
+    the file share memory.
     """
     text = "an older torch wrote its parameters as a pickle, which could run code"
     demand(f"{folder}model.pt" not in archive, text, _SAVE_AGAIN)

@@ -48,7 +48,9 @@ class Refused(Exception):
 
 
 def demand(condition: object, text: str, hint: str = "") -> None:
-    """Raise Refused unless a condition holds."""
+    """Raise Refused, the error for parts of a .pt2 file that are not accepted, unless a condition
+    holds.
+    """
     if not condition:
         raise Refused(text, hint)
 
@@ -222,12 +224,14 @@ def _is_small_power(node: ast.Call) -> bool:
 
 
 def _cpu(value: Any, where: str) -> dict[str, Any]:
-    """Replace any device by the CPU, for which the program is compiled."""
+    """Validator of a device: replaces it by the CPU, on whatever device the program was exported."""
     return {"type": "cpu", "index": None}
 
 
 def _source(value: Any, where: str) -> dict[str, str]:
-    """Reduce the metadata of a node to the last line of Python source in its stack trace."""
+    """Validator of the metadata of a node: reduces it to the last line of Python source in its
+    stack trace.
+    """
     line = source_line(value).removeprefix("in ")
     return {"stack_trace": line[:300]} if line and line.isprintable() else {}
 
@@ -309,8 +313,8 @@ PAYLOADS: Final = _table(_DOTTED, _PAYLOAD)
 
 
 def checked_program(program: Any) -> dict[str, Any]:
-    """Return a clean copy of a program. Raises Refused if it is not well formed, and AotcError with
-    all operators that are not supported.
+    """Validate the JSON data of an exported program and return a clean copy. Raises Refused if it
+    is not well formed, and AotcError with all operators that are not supported.
     """
     clean: dict[str, Any] = _PROGRAM(program, "the program")
     graph_module = clean["graph_module"]
@@ -320,8 +324,8 @@ def checked_program(program: Any) -> dict[str, Any]:
 
 
 def _calling(signature: dict[str, Any]) -> dict[str, Any]:
-    """Return the calling convention of the program: all inputs as positional arguments in order,
-    all outputs as a flat tuple.
+    """Return the calling convention of an exported program with a signature: all inputs as
+    positional arguments in order, all outputs as a flat tuple.
     """
     names = [_input_name(spec) for spec in signature["input_specs"] if "user_input" in spec or "constant_input" in spec]
     results = sum("user_output" in spec for spec in signature["output_specs"])
@@ -340,7 +344,7 @@ def _input_name(spec: dict[str, Any]) -> str:
 
 
 def _graphs(graph: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a graph and all graphs nested in the arguments of its nodes."""
+    """Yield a graph of an exported program and all graphs nested in the arguments of its nodes."""
     work = [graph]
     while work:
         yield (found := work.pop())

@@ -46,8 +46,8 @@ _MAYBE_VIEWS: Final = {"contiguous", "reshape", "reshape_as", "flatten", "ravel"
 
 @dataclass(slots=True)
 class _Conversion:
-    """The state of the conversion of one graph; values are identified by their TorchScript names
-    (`debugName`).
+    """The state of the conversion of one TorchScript graph; values are identified by their
+    TorchScript names (`debugName`).
     """
 
     root: Any
@@ -67,7 +67,7 @@ class _Conversion:
         return [self.read(v) for v in node.inputs()]
 
     def block(self, block: Any) -> None:
-        """Convert the nodes of a graph or block; problems are recorded."""
+        """Convert the nodes of a TorchScript graph or block in order; problems are recorded."""
         for node in block.nodes():
             for out in node.outputs():
                 self.memory.bind(out.debugName(), POISON)
@@ -104,7 +104,7 @@ class _Conversion:
         self.alias(node, schema, args)
 
     def bind(self, node: Any, result: Value) -> None:
-        """Bind the results of a node to the names of its outputs."""
+        """Bind the results of a TorchScript node to the names of its outputs."""
         outputs = [v.debugName() for v in node.outputs()]
         results = [result] if len(outputs) == 1 else result
         for name, value in zip(outputs, results, strict=False):
@@ -113,7 +113,9 @@ class _Conversion:
     # --- aliases
 
     def note_construction(self, node: Any, kind: str) -> None:
-        """Record the elements of a container that a node constructs, or the alias that it creates."""
+        """Record the elements of a container that a TorchScript node constructs, or the alias that
+        it creates.
+        """
         (out,) = (v.debugName() for v in node.outputs())
         inputs = [v.debugName() for v in node.inputs()]
         if kind.endswith("Construct"):
@@ -124,7 +126,7 @@ class _Conversion:
             self.note_element(out, inputs[0], int(self.memory.values[inputs[1]]))
 
     def note_element(self, out: str, container: str, index: Any) -> None:
-        """Record that the value `out` is an element of a list, tuple or dictionary."""
+        """Record that the value `out` is the element `index` of a list, tuple or dictionary."""
         parts = self.memory.parts(container)
         if parts is not None and isinstance(index, int):
             self.memory.share(out, parts[index], None)
@@ -132,8 +134,8 @@ class _Conversion:
             self.memory.share(out, container, lambda values: values[index])
 
     def alias(self, node: Any, schema: Any, args: list[Value]) -> None:
-        """Record the views that an operator returns; for an in-place operator, write its result to
-        the tensors that it modifies.
+        """Record the views that a TorchScript operator returns; for an in-place operator, write its
+        result to the tensors that it modifies.
         """
         outputs = [v.debugName() for v in node.outputs()]
         inputs = [v.debugName() for v in node.inputs()]
@@ -184,8 +186,8 @@ class _Conversion:
     # --- attributes of modules
 
     def attribute(self, node: Any) -> None:
-        """Convert access to an attribute of a module: a submodule or number becomes a Python value,
-        a parameter becomes a variable named after the first operator that reads it.
+        """Convert prim::GetAttr, access to an attribute of a module: a submodule or number becomes
+        a Python value, a parameter becomes a variable named after the first operator that reads it.
         """
         owner, name = self.read(node.input()), node.s("name")
         value, out = getattr(owner, name), node.output().debugName()
@@ -209,8 +211,8 @@ class _Conversion:
 
 
 def _source_line(node: Any) -> str:
-    """Return the line of Python source of a node for messages, or "" if TorchScript does not record
-    it.
+    """Return the line of Python source of a TorchScript node for messages, or "" if it is not
+    recorded.
     """
     text = str(node.sourceRange()).strip().splitlines()
     return f"in {text[0]}" if text and "(" in text[0] else ""
@@ -229,7 +231,9 @@ def _with_constants(value: Value) -> Value:
 
 
 def _redo(schema: Any, args: Sequence[Value], number: int) -> Callable[[Value], Value]:
-    """Return an operator call as a function of its argument with the index `number`."""
+    """Return a PyTorch operator call as a function of its argument with the index `number`, with
+    the other arguments fixed.
+    """
 
     def redo(value: Value) -> Value:
         return call_operator(schema, [*args[:number], value, *args[number + 1 :]], {})
@@ -238,8 +242,8 @@ def _redo(schema: Any, args: Sequence[Value], number: int) -> Callable[[Value], 
 
 
 def _check_written(schema: Any, target: Value, value: Value, may_resize: bool) -> None:
-    """Raise AotcError (code "torch-op") if a result and the tensor to which it is written have
-    different shapes, unless `may_resize` is True.
+    """Raise AotcError (code "torch-op") if the result of an in-place or `out=` operator and the
+    tensor to which it is written have different shapes, unless `may_resize` is True.
     """
     if not is_tensor(target) or not is_tensor(value) or may_resize or g.dims(target) == g.dims(value):
         return
@@ -279,7 +283,9 @@ def _if(c: _Conversion, node: Any) -> None:
 
 
 def _pass_on(c: _Conversion, source: str, name: str) -> None:
-    """Bind `name` to the value of `source`, as its alias, when a value enters or leaves a block."""
+    """Bind `name` to the value of `source`, as its alias, when the value enters or leaves a
+    TorchScript block.
+    """
     c.memory.bind(name, c.memory.values[source])
     c.memory.share(name, source, None)
 
@@ -304,8 +310,8 @@ def _loop(c: _Conversion, node: Any) -> None:
 
 
 def _kept(c: _Conversion, names: Sequence[str]) -> list[str]:
-    """Return generated names for the current values of `names`, so that the names can be bound to
-    new values while the old ones are still read.
+    """Return generated names bound to the current values of `names`, so that a loop iteration can
+    bind the names to new values while the old ones are still read.
     """
     kept = [c.memory.unused(name) for name in names]
     for source, name in zip(names, kept, strict=True):
@@ -314,7 +320,9 @@ def _kept(c: _Conversion, names: Sequence[str]) -> list[str]:
 
 
 def _number_as_tensor(value: Value) -> Value:
-    """Return a constant for a number; a dynamic dimension is returned unchanged."""
+    """Convert a number to a constant tensor (prim::NumToTensor); a dynamic dimension is returned
+    unchanged.
+    """
     if isinstance(value, SymDim):
         return value
     return g.constant(value, None if isinstance(value, int) else "float32")
@@ -353,8 +361,8 @@ _VALUES: Final[Mapping[str, Callable[..., Value]]] = {
 
 
 def _source_names(graph: Any, friendly: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the names of nodes by output, made of kind and running number as in TVM's Relay, and
-    for each value the name of the first node that reads it.
+    """Return the names of TorchScript nodes by output, made of kind and running number as in TVM's
+    Relay, and for each value the name of the first node that reads it.
     """
     counts: dict[str, int] = {}
     names: dict[str, str] = {}

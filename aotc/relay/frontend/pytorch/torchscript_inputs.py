@@ -16,8 +16,8 @@ from aotc.relay.frontend.pytorch.converter_values import dtype_name
 
 
 def input_types(infos: Any, inputs: Sequence[Any], default_dtype: str) -> list[tuple[str, TensorType]]:
-    """Return the names and types of the inputs. Raises AotcValueError listing all problems of the
-    descriptions `infos`, each (name, shape) or (name, (shape, dtype)).
+    """Return the names and types of the inputs of a TorchScript graph. Raises AotcValueError
+    listing all problems of the descriptions `infos`, each (name, shape) or (name, (shape, dtype)).
     """
     if not isinstance(infos, (list, tuple)):
         raise AotcTypeError("torch-inputs", "input_infos is a list of (name, shape) or (name, (shape, dtype))")

@@ -81,7 +81,7 @@ def _part(loaded: Model, before: Sequence[str], after: Sequence[str]) -> tuple[M
 
 
 def _unique(names: Sequence[str]) -> Iterator[str]:
-    """Yield the names with numbers appended to duplicates, so that all are distinct."""
+    """Yield tensor names with numbers appended to duplicates, so that all are distinct."""
     total, seen = Counter(names), set(names)
     for place, name in enumerate(names):
         found = name
@@ -92,7 +92,7 @@ def _unique(names: Sequence[str]) -> Iterator[str]:
 
 
 class _Conversion:
-    """The state of the conversion of one model: the values of tensors by index."""
+    """The state of the conversion of one TFLite model: the expressions of its tensors by index."""
 
     def __init__(self, loaded: Model, rounding: Rounding) -> None:
         self.loaded = loaded
@@ -101,8 +101,8 @@ class _Conversion:
         self.values: dict[int, Expr] = {}
 
     def module(self, shapes: dict[str, Sequence[int]], operators: Sequence[int]) -> IRModule:
-        """Convert the operators with these indices to a module; `shapes` are shapes of inputs by
-        name. Raises AotcError with all problems.
+        """Convert the TFLite operators with these indices to a module; `shapes` are shapes of
+        inputs by name. Raises AotcError with all problems.
         """
         loaded = self.loaded
         params = self.parameters(shapes)
@@ -118,8 +118,8 @@ class _Conversion:
         return IRModule({"main": main}, {"output_names": names})
 
     def parameters(self, shapes: dict[str, Sequence[int]]) -> list[Var]:
-        """Return the inputs as variables. Raises AotcError (code "tflite-pin") if `shapes` names an
-        input that does not exist.
+        """Return the inputs of the TFLite model as variables of @main. Raises AotcError (code
+        "tflite-pin") if `shapes` names an input that does not exist.
         """
         loaded = self.loaded
         names = list(_unique([loaded.tensors[k].name for k in loaded.inputs]))
@@ -144,7 +144,7 @@ class _Conversion:
                 self.problems.add("tflite-output", text, Span(self.loaded.source))
 
     def value(self, number: int) -> Expr:
-        """Return the expression of a tensor. Raises PoisonedError if its computation failed."""
+        """Return the expression of a TFLite tensor. Raises PoisonedError if its computation failed."""
         found = self.values.get(number)
         if found is not None:
             return found
@@ -159,7 +159,7 @@ class _Conversion:
         return self.values.setdefault(number, made)
 
     def operator(self, op: Operator) -> None:
-        """Convert one operator and store its results."""
+        """Convert one TFLite operator and store the expressions of its outputs."""
         budget().spend("compile.max_nodes", 1, "the model")
         converter = None if op.custom else CONVERTERS.get(op.name)
         if converter is None:
@@ -195,7 +195,7 @@ class _Conversion:
         self.values[number] = value
 
     def unfit(self, op: Operator) -> str:
-        """Return the message for an operator whose converter raises an exception."""
+        """Return the message for a TFLite operator whose converter raises an exception."""
         known = (self.values.get(k) for k in op.inputs)
         types = ("none" if x is None else str(x.checked_type) for x in known)
         return f"{op.name} does not take these inputs and options: ({', '.join(types)})"

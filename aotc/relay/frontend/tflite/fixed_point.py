@@ -28,7 +28,7 @@ _POWERS: Final = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401
 
 
 def wide(x: Expr) -> Expr:
-    """Cast integers to int64."""
+    """Cast an integer tensor to int64."""
     return g.cast(x, _WIDE)
 
 

@@ -54,7 +54,7 @@ def number(x: Expr) -> Array:
 
 @frozen(eq=False)
 class Rounding:
-    """The integer arithmetic of one interpreter.
+    """The integer arithmetic of one TFLite interpreter.
 
     work      data type in which quotients of scales are computed
     products  rounding of sums of products, as the attribute `rounding` of qnn.requantize

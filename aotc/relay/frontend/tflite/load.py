@@ -58,7 +58,7 @@ _HINT: Final = "the file is damaged; convert or download it again"
 
 @frozen(eq=False)
 class Tensor:
-    """A tensor as the file declares it.
+    """A tensor as a TFLite file declares it.
 
     scale, zero   float32 and int32; empty if it is not quantized; one value, or one per element of
                   `axis`
@@ -87,7 +87,7 @@ class Tensor:
 
 @frozen(eq=False)
 class Operator:
-    """An operator of the model.
+    """An operator of a TFLite model.
 
     custom            True if `name` is the name of a custom operator
     inputs, outputs   indices of tensors; -1 for an omitted input
@@ -117,7 +117,7 @@ class Operator:
 
 @frozen(eq=False)
 class Model:
-    """The first subgraph of a file; `source` is the name of the model in diagnostics."""
+    """The first subgraph of a TFLite file; `source` is the name of the model in diagnostics."""
 
     source: str
     tensors: tuple[Tensor, ...]
@@ -135,7 +135,9 @@ class Model:
 
 
 def demand(code: str, condition: bool, text: str, hint: str = _HINT) -> None:
-    """Raise AotcError unless a condition holds that every valid file fulfills."""
+    """Raise AotcError with a hint that the file is damaged unless a condition holds that every
+    valid TFLite file fulfills.
+    """
     if not condition:
         raise AotcError(code, text, hint=hint)
 
@@ -151,8 +153,8 @@ def _reading(what: str, code: str = "tflite-file") -> Iterator[None]:
 
 
 def _count(length: Any, table: Any, size: int, what: str) -> int:
-    """Return the length of a vector whose elements have `size` bytes. Raises AotcError (code
-    "tflite-file") if the file is too small for it.
+    """Return the length of a flatbuffer vector whose elements have `size` bytes. Raises AotcError
+    (code "tflite-file") if the file is too small for it.
     """
     found, most = int(length), len(table._tab.Bytes) // size
     demand("tflite-file", found <= most, f"{what}: {found} of them are more than the file has room for")
@@ -160,7 +162,7 @@ def _count(length: Any, table: Any, size: int, what: str) -> int:
 
 
 def _numbers(table: Any, name: str, dtype: Any) -> Array:
-    """Return a vector of numbers as an array; an empty array if it is missing."""
+    """Return a flatbuffer vector of numbers as an array; an empty array if it is missing."""
     _count(getattr(table, f"{name}Length")(), table, 1, name)
     found = getattr(table, f"{name}AsNumpy")()
     return np.asarray(found if isinstance(found, np.ndarray) else [], dtype)
@@ -171,7 +173,7 @@ def _text(value: bytes | None) -> str:
 
 
 def read_model(model: str | Path | bytes | Any, name: str | None = None) -> Model:
-    """Read a model and validate its structure.
+    """Read a TFLite model from a path, bytes or a `tflite.Model` and validate its structure.
 
     name   name of the model in source locations; None for its file name
 
@@ -203,7 +205,9 @@ def read_model(model: str | Path | bytes | Any, name: str | None = None) -> Mode
 
 @frozen(eq=False)
 class _Reader:
-    """A reader of one file; problems of tensors and operators are collected in `problems`."""
+    """Reads the tensors and operators of one TFLite file; their problems are collected in
+    `problems`.
+    """
 
     root: Any
     source: str
@@ -303,7 +307,9 @@ class _Reader:
 
 
 def _options(table: Any) -> Any:
-    """Return the options of an operator as the table type that the file states, or None."""
+    """Return the options of a TFLite operator as the flatbuffer table type that the file states, or
+    None.
+    """
     kind, second = table.BuiltinOptionsType(), table.BuiltinOptions()
     if kind == 0 or second is None or kind not in _OPTIONS:
         return None
@@ -313,8 +319,8 @@ def _options(table: Any) -> Any:
 
 
 def _quantization(table: Any, shape: tuple[int, ...], what: str) -> tuple[Array, Array, int]:
-    """Return scales, zero points and their axis; empty arrays for a tensor that is not quantized.
-    Raises AotcError (code "tflite-quant") for invalid ones.
+    """Return scales, zero points and their axis of a TFLite tensor; empty arrays if it is not
+    quantized. Raises AotcError (code "tflite-quant") for invalid ones.
     """
     none = np.zeros(0, np.float32), np.zeros(0, np.int32), 0
     if table is None:

@@ -42,13 +42,14 @@ _LAYERS: Final = {"tflm": ("qnn.lstm_by_table", range(30)), "litert": ("qnn.lstm
 
 @frozen(eq=False)
 class _Layer:
-    """An integer LSTM layer of one operator."""
+    """An LSTM layer of one TFLite operator, computed in integers."""
 
     node: Node
 
     def weights(self, source: int, first: int) -> tuple[Expr, Array]:
-        """Return the concatenated weights of all gates from input `first` on, and for each gate the
-        factor that scales products of the tensor `source` with its weights to 12 fractional bits.
+        """Return the concatenated weights of all gates of an integer LSTM from input `first` on,
+        and for each gate the factor that scales products of the tensor `source` with its weights to
+        12 fractional bits.
         """
         x, gates = self.node.whole(source), [self.node.whole(first + k) for k in range(4)]
         zeros = all(q.is_zero(w.zero) for w in gates)
@@ -59,8 +60,8 @@ class _Layer:
         return g.concat([w.data for w in gates], 0), ratios
 
     def products(self, data: Expr) -> Expr:
-        """Multiply the data by the weights of all gates and add the biases; the sums are int16 with
-        12 fractional bits.
+        """Multiply the data by the weights of all gates of an integer LSTM and add the biases; the
+        sums are int16 with 12 fractional bits.
         """
         x, (w, ratios) = self.node.whole(0), self.weights(0, 1)
         units = g.dim(w, 0)
@@ -72,8 +73,8 @@ class _Layer:
         return scaled_twice(sums, ratios, onto_whole("int16"))
 
     def hidden(self) -> Tensor:
-        """Return the tensor whose scale and zero point the outputs have: the state, or for LiteRT
-        the intermediate tensor of the outputs.
+        """Return the declaration of the tensor whose scale and zero point the outputs of an integer
+        LSTM have: the state, or for LiteRT the intermediate tensor of the outputs.
         """
         inner = self.node.inner[_HIDDEN : _HIDDEN + 1]
         found = inner[0] if inner and self.node.rounding.name == "litert" else None
@@ -82,8 +83,8 @@ class _Layer:
         return found
 
     def run(self, x: Expr, h: Expr, c: Expr) -> Expr:
-        """Return the outputs of all steps of x (steps, batch, inputs), with the initial state h and
-        cell state c.
+        """Return the outputs of all steps of an integer LSTM over x (steps, batch, inputs), with
+        the initial state h and cell state c.
         """
         node, state = self.node, self.node.whole(_STATE)
         name, possible = _LAYERS[node.rounding.name]

@@ -91,13 +91,13 @@ ACTIVATIONS: Final = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT
 
 @frozen(eq=False)
 class Node:
-    """The operator that is being converted.
+    """The TFLite operator that is being converted, with its inputs and declarations.
 
     args      expressions; None for omitted inputs
     inputs    declarations of the inputs in the file
     results   declarations of the outputs
     inner     declarations of the intermediate tensors, which only carry scales
-    rounding  integer arithmetic of the interpreter whose results are wanted
+    rounding  integer arithmetic of the interpreter whose results are reproduced
     """
 
     op: Operator
@@ -108,18 +108,22 @@ class Node:
     rounding: Rounding
 
     def __getitem__(self, index: int) -> Expr:
-        """Return an input. Raises AotcError (code "tflite-input") if the operator omits it."""
+        """Return an input expression of the TFLite operator. Raises AotcError (code "tflite-input")
+        if the operator omits it.
+        """
         found = self.optional(index)
         if found is None:
             raise AotcError("tflite-input", f"{self.op.name} needs input {index}")
         return found
 
     def optional(self, index: int) -> Maybe:
-        """Return an input, or None if the operator omits it."""
+        """Return an input expression of the TFLite operator, or None if the operator omits it."""
         return self.args[index] if index < len(self.args) else None
 
     def tensor(self, index: int) -> Tensor:
-        """Return the declaration of an input, which must be present."""
+        """Return the declaration in the file of an input of the TFLite operator, which must be
+        present.
+        """
         self[index]
         found = self.inputs[index]
         assert found is not None
@@ -127,20 +131,20 @@ class Node:
 
     @property
     def result(self) -> Tensor:
-        """The declaration of the first output. Raises AotcError (code "tflite-input") if there is
-        none.
+        """The declaration in the file of the first output. Raises AotcError (code "tflite-input")
+        if there is none.
         """
         require("tflite-input", bool(self.results), f"{self.op.name} has no output")
         return self.results[0]
 
     @property
     def in_integers(self) -> bool:
-        """True if the first output is quantized."""
+        """True if the first output of the TFLite operator is quantized."""
         return self.result.quantized
 
     @property
     def in_words(self) -> bool:
-        """True if the first output is quantized to int16."""
+        """True if the first output of the TFLite operator is quantized to int16."""
         return self.in_integers and self.result.dtype == "int16"
 
     @property
@@ -191,7 +195,7 @@ class Node:
         return found
 
     def real(self, index: int) -> Expr:
-        """Return an input as real numbers: dequantized if it is quantized."""
+        """Return an input of the TFLite operator as real numbers: dequantized if it is quantized."""
         tensor = self.tensor(index)
         return real(self[index], tensor) if tensor.quantized else self[index]
 
@@ -236,7 +240,7 @@ class Node:
         return y if (low, high) == (least, most) else g.clip(y, low, max(low, high))
 
     def _stored(self, value: float, even: bool) -> int:
-        """Quantize a real number to an integer of the first output."""
+        """Quantize a real number with the scale and zero point of the first output."""
         steps, zero = np.float32(value) / self.result.scale[0], int(self.result.zero[0])
         if even:
             return int(np.rint(steps + np.float32(zero)))
@@ -244,7 +248,8 @@ class Node:
 
 
 def rounding_of(asked: Rounding, name: str, tensors: Sequence[Tensor | None]) -> Rounding:
-    """Return the integer arithmetic that computes an operator, given the interpreter `asked`.
+    """Return the integer arithmetic that computes a TFLite operator, given the interpreter `asked`
+    whose results are wanted.
 
     XNNPACK leaves the following to LiteRT's own kernels: uint8 depthwise convolutions, int16,
     convolutions with 4-bit weights, and layers whose bias has no scale.
@@ -265,20 +270,24 @@ def rounding_of(asked: Rounding, name: str, tensors: Sequence[Tensor | None]) ->
 
 
 def stored(x: Expr, tensor: Tensor) -> Quantized:
-    """Return integers with the scale and zero point that a tensor declares."""
+    """Return a quantized tensor of the integers `x`, with the scale and zero point that its
+    declaration in the file states.
+    """
     scale, zero = (Constant(v.reshape(()) if v.size == 1 else v) for v in (tensor.scale, tensor.zero))
     return Quantized(x, scale, zero)
 
 
 def real(x: Expr, tensor: Tensor) -> Expr:
-    """Dequantize integers with the scale and zero point that a tensor declares."""
+    """Dequantize the integers `x` with the scale and zero point that their declaration in the file
+    states.
+    """
     found = stored(x, tensor)
     return g.op("qnn.dequantize", x, found.scale, found.zero, axis=tensor.axis if tensor.scale.size > 1 else -1)
 
 
 def apply(converter: Converter, node: Node) -> Converted:
-    """Call a converter with the inputs and options of an operator that its signature demands, and
-    return its result.
+    """Call a converter with the inputs and options of a TFLite operator that its signature demands,
+    and return its result.
     """
     inputs: list[Any] = []
     named: dict[str, Any] = {}
@@ -314,7 +323,7 @@ def _option(node: Node, parameter: Parameter) -> Any:
 
 
 def same_scales(a: Tensor, b: Tensor) -> bool:
-    """Return True if two tensors have equal scales and zero points."""
+    """Return True if the declarations of two tensors have equal scales and zero points."""
     return np.array_equal(a.scale, b.scale) and np.array_equal(a.zero, b.zero)
 
 
@@ -334,8 +343,8 @@ def check_scales(node: Node, moves: bool) -> None:
 
 
 def check_types(node: Node) -> None:
-    """Raise AotcError (code "tflite-quant") for data types that no kernel of the operator supports
-    together.
+    """Raise AotcError (code "tflite-quant") for data types of inputs and outputs that no TFLite
+    kernel of the operator supports together.
 
     Data and results must have one type, of 8 bits or of 16 bits with zero point 0; weights have 8
     bits; all have a scale.

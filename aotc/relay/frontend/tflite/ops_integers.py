@@ -31,7 +31,7 @@ def _centered(x: Quantized) -> Expr:
 
 
 def _whole(ratio: Any) -> tuple[int, int]:
-    """Return a factor as a multiplier with 15 fractional bits and an exponent of two."""
+    """Return a real factor as an integer multiplier with 15 fractional bits and an exponent of two."""
     f = factors_of(np.float64(ratio), np.float64(1), "TFLITE")
     return min((int(f.multiplier) + (1 << 15)) >> 16, (1 << 15) - 1), int(f.left) - int(f.right)
 
@@ -51,7 +51,9 @@ def _saturated(a: Array) -> Array:
 
 
 def hard_swish(node: Node) -> Expr:
-    """Compute x * relu6(x + 3) / 6 with 16-bit products, as a table of 256 values."""
+    """Compute HARD_SWISH, x * relu6(x + 3) / 6, of 8-bit quantized integers with 16-bit products,
+    as a table of 256 values.
+    """
     x, onto = node.whole(0), node.onto()
     fine = number(x.scale) * np.float32(1 / 128)
     factor, exponent = _whole(fine / number(onto.scale))
@@ -89,7 +91,7 @@ def leaky_relu(node: Node, alpha: float) -> Expr:
 
 
 def onto_scale(node: Node) -> Array:
-    """Return the scale of an operator's output."""
+    """Return the scale of a TFLite operator's first output."""
     return number(node.onto().scale)
 
 
@@ -104,8 +106,8 @@ def prelu(node: Node) -> Expr:
 
 
 def squared_difference(node: Node) -> Expr:
-    """Compute (a - b)^2: shift both inputs left by 7 bits (not for int16), scale them to twice the
-    larger scale, subtract, square and requantize.
+    """Compute SQUARED_DIFFERENCE, (a - b)^2, of quantized integers: shift both inputs left by 7
+    bits (not for int16), scale them to twice the larger scale, subtract, square and requantize.
     """
     bits = 0 if node.in_words else 7
     a, b, onto = node.whole(0), node.whole(1), node.onto()

@@ -39,8 +39,8 @@ _NHWC: Final = "NHWC"
 
 
 def window_of(x: Expr, kernel: Sequence[int], strides: Sequence[int], padding: int, dilations: Any = (1, 1)) -> Window:
-    """Return a window over height and width of `x` in NHWC. Raises AotcError if the rank is not 4,
-    a number is not positive, or the window does not fit.
+    """Return the window of a TFLite convolution or pool over height and width of `x` in NHWC.
+    Raises AotcError if the rank is not 4, a number is not positive, or the window does not fit.
     """
     require("graph-rank", g.rank(x) == 4, f"data of rank {g.rank(x)} is not supported (4 is)")
     numbers = (*kernel, *strides, *dilations)
@@ -58,7 +58,9 @@ def window_of(x: Expr, kernel: Sequence[int], strides: Sequence[int], padding: i
 
 
 def _convolved(node: Node, window: Window, groups: int, layout: str) -> Expr:
-    """Build a convolution with its bias and fused activation."""
+    """Build a TFLite convolution with its bias and fused activation, in real numbers or in
+    integers.
+    """
     place = layout.index("O")
     how: dict[str, Any] = {"data_layout": _NHWC, "kernel_layout": layout, "groups": groups}
     bias, last = node.optional(2), 3

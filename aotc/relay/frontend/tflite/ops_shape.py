@@ -131,7 +131,9 @@ def _widths(x: Expr, pads: list[int]) -> list[tuple[int, int]]:
 
 
 def _zero(node: Node) -> int:
-    """Return the integer that represents the real number 0 in the output."""
+    """Return the integer that represents the real number 0 in the first output of a TFLite
+    operator; 0 if it is not quantized.
+    """
     return int(node.result.zero[0]) if node.in_integers else 0
 
 

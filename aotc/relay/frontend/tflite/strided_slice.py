@@ -48,7 +48,7 @@ class Index:
     offset: bool = False
 
     def kinds(self) -> list[str]:
-        """Return the kind of each item."""
+        """Return the kind of each index item: ellipsis, new axis, integer or range."""
         masks = ((self.ellipsis, _ELLIPSIS), (self.new_axis, _NEW_AXIS), (self.shrink, _INTEGER))
         return [next((kind for mask, kind in masks if mask >> k & 1), _RANGE) for k in range(len(self.begin))]
 

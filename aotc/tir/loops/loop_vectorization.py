@@ -241,8 +241,9 @@ def _widest(loop: For) -> int:
 
 
 def _pays(vectors: Stmt) -> bool:
-    """Return True if a vectorized body does less scalar work (elements packed one by one) than
-    vector work.
+    """Return True if a vectorized body does at least as much vector work as scalar work.
+
+    Scalar work is that of vectors whose elements are computed one by one and then packed.
     """
     packs = [n.parts[0] for n in nodes(vectors) if isinstance(n, Pack) and not isinstance(n.parts[0], Const)]
     computed = (n for n in nodes(vectors) if isinstance(n, (Binary, Call, Cast)) and n.lanes > 1)

@@ -330,7 +330,7 @@ class _Panels:
     product   the product
     buffer    the panels
     block     columns of a panel
-    packed    True if the vectors of a contraction use the panel layout
+    packed    True if panels are blocks of columns for vector loads, False for a single panel
     """
 
     product: Product

@@ -27,7 +27,7 @@ from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Operand, Var, as
 
 #: Largest number of rows of a register tile.
 ROWS: Final = 6
-#: Cost of reading the weights of a block of columns, in vectors of weights.
+#: Overhead of a block of columns, in the time of this many vectors of weights.
 STREAM: Final = 0.5
 #: Size of the recurrent weights, in second-level caches, up to which the next inputs' products are
 #: interleaved: two streams of weights from more distant memory are slower than one.

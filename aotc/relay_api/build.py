@@ -154,8 +154,8 @@ def compile_static(module: IRModule, target: MachineTarget, c_name: str) -> tupl
 
 
 def one_target(target: Any) -> MachineTarget:
-    """Return the target that is given, alone or in a list or mapping of equal ones; for None that
-    of the enclosing `with target:`.
+    """Return the target that is given, alone or in a list or mapping of equal ones; for None return
+    the target of the enclosing `with target:`.
 
     Raises AotcError (code "target") if there is no target, or if several differ.
     """

@@ -50,7 +50,8 @@ _ENTRY: Final = ""
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Executor:
-    """Evaluates expressions in the context of a module.
+    """An executor that evaluates Relay expressions in the context of a module: with the
+    interpreter, compiled code or the virtual machine.
 
     kind     kind of executor
     mod      the module, with parameters bound
@@ -285,8 +286,9 @@ def with_flat_inputs(module: IRModule) -> IRModule:
 
 
 def _spread(ty: Type, params: list[Var], origin: Var) -> Expr:
-    """Return an expression of type `ty` over new parameters, one per tensor, which are appended to
-    `params`.
+    """Return an expression of type `ty`, a nested tuple of tensors, over new parameters, one per
+    tensor, which are appended to `params`. Raises AotcError (code "first-class-function") for a
+    function type.
     """
     match ty:
         case TensorType():

@@ -53,7 +53,7 @@ def fromtext(text: str, source_name: str = "from_string") -> IRModule:
 @cache
 def op_namespace(prefix: str) -> Mapping[str, Callable[..., typing.Any]]:
     """Return the functions that build calls of the operators called PREFIX.name, by name; for ""
-    those of operators without a prefix.
+    the functions of operators without a prefix.
     """
     split = ((name.rpartition("."), function) for name, function in FUNCTIONS.items())
     return MappingProxyType({last: function for (first, _, last), function in split if first == prefix})

@@ -36,8 +36,8 @@ def given_names(program: Program) -> dict[Storage, str]:
 
 
 def call_names(program: Program) -> list[str]:
-    """Return the names of the kernel calls in the graph: the names of the kernels, with a number
-    from the second call of a kernel on.
+    """Return the names of the kernel calls in the graph, in order: the names of the kernels, with a
+    number appended from the second call of a kernel on.
     """
     taken = {*given_names(program).values()}
     names: list[str] = []

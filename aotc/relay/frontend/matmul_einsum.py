@@ -29,8 +29,8 @@ class Products:
 
 def matmul(a: Expr, b: Expr, of: Products | None = None) -> Expr:
     """Build a matrix product with the rules of numpy.matmul: vectors are promoted to matrices,
-    leading axes broadcast. `of` replaces nn.matmul and nn.batch_matmul by other products, as
-    quantized ones.
+    leading axes broadcast. `of` replaces nn.matmul and nn.batch_matmul by other products, for
+    example quantized ones.
 
     Raises AotcError (code "graph-matmul") for operands of rank 0 and for shapes that are not
     compatible.

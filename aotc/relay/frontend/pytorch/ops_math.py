@@ -35,7 +35,9 @@ def _sub(x: Value, other: Value, alpha: Value = 1) -> Expr:
 
 
 def _either(logical: str, name: str, x: Value, other: Value) -> Expr:
-    """Call the binary operator `name`, or for bool operands the operator `logical`."""
+    """Call the binary operator `name`, or for bool operands the operator `logical` (`add` of bools
+    is `logical_or`).
+    """
     a, b = tv.promoted(x, other)
     return g.op(logical if g.dtype(a).is_bool else name, a, b)
 
@@ -174,7 +176,9 @@ def reduced(body: Reduction, x: Expr, dim: Value = None, keepdim: bool = False) 
 
 
 def _widened(x: Expr, dtype: str | None) -> Expr:
-    """Cast `x` to the type in which it is summed: `dtype` if given, int64 for integers."""
+    """Cast `x` to the data type in which PyTorch sums it: `dtype` if given, int64 for integers,
+    otherwise the type of `x`.
+    """
     return g.cast(x, dtype or (g.dtype(x) if g.dtype(x).is_float else "int64"))
 
 

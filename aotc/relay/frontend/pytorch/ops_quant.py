@@ -5,8 +5,7 @@ quantizer produces.
 Real numbers are divided by the scale and rounded once. PyTorch multiplies by the reciprocal of the
 scale instead, which can round a value near the middle of two integers differently.
 
-OPS["quantized_decomposed::quantize_per_tensor"](x, 0.1, 3, -128, 127, "int8")  # qnn.quantize(x,
-0.1, 3)
+OPS["quantized_decomposed::quantize_per_tensor"](x, 0.1, 3, -128, 127, "int8")  # qnn.quantize(x, 0.1, 3)
 """
 
 from typing import Final
@@ -35,7 +34,9 @@ def _zero(value: Value) -> Expr:
 
 
 def _within(x: Expr, least: Value, greatest: Value) -> Expr:
-    """Clip integers to a range, unless that contains the whole range of their data type."""
+    """Clip integers to the range from `least` to `greatest`, unless that contains the whole range
+    of their data type.
+    """
     dtype = g.dtype(x)
     low, high = (tv.number(v) for v in (least, greatest))
     whole = low <= int(dtype.min) and high >= int(dtype.max)

@@ -95,8 +95,8 @@ def _stored(y: Array, onto: Onto) -> Array:
 
 
 def of_real(name: str, node: Node) -> Expr:
-    """Apply the function `name` to a quantized input: by a table of 256 results for 8 bits, by
-    linear interpolation for 16 bits.
+    """Apply the real function `name` (such as EXP or LOG) to a quantized input: by a table of 256
+    results for 8 bits, by linear interpolation for 16 bits.
     """
     x, onto, function = node.whole(0), node.onto(), _FUNCTIONS[name]
     if node.in_words:
@@ -127,7 +127,7 @@ def _lines(function: Function, x: Quantized, onto: Onto) -> Array:
 
 
 def absolute(node: Node) -> Expr:
-    """Compute the absolute value of quantized integers, requantized to the output."""
+    """Compute ABS of quantized integers, requantized to the scale of the output."""
     x, onto = node.whole(0), node.onto()
     ratio = np.float32(number(x.scale)) / np.float32(number(onto.scale))
     return scaled_twice(g.absolute(q.centered(x.data, x.zero, -1)), np.float64(ratio), onto)
@@ -145,8 +145,8 @@ def negated(node: Node) -> Expr:
 
 
 def root(node: Node) -> Expr:
-    """Compute square roots, rounded down; negative numbers give the root of 0, where LiteRT refuses
-    them.
+    """Compute SQRT of quantized integers, rounded down; negative numbers give the root of 0, where
+    LiteRT refuses them.
     """
     x, onto = node.whole(0), node.onto()
     real = g.op("qnn.product", g.cast(q.centered(x.data, x.zero, -1), "float32"), x.scale)
@@ -192,8 +192,8 @@ def _divided(y: Expr, right: Expr) -> Expr:
 
 
 def rsqrt(node: Node) -> Expr:
-    """Compute 1 / sqrt(x) of quantized integers, for 8 bits as a table; x <= 0 gives the greatest
-    integer.
+    """Compute RSQRT, 1 / sqrt(x), of quantized integers, for 8 bits as a table; x <= 0 gives the
+    greatest integer.
     """
     x, onto = node.whole(0), node.onto()
     if not node.in_words:
@@ -217,7 +217,9 @@ def _inverse_roots(steps: Expr, x: Quantized, onto: Onto) -> Expr:
 
 
 def l2_normalized(node: Node) -> Expr:
-    """Divide the vectors along the last axis by their lengths; results have the scale 1/128."""
+    """Compute L2_NORMALIZATION: divide the vectors along the last axis by their lengths; results
+    have the scale 1/128.
+    """
     x, onto = node.whole(0), node.onto()
     signed = onto.dtype == "int8"
     zero = 0 if signed else 128
@@ -238,7 +240,8 @@ def l2_normalized(node: Node) -> Expr:
 
 def compared(name: str, node: Node) -> Expr:
     """Compare quantized tensors: shift both left by 8 bits and multiply them by their scales. For
-    int16, LiteRT's order comparisons compare the integers directly, which requires equal scales.
+    int16, LiteRT's order comparisons compare the integers directly, which requires equal scales,
+    and TFLite Micro has no order comparison.
     """
     x, y = node.whole(0), node.whole(1)
     if node.tensor(0).dtype == "int16" and node.op.name not in ("EQUAL", "NOT_EQUAL"):
@@ -257,8 +260,8 @@ def compared(name: str, node: Node) -> Expr:
 
 
 def quotient(node: Node) -> Expr:
-    """Compute x / y for 8 bits by a table of the reciprocals of all y. LiteRT refuses division by
-    0; here 0 is replaced by 1.
+    """Compute the quotient x / y of 8-bit quantized tensors with a table of the reciprocals of all
+    y. LiteRT refuses division by 0; here a divisor of 0 is replaced by 1.
 
     The reference kernels shift small quotients by more than 31 bits, which is undefined in C; here
     they become 0.

@@ -75,8 +75,8 @@ class Rounding:
     curve: Callable[[str, Quantized, Onto], Expr]
 
     def within(self, fits: bool) -> Rounding:
-        """Return this arithmetic, or that of LiteRT's own kernels if this is XNNPACK's and XNNPACK
-        does not support the scales (`fits` is False).
+        """Return this arithmetic, or the arithmetic of LiteRT's own kernels if this one is
+        XNNPACK's and XNNPACK does not support the scales of the operator (`fits` is False).
         """
         return self if fits or self.name != "litert" else BUILTIN
 
@@ -171,10 +171,11 @@ def onto_whole(dtype: str = _INT) -> Onto:
 
 
 def _sum_of_shifted(a: Quantized, b: Quantized, onto: Onto, sign: int, once: bool = False) -> Expr:
-    """Add as TFLite's reference kernel does: shift both inputs left by 20 bits (15 for int16),
-    scale them to twice the larger scale, add, and requantize.
+    """Add two quantized tensors as TFLite's reference kernel does: shift both left by 20 bits (15
+    for int16), scale them to twice the larger scale, add, and requantize.
 
-    once    the shift is merged into the multiplier, so that each product is rounded once
+    once    the exponent of each scale factor is part of the shift before the product, which is then
+            rounded once
     """
     bits = 20 if onto.dtype.bits == 8 else 15
     twice = 2 * np.float64(max(number(a.scale), number(b.scale)))
@@ -192,8 +193,9 @@ def _sum_of_shifted(a: Quantized, b: Quantized, onto: Onto, sign: int, once: boo
 
 
 def _sum_of_words(a: Quantized, b: Quantized, onto: Onto, sign: int) -> Expr:
-    """Add as LiteRT's own kernel does: 16-bit tensors by shifts if all scales are powers of two;
-    otherwise sums in blocks of 16, and differences as by the reference kernel.
+    """Add two quantized tensors as LiteRT's own kernel does: int16 by shifts if all scales are
+    powers of two, otherwise int16 sums in blocks of 16 elements; 8-bit tensors and other int16
+    differences as the reference kernel does.
     """
     scales = [number(v.scale) for v in (a, b, onto)]
     if onto.dtype.bits == 8:
@@ -209,9 +211,9 @@ def _sum_of_words(a: Quantized, b: Quantized, onto: Onto, sign: int) -> Expr:
 
 
 def _sum_in_blocks(a: Quantized, b: Quantized, onto: Onto) -> Expr:
-    """Add tensors of one shape (apart from leading axes of extent 1) as LiteRT's vectorized kernel
-    does: in blocks of 16 elements the shift is merged into the multiplier, in the remaining
-    elements it is not.
+    """Add int16 tensors of one shape (apart from leading axes of extent 1) as LiteRT's vectorized
+    kernel does: in blocks of 16 elements each product is rounded once, with the exponent of its
+    factor in the shift before it; in the remaining elements it is rounded twice.
     """
     longer = max(a.data, b.data, key=g.rank)
     shapes = [(1,) * (g.rank(longer) - g.rank(v.data)) + g.shape(v.data) for v in (a, b)]
@@ -227,8 +229,8 @@ def _sum_in_blocks(a: Quantized, b: Quantized, onto: Onto) -> Expr:
 
 
 def _sum_of_products(a: Quantized, b: Quantized, onto: Onto, sign: int) -> Expr:
-    """Add as XNNPACK does: multiply both 8-bit inputs by 21-bit integers, add, and shift right with
-    rounding half up.
+    """Add two 8-bit quantized tensors as XNNPACK does: multiply both by 21-bit integers, add, and
+    shift right with rounding half up; other types as the reference kernel does.
     """
     if onto.dtype.bits != 8:
         return _sum_of_shifted(a, b, onto, sign)
@@ -335,9 +337,9 @@ def rescaled_twice(x: Quantized, onto: Onto) -> Expr:
 
 
 def _rescaled_by_eighths(x: Quantized, onto: Onto) -> Expr:
-    """Requantize as XNNPACK does: by a multiplier with 8 fractional bits, rounded half up, for
-    8-bit integers of one type whose scales differ by less than a factor of 2^8; otherwise as
-    LiteRT's own kernels do.
+    """Requantize as XNNPACK does: for 8-bit integers of one type whose quotient of scales is from
+    2^-8 to 2^7 by a multiplier with 8 fractional bits, rounded half up; between different 8-bit
+    types rounded twice, the second time half up; otherwise rounded twice.
     """
     source, ratio = g.dtype(x.data), number(x.scale) / number(onto.scale)
     whole = q.centered(x.data, x.zero, -1)

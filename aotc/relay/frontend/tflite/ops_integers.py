@@ -74,7 +74,7 @@ def hard_swish(node: Node) -> Expr:
 
 
 def leaky_relu(node: Node, alpha: float) -> Expr:
-    """Compute x for x >= 0 and alpha * x for x < 0 on quantized integers."""
+    """Compute LEAKY_RELU of quantized integers: x for x >= 0 and alpha * x for x < 0."""
     x, onto = node.whole(0), node.onto()
     up, down = number(x.scale) / onto_scale(node), number(x.scale) * np.float32(alpha) / onto_scale(node)
     steps = _centered(x)
@@ -96,7 +96,9 @@ def onto_scale(node: Node) -> Array:
 
 
 def prelu(node: Node) -> Expr:
-    """Compute x for x >= 0 and slope * x for x < 0 on quantized integers; the slope broadcasts."""
+    """Compute PRELU of quantized integers: x for x >= 0 and slope * x for x < 0; the slope
+    broadcasts.
+    """
     x, slope, onto = node.whole(0), node.whole(1), node.onto()
     steps = _centered(x)
     scales = (number(v).astype(np.float64) for v in (x.scale, slope.scale, onto.scale))
@@ -146,8 +148,8 @@ def _lines(count: int, size: int, corners: bool, centers: bool, exact: bool) -> 
 
 
 def resized(node: Node, sizes: Sequence[int], corners: bool, centers: bool) -> Expr:
-    """Resize bilinearly with 10-bit weights and rounding half away from zero; for XNNPACK with
-    11-bit weights and rounding half up.
+    """Compute RESIZE_BILINEAR of quantized images with 10-bit weights and rounding half away from
+    zero; for XNNPACK with 11-bit weights and rounding half up.
     """
     check_scales(node, True)
     exact, wide = node.rounding.name != "litert", "int64" if node.in_words else _INT
@@ -169,8 +171,8 @@ def resized(node: Node, sizes: Sequence[int], corners: bool, centers: bool) -> E
 
 
 def matmul(node: Node, a: Expr, b: Expr) -> Expr:
-    """Multiply quantized matrices, which are already transposed as required; XNNPACK computes the
-    product if the second operand is a constant with zero point 0.
+    """Compute BATCH_MATMUL of quantized matrices, which are already transposed as required;
+    XNNPACK's arithmetic applies if the second operand is a constant with zero point 0.
     """
     x, y, onto = node.whole(0), node.whole(1), node.onto()
     wide = "int64" if node.in_words else _INT

@@ -4,6 +4,8 @@
 compare("y", actual, expected, bound=1e-5).ok
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Any
@@ -132,6 +134,24 @@ def judge_by_exact(
     return replace(found, reason=reason, exact=ours, reference_exact=noise, rounding=rounding)
 
 
+def judge_by_others(found: Comparison, actual: Array, exact: Array, theirs: Array, apart: float) -> Comparison:
+    """A float comparison that failed, where both other evaluations in this precision are far from the exact result.
+
+    Rounding to this precision leads across a discontinuity then (a floor, a comparison).  Where both agree with each
+    other, ours must agree with the reference as the second evaluation does; where they do not, nothing excuses ours.
+
+    apart    the distance between both of them, the largest over such inputs
+    """
+    if not DType.of(actual).is_float:
+        return found
+    ours = exact_error(actual, theirs)
+    limit = max(rounding_limit(found.bound, apart), unavoidable(actual.dtype, exact))
+    text = f"error against the reference is {ours:.2e} > {limit:.1e}, beside {apart:.2e} of another evaluation"
+    reason = "" if ours <= limit else text
+    own, other = exact_error(actual, exact), exact_error(theirs, exact)
+    return replace(found, reason=reason, exact=own, reference_exact=other, rounding=apart)
+
+
 def unavoidable(dtype: np.dtype[Any], exact: Array) -> float:
     """The relative error of a few units in the last place of the largest output, or of numbers that flush to zero."""
     finite = exact[np.isfinite(exact)].astype(np.float64)
@@ -150,6 +170,9 @@ def _scale(finite: Array) -> float:
 
 #: By how many decibels the noise of rounding to integers may be above the reference's.
 QUANTIZED_DB = 0.5
+#: What share of the noise of quantization the deviation from a quantized network's definition may be: numbers next to
+#: ties are rounded otherwise in float32.
+DEFINITION_SHARE = 0.1
 
 
 def decibels(array: Array, exact: Array) -> float:
@@ -160,20 +183,44 @@ def decibels(array: Array, exact: Array) -> float:
     return 10 * float(np.log10(signal / noise)) if noise and signal else np.inf
 
 
-def judge_by_noise(found: Comparison, pairs: Sequence[tuple[Array, Array, Array]]) -> Comparison:
-    """A float comparison of a quantized network that failed, judged by the noise that rounding to integers makes.
+def deviation(array: Array, other: Array) -> float:
+    """The root of the mean squared difference of two results."""
+    return float(np.sqrt(np.square(array.astype(np.float64) - other.astype(np.float64)).mean()))
+
+
+def definition_limit(theirs: Array, exact: Array, defined: Array) -> float:
+    """Return how far an output of a quantized network may deviate from its definition.
+
+    theirs     the output of the reference
+    exact      the output without rounding to integers
+    defined    the output of the definition: each operator in double precision, its result rounded to integers
+    """
+    return max(LARGE_FACTOR * deviation(theirs, defined), DEFINITION_SHARE * deviation(defined, exact), 1e-30)
+
+
+def judge_by_noise(found: Comparison, runs: Sequence[tuple[Array, Array, Array, Array | None]]) -> Comparison:
+    """A float comparison of a quantized network that failed, judged by its definition and the noise of its rounding.
 
     Networks round at thousands of places, where implementations that compute parts on real numbers differ.  Then the
-    question is whether the signal to noise ratio is as good as the reference's.
+    questions are whether the signal to noise ratio is as good as the reference's, and whether ours is as near to the
+    definition as the reference, or much nearer than the noise of quantization is large.
 
-    pairs    of each run our output, the reference's, and the one without rounding
+    runs    of each our output, the reference's, the one without rounding, and that of the definition if it is known
     """
-    ours, theirs, exact = (np.concatenate([p[k].reshape(-1) for p in pairs]) for k in range(3))
+    ours, theirs, exact = (np.concatenate([np.asarray(r[k]).reshape(-1) for r in runs]) for k in range(3))
     if not (DType.of(ours).is_float and np.isfinite(ours).all()):
         return found
     mine, other = decibels(ours, exact), decibels(theirs, exact)
-    text = f"signal to noise is {mine:.1f} dB, the reference's is {other:.1f} dB"
-    return replace(found, reason="" if mine >= other - QUANTIZED_DB else text)
+    reason = ""
+    if not mine >= other - QUANTIZED_DB:
+        reason = f"signal to noise is {mine:.1f} dB, the reference's is {other:.1f} dB"
+    known = [np.asarray(r[3]).reshape(-1) for r in runs if r[3] is not None]
+    if not reason and len(known) == len(runs):
+        defined = np.concatenate(known)
+        apart, limit = deviation(ours, defined), definition_limit(theirs, exact, defined)
+        if not apart <= limit:
+            reason = f"the root mean square deviation from the model's definition is {apart:.1e} > {limit:.1e}"
+    return replace(found, reason=reason)
 
 
 def judge_by_definition(found: Comparison, triples: Sequence[tuple[Array, Array, Array]]) -> Comparison:

@@ -131,6 +131,24 @@ class _Plain:
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self.nodes.append(helper.make_node(op, parts, node.output, **attributes))
 
+    def recurrent(self, node: NodeProto) -> None:
+        """DynamicQuantizeLSTM: an LSTM by the numbers that its weights (directions, inputs, gates) stand for."""
+        given = [*node.input, *[""] * 12]
+        weights = [self._weights(given[at], *given[scale : scale + 2]) for at, scale in ((1, 8), (2, 10))]
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        self.nodes.append(helper.make_node("LSTM", [given[0], *weights, *given[3:8]], node.output, **attributes))
+
+    def _weights(self, name: str, scale: str, zero: str) -> str:
+        """Weights (directions, gates, inputs) as real numbers; scales are for a direction, or for a gate of it."""
+        if not {name, scale, zero} <= {*self.known, ""}:
+            raise AotcError("reference", f"the weights {name!r} are not constant")
+        whole, size, middle = (
+            numpy_helper.to_array(self.known[n]).astype(np.float64) if n else np.zeros(1) for n in (name, scale, zero)
+        )
+        real = (whole - middle.reshape(len(middle), 1, -1)) * size.reshape(len(size), 1, -1)
+        value = numpy_helper.from_array(np.ascontiguousarray(real.transpose(0, 2, 1)))
+        return self.add("Constant", value=value)
+
     def node(self, node: NodeProto) -> None:
         """One more node of the model."""
         op = node.op_type
@@ -140,6 +158,8 @@ class _Plain:
             self.dynamic(node)
         elif op in ("ConvInteger", "MatMulInteger"):
             self.product(node)
+        elif op == "DynamicQuantizeLSTM":
+            self.recurrent(node)
         elif op == "QuantizeLinear":
             name, *onto = [*node.input, ""][:3]
             self.saturated(name, onto, node.output[0])
@@ -162,7 +182,7 @@ def without_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
     found = _Plain(plain.graph)
     for node in model.graph.node:
         found.node(node)
-    if not found.made:
+    if not (found.made or found.count):
         raise AotcError("reference", "the model contains no quantized operators")
     del plain.graph.node[:]
     plain.graph.node.extend(found.nodes)

@@ -11,78 +11,18 @@ no code with this compiler or with ONNX Runtime.  Convolutions and pools are our
 import copy
 from collections.abc import Iterator
 from math import prod
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun
 
 from aotc.checking.input_generation import Arrays
-from aotc.checking.memory_budget import DEFAULT_MEMORY_BYTES, memory_error
+from aotc.checking.memory_budget import DEFAULT_MEMORY_BYTES, TEMPORARY_RESULTS, MemoryBudget
+from aotc.checking.onnx_evaluator_operators import OPERATORS
 from aotc.checking.onnx_evaluator_windows import STRIP_BYTES, WINDOW_OPERATORS
 from aotc.relay.frontend.onnx.load import messages
-
-#: How many arrays as large as its results an operator of the evaluator makes at the same time, the results among them.
-TEMPORARY_RESULTS: Final = 4
-
-
-class GlobalMaxPool(OpRun):  # type: ignore[misc]
-    """The maximum over all spatial axes, however many; the evaluator's own takes two."""
-
-    op_domain = ""
-
-    def _run(self, x: Any) -> tuple[Any]:
-        return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
-
-
-class DequantizeLinear(OpRun):  # type: ignore[misc]
-    """Integers with a scale, scales along an axis, or for blocks; the evaluator's own begins with version 19."""
-
-    op_domain = ""
-
-    def _run(self, x: Any, scale: Any, zero: Any = None, **_: Any) -> tuple[Any]:
-        axis, block = getattr(self, "axis", 1), getattr(self, "block_size", 0)
-
-        def laid(values: Any) -> Any:
-            wide = np.asarray(values).astype(np.float64)
-            if wide.size == 1:
-                return wide.reshape(())
-            if block:
-                return np.repeat(wide, block, axis).take(np.arange(x.shape[axis]), axis)
-            return wide.reshape([-1 if k == axis % x.ndim else 1 for k in range(x.ndim)])
-
-        real = x.astype(np.float64) - (0 if zero is None else laid(zero))
-        return (np.asarray(real * laid(scale)),)
-
-
-class MatMulNBits(OpRun):  # type: ignore[misc]
-    """A product with a matrix (N, K) of integers of a few bits, the first in the lowest bits of a byte."""
-
-    op_domain = "com.microsoft"
-
-    def _run(self, x: Any, packed: Any, scales: Any, *more: Any, **_: Any) -> tuple[Any]:
-        zeros, groups, bias = (*more, None, None, None)[:3]
-        rows, columns, bits = self.N, self.K, self.bits
-        count = -(-columns // self.block_size)
-
-        def unpacked(values: Any, size: int) -> Any:
-            parts = values.reshape(rows, -1)[..., None] >> np.arange(0, 8, bits) & (1 << bits) - 1
-            return parts.reshape(rows, -1)[:, :size].astype(np.float64)
-
-        if groups is None:
-            groups = np.arange(columns) // self.block_size
-        if zeros is None:
-            zeros = np.full((rows, count), 2.0 ** (bits - 1))
-        elif zeros.dtype == np.uint8:
-            zeros = unpacked(zeros, count)
-        scales, zeros = (v.reshape(rows, count)[:, groups] for v in (scales, zeros))
-        y = x @ ((unpacked(packed, columns) - zeros) * scales).T
-        return (y if bias is None else y + bias,)
-
-
-_OPERATORS = (GlobalMaxPool, DequantizeLinear, MatMulNBits, *WINDOW_OPERATORS)
 
 
 def _widen_node(node: onnx.NodeProto) -> None:
@@ -127,7 +67,7 @@ class InDouble:
         self._outputs = [o.name for o in model.graph.output]
         wide = in_double(model) if is_wide else model
         self._result_bytes = _bytes_of_values(wide)
-        self._evaluator = ReferenceEvaluator(wide, new_ops=list(_OPERATORS))
+        self._evaluator = ReferenceEvaluator(wide, new_ops=list(OPERATORS))
         self._last_uses = _last_uses(wide.graph)
 
     def run(self, inputs: Arrays) -> Arrays:
@@ -137,30 +77,23 @@ class InDouble:
         """
         evaluator = self._evaluator
         values: dict[str, Any] = {"": None, **evaluator.rt_inits_, **inputs}
-        held = sum(map(_bytes_of, values.values()))
+        budget = MemoryBudget(self._memory)
+        budget.hold(list(values.values()))
         for node, dying in zip(evaluator.rt_nodes_, self._last_uses, strict=True):
-            self._require_memory(node, held)
+            self._require_memory(node, budget)
             context = {"context": values} if node.need_context() else {}
             made = node.run(*(values[name] for name in node.input), **context)
             for name, value in zip(node.output, made, strict=False):
                 values[name] = value
-                held += _bytes_of(value)
+                budget.hold(value)
             for name in dying:
-                held -= _bytes_of(values.pop(name, None))
+                budget.release(values.pop(name, None))
         return {name: np.asarray(values[name]) for name in self._outputs}
 
-    def _require_memory(self, node: Any, held: int) -> None:
+    def _require_memory(self, node: Any, budget: MemoryBudget) -> None:
         own = sum(self._result_bytes.get(name, 0) for name in node.output)
         more = own + STRIP_BYTES if isinstance(node, WINDOW_OPERATORS) else TEMPORARY_RESULTS * own
-        if held + more > self._memory:
-            raise memory_error(f"node {node.onnx_node.name!r} ({node.op_type})", held + more, self._memory)
-
-
-def _bytes_of(value: Any) -> int:
-    """The bytes of an array or of a sequence of arrays."""
-    if isinstance(value, (list, tuple)):
-        return sum(map(_bytes_of, value))
-    return int(getattr(value, "nbytes", 0))
+        budget.require(f"node {node.onnx_node.name!r} ({node.op_type})", more)
 
 
 def _bytes_of_values(model: onnx.ModelProto) -> dict[str, int]:

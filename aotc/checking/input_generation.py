@@ -27,6 +27,8 @@ InputRanges: TypeAlias = Mapping[str, tuple[float, float]]
 NO_RANGES: Final[InputRanges] = MappingProxyType({})
 #: What floats of unknown meaning are multiplied with, one after the other, in sets of inputs beside the normal ones.
 INPUT_FACTORS: Final = (0.1, 8.0, 0.01, 1.0)
+#: The same for models that quantize: larger inputs would saturate, and much smaller ones are 0.
+QUANTIZED_INPUT_FACTORS: Final = (0.1, 1.0)
 #: How many such sets there are at most for each usual one, and how many multiplications they take for each.
 SCALED_SETS: Final = 24
 SCALED_MACS: Final = 300_000_000
@@ -42,13 +44,15 @@ class InputSet:
 
     source    "seed 0" or the name of a file
     factor    by which random floats are larger than usual
-    usual     whether they are those of a file or the first random ones: neither scaled nor shifted
+    usual     whether they are those of a file or the first random ones
+    within_scales  whether a model that has scales for inputs of the usual size runs on them
     """
 
     source: str
     arrays: Arrays
     factor: float = 1.0
     usual: bool = True
+    within_scales: bool = True
 
 
 def input_types(module: IRModule) -> dict[str, TensorType]:
@@ -127,24 +131,35 @@ def given_inputs(
         yield f"seed {seed}", random_inputs(types, seed, domains)
 
 
-def scaled_inputs(types: Mapping[str, TensorType], domains: Mapping[str, Domain], sets: int) -> Iterator[InputSet]:
+def scaled_inputs(
+    types: Mapping[str, TensorType], domains: Mapping[str, Domain], sets: int, *, within_scales: bool = False
+) -> Iterator[InputSet]:
     """Random inputs whose floats are smaller or larger and, in every other set, shifted along their second axis.
 
     Where the scores of a classifier are saturated for inputs of one size, others show its weights; a ReLU that is 0 for
     all normal inputs passes shifted ones; a softmax that subtracts a wrong maximum is wrong for large numbers alone.
-    Inputs of a known domain stay in it; nothing where all inputs have one.
+    Inputs of a known domain stay in it.  Where all inputs have one, the sets are further draws: of the rows of a table,
+    for instance, a few sets show a part only.
+
+    within_scales    neither enlarge nor shift: a model that quantizes has scales for inputs of the usual size
     """
     free = [n for n, ty in types.items() if ty.dtype.is_float and domains.get(n, FREE).is_free]
-    for index in range(sets if free else 0):
-        seed, factor = index + FIRST_SCALED_SEED, INPUT_FACTORS[index % len(INPUT_FACTORS)]
+    factors = QUANTIZED_INPUT_FACTORS if within_scales else INPUT_FACTORS
+    for index in range(sets):
+        seed = index + FIRST_SCALED_SEED
+        factor = factors[index % len(factors)] if free else 1.0
+        is_shifted = bool(free) and not within_scales and index // len(factors) % 2 == 1
         rng = np.random.default_rng([seed, 1])
         arrays = random_inputs(types, seed, domains)
         for name in free:
             wide = arrays[name].astype(np.float64)
             rows = [n if axis == 1 else 1 for axis, n in enumerate(wide.shape)]
-            shift = rng.standard_normal(rows) * (index // len(INPUT_FACTORS) % 2)
+            shift = rng.standard_normal(rows) * is_shifted
             arrays[name] = ((wide + shift) * factor).astype(types[name].dtype.numpy)
-        yield InputSet(f"seed {seed} times {factor:g}", arrays, factor, usual=False)
+        source = f"seed {seed} times {factor:g}" if free else f"seed {seed}"
+        yield InputSet(
+            source, arrays, factor, usual=False, within_scales=within_scales or (factor == 1.0 and not is_shifted)
+        )
 
 
 def scaled_sets(seeds: int, macs: int) -> int:
@@ -153,14 +168,22 @@ def scaled_sets(seeds: int, macs: int) -> int:
 
 
 def input_sets(
-    types: Mapping[str, TensorType], domains: Mapping[str, Domain], path: Path | None, seeds: int, macs: int
+    types: Mapping[str, TensorType],
+    domains: Mapping[str, Domain],
+    path: Path | None,
+    seeds: int,
+    macs: int,
+    *,
+    within_scales: bool = False,
 ) -> Iterator[InputSet]:
     """All sets of inputs: those of an .npz file, else random ones, first `seeds` usual ones.
 
-    macs    multiplications of a run of the model
+    macs             multiplications of a run of the model
+    within_scales    none of them is enlarged or shifted
     """
     yield from (InputSet(*given) for given in given_inputs(types, domains, path, seeds))
-    yield from scaled_inputs(types, domains, scaled_sets(seeds, macs)) if path is None else ()
+    if path is None:
+        yield from scaled_inputs(types, domains, scaled_sets(seeds, macs), within_scales=within_scales)
 
 
 def session_inputs(session: Session, path: Path | None, ranges: InputRanges = NO_RANGES) -> Arrays:

@@ -20,6 +20,7 @@ from aotc_codegen.c.kernel_files import print_kernels
 
 from aotc.checking.compare import bound_for, compare
 from aotc.checking.input_generation import Arrays
+from aotc.checking.memory_budget import DEFAULT_MEMORY_BYTES, TEMPORARY_RESULTS, MemoryBudget
 from aotc.driver.compiler_check import nodes_text, unequal
 from aotc.driver.pipeline import Compilation
 from aotc.ir import Array, DType, frozen, leaves, nested, tensor_types
@@ -38,16 +39,20 @@ class Suspect:
     kernel: str = ""
 
 
-def first_suspect(work: Compilation, inputs: Arrays, *, bound: float) -> Suspect:
+def first_suspect(work: Compilation, inputs: Arrays, *, bound: float, memory: int = DEFAULT_MEMORY_BYTES) -> Suspect:
     """The first kernel that the compiler translated wrongly; else the first that is not what its operators mean.
 
     bound     what the error of a float32 result relative to its standard deviation may be between program and operators
+    memory    the most bytes that the tensors of the model, and the copies of those that a kernel takes, may be
+
+    Raises AotcError (code "memory") where the memory does not do.
     """
     calls, program = work.calls[work.here], work.programs[work.here]
     work.progress("comparing kernels with the interpreter")
     library = work.compile_kernels({f"{k}": kernel for k, kernel in enumerate(program.kernels)})
     found = Suspect()
-    for step, suspect in _Schedule(calls, program, library, bound).suspects(inputs):
+    budget = MemoryBudget(memory, "comparing kernels")
+    for step, suspect in _Schedule(calls, program, library, bound, budget).suspects(inputs):
         span = step.span or step.kernel.span
         name = f"kernel {_name(program, step.kernel)}{nodes_text([span] if span is not None else [])}"
         if suspect.blame == COMPILER or not found.blame:
@@ -68,9 +73,14 @@ class _Schedule:
     calls    the program before the passes that work in place and make vectors: its steps have all inputs
     """
 
-    def __init__(self, calls: Program, program: Program, library: KernelLibrary, bound: float) -> None:
+    def __init__(
+        self, calls: Program, program: Program, library: KernelLibrary, bound: float, budget: MemoryBudget
+    ) -> None:
         self._calls, self._program, self._library, self._bound = calls, program, library, bound
+        self._budget = budget
+        budget.require("the arena", program.plan.peak)
         self._arena = np.zeros(program.plan.peak, np.uint8)
+        budget.hold(self._arena)
         self._own: dict[Storage, Array] = {}
 
     def suspects(self, inputs: Arrays) -> Iterator[tuple[Step, Suspect]]:
@@ -82,6 +92,7 @@ class _Schedule:
         interpreted = cache(compile_kernel)
         for call, step in zip(self._calls.steps, program.steps, strict=True):
             kernel = step.kernel
+            self._require_memory(step)
             outputs = list(zip(step.outputs, step.kernel.outputs, strict=True))
             arrays = [self._part(v, b).copy() for v, b in zip(step.inputs, kernel.inputs, strict=True)]
             # kernels that work in place read their outputs
@@ -100,6 +111,15 @@ class _Schedule:
                     yield step, Suspect(SCHEDULE, name + reason)
                 self._part(view, buffer)[:] = expected[k]
 
+    def _require_memory(self, step: Step) -> None:
+        """Copies of the inputs, and of the outputs before the call, by the compiled kernel and by its program."""
+        kernel = step.kernel
+        for view in (*step.inputs, *step.outputs):
+            if view.storage.kind != "temp" and view.storage not in self._own:
+                self._budget.hold(self._elements(view.storage))
+        read, written = (sum(b.nbytes for b in side) for side in (kernel.inputs, kernel.outputs))
+        self._budget.require(f"kernel {_name(self._program, kernel)}", read + TEMPORARY_RESULTS * written)
+
     def _meant(self, call: Step) -> list[Array]:
         """The results of the operators that a kernel was made of; none for copies and the user's code."""
         if not isinstance(call.origin, Function) or call.kernel.source is not None:
@@ -110,7 +130,7 @@ class _Schedule:
             parts = [self._part(*next(views)).reshape(ty.static_shape) for ty in tensor_types(type_of(param))]
             arguments.append(nested(type_of(param), iter(parts)))
         with np.errstate(all="ignore"):
-            return [array.reshape(-1) for array in leaves(evaluate(call.origin, *arguments))]
+            return [array.reshape(-1) for array in leaves(evaluate(call.origin, *arguments, watch=self._budget))]
 
     def _part(self, view: View, buffer: Buffer) -> Array:
         """The elements that a kernel gets."""

@@ -13,13 +13,13 @@ import dataclasses
 import importlib.util
 import re
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from aotc.checking.input_generation import OTHER_INPUTS, Arrays
-from aotc.checking.memory_budget import DEFAULT_MEMORY_BYTES
+from aotc.checking.memory_budget import DEFAULT_MEMORY_BYTES, MemoryBudget
 from aotc.ir import AotcError, DType, Op, TensorType, Type, frozen, leaves, parts, with_parts
 from aotc.relay.expr import Call, Constant, Expr, Function, Var, as_function
 from aotc.relay.graph_api import IRModule, evaluate, mutated, reinfer_module
@@ -171,14 +171,19 @@ def onnx_reference(model: ModelProto, memory: int = DEFAULT_MEMORY_BYTES) -> Ref
 # --- of graph modules
 
 
-def relay_reference(module: IRModule, names: Sequence[str]) -> Reference:
-    """The interpreter on @main; `names` are those of the outputs, in order."""
+def relay_reference(module: IRModule, names: Sequence[str], memory: int = DEFAULT_MEMORY_BYTES) -> Reference:
+    """The interpreter on @main; `names` are those of the outputs, in order.
+
+    memory    the most bytes that each evaluation may take
+    """
     plain = without_rounding(module)
 
     def exact(inputs: Arrays) -> Arrays:
-        return _evaluated(in_double(plain), names, in_float64(inputs))
+        return _evaluated(in_double(plain), names, in_float64(inputs), MemoryBudget(memory))
 
-    run = partial(_evaluated, module, names)
+    def run(inputs: Arrays) -> Arrays:
+        return _evaluated(module, names, inputs, MemoryBudget(memory, "the reference"))
+
     return Reference("the numpy interpreter", run, or_none(exact), plain is not module)
 
 
@@ -194,9 +199,9 @@ def without_rounding(module: IRModule) -> IRModule:
     return module.with_functions({n: as_function(mutated(f, unrounded)) for n, f in module.functions.items()})
 
 
-def _evaluated(module: IRModule, names: Sequence[str], inputs: Arrays) -> Arrays:
+def _evaluated(module: IRModule, names: Sequence[str], inputs: Arrays, budget: MemoryBudget) -> Arrays:
     with np.errstate(all="ignore"):
-        values = map(np.asarray, leaves(evaluate(module, params=inputs)))
+        values = map(np.asarray, leaves(evaluate(module, params=inputs, watch=budget)))
         return dict(zip(names, values, strict=True))
 
 

@@ -5,7 +5,7 @@ reference = torch_reference(program, ["output"])
 reference.run({"x": array})["output"]; reference.exact({"x": array})
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,26 +15,68 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.node import map_aggregate
 
 from aotc.checking.input_generation import Arrays
+from aotc.checking.memory_budget import DEFAULT_MEMORY_BYTES, TEMPORARY_RESULTS, MemoryBudget
 from aotc.checking.reference import Reference, or_none
 
 
-def torch_reference(program: Any, names: Sequence[str]) -> Reference:
-    """torch on an ExportedProgram; `names` are those of the outputs, in order."""
-    run, exact = (partial(_run, kind, program, names) for kind in (torch.fx.Interpreter, _InDouble))
+def torch_reference(program: Any, names: Sequence[str], memory: int = DEFAULT_MEMORY_BYTES) -> Reference:
+    """torch on an ExportedProgram; `names` are those of the outputs, in order.
+
+    memory    the most bytes that a result in double precision may take
+    """
+    run, exact = (
+        partial(_run, kind, program, names) for kind in (torch.fx.Interpreter, partial(_InDouble, memory=memory))
+    )
     return Reference(f"torch {torch.__version__}", run, or_none(exact))
 
 
 class _InDouble(torch.fx.Interpreter):  # type: ignore[misc]
-    """Runs a program with float64 for every float32: arguments, and data types among operators' arguments."""
+    """Runs a program with float64 for every float32: arguments, and data types among operators' arguments.
+
+    memory    the most bytes that parameters, values and temporary arrays may take; AotcError (code "memory") for more
+    """
+
+    def __init__(self, module: Any, memory: int = DEFAULT_MEMORY_BYTES) -> None:
+        super().__init__(module)
+        self._memory = memory
+        self._arguments: list[Any] = []
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        return super().run(*map(_wide, args), **kwargs)
+        budget = MemoryBudget(self._memory)
+        for value in args:
+            wide = 2 if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else 1
+            budget.require("the parameters", wide * getattr(value, "nbytes", 0))
+            self._arguments.append(_wide(value))
+            budget.hold(self._arguments[-1])
+        return super().run(*self._arguments, **kwargs)
+
+    def run_node(self, n: Any) -> Any:
+        if n.op == "call_function":
+            budget = MemoryBudget(self._memory)
+            budget.hold([*self._arguments, *self.env.values()])
+            budget.require(f"node {n.name!r} ({n.target})", _temporary_bytes(n))
+        return super().run_node(n)
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         return _wide(super().get_attr(target, args, kwargs))
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         return super().call_function(target, map_aggregate(args, _wide_dtype), map_aggregate(kwargs, _wide_dtype))
+
+
+def _temporary_bytes(node: Any) -> int:
+    """The bytes of arrays that a node makes in double precision, from the shapes that its program states.
+
+    PyTorch copies the windows of a convolution in double precision, those of all images and one group at a time.
+    """
+    found = node.meta.get("val")
+    results = [v for v in (found if isinstance(found, (list, tuple)) else [found]) if isinstance(v, torch.Tensor)]
+    sizes = [v.numel() * (8 if v.dtype == torch.float32 else v.element_size()) for v in results]
+    if "convolution" in str(node.target) or ".conv" in str(node.target):
+        weight = node.args[1].meta["val"]
+        places = max(results[0][:, 0].numel(), node.args[0].meta["val"][:, 0].numel())
+        return int(2 * sum(sizes) + 8 * places * weight.numel() // weight.shape[0])
+    return int(TEMPORARY_RESULTS * sum(sizes))
 
 
 def _wide(value: Any) -> Any:
@@ -47,7 +89,7 @@ def _wide_dtype(value: Any) -> Any:
     return torch.float64 if value is torch.float32 else value
 
 
-def _run(kind: type[torch.fx.Interpreter], program: Any, names: Sequence[str], inputs: Arrays) -> Arrays:
+def _run(kind: Callable[[Any], torch.fx.Interpreter], program: Any, names: Sequence[str], inputs: Arrays) -> Arrays:
     """The outputs for inputs by name; parameters, and inputs that are no tensors, are the program's."""
     state = {**program.constants, **program.state_dict}
 

@@ -8,9 +8,10 @@ report.ok, report.cases[0].outputs[0].relative
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -18,6 +19,7 @@ import onnx
 
 from aotc.checking.compare import (
     LARGE_NOISE,
+    UNTRUSTED,
     Comparison,
     bound_for,
     compare,
@@ -25,6 +27,7 @@ from aotc.checking.compare import (
     judge_by_definition,
     judge_by_exact,
     judge_by_noise,
+    judge_by_others,
     little_compared,
     nothing_compared,
 )
@@ -42,7 +45,7 @@ from aotc.checking.input_generation import (
 from aotc.checking.kernel_bisection import first_suspect
 from aotc.checking.memory_budget import DEFAULT_MEMORY_BYTES
 from aotc.checking.prebuilt_project import built_project
-from aotc.checking.reference import ExactRun, Reference, no_result, onnx_reference, relay_reference
+from aotc.checking.reference import ExactRun, Reference, is_quantized, no_result, onnx_reference, relay_reference
 from aotc.checking.reference_tflite import TfliteFile, rounding_at_hand, tflite_reference
 from aotc.driver.compile import CompileOptions
 from aotc.driver.cuda_emulation import is_emulated
@@ -57,7 +60,7 @@ from aotc.driver.import_model import (
 )
 from aotc.driver.pipeline import Compilation, CompiledModel
 from aotc.driver.toolchain import require_cpu
-from aotc.ir import AotcError, DType, TensorType, frozen, gpus
+from aotc.ir import AotcError, Array, DType, TensorType, frozen, gpus
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.graph_api import IRModule, infer_module
 from aotc.relay.op.input_domains import input_domains
@@ -68,6 +71,9 @@ if TYPE_CHECKING:
 
 #: What a process that verifies ends with, by verdict.
 EXIT_CODES: Final = {"agree": 0, "differ": 1, "inconclusive": 3}
+
+#: How many evaluations a result is compared in: the compiled model's, the reference's, and two of the judge.
+EVALUATIONS: Final = 4
 
 Model: TypeAlias = "onnx.ModelProto | ExportedProgram | IRModule | TfliteFile"
 
@@ -146,10 +152,14 @@ def judged(runs: Sequence[Run], float32_bound: float, reference: Reference) -> t
     noisy = sorted({name for row in found for name, c in row.items() if not c.ok})
     exact = _exact_results(reference.exact, runs) if noisy else None
     if exact is not None and reference.quantized:
+        defined: Sequence[Arrays | None] = _exact_results(reference.defined, runs) or [None] * len(runs)
         for name in noisy:
-            pairs = [(r.actual[name], r.expected[name], e[name]) for r, e in zip(runs, exact, strict=True)]
+            rows = [
+                (r.actual[name], r.expected[name], e[name], None if d is None else d[name])
+                for r, e, d in zip(runs, exact, defined, strict=True)
+            ]
             for row in found:
-                row[name] = row[name] if row[name].ok else judge_by_noise(row[name], pairs)
+                row[name] = row[name] if row[name].ok else judge_by_noise(row[name], rows)
     elif exact is not None:
         rounded = cache(lambda: _exact_results(reference.rounded, runs))
         for name in noisy:
@@ -194,21 +204,37 @@ def _judge_floats(
 
     rounded    the results of another evaluation in the precision of the model, which are only asked for if needed
     """
-    noise = max(exact_error(r.expected[name], e[name]) for r, e in zip(runs, exact, strict=True))
     wrong = [k for k, row in enumerate(found) if not row[name].ok]
     close = [exact_error(runs[k].actual[name], exact[k][name]) <= found[k][name].bound for k in wrong]
-    rounding = None if all(close) else _rounding(name, runs, exact, rounded())
+    others = [[r.expected[name] for r in runs]]
+    second = None if all(close) else _of_dtype(name, runs, rounded())
+    others += [] if second is None else [second]
+    errors = [[exact_error(a, e[name]) for a, e in zip(arrays, exact, strict=True)] for arrays in others]
+    # an error of a discontinuity that rounding leads across says nothing of the other runs
+    usable = [k for k in range(len(runs)) if all(row[k] <= UNTRUSTED for row in errors)] or range(len(runs))
+    noise, *rounding = (max(row[k] for k in usable) for row in errors)
+    # inputs for which both others are on another side than the exact result, and how far they are apart then
+    beyond = {
+        k: exact_error(second[k], r.expected[name])
+        for k, r in enumerate(runs)
+        if second is not None and min(row[k] for row in errors) > UNTRUSTED
+    }
+    apart = max((d for d in beyond.values() if d <= UNTRUSTED), default=0.0)
     for k in wrong:
-        found[k][name] = judge_by_exact(found[k][name], runs[k].actual[name], exact[k][name], noise, rounding)
+        mine, e = runs[k].actual[name], exact[k][name]
+        if k in beyond:
+            found[k][name] = judge_by_others(found[k][name], mine, e, runs[k].expected[name], apart)
+        else:
+            found[k][name] = judge_by_exact(found[k][name], mine, e, noise, rounding[0] if rounding else None)
 
 
-def _rounding(name: str, runs: Sequence[Run], exact: Sequence[Arrays], rounded: list[Arrays] | None) -> float | None:
-    """The largest error of an output in another evaluation, None where there is none in the output's dtype."""
+def _of_dtype(name: str, runs: Sequence[Run], rounded: list[Arrays] | None) -> list[Array] | None:
+    """The results of another evaluation for an output, None where there is none in the output's dtype."""
     if rounded is None or any(
         found[name].dtype != r.expected[name].dtype for found, r in zip(rounded, runs, strict=True)
     ):
         return None
-    return max(exact_error(found[name], e[name]) for found, e in zip(rounded, exact, strict=True))
+    return [found[name] for found in rounded]
 
 
 def _exact_results(exact_run: ExactRun, runs: Sequence[Run]) -> list[Arrays] | None:
@@ -241,14 +267,14 @@ def reference_of(
     memory    the most bytes that a result in double precision may take
     """
     if isinstance(model, IRModule):
-        return relay_reference(infer_module(model), names)
+        return relay_reference(infer_module(model), names, memory)
     if isinstance(model, TfliteFile):
         return tflite_reference(model, names)
     if is_exported_program(model):
         # torch is an extra
         from aotc.checking.reference_torch import torch_reference
 
-        return torch_reference(model, names)
+        return torch_reference(model, names, memory)
     return onnx_reference(with_static_inputs(model, types), memory)
 
 
@@ -305,7 +331,7 @@ def verify(
               compiled code differs from its program, or whose program differs from its operators
     check_compiler   as for `aotc.compile`; for None, unless `bisect` compares kernels with their programs, or they are
               for GPUs
-    memory    the most bytes that results in double precision may take; AotcError (code "memory") where they do not do
+    memory    the most bytes that judges and `bisect` may take; AotcError (code "memory") where they do not do
     project   a project of the model that was built before, or its library, which runs as it stands
     options   as for `aotc.compile`
     """
@@ -323,7 +349,7 @@ def verify(
     domains = ranged(types, input_domains(work.module.main), input_ranges, inputs)
     compiled = work.library() if project is None else built_project(project, work.module, chosen.machine)
     chosen.progress("running the reference")
-    sets = input_sets(types, domains, inputs, seeds, int(compiled.metadata["macs"]))
+    sets = input_sets(types, domains, inputs, seeds, int(compiled.metadata["macs"]), within_scales=_has_scales(model))
     runs, report = _compared(compiled, model, types, sets, memory)
     if report.verdict != "differ" or not bisect:
         return report
@@ -332,8 +358,13 @@ def verify(
     if chosen.machine.gpu is not None:
         return replace(report, first_difference=first)
     return _blamed(
-        report, first, isinstance(model, onnx.ModelProto), work, bad.inputs, compiled.metadata["error_bound"]
+        report, first, isinstance(model, onnx.ModelProto), work, bad.inputs, compiled.metadata["error_bound"], memory
     )
+
+
+def _has_scales(model: Model) -> bool:
+    """Whether a model has scales for inputs of the usual size."""
+    return isinstance(model, onnx.ModelProto) and is_quantized(model)
 
 
 def _require_comparable(model: object, chosen: CompileOptions, bisect: bool, project: Path | None) -> None:
@@ -347,14 +378,16 @@ def _require_comparable(model: object, chosen: CompileOptions, bisect: bool, pro
     require_whole_tflite(model, chosen.cut)
 
 
-def _blamed(report: Report, first: str, has_nodes: bool, work: Compilation, inputs: Arrays, bound: float) -> Report:
+def _blamed(
+    report: Report, first: str, has_nodes: bool, work: Compilation, inputs: Arrays, bound: float, memory: int
+) -> Report:
     """A report of a difference with the first kernel that is wrong on these inputs.
 
     first        the first node that differs, "" for none
     has_nodes    whether nodes were compared
     bound        what the error of a float32 result relative to its standard deviation may be
     """
-    suspect = first_suspect(work, inputs, bound=bound)
+    suspect = first_suspect(work, inputs, bound=bound, memory=memory)
     if not first and has_nodes:
         first = "no node differs when every result is an output"
     if not suspect.blame:
@@ -385,15 +418,15 @@ def _compared(
 ) -> tuple[list[Run], Report]:
     """A compiled model and its reference on sets of inputs.
 
-    Models that quantize run on those of usual size alone.
+    Models that quantize run on those for which they have scales: none that is enlarged or shifted.
     """
     session = compiled.session()
     names = [o.name for o in session.get_outputs()]
     reference = reference_of(model, types, names, memory)
-    runs = [_run(given, session, reference) for given in inputs if given.usual or not reference.quantized]
+    runs = [_run(given, session, reference) for given in inputs if given.within_scales or not reference.quantized]
     device = "" if session.device is None else "an emulated GPU" if compiled.emulated else "GPU 0"
     cases = _judged_sets(runs, compiled.metadata["error_bound"], reference)
-    runs, cases = _shown(runs, cases)
+    runs, cases = _shown(runs, cases, reference.quantized)
     nothing, little = worth([run.expected for run in runs if run.given.usual])
     report = Report(
         reference.name, cases, device=device, unchecked=compiled.unchecked, inconclusive=nothing, warnings=little
@@ -401,9 +434,9 @@ def _compared(
     return runs, report
 
 
-def _shown(runs: Sequence[Run], cases: Sequence[Case]) -> tuple[list[Run], tuple[Case, ...]]:
+def _shown(runs: Sequence[Run], cases: Sequence[Case], is_quantized: bool) -> tuple[list[Run], tuple[Case, ...]]:
     """The runs that a report tells of: the usual ones, those that differ, and the worst one of every other factor."""
-    found = [(run, case) for run, case in zip(runs, cases, strict=True) if _counts(run, case)]
+    found = [(run, case) for run, case in zip(runs, cases, strict=True) if is_quantized or _counts(run, case)]
     worst: dict[float, Case] = {}
     for run, case in found:
         if not run.given.usual and case.ok:
@@ -438,31 +471,49 @@ def worth(outputs: Sequence[Arrays]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(nothing.values()), tuple(little.values())
 
 
-def _expose_all(model: onnx.ModelProto, known: Sequence[str]) -> onnx.ModelProto:
-    """A copy in which every intermediate of known type is an output too."""
-    exposed = copy.deepcopy(model)
+def _exposed(model: onnx.ModelProto, known: Sequence[str], memory: int) -> Iterator[tuple[onnx.ModelProto, int]]:
+    """Copies in which intermediates of known type are outputs too: all in one, or as many as the memory is enough for,
+    in the order of the nodes; with each, how many nodes it and the ones before it show.
+    """
     inferred = onnx.shape_inference.infer_shapes(model)
     types = {v.name: v for v in inferred.graph.value_info if v.type.HasField("tensor_type")}
-    made = dict.fromkeys(name for node in model.graph.node for name in node.output)
     present = {*known, *(o.name for o in model.graph.output)}
-    exposed.graph.output.extend(types[name] for name in made if name in types and name not in present)
-    return exposed
+    made = {name: k for k, node in enumerate(model.graph.node) for name in node.output}
+    rest = [types[name] for name in made if name in types and name not in present]
+    while True:
+        group: list[onnx.ValueInfoProto] = []
+        size = 0
+        while rest and (not group or size + _shown_bytes(rest[0]) <= memory):
+            size += _shown_bytes(rest[0])
+            group.append(rest.pop(0))
+        part = copy.deepcopy(model)
+        part.graph.output.extend(group)
+        yield part, made[rest[0].name] if rest else len(model.graph.node)
+        if not rest:
+            return
+
+
+def _shown_bytes(value: onnx.ValueInfoProto) -> int:
+    """The bytes of an intermediate that is an output in every evaluation, in double precision."""
+    return EVALUATIONS * 8 * prod(max(1, int(d.dim_value)) for d in value.type.tensor_type.shape.dim)
 
 
 def first_difference(
     model: onnx.ModelProto, types: Mapping[str, TensorType], inputs: Arrays, options: CompileOptions, memory: int
 ) -> str:
-    """The first node, in the model's order, of which a result differs when every result is an output; "" for none.
+    """The first node, in the model's order, of which a result differs when its result is an output; "" for none.
 
-    Showing every result changes what is fused: a difference that fusion makes may go away.
+    Showing results changes what is fused: a difference that fusion makes may go away.
+
+    memory    the most bytes of all results that are outputs at the same time, and of results in double precision
     """
     options.progress("looking for the first node that differs")
-    exposed = _expose_all(model, list(types))
     # the model is the part already
     whole = replace(options, cut_before=(), cut_after=())
-    _, report = _compared(whole.compiled(exposed), exposed, types, [InputSet("", inputs)], memory)
-    wrong = {c.name: c for c in report.cases[0].outputs if not c.ok}
-    for index, node in enumerate(model.graph.node):
-        for result in (wrong[name] for name in node.output if name in wrong):
-            return f"node {node.name or f'#{index}'} ({node.op_type}), output {result.name!r}: {result.reason}"
+    for exposed, count in _exposed(model, list(types), memory):
+        _, report = _compared(whole.compiled(exposed), exposed, types, [InputSet("", inputs)], memory)
+        wrong = {c.name: c for c in report.cases[0].outputs if not c.ok}
+        for index, node in enumerate(model.graph.node[:count]):
+            for result in (wrong[name] for name in node.output if name in wrong):
+                return f"node {node.name or f'#{index}'} ({node.op_type}), output {result.name!r}: {result.reason}"
     return ""

@@ -13,11 +13,11 @@ evaluate(relay.add(a, b), params={"a": 1, "b": 2})     # free variables by name
 from __future__ import annotations
 
 from collections import ChainMap, Counter
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -44,13 +44,28 @@ class _Frame(ChainMap[Expr, "Value"]):
         super().__init__(*maps)
         self.pending: Counter[Expr] = Counter()
 
-    def free_operands(self, node: Expr) -> None:
-        """Free the values that are not read any more after `node` was computed."""
+    def free_operands(self, node: Expr) -> list[Value]:
+        """Free the values that are not read any more after `node` was computed, and return them."""
+        freed = []
         for child in children(node) if self.pending else ():
             if child in self.pending:
                 self.pending[child] -= 1
-                if not self.pending[child]:
-                    self.maps[0].pop(child, None)
+                if not self.pending[child] and child in self.maps[0]:
+                    freed.append(self.maps[0].pop(child))
+        return freed
+
+
+class Watch(Protocol):
+    """Follows an evaluation, for example to bound its memory."""
+
+    def before(self, call: Call) -> None:
+        """An operator is about to be evaluated."""
+
+    def hold(self, value: Value) -> None:
+        """A value was computed and stays until it is released."""
+
+    def release(self, value: Value) -> None:
+        """A value is no longer held by the node or activation that it was held for."""
 
 
 def _uses(body: Expr) -> Counter[Expr]:
@@ -96,7 +111,11 @@ class RefValue:
 
 
 def evaluate(
-    target: Expr | IRModule, *args: Any, params: Mapping[str, Any] | None = None, module: IRModule | None = None
+    target: Expr | IRModule,
+    *args: Any,
+    params: Mapping[str, Any] | None = None,
+    module: IRModule | None = None,
+    watch: Watch | None = None,
 ) -> Any:
     """Return the value of @main of a module, of a function applied to its inputs, or of an
     expression.
@@ -104,12 +123,13 @@ def evaluate(
     args      inputs by position: arrays, numbers, tuples of them
     params    inputs (or free variables of an expression) by name
     module    defines the global functions; the target itself if it is a module
+    watch     observes the evaluation; what it raises ends it
 
     Raise AotcError for inputs that are missing, superfluous or of the wrong type.
     """
     if isinstance(target, IRModule):
-        return evaluate(target.main, *args, params=params, module=target)
-    machine = _Machine(module)
+        return evaluate(target.main, *args, params=params, module=target, watch=watch)
+    machine = _Machine(module, watch)
     frame = _Frame()
     wanted = target.params if isinstance(target, Function) else tuple(free_vars(target))
     if args and not isinstance(target, Function):
@@ -209,8 +229,9 @@ class _Machine:
     branches that are executed.
     """
 
-    def __init__(self, module: IRModule | None) -> None:
+    def __init__(self, module: IRModule | None, watch: Watch | None = None) -> None:
         self.module = module
+        self._watch = watch
         self.globals = _Frame()
         self._uses: dict[Function, Counter[Expr]] = {}
 
@@ -228,15 +249,25 @@ class _Machine:
         if function not in self._uses:
             self._uses[function] = _uses(function.body)
         frame.pending = self._uses[function].copy()
+        self._count(args)
         result: Value = yield self.value(function.body, frame)
+        self._count((), frame.maps[0].values())
         return result
+
+    def _count(self, held: Iterable[Value], released: Iterable[Value] = ()) -> None:
+        """Tell the watch of values that an activation holds from now on, and of others that it does not."""
+        if self._watch is not None:
+            for value in held:
+                self._watch.hold(value)
+            for value in released:
+                self._watch.release(value)
 
     def value(self, node: Expr, frame: _Frame) -> Task[Value]:
         """Return the value of a node in `frame`, which stores it until its last read."""
         found = frame.get(node)
         if found is None:
             found = frame[node] = yield self._computed(node, frame)
-            frame.free_operands(node)
+            self._count([found], frame.free_operands(node))
         return found
 
     def _values(self, nodes: Sequence[Expr], frame: _Frame) -> Task[list[Value]]:
@@ -250,7 +281,7 @@ class _Machine:
         match node:
             case Call(op=Op() as op):
                 args = yield self._values(node.args, frame)
-                value = _as_result(op.reference(node.attrs, *args))
+                value = self._result(node, op, args)
             case Call():
                 callee, *args = yield self._values(children(node), frame)
                 value = yield self.apply(callee, args)
@@ -278,6 +309,11 @@ class _Machine:
             case _:
                 value = self._leaf(node, frame)
         return value
+
+    def _result(self, call: Call, op: Op, args: Sequence[Value]) -> Value:
+        if self._watch is not None:
+            self._watch.before(call)
+        return _as_result(op.reference(call.attrs, *args))
 
     def _matched(self, node: Match, frame: _Frame) -> Task[Value]:
         data = yield self.value(node.data, frame)

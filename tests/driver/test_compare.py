@@ -7,7 +7,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from aotc.checking.compare import compare, decibels, judge_by_noise, ulp_distance
+from aotc.checking.compare import Comparison, compare, decibels, judge_by_noise, judge_by_others, ulp_distance
+from aotc.checking.input_generation import input_sets
+from aotc.ir.types import TensorType
+from aotc.relay.value_domains import Domain
 
 
 def test_ulp_distance_counts_values_between() -> None:
@@ -67,7 +70,7 @@ def test_noise_may_be_half_a_decibel_above_that_of_the_reference() -> None:
 
     def judged(factor: float) -> str:
         ours = (exact + factor * noise[1]).astype(np.float32)
-        return judge_by_noise(compare("y", ours, theirs, 1e-5), [(ours, theirs, exact)]).reason
+        return judge_by_noise(compare("y", ours, theirs, 1e-5), [(ours, theirs, exact, None)]).reason
 
     assert judged(1.0) == judged(0.5) == judged(1.04) == ""
     assert judged(1.12).startswith("signal to noise is 2")
@@ -76,7 +79,60 @@ def test_noise_may_be_half_a_decibel_above_that_of_the_reference() -> None:
 def test_integers_and_nan_are_not_judged_by_noise() -> None:
     expected = np.array([1, 2, 3], np.int8)
     found = compare("y", expected + np.int8(1), expected, 1e-5)
-    assert judge_by_noise(found, [(expected + np.int8(1), expected, expected.astype(np.float64))]) is found
+    assert judge_by_noise(found, [(expected + np.int8(1), expected, expected.astype(np.float64), None)]) is found
     bad = np.array([np.nan, 1.0], np.float32)
     found = compare("y", bad, np.ones(2, np.float32), 1e-5)
-    assert not judge_by_noise(found, [(bad, np.ones(2, np.float32), np.ones(2))]).ok
+    assert not judge_by_noise(found, [(bad, np.ones(2, np.float32), np.ones(2), None)]).ok
+
+
+def test_outputs_of_quantized_networks_are_near_their_definition() -> None:
+    """A signal to noise ratio as good as the reference's does not excuse another result."""
+    rng = np.random.default_rng(3)
+    exact = rng.standard_normal(2000)
+    defined = np.rint(exact * 8) / 8
+    theirs = defined.astype(np.float32)
+
+    def judged(ours: np.ndarray) -> str:
+        wide = ours.astype(np.float32)
+        return judge_by_noise(compare("y", wide, theirs, 1e-5), [(wide, theirs, exact, defined)]).reason
+
+    one_step = defined.copy()
+    one_step[7] += 1 / 8
+    assert not judged(defined) and not judged(one_step * (1 + 1e-6))
+    assert judged(exact).startswith("the root mean square deviation from the model's definition is")
+    assert judged(np.where(np.arange(2000) % 200, defined, defined + 1 / 8)).startswith(
+        "the root mean square deviation"
+    )
+
+
+def test_inputs_of_known_domains_are_drawn_until_they_show_a_table() -> None:
+    types, domains = {"ids": TensorType((1, 12), "int64")}, {"ids": Domain(0, 49, firm=True)}
+    sets = list(input_sets(types, domains, None, 3, macs=1000))
+    assert {int(v) for s in sets for v in s.arrays["ids"].flat} == {*range(50)}
+    assert all(s.factor == 1.0 and s.within_scales for s in sets) and len({s.source for s in sets}) == len(sets)
+
+
+def test_models_that_quantize_get_smaller_inputs_but_none_that_saturate() -> None:
+    """A softmax that is saturated for inputs of the usual size hides weights."""
+    types = {"x": TensorType((1, 4, 50, 50), "float32")}
+    sets = list(input_sets(types, {}, None, 3, macs=1000, within_scales=True))
+    assert {s.factor for s in sets} == {1.0, 0.1} and all(s.within_scales for s in sets)
+    for s in sets:
+        rows = s.arrays["x"].mean((0, 2, 3)) / s.factor
+        assert np.abs(rows).max() < 0.1 and 0.9 < s.arrays["x"].std() / s.factor < 1.1
+
+
+def test_results_beyond_a_discontinuity_are_compared_with_each_other() -> None:
+    """Both other evaluations in float32 are far from float64, and near each other."""
+    rng = np.random.default_rng(4)
+    exact = rng.standard_normal(100)
+    theirs = np.concatenate([exact[:99], [5.0]]).astype(np.float32)
+    ours = theirs * np.float32(1 + 3e-5)
+
+    def judged(apart: float) -> Comparison:
+        return judge_by_others(compare("y", ours, theirs, 1e-5), ours, exact, theirs, apart)
+
+    assert judged(1e-4).ok and "by rounding (errors against float64: 5" in judged(1e-4).text
+    assert judged(1e-5).reason.startswith("error against the reference is ")
+    # evaluations that do not agree excuse nothing
+    assert not judged(0.5).ok

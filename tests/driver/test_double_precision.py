@@ -116,3 +116,48 @@ def test_values_that_subgraphs_read_stay() -> None:
         inputs = {"x": np.array([-1.0, 0.5, 2.0]), "which": np.array(choice)}
         expected = ReferenceEvaluator(in_double(model)).run(None, inputs)[0]
         assert np.array_equal(InDouble(model).run(inputs)["y"], expected)
+
+
+def _against_onnxruntime(node: onnx.NodeProto, opset: int, shape: tuple[int, ...], **weights: np.ndarray) -> None:
+    """The judge and ONNX Runtime give the same results of a node on random inputs x."""
+    ort = pytest.importorskip("onnxruntime")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in node.output]
+    known = [numpy_helper.from_array(w, n) for n, w in weights.items()]
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(helper.make_graph([node], "g", [x], outputs, known), opset_imports=opsets, ir_version=8)
+    data = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    expected = ort.InferenceSession(model.SerializeToString()).run(None, {"x": data})
+    found = InDouble(model).run({"x": data.astype(np.float64)})
+    for name, array in zip(node.output, expected, strict=True):
+        np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("opset", [8, 9, 13, 14, 15])
+def test_norms_of_all_versions_use_the_stored_mean(opset: int) -> None:
+    rng = np.random.default_rng(1)
+    weights = {n: rng.uniform(0.5, 2, 4).astype(np.float32) for n in ("scale", "bias", "mean", "variance")}
+    node = helper.make_node("BatchNormalization", ["x", *weights], ["y"], momentum=0.9, epsilon=1e-3)
+    _against_onnxruntime(node, opset, (2, 4, 5, 5), **weights)
+
+
+@pytest.mark.parametrize("shape", [(2, 40), (2, 40, 1)])
+@pytest.mark.parametrize("onesided", [0, 1])
+def test_frames_of_signals_with_two_axes(shape: tuple[int, ...], onesided: int) -> None:
+    window = np.hanning(16).astype(np.float32)
+    node = helper.make_node("STFT", ["x", "step", "window"], ["y"], onesided=onesided)
+    _against_onnxruntime(node, 17, shape, step=np.array(5), window=window)
+
+
+@pytest.mark.parametrize("changed", [{"clip": 0.2}, {"activations": ["Relu", "Tanh", "Tanh"]}, {"lengths": [2, 3]}])
+def test_recurrent_layers_that_the_evaluator_reads_in_part_are_not_judged(changed: dict[str, Any]) -> None:
+    rng = np.random.default_rng(2)
+    weights = {n: rng.standard_normal((1, 12, k)).astype(np.float32) for n, k in (("w", 4), ("r", 3))}
+    lengths = np.array(changed.pop("lengths", []), np.int32)
+    names = ["x", "w", "r", "", "lengths"] if lengths.size else ["x", "w", "r"]
+    if lengths.size:
+        weights["lengths"] = lengths
+    with pytest.raises(NotImplementedError, match=r"LSTM with (clip|activations|sequence_lens)"):
+        _against_onnxruntime(helper.make_node("LSTM", names, ["y"], hidden_size=3, **changed), 14, (3, 2, 4), **weights)
+    plain = helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=3)
+    _against_onnxruntime(plain, 14, (3, 2, 4), w=weights["w"], r=weights["r"])

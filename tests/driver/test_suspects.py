@@ -14,10 +14,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from aotc import relay
+from aotc.checking.input_generation import random_inputs
 from aotc.checking.kernel_bisection import COMPILER, SCHEDULE, Suspect, first_suspect
-from aotc.checking.verify import verify
+from aotc.checking.verify import _exposed, first_difference, verify
 from aotc.driver.compile import CompileOptions
 from aotc.driver.pipeline import Compilation
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.types import TensorType
 from aotc.relay.module import IRModule
 from aotc.tir import passes
 from aotc.tir.stmt import Kernel, Stmt, Store, rebuilt
@@ -127,3 +130,32 @@ def test_a_right_compiler_has_no_wrong_kernels(target: str, opt_level: int) -> N
     x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
     options = CompileOptions(target=target, opt_level=opt_level, cflags=("-O1",))
     assert first_suspect(options.compilation(model()), {"x": x}, bound=1e-5) == Suspect()
+
+
+def test_the_search_for_a_kernel_is_bounded(tmp_path: Path) -> None:
+    work = CompileOptions(cflags=("-O1",)).compilation(model(), toolchain=None)
+    inputs = {"x": np.zeros(SHAPE, np.float32)}
+    with pytest.raises(
+        AotcError, match=r"comparing kernels needs about .* MiB at .*: the budget is 0.0 MiB"
+    ) as refused:
+        first_suspect(work, inputs, bound=1e-5, memory=20_000)
+    assert refused.value.diagnostics[0].code == "memory" and "--memory" in refused.value.diagnostics[0].hint
+    assert first_suspect(work, inputs, bound=1e-5, memory=1 << 20) == Suspect()
+
+
+@pytest.mark.parametrize(("memory", "least"), [(1 << 30, 1), (70_000, 3)])
+def test_results_are_compared_in_parts_that_the_memory_is_enough_for(memory: int, least: int) -> None:
+    parts = list(_exposed(model(), ["x"], memory))
+    shown = [[o.name for o in part.graph.output[1:]] for part, _ in parts]
+    assert len(parts) >= least and [name for names in shown for name in names] == ["c", "p", "a", "r"]
+
+
+def test_a_node_is_found_whatever_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("float64_reference", "onnx_evaluator_windows"):
+        monkeypatch.setattr(f"aotc.checking.{module}.STRIP_BYTES", 1 << 12)
+    cc = faulty_compiler(tmp_path, "root")
+    options = CompileOptions(cc=cc, cflags=("-O1",), cache=False, target="c")
+    inputs = random_inputs({"x": TensorType(SHAPE, "float32")}, 0)
+    types = {"x": TensorType(SHAPE, "float32")}
+    found = [first_difference(model(), types, inputs, options, memory) for memory in (1 << 30, 200_000)]
+    assert found[0].startswith("node root (Sqrt), output 'r'") and found[1].startswith("node root (Sqrt), output 'r'")

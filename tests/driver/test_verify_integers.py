@@ -11,9 +11,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from aotc.checking.compare import compare, judge_by_definition
-from aotc.checking.dequantized_model import by_definition
-from aotc.checking.float64_reference import run_in_double
+from aotc.checking.dequantized_model import by_definition, without_rounding
+from aotc.checking.float64_reference import InDouble, run_in_double
 from aotc.checking.verify import verify
+from aotc.driver.compile import CompileOptions
 
 pytest.importorskip("onnxruntime")
 QUICK = {"cflags": ("-O1",)}
@@ -75,3 +76,33 @@ def test_more_differences_than_those_of_the_reference_are_told() -> None:
     ours[:20] = 0
     text = "19 of 100 elements differ from the model's definition, 10 of the reference's"
     assert judge_by_definition(found, [(ours, theirs, defined)]).reason == text
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("each", [False, True])
+def test_recurrent_layers_with_quantized_weights_are_judged_by_what_these_stand_for(direction: str, each: bool) -> None:
+    """ONNX Runtime rounds data and state to integers, which the operator does not ask for: ours is nearer."""
+    rng = np.random.default_rng(0)
+    count, size, units = 2 if direction == "bidirectional" else 1, 5, 4
+    shape = (count, 4 * units) if each else (count,)
+    weights: dict[str, np.ndarray] = {
+        n: rng.integers(0, 256, (count, k, 4 * units)).astype(np.uint8) for n, k in (("w", size), ("r", units))
+    }
+    for name in ("w", "r"):
+        weights[f"{name}s"] = rng.uniform(0.005, 0.02, shape).astype(np.float32)
+        weights[f"{name}z"] = np.full(shape, 117, np.uint8)
+    names = ["x", "w", "r", "", "", "", "", "", "ws", "wz", "rs", "rz"]
+    options = {"hidden_size": units, "direction": direction, "domain": "com.microsoft"}
+    node = helper.make_node("DynamicQuantizeLSTM", names, ["y"], **options)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [6, 2, size])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [6, count, 2, units])
+    known = [numpy_helper.from_array(v, n) for n, v in weights.items()]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(helper.make_graph([node], "net", [x], [y], known), opset_imports=opsets, ir_version=8)
+    report = verify(model, seeds=1, target="c", check_compiler=False, **QUICK)
+    assert report.ok, report
+    assert max(output.relative for case in report.cases for output in case.outputs) > 1e-4
+    data = np.random.default_rng(1).standard_normal((6, 2, size))
+    session = CompileOptions(target="c", cflags=("-O1",)).compiled(model).session()
+    (ours,) = session.run(None, {"x": data.astype(np.float32)})
+    np.testing.assert_allclose(ours, InDouble(without_rounding(model)).run({"x": data})["y"], atol=1e-5)

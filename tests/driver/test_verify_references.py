@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from aotc.checking.verify import verify
 from aotc.driver.compile import CompileOptions
 from aotc.driver.pipeline import Compilation
 from aotc.ir.diagnostics import AotcError
+from aotc.relay.graph_api import infer_module
 from aotc.relay.interp import evaluate
 from aotc.relay.testing import mlp, resnet
 from tests.cli.invoke import call
@@ -181,3 +183,44 @@ def test_a_wrong_program_fails_by_the_exact_result(monkeypatch: pytest.MonkeyPat
     outputs = verify(program, seeds=1, **FAST).cases[0].outputs
     assert not outputs[0].ok and outputs[0].exact is not None and outputs[0].reference_exact is not None
     assert 0 < outputs[0].reference_exact < 1e-6 < outputs[0].exact
+
+
+def test_the_judge_of_torch_is_bounded() -> None:
+    """By weights, values that are read later and the windows that a convolution copies: all in double precision."""
+    torch = pytest.importorskip("torch")
+    from aotc.checking.reference_torch import torch_reference
+
+    net = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 5, padding=2), torch.nn.ReLU(), torch.nn.Conv2d(8, 1, 1))
+    program = exported(net, torch.zeros(1, 8, 64, 64))
+    (name,) = program.graph_signature.user_inputs
+    x = {name: np.random.default_rng(0).standard_normal((1, 8, 64, 64)).astype("float32")}
+    value = 8 * 64 * 64 * 8
+    exact = torch_reference(program, ["y"], 30 * value).exact(x)
+    assert exact is not None and exact["y"].dtype == np.float64
+    with pytest.raises(AotcError, match=r"in double precision needs about .* MiB at node 'conv2d'") as refused:
+        torch_reference(program, ["y"], 20 * value).exact(x)
+    assert refused.value.diagnostics[0].code == "memory"
+
+
+def test_the_judge_of_relay_is_bounded() -> None:
+    rng = np.random.default_rng(0)
+    y = x = relay.var("x", shape=(1, 8, 64, 64))
+    for _ in range(10):
+        weight = relay.const(rng.standard_normal((8, 8, 3, 3)).astype("float32") / 6)
+        y = relay.nn.relu(relay.nn.conv2d(y, weight, kernel_size=(3, 3), channels=8, padding=(1, 1)))
+    module = infer_module(aotc.IRModule.from_expr(y))
+    inputs = {x.name_hint: rng.standard_normal((1, 8, 64, 64)).astype("float32")}
+    value = 8 * 64 * 64 * 8
+    budget = 8 * value
+    tracemalloc.start()
+    try:
+        exact = relay_reference(module, ["y"], budget).exact(inputs)
+        assert tracemalloc.get_traced_memory()[1] < budget
+    finally:
+        tracemalloc.stop()
+    assert exact is not None and exact["y"].dtype == np.float64
+    with pytest.raises(AotcError, match=r"in double precision needs about .* MiB at operator ") as refused:
+        relay_reference(module, ["y"], 4 * value).exact(inputs)
+    assert refused.value.diagnostics[0].code == "memory"
+    with pytest.raises(AotcError, match="the reference needs about"):
+        relay_reference(module, ["y"], value).run(inputs)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators for onnx's reference evaluator: those that it lacks, and those of which it computes a part alone.
+
+ReferenceEvaluator(model, new_ops=list(OPERATORS))
+"""
+
+from typing import Any, Final
+
+import numpy as np
+from onnx.reference.op_run import OpRun
+from onnx.reference.ops import _op_list
+
+from aotc.checking.onnx_evaluator_windows import WINDOW_OPERATORS
+from aotc.ir import Array
+
+
+class GlobalMaxPool(OpRun):  # type: ignore[misc]
+    """The maximum over all spatial axes, however many; the evaluator's own takes two."""
+
+    op_domain = ""
+
+    def _run(self, x: Any) -> tuple[Any]:
+        return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
+
+
+class BatchNormalization(OpRun):  # type: ignore[misc]
+    """By the stored mean and variance; of models before version 14 the evaluator's own takes those of the batch."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, *parameters: Array, **attributes: Any) -> tuple[Array]:
+        if attributes.get("training_mode") or len(self.onnx_node.output) > 1:
+            raise NotImplementedError("BatchNormalization in training")
+        scale, bias, mean, variance = (p.reshape(-1, *[1] * (x.ndim - 2)) for p in parameters)
+        epsilon = x.dtype.type(getattr(self, "epsilon", 1e-5))
+        return (np.asarray((x - mean) / np.sqrt(variance + epsilon) * scale + bias, x.dtype),)
+
+
+class DequantizeLinear(OpRun):  # type: ignore[misc]
+    """Integers with a scale, scales along an axis, or for blocks; the evaluator's own begins with version 19."""
+
+    op_domain = ""
+
+    def _run(self, x: Any, scale: Any, zero: Any = None, **_: Any) -> tuple[Any]:
+        axis, block = getattr(self, "axis", 1), getattr(self, "block_size", 0)
+
+        def laid(values: Any) -> Any:
+            wide = np.asarray(values).astype(np.float64)
+            if wide.size == 1:
+                return wide.reshape(())
+            if block:
+                return np.repeat(wide, block, axis).take(np.arange(x.shape[axis]), axis)
+            return wide.reshape([-1 if k == axis % x.ndim else 1 for k in range(x.ndim)])
+
+        real = x.astype(np.float64) - (0 if zero is None else laid(zero))
+        return (np.asarray(real * laid(scale)),)
+
+
+class MatMulNBits(OpRun):  # type: ignore[misc]
+    """A product with a matrix (N, K) of integers of a few bits, the first in the lowest bits of a byte."""
+
+    op_domain = "com.microsoft"
+
+    def _run(self, x: Any, packed: Any, scales: Any, *more: Any, **_: Any) -> tuple[Any]:
+        zeros, groups, bias = (*more, None, None, None)[:3]
+        rows, columns, bits = self.N, self.K, self.bits
+        count = -(-columns // self.block_size)
+
+        def unpacked(values: Any, size: int) -> Any:
+            parts = values.reshape(rows, -1)[..., None] >> np.arange(0, 8, bits) & (1 << bits) - 1
+            return parts.reshape(rows, -1)[:, :size].astype(np.float64)
+
+        if groups is None:
+            groups = np.arange(columns) // self.block_size
+        if zeros is None:
+            zeros = np.full((rows, count), 2.0 ** (bits - 1))
+        elif zeros.dtype == np.uint8:
+            zeros = unpacked(zeros, count)
+        scales, zeros = (v.reshape(rows, count)[:, groups] for v in (scales, zeros))
+        y = x @ ((unpacked(packed, columns) - zeros) * scales).T
+        return (y if bias is None else y + bias,)
+
+
+class STFT(OpRun):  # type: ignore[misc]
+    """Transforms of overlapping frames of signals (batch, length) or (batch, length, 1 or 2: real and imaginary part).
+
+    The evaluator's own takes three axes alone, and forgets the length of frames that are longer than their window.
+    """
+
+    op_domain = ""
+
+    def _run(self, x: Array, step: Any, window: Any = None, length: Any = None, onesided: int = 1) -> tuple[Array]:
+        count, step = len(window) if length is None else int(length), int(step)
+        signal = x if x.ndim == 2 else x[..., 0] if x.shape[2] == 1 else x[..., 0] + 1j * x[..., 1]
+        starts = range(0, signal.shape[1] - count + 1, step)
+        frames = np.stack([signal[:, k : k + count] for k in starts], 1)
+        spectrum = np.fft.fft(frames if window is None else frames * window, axis=-1)
+        if onesided:
+            spectrum = spectrum[..., : count // 2 + 1]
+        return (np.stack([spectrum.real, spectrum.imag], -1).astype(x.dtype),)
+
+
+class _RecurrentLayer(OpRun):  # type: ignore[misc]
+    """A recurrent layer whose attributes are such as the evaluator heeds: it ignores others without an error."""
+
+    op_domain = ""
+    ignored: tuple[str, ...] = ("activation_alpha", "activation_beta", "activations", "clip", "input_forget")
+
+    def _run(self, *inputs: Any, **attributes: Any) -> tuple[Array, ...]:
+        given = {a.name for a in self.onnx_node.attribute}.intersection(self.ignored)
+        if given or (len(inputs) > 4 and inputs[4] is not None):
+            raise NotImplementedError(f"{self.op_type} with {', '.join(sorted(given)) or 'sequence_lens'}")
+        return tuple(super()._run(*inputs, **attributes))
+
+
+class LSTM(_RecurrentLayer, _op_list.LSTM):  # type: ignore[misc]
+    """Long short-term memory with the usual activations."""
+
+
+class GRU(_RecurrentLayer, _op_list.GRU):  # type: ignore[misc]
+    """Gated recurrent units with the usual activations."""
+
+
+class RNN(_RecurrentLayer, _op_list.RNN_14):  # type: ignore[misc]
+    """A recurrent layer of one activation."""
+
+    ignored = ("activation_alpha", "activation_beta", "clip")
+
+
+#: What the evaluator takes instead of its own operators, or besides.
+OPERATORS: Final = (
+    GlobalMaxPool,
+    BatchNormalization,
+    DequantizeLinear,
+    MatMulNBits,
+    STFT,
+    LSTM,
+    GRU,
+    RNN,
+    *WINDOW_OPERATORS,
+)

@@ -56,11 +56,12 @@ def _model(
     inputs: Mapping[str, Sequence[int]],
     outputs: Mapping[str, Sequence[int]],
     weights: Mapping[str, np.ndarray[Any, Any]],
+    input_type: int = TensorProto.FLOAT,
 ) -> onnx.ModelProto:
     """A model whose weights are float32 unless they are integers."""
     ends = [
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in side.items()]
-        for side in (inputs, outputs)
+        [helper.make_tensor_value_info(n, kind, shape) for n, shape in side.items()]
+        for side, kind in ((inputs, input_type), (outputs, TensorProto.FLOAT))
     ]
     arrays = {n: w if w.dtype.kind == "i" else w.astype(np.float32) for n, w in weights.items()}
     graph = helper.make_graph(nodes, "net", *ends, [numpy_helper.from_array(w, n) for n, w in arrays.items()])
@@ -145,3 +146,39 @@ def recurrent_network(seed: int = 0) -> onnx.ModelProto:
         helper.make_node("GRU", ["f", "w2", "r2"], ["y"], hidden_size=12),
     ]
     return _model(nodes, {"x": (9, 1, 8)}, {"y": (9, 1, 1, 12)}, weights)
+
+
+def embedding_network(seed: int = 0) -> onnx.ModelProto:
+    """Words (2, 12) of 50, embedded with positions, a convolution, three kinds of norms, and scores (2, 6)."""
+    rng = np.random.default_rng(seed)
+    width = 16
+    weights: dict[str, Any] = {
+        "table": rng.standard_normal((50, width)),
+        "positions": rng.standard_normal((12, width)) / 2,
+        "conv": rng.standard_normal((24, width, 3)) / 7,
+        "conv_bias": rng.standard_normal(24) / 4,
+        "scores": rng.standard_normal((24, 6)) / 5,
+        "scores_bias": rng.standard_normal(6),
+        "mean": rng.standard_normal(24) / 4,
+        "variance": rng.uniform(0.5, 2, 24),
+    }
+    for name, size in (("layer", width), ("instance", 24), ("batch", 24)):
+        weights |= {f"{name}_scale": rng.uniform(0.5, 1.5, size), f"{name}_bias": rng.standard_normal(size) / 4}
+    node = helper.make_node
+    nodes = [
+        node("Gather", ["table", "x"], ["words"]),
+        node("Add", ["words", "positions"], ["placed"]),
+        node("LayerNormalization", ["placed", "layer_scale", "layer_bias"], ["n0"], axis=-1),
+        node("Transpose", ["n0"], ["channels"], perm=(0, 2, 1)),
+        node("Conv", ["channels", "conv", "conv_bias"], ["c"], pads=[1, 1]),
+        node("InstanceNormalization", ["c", "instance_scale", "instance_bias"], ["n1"]),
+        node("Relu", ["n1"], ["r"]),
+        node("BatchNormalization", ["r", "batch_scale", "batch_bias", "mean", "variance"], ["n2"]),
+        node("ReduceMax", ["n2"], ["top"], keepdims=1),
+        node("Sub", ["n2", "top"], ["below"]),
+        node("Exp", ["below"], ["e"]),
+        node("ReduceMean", ["e", "last"], ["flat"], keepdims=0),
+        node("Gemm", ["flat", "scores", "scores_bias"], ["y"]),
+    ]
+    weights["last"] = np.array([2])
+    return _model(nodes, {"x": (2, 12)}, {"y": (2, 6)}, weights, TensorProto.INT64)

@@ -2,8 +2,7 @@
 """ONNX converters of com.microsoft operators that compute in floating point with quantized weights:
 packed low-bit weights, recurrent layers, attention.
 
-OPS["MatMulNBits"](x, packed, scales, K=64, N=8, block_size=16, bits=4)     # nn.dense(x, (packed -
-8) * scales)
+OPS["MatMulNBits"](x, packed, scales, K=64, N=8, block_size=16, bits=4)     # nn.dense(x, (packed - 8) * scales)
 """
 
 import math

@@ -3,7 +3,7 @@
 random values with a fixed seed.
 
 mod, params = create_workload(net)               # seeds numpy's global generator with 0
-data = np.random.uniform(-1, 1, (1, 3, 224, 224))   # goes on in the same stream
+data = np.random.uniform(-1, 1, (1, 3, 224, 224))   # continues the random stream
 """
 
 import math

@@ -25,8 +25,8 @@ _INT64_MAX = (1 << 63) - 1
 
 
 def _solved(dims: Sequence[Dim], size: Sequence[Value]) -> Sequence[Value]:
-    """Return the target shape of a reshape with -1 replaced by its value, if `dims` and `size` have
-    the same single dynamic dimension; otherwise return it unchanged.
+    """Return the target shape of a reshape with -1 replaced by its value, if `dims` and `size`
+    contain exactly one dynamic dimension each and these are equal; otherwise return it unchanged.
     """
     unknown = [d for d in dims if isinstance(d, SymDim)]
     if -1 not in size or len(unknown) != 1 or unknown != [v for v in size if isinstance(v, SymDim)]:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of about 106 bits as pairs of float64, the second one at most half a unit of the last place of the first.
+"""Double-double arithmetic: numbers of about 106 bits as unevaluated sums of two float64.
 
-Sums follow Knuth and Dekker, products Dekker (1971): a number is cut where its upper 26 bits end, so that products of
-halves are exact, and a multiply-add in place of a product and a sum changes nothing.
+The second number is at most half a unit in the last place of the first. Sums follow Knuth and
+Dekker, products Dekker (1971): operands are split after their upper 26 bits, so that products of
+the halves are exact and the result does not change if a product and a sum are contracted to a fused
+multiply-add.
 
     p, e = product(x, y)        # x * y is p + e, p being rounded
 """
@@ -15,10 +17,11 @@ from typing import Final
 from aotc.tir.expr import Const, Expr, as_expr, bitcast, call, select
 from aotc.tir.functions.double_float32 import Pair, summed
 
-#: The low bits of a sum with 1.5 * 2^52 are the other number as an integer.
+#: 1.5 * 2^52: the low bits of its sum with a number are the number rounded to an integer.
 SHIFTER: Final = 6755399441055744.0
 SHIFTER_BITS: Final = 0x4338000000000000
-#: The bits of 2^52: with a smaller integer in the low ones they are the sum.
+#: Bits of 2^52: combined with a smaller integer in the low bits, they represent 2^52 plus the
+#: integer.
 UNIT_BITS: Final = 0x4330000000000000
 _UPPER: Final = 0xFFFFFFFFF8000000
 
@@ -32,7 +35,7 @@ def number(u: Expr) -> Expr:
 
 
 def two_sum(a: Expr, b: Expr | float) -> Pair:
-    """a + b."""
+    """Return a + b as an exact pair, for operands of any magnitude."""
     second = as_expr(b, a)
     s = a + second
     v = s - a
@@ -40,7 +43,7 @@ def two_sum(a: Expr, b: Expr | float) -> Pair:
 
 
 def halves(x: Expr) -> Pair:
-    """x as a sum of its upper 26 bits and of what they leave."""
+    """Return x as a sum of its upper 26 bits and the remainder."""
     if isinstance(x, Const):
         (whole,) = struct.unpack("<Q", struct.pack("<d", x.value))
         (high,) = struct.unpack("<d", struct.pack("<Q", whole & _UPPER))
@@ -50,7 +53,7 @@ def halves(x: Expr) -> Pair:
 
 
 def product(a: Expr, b: Expr | float) -> Pair:
-    """a * b."""
+    """Return a * b as a pair."""
     second = as_expr(b, a)
     p = a * second
     (ah, al), (bh, bl) = halves(a), halves(second)
@@ -64,26 +67,26 @@ def square(a: Expr) -> Pair:
 
 
 def times(a: Pair, b: Pair | tuple[float, float]) -> Pair:
-    """The product of two pairs, which may be constants."""
+    """Return the product of two pairs; `b` may be a pair of Python floats."""
     p, e = product(a[0], b[0])
     return summed(p, e + (a[0] * b[1] + a[1] * b[0]))
 
 
 def plus(a: Pair, b: Pair | tuple[float, float]) -> Pair:
-    """The sum of two pairs."""
+    """Return the sum of two pairs; `b` may be a pair of Python floats."""
     s, e = two_sum(a[0], b[0])
     return summed(s, e + (a[1] + b[1]))
 
 
 def quotient(a: Pair, b: Pair) -> Pair:
-    """a / b."""
+    """Return the quotient a / b of two pairs."""
     q = a[0] / b[0]
     p, e = product(q, b[0])
     return summed(q, (((a[0] - p) - e) + (a[1] - q * b[1])) / b[0])
 
 
 def root(a: Pair) -> Pair:
-    """The square root of a pair of 0 or above."""
+    """Return the square root of a nonnegative pair."""
     r = call("sqrt", a[0])
     p, e = square(r)
     return r, (((a[0] - p) - e) + a[1]) / select(r.equal(0.0), as_expr(1.0, r), r + r)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of float32 with more digits than one has: unevaluated sums of two, whose second one is small.
+"""Pairs of float32: unevaluated sums of a float and a small correction, which represent about twice
+the precision.
 
-What is said to be exact is so with multiply-adds that are rounded once as well as with separate ones, because products
-are of numbers of 12 bits.  (Dekker, "A floating-point technique for extending the available precision", 1971.)
+Results described as exact are exact with and without fused multiply-adds, because products have
+factors of 12 bits (Dekker, "A floating-point technique for extending the available precision",
+1971).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def number(u: Expr) -> Expr:
 
 
 def horner(x: Expr, coefficients: str) -> Expr:
-    """A polynomial, the coefficient of the highest power first."""
+    """Return a polynomial in x by Horner's scheme; `coefficients` begin with the highest power."""
     first, *others = (float(c) for c in coefficients.split())
     value: Expr = as_expr(first, x)
     for c in others:
@@ -38,25 +40,25 @@ def horner(x: Expr, coefficients: str) -> Expr:
 
 
 def head(x: Expr) -> Expr:
-    """The first 12 bits of a number; the rest, x - head(x), has 12 more."""
+    """Return x truncated to its upper 12 bits; the remainder x - head(x) has 12 more bits."""
     return number(bits(x) & 0xFFFFF000)
 
 
 def summed(a: Expr, b: Expr) -> Pair:
-    """a + b, exact, for |a| >= |b| or a = 0."""
+    """Return a + b as an exact pair, for |a| >= |b| or a = 0."""
     s = a + b
     return s, b - (s - a)
 
 
 def any_sum(a: Expr, b: Expr) -> Pair:
-    """a + b, exact, whichever is greater (Knuth)."""
+    """Return a + b as an exact pair, for operands of any magnitude (Knuth)."""
     s = a + b
     v = s - a
     return s, (a - (s - v)) + (b - v)
 
 
 def product(a: Expr, b: Expr) -> Pair:
-    """a * b, exact."""
+    """Return a * b as an exact pair."""
     p, x, y = a * b, head(a), head(b)
     u, v = a - x, b - y
     return p, ((x * y - p) + x * v + u * y) + u * v

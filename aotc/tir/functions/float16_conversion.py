@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Floats of 16 bits and fewer as bits: their values as float32, and the nearest ones (ties to even) of float32.
+"""Conversions between float32 and floats of at most 16 bits (float16, bfloat16, float8, float4)
+that are stored as bits.
 
-"load" gives the value of some bits, "store" the bits of the nearest value, "round" that value.  Overflow, NaN and
-signed zeros are those of ml_dtypes.  float64 becomes float16 by way of "odd", all other numbers by way of float32.
+"load" converts bits to the float32 value, "store" converts float32 to the bits of the nearest value
+(ties to even), and "round" converts float32 to the nearest value as float32. Overflow, NaN and
+signed zeros are as in ml_dtypes. float64 is converted to float16 through "odd" (round to odd),
+other values through float32.
 
     conversion("load", DType("bfloat16"))     # of a uint16: bitcast(cast(bits, uint32) << 16, float32)
 """
@@ -24,12 +27,13 @@ _NAN: Final = 0x7FC00000
 
 @frozen
 class _Format:
-    """Sign, exponent and mantissa; codes are of the magnitude.
+    """Format of a narrow float with sign, exponent and mantissa; the codes below are bits without
+    the sign.
 
-    largest    the greatest finite code
-    overflow   the code for what is greater
-    nan        the code for NaN
-    unsigned_zero  code 0x80 is NaN: there is neither a negative zero nor a sign of NaN
+    largest         largest finite code
+    overflow        code of larger values
+    nan             code of NaN
+    unsigned_zero   True if code 0x80 is NaN: the format has no negative zero and no signed NaN
     """
 
     mantissa: int
@@ -41,26 +45,26 @@ class _Format:
 
     @property
     def dropped(self) -> int:
-        """Digits of float32 that it lacks."""
+        """Number of mantissa bits that float32 has in addition."""
         return 23 - self.mantissa
 
     @property
     def magic(self) -> float:
-        """A number whose last place in float32 is the smallest step of the format."""
+        """Number whose last place in float32 equals the smallest step of the format."""
         return float(2.0 ** (24 - self.bias - self.mantissa))
 
     @property
     def least(self) -> int:
-        """The bits in float32 of the least normal number."""
+        """float32 bits of the smallest normal number of the format."""
         return (128 - self.bias) << 23
 
     def single(self, code: int) -> int:
-        """The bits in float32 of a normal number."""
+        """Return the float32 bits of the normal number with a given code."""
         return (code << self.dropped) + ((127 - self.bias) << 23)
 
     @property
     def single_nan(self) -> int:
-        """The bits in float32 of its NaN, which is negative where that takes the place of a zero."""
+        """float32 bits of the format's NaN; negative if the code of the negative zero is NaN."""
         return _NAN | _SIGN if self.unsigned_zero else _NAN
 
 
@@ -83,12 +87,12 @@ def _number(u: Expr) -> Expr:
 
 
 def _signed(u: Expr) -> Expr:
-    """Bits below 2^31 as integers that processors compare at once."""
+    """Return bits below 2^31 as signed integers, which processors compare in one instruction."""
     return bitcast(u, "int32")
 
 
 def _value(dtype: DType, code: Expr) -> Expr:
-    """The number of a code, a uint32."""
+    """Return the value of a code (uint32) as float32."""
     if dtype == "bfloat16":
         return _number(code << 16)
     if dtype == "float8_e8m0fnu":  # powers of two: exponents of float32
@@ -111,7 +115,7 @@ def _value(dtype: DType, code: Expr) -> Expr:
 
 
 def _code(dtype: DType, x: Expr) -> Expr:
-    """The code of the nearest number, a uint32."""
+    """Return the code (uint32) of the nearest value of a narrow dtype."""
     u = _bits(x)
     if dtype == "bfloat16":
         return select(x.not_equal(x), as_expr(0x7FC0, u), (u + 0x7FFF + ((u >> 16) & 1)) >> 16)
@@ -130,12 +134,14 @@ def _code(dtype: DType, x: Expr) -> Expr:
 
 
 def _to_even(f: _Format, a: Expr) -> Expr:
-    """Bits whose upper part is rounded."""
+    """Return float32 bits with the mantissa rounded to the format's precision, ties to even; lower
+    bits are not cleared.
+    """
     return a + ((1 << (f.dropped - 1)) - 1) + ((a >> f.dropped) & 1)
 
 
 def _finished(f: _Format, x: Expr, magnitude: Expr, sign: Expr, nan: int) -> Expr:
-    """The magnitude of what `x` became with its sign, and NaN where `x` is."""
+    """Return a rounded magnitude with its sign, or `nan` if `x` is NaN."""
     whole = magnitude | sign
     if f.unsigned_zero:
         whole = select(magnitude.equal(0), as_expr(0, whole), whole)
@@ -143,7 +149,7 @@ def _finished(f: _Format, x: Expr, magnitude: Expr, sign: Expr, nan: int) -> Exp
 
 
 def _nearest(dtype: DType, x: Expr) -> Expr:
-    """The nearest number, without a code."""
+    """Return the nearest value of a narrow dtype as float32."""
     if dtype not in _FORMATS:
         return _value(dtype, _code(dtype, x))
     f, u = _FORMATS[dtype], _bits(x)
@@ -158,7 +164,10 @@ def _nearest(dtype: DType, x: Expr) -> Expr:
 
 
 def _odd(x: Expr) -> Expr:
-    """float64 as a float32 that a narrow type rounds as it rounds `x`: its last digit is odd where it is not exact."""
+    """Return float64 `x` as float32, rounded to odd: inexact results get an odd last bit.
+
+    A second rounding to a narrow type then gives the correctly rounded result.
+    """
     nearest = cast(x, "float32")
     u, back = _bits(nearest), cast(nearest, "float64")
     size = call("abs", back)
@@ -172,12 +181,12 @@ CONVERSIONS: Final = ("load", "store", "round", "odd")
 
 
 def bits_of(dtype: DType) -> DType:
-    """What holds the bits of a narrow float in memory."""
+    """Return the unsigned integer dtype that stores the bits of a narrow float."""
     return DType(f"uint{8 * dtype.itemsize}")
 
 
 def conversion(name: str, dtype: DType) -> Function:
-    """One of CONVERSIONS for a narrow float ("odd": for float64)."""
+    """Return a function of CONVERSIONS for a narrow float ("odd": for float64)."""
     bits = bits_of(dtype)
     match name:
         case "load":

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exponential and hyperbolic functions of float32.
 
-As usual, y = n ln 2 + r, where n comes from the low bits of a sum; here the rounding error of r is kept.
+The argument is reduced to y = n ln 2 + r, where n is read from the low bits of a sum; the rounding
+error of r is included in the result.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from aotc.tir.functions.float32_functions import SHIFTER, scaled
 
 
 def _reduced(y: Expr) -> tuple[Expr, Expr, Expr]:
-    """(t, r, d): exp(y) is 2^n (1 + r + d), d < r^2, n in the low bits of t."""
+    """Return (t, r, d) such that exp(y) is 2^n (1 + r + d), with d < r^2 and n in the low bits of
+    t.
+    """
     t = y * 1.44269504 + SHIFTER
     n = t - SHIFTER
     a, b = y - n * 0.693359375, n * 2.12194440e-4
@@ -22,7 +25,7 @@ def _reduced(y: Expr) -> tuple[Expr, Expr, Expr]:
 
 
 def _power_of_2(t: Expr, n: int) -> Expr:
-    """2^n times that of the number in the low bits of t."""
+    """Return 2^(k + n), where k is the integer in the low bits of t."""
     return number((bits(t) - 0x4B400000 + (127 + n)) << 23)
 
 
@@ -35,7 +38,7 @@ def exp2(x: Expr) -> Expr:
 
 
 def expm1(x: Expr) -> Expr:
-    # 2 ((2^n - 1) / 2 + 2^(n-1) (r + d)): 2^128 is no float
+    # 2 ((2^n - 1) / 2 + 2^(n-1) (r + d)), as 2^128 is not representable
     t, r, d = _reduced(minimum(maximum(x, -20.0), 89.0))
     half = _power_of_2(t, -1)
     whole, part = summed(half, as_expr(-0.5, x))
@@ -45,7 +48,9 @@ def expm1(x: Expr) -> Expr:
 
 
 def _quarter(a: Expr) -> tuple[Expr, Expr, Expr]:
-    """(high, low, inverse): exp(a) / 4 as a pair, and exp(-a) / 4, for a >= 0; no infinity for a < 89.5."""
+    """Return (high, low, inverse): exp(a) / 4 as a pair, and exp(-a) / 4, for a >= 0; finite for a
+    < 89.5.
+    """
     t, r, d = _reduced(minimum(a, 89.5))
     scale = _power_of_2(t, -2)
     high, low = summed(as_expr(1.0, r), r)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elementary functions of float32.
+"""Elementary functions of float32: exp, log, tanh, erf and rsqrt.
 
-`ULP` of `aotc.tir.functions.function_table` states how far off they are.  Infinities, NaN and subnormal results are
-those of C99 Annex F.  Polynomials are Lawson-weighted least-squares fits on Chebyshev nodes.
+`ULP` of `aotc.tir.functions.function_table` bounds their errors. Infinities, NaN and subnormal
+results are as in C99 Annex F. Polynomials are Lawson-weighted least-squares fits on Chebyshev
+nodes.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from typing import Final
 from aotc.tir.expr import Expr, as_expr, bitcast, call, cast, maximum, minimum, select
 from aotc.tir.functions.double_float32 import INFINITY, LARGEST, NAN, bits, horner, number
 
-#: The low bits of a sum with 1.5 * 2^23 are the other number as an integer: no conversion, so no trap for NaN.
+#: 1.5 * 2^23: the low bits of its sum with a number are the number rounded to an integer, without a
+#: conversion instruction, which would trap for NaN.
 SHIFTER: Final = 12582912.0
 
 
 def _power_of_e(y: Expr) -> tuple[Expr, Expr]:
-    """(p, t): exp(y) is p * 2^n, n in the low bits of t."""
+    """Return (p, t) such that exp(y) is p * 2^n, with n in the low bits of t."""
     t = y * 1.44269504 + SHIFTER
     n = t - SHIFTER
     r = (y - n * 0.693359375) + n * 2.12194440e-4
@@ -26,7 +28,9 @@ def _power_of_e(y: Expr) -> tuple[Expr, Expr]:
 
 
 def scaled(p: Expr, t: Expr) -> Expr:
-    """p * 2^n, n in the low bits of t: in two halves, because n reaches beyond the exponents of normal numbers."""
+    """Return p * 2^n by two multiplications, as n, the low bits of t, may exceed the exponent range
+    of normal numbers.
+    """
     k = bits(t) - 0x4B400000 + 256
     half = k >> 1
     return (p * number((half - 1) << 23)) * number((k - half - 1) << 23)
@@ -37,13 +41,13 @@ def exp(x: Expr) -> Expr:
 
 
 def exp_normal(y: Expr) -> Expr:
-    """exp(y) where the result is a normal number: -87 <= y <= 88."""
+    """Return exp(y) for -87 <= y <= 88, where the result is a normal number."""
     p, t = _power_of_e(y)
     return p * number((bits(t) - 0x4B400000 + 127) << 23)
 
 
 def split(x: Expr) -> tuple[Expr, Expr]:
-    """(m, e): x > 0 is m * 2^e, with m in [sqrt(1/2), sqrt(2))."""
+    """Return (m, e) such that x > 0 equals m * 2^e, with m in [sqrt(1/2), sqrt(2))."""
     tiny = x < 1.17549435e-38
     u = bits(select(tiny, x * 8388608.0, x)) - 0x3F3504F3
     e = cast(bitcast(u, "int32") >> 23, "float32") - select(tiny, as_expr(23.0, x), 0.0)
@@ -62,7 +66,7 @@ def log(x: Expr) -> Expr:
 
 
 def log_ends(x: Expr, y: Expr) -> Expr:
-    """A logarithm of x, which is y for ordinary numbers."""
+    """Return a logarithm of x with its special cases; `y` is the result for finite x > 0."""
     y = select(x > LARGEST, x, y)
     y = select(x.equal(0.0), -INFINITY, y)
     return select(x >= 0.0, y, NAN)

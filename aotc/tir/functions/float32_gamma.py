@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gamma function of float32 and its logarithm.
+"""Gamma function of float32 and its logarithm.
 
-log2 of the gamma function of y >= 2 is Stirling's series as a pair of floats.  For z = |x|, y is z, or z + 2 for z < 2:
-the gamma function of x is that of y, or its inverse for x < 0 (Euler's reflection), times a quotient.
+log2 of gamma(y), y >= 2, is computed by Stirling's series as a pair of floats. With z = |x|, y is
+z, or z + 2 if z < 2. gamma(x) is gamma(y), or 1 / gamma(y) for x < 0 (Euler's reflection), times a
+correction factor.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from aotc.tir.functions.double_float32 import (
 from aotc.tir.functions.float32_functions import scaled
 from aotc.tir.functions.float32_power import log2_pair, power_of_2
 
-#: From here on, a number less a half is that number, and sums with numbers below 100 do not matter.
+#: Bound from which on z - 1/2 rounds to z, and adding numbers below 100 has no effect.
 FAR: Final = 16777216.0
-#: Up to here, the gamma function of x is 1 / x.
+#: Bound up to which gamma(x) rounds to 1 / x.
 SMALL: Final = 7e-9
 
 
@@ -39,7 +40,9 @@ def _quotient(n: Pair, d: Pair) -> Pair:
 
 
 def _stirling(z: Expr, near: Expr) -> Pair:
-    """log2 of the gamma function of z, of z + 2 where `near`; over 256 for z beyond `FAR`."""
+    """Return log2(gamma(z)), or log2(gamma(z + 2)) if `near`, as a pair; divided by 256 for z >
+    `FAR`.
+    """
     y = select(near, z + 2.0, z)
     log, low = log2_pair(y)
     log, rest = summed(log, as_expr(-1.44269502, y))  # less log2(e)
@@ -53,7 +56,9 @@ def _stirling(z: Expr, near: Expr) -> Pair:
 
 
 def _factor(below: Expr, z: Expr, near: Expr, r: Expr) -> Pair:
-    """What the gamma function of y, or its inverse, is multiplied with, but for the sign; infinite for r = 0."""
+    """Return the factor by which gamma(y) or its inverse is multiplied, without its sign; infinite
+    for r = 0.
+    """
     # |sin(pi z)| = sin(pi r) = pi r (1 - r^2 (...))
     s, s_low = product(r, r)
     p = horner(s, "2.2146916e-3 -2.610443e-2 1.9074535e-1 -8.1174201e-1 1.6449341")
@@ -79,7 +84,7 @@ def tgamma(x: Expr) -> Expr:
     (high, rest), t = power_of_2(w, number(bits(low) ^ flip))
     p, error = product(high, q)
     value = scaled(p + (error + (high * q_low + rest * q)), t)
-    # the sine has the sign of r, or, after an odd number of halves of a turn, the other one
+    # the sine has the sign of r, negated after an odd number of half periods
     half = whole * 0.5
     odd = select(call("round_even", half).equal(half), as_expr(SIGN, flip), 0)
     value = number(bits(value) ^ (select(below, odd ^ bits(r), 0) & SIGN))
@@ -88,7 +93,7 @@ def tgamma(x: Expr) -> Expr:
 
 
 def _around_zeros(x: Expr) -> Expr:
-    """(x - 1) (x - 2) p(x): the logarithm of the gamma function of x from 0.82 to 2.26."""
+    """Return (x - 1) (x - 2) p(x), which approximates log(gamma(x)) for x from 0.82 to 2.26."""
     u = x - 1.0
     v = u - 1.0
     p, error = product(u, v)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inverse trigonometric functions and cube roots of float32.
+"""Inverse trigonometric functions and the cube root of float32.
 
-Each is a constant and two parts of which the first is exact, so that only the last sum is rounded at full size.
+A result is a constant plus two parts, the first of which is exact, so that only the last sum is
+rounded.
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ from typing import Final
 from aotc.tir.expr import Expr, as_expr, call, maximum, minimum, select
 from aotc.tir.functions.double_float32 import LARGEST, SIGN, Pair, bits, head, horner, number, product, summed
 
-#: Half of pi, and what is missing.
+#: pi/2 rounded to float32, and the rounding error.
 QUARTER: Final = 1.57079637
 MISSING: Final = -4.37113883e-8
 
 
 def _turned(quarters: Expr, value: Expr, rest: Expr, sign: Expr) -> Expr:
-    """So many quarters of a turn, plus or minus value + rest, no more than one: `sign` is its bit."""
+    """Return quarters * pi/2 + value + rest, or quarters * pi/2 - value - rest; `sign` is the sign
+    bit of the parts.
+    """
     high, low = summed(quarters * QUARTER, number(bits(value) ^ sign))
     return high + (low + (quarters * MISSING + number(bits(rest) ^ sign)))
 
 
 def _arc(x: Expr) -> tuple[Expr, Expr, Expr]:
-    """(far, value, rest): asin(|x|) is value + rest, or, far from 0, pi/2 less that, as 2 asin(sqrt((1 - |x|) / 2))."""
+    """Return (far, value, rest): asin(|x|) is value + rest, or pi/2 minus this sum if `far`.
+
+    For |x| > 1/2 (`far`), the sum is 2 asin(sqrt((1 - |x|) / 2)).
+    """
     a = call("abs", x)
     far = a > 0.5
     z = select(far, (as_expr(1.0, a) - a) * 0.5, a * a)
@@ -48,7 +54,10 @@ def acos(x: Expr) -> Expr:
 
 
 def _quotient(n: Expr, d: Expr, scale: Expr) -> Pair:
-    """(q, rest): atan(n / d) is q + rest, for 0 <= n <= d; d * scale is far from where products lose digits."""
+    """Return (q, rest) such that atan(n / d) is q + rest, for 0 <= n <= d.
+
+    `scale` brings d into a range in which products do not lose digits by underflow.
+    """
     q, below = n / d, d * scale
     p, error = product(q, below)
     lost = select(q > 1e-4, ((n * scale - p) - error) / below, 0.0)
@@ -80,7 +89,8 @@ def atan2(y: Expr, x: Expr) -> Expr:
 
 
 def cbrt(x: Expr) -> Expr:
-    # t of 8 bits, near the root of m < 8: t^3 and the difference r = m - t^3 are exact, and m = t^3 (1 + r / t^3)
+    # t has 8 bits and approximates the root of m < 8: t^3 and the difference r = m - t^3 are
+    # exact, and m = t^3 (1 + r / t^3)
     a = call("abs", x)
     tiny = a < 1.17549435e-38
     u = bits(select(tiny, a * 16777216.0, a))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logarithms and inverse hyperbolic functions of float32.
 
-log2 and log10 multiply parts of log(m) and of the constant whose products are exact, as in Sun's fdlibm; log1p and what
-is made of it take the rounding error of its argument as a correction.
+log2 and log10 split log(m) and the constant factor into parts whose products are exact, as Sun's
+fdlibm does. log1p and the functions based on it add the rounding error of the argument as a
+correction.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ from aotc.tir.functions.float32_functions import log_ends, split
 
 
 def _rest(f: Expr, s: Expr) -> Expr:
-    """log(1 + f) - f + s/2, s = f^2, for f from sqrt(1/2) - 1 to sqrt(2) - 1."""
+    """Return log(1 + f) - f + s/2, where s = f^2, for f from sqrt(1/2) - 1 to sqrt(2) - 1."""
     p = horner(f, "6.7491897e-2 -1.1670025e-1 1.1883537e-1 -1.240624e-1 1.422036e-1 -1.6667989e-1 2.0002072e-1"
                   " -2.5000009e-1 3.3333313e-1")  # fmt: skip
     return (p * f) * s
 
 
 def _to_base(x: Expr, factor: tuple[float, float, float], exponent: tuple[float, float] | None) -> Expr:
-    """log(x) times factor[0], which is factor[1] of 12 bits and factor[2]; `exponent` is that times log(2)."""
+    """Return log(x) * factor[0].
+
+    `factor[0]` is the sum of factor[1], which has 12 bits, and factor[2]; `exponent` is factor[0] *
+    log(2) as a sum of two parts, None if that is 1.
+    """
     m, e = split(x)
     f = m - 1.0
     s = f * f
@@ -41,7 +46,9 @@ def log10(x: Expr) -> Expr:
 
 
 def _log1p(w: Expr, low: Expr, twice: Expr | None = None) -> Expr:
-    """log(1 + w + low), low much less than w; of 2 + 2w where `twice`, for large w."""
+    """Return log(1 + w + low), or log(2 + 2 w) if `twice`, which is for large w; low is much
+    smaller than w.
+    """
     u = w + 1.0
     b = bits(u) - 0x3F3504F3
     e = cast(bitcast(b, "int32") >> 23, "float32")
@@ -62,7 +69,7 @@ def log1p(x: Expr) -> Expr:
 
 
 def asinh(x: Expr) -> Expr:
-    # log1p(a + a^2 / (1 + sqrt(1 + a^2))); where that is 2a, log(2 + 2 (a - 1))
+    # log1p(a + a^2 / (1 + sqrt(1 + a^2))); for large a, where this is log(2 a), log(2 + 2 (a - 1))
     a = call("abs", x)
     far = a > 16384.0
     s = select(far, as_expr(0.0, a), a * a)
@@ -72,7 +79,7 @@ def asinh(x: Expr) -> Expr:
 
 
 def acosh(x: Expr) -> Expr:
-    # log1p(t + sqrt(t (x + 1))), t = x - 1; where that is 2x - 1, log(2 + 2t)
+    # log1p(t + sqrt(t (x + 1))), t = x - 1; for large x, where this is log(2 x), log(2 + 2 t)
     far = x > 16384.0
     t = x - 1.0
     d = select(far, as_expr(2.0, x), x + 1.0)
@@ -87,7 +94,7 @@ def acosh(x: Expr) -> Expr:
 
 
 def atanh(x: Expr) -> Expr:
-    # log1p(2a / (1 - a)) / 2, with what the difference and the quotient lose
+    # log1p(2a / (1 - a)) / 2, corrected for the rounding errors of the difference and the quotient
     a = call("abs", x)
     d = as_expr(1.0, a) - a
     q = (a + a) / d

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Powers of float32: 2^(y log2 |x|), where the logarithm is a pair of floats, and so is its product with y.
+"""Powers of float32, computed as 2^(y log2 |x|); the logarithm and its product with y are pairs of
+floats.
 
-log2(m) is the series of the inverse hyperbolic tangent of q = (m - 1) / (m + 1), as in Sun's fdlibm.
+log2(m) uses the series of the inverse hyperbolic tangent of q = (m - 1) / (m + 1), as Sun's fdlibm
+does.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from aotc.tir.functions.float32_functions import SHIFTER, scaled, split
 
 
 def log2_pair(x: Expr) -> Pair:
-    """log2(x) for 0 < x < infinity, to about 36 digits."""
+    """Return log2(x) as a pair with about 36 correct bits, for finite x > 0."""
     m, e = split(x)
     f, d = m - 1.0, m + 1.0
     q = f / d
@@ -44,7 +46,9 @@ def log2_pair(x: Expr) -> Pair:
 
 
 def power_of_2(w: Expr, low: Expr) -> tuple[Pair, Expr]:
-    """(p, t): 2^(w + low) is p, about 1, times 2^n, n in the low bits of t; w is cut to -180 and 130."""
+    """Return (p, t) such that 2^(w + low) is p * 2^n, with p near 1 and n in the low bits of t;
+    clamp w to [-180, 130].
+    """
     y = minimum(maximum(w, -180.0), 130.0)
     t = y + SHIFTER
     whole = y - (t - SHIFTER)
@@ -57,7 +61,7 @@ def power_of_2(w: Expr, low: Expr) -> tuple[Pair, Expr]:
 
 
 def pow(x: Expr, y: Expr) -> Expr:
-    # y is cut where the result is 0, 1 or infinity, on an even number
+    # y is clamped to even numbers beyond which the result is 0, 1 or infinity
     a = call("abs", x)
     c = minimum(maximum(y, -(2.0**33)), 2.0**33)
     half, whole = c * 0.5, call("round_even", c)

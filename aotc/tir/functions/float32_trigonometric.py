@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sine, cosine and tangent of float32, for any argument, in float32 and integers.
+"""Sine, cosine and tangent of float32 for every argument, computed in float32 and integers.
 
-Polynomials are of what remains beside the parts of a pair: r + r^3 p(r^2) and 1 - r^2/2 + r^4 p(r^2).
+The polynomials approximate the remainders of sin(r) = r + r^3 p(r^2) and cos(r) = 1 - r^2/2 + r^4
+p(r^2).
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from aotc.tir.functions.double_float32 import LARGEST, NAN, SIGN, bits, head, ho
 
 
 def _turn(x: Expr) -> tuple[Expr, Expr, Expr]:
-    """(q, r, rest): |x| is q quarters of a turn and r + rest.
+    """Return (q, r, rest) such that |x| is q * pi/2 + r + rest.
 
-    Payne and Hanek's reduction (1983) in 96 bits of 2/pi, from the place on where m * 2^e * 2/pi is no multiple of 4:
-    the product has two bits of the quarter of the turn and 62 of the rest, which three floats take without rounding.
-    For |x| < 1 there is nothing to reduce.
+    Payne and Hanek's reduction (1983) with 96 bits of 2/pi, starting at the first bit whose product
+    with m * 2^e is no multiple of 4. The product has two bits for the quadrant and 62 fraction
+    bits, which three floats represent exactly. For |x| < 1 no reduction is needed.
     """
     a = bits(x) & 0x7FFFFFFF
     e, m = (a >> 23) - 127, (a & 0x007FFFFF) | 0x00800000
@@ -66,7 +67,7 @@ def cos(x: Expr) -> Expr:
 
 
 def tan(x: Expr) -> Expr:
-    # a pair for the sine, a pair for the cosine, and their quotient with what it loses
+    # the quotient of two pairs, sine and cosine, with a correction for the rounding errors
     q, r, rest = _turn(x)
     s, lost = product(r, r)
     one, half = summed(as_expr(1.0, x), s * -0.5)

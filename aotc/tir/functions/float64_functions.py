@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elementary functions of float64: exponentials, logarithms, powers, sines and the error function.
+"""Elementary functions of float64: exponentials, logarithms, powers, trigonometric functions and
+the error function.
 
-Infinities, NaN and subnormal results are those of C99 Annex F.  Polynomials are minimax by Remez's algorithm; where a
-result needs more than 53 bits on the way, `aotc.tir.functions.double_double` has them.
+Infinities, NaN and subnormal results are as in C99 Annex F. Polynomials are minimax approximations
+by Remez's algorithm; intermediate results of more than 53 bits use
+`aotc.tir.functions.double_double`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ LARGEST: Final = 1.7976931348623157e308
 SIGN: Final = 1 << 63
 PI: Final = (3.141592653589793, 1.2246467991473532e-16)
 LN2: Final = (0.6931471805599453, 2.3190468138462996e-17)
-#: ln 2 in two parts, of which products of the first one with integers up to 2^11 are exact.
+#: ln 2 as a sum of two parts; products of the first part with integers up to 2^11 are exact.
 LN2_HIGH, LN2_LOW = 0.6931471805598903, 5.497923018708371e-14
 LOG2_E: Final = (1.4426950408889634, 2.0355273740931033e-17)
 _LOG10_E: Final = (0.4342944819032518, 1.098319650216765e-17)
@@ -42,12 +44,12 @@ _ROOT_HALF: Final = 0x3FE6A09E667F3BCD
 
 
 def clamped(x: Expr, least: float, most: float) -> Expr:
-    """x cut to a range; NaN stays."""
+    """Return x clamped to [least, most]; NaN is returned unchanged."""
     return select(x > most, as_expr(most, x), select(x < least, as_expr(least, x), x))
 
 
 def near_one(a: Expr, b: Expr) -> Pair:
-    """exp(a + b) for |a + b| <= 0.35, b being small."""
+    """Return exp(a + b) as a pair, for |a + b| <= 0.35 and small b."""
     r = a + b
     s, e = summed(as_expr(1.0, a), a)
     p = horner(r, "2.092688752315926e-09 2.51122200385761e-08 2.7557233563209005e-07 2.755723430167184e-06"
@@ -57,9 +59,10 @@ def near_one(a: Expr, b: Expr) -> Pair:
 
 
 def exponential(head: Expr, tail: Expr | float = 0.0) -> tuple[Expr, Expr, Expr]:
-    """(s, c, t): exp(head + tail) is (s + c) 2^n, n in the low bits of t; |head| < 800.
+    """Return (s, c, t) such that exp(head + tail) is (s + c) 2^n, with n in the low bits of t, for
+    |head| < 800.
 
-    Cody and Waite's reduction (1980).
+    Cody and Waite's argument reduction (1980).
     """
     t = head * LOG2_E[0] + SHIFTER
     n = t - SHIFTER
@@ -67,12 +70,14 @@ def exponential(head: Expr, tail: Expr | float = 0.0) -> tuple[Expr, Expr, Expr]
 
 
 def power_of_two(t: Expr, less: int = 0) -> Expr:
-    """2^(n - less), a normal number, n in the low bits of t."""
+    """Return 2^(n - less), which must be a normal number, where n is the integer in the low bits of
+    t.
+    """
     return number((bits(t) + (1023 - less - SHIFTER_BITS) % 2**64) << 52)
 
 
 def scaled(v: Expr, t: Expr) -> Expr:
-    """v * 2^n in two steps, because n reaches beyond the exponents of normal numbers."""
+    """Return v * 2^n by two multiplications, as n may exceed the exponent range of normal numbers."""
     k = bits(t) + (2048 - SHIFTER_BITS) % 2**64
     half = k >> 1
     return (v * number((half - 1) << 52)) * number((k - half - 1) << 52)
@@ -89,13 +94,15 @@ def exp2(x: Expr) -> Expr:
 
 
 def binary_exponential(head: Expr, tail: Expr) -> tuple[Expr, Expr, Expr]:
-    """(s, c, t): 2^(head + tail) is (s + c) 2^n, n in the low bits of t; |head| < 2^50."""
+    """Return (s, c, t) such that 2^(head + tail) is (s + c) 2^n, with n in the low bits of t, for
+    |head| < 2^50.
+    """
     t = head + SHIFTER
     return *near_one(*times((head - (t - SHIFTER), tail), LN2)), t
 
 
 def expm1(x: Expr) -> Expr:
-    # half of it, because 2^n may be infinite
+    # computes half of the result, because 2^n may be infinite
     s, c, t = exponential(clamped(x, -40.0, 710.0))
     half = power_of_two(t, 1)
     v, e = two_sum(s * half, -0.5)
@@ -103,7 +110,7 @@ def expm1(x: Expr) -> Expr:
 
 
 def _quarters(x: Expr) -> tuple[Expr, Expr, Expr]:
-    """(u, w, v): exp(|x|) / 4 is u + w, and exp(-|x|) / 4 is v."""
+    """Return (u, w, v): exp(|x|) / 4 is u + w, and exp(-|x|) / 4 is v."""
     s, c, t = exponential(clamped(call("abs", x), 0.0, 710.6))
     quarter = power_of_two(t, 2)
     u, w = s * quarter, c * quarter
@@ -136,7 +143,7 @@ def tanh(x: Expr) -> Expr:
 
 
 def split(x: Expr) -> tuple[Expr, Expr]:
-    """(m, e): x > 0 is m * 2^e, with m in [sqrt(1/2), sqrt(2))."""
+    """Return (m, e) such that x > 0 equals m * 2^e, with m in [sqrt(1/2), sqrt(2))."""
     tiny = x < 2.2250738585072014e-308
     u = bits(select(tiny, x * 2.0**54, x)) + ((1024 << 52) - _ROOT_HALF)
     e = number((u >> 52) | UNIT_BITS) - (2.0**52 + 1024)
@@ -144,7 +151,7 @@ def split(x: Expr) -> tuple[Expr, Expr]:
 
 
 def logarithmic(x: Expr, value: Expr) -> Expr:
-    """A logarithm of x, given as `value` where x is above 0 and finite."""
+    """Return a logarithm of x with its special cases; `value` is the result for finite x > 0."""
     value = select(x > LARGEST, x, value)
     value = select(x.equal(0.0), -INFINITY, value)
     return select(x >= 0.0, value, NAN)
@@ -164,7 +171,9 @@ def log(x: Expr) -> Expr:
 
 
 def twice_area_tangent(s: Pair) -> Pair:
-    """log((1 + s) / (1 - s)) for |s| < 0.172, to 2^-68 of it."""
+    """Return log((1 + s) / (1 - s)), twice the inverse hyperbolic tangent of s, for |s| < 0.172;
+    relative error 2^-68.
+    """
     z = square(s[0])
     z = z[0], z[1] + (s[0] + s[0]) * s[1]
     p = horner(z[0], "0.1015286555722971 0.09415808008880354 0.10530775703899951 0.11764592295287848"
@@ -176,7 +185,7 @@ def twice_area_tangent(s: Pair) -> Pair:
 
 
 def logarithm(head: Expr, tail: Expr | None = None) -> tuple[Expr, Pair]:
-    """(e, w): log(head + tail) is w + e * log(2); head > 0."""
+    """Return (e, w) such that log(head + tail) is w + e * log(2), for head > 0."""
     m, e = split(head)
     low = (tail * number(bits(as_expr(2.0**52 + 1024, e) - e) << 52)) * 0.5 if tail is not None else as_expr(0.0, head)
     above = plus(two_sum(m, 1.0), (low, as_expr(0.0, low)))
@@ -184,7 +193,7 @@ def logarithm(head: Expr, tail: Expr | None = None) -> tuple[Expr, Pair]:
 
 
 def natural(head: Expr, tail: Expr | None = None, more: Expr | float = 0.0) -> Pair:
-    """log(head + tail) + more * log(2)."""
+    """Return log(head + tail) + more * log(2) as a pair."""
     e, w = logarithm(head, tail)
     n = e + more
     return plus((n * LN2_HIGH, n * LN2_LOW), w)
@@ -214,7 +223,7 @@ def log10(x: Expr) -> Expr:
 
 
 def pow(x: Expr, y: Expr) -> Expr:
-    # 2^(y log2 |x|).  y is cut where the result is 0, 1 or infinity, on an even number.
+    # 2^(y log2 |x|); y is clamped to even numbers beyond which the result is 0, 1 or infinity
     a = call("abs", x)
     c = clamped(y, -(2.0**64), 2.0**64)
     half, whole = c * 0.5, call("round_even", c)
@@ -231,7 +240,7 @@ def pow(x: Expr, y: Expr) -> Expr:
     return select(y.equal(0.0) | x.equal(1.0), as_expr(1.0, x), f)
 
 
-#: The bits of 2/pi behind 55 zeros.
+#: Bits of 2/pi after 55 zero bits.
 _DIGITS: Final = (
     0x0000000000000145, 0xF306DC9C882A53F8, 0x4EAFA3EA69BB81B6, 0xC52B3278872083FC, 0xA2C757BD778AC36E,
     0x48DC74849BA5C00C, 0x925DD413A32439FC, 0x3BD63962534E7DD1, 0x046BEA5D768909D3, 0x38E04D68BEFC8273,
@@ -241,7 +250,9 @@ _DIGITS: Final = (
 
 
 def _window(place: Expr) -> list[Expr]:
-    """192 bits of _DIGITS from a place on, 0 to 1024, in three words."""
+    """Return the 192 bits of 2/pi from bit `place` (0 to 1024) of _DIGITS on, as three 64-bit
+    words.
+    """
     words = [as_expr(d, place) for d in _DIGITS]
     for step in (16, 8, 4, 2, 1):
         beyond = (place & (step << 6)).not_equal(0)
@@ -254,7 +265,7 @@ def _window(place: Expr) -> list[Expr]:
 
 
 def _long_product(a: Expr, b: Expr) -> Pair:
-    """The upper and lower 64 bits of a product of integers, a below 2^53."""
+    """Return the upper and the lower 64 bits of the product of two integers, a below 2^53."""
     mask = 2**32 - 1
     ah, al, bh, bl = a >> 32, a & mask, b >> 32, b & mask
     first = ah * bl + ((al * bl) >> 32)
@@ -263,10 +274,11 @@ def _long_product(a: Expr, b: Expr) -> Pair:
 
 
 def _turn(x: Expr) -> tuple[Expr, Pair]:
-    """(q, r): |x| is q quarters of a turn and r, |r| <= pi/4.
+    """Return (q, r) such that |x| is q * pi/2 + r with |r| <= pi/4.
 
-    Payne and Hanek's reduction (1983) in 192 bits of 2/pi, from the place on where m * 2^e * 2/pi is no multiple of 4:
-    128 bits of the product are right, of which cancellation takes 62 at most.
+    Payne and Hanek's reduction (1983) with 192 bits of 2/pi, starting at the first bit whose
+    product with m * 2^e is no multiple of 4. 128 bits of the product are correct, of which
+    cancellation costs at most 62.
     """
     a = call("abs", x)
     small = a < 0.5
@@ -279,7 +291,7 @@ def _turn(x: Expr) -> tuple[Expr, Pair]:
     fraction, rest = (high << 2) | (low >> 62), low << 2
     below = as_expr(0, u) - (fraction >> 63)
     fraction, rest = fraction ^ below, rest ^ below
-    # 52 bits of a number of 2^52 are an integer
+    # each group of 52 bits becomes an integer: it is the fraction of a float of magnitude 2^52
     one, unit = UNIT_BITS, 2.0**52
     first = (number((fraction >> 12) | one) - unit) * 2.0**-52
     second = number(((fraction << 40) & (2**52 - 1)) | (rest >> 24) | one) - unit
@@ -299,13 +311,13 @@ _COSINE: Final = ("-1.1361314879805786e-11 2.0875758278250078e-09 -2.75573146358
 
 
 def sine(r: Pair) -> Pair:
-    """sin(r) for |r| <= pi/4, to 2^-56 of it."""
+    """Return sin(r) as a pair, for |r| <= pi/4; relative error 2^-56."""
     z = r[0] * r[0]
     return summed(r[0], (r[1] - (z * 0.5) * r[1]) + (r[0] * z) * horner(z, _SINE))
 
 
 def cosine(r: Pair) -> Pair:
-    """cos(r) for |r| <= pi/4, to 2^-56."""
+    """Return cos(r) as a pair, for |r| <= pi/4; error 2^-56."""
     z, low = square(r[0])
     c, e = summed(as_expr(1.0, z), z * -0.5)
     return summed(c, e + ((z * z) * horner(z, _COSINE) - (low * 0.5 + r[0] * r[1])))

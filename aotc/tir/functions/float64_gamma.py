@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gamma function of float64 and its logarithm.
+"""Gamma function of float64 and its logarithm.
 
-Stirling's series from 8 on, below it by the product a (a + 1) ... (a + 7); negative arguments by Euler's reflection,
-gamma(-a) gamma(a) = -pi / (a sin(pi a)).  All is computed in pairs of numbers and rounded once.
+From 8 on Stirling's series is used; below 8 the argument is shifted by the product a (a + 1) ... (a
++ 7); for negative arguments Euler's reflection gamma(-a) gamma(a) = -pi / (a sin(pi a)) is used.
+Intermediate results are pairs, and the result is rounded once.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from aotc.tir.functions.float64_functions import (
     sine,
 )
 
-#: log(sqrt(2 pi)) - 1/2, the binary logarithm of sqrt(2 pi), and log(pi).
+#: log(sqrt(2 pi)) - 1/2, the binary logarithm of sqrt(2 pi), and log(pi), each as a pair.
 _HALF_LOG: Final = (0.4189385332046727, 1.6728209650585413e-17)
 _HALF_LOG2: Final = (1.3257480647361595, -7.153413670427599e-17)
 _LOG_PI: Final = (1.1447298858494002, 1.0265951162707826e-17)
-#: Beyond it the logarithm is infinite.
+#: Argument beyond which the logarithm overflows to infinity.
 _MOST: Final = 2.5599833278516383e305
 
 
@@ -39,7 +40,9 @@ def _one(x: Expr) -> Pair:
 
 
 def _shifted(a: Expr) -> tuple[Expr, Pair, Pair]:
-    """(far, w, p): a is 8 or above, is w and p is 1; or it is w - 8, and p is (a + 1) (a + 2) ... (a + 7)."""
+    """Return (far, w, p): if a >= 8 (`far`), w is a and p is 1; else w is a + 8 and p is (a + 1) (a
+    + 2) ... (a + 7).
+    """
     far = a >= 8.0
     p = two_sum(a, 1.0)
     for k in range(2, 8):
@@ -48,7 +51,9 @@ def _shifted(a: Expr) -> tuple[Expr, Pair, Pair]:
 
 
 def _series(w: Pair) -> Pair:
-    """What Stirling's approximation of log(gamma(w)) lacks: 1 / (12 w) and more."""
+    """Return the error of Stirling's approximation of log(gamma(w)): 1 / (12 w) and further terms,
+    as a pair.
+    """
     v = quotient(_one(w[0]), w)
     z = v[0] * v[0]
     p = horner(z, "-0.020877750207661284 0.006209337474104733 -0.0019149917455289094 0.0008417328024907184"
@@ -58,7 +63,7 @@ def _series(w: Pair) -> Pair:
 
 
 def _sine_of_turns(a: Expr) -> Pair:
-    """|sin(pi a)| for a >= 0."""
+    """Return |sin(pi a)| for a >= 0 as a pair."""
     f = call("abs", a - call("round_even", a))
     steep = f > 0.25
     head, tail = product(select(steep, as_expr(0.5, a) - f, f), PI[0])
@@ -90,7 +95,9 @@ def tgamma(x: Expr) -> Expr:
 
 
 def _near_zero(t: Expr, slope: tuple[float, float], coefficients: str) -> Expr:
-    """log(gamma) next to 1 or to 2, where it is 0."""
+    """Return log(gamma) at distance t from its zero at 1 or 2; `slope` is the derivative at the
+    zero.
+    """
     head, tail = product(t, slope[0])
     return head + (tail + (t * slope[1] + (t * t) * horner(t, coefficients)))
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elementary functions of float64: inverse ones of sines and of their hyperbolic relatives, and the cube root.
+"""Inverse trigonometric and hyperbolic functions and the cube root of float64.
 
-Signs are copied last: with vectors of 64 bytes clang 19 takes a choice between x and a number with the sign of x
-for something else.  Angles and areas are computed in pairs of numbers (`aotc.tir.functions.double_double`), and
-rounded once.
+Signs are copied last: for vectors of 64 bytes, clang 19 miscompiles a select between x and a number
+with the sign of x. Results are computed as pairs (`aotc.tir.functions.double_double`) and rounded
+once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from aotc.tir.functions.float64_functions import (
     twice_area_tangent,
 )
 
-#: Below this, functions of odd Taylor series are their argument.
+#: Bound below which functions with odd Taylor series equal their argument.
 _SMALL: Final = 2.0**-28
 
 
@@ -46,9 +46,10 @@ def _pair(x: Expr) -> Pair:
 
 
 def _angle(y: Pair, x: Pair) -> Pair:
-    """The angle of a point whose coordinates are 0 or above.
+    """Return the angle of the point (x, y) with nonnegative coordinates, as a pair.
 
-    With v = y / x, the lesser one above: atan(c) + atan((v - c) / (1 + c v)), c being 0, 1/2 or 1.
+    With v the smaller coordinate divided by the larger one: atan(v) = atan(c) + atan((v - c) / (1 +
+    c v)), where c is 0, 1/2 or 1.
     """
     steep = y[0] > x[0]
     a, b = chosen(steep, x, y), chosen(steep, y, x)
@@ -71,7 +72,7 @@ def _angle(y: Pair, x: Pair) -> Pair:
 
 
 def _turned(condition: Expr, r: Pair) -> Expr:
-    """pi - r where a condition holds, else r; rounded."""
+    """Return pi - r if a condition holds, else r, rounded to one float64."""
     head, tail = chosen(condition, plus(negative(r), PI), r)
     return head + tail
 
@@ -83,7 +84,7 @@ def atan(x: Expr) -> Expr:
 
 
 def atan2(y: Expr, x: Expr) -> Expr:
-    # both are scaled to where sums are finite and products have all of their digits
+    # both are scaled to a range in which sums are finite and products are exact
     ay, ax = call("abs", y), call("abs", x)
     infinite = (ay > LARGEST) | (ax > LARGEST)
     one = as_expr(1.0, x)
@@ -99,7 +100,7 @@ def atan2(y: Expr, x: Expr) -> Expr:
 
 
 def _leg(a: Expr) -> Pair:
-    """sqrt(1 - a^2); NaN for a > 1."""
+    """Return sqrt(1 - a^2) as a pair; NaN for a > 1."""
     return root(times(two_sum(as_expr(1.0, a), a), two_sum(as_expr(1.0, a), -a)))
 
 
@@ -135,7 +136,8 @@ def acosh(x: Expr) -> Expr:
 
 
 def atanh(x: Expr) -> Expr:
-    # log((1 + a) / (1 - a)) / 2, the quotient being of numbers between sqrt(1/2) and sqrt(2) times 2^e
+    # log((1 + a) / (1 - a)) / 2; the quotient is reduced to a range from sqrt(1/2) to sqrt(2)
+    # times 2^e
     size = call("abs", x)
     a = clamped(size, 0.0, 1.0 - 2.0**-53)
     above, below = two_sum(as_expr(1.0, x), a), two_sum(as_expr(1.0, x), -a)
@@ -150,7 +152,8 @@ def atanh(x: Expr) -> Expr:
 
 
 def cbrt(x: Expr) -> Expr:
-    # a third of the exponent, a polynomial to 26 bits, and a step of Halley's, as in FreeBSD's library
+    # a third of the exponent, a polynomial with 26 correct bits, and one Halley iteration, as in
+    # FreeBSD's library
     size = call("abs", x)
     tiny = size < 2.2250738585072014e-308
     a = select(tiny, size * 2.0**54, size)

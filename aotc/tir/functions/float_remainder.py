@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The remainder of a division of floats, exact: what vectors use where libraries have a function of one number."""
+"""Exact remainder of a float division (C's fmod), for vectors; C libraries have it for scalars
+only.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from aotc.tir.functions.float64_functions import LARGEST, NAN, clamped
 
 
 def _parts(a: Expr) -> tuple[Expr, Expr]:
-    """(m, e): a > 0 is m * 2^(e - 1075), m being an integer from 2^52 to 2^53."""
+    """Return (m, e) such that a > 0 equals m * 2^(e - 1075), where m is an integer from 2^52 to
+    2^53.
+    """
     tiny = a < 2.2250738585072014e-308
     u = bits(select(tiny, a * 2.0**54, a))
     e = number((u >> 52) | UNIT_BITS) - 2.0**52
@@ -17,7 +21,9 @@ def _parts(a: Expr) -> tuple[Expr, Expr]:
 
 
 def _modulo(a: Expr, b: Expr, n: Expr) -> Expr:
-    """a * b modulo n, from -n/2 to n/2, exact: all are integers, n below 2^53, the others of at most n/2."""
+    """Return a * b modulo n in the range -n/2 to n/2, exact, for integers n below 2^53 and |a|, |b|
+    of at most n/2.
+    """
     p, e = product(a, b)
     q = (p / n + SHIFTER) - SHIFTER
     most, rest = product(q, n)
@@ -34,7 +40,7 @@ def fmod(x: Expr, y: Expr) -> Expr:
 
 
 def _fmod(x: Expr, y: Expr) -> Expr:
-    # m 2^d modulo the integer n of y: 2^d is raised by squares, from its upper bits on
+    # m 2^d modulo the integer n of y: 2^d is computed by repeated squaring, from its upper bits on
     ax, ay = call("abs", x), call("abs", y)
     (m, ex), (n, ey) = _parts(ax), _parts(ay)
     distance = bits(clamped(ex - ey, 0.0, 2100.0) + 2.0**52) & 4095

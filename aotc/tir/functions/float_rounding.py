@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounding of floats to integral values, exact: what vectors use where processors have instructions for one number.
+"""Exact rounding of floats to integral values, for vectors on processors that have rounding
+instructions for scalars only.
 
-A float below 2^23 (2^52 in double) loses its fraction in the sum with that number, which has none.
+Adding 2^23 to a float below 2^23 (2^52 for float64) rounds it to an integral value, as the sum has
+no fraction bits.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ _WHOLE: Final = {DType("float32"): 2.0**23, DType("float64"): 2.0**52}
 
 
 def _nearest(a: Expr) -> Expr:
-    """The nearest integral value of a >= 0, the even one of two."""
+    """Return the integral value nearest to a >= 0, ties to even."""
     whole = _WHOLE[a.dtype]
     return select(a < whole, (a + whole) - whole, a)
 
@@ -51,7 +53,11 @@ def round_away(x: Expr) -> Expr:
 
 
 def _quantized(dtype: str, least: int, x: Expr, zero: Expr) -> Expr:
-    """The low byte of a sum with 1.5 * 2^23, whose last digit is 1."""
+    """Return round(x) + zero clamped to the int8 or uint8 range that starts at `least`.
+
+    The clamped value plus 1.5 * 2^23, where the last bit has weight 1, has the result in its low
+    byte.
+    """
     low = call("above", x, least - zero)
     inside = call("below", low, (least + 255) - zero)
     return cast(bitcast((inside + 12582912.0) + zero, "int32"), dtype)

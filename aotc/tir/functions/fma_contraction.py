@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multiply-adds that are rounded once, in place of products whose sums are rounded too.
+"""Contract products with dependent sums into fused multiply-adds, which round once.
 
 x * y + z  ->  fma(x, y, z)          x * y - z  ->  fma(x, y, -z)          z - x * y  ->  fma(-x, y, z)
 """
@@ -11,12 +11,15 @@ from typing import Final
 
 from aotc.tir import Binary, Call, Const, Expr, Kernel, Unary, map_exprs, operands, remembered_kernel, with_operands
 
-#: Types whose products and sums processors round once; narrower floats are rounded after each operation.
+#: Types for which processors have fused multiply-adds; narrower floats are rounded after each
+#: operation.
 FUSED: Final = frozenset({"float32", "float64"})
 
 
 def fused(expr: Expr) -> Expr:
-    """The expression with multiply-adds; of two products, the second one is that of the multiply-add."""
+    """Return the expression with fused multiply-adds; in a sum of two products, the second product
+    is fused.
+    """
     expr = with_operands(expr, tuple(map(fused, operands(expr))))
     match expr:
         case Call():
@@ -35,7 +38,9 @@ def fused(expr: Expr) -> Expr:
 
 
 def fused_kernel(kernel: Kernel) -> Kernel:
-    """A kernel with multiply-adds."""
+    """Return the kernel with fused multiply-adds; kernels with user-supplied code are returned
+    unchanged.
+    """
     if kernel.source is not None:
         return kernel
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of numbers as straight-line tensor programs, made of formulas.
+"""Turn formulas (Python functions on expressions) into straight-line tensor-IR functions.
 
-A formula is a Python function of expressions.  What it uses several times becomes a register:
+Subexpressions that are used several times are stored in registers:
 
     double = defined("double", DType("float32"), lambda x: (x + 1.0) * (x + 1.0))
     double.body             # (let t: float32 = x + 1.0,)
@@ -18,13 +18,15 @@ from typing import Final
 from aotc.ir import DType, frozen
 from aotc.tir import Const, Declare, Expr, Var, operands, with_operands
 
-#: Operations that stand inside one another in a statement, at most.
+#: Largest nesting depth of operations within one statement.
 DEEPEST: Final = 3
 
 
 @frozen(eq=False)
 class Function:
-    """`result`, computed behind the declarations of `body`, from `params`."""
+    """Straight-line function: the register declarations in `body` are executed, then `result` is
+    computed.
+    """
 
     name: str
     params: tuple[Var, ...]
@@ -33,7 +35,9 @@ class Function:
 
 
 def defined(name: str, dtype: DType, formula: Callable[..., Expr]) -> Function:
-    """A function whose parameters, of a dtype, are called as those of the formula."""
+    """Return the function of a formula; its parameters have the given dtype and the names of the
+    formula's parameters.
+    """
     params = tuple(Var(param, dtype) for param in inspect.signature(formula).parameters)
     result = formula(*params)
     order, uses = _order(result)
@@ -53,7 +57,9 @@ def defined(name: str, dtype: DType, formula: Callable[..., Expr]) -> Function:
 
 
 def _order(result: Expr) -> tuple[list[Expr], Counter[int]]:
-    """Every node once, operands before users, and how often each is used."""
+    """Return each node of an expression once, operands before users, and the number of uses of each
+    node.
+    """
     order: list[Expr] = []
     uses: Counter[int] = Counter()
     seen: set[int] = set()

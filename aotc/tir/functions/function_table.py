@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of elementary functions by the names of `aotc.tir.INSTRUCTIONS`, and how exact they are."""
+"""Table of elementary functions: the program of each name in `aotc.tir.INSTRUCTIONS`, and bounds on
+its error.
+"""
 
 from __future__ import annotations
 
@@ -51,13 +53,13 @@ _DOUBLE: Final[Mapping[str, _Formula]] = {
     )
     for name in names.split()
 }
-#: Functions with one right result, which libraries have for one number.
+#: Functions with exactly one correct result, which C libraries implement for scalars.
 ROUNDING: Final[Mapping[str, _Formula]] = {
     "floor": float_rounding.floor, "ceil": float_rounding.ceil, "trunc": float_rounding.trunc,
     "round_even": float_rounding.round_even, "round_away": float_rounding.round_away,
     "fmod": float_remainder.fmod,
 }  # fmt: skip
-#: Functions of int32.
+#: Functions on int32 values.
 INTEGERS: Final = ("scale_once", "scale_twice", "saturate_int8", "saturate_uint8")
 _FORMULAS: Final[Mapping[tuple[str, str], _Formula]] = {
     **{(name, "float32"): formula for name, formula in (*_SINGLE.items(), *ROUNDING.items())},
@@ -79,11 +81,11 @@ _BOUNDS: Final = {
     2.0: "tgamma lgamma",
     2.5: "erf sigmoid",
 }
-#: The largest errors of operators on float32, in units of the last place, whatever the target and the argument.
-#:
-#: A unit is the distance of floats around the exact value; for subnormal ones it is the smallest subnormal, for lgamma
-#: of negative numbers, which has many zeros, at least that of 1.  Tests compare floats, the slow ones all of
-#: them, with the C library's functions in double.  sigmoid uses exp.
+#: Largest errors of float32 operators in units in the last place (ULP), for every target and
+#: argument. A unit is the distance between the floats around the exact value. For subnormal values
+#: it is the smallest subnormal; for lgamma of negative numbers, which has many zeros, it is at
+#: least the unit of 1. Tests compare floats (the slow tests: all floats) with the C library's
+#: functions in double. sigmoid uses exp.
 ULP: Final = {name: bound for bound, names in _BOUNDS.items() for name in names.split()}
 
 _DOUBLE_BOUNDS: Final = {
@@ -92,17 +94,18 @@ _DOUBLE_BOUNDS: Final = {
     " tgamma lgamma",
     1.5: "expm1 erf",
 }
-#: The largest errors of functions of float64.  Tests compare samples with numbers of 64 bits and more.
-#:
-#: That of lgamma below -2, where it has zeros, is in units of 1/4 at least.
+#: Largest errors of float64 functions in units in the last place; tests compare samples with
+#: results of at least 64 bits. For lgamma below -2, where it has zeros, a unit is at least the unit
+#: of 1/4.
 ULP_DOUBLE: Final = {name: bound for bound, names in _DOUBLE_BOUNDS.items() for name in names.split()}
 
 
 @cache
 def definition(name: str, dtype: DType, fused: bool = False) -> Function | None:
-    """The program of a function of values of a dtype, narrow floats as float32; None if it has none.
+    """Return the program of a function for a dtype (for narrow floats: the float32 program); None
+    if there is none.
 
-    fused    its multiply-adds are rounded once
+    fused   if True, the program uses fused multiply-adds, which round once
     """
     if name in float16_conversion.CONVERSIONS:
         return float16_conversion.conversion(name, dtype)

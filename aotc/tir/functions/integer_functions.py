@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of the bits of integers, those of fewer than 8 bits as bytes, and products that are shifted back."""
+"""Integer functions: population count, leading zeros, saturation, and fixed-point multiplication
+with rounding shifts.
+
+Integers of fewer than 8 bits are processed as bytes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,9 @@ def _bits(x: Expr) -> Expr:
 
 
 def _ones(u: Expr) -> Expr:
-    """Sums of neighboring bits, then of pairs of them and so on (Warren, "Hacker's Delight", 2002)."""
+    """Return the population count by adding neighboring bits, pairs, and so on (Warren, "Hacker's
+    Delight", 2002).
+    """
     every = (1 << u.dtype.bits) - 1
     u = u - ((u >> 1) & (every // 3))
     u = (u & (every // 5)) + ((u >> 2) & (every // 5))
@@ -46,7 +52,11 @@ def saturate_uint8(x: Expr) -> Expr:
 
 
 def _shifted(v: Expr, shift: Expr) -> Expr:
-    """v / 2^(shift + 1), halves up: a half is added after all bits but one are gone, so that nothing overflows."""
+    """Return v / 2^(shift + 1) rounded half up.
+
+    The half is added after all fraction bits but one have been shifted out, so that the sum cannot
+    overflow.
+    """
     return ((v >> shift) + 1) >> 1
 
 

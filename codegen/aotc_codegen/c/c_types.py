@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How data types look in C: the type in memory, what functions of a type are called by, literals.
+"""Map dtypes to C: types in memory, computation types, suffixes of function names, literals.
 
 memory_type(DType("float16"))          # "uint16_t": stored as bits
 suffix(DType("float16"))               # "f16"
-carrier(DType("float16"))              # float32: what it is computed in
+carrier(DType("float16"))              # float32: computation type
 literal(0.1, DType("float32"))         # "0.1f"
 """
 
@@ -19,7 +19,9 @@ _PLAIN: Final = {"float32": "float", "float64": "double", "bool": "uint8_t"}
 
 
 def memory_type(dtype: DType) -> str:
-    """The C type of an element in memory; floats that C lacks are their bits, sub-byte types take a byte."""
+    """Return the C type of an element in memory; floats that C lacks are stored as bits, sub-byte
+    integers in a byte.
+    """
     if dtype in _PLAIN:
         return _PLAIN[dtype]
     if dtype.is_float:
@@ -29,30 +31,34 @@ def memory_type(dtype: DType) -> str:
 
 
 def carrier(dtype: DType) -> DType:
-    """The dtype in which values of a dtype are computed: float32 for narrow floats."""
+    """Return the dtype in which values of a dtype are computed: float32 for narrow floats, else the
+    dtype itself.
+    """
     return DType("float32") if dtype.is_narrow_float else dtype
 
 
 def is_small(dtype: DType) -> bool:
-    """Integers of fewer than 8 bits: one to a byte, the other bits mean nothing."""
+    """Return True for integers of fewer than 8 bits, which are stored in one byte each with
+    undefined upper bits.
+    """
     return dtype.bits < 8 and dtype.is_integer
 
 
 def suffix(dtype: DType) -> str:
-    """f32, i64, u8, b, f16, bf16, f8_e4m3fn..."""
+    """Return the suffix of function names for a dtype: f32, i64, u8, b, f16, bf16, f8_e4m3fn..."""
     return re.sub("^(b?f|b|i|u)(loat|ool|nt|int)", r"\1", dtype)
 
 
 def _float_literal(value: float, dtype: DType) -> str:
     double = dtype == "float64"
     with np.errstate(over="ignore"):
-        # a narrow type may have other specials
+        # the narrow type may lack infinities or NaN
         value = float(np.float64(value).astype(dtype.numpy))
     if not math.isfinite(value):
         sign, cast = "-" if value < 0 else "", "(double)" if double else ""
         return f"{sign}{cast}{'NAN' if math.isnan(value) else 'INFINITY'}"
     number = np.float64(value) if double else np.float32(value)
-    # the shortest decimal that reads back as the same number
+    # str gives the shortest decimal that reads back as the value
     text = str(number)
     if "." not in text and "e" not in text:
         text += ".0"
@@ -68,7 +74,7 @@ def _integer_literal(value: int, dtype: DType) -> str:
 
 
 def literal(value: int | float | bool, dtype: DType) -> str:
-    """A value as a C constant expression, exact."""
+    """Return a value as an exact C constant expression."""
     if dtype.is_bool:
         return "1" if value else "0"
     return _float_literal(float(value), dtype) if dtype.is_float else _integer_literal(int(value), dtype)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory that callers give to a run, as C: one pointer, or one for each memory that the arena lies in.
+"""Emit the workspace parameter of a model's run function: one pointer, or a struct with a pointer
+for each memory.
 
-In: a program with its plan.  Out: words for templates.
+Input: a program with a memory plan. Output: values for templates.
 
     workspaces_of(program)[1].arena                # "arena_sram"
     workspace_words(program)["parameter"]          # "const net_workspace *workspace"
@@ -17,10 +18,10 @@ from aotc_codegen.c.file_templates import render
 
 @frozen
 class Workspace:
-    """One piece of memory.
+    """Part of the arena that lies in one memory and is passed by one pointer.
 
-    member   of the struct of pointers; "" where there is one pointer
-    memory   what holds it; "" where nobody says
+    member   name of the pointer in the workspace struct; "" if there is a single pointer
+    memory   name of the memory; "" if the target does not say
     """
 
     member: str
@@ -29,17 +30,17 @@ class Workspace:
 
     @property
     def arena(self) -> str:
-        """The variable with its address."""
+        """Name of the C variable that holds the address of the part."""
         return f"arena_{self.member}" if self.member else "arena"
 
     @property
     def size(self) -> str:
-        """The macro of its bytes, without the model's name."""
+        """Name of the C macro with the size in bytes, without the model's prefix."""
         return f"WORKSPACE_{self.member.upper()}_BYTES" if self.member else "WORKSPACE_BYTES"
 
 
 def workspaces_of(program: Program) -> list[Workspace]:
-    """What a run is given, in the order of the plan's parts."""
+    """Return the parts of the workspace of a run, in the order of the plan's parts."""
     parts, prefix = program.plan.parts, f"{program.name.upper()}_"
     if len(parts) < 2:
         return [Workspace("", parts[0].memory if parts else "", program.plan.peak)]
@@ -50,20 +51,23 @@ def workspaces_of(program: Program) -> list[Workspace]:
 
 
 def placed(program: Program, storage: Storage) -> tuple[Workspace, int]:
-    """What a temporary lies in, and where in that."""
+    """Return the workspace part that holds a temporary, and its byte offset in this part."""
     number, at = program.plan.place(storage)
     return workspaces_of(program)[number], at
 
 
 def workspace_words(program: Program) -> dict[str, Any]:
-    """What templates take.
+    """Return the template values for the workspace.
 
-    parameter   of a run
-    sizes       macros, without the model's name, and their values
-    pointers    members of the struct, none where there is one pointer
-    arenas      variables, and their addresses
-    required    what must not be NULL
-    given       pieces with what an example calls them
+    parameter   parameter of the run function
+    sizes       size macros, without the model's prefix, and their values
+    pointers    members of the struct, none if there is a single pointer
+    arenas      C variables with the addresses of the parts, and their initial values
+    symbols     names of these C variables
+    required    pointers that must not be NULL
+    aligned     remainders that must be 0 for the pointers to be aligned
+    given       names of the parts in example programs, and their size macros
+    several     True if there are several parts
     """
     found, name = workspaces_of(program), program.name
     several = len(found) > 1
@@ -86,5 +90,5 @@ def workspace_words(program: Program) -> dict[str, Any]:
 
 
 def struct_of(name: str, words: dict[str, Any]) -> str:
-    """The struct of pointers; "" where there is one."""
+    """Return the definition of the struct of pointers; "" if there is a single pointer."""
     return render("workspaces.h", name=name, **words) if words["several"] else ""

@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole model as a static program: kernels, storage, a schedule of kernel calls, and a memory plan."""
+"""Plan a whole model as a static program: kernels, storage, a schedule of kernel calls, and a
+memory plan.
+"""

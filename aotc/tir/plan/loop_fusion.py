@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loop fusion: two kernels as one, where the second reads block by block what the first writes, to store one block.
+"""Loop fusion with array contraction: fuse a producer and a consumer kernel so that only a block of
+the tensor is stored.
 
-In: a Program whose temporaries have no place yet.  Out: one whose kernels keep less between them:
+Input: a Program whose temporaries have no addresses yet. Output: a Program with less memory between
+its kernels:
 
     for t in 0..25: for c in 0..640: y[640 * t + c] = ...        # 16,000 elements of y
     for s in 0..50: for c in 0..320: ... y[320 * s + c] ...
@@ -10,10 +12,11 @@ In: a Program whose temporaries have no place yet.  Out: one whose kernels keep 
         for c in 0..640: block[c] = ...                          # 640 elements
         for s in 0..2: for c in 0..320: ... block[320 * s + c] ...
 
-The products of all inputs of a recurrent layer, for example, are needed step by step.  Two steps become one where the
-peak of memory falls by at least a share `WORTH`, since the new kernel cannot be shared with other layers.  Iterations
-of each kernel stay in their order, so that every bit stays.  Known as loop fusion with array contraction: Gao, Olsen,
-Sarkar and Thekkath, "Collective loop fusion for array contraction" (1992).
+For example, the products of all inputs of a recurrent layer are consumed step by step. Two steps
+are fused if the peak of memory falls by at least the fraction `WORTH`, since the fused kernel
+cannot be shared with other layers. The iterations of each kernel keep their order, so that results
+do not change in any bit. Source: Gao, Olsen, Sarkar and Thekkath, "Collective loop fusion for array
+contraction" (1992).
 """
 
 from __future__ import annotations
@@ -56,14 +59,16 @@ from aotc.tir.stmt import (
     walk_stmts,
 )
 
-#: The share of the peak that must be saved.
+#: Smallest fraction of the memory peak that a fusion must save.
 WORTH: Final = 1 / 16
-#: The bytes that a program takes at most.
+#: Function that returns the peak memory usage of a program in bytes.
 Peak = Callable[[Program], int]
 
 
 def with_fused_loops(program: Program, peak: Peak) -> Program:
-    """The program with steps joined as long as that lowers its peak enough, the best pair first."""
+    """Return the program with pairs of steps fused, the best pair first, as long as this lowers the
+    peak by `WORTH`.
+    """
     while candidates := list(_candidates(program)):
         peaks = [peak(one) for one in candidates]
         if min(peaks) > peak(program) * (1 - WORTH):
@@ -81,7 +86,9 @@ def _candidates(program: Program) -> Iterator[Program]:
 
 
 def _pairs(program: Program) -> Iterator[tuple[int, int]]:
-    """Steps of which the first one makes a tensor, and nothing else, that only the second one reads."""
+    """Yield (producer, consumer) step numbers: a temporary is the producer's only output and the
+    consumer's input alone.
+    """
     users: dict[Storage, list[int]] = {}
     for k, step in enumerate(program.steps):
         for view in step.args:
@@ -97,17 +104,20 @@ def _pairs(program: Program) -> Iterator[tuple[int, int]]:
 
 
 def _is_plain(kernel: Kernel) -> bool:
-    """Whether a kernel is loops, branches, loads and stores of one thread."""
+    """Return True if a kernel consists of loops, branches, loads and stores of a single thread."""
     parts = any(isinstance(stmt, Intrinsic) for stmt in walk_stmts(kernel.body))
     return kernel.source is None and not kernel.team and not kernel.shared and not parts
 
 
 @frozen(eq=False)
 class _Sweep:
-    """A kernel that goes through all of a buffer in one outermost loop: iteration k accesses the `size` elements from
-    `size` * k on, where the last iteration may find fewer.
+    """Kernel whose outermost loop sweeps over a whole buffer block by block.
 
-    count   iterations
+    Iteration k accesses only the `size` elements from `size` * k on; the last block may be shorter.
+
+    before   statements before the loop
+    after    statements after the loop
+    count    number of iterations
     """
 
     before: tuple[Stmt, ...]
@@ -118,7 +128,9 @@ class _Sweep:
 
     @staticmethod
     def of(kernel: Kernel, buffer: Buffer) -> _Sweep | None:
-        """How a kernel goes through a buffer; None for one that does not go through it block by block."""
+        """Return the sweep of a kernel over a buffer; None if no outermost loop goes through the
+        buffer block by block.
+        """
         stmts = stmts_of(kernel.body)
         users = [k for k, stmt in enumerate(stmts) if buffer in read(stmt) | written(stmt)]
         found = stmts[users[0]] if len(users) == 1 else None
@@ -130,7 +142,9 @@ class _Sweep:
         return None
 
     def part(self, number: Var, ratio: int) -> Stmt:
-        """The `ratio` iterations, fewer at the end, that work on the block of a number."""
+        """Return the `ratio` iterations that work on the block with a given number; the last block
+        may have fewer.
+        """
         if ratio == 1:
             return substituted(self.loop.body, {self.loop.var: number})
         inner = Var(self.loop.var.name)
@@ -139,7 +153,9 @@ class _Sweep:
 
 
 def _outermost(loop: For) -> Iterator[For]:
-    """A nest of loops, and what it is with each other one of its loops outermost, where iterations are independent."""
+    """Yield a loop nest, and the interchanged nests with each of its independent inner loops
+    outermost.
+    """
     yield loop
     around = [loop]
     while around[-1].kind == "independent" and isinstance(inner := around[-1].body, For):
@@ -153,7 +169,9 @@ def _outermost(loop: For) -> Iterator[For]:
 
 
 def _size(loop: For, buffer: Buffer, count: int) -> int:
-    """How many elements of a buffer each iteration works on, apart from all others; 0 if that cannot be told."""
+    """Return the number of buffer elements that each iteration accesses exclusively; 0 if it cannot
+    be determined.
+    """
     accesses: Accesses = {buffer: []}
     collect(loop.body, {loop.var: (0, count - 1)}, accesses, closely=True)
     sizes = {access.form.coefficient(loop.var) for access in accesses[buffer]}
@@ -169,7 +187,9 @@ def _size(loop: For, buffer: Buffer, count: int) -> int:
 
 
 def _joined(first: Step, second: Step) -> Step | None:
-    """One step for two; None where their loops do not go through the tensor between them block by block."""
+    """Return the fused step; None if the kernels do not sweep over the tensor between them in
+    blocks of related sizes.
+    """
     (between,) = first.outputs
     late = second.kernel
     target = late.inputs[second.inputs.index(between)]
@@ -205,12 +225,12 @@ def _joined(first: Step, second: Step) -> Step | None:
     return replace(second, kernel=kernel, args=args, origin=None)
 
 
-#: The buffer and the index of an access in place of others.
+#: Function that maps the buffer and index of an access to their replacements.
 _Place = Callable[[Buffer, Expr], tuple[Buffer, Expr]]
 
 
 def _placed(stmt: Stmt, place: _Place) -> Stmt:
-    """A statement without instructions on blocks, whose accesses go to other places."""
+    """Return a statement without block intrinsics whose loads and stores are replaced by `place`."""
 
     def value(expr: Expr) -> Expr:
         made = with_operands(expr, tuple(map(value, operands(expr))))
@@ -227,7 +247,9 @@ def _placed(stmt: Stmt, place: _Place) -> Stmt:
 
 
 def _in_block(stmt: Stmt, buffer: Buffer, block: Buffer, begin: Expr) -> Stmt:
-    """A statement that accesses a block, which is the part of a buffer from an element on, in place of the buffer."""
+    """Return a statement whose accesses to `buffer` go to `block`, which holds its elements from
+    index `begin` on.
+    """
 
     def place(other: Buffer, index: Expr) -> tuple[Buffer, Expr]:
         return (block, simplify(index - begin, {})) if other is buffer else (other, index)
@@ -236,7 +258,7 @@ def _in_block(stmt: Stmt, buffer: Buffer, block: Buffer, begin: Expr) -> Stmt:
 
 
 def _with_own_buffers(kernel: Kernel) -> Kernel:
-    """A copy of a kernel with buffers, registers and variables of loops of its own."""
+    """Return a copy of a kernel with fresh buffers, registers and loop variables."""
     own = {b: replace(b) for b in (*kernel.params, *kernel.stack)}
     body = refreshed(_placed(kernel.body, lambda buffer, index: (own[buffer], index)))
     inputs, outputs, workspace, stack = (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory footprint of a program: arena usage per step, and estimates of code and stack sizes.
+"""Memory footprint of a program: arena usage per step, and estimates of code and stack sizes.
 
-moments(program)[3].size           # bytes of the arena that are taken during step 3, as they are aligned
-most_taken(program).live           # the tensors of the step that takes most, the largest first
-code_bytes(program.kernels)        # of Thumb-2 code, about
+moments(program)[3].size           # aligned bytes of the arena in use during step 3
+most_taken(program).live           # tensors live in the step with the largest usage, largest first
+code_bytes(program.kernels)        # estimated size of Thumb-2 code
 """
 
 from collections.abc import Iterable

@@ -116,8 +116,11 @@ def with_io(program: Program) -> Program:
 
 
 def overlapping(program: Program) -> dict[tuple[Storage, Storage], int]:
-    """Pairs of an output and an input that dies in its step, and how far before the input the output begins at least
-    where they overlap, in bytes.
+    """Return, for each (output, dying input) pair of a step that may overlap, the least distance
+    between their starts.
+
+    The distance is the number of bytes by which the output must start before the input where both
+    overlap.
     """
     taken = groups(program)
     distances = cache(least_distance)
@@ -185,12 +188,13 @@ def root(program: Program, storage: Storage) -> Storage:
 def plan_memory(
     program: Program, align: int = 64, over: bool = False, rooms: Mapping[str, int] | None = None
 ) -> Program:
-    """The program with its temporaries placed; raises nothing: every program has a plan.
+    """Return the program with addresses for its temporaries; it always succeeds.
 
-    align   bytes that every temporary is aligned to: a cache line, and the widest vector
-    over    let results overlap inputs that die, as far as the order of accesses lets them
-    rooms   bytes of the memories that the arena may lie in, the fastest first, 0 for any number: where the first is
-            too small, temporaries are spread over all; where they do not fit then, the plan is as if there were one
+    align   alignment of every temporary in bytes: a cache line, and the widest vector
+    over    True if outputs may overlap dying inputs as far as the order of accesses permits
+    rooms   size in bytes of each memory that may hold the arena, fastest first, 0 for unlimited. If
+            the first is too small, temporaries are spread over all memories; if they do not fit,
+            the plan assumes a single memory
     """
     taken = groups(program)
     pairs = overlapping(program) if over else {}
@@ -208,7 +212,9 @@ def plan_memory(
 
 
 def _weights(program: Program) -> list[int]:
-    """How often each of the groups is accessed in a run."""
+    """Return the estimated number of element accesses per run for each group of temporaries that
+    share memory.
+    """
     found = dict.fromkeys(groups(program), 0)
     for storage, times in accessed(program).items():
         if storage.kind == "temp":
@@ -217,7 +223,9 @@ def _weights(program: Program) -> list[int]:
 
 
 def _marked(program: Program) -> Program:
-    """The program whose kernels know that outputs overlap inputs, in any of their calls."""
+    """Return the program with each kernel marked with the outputs that overlap inputs in any of its
+    calls.
+    """
     met: dict[Kernel, set[tuple[int, int]]] = {}
     for step in program.steps:
         met.setdefault(step.kernel, set()).update(overlaps(program, step))
@@ -225,7 +233,7 @@ def _marked(program: Program) -> Program:
 
 
 def overlaps(program: Program, step: Step) -> list[tuple[int, int]]:
-    """The outputs and inputs of a step, by number, that have bytes of the arena in common."""
+    """Return the (output, input) positions of a step whose byte ranges in the arena intersect."""
     at = program.plan.offsets
     outs, sources = (
         [(k, view.storage) for k, view in enumerate(views) if view.storage in at and view.storage.nbytes]
@@ -240,11 +248,13 @@ def overlaps(program: Program, step: Step) -> list[tuple[int, int]]:
 
 
 def check_plan(program: Program) -> None:
-    """Raise AssertionError unless temporaries that live together lie apart (in-place pairs excepted).
+    """Raise AssertionError unless temporaries with overlapping lifetimes have disjoint addresses,
+    in-place pairs excepted.
 
-    An in-place step writes its output where its input was: there the two lives meet in that step alone,
-    and the kernel no longer mentions the input.  Where an output overlaps an input that dies, the kernel says so, and
-    its accesses, which are followed once more, allow it.
+    An in-place step writes its output to the memory of an input: both lifetimes include this step
+    only, and the kernel has no separate parameter for the input. If an output partially overlaps a
+    dying input, the kernel must be marked for it, and its accesses, which are analyzed again, must
+    permit it.
     """
     taken, plan = groups(program), program.plan
     allowed = _allowed(program)
@@ -264,7 +274,9 @@ def check_plan(program: Program) -> None:
 
 
 def _allowed(program: Program) -> set[tuple[Storage, Storage]]:
-    """Outputs, and inputs that die with them, that overlap no further than the accesses of their kernel allow."""
+    """Return the (output, dying input) pairs whose overlap is permitted by the order of accesses in
+    the kernel.
+    """
     found: set[tuple[Storage, Storage]] = set()
     at, taken = program.plan.offsets, groups(program)
     for k, step in enumerate(program.steps):

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors or parameters over several memories: a fast one holds those that are accessed most by the byte.
+"""Distribute tensors or parameters over several memories; the fastest memory gets the most accesses
+per byte.
 
-In: blocks with lifetimes, how often each is accessed, and how much room there is in each memory, the fastest first.
-Out: one line of offsets for all, parts of which are the memories; no block lies across two of them.
+Input: blocks with lifetimes, the number of accesses to each block, and the size of each memory,
+fastest first. Output: offsets in a single address range that is split into consecutive parts, one
+for each memory; no block crosses parts.
 
-    accesses(kernel)[buffer]                      # elements that a call reads and writes, about
-    spread(blocks, [900, 20], [64, 4096], 8)      # the first block in the fast memory, the second in the other one
+    accesses(kernel)[buffer]                      # estimated number of elements that a call reads and writes
+    spread(blocks, [900, 20], [64, 4096], 8)      # the first block in the fast memory, the second in the slow memory
 
-Blocks come in the order of accesses by the byte, and a memory takes each that it has room for beside those before.
-Where some find no room at the end, large ones come first, which leaves less unused.
+Blocks are tried by decreasing number of accesses per byte, and a memory gets every block that fits
+in addition to its earlier blocks. If some blocks fit nowhere, blocks are tried by decreasing size,
+which wastes less space.
 """
 
 import math
@@ -21,14 +24,17 @@ from aotc.tir import Buffer, For, Intrinsic, Kernel, Part, Program, Stmt, Storag
 from aotc.tir.loops.loop_dependence import Ranges, loads, range_of
 from aotc.tir.plan.arena_packing import Arrangement, Block, Overlaps, lower_bound, place
 
-#: Iterations of a loop whose ends are not known.
+#: Assumed number of iterations of a loop whose bounds are unknown.
 _UNKNOWN: Final = 1
 
 
 def accesses(kernel: Kernel) -> dict[Buffer, int]:
-    """About how many elements of each buffer a call reads and writes: all branches count, caches do not."""
+    """Return the estimated number of elements of each buffer that a call reads and writes.
+
+    All branches are counted as executed; caches are ignored.
+    """
     found = {buffer: buffer.size for buffer in kernel.params if kernel.source is not None}
-    # statements, how often each runs, the ranges of the variables around it
+    # (statement, number of executions, ranges of the enclosing loop variables)
     left: list[tuple[Stmt, int, Ranges]] = [(kernel.body, 1, {})] if kernel.source is None else []
     while left:
         stmt, times, ranges = left.pop()
@@ -48,7 +54,9 @@ def accesses(kernel: Kernel) -> dict[Buffer, int]:
 
 
 def accessed(program: Program) -> dict[Storage, int]:
-    """About how many elements of each tensor and parameter a run reads and writes."""
+    """Return the estimated number of elements of each tensor and parameter that a run reads and
+    writes.
+    """
     by_kernel = {kernel: accesses(kernel) for kernel in program.kernels}
     found: dict[Storage, int] = {}
     for step in program.steps:
@@ -59,23 +67,24 @@ def accessed(program: Program) -> dict[Storage, int]:
 
 @frozen
 class Spread:
-    """An arrangement of blocks, and the bytes of each memory that it takes: these lie behind each other on its line."""
+    """Arrangement of blocks in consecutive memories, and the number of bytes used in each memory."""
 
     arrangement: Arrangement
     sizes: tuple[int, ...]
 
 
 def densest(weights: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """Numbers of what has sizes, those of the greatest weight by the byte first."""
+    """Return the indices of `sizes` by decreasing weight per byte."""
     return sorted(range(len(sizes)), key=lambda k: (-weights[k] / max(1, sizes[k]), k))
 
 
 def spread(
     blocks: Sequence[Block], weights: Sequence[int], rooms: Sequence[int], align: int, overlaps: Overlaps | None = None
 ) -> Spread | None:
-    """Blocks over memories with so many bytes of room, 0 for any number; None where not all of them find room.
+    """Return the blocks spread over memories of `rooms` bytes each (0 for unlimited); None if they
+    do not all fit.
 
-    weights   how often each block is accessed
+    weights   number of accesses to each block
     """
     sizes = [block.size for block in blocks]
     for order in (densest(weights, sizes), sorted(range(len(blocks)), key=lambda k: (-sizes[k], k))):
@@ -87,11 +96,14 @@ def spread(
 def in_rooms(
     whole: Arrangement, rooms: Mapping[str, int], several: Callable[[Sequence[int]], Spread | None]
 ) -> tuple[Arrangement, tuple[Part, ...]]:
-    """All blocks in the first memory, else in several ones; parts of nothing are left out.
+    """Return the arrangement and its parts: all blocks in the first memory if they fit, else spread
+    over all memories.
 
-    whole     the blocks in one memory
-    rooms     bytes of each memory, 0 for any number
-    several   spreads them over all
+    Parts are empty if the blocks do not fit; parts of size 0 are omitted.
+
+    whole     arrangement of the blocks in a single memory
+    rooms     size of each memory in bytes, 0 for unlimited
+    several   function that spreads the blocks over memories of given sizes, or returns None
     """
     first, room = next(iter(rooms.items()))
     if not room or whole.peak <= room:
@@ -121,7 +133,9 @@ def _filled(
 
 
 def _taken(blocks: Sequence[Block], left: Sequence[int], room: int, align: int, overlaps: Overlaps) -> list[int]:
-    """The blocks, in order, that a memory has room for beside those before."""
+    """Return the indices, in order, of the blocks in `left` that fit together into a memory of
+    `room` bytes.
+    """
     members: list[int] = []
     for k in left:
         trial = [*members, k]
@@ -137,7 +151,7 @@ def _placed(
     overlaps: Mapping[tuple[int, int], int],
     enough: int = 0,
 ) -> Arrangement:
-    """Some of the blocks, by themselves."""
+    """Return the arrangement of the blocks with indices `members` alone."""
     number = {k: n for n, k in enumerate(members)}
     own = {(number[a], number[b]): d for (a, b), d in overlaps.items() if a in number and b in number}
     return place([blocks[k] for k in members], align, own, enough)

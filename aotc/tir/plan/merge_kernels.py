@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that differ in numbers alone as one kernel that is told these numbers.
+"""Merge kernels that differ only in constants into one kernel that takes the constants as
+arguments.
 
-In: kernels.  Out: which of them one kernel can stand for, what it is told for each.
+Input: kernels. Output: groups that one kernel can replace, with the arguments for each member.
 
     y[i * 64 + j] = x[i * 32 + j] ...     # for one layer
     y[i * 16 + j] = x[i * 48 + j] ...     # for another: n0 is 64 or 16, n1 is 32 or 48
 
-Scales and zero points may differ, as literals of one number and of vectors of one number; with `sizes`, where size of
-code comes first, sizes and strides may, too, and kernels are shared where that takes less code by an estimate
-(`aotc.tir.plan.memory_footprint`).  Divisors of integers, shifts and arrays on the stack may not differ: compilers make
-other code of them.
+Scales and zero points may differ, as scalar literals and as vectors with equal lanes. With `sizes`,
+for which code size has priority, sizes and strides may differ too, and kernels are merged only if
+an estimate (`aotc.tir.plan.memory_footprint`) says that this saves code. Integer divisors, shift
+amounts and sizes of stack arrays must be equal, as compilers generate different code for them.
 """
 
 import math
@@ -23,25 +24,27 @@ from aotc.tir import INSTRUCTIONS, Interval, Kernel, Stmt, drop_dead, rebuilt, t
 from aotc.tir.expr import INDEX, Binary, Broadcast, Call, Const, Expr, Var, operands, with_operands
 from aotc.tir.plan.memory_footprint import NUMBER, code_bytes
 
-#: Numbers that a kernel is told, at most: beyond, they crowd its own values out of registers.
+#: Largest number of arguments of a merged kernel; more would displace its own values from
+#: registers.
 MOST: Final = 24
-#: How much larger code becomes by numbers that it must load.
+#: Estimated factor by which code grows because constants become arguments that it must load.
 GROWTH: Final = 1.15
-#: Types of numbers, beside those of indices.
+#: Types of arguments, in addition to the index type.
 _WORDS: Final = frozenset({"int8", "uint8", "int16", "uint16", "int32", "uint32", "float32"})
-#: Operations whose right side stays as it is.
+#: Operations whose right operand is not replaced by an argument.
 _FIXED: Final = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "div", "shl", "shr"})
-#: What the text of a kernel says of the sizes of its parameters, that does not show in code.
+#: Pattern of the parameter sizes in the text of a kernel, which do not occur in the code.
 _SIZES: Final = re.compile(r"^(  (?:input|output|workspace) [^\[\n]*)\[\d+\]", re.MULTILINE)
 _Choose = Callable[[Const], Expr]
 
 
 @frozen(eq=False)
 class Shared:
-    """One kernel for several.
+    """Kernel that replaces several kernels.
 
-    kernel    computes with `numbers`, variables that nothing declares
-    members   what it stands for, each with the values of these numbers
+    kernel    body that refers to the variables `numbers`, which become its arguments
+    numbers   integer and float parameters
+    members   replaced kernels, each with the values of `numbers`
     """
 
     kernel: Kernel
@@ -49,17 +52,18 @@ class Shared:
     members: tuple[tuple[Kernel, tuple[Const, ...]], ...]
 
     def ranges(self) -> dict[Var, Interval]:
-        """The least and the greatest value of each number."""
+        """Return the least and the greatest value of each number."""
         columns = zip(*(row for _, row in self.members), strict=True)
         values = ([const.value for const in column] for column in columns)
         return {number: (min(found), max(found)) for number, found in zip(self.numbers, values, strict=True)}
 
 
 def shared_kernels(kernels: Iterable[Kernel], *, sizes: bool = True) -> list[Shared]:
-    """The kernels to be made in place of several; those that stand alone are not among them.
+    """Return the merged kernels; kernels that are merged with no other kernel are not included.
 
-    sizes    whether kernels may differ in sizes and strides, too, where the estimate says that it is less code; else
-             they differ in the values that they compute with, which takes no time
+    sizes   True if kernels may also differ in sizes and strides, provided that the estimate says
+            that code gets smaller; False if they may differ only in values they compute with, which
+            costs no run time
     """
     groups: dict[str, list[Kernel]] = {}
     for kernel in kernels:
@@ -70,14 +74,16 @@ def shared_kernels(kernels: Iterable[Kernel], *, sizes: bool = True) -> list[Sha
 
 
 def _skeleton(kernel: Kernel, sizes: bool) -> str:
-    """The text of a kernel without the numbers that may differ."""
+    """Return the text of a kernel without the constants that may differ."""
     plain = replace(kernel, name="", macs=0, span=None, overlaps=(), inplace=())
     text = to_text(_with(plain, lambda const: Var(const.dtype, const.dtype), sizes))
     return without_kinds(_SIZES.sub(r"\1", text))
 
 
 def _shared(group: Sequence[Kernel], sizes: bool) -> Shared | None:
-    """One kernel for a group with a common skeleton; None where that is no gain."""
+    """Return the merged kernel for a group with a common skeleton; None if merging does not pay
+    off.
+    """
     rows = [_constants(kernel, sizes) for kernel in group]
     columns = list(zip(*rows, strict=True))
     numbers: dict[tuple[Const, ...], Var] = {}
@@ -88,7 +94,7 @@ def _shared(group: Sequence[Kernel], sizes: bool) -> Shared | None:
         return None
     places = iter(columns)
     made = _with(group[0], lambda const: numbers.get(next(places), const), sizes)
-    # pointers that meet in one of the calls may meet
+    # parameters that may alias in one of the calls may alias in the merged kernel
     overlaps = {pair for kernel in group for pair in kernel.overlaps}
     span = merge_spans(kernel.span for kernel in group)
     made = replace(made, overlaps=tuple(sorted(overlaps)), span=span)
@@ -99,13 +105,17 @@ def _shared(group: Sequence[Kernel], sizes: bool) -> Shared | None:
 
 
 def _is_smaller(made: Kernel, numbers: int, group: Sequence[Kernel]) -> bool:
-    """Whether one kernel, and calls with numbers, are less code than the kernels that it stands for."""
+    """Return True if the merged kernel and the calls with arguments are estimated to be smaller
+    than the original kernels.
+    """
     alone = sum(code_bytes([kernel]) for kernel in group)
     return alone > GROWTH * code_bytes([made]) + NUMBER * numbers * len(group)
 
 
 def _constants(kernel: Kernel, sizes: bool) -> list[Const]:
-    """The constants of a kernel that may be numbers, in the order in which `_with` meets them."""
+    """Return the constants of a kernel that may become arguments, in the order in which `_with`
+    visits them.
+    """
     found: list[Const] = []
 
     def note(const: Const) -> Expr:
@@ -117,14 +127,18 @@ def _constants(kernel: Kernel, sizes: bool) -> list[Const]:
 
 
 def _with(kernel: Kernel, choose: _Choose, sizes: bool = True) -> Kernel:
-    """The kernel with other values in the place of constants that may be numbers; `choose` is given scalars."""
+    """Return the kernel with each constant that may become an argument replaced by the result of
+    `choose`.
+
+    Vector constants with equal lanes are passed to `choose` as scalars.
+    """
 
     def value(expr: Expr) -> Expr:
         if isinstance(expr, Const):
             return _chosen(expr, choose) if _is_number(expr, sizes) else expr
         fixed = _fixed(expr, sizes)
         fresh = tuple(o if k in fixed else value(o) for k, o in enumerate(operands(expr)))
-        # as it stands: what is folded may have other operands first
+        # Binary is constructed directly: constant folding could reorder the operands
         return Binary(expr.op, *fresh) if isinstance(expr, Binary) else with_operands(expr, fresh)
 
     def statement(stmt: Stmt) -> Stmt:
@@ -134,7 +148,9 @@ def _with(kernel: Kernel, choose: _Choose, sizes: bool = True) -> Kernel:
 
 
 def _chosen(const: Const, choose: _Choose) -> Expr:
-    """What takes the place of a constant: a vector of one number has that number in all lanes."""
+    """Return the replacement of a constant; for a vector constant, the replacement scalar is
+    broadcast to all lanes.
+    """
     if const.lanes == 1:
         return choose(const)
     fresh = choose(replace(const, lanes=1))
@@ -142,10 +158,11 @@ def _chosen(const: Const, choose: _Choose) -> Expr:
 
 
 def _fixed(expr: Expr, sizes: bool) -> Container[int]:
-    """Operands that stay: literals of instructions, which may take no others, and of operations that they make fast.
+    """Return the positions of operands that must stay constants: immediate operands of
+    instructions, and divisors, shifts.
 
-    Vectors are no literals of instructions, and where time comes first, divisions by floats are instructions unless the
-    divisor is a power of two, which compilers multiply by the inverse of.
+    Vector operands are no immediates. If run time has priority, a float divisor may become an
+    argument unless it is a power of two, for which compilers multiply by the inverse.
     """
     literal = {k: o for k, o in enumerate(operands(expr)) if isinstance(o, Const)}
     if isinstance(expr, Call):
@@ -157,7 +174,7 @@ def _fixed(expr: Expr, sizes: bool) -> Container[int]:
 
 
 def _is_number(const: Const, sizes: bool) -> bool:
-    """Whether a kernel can be told a constant: one value that fits a register of 32 bits."""
+    """Return True if a constant can be an argument: a single value that fits a 32-bit register."""
     dtype = const.dtype
     if (sizes and const.lanes > 1) or not (dtype in _WORDS or (sizes and dtype == INDEX)):
         return False

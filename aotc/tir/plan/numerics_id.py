@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A name for everything that decides the bits of a program's results: equal names, equal bits.
+"""Compute an identifier of a program's numerical behavior: programs with equal identifiers give
+bit-identical results.
 
 numerics(program)                      # "5f3a9c0e21d47b86"
 """
@@ -15,14 +16,15 @@ from aotc.ir import DType
 from aotc.tir import Block, Buffer, Call, Kernel, Program, Storage, Store, as_expr, nodes, to_text, without_kinds
 from aotc.tir.functions.function_table import definition
 
-#: Raised when a tensor program means something else than before.
+#: Version of the IR semantics, which is increased if a tensor program changes its meaning.
 MEANING: Final = 1
 
 
 def numerics(program: Program) -> str:
-    """16 hexadecimal digits of the SHA-256 of kernels, functions that they call, parameters and calls.
+    """Return 16 hexadecimal digits of the SHA-256 of the kernels, called functions, parameters and
+    calls of a program.
 
-    Not part of it are names of tensors, where they lie, and what is said of them and of loops for the sake of that.
+    Names and addresses of tensors, aliasing marks and kinds of loops are not included.
     """
     found = hashlib.sha256(f"{MEANING}".encode())
     kernels = {kernel: k for k, kernel in enumerate(program.kernels)}
@@ -48,7 +50,9 @@ def _text(kernel: Kernel) -> str:
 
 
 def _functions(kernels: Iterable[Kernel]) -> list[str]:
-    """The programs of the functions that kernels call, and of those that these call."""
+    """Return the texts of the elementary functions that kernels call, directly or through other
+    functions.
+    """
     found: dict[tuple[str, DType, bool], str] = {}
     bodies = [kernel.body for kernel in kernels]
     while bodies:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constant bytes that 4 bits tell apart lie two to a byte, and kernels take them apart in registers.
+"""PackInt4: store 8-bit constants with at most 16 consecutive values as 4-bit values, two per byte;
+unpack in registers.
 
     dot4_uint8_int8_x16(sums, x, w[i:64])  ->  dot4_uint8_int8_x16(sums, x, nibbles_int8_x64(w[i / 2:32], -8))
 
-In: a Program of vectors.  Out: one that computes equal bits.  What goes to functions on memory stays as it is.
+Input: a Program of vectorized kernels. Output: a Program with bit-identical results. Instructions
+that read memory directly get a packed constant only if they have a variant for it.
 """
 
 from collections import defaultdict
@@ -17,13 +19,16 @@ from aotc.tir.expr import Const, Expr, Load, call, cast, const, operands, with_o
 from aotc.tir.int4_unpacking import COUNT, halved, nibbles_name, of_nibbles
 from aotc.tir.simplify import Linear, linear, simplify
 
-#: Fewer are no shorter with the code that takes them apart.
+#: Smallest number of elements of a packed constant; for fewer, the unpacking code is larger than
+#: the saving.
 LEAST_ELEMENTS: Final = 256
 _UINT8: Final = DType("uint8")
 
 
 def narrowed(program: Program, cached: int = 0) -> Program:
-    """The program with such constants in half of their bytes, unless all of them take no more than `cached`."""
+    """Return the program with packed constants, unless all packable constants together fit into
+    `cached` bytes.
+    """
     uses: dict[tuple[Kernel, int], list[View]] = defaultdict(list)
     for step in program.steps:
         for k, view in enumerate(step.args):
@@ -32,7 +37,8 @@ def narrowed(program: Program, cached: int = 0) -> Program:
     kernels: dict[Kernel, dict[Buffer, int]] = defaultdict(dict)
     wrong: set[Storage] = set(least)
     while wrong:
-        # all that a kernel is called with lies alike, and so it does for all kernels that read it
+        # all constants that a call site reads must be packed alike, and so must they for all
+        # kernels that read them
         kernels.clear()
         wrong = set()
         for (kernel, k), views in uses.items():
@@ -56,7 +62,11 @@ def narrowed(program: Program, cached: int = 0) -> Program:
 
 
 def _least(storage: Storage) -> int | None:
-    """The least of 16 neighboring numbers among which all of a constant are, alike for most; None for others."""
+    """Return the value that packed 0 stands for, if all values of a constant lie within 16
+    consecutive integers, else None.
+
+    The usual ranges (-8 to 7, or 0 to 15) are preferred, so that most constants have equal ranges.
+    """
     data = storage.data
     if data is None or storage.dtype not in BYTES or storage.size < LEAST_ELEMENTS:
         return None
@@ -74,11 +84,11 @@ def _stored(storage: Storage, least: int) -> Storage:
 
 
 class _WholeError(Exception):
-    """Raised for what reads whole bytes."""
+    """Raised if a kernel needs whole bytes of a constant."""
 
 
 def _readable(kernel: Kernel, buffer: Buffer) -> bool:
-    """Whether a kernel can read a buffer so."""
+    """Return True if a kernel can read a buffer in packed form."""
     try:
         _kernel(kernel, {buffer: 0})
     except _WholeError:
@@ -87,7 +97,9 @@ def _readable(kernel: Kernel, buffer: Buffer) -> bool:
 
 
 def _kernel(kernel: Kernel, least: Mapping[Buffer, int]) -> Kernel:
-    """The kernel that reads some buffers so; raises _WholeError."""
+    """Return the kernel that reads the buffers of `least` in packed form; raise _WholeError if it
+    cannot.
+    """
     if not least:
         return kernel
     fresh = {b: Buffer(b.name, _UINT8, (b.size + 1) // 2, align=b.align) for b in least}
@@ -117,7 +129,9 @@ def _kernel(kernel: Kernel, least: Mapping[Buffer, int]) -> Kernel:
 
 
 def _half(load: Load, buffer: Buffer) -> Load:
-    """What holds the elements of a load, if these are whole bytes."""
+    """Return a load of the bytes that hold the elements of a load; raise _WholeError unless these
+    are whole bytes.
+    """
     place = linear(load.index, {})
     if load.lanes % 2 or load.stride != 1 or any(c % 2 for c in (place.const, *place.terms.values())):
         raise _WholeError
@@ -126,7 +140,7 @@ def _half(load: Load, buffer: Buffer) -> Load:
 
 
 def _taken_apart(load: Load, buffer: Buffer, least: int) -> Expr:
-    """The elements of a load."""
+    """Return an expression that loads packed elements and unpacks them."""
     dtype = str(load.dtype)
     if load.lanes == 1:
         odd = simplify(load.index % 2, {})

@@ -20,12 +20,14 @@ from aotc.tir import Kernel, to_text
 
 @frozen(eq=False, kw_only=True)
 class Storage:
-    """Memory that holds one tensor.  Compares by identity.
+    """Memory that holds one tensor; compared by identity.
 
-    kind: "input" and "output" (the caller's), "constant" (baked in; `data` holds it), "temp" (in the arena).
-    `name` is the name in the model; C identifiers are made from it by code generation.
-    `quantization` says what the integers of an input or output stand for, where that is known.
-    `least` is what code adds to the halves of bytes that a constant is stored in; None for all others.
+    name           name in the model, from which code generation derives C identifiers
+    kind           "input" and "output" (memory of the caller), "constant" (contents in `data`),
+                   "temp" (in the arena)
+    quantization   mapping of the integers of an input or output to real numbers, if known
+    least          for a constant packed as 4-bit values: the number that unpacking adds; None for
+                   all others
     """
 
     name: str
@@ -39,7 +41,7 @@ class Storage:
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -49,7 +51,7 @@ class Storage:
 
 @frozen
 class View:
-    """A contiguous part of a storage, from element `offset` on: what a kernel gets as an argument."""
+    """Contiguous part of a storage from element `offset` on, which a kernel gets as an argument."""
 
     storage: Storage
     offset: int = 0
@@ -57,10 +59,11 @@ class View:
 
 @frozen(eq=False)
 class Step:
-    """One call: `args` in the order of `kernel.params` (inputs, outputs, workspace).
+    """Kernel call; `args` are in the order of `kernel.params` (inputs, outputs, workspace).
 
-    shapes   of the results, where they are not those of the storage: a reshape of a result may be its storage
-    origin   what the kernel was made from: a function of the graph
+    shapes   shapes of the results if they differ from the storage's: a result may be a reshaped
+             storage
+    origin   graph function that the kernel was made from
     """
 
     kernel: Kernel
@@ -80,7 +83,7 @@ class Step:
 
     @property
     def output_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of each result."""
+        """Shape of each result."""
         return self.shapes or tuple(view.storage.shape for view in self.outputs)
 
     @property
@@ -90,7 +93,7 @@ class Step:
 
 @frozen
 class Part:
-    """What of the arena lies in one memory: `bytes` from byte `begin` on."""
+    """Part of the arena that lies in one memory: `bytes` bytes from byte `begin` on."""
 
     memory: str
     begin: int
@@ -99,11 +102,12 @@ class Part:
 
 @frozen
 class MemoryPlan:
-    """Where temporaries lie in the arena (bytes from its start).
+    """Offsets of temporaries in the arena, in bytes.
 
-    peak          bytes of the arena
-    lower_bound   the largest sum of bytes live at one step: no plan for this schedule can be smaller
-    parts         the memories that it lies in, in its order, where the target knows; no temporary lies across two
+    peak          size of the arena in bytes
+    lower_bound   largest sum of bytes live at one step; no plan for this schedule can be smaller
+    parts         parts of the arena in memories, in address order, if the target has several; no
+                  temporary crosses parts
     """
 
     offsets: Mapping[Storage, int] = field(default_factory=dict)
@@ -114,11 +118,13 @@ class MemoryPlan:
 
     @property
     def gap(self) -> int:
-        """Bytes that the plan needs beyond the lower bound."""
+        """Number of bytes by which the plan exceeds the lower bound."""
         return self.peak - self.lower_bound
 
     def place(self, storage: Storage) -> tuple[int, int]:
-        """The number of the part that a temporary lies in, 0 where there are none, and its place in that."""
+        """Return the number of the part that holds a temporary (0 if there are no parts), and the
+        offset in this part.
+        """
         at = self.offsets[storage]
         number = max((k for k, part in enumerate(self.parts) if part.begin <= at), default=0)
         return number, at - (self.parts[number].begin if self.parts else 0)
@@ -126,13 +132,15 @@ class MemoryPlan:
 
 @frozen(eq=False, kw_only=True)
 class Program:
-    """A compiled model, ready to be printed as C.
+    """Compiled model, ready to be printed as C.
 
-    inputs, outputs   the caller's tensors, in the model's order
-    steps             the schedule; temporaries are the "temp" storage that the steps mention
-    homes             temporaries that are computed in place: whose bytes each takes over
-    resident          inputs and outputs that callers may keep in the arena: the temporaries that are there
-    plan              filled in by `aotc.tir.plan.memory_plan`
+    inputs, outputs   tensors of the caller, in the model's order
+    steps             schedule; the storage of kind "temp" in its arguments are the temporaries
+    homes             for each temporary that is computed in place: the temporary whose memory it
+                      reuses
+    resident          for each input or output that callers may place in the arena: the temporary
+                      that holds it there
+    plan              memory plan, which `aotc.tir.plan.memory_plan` computes
     """
 
     name: str
@@ -144,7 +152,7 @@ class Program:
     plan: MemoryPlan = field(default_factory=MemoryPlan)
 
     def __str__(self) -> str:
-        """The storage, the calls in order, then every kernel in its text form."""
+        """Return the storage, the calls in order, and the text of each kernel."""
         views = [view.storage for step in self.steps for view in step.args]
         lines = [f"program {json.dumps(self.name)} {{"]
         for storage in dict.fromkeys((*self.inputs, *views, *self.outputs)):
@@ -158,7 +166,7 @@ class Program:
         return "\n\n".join(("\n".join(lines), *map(to_text, self.kernels)))
 
     def storages(self, kind: str) -> tuple[Storage, ...]:
-        """The storage of a kind that the steps mention, in order of first use."""
+        """Return the storage of a kind that the steps use, in order of first use."""
         found = (view.storage for step in self.steps for view in step.args)
         return tuple(dict.fromkeys(s for s in found if s.kind == kind))
 
@@ -167,12 +175,12 @@ class Program:
         return self.storages("constant")
 
     def with_kernels(self, made: Mapping[Kernel, Kernel]) -> Program:
-        """The program that calls other kernels, of equal parameters, in place of its own."""
+        """Return the program with kernels replaced by kernels with equal parameters."""
         found = [(step, made[step.kernel]) for step in self.steps]
         steps = (s if s.kernel is kernel else replace(s, kernel=kernel) for s, kernel in found)
         return replace(self, steps=tuple(steps))
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """Each kernel once, in order of first call."""
+        """Distinct kernels in order of their first call."""
         return tuple(dict.fromkeys(step.kernel for step in self.steps))

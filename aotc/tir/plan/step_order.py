@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of steps in which least memory is taken at once.
+"""Order the steps of a program so that the peak memory usage is least.
 
-In: a Program whose temporaries have no place yet.  Out: one whose steps come in another order, if that needs less.
+Input: a Program whose temporaries have no addresses yet. Output: a Program with reordered steps if
+this saves memory.
 
-    a = f(x); b = g(x); c = h(b); y = a + c      # a waits while b is large
+    a = f(x); b = g(x); c = h(b); y = a + c      # a is live while the large b is
     b = g(x); c = h(b); a = f(x); y = a + c
 
-Every step comes behind those that it shares memory with where one of them writes.  Among all orders the one with the
-least peak is found by Dijkstra's algorithm on the sets of steps that are done, where the length of a way is the most
-that is taken on it; beyond `SETS` of them each step is the one that takes least, and then leaves least behind.
+A step comes after every earlier step with which it shares memory that one of them writes. The order
+with the least peak is a shortest path in the graph of sets of executed steps, where the length of a
+path is its peak; it is found by Dijkstra's algorithm. Beyond `SETS` sets a greedy order is used:
+the next step is the step with the least usage during it, and among those with the least usage after
+it.
 """
 
 import heapq
@@ -18,15 +21,16 @@ from typing import Final
 
 from aotc.tir import Program, Step, Storage, align_up
 
-#: Sets of steps that are looked at.
+#: Largest number of sets of executed steps that the search visits.
 SETS: Final = 20_000
 
 
 def ordered(program: Program, saved: Mapping[tuple[Storage, Storage], int] | None = None, align: int = 1) -> Program:
-    """The program in the order that takes least memory, its own where that is as good.
+    """Return the program with steps in the order of least peak memory; the original order if that
+    is as good.
 
-    saved   bytes that need not be there twice while an output is computed from an input that dies
-    align   bytes that every temporary is aligned to
+    saved   for (output, dying input) pairs: bytes that both can share while the output is computed
+    align   alignment of every temporary in bytes
     """
     found = _Search(program, dict(saved or {}), align).least()[0]
     if found == tuple(range(len(program.steps))):
@@ -35,17 +39,17 @@ def ordered(program: Program, saved: Mapping[tuple[Storage, Storage], int] | Non
 
 
 def least_peak(program: Program, saved: Mapping[tuple[Storage, Storage], int] | None = None, align: int = 1) -> int:
-    """The bytes that a program takes at most in the order that `ordered` brings it into."""
+    """Return the peak memory usage in bytes under the order that `ordered` chooses."""
     return _Search(program, dict(saved or {}), align).least()[1]
 
 
 def touched(step: Step) -> tuple[Storage, ...]:
-    """The temporaries that a step reads or writes."""
+    """Return the temporaries that a step reads or writes."""
     return tuple(dict.fromkeys(v.storage for v in step.args if v.storage.kind == "temp"))
 
 
 def _behind(steps: Sequence[Step], pinned: Mapping[Storage, Storage]) -> list[int]:
-    """For each step the set, as bits, of those that it comes behind."""
+    """Return, for each step, the set of steps that must precede it, as a bit mask."""
     sets: list[int] = []
     writers: dict[Storage, int] = {}
     readers: dict[Storage, int] = {}
@@ -64,7 +68,7 @@ def _behind(steps: Sequence[Step], pinned: Mapping[Storage, Storage]) -> list[in
             else:
                 readers[storage] = readers.get(storage, 0) | 1 << k
         if step.inputs and step.inputs[0].storage in pinned:
-            # what the caller has put into the arena is there from the beginning
+            # the caller has put these inputs into the arena before the first step
             entries |= 1 << k
         if step.outputs and step.outputs[0].storage in pinned and step.inputs[0].storage in ends:
             before = (1 << k) - 1
@@ -91,7 +95,9 @@ class _Search:
         return sum(align_up(s.nbytes, self.align) for s in storages)
 
     def after(self, k: int, done: int, live: int) -> tuple[int, int]:
-        """Bytes taken during a step, and behind it, where so many live before."""
+        """Return the bytes in use during and after step `k`, given `live` bytes before it and the
+        executed steps `done`.
+        """
         step, now = self.program.steps[k], done | 1 << k
         mentioned = touched(step)
         new = self.size(s for s in mentioned if not self.users[s] & done)
@@ -109,7 +115,9 @@ class _Search:
         return most
 
     def least(self) -> tuple[tuple[int, ...], int]:
-        """The order of the least peak that is found, the program's own where that is as good, and this peak."""
+        """Return the best order found and its peak; the original order unless another one is
+        better.
+        """
         own = tuple(range(len(self.program.steps)))
         bound = self.peak(own)
         found = self.best(bound) or self.greedy()
@@ -120,9 +128,11 @@ class _Search:
         return [k for k, before in enumerate(self.behind) if not done >> k & 1 and before & ~done == 0]
 
     def best(self, bound: int) -> tuple[int, ...] | None:
-        """An order of the least peak, if that is below a bound; None where it is not, or there are too many sets."""
+        """Return an order of least peak by Dijkstra's algorithm; None if no peak is below `bound`
+        or there are too many sets.
+        """
         every = (1 << len(self.behind)) - 1
-        # the peak so far, what is not done yet, what is done
+        # (peak so far, number of remaining steps, bit mask of executed steps, live bytes)
         queue: list[tuple[int, int, int, int]] = [(0, len(self.behind), 0, 0)]
         came: dict[int, tuple[int, int]] = {}
         peaks = {0: 0}
@@ -150,7 +160,9 @@ class _Search:
         return tuple(reversed(order))
 
     def greedy(self) -> tuple[int, ...]:
-        """Always the step that takes least, then that which leaves least, then the first."""
+        """Return the greedy order: next is the step with the least usage during it, then after it,
+        then the first.
+        """
         order: list[int] = []
         done = live = 0
         while len(order) < len(self.behind):

@@ -40,16 +40,18 @@ class TypeData:
 
     @property
     def type(self) -> TypeCall:
-        """The type of the values, over the type variables of the definition."""
+        """The type of the data type's values, applied to its own type variables."""
         return TypeCall(self.header, self.type_vars)
 
     @property
     def parts(self) -> list[Type]:
-        """The types that the definition refers to."""
+        """All types used in the data type's definition, including its own name and type variables."""
         return [self.header, *self.type_vars, *(ty for c in self.constructors for ty in c.inputs)]
 
     def tag(self, constructor: object) -> int:
-        """Return the number of a constructor, which is equal in every process."""
+        """Return the tag (a number) of a constructor of the data type; it is equal in every
+        process.
+        """
         return (zlib.crc32(self.header.name.encode()) & 0x7F) << 24 | self.constructors.index(constructor)
 
 
@@ -110,12 +112,12 @@ class Clause:
 
 
 def inner(pattern: Pattern) -> tuple[Pattern, ...]:
-    """Return the subpatterns of a pattern."""
+    """Return the subpatterns of a match pattern."""
     return pattern.patterns if isinstance(pattern, PatternConstructor | PatternTuple) else ()
 
 
 def over(pattern: Pattern, new: Iterable[Pattern]) -> Pattern:
-    """Return a copy of a pattern with new subpatterns."""
+    """Return a copy of a match pattern with new subpatterns."""
     if isinstance(pattern, PatternConstructor):
         return PatternConstructor(pattern.constructor, new)
     return PatternTuple(new) if isinstance(pattern, PatternTuple) else pattern

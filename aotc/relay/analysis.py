@@ -41,7 +41,7 @@ _ffi_api = SimpleNamespace(_test_type_solver=solver_functions)
 
 
 def post_order_visit(expr: Expr, visit: Callable[[Expr], object]) -> None:
-    """Call `visit` on every node once, children first."""
+    """Call `visit` on every node of an expression once, children first."""
     for node in post_order(expr):
         visit(node)
 

@@ -100,7 +100,9 @@ def _mismatches(called: str, var: Var, value: Expr) -> list[Diagnostic]:
 
 
 def _check(body: Expr, binds: Mapping[Var, Expr]) -> None:
-    """Raise AotcTypeError or AotcError if variables cannot be bound in `body`."""
+    """Raise AotcTypeError or AotcError if variables of expression `body` cannot be replaced by the
+    given values.
+    """
     for var, value in binds.items():
         if not isinstance(var, Var):
             hint = "bind_params_by_name takes names" if isinstance(var, str) else ""

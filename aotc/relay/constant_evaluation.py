@@ -100,9 +100,10 @@ def value_of(expr: Expr) -> Value:
 
 
 def wrap(value: Any, ty: Type, origin: Expr) -> Expr:
-    """Return a reference's result as constants, which must have exactly the inferred type.
+    """Return the result of an operator's reference implementation as constants of exactly the
+    inferred type.
 
-    Raise AotcError (code "reference-type") if they do not.
+    Raise AotcError (code "reference-type") if the result has another type.
     """
     if isinstance(ty, TupleType):
         return Tuple((wrap(v, t, origin) for v, t in zip(value, ty.fields, strict=True)), origin.span)
@@ -161,8 +162,9 @@ def _uniform(node: Call, op: Op, ty: Type) -> Expr | None:
 
 
 def _by_position(node: Call, ty: TensorType) -> bool:
-    """Return True if result elements depend on their position: some axis of the result is not an
-    axis of any argument (trilu).
+    """Return True if an operator's result depends on element positions, e.g. trilu.
+
+    Some axis of the result is then not an axis of any argument.
     """
     maps = axis_map(node)
     if maps is None:

@@ -14,7 +14,8 @@ from aotc.relay.graph_api import Call, Expr, Function, If, Let, Pattern, Pattern
 def expected_types(
     node: Expr, ty: Type, types_of: Callable[[Sequence[Expr]], list[Type]]
 ) -> Iterator[tuple[Expr, Type]]:
-    """Yield variables with the types that they must have if `node` has type `ty`.
+    """Yield the variables in expression `node` whose types follow from its type `ty`, with these
+    types.
 
     types_of    returns the types of arguments
     """

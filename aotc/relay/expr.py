@@ -33,7 +33,7 @@ EMPTY_ATTRS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def operand(value: Any) -> Expr:
-    """Return `value` if it is an expression; raise AotcTypeError otherwise.
+    """Return `value` if it is an expression, and raise AotcTypeError otherwise.
 
     Numbers and arrays are rejected because their dtype would have to be guessed; `const` converts
     them.
@@ -59,7 +59,9 @@ def _reflected(name: str) -> Callable[[Any, Any], Call]:
 
 
 def _set(node: object, span: Span | None, **fields: Any) -> None:
-    """Initialize fields of a frozen node; a missing span is replaced by the one in scope."""
+    """Initialize the fields of a frozen expression node; a missing span is replaced by the span in
+    scope.
+    """
     fill(node, span=span if span is not None else current_span(), **fields)
 
 
@@ -215,8 +217,8 @@ class Call(Node):
         return len(self.checked_type.fields)
 
     def __getitem__(self, index: int) -> TupleGetItem:
-        """Return a field of the call's value; if the call has no type yet, inference checks the
-        index later.
+        """Return a field of a call's tuple value; if the call has no type yet, type inference
+        checks the index later.
         """
         if self.checked_type is None and index >= 0:
             return TupleGetItem(self, index)
@@ -242,7 +244,7 @@ class TupleWrapper(metaclass=_OfFields):
 
 @_node
 class Tuple(Node):
-    """A tuple of expressions."""
+    """Expression node: a tuple of expressions."""
 
     fields: tuple[Expr, ...]
     span: Span | None
@@ -269,7 +271,7 @@ class Tuple(Node):
 
 @_node
 class TupleGetItem(Node):
-    """One field of a tuple value."""
+    """Expression node: one field of a tuple value."""
 
     tuple_value: Expr
     index: int
@@ -299,7 +301,7 @@ class Let(Node):
 
 @_node
 class If(Node):
-    """A choice between two expressions of one type by a bool scalar."""
+    """Expression node: an if with a bool scalar as condition and two branches of one type."""
 
     cond: Expr
     true_branch: Expr
@@ -367,7 +369,7 @@ class Function(Node):
 
 @_node
 class RefCreate(Node):
-    """Creates a mutable reference that holds a value."""
+    """Expression node that creates a mutable reference with an initial value."""
 
     value: Expr
     span: Span | None = None
@@ -376,7 +378,7 @@ class RefCreate(Node):
 
 @_node
 class RefRead(Node):
-    """Reads the value of a reference."""
+    """Expression node that reads the value of a mutable reference."""
 
     ref: Expr
     span: Span | None = None
@@ -385,7 +387,7 @@ class RefRead(Node):
 
 @_node
 class RefWrite(Node):
-    """Replaces the value of a reference; its own value is the empty tuple."""
+    """Expression node that writes a mutable reference; its value is the empty tuple."""
 
     ref: Expr
     value: Expr
@@ -407,20 +409,24 @@ class Constructor(Node):
     data: TypeData | None = field(init=False, default=None)
 
     def define(self, data: TypeData) -> None:
-        """Set the data type's definition, from which the constructor's type follows."""
+        """Set the definition of the constructor's data type, from which the constructor's type
+        follows.
+        """
         result = FuncType(self.inputs, data.type, data.type_vars)
         _set(self, self.span, inputs=tuple(self.inputs), data=data, checked_type=result)
 
     @property
     def tag(self) -> int:
-        """The number of the constructor; -1 if its data type is not defined yet."""
+        """The tag (a number) of the constructor; -1 if its data type is not defined yet."""
         return -1 if self.data is None else self.data.tag(self)
 
 
 @_node
 class Match(Node):
-    """Evaluates to the first clause whose pattern matches `data`; a `complete` match must cover
-    every value.
+    """Expression node: a match, whose value is that of the first clause whose pattern matches
+    `data`.
+
+    A `complete` match must have a clause for every value.
     """
 
     data: Expr

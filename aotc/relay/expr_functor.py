@@ -26,7 +26,7 @@ NESTED: Final = 64
 
 
 def _on_new_stack(call: Callable[[], Any]) -> Any:
-    """Return or raise the outcome of `call()` in another thread that has this thread's context."""
+    """Call `call` in another thread, in this thread's context, and return or raise its outcome."""
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="aotc-visit") as pool:
         return pool.submit(contextvars.copy_context().run, call).result()
 
@@ -43,7 +43,7 @@ class ExprFunctor:
         self._depth = 0
 
     def visit(self, expr: Expr) -> Any:
-        """Return the result for a node, computed once."""
+        """Return the visitor's result for an expression node, computed once and cached."""
         if expr not in self.memo_map:
             self._depth += 1
             try:
@@ -58,7 +58,7 @@ class ExprFunctor:
         return getattr(self, f"visit_{kind_of(expr).name}")(expr)
 
     def visit_default(self, expr: Expr) -> Any:
-        """Return the result for a node whose kind has no method of its own; raises
+        """Return the visitor's result for a node whose kind has no method of its own; raises
         NotImplementedError here.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say what to do with a {type(expr).__name__}")

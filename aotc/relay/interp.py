@@ -45,7 +45,7 @@ class _Frame(ChainMap[Expr, "Value"]):
         self.pending: Counter[Expr] = Counter()
 
     def free_operands(self, node: Expr) -> list[Value]:
-        """Free the values that are not read any more after `node` was computed, and return them."""
+        """Free the values of operands that no node reads after `node`, and return them."""
         freed = []
         for child in children(node) if self.pending else ():
             if child in self.pending:
@@ -182,7 +182,9 @@ def _input(var: Var, value: Any, dims: dict[str, int]) -> Value:
 
 
 def _as_value(value: Any, ty: Type | None) -> Value:
-    """Return an argument converted to the interpreter's representation."""
+    """Return an input value converted to the interpreter's representation: arrays, tuples,
+    closures.
+    """
     match value:
         case Closure() | Op():
             return value
@@ -195,8 +197,8 @@ def _as_value(value: Any, ty: Type | None) -> Value:
 
 
 def _fits(value: Value, ty: Type, dims: dict[str, int]) -> bool:
-    """Return True if a value has a type; the first use of a symbolic dimension fixes its size in
-    `dims`.
+    """Return True if an interpreter value has a type; the first use of a symbolic dimension fixes
+    its size in `dims`.
     """
     match value, ty:
         case np.ndarray(), TensorType():
@@ -255,7 +257,7 @@ class _Machine:
         return result
 
     def _count(self, held: Iterable[Value], released: Iterable[Value] = ()) -> None:
-        """Tell the watch of values that an activation holds from now on, and of others that it does not."""
+        """Report values that an activation begins to hold, and values that it frees, to the watch if there is one."""
         if self._watch is not None:
             for value in held:
                 self._watch.hold(value)
@@ -263,7 +265,9 @@ class _Machine:
                 self._watch.release(value)
 
     def value(self, node: Expr, frame: _Frame) -> Task[Value]:
-        """Return the value of a node in `frame`, which stores it until its last read."""
+        """Evaluate a node unless `frame` holds its value, and return it; the frame frees it after
+        its last read.
+        """
         found = frame.get(node)
         if found is None:
             found = frame[node] = yield self._computed(node, frame)
@@ -342,7 +346,7 @@ class _Machine:
 
 
 def _matches(pattern: Pattern, value: Any, found: dict[Expr, Value]) -> bool:
-    """Return True if a value matches a pattern; the values of the pattern's variables are added to
+    """Return True if a value matches a pattern, and add the values of the pattern's variables to
     `found`.
     """
     match pattern:

@@ -13,8 +13,10 @@ from aotc.relay.graph_api import Match, Pattern, PatternConstructor, PatternTupl
 
 
 class _Verdict(IntEnum):
-    """How a clause's pattern covers the values of a candidate pattern; the largest verdict of
-    several parts holds.
+    """Result of comparing a clause's pattern with a candidate pattern: covers all of its values,
+    some, or none.
+
+    The largest result of several parts holds for the whole.
     """
 
     TAKEN = 0
@@ -54,8 +56,8 @@ def _verdict(pattern: Pattern, candidate: Pattern) -> _Verdict:
 
 
 def _detailed(pattern: Pattern, candidate: Pattern) -> list[Pattern]:
-    """Return more specific candidates that together cover a candidate, split where the pattern is
-    more specific.
+    """Split a candidate pattern, where the clause's pattern is more specific, into candidates that
+    together cover it.
     """
     if not isinstance(candidate, PatternConstructor | PatternTuple):
         if isinstance(pattern, PatternConstructor):

@@ -131,7 +131,7 @@ class IRModule(Printed, Mapping[str, Function]):
         return [data.header, *data.constructors]
 
     def get_constructor(self, tag: int) -> Any:
-        """Return the constructor with a tag; raise AotcError if there is none."""
+        """Return the data type constructor with a tag; raise AotcError if there is none."""
         found = [c for data in self._types.values() for c in data.constructors if c.tag == tag]
         if not found:
             raise AotcError("type", f"no constructor of an algebraic data type has the tag {tag}")
@@ -152,7 +152,7 @@ class IRModule(Printed, Mapping[str, Function]):
 
     @property
     def main(self) -> Function:
-        """The entry function."""
+        """The entry function of the module, `main`."""
         return self["main"]
 
     def with_attr(self, key: str, value: Any) -> IRModule:
@@ -197,7 +197,9 @@ def quantizations(module: IRModule, side: str, count: int) -> list[Quantization 
 
 
 def fresh_name(wanted: str, taken: Collection[str]) -> str:
-    """Return `wanted`, with a number appended if it is in `taken`."""
+    """Return the name `wanted`, with a number appended if it is already used (an element of
+    `taken`).
+    """
     number, name = 0, wanted
     while name in taken:
         number += 1

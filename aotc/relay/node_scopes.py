@@ -21,18 +21,20 @@ from aotc.relay.graph_api import children, pattern_vars
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A body or branch: the enclosing block, the nesting depth, and the lets at its beginning."""
+    """A function body or branch: the enclosing block, the nesting depth, and the lets at its
+    beginning.
+    """
 
     outer: Block | None = None
     depth: int = 0
     lets: list[tuple[Var, Expr]] = field(default_factory=list)
 
     def inner(self) -> Block:
-        """Return a new block nested in this one."""
+        """Return a new block (body or branch) nested in this one."""
         return Block(self, self.depth + 1)
 
     def around(self, body: Expr) -> Expr:
-        """Return `body` wrapped in the lets of the block."""
+        """Return `body` wrapped in the lets that were added to the block."""
         for var, value in reversed(self.lets):
             body = Let(var, value, body, value.span)
         return body
@@ -68,8 +70,8 @@ def is_atom(node: Expr) -> bool:
 
 
 def _used_in(node: Expr, block: Block, as_text: bool) -> Iterator[tuple[Expr, Block]]:
-    """Yield the children of a node with the blocks in which they are used; bodies and branches get
-    new blocks.
+    """Yield the children of a node, each with the block in which it is used; bodies and branches
+    get new blocks.
     """
     if left_alone(node) and not as_text:
         return
@@ -92,7 +94,8 @@ def _used_in(node: Expr, block: Block, as_text: bool) -> Iterator[tuple[Expr, Bl
 
 
 class Blocks:
-    """The assignment of the nodes of a function to blocks.
+    """Assignment of the nodes of a function to blocks: bodies of functions, branches of ifs,
+    clauses of matches.
 
     home     the block of each node
     inner    the new blocks of a function (one), an if (two), a match (one per clause), and with `as_text` a let
@@ -100,7 +103,7 @@ class Blocks:
     """
 
     def __init__(self, order: list[Expr], as_text: bool = False) -> None:
-        """Assign the nodes in `order` to blocks, in reverse order.
+        """Assign the nodes of a function, given in post order, to blocks.
 
         as_text    True: the rest after a let is a block, too, and the bodies of all functions are included
         """

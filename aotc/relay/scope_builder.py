@@ -19,7 +19,7 @@ from aotc.relay.graph_api import Block, Expr, If, Var
 
 @dataclass(slots=True, eq=False)
 class _Scope(Block):
-    """A block under construction, with its pending if and its result."""
+    """State of a block of lets under construction: its pending if, and its result."""
 
     choice: tuple[Expr, Expr] | None = None
     result: Expr | None = None
@@ -99,7 +99,7 @@ class ScopeBuilder:
         self._open("ret").result = value
 
     def get(self) -> Expr:
-        """Return the expression. Raise AotcError if a block is still open or has no result."""
+        """Return the built expression. Raise AotcError if a block is still open or has no result."""
         if len(self._scopes) > 1:
             raise AotcError("scope", "get inside of a scope")
         return self._scopes[0].close("the program")

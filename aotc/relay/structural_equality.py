@@ -45,7 +45,7 @@ def _path_text(path: _Path | None) -> str:
 
 @dataclass(slots=True)
 class _Comparison:
-    """State of one comparison: the nodes matched so far, in both directions, and the pairs still to
+    """State of one comparison of two programs: the nodes matched so far, and the pairs still to
     compare.
     """
 
@@ -100,8 +100,8 @@ class _Comparison:
         return "" if a.annotation == self._renamed(b.annotation) else _different_variables(a, b)
 
     def _renamed(self, value: Any) -> Any:
-        """Return a fact of the second program with its type variables replaced by the first
-        program's.
+        """Return a property of the second program with its type variables replaced by those of the
+        first program.
         """
         return with_types(value, self.types) if self.types and isinstance(value, Type) else value
 
@@ -311,7 +311,9 @@ def _numbered(variables: Iterable[TypeVar]) -> dict[TypeVar, Type]:
 
 
 def _type_text(ty: Type | None, names: Mapping[TypeVar, Type]) -> str:
-    """Return a text that is equal for equal types."""
+    """Return the text of a type; it is equal for equal types, whatever the names of their type
+    variables.
+    """
     return str(ty and _erased(ty, names))
 
 

@@ -18,7 +18,7 @@ class Printed:
     to_text: ClassVar[Callable[[Any], str]]
 
     def same_as(self, other: object) -> bool:
-        """Return True if `other` is the same object."""
+        """Return True if `other` is the same object (not merely an equal one)."""
         return self is other
 
     def __str__(self) -> str:

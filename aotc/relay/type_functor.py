@@ -24,7 +24,7 @@ class TypeFunctor:
     """
 
     def visit(self, typ: Type | TypeData) -> Any:
-        """Return the result for a type."""
+        """Return the visitor's result for a type, computed by the method for its class."""
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(typ).__name__).lower()
         return getattr(self, f"visit_{name}", self.visit_default)(typ)
 

@@ -74,7 +74,7 @@ class _Inference:
         self._known = 0
 
     def callees(self) -> list[str]:
-        """Return the names of the global functions that are referred to."""
+        """Return the names of the global functions to which the expression refers."""
         return [node.name for step, node in self.steps if isinstance(node, GlobalVar) and step is _Step.FINISH]
 
     def solve(self) -> bool:
@@ -140,7 +140,7 @@ class _Inference:
                 stack.extend(zip(target.fields, found.fields, strict=False))
 
     def settled(self, nodes: Sequence[Expr]) -> list[Type]:
-        """Return the types of nodes; raise _Unsettled if one has failed or is unknown."""
+        """Return the inferred types of nodes; raise _Unsettled if one has failed or is unknown."""
         known = [self.type_of(n) for n in nodes]
         if _FAILED in known:
             raise _Unsettled(_FAILED)
@@ -247,7 +247,7 @@ class _Inference:
         ]
 
     def rebuilt(self) -> Expr:
-        """Return the root with all types filled in."""
+        """Return the root expression with all types filled in."""
         memo: dict[Expr, Expr] = {}
         for step, node in self.steps:
             if step is _Step.FINISH:
@@ -366,7 +366,7 @@ def _declared_type(expr: Expr) -> FuncType | None:
 
 
 def mention(node: Expr) -> str:
-    """Return the description of a node for a message."""
+    """Return the description of a node for an error message, e.g. "%x" or "the result of nn.relu"."""
     match node:
         case Var():
             return f"%{node.name}"
@@ -381,7 +381,9 @@ def mention(node: Expr) -> str:
 
 
 def _due_before(task: tuple[_Step, Expr]) -> list[tuple[_Step, Expr]]:
-    """Return the steps that must precede a step, in the order in which types become known."""
+    """Return the inference steps that must precede a step, in the order in which types become
+    known.
+    """
     match task:
         case _Step.FINISH, Let() as node:
             declare, bind = (_Step.DECLARE, node), (_Step.BIND_LET, node)
@@ -429,8 +431,8 @@ class _ModuleInference:
 
 
 def _report(problems: Iterable[Diagnostic], inferences: Iterable[_Inference]) -> None:
-    """Raise all errors as one AotcError; if there are none, raise an error for types that remain
-    unknown.
+    """Raise all type errors as one AotcError; if there are none, raise an error for types that
+    remain unknown.
     """
     parts = list(inferences)
     found = [*problems, *(d for i in parts for d in i.problems)]

@@ -29,7 +29,7 @@ class TypeSolver:
         self._relations: list[TypeRelation] = []
 
     def resolve(self, t: Type) -> Type:
-        """Return a type with all incomplete types replaced that are solved."""
+        """Return a type with its incomplete parts replaced by the types solved so far."""
         whole = self._known(t)
         made: Type = with_parts(whole, tuple(map(self.resolve, parts(whole))))
         if isinstance(made, FuncType) and made.type_params:

@@ -25,10 +25,10 @@ def merge_types(a: Type, b: Type) -> Type | None:
 
 
 def join_types(a: Type, b: Type) -> Type | None:
-    """Return the type of a value that has one of two types.
+    """Return the most specific type that covers two types: dimensions of which one is symbolic
+    become unknown.
 
-    Dimensions of which one is symbolic become unknown. None if dtypes, ranks or static dimensions
-    differ.
+    None if dtypes, ranks or static dimensions differ.
     """
     return _combine(a, b, _wider)
 
@@ -83,7 +83,7 @@ def type_arguments(ty: FuncType, args: Sequence[Type]) -> dict[TypeVar, Type]:
 
 
 def declared(ty: Type | None, types: Mapping[TypeVar, Type]) -> Type | None:
-    """Return a declared type with type variables replaced; None if it remains incomplete."""
+    """Return a declared type with its type variables replaced; None if it remains incomplete."""
     made: Type | None = ty and with_types(ty, types)
     return made if made is None or is_complete(made) else None
 

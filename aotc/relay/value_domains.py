@@ -62,17 +62,21 @@ class Domain:
 
     @property
     def is_free(self) -> bool:
-        """True if nothing is known about the values."""
+        """True if nothing is known about the values of the domain."""
         return self == Domain()
 
     @property
     def described(self) -> dict[str, Any]:
-        """The fields that differ from the defaults, as JSON values; `read_domain` reads them."""
+        """The fields of the domain that differ from the defaults, as JSON values; `read_domain`
+        reads them.
+        """
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
 
 def read_domain(stated: Any) -> Domain:
-    """Return the domain that `described` wrote; raise AotcError (code "load") for anything else."""
+    """Return the domain of input values from the JSON form written by `described`; raise AotcError
+    (code "load") otherwise.
+    """
     numbers = {"lo", "hi"}, {"gap", "sides", "values"}, {"whole", "firm"}
     known = isinstance(stated, dict) and {*stated} <= set().union(*numbers)
     if not known or not all(_is_field(numbers, key, value) for key, value in stated.items()):
@@ -116,7 +120,7 @@ def _fewer(points: Iterable[float]) -> tuple[float, ...]:
 
 
 def combined(domains: Iterable[Domain]) -> Domain:
-    """Return the domain that satisfies all uses of a value.
+    """Return the domain of values that satisfies all uses of a model input.
 
     Intervals are intersected. If two intervals are disjoint, they belong to alternatives, as in
     where(x < 0, x + n, x): a firm one takes precedence, of two firm ones the one without negative
@@ -183,14 +187,14 @@ def _floats(rng: np.random.Generator, shape: tuple[int, ...], domain: Domain) ->
 
 
 def _with_values(rng: np.random.Generator, x: Any, domain: Domain) -> Any:
-    """Return the array with some elements replaced by values that the model tests for."""
+    """Return an array with some elements replaced by values for which the model tests."""
     if not domain.values:
         return x
     return np.where(rng.random(np.shape(x)) < EQUAL_SHARE, rng.choice(domain.values, np.shape(x)), x)
 
 
 def _around(gap: Gap | None, x: Any) -> Any:
-    """Return the array with elements inside the gap mirrored at its nearer end."""
+    """Return an array with elements inside the gap of a domain mirrored at the gap's nearer end."""
     if gap is None:
         return x
     low, high = gap

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @frozen
 class Kind:
-    """A kind of node.
+    """A kind of expression node: its name, and functions for reading and replacing its children.
 
     name    suffix of the visitor methods for the kind, as in `visit_call` and `rewrite_call`
     parts   returns the direct subexpressions of a node in evaluation order
@@ -78,7 +78,7 @@ KINDS: Final[Mapping[type[Expr], Kind]] = MappingProxyType(
 
 
 def kind_of(expr: Expr) -> Kind:
-    """Return the kind of a node; raise KeyError for an object that is not a node."""
+    """Return the kind of an expression node; raise KeyError for an object that is not a node."""
     return KINDS[Op if isinstance(expr, Op) else type(expr)]
 
 
@@ -104,8 +104,9 @@ def depth_first(roots: Iterable[T], below: Callable[[T], Iterable[T]]) -> Iterat
 
 
 def post_order(root: Expr, enter: Callable[[Expr], bool] | None = None) -> Iterator[Expr]:
-    """Yield every node once, children before users; children of nodes for which `enter` returns
-    False are skipped.
+    """Yield every node of an expression once, children before users.
+
+    The children of nodes for which `enter` returns False are skipped.
     """
     return depth_first([root], children if enter is None else lambda node: children(node) if enter(node) else ())
 
@@ -216,11 +217,13 @@ class Mutator:
     memo: dict[Expr, Expr] = field(default_factory=dict, init=False)
 
     def enter(self, node: Expr) -> bool:
-        """Return True to rewrite the children of `node`."""
+        """Return True if the rewriter should rewrite the children of `node`."""
         return True
 
     def rewrite(self, old: Expr, new: Expr) -> Expr:
-        """Return the replacement of a node; the node itself if its kind has no method."""
+        """Return the replacement of an expression node; the node itself if its kind has no rewrite
+        method.
+        """
         method = getattr(self, f"rewrite_{kind_of(new).name}", None)
         replaced: Expr = new if method is None else method(old, new)
         return replaced

@@ -37,7 +37,9 @@ def dynamic_shapes(ty: Type, expr: Expr, what: str) -> list[Diagnostic]:
 
 
 def dynamic_inputs(main: Function) -> list[Diagnostic]:
-    """Return the diagnostics of `dynamic_shapes` for all typed parameters of a function."""
+    """Return diagnostics for all typed parameters of a function whose shapes are not static; see
+    `dynamic_shapes`.
+    """
     typed = ((p, p.checked_type) for p in main.params)
     return [d for p, ty in typed if ty is not None for d in dynamic_shapes(ty, p, f"input {p.name!r}")]
 
@@ -122,7 +124,7 @@ def lower_function(function: Function, name: str, target: Target) -> Kernel:
 
 
 def anchor_name(function: Function) -> str:
-    """Return a descriptive name for the kernel: its operator with the strongest fusion pattern,
+    """Return a descriptive name for a fused function's kernel: its operator that fuses least,
     without namespace.
     """
     operators = [n.op for n in post_order(function.body) if isinstance(n, Call) and isinstance(n.op, Op)]

@@ -14,7 +14,8 @@ from aotc.tir import Kernel, Target
 
 
 class FunctionTable:
-    """Functions numbered in order of first use; structurally equal functions have one number.
+    """Table of the functions that become kernels, numbered in order of first use; structurally
+    equal ones share a number.
 
     functions    the first function with each number
     """

@@ -36,7 +36,7 @@ def _storage(
 
 @dataclass(slots=True)
 class _Lowering:
-    """State of one traversal of @main."""
+    """State of the lowering of a module's @main to a program: storages, kernels and steps so far."""
 
     target: Target
     module: IRModule

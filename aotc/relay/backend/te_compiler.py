@@ -8,9 +8,9 @@ class TECompiler:
     """Stand-in for Relay's kernel compiler; it has no cache, since each model owns its kernels."""
 
     def clear(self) -> None:
-        """Do nothing: there are no cached kernels."""
+        """Clear the cache of compiled kernels, which is always empty here."""
 
 
 def get() -> TECompiler:
-    """Return the kernel compiler of the process."""
+    """Return a stand-in for Relay's kernel compiler of the process."""
     return TECompiler()

@@ -29,8 +29,8 @@ _MARKS: Final = frozenset({"annotation.stop_fusion", "annotation.compiler_begin"
 
 
 def _apply(node: Expr, values: dict[Expr, Any]) -> Any:
-    """Return the element numbers of a node's result; None if the node may do more than move
-    elements.
+    """Return the result of a node on arrays of element numbers; None if the node may do more than
+    move elements.
     """
     match node:
         case Call(op=Op(arity=1) as op) if op.pattern in _MOVES or op.name in _MARKS:
@@ -47,7 +47,7 @@ def _apply(node: Expr, values: dict[Expr, Any]) -> Any:
 
 
 def _cheap(node: Call, op: Op) -> bool:
-    """Return True if the result has at most as many elements as the arguments, and the budget
+    """Return True if a call's result has at most as many elements as its arguments, and the budget
     allows to compute it.
     """
     types = [a.checked_type for a in node.args if a.checked_type is not None]
@@ -59,8 +59,8 @@ def _cheap(node: Call, op: Op) -> bool:
 
 
 def _start(labels: Any, position: np.ndarray[Any, Any]) -> int | None:
-    """Return the offset of the numbered elements in the argument if they are consecutive there,
-    else None.
+    """Return the offset in the argument of an array of element numbers, None if the elements are
+    not consecutive there.
     """
     flat = np.asarray(labels).reshape(-1)
     if flat.size == 0:

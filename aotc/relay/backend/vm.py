@@ -60,7 +60,7 @@ def _literal(body: Expr) -> Function:
 
 @dataclass(slots=True)
 class _Assembler:
-    """Assembler for the instructions of one function.
+    """Generator of the virtual machine instructions of one function.
 
     numbers      numbers of the module's functions
     constants    constants with their numbers, and

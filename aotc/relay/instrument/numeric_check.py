@@ -70,7 +70,7 @@ class NumericCheck(Watch):
             self._last = made
 
     def _start(self, module: IRModule) -> None:
-        """Take the results of a new program as the expected results."""
+        """Interpret a new program and store its results as those that every pass must preserve."""
         rng = np.random.default_rng(self.seed)
         wanted = [p for p in module.main.params if p.name not in self.inputs]
         domains = input_domains(module.main)
@@ -79,8 +79,9 @@ class NumericCheck(Watch):
         self._expected = _results(module, {**self._drawn, **self.inputs})
 
     def _problems(self, module: IRModule) -> list[str]:
-        """Return the differences of a program's results from the expected ones; the last few
-        verdicts are cached.
+        """Return descriptions of the differences between a program's results and the expected ones.
+
+        The verdicts on the last few programs are cached.
         """
         if id(module) not in self._known:
             values = {**self._drawn, **self.inputs}  # a pass may have bound some parameters

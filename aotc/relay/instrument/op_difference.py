@@ -66,13 +66,15 @@ class OpDifference(Watch):
         return tuple(self._changes)
 
     def get_pass_to_op_diff(self) -> list[tuple[int, str, dict[str, int]]]:
-        """Return the changes as (depth, pass name, {operator: change}); the method has the name of
-        Relay's.
+        """Return the operator count changes as (depth, pass name, {operator: change}), in the
+        format of Relay's method.
         """
         return [(c.depth, c.name, dict(c.ops)) for c in self._changes]
 
     def render(self) -> str:
-        """Return one line per pass, indented by depth: `FoldConstant: expand_dims -21`."""
+        """Return the operator count changes as text, one line per pass, indented by depth:
+        `FoldConstant: expand_dims -21`.
+        """
         lines = []
         for change in self._changes:
             ops = ", ".join(f"{name} {count:+d}" for name, count in change.ops.items())

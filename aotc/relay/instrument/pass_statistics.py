@@ -26,7 +26,7 @@ from aotc.relay.instrument.op_difference import changes
 
 @frozen
 class Measure:
-    """Statistics of a program.
+    """Operator counts, parameter bytes, FLOPs and peak memory of a program.
 
     operators    number of calls of each operator, including those inside fused functions
     parameters   bytes of constants; a constant of one repeated value counts as one element
@@ -48,7 +48,7 @@ class Measure:
 
 
 def measure(function: Function) -> Measure:
-    """Return the statistics of a function."""
+    """Return operator counts, parameter bytes, FLOPs and peak memory of a function."""
     nodes = list(post_order(function))
     parameters = sum(n.stored.nbytes for n in nodes if isinstance(n, Constant))
     typed = all(n.checked_type is not None for n in nodes if not isinstance(n, (Op, GlobalVar)))
@@ -103,7 +103,8 @@ RuleWatch: TypeAlias = "Callable[[], AbstractContextManager[Mapping[str, RuleFig
 
 @dataclass(slots=True)
 class PassRecord:
-    """One run of a pass.
+    """Record of one run of a pass: times, and statistics and text of the program before and after
+    it.
 
     depth      nesting depth; 0 for the outermost pass
     seconds    time including the passes inside it; `own` excludes them
@@ -128,7 +129,7 @@ class PassRecord:
 
     @property
     def change(self) -> dict[str, int]:
-        """The change of the number of calls of each operator."""
+        """The change that the pass made to the number of calls of each operator."""
         return {} if self.after is None else changes(self.before.operators, self.after.operators)
 
 
@@ -142,8 +143,10 @@ class PassRecords(Watch):
     def __init__(
         self, clock: Callable[[], float] = time.perf_counter, watch_rules: RuleWatch = lambda: nullcontext({})
     ) -> None:
-        """Create an instrument; `clock` returns seconds, `watch_rules` a context manager that
-        collects rule statistics.
+        """Create the instrument.
+
+        clock          returns the time in seconds
+        watch_rules    returns a context manager that collects statistics of rewrite rules
         """
         super().__init__()
         self._clock = clock
@@ -199,7 +202,7 @@ class PassRecords(Watch):
                 outer.own -= record.seconds
 
     def _now(self) -> float:
-        """Return the time without the time spent in this instrument."""
+        """Return the clock's time in seconds minus the time spent in this instrument."""
         return self._clock() - self._hidden
 
     @contextmanager
@@ -219,7 +222,9 @@ class PassRecords(Watch):
         """Return the data of a program for diagrams: None here; subclasses override it."""
 
     def _shown(self, module: Any) -> tuple[str, Any]:
-        """Return the text of a program and its data for diagrams, cached."""
+        """Return the text of a program and its data for diagrams, from a cache if the program is
+        known.
+        """
         key = tuple(module.functions.values()) if isinstance(module, IRModule) else (module,)
         if key not in self._texts:
             self._texts[key] = text_of(module), self.drawn(module)

@@ -101,7 +101,8 @@ AffineType: TypeAlias = TensorAffineType | TupleAffineType
 
 
 def affine(scale: Any, zero: Any, dtype: str, axis: int = -1) -> TensorAffineType:
-    """Return the TensorAffineType for a scale and a zero point, which may be arrays or numbers.
+    """Return the quantization parameters of a tensor as constants, from a scale and a zero point
+    (arrays or numbers).
 
     Zero points that are all equal are stored as one scalar. The axis is -1 if scale and zero point
     are both single.

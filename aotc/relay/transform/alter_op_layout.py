@@ -161,7 +161,7 @@ def _grouped_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str
 
 
 def _in_rows(target: Target) -> bool:
-    """Return True if the target computes adjacent channels together, in a vector."""
+    """Return True if the target computes adjacent channels together, in one vector."""
     return not target.is_scalar or (target.dots is not None and target.dots.along)
 
 
@@ -203,15 +203,15 @@ def _padding(channels: int, block: int) -> float:
 
 
 def _most_padding(target: Target) -> float:
-    """Return the largest padding of a group, as a fraction of its channels; 0 where parameters must
-    not grow.
+    """Return the largest padding of a group of channels, as a fraction of them; 0 where parameters
+    must not grow.
     """
     return PADDING if target.gpu is None and target.budget.parameter_growth > 1.0 else 0.0
 
 
 def _block(call: Call, channels: int, outer: Sequence[Dim], target: Target, channels_last: bool = True) -> int:
-    """Return the block of output channels in which to pack the weights of a call; 0 if they should
-    not be packed.
+    """Return the number of output channels per block in which to pack the weights of a call; 0 for
+    no packing.
 
     outer           the extents of the result's other axes
     channels_last   True if the channels of the data are contiguous in memory
@@ -267,6 +267,8 @@ class _Pack(GraphMutator):
     def _packed(self, weight: Constant, source: str, target: str, tile: int = 0) -> Expr:
         """Return a weight in another layout, first transformed for Winograd tiles of size `tile`
         unless that is 0.
+
+        Weights that were packed before are returned from a cache.
         """
         key = (weight, f"{target}/{tile}")
         if key not in self.known:

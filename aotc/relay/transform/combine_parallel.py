@@ -81,8 +81,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Concatenation:
-    """Describes how calls of one operator are combined by concatenating their results along an
-    axis.
+    """How parallel calls of one operator are merged by concatenating their results along an axis.
 
     name          the operator's name
     alike         (attributes) -> a key that the calls must have in common, besides the weights' other axes;
@@ -101,8 +100,8 @@ class Concatenation:
     from_end: bool = False
 
     def key(self, node: Call) -> Hashable | None:
-        """Return the key of a call: calls on one input with equal keys can be combined. None if it
-        cannot be combined.
+        """Return a key of an operator call: calls on one input with equal keys can be merged. None
+        if it cannot be merged.
         """
         alike, weight = self.alike(node.attrs), tensor_type_of(node.args[1])
         rest = without(weight.shape, self.weight_axis(node.attrs))
@@ -112,8 +111,8 @@ class Concatenation:
         return self.axis(node.attrs, tensor_type_of(node).rank)
 
     def joint(self, group: Group, args: Sequence[Sequence[Expr]]) -> Expr:
-        """Return the one call that replaces the anchors of a group, whose rewritten arguments are
-        `args`.
+        """Return the merged call that replaces the parallel calls of a group; `args` are their
+        rewritten arguments.
         """
         first = group.anchors[0]
         weight = concatenate([a[1] for a in args], axis=self.weight_axis(first.attrs))
@@ -171,7 +170,9 @@ class Concatenation:
         return recall(step.nodes[0], args)
 
     def parts(self, value: Expr, group: Group) -> list[Expr]:
-        """Return the slice of the combined value that belongs to each branch."""
+        """Return for each of the merged parallel calls the slice of the combined value that is its
+        result.
+        """
         extents = self._extents(group)
         axis = self._axis(group.anchors[0])
         before, rest, steps = [0] * axis, [-1] * axis, [1] * (axis + 1)
@@ -292,7 +293,7 @@ def combine(function: Function, how: Combination, min_num_branches: int) -> Func
 
 
 def _combined(group: Group, how: Combination, memo: dict[Expr, Expr]) -> list[Expr]:
-    """Return the results of a group's branches as slices of one combined value."""
+    """Return the results of merged parallel branches as slices of one combined value."""
     nodes = [*group.anchors, *(n for step in group.steps for n in step.nodes)]
     with span_scope(merge_spans(n.span for n in nodes)):
         value = how.joint(group, [[memo[a] for a in node.args] for node in group.anchors])

@@ -62,14 +62,14 @@ class Order:
         return not (self.old + self.new).isupper() and self.is_known
 
     def called(self, layout: str) -> Order:
-        """Return this order with the original axes renamed to the letters of `layout`."""
+        """Return this axis order with the original axes renamed to the letters of `layout`."""
         old, new = without_blocks(self.old), without_blocks(layout)
         names = str.maketrans(old + old.lower(), new + new.lower())
         return Order(self.old.translate(names), self.new.translate(names))
 
     def without(self, axes: Sequence[int]) -> Order:
-        """Return the order after these axes (numbered as in the original) are removed from the
-        tensor.
+        """Return the axis order of a tensor from which these axes (numbered as in the original) are
+        removed.
         """
         gone = {self.old[k] for k in axes}
         return Order(*("".join(c for c in layout if c not in gone) for layout in (self.old, self.new)))
@@ -205,7 +205,9 @@ def _always(call: Call, order: Order) -> Plan | None:
 
 
 def first_known(orders: Sequence[Order]) -> Order:
-    """Return the first order that differs from the original one, or else the first known order."""
+    """Return the first axis order that differs from the original one, or else the first known
+    order.
+    """
     known = [o for o in orders if o.is_known]
     return next((o for o in known if o.old != o.new), known[0] if known else AS_IT_WAS)
 
@@ -230,8 +232,10 @@ def _broadcast(call: Call, orders: Sequence[Order]) -> Plan | None:
 
 
 def _lacks_axes(ty: TensorType, order: Order, rank: int) -> bool:
-    """Return True for an operand of lower rank that must be expanded; a single element broadcasts
-    in any blocked order.
+    """Return True for an operand of lower rank that needs explicit axes in a blocked or reordered
+    layout.
+
+    A single element does not: it broadcasts in any blocked order.
     """
     return 0 < ty.rank < rank and not (order.in_blocks and all(d == 1 for d in ty.shape))
 

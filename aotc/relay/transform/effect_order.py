@@ -59,8 +59,8 @@ class Naming:
         return as_function(self.done[self.root])
 
     def _finish(self, node: Expr) -> Expr:
-        """Return the variable or expression that replaces a node, and add a let to its block if it
-        gets a variable.
+        """Return the variable or expression that replaces a node, and add a let to the node's block
+        if it gets a variable.
         """
         if isinstance(node, Let):
             return self._new(node.body)

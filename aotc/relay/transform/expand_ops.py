@@ -47,7 +47,8 @@ from aotc.relay.transform.pass_base import FunctionPass, Outcome, Rule, RulePass
 
 
 def _expanded(device: bool, _: Expr, new: Expr) -> Expr:
-    """Expand one node by one level; the operators of the definition are expanded in the next round.
+    """Replace one operator call by its definition; operators in the definition are expanded in the
+    next round.
 
     An operator whose definition needs static shapes stays if they are unknown: virtual machines
     compute it by its reference implementation.

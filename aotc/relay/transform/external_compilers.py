@@ -75,7 +75,7 @@ def marked(root: Expr) -> dict[Expr, str]:
 
 
 class _Groups:
-    """Groups of nodes, merged only if the graph of the groups stays acyclic.
+    """Groups of graph nodes (union-find), merged only if the graph of the groups stays acyclic.
 
     `direct[g]` are the groups that group g uses, `users[g]` the groups that use g, `needs[g]` all
     groups that it depends on, as a bit set.
@@ -108,7 +108,9 @@ class _Groups:
         return {*depth_first([group], lambda g: {self.root(u) for u in self.users[g]})} - {group}
 
     def merge(self, a: int, b: int) -> None:
-        """Merge two groups unless a path leads from one to the other through a third group."""
+        """Merge two groups of graph nodes unless a path leads from one to the other through a third
+        group.
+        """
         a, b = sorted((self.root(a), self.root(b)))
         if a == b:
             return
@@ -126,8 +128,8 @@ class _Groups:
 
 
 def convex_groups(root: Expr, labels: dict[Expr, str], across: bool = False) -> dict[Expr, int]:
-    """Return the group of each labeled node, merging greedily in one traversal without making a
-    cycle.
+    """Return the group of each labeled node: neighbors with equal labels are merged greedily if
+    this makes no cycle.
 
     across    True if an edge with compiler_begin or compiler_end on it may join the nodes that it connects
     """
@@ -277,15 +279,16 @@ class _Region:
 
     @property
     def gives_output(self) -> bool:
-        """True if the function returns its only output directly; several outputs, and nested
-        tuples, are flattened.
+        """True if the region's function returns its only output directly; several outputs, and
+        nested tuples, are flattened.
         """
         first, *others = map(type_of, self.outputs)
         return not others and not any(isinstance(f, TupleType) for f in getattr(first, "fields", ()))
 
 
 def _regions(root: Expr, bind_constants: bool) -> dict[Expr, _Region]:
-    """Return the region of each node that is in one, with the region's inputs and outputs.
+    """Return for each node the region (nodes for one external compiler) that contains it, with
+    inputs and outputs.
 
     Inputs are in graph order, outputs in the order of their marks or else of the graph. A region of
     only tuples and tuple fields computes nothing and is dropped.
@@ -332,7 +335,7 @@ def _fields(expr: Expr) -> list[Expr]:
 
 
 def _packed(expr: Expr, tensors: Iterator[Expr]) -> Expr:
-    """Return an expression of the type of `expr`, made of the next tensors of the iterator."""
+    """Rebuild a (nested) tuple of the type of `expr` from the next tensors of an iterator."""
     ty = type_of(expr)
     if not isinstance(ty, TupleType):
         return next(tensors)
@@ -389,8 +392,9 @@ class _Partition:
 
 
 def _function(region: _Region, symbol: str) -> Function:
-    """Return the function of a region; its result is one tensor, or a flat tuple of the tensors of
-    all outputs.
+    """Return the function that computes a region for an external compiler.
+
+    Its result is one tensor, or a flat tuple of the tensors of all outputs.
     """
     params = [Var(f"{symbol}_i{k}", type_of(i)) for k, i in enumerate(region.inputs)]
     body: dict[Expr, Expr] = dict(zip(region.inputs, params, strict=True))

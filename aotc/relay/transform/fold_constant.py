@@ -39,8 +39,9 @@ def _limit(ctx: PassContext) -> int:
 
 
 def _folded(node: Expr, max_bytes: int) -> Expr:
-    """Return the value of a node, or the node if it has none or one larger than `max_bytes` and its
-    arguments.
+    """Return the constant value of a node, or the node if it has none or one that is too large.
+
+    The limit is the larger of `max_bytes` and the size of the arguments.
     """
     match node:
         case Call():
@@ -89,10 +90,11 @@ class FoldConstant(FunctionPass):
 
 
 class DynamicToStatic(FunctionPass):
-    """Pass that makes shapes static that constants determine, repeated to a fixpoint.
+    """Pass that replaces operators with shape arguments by static ones if the arguments are
+    constant, to a fixpoint.
 
-    Functions without dynamic operators are not changed. Raise AotcError if a constant is not a
-    valid shape for its operator.
+    Functions without such operators are not changed. Raise AotcError if a constant is not a valid
+    shape for its operator.
     """
 
     opt_level = 2

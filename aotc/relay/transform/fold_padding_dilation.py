@@ -57,8 +57,8 @@ Check = Callable[[Call, float, "tuple[int, ...]"], str]
 
 
 def _folding(obstacle: Check, **changes: Any) -> Rewrite:
-    """Return a rule that removes nn.pad from the operator's data unless `obstacle` gives a reason
-    against it.
+    """Return a rewrite rule that folds nn.pad into the operator that reads it, unless `obstacle`
+    gives a reason against.
     """
 
     def rewrite(node: Call) -> Outcome:
@@ -190,7 +190,9 @@ def _flatten(last: Call) -> Outcome:
 
 
 def _obstacle(n: int, before: SpaceToBatchNDAttrs, after: BatchToSpaceNDAttrs, conv: Call) -> str:
-    """Return the reason why the three operators are not one dilated convolution; "" if they are."""
+    """Return why space_to_batch_nd, a convolution and batch_to_space_nd are not one dilated
+    convolution; "" if they are.
+    """
     a: Any = conv.attrs
     channels_last = a.data_layout == _CHANNELS_LAST[n]
     if before.block_shape != after.block_shape:

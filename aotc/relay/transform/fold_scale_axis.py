@@ -45,8 +45,8 @@ _REACH: Final = 32
 
 @frozen
 class Scale:
-    """Factors along axes of a tensor; several axes for a blocked layout, none for one factor of the
-    whole tensor.
+    """Scale factors along axes of a tensor; several axes for a blocked layout, none for one factor
+    of the whole tensor.
 
     expr     the factors as an expression, squeezed to these axes
     values   the value of `expr`
@@ -61,7 +61,7 @@ class Scale:
         return bool((self.values > 0).all())
 
     def along(self, axes: Items[int], expr: Expr) -> Expr:
-        """Return the factors reshaped to broadcast along these axes of `expr`."""
+        """Return the scale factors reshaped to broadcast along these axes of `expr`."""
         if not self.axes:
             return Constant(self.values.reshape(()))
         shape = tensor_type_of(expr).shape
@@ -92,7 +92,7 @@ def scaled_operand(expr: Expr) -> tuple[Expr, Scale] | None:
 
 
 def _value(expr: Expr) -> np.ndarray[Any, Any] | None:
-    """Return the value of a constant or of a reshaped constant; None for other expressions."""
+    """Return the array of a constant or of a reshaped constant; None for other expressions."""
     if isinstance(expr, Constant):
         return expr.data
     node = op_call(expr, *VIEWS)
@@ -185,8 +185,9 @@ def _channels(node: Call, only_constants: bool) -> _Channels | None:
 
 
 def _fits(expr: Expr, axes: Items[int], scale: Scale) -> bool:
-    """Return True if these axes of a tensor have as many elements as there are factors, with blocks
-    after the axes they divide.
+    """Return True if these axes of a tensor have as many elements as there are scale factors.
+
+    Blocks must come after the axes that they divide.
     """
     extents = [d for k in axes if isinstance(d := tensor_type_of(expr).shape[k], int)]
     in_order = len(extents) == len(axes) == len(scale.axes) and list(axes) == sorted(axes)
@@ -208,8 +209,8 @@ def scale_outputs(node: Call, scale: Scale, only_constants: bool) -> Call | None
 
 
 def input_factor(node: Call, scale: Scale, only_constants: bool) -> Expr | None:
-    """Return the factor of the weights that makes scaling the data unnecessary; None if there is
-    none.
+    """Return the factor to multiply weights with so that their input data need not be scaled; None
+    if there is none.
     """
     a, weight = node.attrs, node.args[1]
     channels = _channels(node, only_constants)
@@ -288,8 +289,8 @@ class _Backward(_Fold):
         return self.absorb(found[0], found[1], _REACH) or new
 
     def absorb(self, expr: Expr, scale: Scale, reach: int) -> Expr | None:
-        """Return `expr` times the scale without a multiplication at run time; None if it cannot be
-        folded.
+        """Return `expr` times a scale that is folded into weights, without a new multiplication at
+        run time; None if impossible.
         """
         node = op_call(expr, *_ANCHORS, "nn.bias_add", "multiply", *_SUMS, *_POSITIVE)
         if node is None or self.counts.get(expr, 1) != 1 or reach == 0:
@@ -300,7 +301,9 @@ class _Backward(_Fold):
             return self._through(node, scale, reach - 1)
 
     def _through(self, node: Call, scale: Scale, reach: int) -> Expr | None:
-        """Return an operator whose relevant operands absorb the scale; None if they cannot."""
+        """Push a scale through an operator into its operands; return the new call, or None if they
+        cannot absorb it.
+        """
         if is_call(node, *_SUMS):
             return self._through_sum(node, scale, reach)
         args, data = list(node.args), node.args[0]
@@ -403,7 +406,7 @@ class _Forward(_Fold):
         return input_factor(node, scale, self.only_constants) is not None
 
     def _divisible(self, other: Expr, scale: Scale, source: Expr) -> bool:
-        """Return True if `other` can be divided by the scale: a constant that stays finite, or a
+        """Return True if an addend can be divided by a scale: a constant that stays finite, or a
         variable along its axes.
         """
         if isinstance(other, Constant) or self.only_constants:
@@ -433,7 +436,9 @@ class _Forward(_Fold):
 
 
 def _stays_finite(other: Expr, scale: Scale) -> bool:
-    """Return True if `other` is a constant that stays finite when it is divided by the scale."""
+    """Return True if expression `other` is a constant that stays finite when it is divided by a
+    scale.
+    """
     if not isinstance(other, Constant) or not scale.values.all():
         return False
     smallest = np.abs(scale.values.astype(np.float64)).min()

@@ -107,8 +107,9 @@ class _Finder:
         return found[::-1]
 
     def _chain(self, last: Call) -> list[Call] | None:
-        """Return the calls from the last product back to the first, each used once and one a
-        softmax of rows, or None.
+        """Return the calls from attention's second matrix product back to the first, or None.
+
+        Each must be used once, and exactly one must be a softmax of rows.
         """
         chain = [last]
         node = self._only(last.args[0])

@@ -82,13 +82,15 @@ class _Node:
 
     @property
     def group(self) -> _Group:
-        """The root of the group to which the node belongs."""
+        """The root element of the fusion group to which the node belongs."""
         return self.own.root()
 
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """One element of the union-find forest; the fields of a root describe the whole group."""
+    """One element of a union-find forest of fused nodes; the fields of a root describe the whole
+    fusion group.
+    """
 
     pattern: OpPattern
     root_ref: Expr
@@ -228,7 +230,7 @@ def _common_ancestor(a: _Node | None, b: _Node | None) -> tuple[_Node | None, Op
 
 
 def _merge_groups(nodes: Sequence[_Node], max_depth: int, max_args: int) -> None:
-    """Merge the groups of nodes as far as patterns allow, in three sweeps."""
+    """Merge the fusion groups of nodes as far as operator patterns allow, in three sweeps."""
     for phase in range(3):
         for node in nodes:
             path = _mergeable(node, phase)
@@ -239,8 +241,8 @@ def _merge_groups(nodes: Sequence[_Node], max_depth: int, max_args: int) -> None
 
 
 def _fits(path: Sequence[_Node], parent: _Group, most: int) -> bool:
-    """Return True if merging these nodes into a group respects the argument limit or adds no
-    arguments.
+    """Return True if merging these nodes into a fusion group respects the limit of kernel
+    arguments, or adds none.
     """
     if not most or not path:
         return True
@@ -258,7 +260,7 @@ def _arguments(groups: Set[_Group], last: _Group) -> int:
 
 
 def _taken(ref: Expr) -> Sequence[Expr]:
-    """Return the expressions that a member of a group reads."""
+    """Return the expressions that a call, tuple or tuple field in a fusion group reads."""
     if isinstance(ref, Call):
         return ref.args
     return children(ref) if isinstance(ref, (Tuple, TupleGetItem)) else ()
@@ -269,7 +271,7 @@ def _tensors(ty: Type) -> int:
 
 
 def _mergeable(node: _Node, phase: int) -> list[_Node]:
-    """Return `node` and all nodes between it and its post-dominator, if this sweep can merge them;
+    """Return a node and all nodes up to its post-dominator, if this fusion sweep can merge them;
     else an empty list.
     """
     pattern, parent = node.own.pattern, node.parent
@@ -287,8 +289,8 @@ def _mergeable(node: _Node, phase: int) -> list[_Node]:
 
 
 def _is_narrow(node: _Node) -> bool:
-    """Return True if the elementwise chain after a node ends, with wider elements, before a group
-    that has an anchor.
+    """Return True if fusion should stop at a node whose successors only widen it before another
+    anchor's group.
 
     The narrow elements of a quantized result are then stored, and the next group widens them.
     """
@@ -353,8 +355,10 @@ class Signature:
         return self.params.setdefault(outside, Var(f"p{len(self.params)}", type_of(original)))
 
     def attrs(self) -> dict[str, Any]:
-        """Return the function's attributes; "Finite" lists weights without infinities and NaN,
-        which allow padding by zeros.
+        """Return the attributes of a fused function; "Finite" lists weights without infinities and
+        NaN.
+
+        Padding by zeros is exact for such weights.
         """
         finite = [k for k, outside in enumerate(self.params) if outside in self.weights and is_finite(outside)]
         return {"Primitive": 1, **({"Finite": tuple(finite)} if finite else {})}
@@ -398,7 +402,8 @@ class _Rewriter:
         return group.root_ref is not field or self._group(value) is group
 
     def _is_literal(self, arg: Expr, user: Expr) -> bool:
-        """Return True if a constant of another group is copied into the group of `user`.
+        """Return True if a constant is copied into the fused function of `user` instead of being
+        passed in.
 
         A single value shared by several functions can thus be fused into each of them.
         """
@@ -409,8 +414,8 @@ class _Rewriter:
         return self.graph.link_params or literal
 
     def _member(self, node: Call | Tuple | TupleGetItem, args: tuple[Expr, ...]) -> Expr:
-        """Return `node` rebuilt inside its group's function, or a call of that function if the
-        group ends at `node`.
+        """Return a node rebuilt inside its fused function, or a call of that function if the fusion
+        group ends at the node.
         """
         group = self._group(node)
         signature = self.signatures.setdefault(group, Signature())

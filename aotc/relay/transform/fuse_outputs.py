@@ -101,15 +101,15 @@ def _groups(function: Function, most: int, gpu: Gpu) -> dict[Expr, _Group]:
 
 
 def _arguments(group: Sequence[Call]) -> int:
-    """Return the number of kernel arguments of a group: inputs, results, and a buffer for each
+    """Return the number of arguments of a merged kernel: inputs, results, and a buffer for each
     result.
     """
     return len({arg for call in group for arg in call.args} - {*group}) + 2 * len(group)
 
 
 def _follows(node: Call, arg: Expr, group: _Group, gpu: Gpu) -> bool:
-    """Return True if a call can join the group of its argument: it maps that argument element by
-    element.
+    """Return True if a kernel call can join the group of its argument's kernel: it maps the
+    argument element by element.
 
     A row normalization can join, too, if the group is elementwise so far.
     """

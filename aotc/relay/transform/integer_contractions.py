@@ -34,7 +34,7 @@ _ULPS: Final = 2
 
 
 def narrow(found: Integers, node: Call) -> Integers:
-    """Return the value if it is an 8-bit tensor with one scale; raise Refused otherwise."""
+    """Return a quantized value if it is an 8-bit tensor with one scale; raise Refused otherwise."""
     if not found.is_narrow:
         raise Refused("an operand is no tensor of 8 bits with one scale", node)
     return found

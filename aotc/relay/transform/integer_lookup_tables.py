@@ -60,7 +60,7 @@ def _members(root: Call, leaves: set[Expr]) -> list[Call]:
 
 
 def _evaluated(root: Call, values: dict[Expr, Constant]) -> Constant:
-    """Return the value of `root` for given values of the leaves, computed at compile time."""
+    """Evaluate an elementwise expression at compile time for given constant values of its leaves."""
     members = _members(root, set(values))
     done: dict[Expr, Any] = dict(values)
     pending: list[Expr] = [root]
@@ -144,8 +144,8 @@ def _stored(values: Expr, wanted: TensorAffineType) -> Constant:
 
 
 def mapped(x: Integers, wanted: TensorAffineType, function: Callable[[Array], Array] | None = None) -> Array:
-    """Return the table of a function of the represented number, computed in float64 and rounded
-    once.
+    """Return a 256-entry table of a real function of a quantized 8-bit value, computed in float64
+    and rounded once.
 
     function   the function of real numbers; None for a change of quantization alone
     """
@@ -222,7 +222,9 @@ def _origins(arg: Expr) -> list[Expr]:
 
 
 def _over(arg: Expr, x: Expr, every: Constant) -> Expr:
-    """Return an operand evaluated with the values `every` in place of tensor `x`."""
+    """Return an operand with the 8-bit tensor `x` replaced by the constant `every`, which holds all
+    of its values.
+    """
     if arg is x:
         return every
     if isinstance(arg, Constant):

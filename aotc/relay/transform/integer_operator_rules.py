@@ -77,9 +77,9 @@ def _relu_exact(region: Region, node: Call) -> Integers:
 
 
 def _clamped(region: Region, node: Call, wanted: TensorAffineType, low: float, high: float) -> Expr:
-    """Return the operand quantized first and clamped to [low, high] afterwards.
+    """Return a clamp to [low, high] computed on the operand's quantized values.
 
-    The result is equal to clamping first, because rounding is monotonic.
+    The result is equal to clamping before quantization, because rounding is monotonic.
     """
     data = node.args[0]
     if str(getattr(data, "op", "")) == "qnn.dequantize" and region.exact(data).type != wanted:
@@ -142,7 +142,9 @@ def _same(region: Region, node: Call, arg: Expr, ty: TensorAffineType) -> Expr:
 
 
 def _moved_axis(node: Call, ty: TensorAffineType) -> int:
-    """Return the axis of the result along which the scales lie; raise Refused if it does not exist."""
+    """Return the result axis along which the per-channel scales of a moved tensor lie; raise
+    Refused if there is none.
+    """
     if ty.is_single:
         return ty.axis
     mapped = axis_map(node)
@@ -226,8 +228,8 @@ def _joined(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
 
 
 def _narrow_leaf(region: Region, part: Expr, wanted: TensorAffineType) -> Integers | None:
-    """Return the 8-bit integers that a part represents, if they are of the wanted type; None for
-    other parts.
+    """Return the 8-bit integers of one operand of a concatenation, if they have the wanted type;
+    None otherwise.
     """
     try:
         found = region.exact(part)
@@ -291,7 +293,7 @@ _CHOICES: Final = AbsorbRule("choose(dequantize(x)) => dequantize(choose(x))", _
 
 
 def _chooses(holds: Callable[[Any], bool], reason: str) -> AbsorbRule:
-    """Return the rule for an operator that only selects elements if `holds` is true of its
+    """Return the integer rule for an operator that only selects elements if `holds` is true of its
     attributes.
     """
 
@@ -351,8 +353,8 @@ _TABLE: Final = AbsorbRule("quantize(f(dequantize(x))) => table[x]", rounded=tab
 
 
 def fallback(node: Call) -> AbsorbRule | None:
-    """Return the rule for an operator without an entry in RULES, by its declared behavior on
-    integers; None if there is none.
+    """Return the integer rule for an operator without an entry in RULES, by its declared behavior;
+    None if there is none.
     """
     op = node.op
     if not isinstance(op, Op):

@@ -18,10 +18,11 @@ from aotc.relay.transform.pass_base import FunctionPass, op_call, rewrite_nodes
 
 
 def of_type(made: Any, call: Call, key: str) -> Expr:
-    """Return the expression that the function attached under `key` returned for a call, with its
-    type inferred.
+    """Check and type the expression that a registered function returned as the replacement of a
+    call.
 
     Raise AotcError (code "callback") if it is not an expression or does not have the call's type.
+    `key` names the kind of registration.
     """
     what = f"{key} of {call.op}"
     if not isinstance(made, Node):

@@ -86,8 +86,10 @@ class DeadCodeElimination(FunctionPass):
 
 
 def _used_once(function: Function) -> dict[Expr, Expr]:
-    """Return the values of lets whose variables are used once, in the function of the let; function
-    values are excluded.
+    """Return the values of lets that can be inlined: their variables are used once, in the function
+    of the let.
+
+    Function values are excluded.
     """
     order = list(post_order(function, outside_kernels))
     home: dict[Expr, Expr] = {}  # the innermost function around a node: inner functions come first

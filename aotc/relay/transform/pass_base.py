@@ -61,11 +61,13 @@ class FunctionPass(Pass[IRModule]):
     required: ClassVar[tuple[str, ...]] = ("InferType",)
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        """Return the transformed function; the same object if nothing changes."""
+        """Return the function as transformed by the pass; the same object if nothing changes."""
         return self.rewritten(function)
 
     def rewritten(self, function: Function) -> Function:
-        """Return the transformed function, for passes that need neither the module nor the context."""
+        """Return the function as transformed by the pass; overridden by passes that need neither
+        module nor context.
+        """
         raise NotImplementedError(type(self).__name__)
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
@@ -188,7 +190,7 @@ Rewrite: TypeAlias = Callable[[Call], Outcome]
 
 @frozen
 class Rule:
-    """A rewrite rule.
+    """A rewrite rule for operator calls.
 
     name       an equation: "conv2d(x, w) * s => conv2d(x, w * s)"
     ops        the operators, or their names, at the root of a match
@@ -203,7 +205,7 @@ class Rule:
 
 @dataclass(slots=True)
 class RuleStats:
-    """Statistics of a rule: rewrites made, matches refused (by reason), calls that did not match,
+    """Statistics of a rewrite rule: rewrites made, matches refused (by reason), calls not matched,
     and seconds spent.
     """
 
@@ -229,7 +231,9 @@ _MAX_SWEEPS: Final = 64
 
 
 def rewrite_report() -> AbstractContextManager[RewriteReport]:
-    """Context manager: collects the statistics of all rules that run inside it, by rule name."""
+    """Context manager that collects the statistics of all rewrite rules applied inside it, by rule
+    name.
+    """
     return setting(_REPORT, {})
 
 
@@ -241,7 +245,7 @@ def record(name: str, outcome: Outcome, seconds: float) -> None:
 
 
 class Rewriter:
-    """Applies rules everywhere in a function, operands first, until none applies.
+    """Applies rewrite rules everywhere in a function, operands first, until none applies.
 
     Fused functions are not changed; a field of a tuple expression is replaced by the tuple's
     element.
@@ -255,8 +259,8 @@ class Rewriter:
                 self.by_op.setdefault(str(op), []).append(rule)
 
     def rewrite(self, function: Function) -> Function:
-        """Return the rewritten function; the same object if no rule applied. Raise RuntimeError if
-        there is no fixpoint.
+        """Return the function with all rules applied; the same object if none applied. Raise
+        RuntimeError without a fixpoint.
         """
         for _ in range(_MAX_SWEEPS):
             result = rewrite_nodes(function, self._step)
@@ -274,7 +278,9 @@ class Rewriter:
                 return self.apply(new)
 
     def apply(self, node: Expr) -> Expr:
-        """Return the result of applying the rules to one node whose operands are already rewritten."""
+        """Return the result of applying the rewrite rules to one node whose operands are already
+        rewritten.
+        """
         current = node
         for _ in range(_MAX_SWEEPS):
             replacement = self._first(current)
@@ -303,8 +309,9 @@ class Rewriter:
 
 
 def _checked(rule: Rule, old: Call, new: Expr) -> Expr:
-    """Return the replacement with a span that covers all replaced nodes; raise RuntimeError if the
-    rule changed the type.
+    """Return a rule's replacement with a span that covers all replaced nodes.
+
+    Raise RuntimeError if the rule changed the type.
     """
     before, after = old.checked_type, new.checked_type
     if before is not None and (after is None or merge_types(before, after) is None):

@@ -91,8 +91,9 @@ def _extent(expr: Expr, axis: int) -> int:
 
 
 def _window(node: Call, axis: int) -> _Window | None:
-    """Return the window of rows of a convolution or pool; None if `axis` is not its row axis or it
-    rounds the extent up.
+    """Return how rows of a convolution's or pool's result depend on rows of its data.
+
+    None if `axis` is not its row axis or it rounds the number of rows up.
     """
     attrs: Any = node.attrs
     conv = op_call(node, "nn.conv2d") is not None
@@ -108,8 +109,8 @@ def _window(node: Call, axis: int) -> _Window | None:
 
 
 def _link(node: Expr, source: Expr, axis: int) -> _Link | None:
-    """Return the use of the chain's end as its next call; None unless each row of its result needs
-    few rows of the data.
+    """Return a node as the next call of a chain that ends at `source`, or None if it cannot be
+    computed in bands of rows.
     """
     types = [e.checked_type for e in (node, *node.args)] if isinstance(node, Call) else []
     if not isinstance(node, Call) or not all(isinstance(ty, TensorType) and ty.is_static for ty in types):
@@ -155,7 +156,9 @@ def _traced(chain: Sequence[_Link], rows: Rows, axis: int) -> list[tuple[Rows, t
 
 
 def _patched(chain: Sequence[_Link], count: int, axis: int) -> Expr:
-    """Return the last value of a chain, computed in `count` bands of rows that are concatenated."""
+    """Return the last value of a chain of calls, computed in `count` bands of rows that are
+    concatenated.
+    """
     begin, end = chain[0].source, chain[-1].node
     shape = tensor_type_of(begin).static_shape
     made: list[Expr] = []
@@ -174,15 +177,16 @@ def _patched(chain: Sequence[_Link], count: int, axis: int) -> Expr:
 
 
 def _is_kept(link: _Link, following: _Link | None) -> bool:
-    """Return True if the result of a call is stored in memory: the next call is a window over it,
-    or it is the last.
+    """Return True if the result of a call in the chain is stored in memory.
+
+    It is the last one, or the next call (convolution or pool) reads windows of it.
     """
     return following is None or _slides(following.node)
 
 
 def _best(chain: Sequence[_Link], count: int, axis: int) -> int:
-    """Return the number of calls to compute in patches for the least peak memory; 0 if patches do
-    not help.
+    """Return how many calls of a chain to compute in bands of rows for the least peak memory; 0 if
+    that does not help.
     """
     after = [*chain[1:], None]
     following = zip(chain, after, strict=True)

@@ -179,7 +179,7 @@ def _rows(meanings: Iterable[Quantization | None]) -> list[Any]:
 
 @dataclass(eq=False)
 class _Edges:
-    """The function @main of a module while its inputs and outputs are changed.
+    """The function @main of a module while the types of its inputs and outputs are changed.
 
     names             names of the outputs
     inputs, outputs   the quantization of each tensor, None where it is unknown
@@ -217,13 +217,13 @@ class _Edges:
         self.problems.append(Diagnostic(CODE, text, hint=hint))
 
     def tuples(self) -> list[Expr]:
-        """Return the inputs and outputs that are tuples rather than tensors."""
+        """Return the inputs and outputs of the model that are tuples rather than tensors."""
         edges: list[Expr] = [*self._main.params, *self._before]
         return [e for e in edges if not isinstance(type_of(e), TensorType)]
 
     def _interface(self, what: str, name: str, own: DType, found: Meaning) -> str:
-        """Return the data type that a tensor gets; record a problem if it cannot be the requested
-        one.
+        """Return the data type that an input or output gets; record a problem if it cannot be the
+        requested one.
         """
         usual = self.wanted.get("", own) if own.is_float else own
         dtype = self.wanted.get(name, usual)
@@ -239,8 +239,8 @@ class _Edges:
         return own
 
     def read(self, param: Var) -> None:
-        """Process one input: replace the parameter if its data type changes, and record its
-        quantization.
+        """Process one input of the model: replace the parameter if its data type changes, and
+        record its quantization.
         """
         own = _dtype(param)
         found = self._fed(param, own)
@@ -256,8 +256,8 @@ class _Edges:
         self.inputs.append(_stated(found, dtype))
 
     def write(self, number: int, name: str) -> None:
-        """Process one output: replace the result if its data type changes, and record its
-        quantization.
+        """Process one output of the model: replace the result if its data type changes, and record
+        its quantization.
         """
         node = self._results[number]
         own = _dtype(node)
@@ -329,7 +329,9 @@ class _Edges:
         return replace(main, params=tuple(self._params), body=body, ret_type=None)
 
     def _rewritten(self, old: Expr, new: Expr) -> Expr:
-        """Return a node over the new inputs; a removed qnn.quantize is replaced by its operand."""
+        """Return a node over the model's new inputs; a removed qnn.quantize is replaced by its
+        operand.
+        """
         if old in self._dropped:
             return shifted(children(new)[1], self._dropped[old], _dtype(old))
         return self._replaced.get(old, new)

@@ -78,8 +78,8 @@ def _fits(node: Expr) -> bool:
 
 
 def _read_as_it_lies(node: Call) -> Expr | None:
-    """Remove the transform of a convolution's data with few channels: it reads NCHW and writes
-    NHWC.
+    """Rewrite rule: a convolution of few channels reads NCHW data directly and writes NHWC, without
+    a transform.
     """
     moved = op_call(node.args[0], "layout_transform")
     a: Any = node.attrs
@@ -185,7 +185,7 @@ class _Estimate:
 
 
 def _least_cost(c: te.Contraction, target: Target) -> float:
-    """Return the estimated cycles of the best tiling."""
+    """Return the estimated cycles of the best tiling of a convolution."""
     a, b = (Buffer("x", x.dtype, x.size) for x in (c.a, c.b))
     found = candidates(c, a, b, lambda indices, value: Block(()), target)
     return min((candidate.cost for candidate in found), default=float(c.macs))
@@ -209,7 +209,9 @@ def _moved(node: Call, target: Target) -> float:
 
 
 def _interleaved(node: Call) -> bool:
-    """Return True if the joined or sliced parts are not contiguous in memory."""
+    """Return True if a concatenate, split or slice works on an inner axis, so that its parts are
+    not contiguous in memory.
+    """
     a: Any = node.attrs
     ty = next(t for t in map(type_of, (node, *node.args)) if isinstance(t, TensorType))
     axes = a.axes if hasattr(a, "axes") else (a.axis,)

@@ -61,7 +61,9 @@ def turned(x: Expr) -> Expr:
 
 
 def _before_turn(node: Call) -> Expr | None:
-    """Return the tensor to which `turned` was applied to get `node`; None for other nodes."""
+    """Return `x` if `node` is the sign-bit flip (`x ^ 0x80` and a cast) of an 8-bit tensor x; None
+    for other nodes.
+    """
     steps = ("cast", "bitwise_xor")
     inner = op_call(node.args[0], *steps) if is_call(node, *steps) else None
     if inner is None or inner.op is node.op:
@@ -111,7 +113,7 @@ class _Select(GraphMutator):
         return isinstance(ty, TensorType) and ty.dtype == _OTHER[self.wanted]
 
     def turned(self, expr: Expr) -> Expr:
-        """Return a tensor converted to the wanted type."""
+        """Return an 8-bit tensor converted to the signedness that the target wants."""
         return self.other.get(expr) or turned(expr)
 
     def rewrite(self, old: Expr, new: Expr) -> Expr:
@@ -136,13 +138,17 @@ class _Select(GraphMutator):
         return self._back(made_of) if self.is_source(node) else made_of
 
     def _back(self, made_of: Expr) -> Expr:
-        """Return a value made in the wanted type, converted back to the node's own type."""
+        """Convert a value computed in the wanted signedness back to the node's own type, and
+        remember both.
+        """
         seen = turned(made_of)
         self.other[seen] = made_of
         return seen
 
     def _field(self, new: Expr) -> Expr:
-        """Return a field of a tuple whose fields are all available in the wanted type."""
+        """Return a tuple field in its own type, converted from a tuple that is available in the
+        wanted signedness.
+        """
         if isinstance(new, TupleGetItem) and new.tuple_value in self.other and self.is_source(new):
             return self._back(TupleGetItem(self.other[new.tuple_value], new.index, new.span))
         return new
@@ -154,7 +160,9 @@ class _Select(GraphMutator):
         return made(add, wide, Constant(np.array(shift, np.int32)))
 
     def _quantized(self, node: Call) -> Expr | None:
-        """Return a quantized operator on tensors of the wanted type; None if nothing changes."""
+        """Return a quantized operator rewritten for operands of the wanted signedness; None if
+        nothing changes.
+        """
         op, args = op_of(node), list(node.args)
         if not op.is_contraction and op.name.removeprefix("qnn.") not in _MOVES.split():
             return None
@@ -177,7 +185,9 @@ class _Select(GraphMutator):
         return call(op, args, node.attrs.replace(**more))
 
     def _joined(self, node: Call) -> Expr | None:
-        """Return a concatenation or stack of tensors in the wanted type; None if nothing changes."""
+        """Return a concatenation or stack of 8-bit tensors in the wanted signedness; None if
+        nothing changes.
+        """
         parts, *points = node.args
         assert isinstance(parts, Tuple)
         if op_of(node).name.removeprefix("qnn.") not in ("concatenate", "stack"):
@@ -192,7 +202,9 @@ class _Select(GraphMutator):
         return call(op_of(node), (data, *points), node.attrs)
 
     def _choice(self, node: Call) -> Expr | None:
-        """Return a move, selection, clip or table lookup in the wanted type; None if it is not one."""
+        """Return a move, selection, clip or table lookup rewritten for the wanted signedness; None
+        if it is not one.
+        """
         op = op_of(node)
         if op.name == "take" and isinstance(node.args[0], Constant):
             return self._table(node)

@@ -49,8 +49,8 @@ def _keep(node: Call, x: Expr) -> Outcome:
 
 
 def _neutral(value: float, sides: tuple[int, ...]) -> Callable[[Call], Outcome]:
-    """Return a rule that drops an operand whose elements are all `value`, if its position is in
-    `sides`.
+    """Return a rewrite rule that drops an operand whose elements are all `value`, if its position
+    is in `sides`.
 
     A zero of the other sign is dropped for integers, and for floats if the accuracy is "fast": -0.0
     + 0.0 is 0.0.
@@ -68,7 +68,7 @@ def _neutral(value: float, sides: tuple[int, ...]) -> Callable[[Call], Outcome]:
 
 
 def _twice(name: str, keep: int) -> Callable[[Call], Outcome]:
-    """Return a rule for an operator applied to its own result, which leaves `keep` (0 or 1)
+    """Return a rewrite rule for an operator applied to its own result, which leaves `keep` (0 or 1)
     applications.
     """
 
@@ -159,7 +159,9 @@ def _add_to_difference(node: Call) -> Outcome:
 
 
 def _order_of_quantized(node: Call) -> Outcome:
-    """Compute the order of dequantized numbers on the integers, whose order is equal."""
+    """Compute argmax, argmin or argsort of dequantized numbers on the integers, whose order is
+    equal.
+    """
     inner = op_call(node.args[0], "qnn.dequantize")
     if inner is None:
         return None
@@ -317,7 +319,9 @@ _DYNAMIC: Final = WhyNot("the shape is not static")
 
 
 def _unchanged(node: Call) -> Outcome:
-    """Return the argument if the result has its type, so that the operator does nothing."""
+    """Return an operator's argument if the result has its type, so that the operator does nothing;
+    else None.
+    """
     source = node.args[0]
     if source.checked_type != node.checked_type:
         return None

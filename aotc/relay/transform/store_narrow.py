@@ -54,7 +54,7 @@ class StoreNarrow(FunctionPass):
 
 @dataclass(slots=True)
 class _Kernel:
-    """A call of a primitive function.
+    """A call of a fused function, taken apart so that its body can be changed.
 
     body      the body of the function, over the keys of `args`
     args      the argument of each parameter
@@ -73,7 +73,7 @@ class _Kernel:
         return cls(call, function.body, dict(zip(function.params, call.args, strict=True)), finite)
 
     def known(self) -> set[Var]:
-        """Return the parameters whose arguments are constants."""
+        """Return the parameters of the kernel whose arguments are constants."""
         return {param for param, arg in self.args.items() if isinstance(arg, Constant)}
 
     def made(self) -> Call:
@@ -90,7 +90,8 @@ class _Kernel:
 
 @dataclass(slots=True)
 class _Tail:
-    """The trailing operations of a kernel that its readers compute.
+    """The trailing (widening) operations of a kernel, which the kernels that read its result
+    compute instead.
 
     stored    the stored value, as an expression of the whole function
     var       the variable for the stored value in `body`
@@ -106,8 +107,10 @@ class _Tail:
 
 @dataclass(slots=True)
 class _Rewriter:
-    """Visits nodes, children first; `new` maps each node to its replacement, `tails` to the
-    operations its readers compute.
+    """Rewriter that visits nodes, children first.
+
+    new      the replacement of each node
+    tails    for calls whose kernels now store a narrower value: the operations that their readers compute
     """
 
     target: Target
@@ -130,8 +133,8 @@ class _Rewriter:
             self.new[node] = node if same else kernel.made()
 
     def _with_tails(self, kernel: _Kernel) -> _Kernel:
-        """Return the kernel over its new arguments, with the trailing operations of narrowed
-        arguments added to its body.
+        """Return a kernel with rewritten arguments; its body computes the trailing operations of
+        the narrowed ones.
         """
         args: dict[Var, Expr] = {}
         values: dict[Var, Expr] = {}
@@ -164,8 +167,8 @@ class _Rewriter:
         return best
 
     def _pays(self, kernel: _Kernel, node: Expr) -> bool:
-        """Return True if all readers can repeat the operations after a node for less than storing
-        the wide result costs.
+        """Return True if all kernels that read a result can repeat the operations after `node` at
+        less than the storing cost.
         """
         tail = list(_after(kernel.body, node))
         free = {n for n in tail if isinstance(n, Var)}

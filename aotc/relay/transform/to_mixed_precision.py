@@ -207,7 +207,9 @@ class _Reduce(GraphMutator):
         return result and WIDE in dtypes and dtypes <= {WIDE, self.low} and all(map(self._fits, leaves))
 
     def _fits(self, leaf: _Leaf) -> bool:
-        """Return True unless rounding a constant to the reduced type would make an infinity of it."""
+        """Return True unless rounding a constant to the reduced floating type would make an
+        infinity of it.
+        """
         if not isinstance(leaf.expr, Constant) or leaf.old.dtype != WIDE:
             return True
         values = leaf.expr.stored
@@ -216,7 +218,7 @@ class _Reduce(GraphMutator):
 
 
 def _leaves(old: Type, new: Type, expr: Expr | None) -> Iterator[_Leaf]:
-    """Yield the tensors of an argument, fields of tuples one by one."""
+    """Yield the tensors of a call's argument, fields of tuples one by one."""
     match old, new:
         case TensorType(), TensorType():
             yield _Leaf(old, new, expr)

@@ -54,7 +54,8 @@ class _Alterer(Converter):
 
 
 def _asked(alter: Callable[..., Any], node: Call, args: list[Expr]) -> tuple[Any, list[Expr]]:
-    """Call a registered function and return its result with the arguments that it was given.
+    """Call a user's layout function for an operator call, and return its result with the arguments
+    that it was given.
 
     Arguments of the old layout may not fit the layout that it chooses; it is then called again with
     untyped arguments.
@@ -70,7 +71,9 @@ def _asked(alter: Callable[..., Any], node: Call, args: list[Expr]) -> tuple[Any
 
 
 def _plan(node: Call, made: Any, args: list[Expr]) -> Plan | None:
-    """Return the plan for an operator's call with other layouts; None for other expressions."""
+    """Return the layout plan of a user's replacement call, if it is the original call with other
+    layouts; else None.
+    """
     op = op_of(node)
     if not isinstance(made, Call) or made.op is not op:
         return None

@@ -125,7 +125,7 @@ def escaping_vars(root: Expr) -> frozenset[Expr]:
                 loose[node] = frozenset([node]) if node in local else frozenset()
             case Let():
                 value = loose[node.value]
-                if isinstance(node.value, Function):  # it may be recursive
+                if isinstance(node.value, Function):  # the function may be recursive
                     value -= {node.var}
                 loose[node] = value | (loose[node.body] - {node.var})
             case Function():

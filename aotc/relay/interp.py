@@ -56,16 +56,16 @@ class _Frame(ChainMap[Expr, "Value"]):
 
 
 class Watch(Protocol):
-    """Follows an evaluation, for example to bound its memory."""
+    """Observer of an evaluation, for example to limit its memory."""
 
     def before(self, call: Call) -> None:
-        """An operator is about to be evaluated."""
+        """Called before an operator is evaluated."""
 
     def hold(self, value: Value) -> None:
-        """A value was computed and stays until it is released."""
+        """Called when a value was computed and is held until it is released."""
 
     def release(self, value: Value) -> None:
-        """A value is no longer held by the node or activation that it was held for."""
+        """Called when a node or activation that held a value does not need it any more."""
 
 
 def _uses(body: Expr) -> Counter[Expr]:
@@ -257,7 +257,9 @@ class _Machine:
         return result
 
     def _count(self, held: Iterable[Value], released: Iterable[Value] = ()) -> None:
-        """Report values that an activation begins to hold, and values that it frees, to the watch if there is one."""
+        """Report to the observer the values that an activation begins to hold, and others that it
+        frees.
+        """
         if self._watch is not None:
             for value in held:
                 self._watch.hold(value)

@@ -154,7 +154,7 @@ def pair(ty: TensorAffineType) -> tuple[Expr, Expr]:
     return ty.scale, ty.zero_point
 
 
-# --- between real numbers and integers
+# --- quantization parameters of qnn operators
 
 
 def stated(node: Call, dtype: str) -> TensorAffineType:

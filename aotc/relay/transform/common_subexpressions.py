@@ -80,7 +80,7 @@ class CanonicalizeCast(FunctionPass):
     opt_level = 3
 
     def rewritten(self, function: Function) -> Function:
-        taken: set[Expr] = set()  # casts that an operator has for itself
+        taken: set[Expr] = set()  # casts that an earlier operator uses
 
         def copied(_: Expr, new: Expr) -> Expr:
             call = op_call(new)

@@ -219,7 +219,7 @@ class Converter:
         """
         try:
             new = _recalled(node, self._arguments(arguments, plan), plan.attrs)
-        except AotcError:  # blocks that an operator does not have, or that would have to be filled up
+        except AotcError:  # the operator does not support these blocks, or they would need padding
             return None
         return results(new, plan.outputs) if rules.agrees(node, new, plan) else None
 
@@ -227,7 +227,7 @@ class Converter:
         orders = []
         for expr, value in zip(node.args, arguments, strict=True):
             if isinstance(value, Laid) and not isinstance(expr.checked_type, TensorType):
-                return None  # a tuple that is not known field by field
+                return None  # a tuple whose fields are not known one by one
             orders += [f.order for f in _flat(value)]
         name = op_of(node).name
         if name in self.desired:
@@ -246,7 +246,7 @@ class Converter:
             depthwise = a.groups > 1 and a.groups == channels
             kernel = rules.default_kernel(CONVERTIBLE[name], data, depthwise)
         plan = rules.plan_layouts(node, data, kernel)
-        # a choice for pooling says where results lie, too
+        # a desired layout of pooling determines its output layout, too
         if kernel or not hasattr(a, "out_layout") or plan.outputs[0].new != data:
             return plan
         return replace(plan, attrs=plan.attrs.replace(out_layout=data))

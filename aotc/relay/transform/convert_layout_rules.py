@@ -157,7 +157,7 @@ def plan_following(call: Call, order: Order) -> Plan:
 def _kernel_changes(call: Call, layout: str) -> dict[str, Any]:
     """Return the attributes of a convolution that change with its kernel's layout."""
     a: Any = call.attrs
-    if not a.kernel_layout.isalpha() and layout.isalpha():  # packed already
+    if not a.kernel_layout.isalpha() and layout.isalpha():  # the kernel is packed already
         return {"kernel_layout": a.kernel_layout}
     if layout.isalpha() or not a.kernel_layout.isalpha():
         return {"kernel_layout": layout}
@@ -272,7 +272,7 @@ def _carried(call: Call, order: Order, ranks: Sequence[int]) -> Plan | None:
         found = order.without([k for k in range(ranks[0]) if k not in kept])
     else:
         found = order if all(k == axis for k, axis in enumerate(row) if axis is not None) else AS_IT_WAS
-    if found.is_known and len(found.old) != results[0]:  # axes are new
+    if found.is_known and len(found.old) != results[0]:  # the operator adds axes
         return None
     return Plan(inputs, tuple(found if r == results[0] else AS_IT_WAS for r in results), attrs)
 

@@ -425,7 +425,7 @@ class _Forward(_Fold):
     def _changed(self, old: Call, node: Call, scale: Scale) -> Call:
         if is_call(node, *_SUMS):
             divisor = scale.along(scale.axes, node)
-            # the other side is scaled itself
+            # an operand of the full type is scaled by its own rewriting
             whole = [not isinstance(x, Constant) and x.checked_type == old.checked_type for x in old.args]
             pairs = zip(whole, node.args, strict=True)
             return recall(node, [new if kept else divide(new, divisor) for kept, new in pairs])

@@ -177,7 +177,7 @@ class _ForwardGraph:
             case Constant():
                 inside = self.link_params or _is_single_value(node.ref)
                 node.pattern = OpPattern.ELEMWISE if inside else OpPattern.OPAQUE
-            case _ if not left_alone(node.ref):  # what bodies and branches need; variables need nothing
+            case _ if not left_alone(node.ref):  # results of bodies and branches; variables have no children
                 self._need(*children(node.ref))
 
     def _connect_call(self, node: _Node, call: Call) -> None:

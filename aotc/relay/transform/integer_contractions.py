@@ -148,7 +148,7 @@ def batched(region: Region, node: Call) -> Integers:
     return summed(node, "batch_matmul", x, w, (1, 2))
 
 
-# --- what is added to sums
+# --- biases
 
 
 def _close(a: Array, b: Array) -> bool:

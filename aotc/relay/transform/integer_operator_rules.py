@@ -43,7 +43,7 @@ from aotc.relay.transform.integer_lookup_tables import mapped, tabled, tabulated
 _UNARY: Final = "sigmoid tanh exp sqrt rsqrt erf log abs nn.leaky_relu nn.softmax"
 
 
-# --- operators of elements with scales of their own
+# --- elementwise operators
 
 
 def _two(name: str, region: Region, node: Call, wanted: TensorAffineType) -> Expr:
@@ -110,7 +110,7 @@ def _clip(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
     return _clamped(region, node, wanted, node.attrs["a_min"], node.attrs["a_max"])
 
 
-# --- moves, and choices among elements
+# --- operators that move or select elements
 
 
 def _is_real(expr: Expr) -> bool:

@@ -117,7 +117,7 @@ def _in_place(function: Function, values: Mapping[Expr, Expr]) -> Function:
     return as_function(memo[function])
 
 
-# --- variables instead of sharing
+# --- A-normal form and basic block normal form
 
 
 class ToANormalForm(FunctionPass):
@@ -144,7 +144,7 @@ class ToBasicBlockNormalForm(FunctionPass):
         return Naming(function, lambda _, spread: spread).run()
 
 
-# --- sharing instead of variables
+# --- graph normal form
 
 
 def is_recursive(let: Let) -> bool:

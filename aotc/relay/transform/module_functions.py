@@ -69,7 +69,7 @@ class RemoveUnusedFunctions(Pass[IRModule]):
         return module.without_functions(module.functions.keys() - kept)
 
 
-# --- calls become bodies
+# --- inlining
 
 
 def _opaque(function: Function) -> bool:
@@ -157,7 +157,7 @@ class Inline(Pass[IRModule]):
 
     def _wanted(self, function: Function) -> bool:
         if "Compiler" in function.attrs:
-            return False  # Relay marks these with Inline too
+            return False  # Relay sets Inline for external functions, too
         return bool(function.attrs.get("Inline")) or (self.everything and not _opaque(function))
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
@@ -189,7 +189,7 @@ def _done_with(inlined: Collection[str], before: IRModule, after: IRModule) -> s
     return {*inlined} & used - reachable(after.functions, kept)
 
 
-# --- names become literals
+# --- eta expansion
 
 
 def _expanded(name: Expr, module: IRModule) -> Expr:
@@ -233,7 +233,7 @@ class EtaExpand(FunctionPass):
         return as_function(memo[function])
 
 
-# --- literals become global functions
+# --- lambda lifting
 
 
 class _Lifter(Mutator):
@@ -246,7 +246,7 @@ class _Lifter(Mutator):
         self.taken = set(taken)
         self.lifted: dict[str, Function] = {}
         self.let_of: dict[Expr, Var] = {}
-        self.bound: set[Var] = set()  # by the bodies of the functions made so far
+        self.bound: set[Var] = set()  # variables bound by the functions lifted so far
 
     def enter(self, node: Expr) -> bool:
         if isinstance(node, Let) and isinstance(node.value, Function):

@@ -317,7 +317,7 @@ def _checked(rule: Rule, old: Call, new: Expr) -> Expr:
     if before is not None and (after is None or merge_types(before, after) is None):
         raise RuntimeError(f"rule `{rule.name}` made {after} of {before}")
     if not isinstance(new, Call) or new.span is not old.span:
-        return new  # something that was there before
+        return new  # an existing expression
     # calls of the old pattern that the new expression does not use
     replaced = _near(old, frozenset(_near(new)))
     span = merge_spans([old.span, *(n.span for n in replaced)])

@@ -74,7 +74,7 @@ def _fits(node: Expr) -> bool:
     return all(tensor_type_of(e).is_static for e in (node, *node.args))
 
 
-# --- the border
+# --- the input layer
 
 
 def _read_as_it_lies(node: Call) -> Expr | None:

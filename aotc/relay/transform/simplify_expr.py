@@ -310,7 +310,7 @@ _VALUES: Final = (
 )
 
 
-# --- where elements lie
+# --- element positions
 
 
 #: Operators whose result has the argument's elements in unchanged order.
@@ -436,7 +436,7 @@ _PLACES: Final = (
 )
 
 
-# --- all of them
+# --- the pass
 
 
 RULES: Final = (*_VALUES, *_PLACES)

@@ -126,7 +126,7 @@ class _Reduce(GraphMutator):
                 return Tuple(new.fields, new.span)
             case TupleGetItem():
                 return item_of(new.tuple_value, new.index, new.span)
-            case _:  # what binds or joins values keeps their types
+            case _:  # nodes that bind or join values keep the original types
                 kept = (self._restored(n, o) for n, o in zip(children(new), children(old), strict=True))
                 return with_children(new, tuple(kept))
 

@@ -137,8 +137,9 @@ class _Finder:
         return ways[0] if len(ways) == 1 else None
 
     def _leads(self, start: Call) -> bool:
-        """Return True if a softmax or matrix product is found a few operators upstream, each with
-        one operand of its size.
+        """Return True if a softmax or matrix product is found a few operators upstream of `start`.
+
+        Each operator on the way must have exactly one operand that is a call used only once.
         """
         node: Call | None = start
         for _ in range(MOST):

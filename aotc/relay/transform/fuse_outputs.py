@@ -54,8 +54,8 @@ class FuseOutputs(FunctionPass):
     """Pass that merges calls of elementwise functions into the call whose result they read, if
     their other inputs are available.
 
-    A call that normalizes rows is merged with elementwise calls, unless the GPU spreads its
-    reductions over several thread blocks.
+    A call that normalizes rows is merged with elementwise calls, unless a separate launch over all
+    elements is faster on the GPU.
 
     most_args      largest number of kernel arguments: inputs, results, and a buffer for each result
     gpu            the GPU on which the kernels run

@@ -3,7 +3,7 @@
 
 Higher-level packages import these names from here; `graph_api.pyi` lists where each one is defined:
 
-    from aotc.relay.graph_api import Call, Constant, ExprMutator, IRModule, infer_types
+    from aotc.relay.graph_api import Call, Constant, ExprMutator, IRModule, infer_module
 """
 
 from aotc.ir.lazy_exports import lazy_names

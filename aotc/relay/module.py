@@ -35,7 +35,7 @@ class IRModule(Printed, Mapping[str, Function]):
     __slots__ = ("__weakref__", "_functions", "_types", "attrs", "typed")
 
     #: Adds the data types and functions of a standard library file; see
-    #: `aotc.relay.prelude.import_from_std`.
+    #: `aotc.relay_api.prelude.import_from_std`.
     import_from_std: ClassVar[Callable[[Any, str], None]]
 
     def __init__(

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What accuracies cost: one model compiled for each, which run by turns on one thread.
+"""Measure the run time of a model for each accuracy mode of the compiler, alternately on one
+thread.
 
     python -m benchmarks.accuracy_cost net.onnx other.onnx --seconds 2
 
-Times are minima in milliseconds; ratios are those of medians over rounds in which all accuracies ran.
+Times are minima in milliseconds; ratios are medians over rounds in which each mode ran once.
 """
 
 from __future__ import annotations

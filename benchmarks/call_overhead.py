@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call from Python costs: bound runs, `Session.run` and ONNX Runtime's `run`, on networks of a few microseconds.
+"""Measure the overhead of calls from Python: bound runs, `Session.run`, and ONNX Runtime's `run`,
+on tiny networks.
 
-All in one process, on one thread, in turns of 200 calls; microseconds for a call, minimum and median of the turns.
+All variants run in one process on one thread, alternately in series of 200 calls. The table shows
+microseconds per call, as minimum and median of the series.
 
     python -m benchmarks.call_overhead
     python -m benchmarks.call_overhead --turns 1000
@@ -29,7 +31,7 @@ Call = Callable[[], object]
 
 
 def policy() -> onnx.ModelProto:
-    """Three dense layers: observation[1, 8] -> action[1, 4]."""
+    """Build three dense layers: observation[1, 8] -> action[1, 4]."""
     n = Network()
     x = n.activate(n.linear("observation", 8, 64), "relu")
     x = n.activate(n.linear(x, 64, 64), "relu")
@@ -38,7 +40,9 @@ def policy() -> onnx.ModelProto:
 
 
 def states() -> onnx.ModelProto:
-    """A streaming network's outside: eight inputs, eight outputs."""
+    """Build a network with eight inputs and eight outputs, as streaming networks with states have,
+    and trivial work.
+    """
     n = Network()
     shapes = {f"in{k}": [1, 16] for k in range(8)}, {f"out{k}": [1, 16] for k in range(8)}
     for k in range(8):
@@ -47,7 +51,9 @@ def states() -> onnx.ModelProto:
 
 
 def callers(model: onnx.ModelProto, folder: Path) -> dict[str, Call]:
-    """Ways of running a model once."""
+    """Compile a model, check its outputs against ONNX Runtime, and return functions that run it
+    once, by their names.
+    """
     path = folder / f"{model.graph.name}.onnx"
     onnx.save(model, path)
     session = load(compile(path, output=folder / model.graph.name).path)
@@ -65,7 +71,7 @@ def callers(model: onnx.ModelProto, folder: Path) -> dict[str, Call]:
 
 
 def measure(calls: dict[str, Call], turns: int) -> dict[str, list[float]]:
-    """Microseconds of a call in each turn."""
+    """Return the microseconds per call for each function, one value per series of calls."""
     found: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(turns):
         for name, call in calls.items():

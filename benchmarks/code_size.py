@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare what quantized networks take to compile with what their float32 twins take.
+"""Compare the compile time, code size and run time of quantized networks with those of the float32
+networks.
 
-Each network of `benchmarks.networks`, and each model that is named by its path, is quantized by ONNX Runtime's own tool
-(QDQ, a scale for each output channel) with uint8 and with int8 activations.  Every version is compiled in a process of
-its own, without the cache.  The columns:
+Each network of `benchmarks.networks`, and each model given by its path, is quantized by ONNX
+Runtime's tool (QDQ, a scale for each output channel) with uint8 and with int8 activations. Every
+version is compiled in its own process, without the cache. The columns:
 
-    kernels       functions of kernels in the emitted C
+    kernels       number of kernel functions in the emitted C
     C kB          text of the emitted kernels, in 1000 bytes
-    aotc s        processor seconds of the compiler, imports included
-    cc s          processor seconds of the C compiler
+    aotc s        CPU seconds of the compiler, imports included
+    cc s          CPU seconds of the C compiler
     code kB       machine code in the library, in 1000 bytes
-    run ms        minimum time of one run, by turns with the other versions
+    run ms        minimum time of one run, measured alternately with the other versions
 
     python -m benchmarks.code_size                                   # the networks that ONNX Runtime quantizes
     python -m benchmarks.code_size mobilenet_v3_small --target x86-64-v3 --json figures.json
@@ -39,14 +40,16 @@ from benchmarks.networks import NETWORKS
 from benchmarks.quantized import quantized
 
 HEAD: Final = ("model", "version", "kernels", "C kB", "aotc s", "cc s", "code kB", "run ms", "C", "time", "run")
-#: Runs of each version in one turn, and turns.
+#: Consecutive timed runs of each version, and number of repetitions of this series.
 RUNS: Final = 3
 TURNS: Final = 60
 _KERNEL: Final = re.compile(r"^(?:static )?void \w+_(\w+)\([^;]*?\) \{$.*?^\}$", re.DOTALL | re.MULTILINE)
 
 
 def compiled(path: Path, folder: Path, target: str) -> dict[str, Any]:
-    """The figures of compiling a model in this process, which must have done nothing before."""
+    """Compile a model in this process and return its figures; CPU times are right only in a fresh
+    process.
+    """
     from aotc import compile
     from aotc.driver.dependency_injection import install
 
@@ -69,7 +72,7 @@ def compiled(path: Path, folder: Path, target: str) -> dict[str, Any]:
 
 
 def run_times(folders: Mapping[str, Path]) -> dict[str, float]:
-    """The least milliseconds of a run of each compiled project, measured by turns."""
+    """Return the minimum run time in milliseconds of each compiled project, measured alternately."""
     from aotc import load
 
     sessions = {name: load(folder) for name, folder in folders.items()}
@@ -86,21 +89,23 @@ def run_times(folders: Mapping[str, Path]) -> dict[str, float]:
 
 
 def drawn(folder: Path) -> dict[str, np.ndarray]:
-    """Inputs of a compiled project from a seed."""
+    """Return seeded random inputs for a compiled project."""
     rng = np.random.default_rng(0)
     metadata = json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
     return {i["name"]: rng.uniform(0, 2, i["shape"]).astype(i["dtype"]) for i in metadata["inputs"]}
 
 
 def versions(model: onnx.ModelProto, folder: Path) -> dict[str, Path]:
-    """The float32 model and both quantized versions; just the former where ONNX Runtime's tool fails."""
+    """Write the float32 model and both quantized versions into a folder; return their paths by
+    version.
+    """
     path = folder / "float32.onnx"
     onnx.save(model, path)
     return {"float32": path, "u8": quantized(model, folder), "s8": quantized(model, folder, signed=True)}
 
 
 def measured(paths: Mapping[str, Path], folder: Path, target: str) -> dict[str, dict[str, Any]]:
-    """The figures of each version of a network."""
+    """Return the figures of each version of a network, each compiled in its own process."""
     found, folders = {}, {}
     for version, path in paths.items():
         folders[version] = folder / version
@@ -113,7 +118,7 @@ def measured(paths: Mapping[str, Path], folder: Path, target: str) -> dict[str, 
 
 
 def row(name: str, version: str, facts: Mapping[str, Any], twin: Mapping[str, Any]) -> str:
-    """One row of the table; the last columns are ratios to the float32 twin."""
+    """Return a table row; the last columns are ratios to the float32 version `twin`."""
     seconds, other = (f["aotc_seconds"] + f["cc_seconds"] for f in (facts, twin))
     cells = [
         name, version, str(facts["kernels"]), f"{facts['text_bytes'] / 1e3:.0f}", f"{facts['aotc_seconds']:.1f}",

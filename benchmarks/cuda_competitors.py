@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX models as modules of PyTorch, and how long runs on a GPU take: what compiled models are measured beside.
+"""Run ONNX models in PyTorch on a GPU and time them, as competitors of compiled models.
 
-Needs torch and onnx, nothing of aotc.  Without a GPU, tensors lie in the host's memory and clocks are the host's.
+Requires torch and onnx but not aotc. Without a GPU, tensors are in host memory and times are host
+times.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from benchmarks.cuda_device import NO_WAIT, PLAIN, Opened
 
 ROUNDS = 15
 SECONDS = 0.01
-"""Of one turn in a round."""
+"""Measuring time in seconds of one competitor in a round."""
 Runs = Mapping[str, Callable[[], Any]]
 
 OPERATORS: dict[str, Callable[..., torch.Tensor]] = {
@@ -50,7 +51,7 @@ OPERATORS: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
-#: An operator, its inputs, its output and its attributes.
+#: (operator function, names of inputs, name of the output, attributes).
 Step: TypeAlias = "tuple[Callable[..., torch.Tensor], list[str], str, dict[str, Any]]"
 
 
@@ -64,7 +65,11 @@ def _step(node: onnx.NodeProto) -> Step:
 
 
 class Net(torch.nn.Module):
-    """A model; inputs of its graph beyond the first `inputs` are weights, drawn anew: they do not change the time."""
+    """PyTorch module of an ONNX model.
+
+    Graph inputs after the first `inputs` are weights, which get random values, as values do not
+    affect the run time.
+    """
 
     def __init__(self, model: onnx.ModelProto, inputs: int) -> None:
         super().__init__()
@@ -93,7 +98,11 @@ class Net(torch.nn.Module):
                 self.steps.insert(0, step)
 
     def _attention(self, node: onnx.NodeProto, made: Mapping[str, onnx.NodeProto]) -> Step | None:
-        """An attention as one call, as models of PyTorch have it, if a node is the product that ends one."""
+        """Return a scaled dot-product attention call if `node` is its last matrix product, else
+        None.
+
+        PyTorch models call attention as one function, so that the comparison is fair.
+        """
         chain = [node]
         for kind in ("Softmax", "Mul", "MatMul"):
             before = made.get(chain[-1].input[0])
@@ -111,7 +120,9 @@ class Net(torch.nn.Module):
 
 
 def seconds(runs: Runs, rounds: int = ROUNDS) -> dict[str, list[float]]:
-    """How long a run takes, measured in turns: for each of several, one number a round."""
+    """Return the seconds per run for each function, one value per round; the functions run
+    alternately.
+    """
     counts = {}
     for name, run in runs.items():
         for _ in range(3):
@@ -125,7 +136,7 @@ def seconds(runs: Runs, rounds: int = ROUNDS) -> dict[str, list[float]]:
 
 
 def _turn(run: Callable[[], Any], count: int) -> float:
-    """Seconds of a run, the mean of so many one after the other."""
+    """Return the seconds per run, averaged over `count` consecutive runs."""
     if not torch.cuda.is_available():
         start = time.perf_counter()
         for _ in range(count):
@@ -164,12 +175,14 @@ RIVALS: dict[str, Callable[[Net, Sequence[torch.Tensor]], Callable[[], Any]]] = 
 
 @torch.no_grad()
 def speed(model: bytes, inputs: Sequence[Any], opened: Opened, about: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A case beside its rivals: what is known after each has joined.
+    """Time a compiled case and its competitors; yield the results known after each competitor.
 
-    us        microseconds of a run, the median of the rounds; runs follow each other in a stream, on the same tensors
-    ratio     our time in a round over that of the fastest rival, the median
-    cpu_us    microseconds until a run that is not waited for returns
-    close     the greatest difference from PyTorch's results over their standard deviation, where weights are inputs
+    us       microseconds per run, median of the rounds; runs are queued in one stream, on unchanged
+             tensors
+    ratio    median over rounds of aotc's time divided by that of the fastest competitor
+    cpu_us   microseconds until an asynchronous run returns to the host
+    close    largest difference from PyTorch's results in standard deviations, if no weights were
+             randomized
     """
     cuda = torch.cuda.is_available()
     device = torch.device("cuda" if cuda else "cpu")
@@ -214,7 +227,9 @@ def speed(model: bytes, inputs: Sequence[Any], opened: Opened, about: Mapping[st
 
 
 def _host(run: Callable[[], Any]) -> float:
-    """Seconds until a run returns; few enough at a time that nobody waits for room in the stream."""
+    """Return the seconds until a run returns on the host; each run is synchronized, so that the
+    stream does not fill up.
+    """
     times = []
     for _ in range(20 if torch.cuda.is_available() else 1):
         start = time.perf_counter()
@@ -231,7 +246,7 @@ def _difference(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def _kernels(run: Callable[[], Any]) -> dict[str, float]:
-    """Microseconds of each kernel, of all of its launches in a run together."""
+    """Return the microseconds per run for each kernel, summed over its launches."""
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(10):

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled models on a GPU, on a machine that has one and nothing else: bits, sanitizer, speed beside PyTorch.
+"""Check and benchmark prepared models on a GPU machine without aotc: exact results,
+compute-sanitizer, speed vs. PyTorch.
 
     python -m benchmarks.cuda_prepare build/device                          # here: cases, no GPU is needed
     cd build/device && python3 -m benchmarks.cuda_device results.jsonl      # there; again until it says "0 left"
     python -m benchmarks.cuda_device results.jsonl --table                  # rows for docs/performance.md
 
-A job is a process of its own; what it finds becomes a line of the file at once, and jobs with a line there are not done
-again.  Jobs are "facts" (of the machine), "bits/CASE" (outputs are those of the emulator, bit by bit, thrice; those
-of tensor cores, whose sums have an order of their own, are close), "sanitize/TOOL/CASE" (compute-sanitizer finds
-nothing), and "speed/CASE".  numpy is needed, for facts and speed torch.
+Each job runs in its own process; its result is appended to the file at once, and jobs with a result
+in the file are skipped. Jobs are "facts" (properties of the machine), "bits/CASE" (outputs equal
+the emulator's bit by bit in three runs; outputs of tensor cores, which sum in another order, are
+close), "sanitize/TOOL/CASE" (compute-sanitizer reports no error), and "speed/CASE". Required
+packages: numpy, and torch for facts and speed.
 """
 
 from __future__ import annotations
@@ -32,26 +34,30 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 CASES = Path("cases")
 DRIVER = Path("libcuda.so.1")
-"""The emulator's, which is prepared on request."""
+"""Path of the emulated CUDA driver, which is prepared on request."""
 TOOLS = ("memcheck", "racecheck", "synccheck")
 TOOLKIT = "/usr/local/cuda/bin"
-"""Where NVIDIA's tools are, often without being on the path."""
+"""Default directory of NVIDIA's tools, which is often not on the path."""
 FLOATS = {"float16": ("u2", 0x7C00), "bfloat16": ("u2", 0x7F80), "float32": ("u4", 0x7F800000)}
 FLOATS["float64"] = ("u8", 0x7FF << 52)
-"""Unsigned integers of a size, and the bits of infinity: what is greater is NaN."""
+"""For each float dtype: the unsigned integer dtype of its size, and the bits of infinity; larger
+magnitudes are NaN.
+"""
 CLOSE = 0.03
-"""How far results of tensor cores may be from the emulator's, in standard deviations."""
+"""Largest accepted difference between results of tensor cores and the emulator, in standard
+deviations.
+"""
 NO_WAIT, PLAIN = 1, 2
 FOUND = 9
-"""The exit code of compute-sanitizer where it has found something."""
+"""Exit code of compute-sanitizer if it has found an error."""
 TOO_LONG = "longer than"
 CHILDREN = 30
-"""Processes for one job, at most."""
+"""Largest number of processes for one job."""
 _WORDS, _NUMBERS = ctypes.c_void_p, ctypes.c_int32
 
 
 class Program(ctypes.Structure):
-    """aotc_cuda_program of aotc_cuda.h."""
+    """ctypes declaration of the C struct aotc_cuda_program of aotc_cuda.h."""
 
     _fields_ = (
         *((name, _WORDS) for name in ("info", "calls", "images", "kernels", "steps", "args", "edges")),
@@ -62,13 +68,13 @@ class Program(ctypes.Structure):
 
 
 class CudaOptions(ctypes.Structure):
-    """aotc_cuda_options of aotc_cuda.h."""
+    """ctypes declaration of the C struct aotc_cuda_options of aotc_cuda.h."""
 
     _fields_ = (("size", ctypes.c_size_t), ("stream", _WORDS), ("flags", ctypes.c_uint32), ("reserved", _NUMBERS))
 
 
 class RunOptions(ctypes.Structure):
-    """aotc_run_options of aotc.h."""
+    """ctypes declaration of the C struct aotc_run_options of aotc.h."""
 
     _fields_ = (
         ("size", ctypes.c_size_t),
@@ -81,13 +87,15 @@ class RunOptions(ctypes.Structure):
 
 
 class Case:
-    """A prepared case: a library without weights, what its weights and inputs are, and what comes out.
+    """Prepared case: a library without weights, the rules that generate weights and inputs, and the
+    expected outputs.
 
-    about   JSON: name, sanitize (whether), weights ([first byte, elements, dtype, mean, spread] of drawn ones), inputs
-            and outputs ({name, dtype, shape, bytes}), samples ({name, steps: [first, end], outputs: [numbers], exact}),
-            macs, bytes
-    data    arrays: library, kept (the weights that are not drawn), in0... where inputs are not drawn, out0... where
-            outputs are known, model (ONNX with weights as inputs) where there are rivals
+    about   JSON: name, sanitize (true or false), weights ([first byte, elements, dtype, mean,
+            spread] of random weights), inputs and outputs ({name, dtype, shape, bytes}), samples
+            ({name, steps: [first, end], outputs: [numbers], exact}), macs, bytes
+    data    arrays: library, kept (weights that are not random), in0... if inputs are not random,
+            out0... if outputs are known, model (ONNX with weights as inputs) if PyTorch is measured
+            too
     """
 
     def __init__(self, path: Path) -> None:
@@ -96,7 +104,7 @@ class Case:
         self.about = json.loads(self.data.pop("about").tobytes())
 
     def weights(self) -> Array:
-        """The bytes of the weights; those that were not kept are drawn again."""
+        """Return the bytes of the weights; the random weights are generated again."""
         weights: Array = self.data["kept"].copy()
         for k, (first, count, dtype, mean, spread) in enumerate(self.about["weights"]):
             made = drawn(k, count, dtype, mean, spread)
@@ -104,7 +112,7 @@ class Case:
         return weights
 
     def inputs(self) -> list[Array]:
-        """The bytes of the inputs."""
+        """Return the bytes of the inputs; random inputs are generated."""
         sizes = [int(np.prod(x["shape"])) for x in self.about["inputs"]]
         known = (self.data.get(f"in{k}") for k in range(len(sizes)))
         return [
@@ -114,7 +122,7 @@ class Case:
 
 
 def drawn(seed: int, count: int, dtype: str, mean: float, spread: float) -> Array:
-    """The bytes of uniform numbers, the same on every machine."""
+    """Return the bytes of uniform random numbers, which are identical on every machine."""
     found = np.empty(count, dtype)
     source = np.random.Philox(seed)
     for first in range(0, count, 1 << 22):
@@ -125,7 +133,9 @@ def drawn(seed: int, count: int, dtype: str, mean: float, spread: float) -> Arra
 
 
 class Opened:
-    """A case on the first GPU, or some of its samples; it stays open to the end of the process."""
+    """Case, or some of its samples, loaded onto the first GPU; it stays loaded until the process
+    ends.
+    """
 
     def __init__(self, case: Case, samples: slice = slice(None)) -> None:
         self._kept: list[Any] = [case, weights := case.weights()]
@@ -161,7 +171,9 @@ class Opened:
         self._kept += [library, program]
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int], stream: int = 0, flags: int = 0) -> None:
-        """Run on tensors at these addresses; RuntimeError with what the driver says."""
+        """Run on tensors at these addresses; raise RuntimeError with the driver's message if the
+        run fails.
+        """
         how = CudaOptions(ctypes.sizeof(CudaOptions), stream, flags | (0 if self.whole else PLAIN), 0)
         options = RunOptions(ctypes.sizeof(RunOptions), cuda=ctypes.pointer(how))
         sides = ((_WORDS * max(1, len(side)))(*side) for side in (inputs, outputs))
@@ -173,7 +185,9 @@ class Opened:
 
 
 def words(raw: Array, dtype: str) -> Array:
-    """Bytes of elements as numbers that are equal where the elements are; all NaNs count as one."""
+    """Return elements as integers that are equal if and only if the elements are equal; all NaNs
+    count as equal.
+    """
     if dtype not in FLOATS:
         return raw
     kind, infinity = FLOATS[dtype]
@@ -183,14 +197,18 @@ def words(raw: Array, dtype: str) -> Array:
 
 
 def distance(found: Array, known: Array, dtype: str) -> float:
-    """The greatest difference between elements, over the standard deviation of the known ones."""
+    """Return the largest difference between elements, divided by the standard deviation of the
+    known elements.
+    """
     wide = (a.view("u2").astype("u4") << 16 for a in (found, known)) if dtype == "bfloat16" else (found, known)
     a, b = (x.view("f4" if dtype == "bfloat16" else dtype).astype(np.float64) for x in wide)
     return float(np.abs(a - b).max(initial=0) / max(float(b.std()), 1e-30))
 
 
 def outputs_of(case: Case, samples: slice = slice(None), times: int = 1) -> Iterator[list[Array]]:
-    """The bytes of all outputs, of each run; those of other samples hold rubbish."""
+    """Yield the bytes of all outputs for each run; outputs of samples that are not run have
+    undefined contents.
+    """
     opened, inputs = Opened(case, samples), case.inputs()
     for _ in range(times):
         outputs = [np.full(x["bytes"], 0xA5, np.uint8) for x in case.about["outputs"]]
@@ -199,8 +217,11 @@ def outputs_of(case: Case, samples: slice = slice(None), times: int = 1) -> Iter
 
 
 def bits(name: str, first: int, end: int) -> dict[str, Any]:
-    """How many samples of a case were compared, which differ, and how far those of tensor cores are: samples from
-    `first` up to `end`, all for 0 and 0.
+    """Compare the outputs of samples with the known outputs; return the number of samples and the
+    differences.
+
+    Samples `first` up to `end` (exclusive) are compared, all samples if `end` is 0. "far" is the
+    largest difference of results from tensor cores, in standard deviations.
     """
     case = Case(CASES / f"{name}.npz")
     chosen = slice(first, end) if end else slice(None)
@@ -220,7 +241,7 @@ def bits(name: str, first: int, end: int) -> dict[str, Any]:
 
 
 def _difference(found: Array, known: Array) -> str:
-    """The first word that differs; "" where none does."""
+    """Return a text about the first element that differs; "" if all are equal."""
     places = np.flatnonzero(found != known)
     if not places.size:
         return ""
@@ -229,7 +250,9 @@ def _difference(found: Array, known: Array) -> str:
 
 
 def facts() -> dict[str, Any]:
-    """The device, and what a large copy reaches."""
+    """Return properties of the device and library versions, and the measured bandwidth of a large
+    copy.
+    """
     import torch
 
     from benchmarks.cuda_competitors import seconds
@@ -245,7 +268,9 @@ def facts() -> dict[str, Any]:
 
 
 def child(words: Sequence[str]) -> None:
-    """One job; each line that is printed is a result, the last one counts."""
+    """Run one job in this process; each printed line is a JSON result, of which the last one
+    counts.
+    """
     match words:
         case ["facts"]:
             print(json.dumps(facts()))
@@ -263,7 +288,9 @@ def child(words: Sequence[str]) -> None:
 
 
 def call(words: Sequence[object], seconds: float, tool: Sequence[str] = ()) -> dict[str, Any]:
-    """What a child finds, with an "error" where it fails or takes longer."""
+    """Run a job in a child process and return its result, with the key "error" if it fails or
+    exceeds the time limit.
+    """
     command = [*tool, sys.executable, "-m", "benchmarks.cuda_device", "--child", *map(str, words)]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         try:
@@ -279,9 +306,11 @@ def call(words: Sequence[object], seconds: float, tool: Sequence[str] = ()) -> d
 
 
 def all_bits(name: str, seconds: float) -> dict[str, Any]:
-    """The bits of a case; where it fails, its halves are done each by itself, down to the samples that fail.
+    """Compare the outputs of a case; if it fails, bisect its samples in separate processes to find
+    the failing samples.
 
-    Those for which no time is left are told of, too: what hangs must not keep the next jobs waiting.
+    Samples that could not be checked in the time limit are listed as "left", so that a hanging
+    sample does not block later jobs.
     """
     end = time.monotonic() + seconds
     whole = call(["bits", name, 0, 0], seconds / 2)
@@ -305,7 +334,7 @@ def all_bits(name: str, seconds: float) -> dict[str, Any]:
 
 
 def job(name: str, seconds: float) -> dict[str, Any]:
-    """What a job finds."""
+    """Run a job by its name within a time limit and return its result."""
     match name.split("/"):
         case ["bits", case]:
             return all_bits(case, seconds)
@@ -320,7 +349,7 @@ def job(name: str, seconds: float) -> dict[str, Any]:
 
 
 def jobs() -> list[str]:
-    """All, what matters most first."""
+    """Return the names of all jobs, the most important first."""
     cases = {path.stem: Case(path) for path in sorted(CASES.glob("*.npz"))}
     checked = [name for name, case in cases.items() if "out0" in case.data]
     sanitized = [f"sanitize/{tool}/{n}" for tool in TOOLS for n in checked if cases[n].about["sanitize"]]
@@ -329,7 +358,9 @@ def jobs() -> list[str]:
 
 
 def done(results: Path) -> dict[str, Any]:
-    """What was found, by job; of a line that was cut short when somebody ended the script, nothing."""
+    """Return the results of finished jobs by name; lines that were truncated by an interruption are
+    ignored.
+    """
     rows = {}
     for line in results.read_text().splitlines() if results.exists() else []:
         with suppress(ValueError):
@@ -339,7 +370,7 @@ def done(results: Path) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> Iterator[str]:
-    """Rows of Markdown: microseconds of a run, and how long it takes beside the fastest rival."""
+    """Yield Markdown table rows: microseconds per run, and the ratio to the fastest competitor."""
     rivals = ("eager", "graph", "compiled")
     yield f"| case | aotc, us | {' | '.join(f'{r}, us' for r in rivals)} | ratio | CPU, us | TB/s | TFLOP/s |"
     yield "|---" * 9 + "|"
@@ -353,7 +384,7 @@ def table(found: dict[str, Any]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Do what is left of the jobs, as far as the time goes."""
+    """Run the remaining jobs until the time is used up."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, nargs="?", default=Path("results.jsonl"))
     parser.add_argument("--minutes", type=float, default=8.0, help="for all that is done now")

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepare what `benchmarks.cuda_device` runs on a machine with a GPU: libraries without weights, and what they compute.
+"""Prepare the cases that `benchmarks.cuda_device` runs on a GPU machine: libraries without weights,
+expected outputs.
 
     python -m benchmarks.cuda_prepare build/device                    # everything
     python -m benchmarks.cuda_prepare build/device ds_cnn operators_3 --emulated      # cases by their names
 
-A folder has all that is needed there, in a few MB: weights are drawn there again, results are those of the emulator.
-Cases are the samples of all operators, many to a library; networks; and single operators on much data, which are too
-slow to emulate and are compared with PyTorch's.
+The folder contains all files needed on the GPU machine, in a few MB: random weights are generated
+again there, and expected outputs are computed by the emulator. Cases are the samples of all
+operators, many in one library; networks; and single operators on large data, which are too slow to
+emulate and are compared with PyTorch.
 """
 
 from __future__ import annotations
@@ -48,9 +50,11 @@ from benchmarks.networks import NETWORKS, gpt2_step
 from tests.ops.harness import kernel_job
 
 BATCH = 64
-"""Samples of operators to a library."""
+"""Number of operator samples per library."""
 KEPT = 16 << 10
-"""Bytes of a constant from which on it is drawn, unless it takes little room when compressed."""
+"""Size in bytes from which a constant is replaced by generated random numbers, unless it compresses
+well.
+"""
 TIMED = ("resnet18", "resnet50", "mobilenet_v2", "minilm", "gpt2_step")
 BATCHED = 32
 Array = np.ndarray[Any, Any]
@@ -58,12 +62,12 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Subject:
-    """What a case is made of.
+    """Input of a case that is to be prepared.
 
-    samples    a name, the steps and the outputs of each
-    inputs     arrays; none where they are drawn
-    model      what rivals compute, if there are any
-    emulated   whether results are made here
+    samples    name, steps and outputs of each sample
+    inputs     input arrays; empty if inputs are random
+    model      ONNX model for PyTorch, None if it is not measured
+    emulated   True if expected outputs are computed by the emulator
     """
 
     program: Program
@@ -77,13 +81,15 @@ class Subject:
 
 
 def samples() -> list[tuple[str, Any, Any]]:
-    """All samples of operators that have kernels: a name, the operator, the sample."""
+    """Return all samples of operators that have kernels: (name, operator, sample)."""
     ops = [op for family in FAMILIES for op in operators_of(family) if op.static is None]
     return [(f"{op.name} {k}", op, sample) for op in ops for k, sample in enumerate(op.samples())]
 
 
 def operators(number: int) -> Subject:
-    """One batch of samples as a program.  Each is scheduled by itself: launches are not joined with those of others."""
+    """Return one batch of operator samples as a program; each is scheduled separately, so that
+    launches are not fused.
+    """
     arrays: list[Array] = []
     made: list[Program] = []
     chosen = samples()[number * BATCH : (number + 1) * BATCH]
@@ -125,7 +131,7 @@ def network(name: str, make: Callable[[], onnx.ModelProto], timed: bool = False,
 
 
 def in_half(make: Callable[[], onnx.ModelProto]) -> onnx.ModelProto:
-    """A model with float16 in the place of float32."""
+    """Return a model with float32 weights, inputs and outputs changed to float16."""
     model = make()
     for tensor in (t for t in model.graph.initializer if t.data_type == TensorProto.FLOAT):
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
@@ -135,7 +141,7 @@ def in_half(make: Callable[[], onnx.ModelProto]) -> onnx.ModelProto:
 
 
 def batched(make: Callable[[], onnx.ModelProto]) -> onnx.ModelProto:
-    """A model of images with a batch."""
+    """Return an image model with the batch size `BATCHED`."""
     model = make()
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_value = BATCHED
@@ -143,7 +149,7 @@ def batched(make: Callable[[], onnx.ModelProto]) -> onnx.ModelProto:
 
 
 def single(op: str, *shapes: Sequence[int], out: Sequence[int], half: bool = False, **attributes: Any) -> Any:
-    """A model of one node, all of whose tensors are inputs."""
+    """Return a model with a single node, all of whose operands are inputs."""
     dtype = TensorProto.FLOAT16 if half else TensorProto.FLOAT
     inputs = [helper.make_tensor_value_info(f"x{k}", dtype, shape) for k, shape in enumerate(shapes)]
     outputs = [helper.make_tensor_value_info("y", dtype, out)]
@@ -153,7 +159,9 @@ def single(op: str, *shapes: Sequence[int], out: Sequence[int], half: bool = Fal
 
 
 def singles() -> Iterator[tuple[str, Callable[[], onnx.ModelProto]]]:
-    """Operators on data of four times the cache and more, products and convolutions that fill the device."""
+    """Yield operators on data of at least four times the cache size, and products and convolutions
+    that fill the GPU.
+    """
     rows, square = (16384, 4096), (4096, 4096)
     yield "one_add", partial(single, "Add", rows, rows, out=rows)
     yield "one_transpose", partial(single, "Transpose", rows, out=rows[::-1], perm=[1, 0])
@@ -171,7 +179,7 @@ def singles() -> Iterator[tuple[str, Callable[[], onnx.ModelProto]]]:
 
 
 def subjects() -> dict[str, Callable[[], Subject]]:
-    """All cases by their names."""
+    """Return functions that build the subjects of all cases, by case name."""
     found: dict[str, Callable[[], Subject]] = {}
     for k in range(-(-len(samples()) // BATCH)):
         found[f"operators_{k}"] = partial(operators, k)
@@ -192,7 +200,7 @@ def subjects() -> dict[str, Callable[[], Subject]]:
 
 
 def rows_of(subject: Subject, printed: PrintedKernels) -> Iterator[dict[str, Any]]:
-    """The samples with their steps and outputs; those that need no step are left out."""
+    """Yield the samples with their steps and outputs; samples without steps are omitted."""
     tensor_cores = {one.name for one in printed.kernels if "aotc_mma_" in one.text}
     numbers = {s: k for k, s in enumerate(subject.program.outputs)}
     for name, steps, outputs in subject.samples:
@@ -203,7 +211,12 @@ def rows_of(subject: Subject, printed: PrintedKernels) -> Iterator[dict[str, Any
 
 
 def without_drawn(program: Program, params: Params) -> tuple[Array, list[list[Any]]]:
-    """The weights with zeros where numbers are drawn, and which these are, with the mean and the spread of the real."""
+    """Return the weights with zeros for constants that are generated again, and the description of
+    these constants.
+
+    A description is [first byte, elements, dtype, mean, spread] with the statistics of the original
+    values.
+    """
     blob = np.frombuffer(b"".join(params.blob()), np.uint8).copy()
     found = []
     for storage in (s for s in params.offsets if s.nbytes >= KEPT and str(s.dtype) in ("float16", "float32")):
@@ -218,7 +231,9 @@ def without_drawn(program: Program, params: Params) -> tuple[Array, list[list[An
 
 
 def library(program: Program, made: tuple[PrintedKernels, str], emulated: bool, archs: Sequence[int]) -> Array:
-    """A library of a program without its weights; `made` is what `device_text` makes of it."""
+    """Build the library of a program without its weights and return its bytes; `made` is the result
+    of `device_text`.
+    """
     printed, text = made
     compiler = EMULATOR if emulated else find_nvrtc(default_cache(), strict=False)
     images = compiler.images(text, archs)
@@ -231,7 +246,7 @@ def library(program: Program, made: tuple[PrintedKernels, str], emulated: bool, 
 
 
 def stripped(model: onnx.ModelProto) -> bytes:
-    """A model whose large weights are inputs."""
+    """Return the serialized model with large weights turned into inputs."""
     for tensor in [t for t in model.graph.initializer if np.prod(t.dims) > 1024]:
         model.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
         model.graph.initializer.remove(tensor)
@@ -240,7 +255,7 @@ def stripped(model: onnx.ModelProto) -> bytes:
 
 
 def prepare(path: Path, subject: Subject, number: int, archs: Sequence[int], emulated: bool) -> None:
-    """Write one case."""
+    """Write the file of one case."""
     program = subject.program
     made = device_text(program, CUDA)
     params = Params(program.name, program.constants, 0)

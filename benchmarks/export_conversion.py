@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processor time of converting exported programs: a residual network, a transformer, and the network with an operator
-that is not supported.
+"""Measure the CPU time of converting torch.export programs: ResNet-50, a transformer, and an
+unsupported program.
 
 python -m benchmarks.export_conversion
 """
@@ -20,7 +20,7 @@ from aotc.relay.frontend.pytorch import from_exported
 
 
 class Block(nn.Module):
-    """A bottleneck of ResNet-50."""
+    """Bottleneck block of ResNet-50."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -39,7 +39,9 @@ class Block(nn.Module):
 
 
 class Residual(nn.Module):
-    """ResNet-50, its channels divided by 8."""
+    """ResNet-50 with channels divided by 8; with `unsupported`, it ends with an operator that aotc
+    rejects.
+    """
 
     def __init__(self, unsupported: bool) -> None:
         super().__init__()
@@ -65,7 +67,9 @@ def encoder() -> nn.Module:
 
 
 def processor_seconds(function: Callable[[], Any]) -> tuple[float, str]:
-    """Processor time of a call, and how it ended."""
+    """Return the CPU time of a call in seconds, and "converted" or the message of the AotcError
+    that it raised.
+    """
     start = time.process_time()
     try:
         function()

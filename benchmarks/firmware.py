@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What quantized models take on a microcontroller: memory, flash, stack, and instructions of a run.
+"""Measure quantized models on a microcontroller: memory, flash, stack, and executed instructions of
+a run.
 
-Each model is firmware for a Cortex-M4 that QEMU runs once on seeded bytes.  The arena has inputs, outputs and scratch;
-flash is the code of kernels, as it is linked, and parameters; the stack is what a run was seen to take; instructions,
-which are not cycles, are those of the model's functions and of what they call.  Beside it stands the arena of TFLite
-Micro on this machine, whose pointers have 64 bits.  All figures are the same from run to run.
+Each model is built as firmware for a Cortex-M4 and run once in QEMU on seeded random inputs. The
+arena includes inputs, outputs and scratch; flash is the linked code of the kernels, and parameters;
+the stack is the observed usage of a run; instructions, which are not cycles, are those of the
+model's functions and of functions they call. For comparison, the table shows the arena of TFLite
+Micro on this machine, whose pointers have 64 bits. All figures are deterministic.
 
     python -m benchmarks.firmware kws_int8.tflite vww_int8.tflite      # the table of docs/performance.md
     python -m benchmarks.firmware --arena ad_int8.tflite net.onnx      # memory alone: needs no C compiler and no QEMU
@@ -45,7 +47,7 @@ runtime.Interpreter.from_bytes(data, arena_size=1 << 20).print_allocations()
 
 
 def arena_of_micro(model: Path) -> int:
-    """Bytes that TFLite Micro takes of its arena."""
+    """Return the number of bytes that TFLite Micro allocates in its arena for a model."""
     command = [sys.executable, "-c", _MICRO, str(model)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = _ARENA.search(done.stdout + done.stderr)
@@ -54,7 +56,9 @@ def arena_of_micro(model: Path) -> int:
 
 
 def row(path: Path, folder: Path, *flags: str, config: Mapping[str, Any] | None = None) -> list[int]:
-    """The figures of a model, by a C compiler with more flags."""
+    """Compile, link and run a model as firmware with additional C compiler flags; return the
+    figures of its table row.
+    """
     here, output = board(TARGET), folder / "net"
     made = compile(path, output=output, name="net", target=TARGET, build=False, workspace_io=True, config=config)
     inputs = [
@@ -72,7 +76,9 @@ def row(path: Path, folder: Path, *flags: str, config: Mapping[str, Any] | None 
 
 
 def arenas(path: Path, folder: Path) -> list[str]:
-    """The arena of a model, and TFLite Micro's; a dash for what that does not run."""
+    """Return the arena sizes in aotc and in TFLite Micro as texts; a dash if TFLite Micro cannot
+    run the model.
+    """
     made = compile(path, output=folder / "net", name="net", target=TARGET, build=False, workspace_io=True)
     facts = made.metadata["footprint"]
     theirs = "-"

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count the instructions of convolutions of bytes on processors that are not at hand, under QEMU, per multiply-add.
+"""Count the instructions per multiply-add of int8 convolutions on foreign processors under QEMU.
 
-Each shape is a model of one convolution of int8 with constant weights, whose sums `qnn.requantize` brings to int8.
-What is counted are all kernels of one run, those that bring operands into another order among them, by a plugin of QEMU
-(tests/targets/icount.c).  Instructions are not cycles.
+Each shape is a model of one int8 convolution with constant weights, whose sums `qnn.requantize`
+converts to int8. A QEMU plugin (tests/targets/icount.c) counts the instructions of all kernels of
+one run, including kernels that convert the layout of operands. Instructions are not cycles.
 
     python -m benchmarks.instructions                     # a table of docs/performance.md
     python -m benchmarks.instructions --target aarch64-i8mm
-    python -m benchmarks.instructions --boards            # of microcontrollers, requantized as TFLite Micro does
+    python -m benchmarks.instructions --boards            # microcontrollers, requantized as TFLite Micro does
     python -m benchmarks.instructions --boards --cflags=-Os
     python -m benchmarks.instructions --model kws_int8.tflite --target cortex-m4     # by kernel
 """
@@ -45,7 +45,7 @@ SHAPES = (
 
 
 def counted(shape: Shape, target: str, folder: Path) -> float:
-    """Instructions of the kernels of a shape for each multiply-add."""
+    """Return the number of kernel instructions per multiply-add of a shape on a target."""
     here = machine(target)
     folder.mkdir()
     made = compile(model(shape), output=folder / "shape", target=target, name="shape", build=False)
@@ -60,7 +60,7 @@ def counted(shape: Shape, target: str, folder: Path) -> float:
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution, channels last, requantized with two roundings."""
+    """Benchmark case: an int8 convolution in NHWC layout, requantized with TFLite's two roundings."""
 
     name: str
     size: tuple[int, int]
@@ -97,7 +97,9 @@ LAYERS = (
 
 
 def kernels_of(model: CompiledModel, target: str, folder: Path, flags: Sequence[str] = ()) -> Counter[str]:
-    """Instructions of a run of firmware by function: what two runs take more than one."""
+    """Return the number of instructions of a firmware run by function: the count for two runs minus
+    the count for one.
+    """
     here, rng = board(target), np.random.default_rng(1)
     inputs = [rng.integers(-128, 128, i["shape"]).astype(i["dtype"]) for i in model.metadata["inputs"]]
     library, found = here.make(model.path, *flags), list[Counter[str]]()
@@ -114,7 +116,7 @@ def compiled(source: IRModule | str, target: str, folder: Path) -> CompiledModel
 
 
 def print_layers(targets: Sequence[str], flags: Sequence[str]) -> None:
-    """Instructions for each multiply-add of single layers."""
+    """Print the instructions per multiply-add of single layers."""
     click.echo(f"| layer | {' | '.join(targets)} |\n|---|{'---|' * len(targets)}")
     for layer in LAYERS:
         cells = []
@@ -127,7 +129,7 @@ def print_layers(targets: Sequence[str], flags: Sequence[str]) -> None:
 
 
 def print_kernels(path: str, target: str, flags: Sequence[str]) -> None:
-    """Instructions of one run of a model by kernel."""
+    """Print the instructions of one run of a model by kernel."""
     with tempfile.TemporaryDirectory() as folder:
         found = kernels_of(compiled(path, target, Path(folder)), target, Path(folder), flags)
     click.echo(f"| {found.total():,} | instructions on {target} |\n|---|---|")

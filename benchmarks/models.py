@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks for benchmarks and tests, built here with seeded weights.
+"""Build ONNX networks with seeded random weights for benchmarks and tests.
 
 resnet18()                             # a ModelProto: pre-activation ResNet-18, 224x224, batch 1
 """
@@ -18,7 +18,9 @@ EPSILON = 2e-5
 
 
 class Builder:
-    """Appends nodes to a graph; every method returns the name of its result."""
+    """Builder of an ONNX graph; each method appends nodes or weights and returns the name of the
+    result.
+    """
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -26,7 +28,7 @@ class Builder:
         self.initializers: list[onnx.TensorProto] = []
 
     def op(self, op_type: str, *inputs: str, name: str, **attributes: Any) -> str:
-        """A node with one result."""
+        """Append a node with a single result."""
         self.nodes.append(helper.make_node(op_type, list(inputs), [name], name=name, **attributes))
         return name
 
@@ -35,13 +37,17 @@ class Builder:
         return name
 
     def xavier(self, name: str, shape: tuple[int, ...]) -> str:
-        """Uniform, scaled by fan-in and fan-out (Glorot and Bengio, 2010)."""
+        """Add weights with a uniform distribution scaled by fan-in and fan-out (Glorot and Bengio,
+        2010).
+        """
         area = math.prod(shape[2:])
         limit = math.sqrt(6 / ((shape[0] + shape[1]) * area))
         return self.weight(name, self.rng.uniform(-limit, limit, shape))
 
     def conv(self, x: str, name: str, shape: tuple[int, int, int, int], stride: int = 1) -> str:
-        """A convolution without bias that keeps the size but for its stride; `shape` is OIHW."""
+        """Append a convolution without bias and with "same" padding; `shape` is the shape of the
+        weights in OIHW order.
+        """
         pad = shape[2] // 2
         return self.op(
             "Conv",
@@ -54,7 +60,7 @@ class Builder:
         )
 
     def batch_norm(self, x: str, name: str, channels: int) -> str:
-        """Inference batch normalization with statistics that are not trivial."""
+        """Append a batch normalization with random scale, bias, mean and variance."""
         values = {
             "gamma": self.rng.uniform(0.5, 1.5, channels),
             "beta": self.rng.uniform(-0.2, 0.2, channels),
@@ -68,7 +74,9 @@ class Builder:
         return self.op("Relu", self.batch_norm(x, name, channels), name=f"{name}_relu")
 
     def model(self, name: str, inputs: dict[str, list[int]], outputs: dict[str, list[int]]) -> onnx.ModelProto:
-        """The checked model over float32 inputs and outputs."""
+        """Return the model with float32 inputs and outputs of the given shapes, after ONNX's check
+        of validity.
+        """
         declare = helper.make_tensor_value_info
         graph = helper.make_graph(
             self.nodes,
@@ -86,7 +94,9 @@ class Builder:
 
 
 def _unit(b: Builder, x: str, name: str, channels: tuple[int, int], stride: int) -> str:
-    """One pre-activation residual unit (He et al., 2016, arXiv 1603.05027)."""
+    """Append a pre-activation residual unit (He et al., 2016, arXiv 1603.05027); `channels` are
+    those before and after.
+    """
     before, after = channels
     first = b.norm_relu(x, f"{name}_bn1", before)
     y = b.conv(first, f"{name}_conv1", (after, before, 3, 3), stride)
@@ -98,7 +108,9 @@ def _unit(b: Builder, x: str, name: str, channels: tuple[int, int], stride: int)
 
 
 def resnet18(classes: int = 1000, seed: int = 0) -> onnx.ModelProto:
-    """ResNet-18 with pre-activation units: data float32[1, 3, 224, 224] -> scores float32[1, classes]."""
+    """Build ResNet-18 with pre-activation units: data float32[1, 3, 224, 224] -> scores float32[1,
+    classes].
+    """
     b = Builder(seed)
     x = b.batch_norm("data", "bn_data", 3)
     x = b.norm_relu(b.conv(x, "conv0", (64, 3, 7, 7), 2), "bn0", 64)

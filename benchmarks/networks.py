@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks of the kinds that people deploy, built here with seeded weights: what the benchmarks measure.
+"""Build the ONNX networks that the benchmarks measure, with seeded random weights: image, language,
+speech networks.
 
 NETWORKS["mobilenet_v2"]()             # a ModelProto, batch 1, float32
 """
@@ -19,7 +20,7 @@ Shape = Sequence[int]
 
 
 class Network(Builder):
-    """A builder that makes up names: layers are many."""
+    """Builder of an ONNX graph that generates the names of nodes and weights."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)
@@ -30,11 +31,11 @@ class Network(Builder):
         return f"{kind.lower()}_{self.count}"
 
     def node(self, op_type: str, *inputs: str, **attributes: Any) -> str:
-        """A node with one result, named after its operator."""
+        """Append a node with a single result, named after its operator."""
         return self.op(op_type, *inputs, name=self.name(op_type), **attributes)
 
     def nodes_of(self, op_type: str, count: int, *inputs: str, **attributes: Any) -> tuple[str, ...]:
-        """The results of a node with several."""
+        """Append a node with `count` results and return their names."""
         name = self.name(op_type)
         names = tuple(f"{name}_{k}" for k in range(count))
         self.nodes.append(onnx.helper.make_node(op_type, list(inputs), list(names), name=name, **attributes))
@@ -46,14 +47,18 @@ class Network(Builder):
         return name
 
     def uniform(self, *shape: int, fan: int | None = None) -> str:
-        """Weights in the range that keeps the variance of activations (He et al., 2015), given the fan-in."""
+        """Add weights with a uniform distribution that preserves the variance of activations, given
+        the fan-in (He et al., 2015).
+        """
         limit = math.sqrt(3.0 / (fan or math.prod(shape[1:])))
         return self.constant(self.rng.uniform(-limit, limit, shape))
 
     def convolve(
         self, x: str, before: int, after: int, kernel: int = 1, stride: int = 1, groups: int = 1, act: str = ""
     ) -> str:
-        """Convolution and batch normalization that keep the size but for the stride, and an activation."""
+        """Append a convolution with "same" padding, a batch normalization, and the activation `act`
+        ("" for none).
+        """
         weight = self.uniform(after, before // groups, kernel, kernel)
         pad = kernel // 2
         y = self.node("Conv", x, weight, kernel_shape=[kernel] * 2, pads=[pad] * 4, strides=[stride] * 2, group=groups)
@@ -74,7 +79,9 @@ class Network(Builder):
                 return x
 
     def squeeze(self, x: str, channels: int, inner: int, act: str, gate: str) -> str:
-        """Squeeze and excitation (Hu et al., 2018): channels scaled by a function of their means."""
+        """Append squeeze and excitation (Hu et al., 2018): scale each channel by a function of the
+        channel means.
+        """
         y = self.node("GlobalAveragePool", x)
         y = self.node("Conv", y, self.uniform(inner, channels, 1, 1), self.constant(np.zeros(inner)))
         y = self.activate(y, act)
@@ -82,7 +89,7 @@ class Network(Builder):
         return self.node("Mul", x, self.node(gate, y))
 
     def linear(self, x: str, before: int, after: int) -> str:
-        """x @ w + b over the last axis."""
+        """Append x @ w + b over the last axis."""
         y = self.node("MatMul", x, self.uniform(before, after, fan=before))
         return self.node("Add", y, self.constant(self.rng.uniform(-0.1, 0.1, after)))
 
@@ -91,7 +98,7 @@ class Network(Builder):
         return self.node("LayerNormalization", x, self.constant(scale), self.constant(bias), axis=-1, epsilon=1e-12)
 
     def classify(self, x: str, channels: int, classes: int) -> None:
-        """Global pool and a linear layer, to "scores"."""
+        """Append global average pooling and a linear layer with the output "scores"."""
         y = self.node("Flatten", self.node("GlobalAveragePool", x))
         bias = self.constant(self.rng.uniform(-0.1, 0.1, classes))
         self.op("Gemm", y, self.uniform(classes, channels), bias, name="scores", transB=1)
@@ -100,7 +107,11 @@ class Network(Builder):
 def _inverted(
     n: Network, x: str, before: int, after: int, expand: int, kernel: int, stride: int, act: str, squeeze: int = 0
 ) -> str:
-    """Expansion, depthwise convolution, projection (Sandler et al., 2018); `squeeze` is the inner width, 0 for none."""
+    """Append an inverted residual block: expansion, depthwise convolution, projection (Sandler et
+    al., 2018).
+
+    `squeeze` is the inner width of squeeze and excitation, 0 for none.
+    """
     y = x if expand == before else n.convolve(x, before, expand, act=act)
     y = n.convolve(y, expand, expand, kernel, stride, groups=expand, act=act)
     if squeeze:
@@ -111,7 +122,9 @@ def _inverted(
 
 
 def resnet50() -> onnx.ModelProto:
-    """ResNet-50 v1.5 (He et al., 2016; strides in the 3x3 convolutions): data[1, 3, 224, 224] -> scores[1, 1000]."""
+    """Build ResNet-50 v1.5 (He et al., 2016; strides in the 3x3 convolutions): data[1, 3, 224, 224]
+    -> scores[1, 1000].
+    """
     n = Network()
     x, width = n.convolve("data", 3, 64, 7, 2, act="relu"), 64
     x = n.node("MaxPool", x, kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2])
@@ -128,7 +141,7 @@ def resnet50() -> onnx.ModelProto:
 
 
 def mobilenet_v2() -> onnx.ModelProto:
-    """MobileNetV2 (Sandler et al., 2018), width 1: data[1, 3, 224, 224] -> scores[1, 1000]."""
+    """Build MobileNetV2 (Sandler et al., 2018), width 1: data[1, 3, 224, 224] -> scores[1, 1000]."""
     n = Network()
     x, width = n.convolve("data", 3, 32, 3, 2, act="relu6"), 32
     rows = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -141,7 +154,7 @@ def mobilenet_v2() -> onnx.ModelProto:
 
 
 def mobilenet_v3_small() -> onnx.ModelProto:
-    """MobileNetV3-Small (Howard et al., 2019): data[1, 3, 224, 224] -> scores[1, 1000]."""
+    """Build MobileNetV3-Small (Howard et al., 2019): data[1, 3, 224, 224] -> scores[1, 1000]."""
     n = Network()
     x, width = n.convolve("data", 3, 16, 3, 2, act="hardswish"), 16
     rows = (
@@ -161,7 +174,7 @@ def mobilenet_v3_small() -> onnx.ModelProto:
 
 
 def efficientnet_b0() -> onnx.ModelProto:
-    """EfficientNet-B0 (Tan and Le, 2019): data[1, 3, 224, 224] -> scores[1, 1000]."""
+    """Build EfficientNet-B0 (Tan and Le, 2019): data[1, 3, 224, 224] -> scores[1, 1000]."""
     n = Network()
     x, width = n.convolve("data", 3, 32, 3, 2, act="silu"), 32
     rows = (
@@ -178,13 +191,15 @@ def efficientnet_b0() -> onnx.ModelProto:
 
 
 def _heads(n: Network, x: str, length: int, width: int, heads: int, order: Shape) -> str:
-    """[1, length, width] split into heads and transposed."""
+    """Append the split of [1, length, width] into attention heads, transposed by `order`."""
     shape = n.constant([1, length, heads, width // heads], "int64")
     return n.node("Transpose", n.node("Reshape", x, shape), perm=list(order))
 
 
 def _attention(n: Network, x: str, length: int, width: int, heads: int, mask: str) -> str:
-    """Multi-head attention (Vaswani et al., 2017); `mask` is added to the scores, "" for none."""
+    """Append multi-head attention (Vaswani et al., 2017); `mask` is added to the scores, "" for
+    none.
+    """
     q, k, v = (n.linear(x, width, width) for _ in range(3))
     q, v = (_heads(n, t, length, width, heads, (0, 2, 1, 3)) for t in (q, v))
     k = _heads(n, k, length, width, heads, (0, 2, 3, 1))
@@ -208,7 +223,9 @@ def _tanh_gelu(n: Network, x: str) -> str:
 
 
 def minilm() -> onnx.ModelProto:
-    """The encoder of MiniLM-L6 (Wang et al., 2020) on 128 tokens: embeddings[1, 128, 384] -> hidden[1, 128, 384]."""
+    """Build the encoder of MiniLM-L6 (Wang et al., 2020) for 128 tokens: embeddings[1, 128, 384] ->
+    hidden[1, 128, 384].
+    """
     n, length, width = Network(), 128, 384
     x = n.layer_norm("embeddings", width)
     for _ in range(6):
@@ -220,7 +237,9 @@ def minilm() -> onnx.ModelProto:
 
 
 def gpt2_small() -> onnx.ModelProto:
-    """Six decoder blocks in the manner of GPT-2 (Radford et al., 2019) on 64 tokens, width 384, causal."""
+    """Build six causal decoder blocks as in GPT-2 (Radford et al., 2019) for 64 tokens of width
+    384.
+    """
     n, length, width = Network(), 64, 384
     mask = n.constant(np.triu(np.full((length, length), -1e9), 1)[None, None])
     x = "embeddings"
@@ -233,9 +252,11 @@ def gpt2_small() -> onnx.ModelProto:
 
 
 def gpt2_step() -> onnx.ModelProto:
-    """One token through GPT-2 small (Radford et al., 2019) behind 128 others, whose keys and values are inputs.
+    """Build one decoding step of GPT-2 small (Radford et al., 2019): a token after 128 others with
+    cached keys and values.
 
-    embedding[1, 1, 768], 12 layers' past[1, 12, 128, 64] -> logits[1, 1, 50257], the token's own keys and values.
+    embedding[1, 1, 768], 12 layers' past[1, 12, 128, 64] -> logits[1, 1, 50257], the token's own
+    keys and values.
     """
     n, width = Network(), 768
     hidden, inputs, outputs = steps(n, width, heads=12, layers=12)
@@ -244,7 +265,12 @@ def gpt2_step() -> onnx.ModelProto:
 
 
 def steps(n: Network, width: int, heads: int, layers: int) -> tuple[str, dict[str, list[int]], dict[str, list[int]]]:
-    """One token through blocks in the manner of GPT-2 behind 128 others: its hidden state, what goes in and out."""
+    """Append GPT-2 blocks for one token after 128 others; return the hidden state, and the shapes
+    of inputs and outputs.
+
+    The inputs are the token's embedding and the cached keys and values; the outputs are the token's
+    own keys and values.
+    """
     size = width // heads
     inputs: dict[str, list[int]] = {"embedding": [1, 1, width]}
     outputs: dict[str, list[int]] = {}
@@ -267,7 +293,9 @@ def steps(n: Network, width: int, heads: int, layers: int) -> tuple[str, dict[st
 
 
 def ds_cnn() -> onnx.ModelProto:
-    """The keyword spotter DS-CNN-S (Zhang et al., 2017): mfcc[1, 1, 49, 10] -> scores[1, 12]."""
+    """Build the keyword spotting network DS-CNN-S (Zhang et al., 2017): mfcc[1, 1, 49, 10] ->
+    scores[1, 12].
+    """
     n = Network()
     x = n.node("Conv", "mfcc", n.uniform(64, 1, 10, 4), kernel_shape=[10, 4], pads=[4, 1, 5, 1], strides=[2, 2])
     x = n.activate(n.batch_norm(x, n.name("norm"), 64), "relu")
@@ -279,7 +307,9 @@ def ds_cnn() -> onnx.ModelProto:
 
 
 def lstm() -> onnx.ModelProto:
-    """Two LSTM layers (Hochreiter and Schmidhuber, 1997) of 128 over 50 steps: x[50, 1, 128] -> y[1, 10]."""
+    """Build two LSTM layers (Hochreiter and Schmidhuber, 1997) of width 128 over 50 steps: x[50, 1,
+    128] -> y[1, 10].
+    """
     n, steps, width = Network(), 50, 128
     x = "x"
     for _ in range(2):
@@ -292,7 +322,9 @@ def lstm() -> onnx.ModelProto:
 
 
 def unet() -> onnx.ModelProto:
-    """U-Net (Ronneberger et al., 2015), four levels from 16 channels: image[1, 3, 128, 128] -> mask[1, 1, 128, 128]."""
+    """Build U-Net (Ronneberger et al., 2015), four levels from 16 channels: image[1, 3, 128, 128]
+    -> mask[1, 1, 128, 128].
+    """
     n = Network()
     x, width, skips = "image", 3, []
     for level in range(4):

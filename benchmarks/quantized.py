@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure quantized models beside ONNX Runtime and OpenVINO, and beside their float32 twins.
+"""Benchmark quantized models against ONNX Runtime and OpenVINO, and against the float32 networks.
 
-Each network of `benchmarks.networks` is quantized by ONNX Runtime's own tool, from calibration data drawn from a
-seed: weights of int8 with one scale per output channel, activations of uint8 and of int8, each with quantizing and
-dequantizing nodes (QDQ).  MiniLM is quantized dynamically, as transformers are.  Trained models that are quantized
-already are taken as they are.  The decoder has weights of 4 bits in blocks of 32, 126 MB with their scales;
-its step is measured against the time in which they can be read, too.
+Each network of `benchmarks.networks` is quantized by ONNX Runtime's tool with seeded calibration
+data: int8 weights with one scale per output channel, uint8 and int8 activations, with
+QuantizeLinear and DequantizeLinear nodes (QDQ). MiniLM is quantized dynamically, as is usual for
+transformers. Trained quantized models are used unchanged. The decoder has 4-bit weights in blocks
+of 32, 126 MB with their scales; its step is also compared with the time in which memory bandwidth
+lets the weights be read.
 
-Times are minima of one run in milliseconds; each contestant has its own better one of the two signednesses.  *best* is
-the faster rival whose outputs agree with ONNX Runtime's; a star marks those of others.
+Times are minima of one run in milliseconds; for each engine, the faster signedness counts. *best*
+is the faster competitor whose outputs agree with ONNX Runtime's; a star marks times of competitors
+with other outputs.
 
     python -m benchmarks.quantized                         # all of them
     python -m benchmarks.quantized resnet18 ds_cnn --seconds 5 --json figures.json
     python -m benchmarks.quantized decoder
-    python -m benchmarks.quantized --scaling               # one thread and two, beside no rivals
+    python -m benchmarks.quantized --scaling               # one thread and two, without competitors
 """
 
 from __future__ import annotations
@@ -40,20 +42,22 @@ from aotc.tir.target import get_target
 from benchmarks.networks import NETWORKS, Network, steps
 from benchmarks.run import ROOT, circumstances
 
-#: Networks of convolutions, and those that are quantized while they run.
+#: Convolutional networks, which are quantized statically, and networks that are quantized
+#: dynamically.
 STATIC: Final = ("resnet18", "resnet50", "mobilenet_v2", "ds_cnn", "unet")
 DYNAMIC: Final = ("minilm",)
-#: Trained models with integers inside, and those whose float32 twins are at hand.
+#: Trained quantized models, and the corresponding float32 models.
 TRAINED: Final = {
     "kws_int8_qdq": "kws_fp32",
     "squeezenet10_int8_qdq": "squeezenet10_fp32",
     "yunet_n_320_int8_qdq": "yunet_n_320",
 }
-#: Weights of 4 bits beside floats: width, heads and layers of a decoder, and neighbors that share a scale.
+#: Decoder with 4-bit weights: its width, heads and layers, and the number of neighboring weights
+#: with a common scale.
 DECODER: Final = "decoder"
 SIZES: Final = (2048, 32, 4)
 BLOCK: Final = 32
-#: Shapes for models with dynamic dimensions.
+#: Input shapes for models with dynamic dimensions.
 PINS: Final = {"kws_int8_qdq": {"serving_default_input:0": [1, 1960]}}
 AGAINST: Final = ("onnxruntime", "openvino")
 CALIBRATION: Final = 4
@@ -62,7 +66,9 @@ HEAD: Final = ("model", "aotc int8", "aotc float32", *AGAINST, "of best", "of fl
 
 
 def quantized(model: onnx.ModelProto, folder: Path, *, signed: bool = False, seed: int = 0) -> Path:
-    """The QDQ version of a float32 model, with a scale for each output channel, in a file of its own."""
+    """Quantize a float32 model (QDQ, a scale for each output channel), write it to a file and
+    return the path.
+    """
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -70,7 +76,7 @@ def quantized(model: onnx.ModelProto, folder: Path, *, signed: bool = False, see
     name, shape = _input(model)
 
     class Drawn(CalibrationDataReader):  # type: ignore[misc]
-        """Batches from a seed."""
+        """Calibration data: seeded random batches."""
 
         def __init__(self) -> None:
             self._left = CALIBRATION
@@ -89,7 +95,7 @@ def quantized(model: onnx.ModelProto, folder: Path, *, signed: bool = False, see
 
 
 def dynamically_quantized(model: onnx.ModelProto, folder: Path) -> Path:
-    """A model whose products are of integers with scales found while it runs."""
+    """Quantize the matrix products of a model dynamically, write it to a file and return the path."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     source, path = folder / "float.onnx", folder / "dynamic.onnx"
@@ -99,7 +105,7 @@ def dynamically_quantized(model: onnx.ModelProto, folder: Path) -> Path:
 
 
 class Packed(Network):
-    """A builder whose linear layers have weights of 4 bits."""
+    """Builder of an ONNX graph whose linear layers have 4-bit weights."""
 
     def linear(self, x: str, before: int, after: int) -> str:
         shape = (after, before // BLOCK, BLOCK // 2)
@@ -110,7 +116,7 @@ class Packed(Network):
 
 
 def decoder() -> onnx.ModelProto:
-    """A step of a decoder in the manner of GPT-2."""
+    """Build a decoding step of a GPT-2-like decoder with 4-bit weights."""
     n = Packed()
     hidden, inputs, outputs = steps(n, *SIZES)
     n.op("Identity", hidden, name="hidden")
@@ -118,7 +124,9 @@ def decoder() -> onnx.ModelProto:
 
 
 def share(result: dict[str, Any]) -> str:
-    """What a step takes beside the time in which its parameters can be read."""
+    """Return a text that compares the time of a step with the time to read its parameters at memory
+    bandwidth.
+    """
     nbytes, best = result["weights_bytes"], least([result], "aotc") or math.inf
     given = Probe(get_target(result["target"]), find_toolchain(None)).bandwidth(nbytes)
     got = nbytes / best * 1e3
@@ -126,13 +134,13 @@ def share(result: dict[str, Any]) -> str:
 
 
 def _input(model: onnx.ModelProto) -> tuple[str, list[int]]:
-    """The name and shape of a model's one input."""
+    """Return the name and shape of a model's only input."""
     (value,) = model.graph.input
     return value.name, [d.dim_value for d in value.type.tensor_type.shape.dim]
 
 
 def versions(name: str, folder: Path) -> tuple[Path, list[Path]]:
-    """A float32 model and its quantized versions."""
+    """Write a float32 model and its quantized versions into a folder if needed; return their paths."""
     models = Path(os.environ.get("AOTC_MODELS", ROOT.parent / "shared" / "models"))
     if name in TRAINED:
         return models / f"{TRAINED[name]}.onnx", [models / f"{name}.onnx"]
@@ -147,21 +155,25 @@ def versions(name: str, folder: Path) -> tuple[Path, list[Path]]:
 
 
 def least(results: list[dict[str, Any]], name: str, agreeing: bool = True, number: int = 0) -> float | None:
-    """The minimum of a contestant in a round over the versions of a model; of those that agree, or of all that ran."""
+    """Return the minimum time of an engine over the versions of a model, or None.
+
+    Only versions with agreeing outputs count, unless `agreeing` is False; `number` is the index of
+    the round.
+    """
     rows = (row for r in results for row in r["rounds"][number]["contestants"] if row.get("milliseconds"))
     found = (r for r in rows if r["name"] == name and (r["agrees"] or not agreeing))
     return min((r["milliseconds"]["min"] for r in found), default=None)
 
 
 def _rival(results: list[dict[str, Any]], name: str) -> str:
-    """The time of a rival; a star where its outputs differ."""
+    """Return the time of a competitor as a table cell; a star marks outputs that differ."""
     right = least(results, name)
     other = least(results, name, agreeing=False) if right is None else None
     return _cell(right, 3) if other is None else f"{_cell(other, 3)} *"
 
 
 def row(name: str, plain: dict[str, Any], results: list[dict[str, Any]]) -> str:
-    """One row of the table."""
+    """Return the table row of a network."""
     own, twin = least(results, "aotc"), least([plain], "aotc")
     rivals = [least(results, n) for n in AGAINST]
     best = min((r for r in rivals if r is not None), default=None)
@@ -174,7 +186,7 @@ def row(name: str, plain: dict[str, Any], results: list[dict[str, Any]]) -> str:
 
 
 def scaled(name: str, plain: dict[str, Any], results: list[dict[str, Any]]) -> str:
-    """One row of the table of two threads."""
+    """Return the table row of a network for one and two threads."""
     cells = [name]
     for versions_of in (results, [plain]):
         one, two = (least(versions_of, "aotc", number=k) for k in range(2))
@@ -189,7 +201,7 @@ def _cell(value: float | None, digits: int) -> str:
 def measured(
     names: tuple[str, ...], seconds: float, scaling: bool
 ) -> Iterator[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
-    """The name, the figures of the float32 model and those of each quantized version."""
+    """Yield the name, the figures of the float32 model and the figures of each quantized version."""
     how: dict[str, Any] = {"seconds": seconds, "cache": False, "threads": (1, 2) if scaling else (1,)}
     against = () if scaling else AGAINST
     for name in names:

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure seeded random convolutions beside ONNX Runtime, one thread each, and list those where aotc is slower.
+"""Compare seeded random convolutions with ONNX Runtime, one thread each, and list the cases in
+which aotc is slower.
 
-A case is a float32 convolution with bias and "same" padding: 1 to 64 groups, images of 1 to 56 rows and columns, 16 to
-2,048 channels, kernels of 1, 3, 5 and 7, strides 1 and 2, dilations 1 to 3. Cases of more than `MOST_PRODUCTS`
-multiply-adds or `MOST_WEIGHTS` weights are drawn again. Case N of a seed is the same whatever the other options are.
+A case is a float32 convolution with bias and "same" padding: 1 to 64 groups, images of 1 to 56 rows
+and columns, 16 to 2,048 channels, kernels of 1, 3, 5 and 7, strides 1 and 2, dilations 1 to 3.
+Cases of more than `MOST_PRODUCTS` multiply-adds or `MOST_WEIGHTS` weights are drawn again. Case N
+of a seed does not depend on other options.
 
-Both run by turns in one process; a turn is an untimed run followed by timed runs for a few milliseconds. Times are
-processor times of the calling thread in milliseconds, since others that wait for the processor lengthen wall-clock
-times; short runs are timed several at a time. *ratio* is the minimum of aotc's times over the minimum of ONNX
-Runtime's; one ratio for each repeat.
+Both engines run alternately in one process: an untimed run followed by timed runs for a few
+milliseconds. Times are CPU times of the calling thread in milliseconds, since wall-clock times
+include waiting for the CPU; short runs are timed several at a time. *ratio* is the minimum of
+aotc's times divided by the minimum of ONNX Runtime's times; there is one ratio for each repeat.
 
     taskset -c 1 python -m benchmarks.random_convolutions              # 300 cases, three repeats
     python -m benchmarks.random_convolutions --record found.jsonl      # continues an interrupted call
@@ -38,22 +40,25 @@ from aotc.cli.options import PATH
 from aotc.measuring.competitors import Contestant, Entrant, ours, prepare, started
 from aotc.measuring.timing import turns
 
-#: Limits of what is drawn: about 30 ms at 100 GFLOP/s, and 32 MiB.
+#: Limits of random cases in multiply-adds and in weights: about 30 ms at 100 GFLOP/s, and 32 MiB.
 MOST_PRODUCTS: Final = 1_500_000_000
 MOST_WEIGHTS: Final = 8 << 20
-#: Milliseconds of the timed runs of one turn: shorter than the time slices of a busy machine.
+#: Milliseconds of timed runs of an engine before the other engine runs: less than a time slice of a
+#: busy machine.
 TURN_MS: Final = 4.0
-#: Milliseconds that one reading of the clock covers at least: it takes a system call.
+#: Shortest interval in milliseconds that one timer reading covers, as reading the clock takes a
+#: system call.
 SAMPLE_MS: Final = 0.1
-#: The ratio above which a case is listed as slow.
+#: Ratio above which a case is listed as slow.
 SLOW: Final = 1.05
-#: The largest difference from ONNX Runtime's result, relative to the standard deviation, that counts as rounding.
+#: Largest difference from ONNX Runtime's result, relative to the standard deviation, that counts as
+#: rounding error.
 TOLERANCE: Final = 1e-4
 
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution: `inputs` and `outputs` are numbers of channels."""
+    """Convolution to be measured; `inputs` and `outputs` are numbers of channels."""
 
     inputs: int
     outputs: int
@@ -79,11 +84,11 @@ class Case:
 
     @property
     def products(self) -> int:
-        """Multiply-adds, those with padding included."""
+        """Number of multiply-adds, including products with padding."""
         return self.weights * math.prod(-(-extent // self.stride) for extent in (self.height, self.width))
 
     def model(self) -> onnx.ModelProto:
-        """The ONNX model of one node, with seeded weights."""
+        """Return the ONNX model with the convolution as its only node and seeded random weights."""
         rng = np.random.default_rng(0)
         shape = (self.outputs, self.inputs // self.groups, self.kernel, self.kernel)
         weights = rng.standard_normal(shape, np.float32) / np.float32(math.sqrt(math.prod(shape[1:])))
@@ -99,7 +104,7 @@ class Case:
 
 
 def draw(seed: int, number: int) -> Case:
-    """Case `number` of a seed."""
+    """Return case `number` of a seed; redraw cases that exceed the limits."""
     rng = np.random.default_rng((seed, number))
     while True:
         case = _drawn(rng)
@@ -108,7 +113,9 @@ def draw(seed: int, number: int) -> Case:
 
 
 def _drawn(rng: np.random.Generator) -> Case:
-    """Any case: channels are multiples of the groups, and of 8 or 16 mostly, as in networks."""
+    """Return a random case; channels are multiples of the groups, and mostly of 8 or 16, as in real
+    networks.
+    """
 
     def logarithmic(low: float, high: float) -> int:
         return round(math.exp(rng.uniform(math.log(low), math.log(high))))
@@ -125,7 +132,7 @@ def _drawn(rng: np.random.Generator) -> Case:
 
 
 def contestants(case: Case, scratch: Path) -> Iterator[Contestant]:
-    """The compiled convolution, and ONNX Runtime's."""
+    """Yield the compiled convolution and the convolution in ONNX Runtime, ready to run."""
     path = scratch / "convolution.onnx"
     onnx.save(case.model(), path)
     x = np.random.default_rng(1).standard_normal((1, case.inputs, case.height, case.width), np.float32)
@@ -135,7 +142,11 @@ def contestants(case: Case, scratch: Path) -> Iterator[Contestant]:
 
 
 def measure(case: Case, repeats: int, seconds: float) -> dict[str, Any]:
-    """{"ratios": one for each repeat, "aotc", "onnxruntime": {"min", "median"} in milliseconds, "error": relative}."""
+    """Measure a case with both engines.
+
+    Return {"ratios": [one per repeat], "aotc" and "onnxruntime": {"min", "median"} in milliseconds,
+    "error": largest difference relative to the standard deviation}.
+    """
     with tempfile.TemporaryDirectory(prefix="aotc-convolution-") as scratch:
         pair = list(contestants(case, Path(scratch)))
         actual, expected = (np.asarray(one.outputs()[0], np.float64) for one in pair)
@@ -147,7 +158,7 @@ def measure(case: Case, repeats: int, seconds: float) -> dict[str, Any]:
 
 
 def _round(pair: Sequence[Contestant], seconds: float) -> tuple[list[float], list[float]]:
-    """Milliseconds of both, taken by turns."""
+    """Return the times of both engines in milliseconds, measured alternately."""
     own: list[float] = []
     rival: list[float] = []
     calls = [max(1, int(SAMPLE_MS / processor_ms(one.run, 3))) for one in pair]
@@ -159,7 +170,7 @@ def _round(pair: Sequence[Contestant], seconds: float) -> tuple[list[float], lis
 
 
 def processor_ms(run: Callable[[], object], calls: int) -> float:
-    """Milliseconds of processor time that a call takes, on average of so many in a row."""
+    """Return the CPU time per call in milliseconds, averaged over `calls` consecutive calls."""
     start = time.thread_time_ns()
     for _ in range(calls):
         run()
@@ -167,7 +178,7 @@ def processor_ms(run: Callable[[], object], calls: int) -> float:
 
 
 def line(number: int, case: Case, found: Mapping[str, Any]) -> str:
-    """One row of the table."""
+    """Return the table row of a case."""
     own, rival = found["aotc"], found["onnxruntime"]
     ratios = " ".join(f"{ratio:.2f}" for ratio in found["ratios"])
     times = f"{own['min']:.4f} | {own['median']:.4f} | {rival['min']:.4f} | {rival['median']:.4f}"
@@ -175,13 +186,15 @@ def line(number: int, case: Case, found: Mapping[str, Any]) -> str:
 
 
 def is_wanted(number: int, case: Case, only: Sequence[str]) -> bool:
-    """Whether `only`, numbers of cases or parts of their descriptions, names a case; it does if it is empty."""
+    """Return True if `only` is empty, or contains the number of a case or a word of its
+    description.
+    """
     parts = str(case).split()
     return not only or any(word == str(number) if word.isdigit() else word in parts for word in only)
 
 
 def summarize(found: Mapping[int, tuple[Case, Mapping[str, Any]]]) -> str:
-    """The distribution of the ratios, and the slowest cases."""
+    """Return a text with the distribution of the ratios and the rows of the slow cases."""
     worst = sorted(found.items(), key=lambda item: -max(item[1][1]["ratios"]))
     medians = sorted(median(f["ratios"]) for _, f in found.values())
     slow = [item for item in worst if max(item[1][1]["ratios"]) > SLOW]

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure compiled models beside every rival that is installed, and print the table of docs/performance.md.
+"""Benchmark compiled models against other inference engines, and print the table of
+docs/performance.md.
 
-`aotc.measuring.bench` says how it is measured.  Times are the minimum of a round in milliseconds; a star marks a rival
-whose outputs are wrong, a dash one that is not installed or fails on the model (the reasons stand below the table).
-*ratio* is our minimum over that of the fastest rival with right outputs.
+`aotc.measuring.bench` describes the method. Times are the minimum of a round in milliseconds; a
+star marks a competitor whose outputs are wrong, a dash one that is not installed or fails on the
+model (the reasons are listed below the table). *ratio* is aotc's minimum divided by that of the
+fastest competitor with correct outputs.
 
-    python -m benchmarks.run                         # the networks built here and the trained models that are at hand
+    python -m benchmarks.run                         # the networks built here and the trained models that are found
     python -m benchmarks.run --repeat 50 --threads 1,2 --json figures.json path.onnx --dim batch=1
 """
 
@@ -37,7 +39,7 @@ PINS: dict[str, dict[str, list[int]]] = {
     "tinystories260k_prefill": {"tokens": [1, 64]},
     "tinystories260k_decode": {f"past_{kind}{layer}": [1, 4, 63, 8] for kind in "kv" for layer in range(5)},
 }
-"""Shapes for models with dynamic dimensions."""
+"""Input shapes for models with dynamic dimensions."""
 TRAINED = (
     "mnist8", "superres10", "squeezenet10_fp32", "ppocr_cls", "ultraface_rfb320", "yunet_n_320", "yolox_nano",
     "selfie_seg", "vittrack", "dtln_1", "dtln_2", "kws_fp32", "magika_v3_3", "gtcrn_simple", "ppocrv3_det",
@@ -46,14 +48,14 @@ TRAINED = (
 
 
 def header(against: Sequence[str]) -> str:
-    """The first two lines of the table."""
+    """Return the header row of the Markdown table and its separator."""
     last = ("ratio", "difference", "arena MB", "bound MB", ".so MB", "build s")
     cells = ["model", "threads", "aotc min", "median", *against, *last]
     return f"| {' | '.join(cells)} |\n{'|---' * len(cells)}|"
 
 
 def row(name: str, result: Mapping[str, Any], turn: Mapping[str, Any], against: Sequence[str]) -> str:
-    """One row of the table."""
+    """Return the table row of a model and a number of threads."""
     own, *rivals = turn["contestants"]
     found = {r["name"]: f"{r['milliseconds']['min']:.3f}{'' if r['agrees'] else ' *'}" for r in rivals}
     memory, ratio = result["memory"], turn["ratio"]
@@ -67,7 +69,7 @@ def row(name: str, result: Mapping[str, Any], turn: Mapping[str, Any], against: 
 
 
 def circumstances(result: Mapping[str, Any]) -> str:
-    """What the figures depend on, in one line each."""
+    """Return the conditions of the measurement: machine, versions, target and date, one line each."""
     machine, versions = result["machine"], result["versions"]
     rivals = {r["name"]: r["version"] for turn in result["rounds"] for r in turn["contestants"]}
     return (

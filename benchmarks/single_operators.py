@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure single convolutions and matrix products through the whole compiler: ms, GFLOP/s, percent of the peak.
+"""Benchmark single convolutions and matrix products through the whole compiler: ms, GFLOP/s,
+percent of the peak.
 
-Each shape is a model of one operator with constant weights, bias and ReLU, one thread, minimum of many runs; those
-of bytes make bytes of their sums.
-Products with padding are counted as work, so a convolution that leaves them out may exceed the peak.  The peak
-is measured in the same run: independent multiply-adds on registers.
+Each shape is a model of one operator with constant weights, bias and ReLU (int8 shapes:
+requantization to 8 bits); it runs on one thread, and the minimum of many runs is reported. Products
+with padding count as work, so that a convolution that omits them may exceed the peak. The peak is
+measured in the same process: independent multiply-adds on registers.
 
     python benchmarks/single_operators.py                      # all shapes
     python benchmarks/single_operators.py 3x3 --target x86-64-v3
@@ -55,14 +56,18 @@ void peak({number} *p, long n) {{
   *({kind} *)p = {sum};
 }}
 """
-"""Chains of sums, each of which waits for itself alone."""
+"""C program that measures the peak: independent chains of multiply-adds, each of which depends only
+on itself.
+"""
 SECONDS = 0.4
-"""Spent on measuring one shape."""
+"""Measuring time per shape in seconds."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """One row: the inputs, the graph over them, and its multiply-adds."""
+    """Benchmark case: input shapes, a function that builds the graph from the inputs, and the
+    number of multiply-adds.
+    """
 
     name: str
     inputs: tuple[tuple[int, ...], ...]
@@ -81,7 +86,7 @@ def _weights(*shape: int, dtype: str = "float32") -> Constant:
 def conv(
     name: str, ic: int, oc: int, size: int, kernel: int, stride: int = 1, groups: int = 1, batch: int = 1
 ) -> Shape:
-    """A square convolution that keeps the image's size, divided by the stride."""
+    """Return the case of a square float32 convolution with "same" padding, bias and ReLU."""
     pad, out = kernel // 2, -(-size // stride)
 
     def graph(x: Expr) -> Expr:
@@ -96,7 +101,9 @@ def conv(
 def byte_conv(
     name: str, ic: int, oc: int, size: int, kernel: int, stride: int = 1, fill: int = 0, dtype: str = "uint8"
 ) -> Shape:
-    """Bytes by bytes, channels last, with bias; sums are scaled and rounded to bytes."""
+    """Return the case of an 8-bit convolution in NHWC layout with int8 weights, bias, and
+    requantization to 8 bits.
+    """
     pad, out, limits = kernel // 2, -(-size // stride), np.iinfo(dtype)
 
     def graph(x: Expr) -> Expr:
@@ -113,7 +120,7 @@ def byte_conv(
 
 
 def matrix(m: int, k: int, n: int) -> Shape:
-    """Rows times constant weights."""
+    """Return the case of an m x k matrix times a constant k x n matrix."""
 
     def graph(x: Expr) -> Expr:
         return relu(bias_add(dense(x, _weights(n, k)), _weights(n), axis=-1))
@@ -122,7 +129,7 @@ def matrix(m: int, k: int, n: int) -> Shape:
 
 
 def batched(batch: int, m: int, k: int, n: int, transposed: bool) -> Shape:
-    """Products of run-time matrices, as in attention."""
+    """Return the case of a batch of products of two run-time matrices, as in attention."""
     b = (batch, n, k) if transposed else (batch, k, n)
     name = f"batch_matmul{' transposed' if transposed else ''} {batch}x{m}x{k}x{n}"
     return Shape(name, ((batch, m, k), b), lambda x, y: batch_matmul(x, y, transpose_b=transposed), batch * m * k * n)
@@ -174,7 +181,11 @@ SHAPES = (
 
 
 def peak(target: Target, dtype: str) -> float:
-    """GFLOP/s, or billions of operations on bytes, of independent sums on as many registers as hide their latency."""
+    """Return the measured peak of one thread: GFLOP/s, or billions of 8-bit operations per second.
+
+    The peak program has as many independent accumulators in registers as hide the latency of
+    multiply-adds.
+    """
     number = "float" if dtype == "float32" else "int32_t"
     lanes, chains = target.lanes("float32"), min(12, target.registers - 4)
     kind = number if lanes == 1 else f"aotc_int32x{lanes}" if dtype != "float32" else "v"
@@ -208,7 +219,7 @@ def peak(target: Target, dtype: str) -> float:
 
 
 def best(run: Callable[[], object]) -> float:
-    """Seconds of the fastest of many runs."""
+    """Return the time of the fastest of many runs, in seconds."""
     fastest, begin = float("inf"), time.perf_counter()
     while time.perf_counter() - begin < SECONDS:
         start = time.perf_counter()
@@ -218,13 +229,13 @@ def best(run: Callable[[], object]) -> float:
 
 
 def model(shape: Shape) -> IRModule:
-    """The network of one row; its inputs are called x0, x1, ..."""
+    """Return the network of a case; its inputs are called x0, x1, ..."""
     arguments = [Var(f"x{k}", TensorType(s, shape.dtype)) for k, s in enumerate(shape.inputs)]
     return IRModule.from_expr(Function(tuple(arguments), shape.graph(*arguments)))
 
 
 def measure(shape: Shape, target: Target, top: float) -> str:
-    """One row of the table."""
+    """Compile and run a case; return its row of the table."""
     module = model(shape)
     start = time.perf_counter()
     session = compile(module, target=target, name="shape").session()

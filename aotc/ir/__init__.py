@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer 0: definitions that the graph IR and the tensor-program IR share.
+"""Layer 0 of the compiler: definitions shared by the graph IR and the tensor-program IR.
 
-Data types, dimensions, tensor types, source spans, diagnostics, operator attributes, the interface of an operator,
-tensors and devices, and the pass infrastructure.  Nothing here knows a concrete operator, pass or target.
+This package defines data types, dimensions, tensor types, source spans, diagnostics, operator
+attributes, the interface of an operator, tensors and devices, and the pass infrastructure.  It
+knows no concrete operator, pass or target.
 
     from aotc.ir import DType, TensorType
     TensorType((1, 3), "float32")          # Tensor[(1, 3), float32]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that appear as a whole or not at all, also where the process is interrupted.
+"""Write files atomically: a file appears complete or not at all, also when the process is
+interrupted.
 
 with written(Path("out.npz")) as file:               # a temporary file beside it, renamed at the end of the block
     file.write(data)
@@ -26,17 +27,20 @@ _NAME: Final = re.compile(r"\.aotc-[0-9a-f]{16}")
 
 
 def temporary_name() -> str:
-    """A name for a temporary file or folder, which nobody else uses."""
+    """Return a random name for a temporary file or folder: .aotc- and 16 hexadecimal digits."""
     return _PREFIX + secrets.token_hex(8)
 
 
 def is_temporary_name(name: str) -> bool:
-    """Whether a name is one that `temporary_name` gives."""
+    """Return True if a name has the form of a `temporary_name`."""
     return _NAME.fullmatch(name) is not None
 
 
 def make_temporary_folder(prefix: str) -> str:
-    """A new folder of the user alone among the temporary files, which goes with the process at the latest; its path."""
+    """Create a private folder in the directory for temporary files; return its path.
+
+    It is removed when the process ends, if not before.
+    """
     path = Path(tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(8)}"
     register_temporary(path)
     path.mkdir(mode=0o700)
@@ -45,7 +49,9 @@ def make_temporary_folder(prefix: str) -> str:
 
 @contextmanager
 def temporary_folder(prefix: str, home: Path | None = None) -> Iterator[str]:
-    """A new folder in `home`, or among the temporary files, for a block; its path."""
+    """Context manager: create a private folder in `home`, or in the directory for temporary files;
+    remove it after the block.
+    """
     with temporary(Path(home or tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(8)}") as path:
         path.mkdir(mode=0o700)
         yield str(path)
@@ -53,12 +59,13 @@ def temporary_folder(prefix: str, home: Path | None = None) -> Iterator[str]:
 
 @contextmanager
 def written(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
-    """A file to write, which takes its place when the block succeeds; devices and pipes are written as they are.
+    """Context manager: yield a file to write, which replaces `path` atomically when the block
+    succeeds.
 
-    mode    the permissions of a new file, before the process's umask
+    mode    permissions of a new file, before the umask is applied
 
-    Where `path` is a link to a file, the file that it leads to is replaced.  OSError where that is not possible; a file
-    that was there before is then as it was.
+    If `path` is a symbolic link, its target is replaced.  Devices and pipes are written directly.
+    Raises OSError on failure; an existing file is then unchanged.
     """
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
@@ -76,9 +83,10 @@ def written(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def output_file(path: Path, code: str, inputs: Iterable[object] = ()) -> Iterator[IO[bytes]]:
-    """As `written`, with an AotcError of a code where that is not possible.
+    """Context manager: like `written`, but raise AotcError with the given code if the file cannot
+    be written.
 
-    inputs    paths that must not be replaced, among other values, which are ignored: an AotcError where `path` is one
+    inputs    paths that must not be overwritten (other values are ignored): AotcError if `path` is one of them
     """
     require_other_file(path, code, inputs)
     with refusals(code, f"write {path}"), written(path) as file:
@@ -86,7 +94,9 @@ def output_file(path: Path, code: str, inputs: Iterable[object] = ()) -> Iterato
 
 
 def require_other_file(path: Path, code: str, inputs: Iterable[object]) -> None:
-    """Raise AotcError with a code where a file to write is one of the files that are read, under any name."""
+    """Raise AotcError with a code if the output `path` and an input are one file, also through
+    links.
+    """
     for given in inputs:
         if isinstance(given, (str, Path)) and path.is_file() and Path(given).exists() and path.samefile(given):
             text = f"cannot write {path}: it is the input {given}"

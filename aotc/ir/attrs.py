@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed operator attributes: frozen dataclasses, printable and comparable.
+"""Typed operator attributes as frozen dataclasses, which can be printed and compared.
 
 class SoftmaxAttrs(Attrs):
     axis: int = -1
@@ -19,19 +19,19 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.frozen_dataclass import dataclass_transform, frozen
 
 T = TypeVar("T")
-#: The default of a parameter that has none.
+#: Marks a parameter without a default.
 REQUIRED: Final = Parameter.empty
-#: (what a parameter was given, all that was given) -> what is stored.
+#: (argument of the parameter, all arguments by name) -> value of the attribute.
 Takes: TypeAlias = Callable[[Any, Mapping[str, Any]], Any]
 
 
 @frozen
 class Param:
-    """How an attribute is given to the operator's function, where that is not just the attribute.
+    """Difference between an operator function's parameter and the attribute that it sets.
 
-    type    what it accepts, as text, where that does not follow from the attribute's type
-    given   the parameter's default: `...` for the attribute's, `REQUIRED` for none
-    takes   what makes the attribute of other values than it holds itself, such as one number for a pair
+    type    accepted values as text; "" if it follows from the attribute's type
+    given   default of the parameter: `...` for the attribute's default, `REQUIRED` for no default
+    takes   conversion of other accepted values to the attribute, such as a number to a pair
     """
 
     type: str = ""
@@ -40,35 +40,39 @@ class Param:
 
 
 def param(*, default: Any = dataclasses.MISSING, type: str = "", given: Any = ..., takes: Takes | None = None) -> Any:
-    """A field of an attribute record whose parameter differs from it; see `Param`."""
+    """Declare a field of an attribute record whose parameter differs from the attribute; see
+    `Param`.
+    """
     return dataclasses.field(default=default, metadata={"param": Param(type, given, takes)})
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(param,))
 @dataclass(frozen=True, kw_only=True)
 class Attrs:
-    """Base of all attribute records: each class that derives from it is a frozen, keyword-only dataclass.
+    """Base class of attribute records: each subclass becomes a frozen, keyword-only dataclass.
 
-    Field order and defaults are the text form's (Relay's).
+    The order and defaults of fields are those of Relay's text format.
     """
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """(name, value) of every field, in declaration order."""
+        """Return pairs (name, value) of all fields, in declaration order."""
         return ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
 
     def keys(self) -> list[str]:
-        """The names of the fields, in declaration order."""
+        """Return the names of the fields, in declaration order."""
         return [name for name, _ in self.items()]
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a field; KeyError for a name that is none."""
+        """Return the value of a field by name; raise KeyError for an unknown name."""
         return dict(self.items())[name]
 
     def changed(self) -> dict[str, Any]:
-        """The fields that have no default or differ from it, in declaration order."""
+        """Return the fields without a default or with a value that differs from it, in declaration
+        order.
+        """
         return {
             f.name: getattr(self, f.name)
             for f in dataclasses.fields(self)
@@ -76,18 +80,20 @@ class Attrs:
         }
 
     def replace(self: T, **changes: Any) -> T:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
 
 def variant(base: type[T], name: str, **fields: Any) -> type[T]:
-    """A subclass of an attribute record whose fields have other defaults (or are other `param`s)."""
+    """Return a subclass of an attribute record with new defaults, or new `param`s, for the given
+    fields.
+    """
     types = {f.name: f.type for f in dataclasses.fields(base)}  # type: ignore[arg-type]
     return _made(name, base, {field: types[field] for field in fields}, fields)
 
 
 def record(name: str, fields: Sequence[dataclasses.Field[Any]]) -> type[Attrs]:
-    """An attribute record of fields that other records have."""
+    """Return a new attribute record made of fields of other records."""
     values = {f.name: dataclasses.field(default=f.default, metadata=f.metadata) for f in fields}
     return _made(name, Attrs, {f.name: f.type for f in fields}, values)
 
@@ -97,7 +103,9 @@ def _made(name: str, base: type[T], types: Mapping[str, Any], values: Mapping[st
 
 
 class DictAttrs(Attrs):
-    """Attributes under names of any kind, of calls of functions and of functions; `type_key` is Relay's name for it."""
+    """Attributes with arbitrary names, of functions and of calls of functions; `type_key` is
+    Relay's type name.
+    """
 
     type_key: str
     values: Mapping[str, Any]
@@ -116,10 +124,10 @@ class DictAttrs(Attrs):
 
 
 def make_node(type_key: str, **fields: Any) -> DictAttrs:
-    """Attributes as Relay makes them, by the name of their type and the values of their fields.
+    """Create attributes from Relay's name of their type ("DictAttrs" or "attrs.*") and their
+    fields.
 
-    Raises AotcError (code "attribute") for attributes of operators, which the functions of the operators make, and
-    for other nodes, which have classes of their own.
+    Raises AotcError (code "attribute") for other type names: those nodes have classes of their own.
     """
     if type_key != "DictAttrs" and not type_key.startswith("attrs."):
         hint = "functions such as relay.nn.conv2d make calls with attributes, and nodes have classes"
@@ -128,7 +136,7 @@ def make_node(type_key: str, **fields: Any) -> DictAttrs:
 
 
 class NoAttrs(Attrs):
-    """The attributes of operators that have none."""
+    """Attributes of operators that have none."""
 
 
 NO_ATTRS = NoAttrs()

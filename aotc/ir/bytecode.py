@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytecode of programs with control flow: what a virtual machine runs.
+"""Bytecode of programs with control flow, which the virtual machine (`aotc.runtime.vm`) runs.
 
-Each activation of a function has registers of its own; the first hold the arguments.  Jumps go forward only.
+Each call of a function has its own registers, the first of which hold the arguments.  All jumps go
+forward.
 
     function = VMFunction("main", ("x",), FuncType([ty], ty), 1, (Instruction(Opcode.RET, args=(0,)),))
     print(function)                                  # main(x) ... 0: ret $0
@@ -16,24 +17,26 @@ from aotc.ir.types import FuncType
 
 
 class Opcode(Enum):
-    """What an instruction does with the values of its argument registers and its number `index`."""
+    """Operation of an instruction on its argument registers and its number `index`."""
 
-    MOVE = "move"  # the argument
-    RET = "ret"  # leaves the function
+    MOVE = "move"  # copies the argument
+    RET = "ret"  # returns the argument
     INVOKE = "invoke"  # calls function `index`
-    INVOKE_CLOSURE = "invoke_closure"  # calls the first argument on the others
+    INVOKE_CLOSURE = "invoke_closure"  # calls the closure in the first argument with the remaining arguments
     INVOKE_PACKED = "invoke_packed"  # calls kernel `index`
-    ALLOC_CLOSURE = "alloc_closure"  # function `index` that has captured the arguments
-    ALLOC_ADT = "alloc_adt"  # a tuple
-    GET_FIELD = "get_field"  # field `index` of a tuple
-    LOAD_CONST = "load_const"  # constant `index`
-    IF = "if"  # goes on at `index` if the argument is false
-    GOTO = "goto"  # goes on at `index`
+    ALLOC_CLOSURE = "alloc_closure"  # creates a closure of function `index` that captures the arguments
+    ALLOC_ADT = "alloc_adt"  # creates a tuple of the arguments
+    GET_FIELD = "get_field"  # loads field `index` of a tuple
+    LOAD_CONST = "load_const"  # loads constant `index`
+    IF = "if"  # jumps to `index` if the argument is false
+    GOTO = "goto"  # jumps to `index`
 
 
 @frozen
 class Instruction:
-    """One instruction: the register that it writes (-1: none), those that it reads, and a number."""
+    """One bytecode instruction: opcode, destination register (-1: none), source registers, and a
+    number.
+    """
 
     opcode: Opcode
     dst: int = -1
@@ -48,10 +51,10 @@ class Instruction:
 
 @frozen
 class VMFunction:
-    """A function: `registers` in number, the first for the parameters.
+    """A bytecode function with `registers` registers, the first of which hold the parameters.
 
-    dead    for each instruction, the registers that nobody reads any more once its arguments are read
-    tail    the calls whose result is the function's own: the frame is not needed any more
+    dead    for each instruction, the registers that are not read after its arguments are read
+    tail    positions of tail calls: the function returns their result, so its frame can be dropped
     """
 
     name: str
@@ -73,7 +76,9 @@ class VMFunction:
 
 
 def _is_tail(code: Sequence[Instruction], pc: int) -> bool:
-    """Whether nothing but moves and jumps lies between a call and the return of its result."""
+    """Return True if only moves and jumps lie between the call at `pc` and the return of its
+    result.
+    """
     register = code[pc].dst
     if code[pc].opcode not in (Opcode.INVOKE, Opcode.INVOKE_CLOSURE):
         return False
@@ -100,7 +105,7 @@ def _members(mask: int) -> tuple[int, ...]:
 
 
 def _next(pc: int, ins: Instruction) -> tuple[int, ...]:
-    """The instructions that may follow."""
+    """Return the positions of the instructions that may follow."""
     match ins.opcode:
         case Opcode.RET:
             return ()
@@ -113,7 +118,11 @@ def _next(pc: int, ins: Instruction) -> tuple[int, ...]:
 
 
 def _dead(code: Sequence[Instruction], params: int) -> tuple[tuple[int, ...], ...]:
-    """Liveness of registers as bit sets; one sweep each way is enough, since jumps go forward."""
+    """Compute for each instruction the registers that become dead there.
+
+    Live sets are bit masks; one backward and one forward sweep suffice, because all jumps go
+    forward.
+    """
     size = len(code)
     live_in, live_out = [0] * size, [0] * size
     for pc in reversed(range(size)):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model may ask the compiler itself to compute: operations in all, bytes at once, nodes it expands to.
+"""Limits on the work, memory and graph size that compiling a model may cost the compiler itself.
 
-In: costs, known before the thing is computed.  Out: whether they are affordable, or a
-diagnostic that names them.
+Input: the estimated cost of a computation, such as folding a constant.  Output: a decision whether
+it is within the limits of the compilation, or an AotcError that names the limit.
 
 with spending({"compile.max_bytes": 1 << 20}):
     budget().affords(Cost(work=100, nbytes=800))             # True, and 100 operations are spent
@@ -29,43 +29,53 @@ _KEYS: Final = {
 }
 #: The configuration keys and their defaults.
 #:
-#: max_work     operations on scalars that the compiler does itself, in all: folded constants, tables, positions
-#: max_bytes    bytes of the arrays that it makes at once, beyond those of the model
-#: max_nodes    nodes that functions, loops and branches expand to, in all
-#: max_unroll   iterations of one loop, and parts of one split, each of which becomes nodes of its own
+#: max_work     scalar operations that the compiler evaluates in total: folded constants, tables
+#: max_bytes    bytes of arrays that the compiler allocates at once, beyond the model's own
+#: max_nodes    graph nodes that functions, loops and branches expand to in total
+#: max_unroll   iterations of one unrolled loop, and outputs of one split
 LIMITS: Final = MappingProxyType({key: default for key, (default, _) in _KEYS.items()})
 
 
 class Cost(NamedTuple):
-    """What computing something takes: operations on scalars, and bytes of arrays at once."""
+    """Cost of a computation in the compiler: scalar operations, and bytes of arrays allocated at
+    once.
+    """
 
     work: int
     nbytes: int
 
 
 def array_cost(elements: int, itemsize: int = 8, copies: int = 1) -> Cost:
-    """The cost of making an array of `elements` with as many arrays of its size on the way as `copies` says."""
+    """Return the cost of an array of `elements` elements of `itemsize` bytes, with `copies` arrays
+    of its size alive at once.
+    """
     return Cost(elements * copies, elements * itemsize * copies)
 
 
 @dataclass(slots=True)
 class Budget:
-    """The limits of one compilation, by key, and what it has spent of those that are for all of it."""
+    """Limits of one compilation by configuration key, and the amounts already spent of cumulative
+    limits.
+    """
 
     limits: Mapping[str, int]
     spent: dict[str, int] = field(default_factory=dict)
 
     def left(self, key: str) -> int:
-        """What is left of a limit."""
+        """Return the unspent amount of a limit."""
         return self.limits[key] - self.spent.get(key, 0)
 
     def spend(self, key: str, amount: int, what: str) -> None:
-        """Count `amount` towards a limit for the whole compilation; AotcError where less is left."""
+        """Spend `amount` of a cumulative limit; raise AotcError (code "budget") if less than that
+        is left.
+        """
         self.check(key, self.spent.get(key, 0) + amount, what)
         self.spent[key] = self.spent.get(key, 0) + amount
 
     def check(self, key: str, needed: int, what: str) -> None:
-        """AotcError (code "budget") where `needed` is beyond the limit `key`; the message names all of them."""
+        """Raise AotcError (code "budget") if `needed` exceeds the limit `key`; the message states
+        both and `what` needs it.
+        """
         limit = self.limits[key]
         if needed > limit:
             text = f"{what} would need {needed} {_KEYS[key][1]}; {limit} are allowed"
@@ -73,18 +83,22 @@ class Budget:
             raise AotcError("budget", text, span=current_span(), hint=hint)
 
     def fits(self, cost: Cost) -> bool:
-        """Whether something may be computed, for all that is spent so far."""
+        """Return True if a computation is within the memory limit and the operations left."""
         return cost.nbytes <= self.limits["compile.max_bytes"] and cost.work <= self.left("compile.max_work")
 
     def affords(self, cost: Cost) -> bool:
-        """Whether something may be computed; then its work is spent."""
+        """Return True and spend the operations if a computation is within the limits; otherwise
+        return False.
+        """
         if not self.fits(cost):
             return False
         self.spent["compile.max_work"] = self.spent.get("compile.max_work", 0) + cost.work
         return True
 
     def require(self, cost: Cost, what: str) -> None:
-        """Spend what cannot be left to run time; AotcError (code "budget") where it is not affordable."""
+        """Spend the cost of a computation that cannot be left to run time; AotcError (code
+        "budget") if it exceeds a limit.
+        """
         self.check("compile.max_bytes", cost.nbytes, what)
         self.spend("compile.max_work", cost.work, what)
 
@@ -93,7 +107,9 @@ _CURRENT: ContextVar[Budget | None] = ContextVar("aotc_budget", default=None)
 
 
 def budget() -> Budget:
-    """The budget of the compilation under way; outside of one, a fresh one by the pass context's configuration."""
+    """Return the budget of the running compilation; outside of a compilation, a new one with the
+    pass context's limits.
+    """
     return _CURRENT.get() or _configured(PassContext.current().config)
 
 
@@ -106,8 +122,9 @@ def _configured(config: Mapping[str, Any]) -> Budget:
 
 
 def spending(config: Mapping[str, Any] | None = None) -> AbstractContextManager[Budget]:
-    """One budget for all that happens inside: the one under way if there is one, else a fresh one.
+    """Context manager: use one budget for the block, that of the running compilation if there is
+    one.
 
-    config   values for some of the keys of `LIMITS` (other keys are passed over); the pass context's for None
+    config   values for keys of `LIMITS`, other keys are ignored; None: the pass context's configuration
     """
     return setting(_CURRENT, budget() if config is None else _CURRENT.get() or _configured(config))

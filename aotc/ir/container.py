@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's containers of parts of programs: those of Python.
+"""Relay's containers for parts of programs, as aliases: `Array` is Python's tuple, `Map` is dict.
 
 isinstance(aotc.ir.load_json(text), aotc.ir.container.Map)
 """
 
-#: What holds parts in order, and parts by name.
+#: Relay's container types.
 Array, Map = tuple, dict

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of context variables that hold inside a block: each thread, and each copy of its context, has its own.
+"""Set a context variable for the duration of a block; the value is visible only in the current
+context.
 
 _DEPTH: ContextVar[int] = ContextVar("depth", default=0)
 with setting(_DEPTH, 1):
@@ -16,7 +17,9 @@ T = TypeVar("T")
 
 @contextmanager
 def setting(variable: ContextVar[T] | ContextVar[T | None], value: T) -> Iterator[T]:
-    """Give a variable a value inside the block, which is given the value, too."""
+    """Context manager: set a context variable to a value in the block, yield the value, and restore
+    it afterwards.
+    """
     token = variable.set(value)
     try:
         yield value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices: where tensors lie and models run.
+"""Devices on which tensors are placed and models run: the CPU and CUDA GPUs.
 
 device("llvm", 0)                      # cpu(0)
 cuda(0).exist                          # whether there is a GPU, and a driver for it
@@ -19,10 +19,10 @@ _TYPES: Final = {"cpu": 1, "cuda": 2}
 
 @frozen(repr=False)
 class Device:
-    """One device.
+    """A device.
 
     kind    "cpu" or "cuda"
-    index   which one, from 0
+    index   number of the device of its kind, from 0
     """
 
     kind: str
@@ -30,7 +30,7 @@ class Device:
 
     @property
     def device_type(self) -> int:
-        """DLPack's number of the kind."""
+        """DLPack's code of the device kind: 1 for the CPU, 2 for CUDA."""
         return _TYPES[self.kind]
 
     @property
@@ -39,7 +39,7 @@ class Device:
 
     @property
     def exist(self) -> bool:
-        """Whether compiled models can run on it."""
+        """True if the device exists on this machine, so that compiled models can run on it."""
         return self.index < (1 if self.kind == "cpu" else gpus())
 
     def __repr__(self) -> str:
@@ -48,7 +48,9 @@ class Device:
 
 @frozen
 class VirtualDevice:
-    """Where a value lies, as programs for several devices say it: a note, since a project is for one device."""
+    """Placement of a value in Relay programs for several devices; ignored, since a project is for
+    one device.
+    """
 
     device: Device | None = None
     target: object = None
@@ -56,9 +58,10 @@ class VirtualDevice:
 
 
 def device(kind: str, index: int = 0) -> Device:
-    """The device of a kind; a target's name stands for the kind of device that it is for.
+    """Return a device by its kind ("cpu", "cuda") or by a target's name, which stands for the
+    target's kind.
 
-    Raises AotcError (code "device") for an unknown kind and a negative index.
+    Raises AotcError (code "device") for an unknown kind or a negative index.
     """
     words = kind.split() if isinstance(kind, str) else []
     if not words or words[0] not in _KINDS:
@@ -71,22 +74,24 @@ def device(kind: str, index: int = 0) -> Device:
 
 
 def cpu(index: int = 0) -> Device:
-    """The processor."""
+    """Return the CPU device."""
     return device("cpu", index)
 
 
 def cuda(index: int = 0) -> Device:
-    """A CUDA device."""
+    """Return a CUDA device."""
     return device("cuda", index)
 
 
 def driver_path() -> str:
-    """Where the driver of GPUs is looked for: what $AOTC_CUDA_DRIVER names, else the system's."""
+    """Return the path of the CUDA driver library: $AOTC_CUDA_DRIVER, else the system's library
+    name.
+    """
     return os.environ.get("AOTC_CUDA_DRIVER") or ("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
 
 def gpus() -> int:
-    """How many GPUs there are whose driver can be loaded."""
+    """Return the number of GPUs that the CUDA driver reports; 0 if the driver cannot be loaded."""
     count = ctypes.c_int()
     try:
         driver = ctypes.CDLL(driver_path())
@@ -97,11 +102,12 @@ def gpus() -> int:
 
 
 def require_device(wanted: Device | None, *, cuda: bool = False) -> Device:
-    """A device that models can run on, cpu(0) for None.
+    """Return a device on which models can run: `wanted`, or cpu(0) for None.
 
-    cuda    it may be a GPU
+    cuda    allow a GPU
 
-    Raises AotcError (code "device") for what is no device, or is not there.
+    Raises AotcError (code "device") if `wanted` is not a device, is a GPU that is not allowed, or
+    does not exist.
     """
     if wanted is None:
         return Device("cpu")

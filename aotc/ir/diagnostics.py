@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one error class: what is wrong, where, and what to do about it.
+"""AotcError, the exception for all errors of users, with its diagnostics: problem, location and
+hint.
 
 raise AotcError("onnx-op", "operator FooBar is not supported", span=span, hint="see `aotc ops`")
 raise AotcError.collect(diagnostics)             # several problems at once
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 
 @frozen
 class Diagnostic:
-    """One problem: a stable `code`, a message, a location, further notes and a hint.
+    """One problem: a stable `code`, a message, a source location, notes and a hint.
 
-    What a model says may be in all of them: they are made printable, see `aotc.ir.printable`.
+    All texts are made printable (see `aotc.ir.printable`), because they may quote names from the
+    model.
     """
 
     code: str
@@ -47,13 +49,15 @@ class Diagnostic:
 
 
 def texts_of(diagnostics: Sequence[Diagnostic]) -> list[str]:
-    """The text of each diagnostic; a hint that several have stands behind the last of them only."""
+    """Return the text of each diagnostic; a hint that several share appears only with the last of
+    them.
+    """
     last = {d.hint: k for k, d in enumerate(diagnostics)}
     return [str(d if last[d.hint] == k else replace(d, hint="")) for k, d in enumerate(diagnostics)]
 
 
 class AotcError(Exception):
-    """A problem (or several) that the user can act on.  `diagnostics` holds every one of them."""
+    """One or more problems that the user can act on; `diagnostics` holds all of them."""
 
     def __init__(
         self, code: str, message: str, *, span: Span | None = None, notes: Sequence[str] = (), hint: str = ""
@@ -63,7 +67,7 @@ class AotcError(Exception):
 
     @classmethod
     def collect(cls, diagnostics: Iterable[Diagnostic]) -> AotcError:
-        """One error for all of `diagnostics` (at least one)."""
+        """Return one error that holds all of `diagnostics` (at least one)."""
         items = tuple(diagnostics)
         error = cls(items[0].code, items[0].message)
         error.diagnostics = items
@@ -78,7 +82,7 @@ class AotcError(Exception):
         return self.diagnostics[0].code
 
     def at(self, span: Span | None) -> AotcError:
-        """This error with `span` filled in where a diagnostic has none."""
+        """Return this error with `span` as the location of diagnostics that have none."""
         if span is None:
             return self
         return AotcError.collect(
@@ -87,26 +91,32 @@ class AotcError(Exception):
 
 
 class AotcTypeError(AotcError, TypeError):
-    """An argument of the wrong type in the Python interface."""
+    """Argument of a wrong type passed to the Python interface."""
 
 
 class AotcValueError(AotcError, ValueError):
-    """An argument of the right type with an impossible value in the Python interface."""
+    """Argument of the right type but with an invalid value passed to the Python interface."""
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
-    """A hint that names the candidates closest to a misspelt `name`; "" when none is close."""
+    """Return a hint naming up to three candidates closest to a misspelt `name`; "" if none is
+    close.
+    """
     close = difflib.get_close_matches(name, list(candidates), n=3)
     return f"did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def require_known(code: str, what: str, name: object, known: Collection[str]) -> None:
-    """Raise AotcError for a name that is none of the known ones; the hint tells those closest to it, else all."""
+    """Raise AotcError unless `name` is in `known`; the hint names the closest known names, else
+    all.
+    """
     if name not in known:
         hint = nearest(str(name), known) or f"known: {', '.join(known)}"
         raise AotcError(code, f"unknown {what} {name!r}", hint=hint)
 
 
 def assert_never(value: NoReturn) -> NoReturn:
-    """Mark the impossible arm of a match over a closed set (typing.assert_never is Python 3.11)."""
+    """Mark an unreachable case of a match statement for the type checker (typing.assert_never needs
+    Python 3.11).
+    """
     raise AssertionError(f"unhandled case: {value!r}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dimensions: an int, or a named symbol with an optional upper bound.
+"""Tensor dimensions: an int, or a named symbol with an optional upper bound.
 
 SymDim("batch", upper=8)               # prints as batch<=8
 SymDim()                               # prints as ?
@@ -18,7 +18,9 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class SymDim:
-    """A dimension that is not known at compile time.  Equal names are equal dimensions; "" is anonymous."""
+    """A dimension unknown at compile time; equal names mean equal dimensions, and "" means an
+    anonymous one.
+    """
 
     name: str = ""
     upper: int | None = None
@@ -44,13 +46,16 @@ Shape: TypeAlias = "tuple[Dim, ...]"
 
 
 def total(dims: Iterable[Dim]) -> Dim:
-    """The sum of dimensions: named after those that are not known, bounded if all of them are."""
+    """Return the sum of dimensions, as an int or as a symbol named after its terms.
+
+    Its upper bound is the sum of the bounds, if all symbols have one.
+    """
     symbols, known, bounds = _parts(dims, sum)
     if not symbols or (len(symbols) == 1 and known == 0):
         return symbols[0] if symbols else known
     upper = None if bounds is None else sum(bounds) + known
     names = [d.name for d in symbols]
-    # n+2 less 2 is n
+    # fold constants: (n+2)-2 is n
     last = re.fullmatch(r"(.+?)([+-]\d+)", names[-1])
     if last:
         names[-1], known = last[1], known + int(last[2])
@@ -58,7 +63,10 @@ def total(dims: Iterable[Dim]) -> Dim:
 
 
 def product(dims: Iterable[Dim]) -> Dim:
-    """The product of dimensions: named after those that are not known, bounded if all of them are."""
+    """Return the product of dimensions, as an int or as a symbol named after its factors.
+
+    Its upper bound is the product of the bounds, if all symbols have one.
+    """
     symbols, known, bounds = _parts(dims, math.prod)
     if not symbols or known == 0:
         return known
@@ -74,7 +82,7 @@ def product(dims: Iterable[Dim]) -> Dim:
 
 
 def indexdiv(a: Dim, b: Dim) -> Dim:
-    """The quotient of two dimensions, rounded down; where one is not known, one that is called so."""
+    """Return `a // b`; if a dimension is symbolic, a symbol with this expression as its name."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     names = [_factor(d.name) if isinstance(d, SymDim) else str(d) for d in (a, b)]
@@ -85,7 +93,9 @@ def indexdiv(a: Dim, b: Dim) -> Dim:
 
 
 def _parts(dims: Iterable[Dim], join: Callable[[list[int]], int]) -> tuple[list[SymDim], int, list[int] | None]:
-    """The dimensions that are not known, the others joined, and the bounds of the former if all have one."""
+    """Split dimensions into symbols, the combined ints (`join`), and the symbols' bounds, None
+    unless all are bounded.
+    """
     items = list(dims)
     symbols = [d for d in items if isinstance(d, SymDim)]
     bounds = [d.upper for d in symbols if d.upper is not None]
@@ -94,17 +104,17 @@ def _parts(dims: Iterable[Dim], join: Callable[[list[int]], int]) -> tuple[list[
 
 
 def _factor(name: str) -> str:
-    """The name of a dimension where it is multiplied or divided."""
+    """Return a dimension's name as a factor: in parentheses if it contains sums or quotients."""
     return name if re.fullmatch(r"\w*(\*(\w+|\([^()]*\)))*", name) else f"({name})"
 
 
 def is_static(shape: Iterable[Dim]) -> bool:
-    """True if every dimension is known."""
+    """Return True if every dimension is an int."""
     return all(isinstance(d, int) for d in shape)
 
 
 def static_shape(shape: Iterable[Dim]) -> tuple[int, ...]:
-    """The shape as ints; the caller has made sure that it is static."""
+    """Return a static shape as a tuple of ints; raise TypeError if a dimension is symbolic."""
     dims = tuple(shape)
     if not all(isinstance(d, int) for d in dims):
         raise TypeError(f"shape ({', '.join(map(str, dims))}) is not static")
@@ -112,19 +122,23 @@ def static_shape(shape: Iterable[Dim]) -> tuple[int, ...]:
 
 
 def numel(shape: Iterable[Dim]) -> int:
-    """The number of elements of a static shape (1 for rank 0)."""
+    """Return the number of elements of a static shape (1 for rank 0)."""
     return math.prod(static_shape(shape))
 
 
 def same_dim(a: Dim, b: Dim) -> bool:
-    """Whether two dimensions are provably equal; two anonymous symbols never are."""
+    """Return True if two dimensions are provably equal; two anonymous symbols never are."""
     if isinstance(a, SymDim) and isinstance(b, SymDim):
         return bool(a.name) and a.name == b.name
     return a == b
 
 
 def fits(shape: Shape, sizes: Sequence[int], known: dict[str, int]) -> bool:
-    """Whether a shape can have these sizes; the first use of a named dimension settles its size in `known`."""
+    """Return True if a shape can have the given sizes.
+
+    `known` maps names of symbols to sizes: a symbol not in it is added with its size, otherwise
+    sizes must agree.
+    """
     return len(shape) == len(sizes) and all(_fits(dim, size, known) for dim, size in zip(shape, sizes, strict=True))
 
 

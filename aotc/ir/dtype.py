@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data types: every numeric element type of ONNX, as interned strings with facts attached.
+"""Data types: every numeric element type of ONNX, as a string subclass with properties such as its
+width.
 
 A `DType` *is* its name, so it compares with and hashes like a plain string:
 
@@ -41,7 +42,7 @@ def _facts(name: str) -> _Facts:
     kind, bits = match[1], int(match[2])
     if kind == "float":
         limits = ml_dtypes.finfo(numpy)
-        # others make it NaN, or their greatest
+        # types without infinity convert it to NaN or to their largest value
         infinite = bool(np.isinf(np.array(np.inf, np.float32).astype(numpy)))
         return _Facts(kind, bits, numpy, float(limits.min), float(limits.max), limits.nmant + 1, infinite)
     least, greatest = int(ml_dtypes.iinfo(numpy).min), int(ml_dtypes.iinfo(numpy).max)
@@ -57,17 +58,18 @@ _BY_NUMPY: Final = {facts.numpy: name for name, facts in _FACTS.items()}
 
 
 def _fact(path: str) -> Any:
-    """A property of data types that the table of facts has."""
+    """Return a property of data types that reads an entry of the table of facts."""
     found = attrgetter(path)
     return property(lambda self: found(_FACTS[self]))
 
 
-#: Names that TVM takes for types without a width, and for bool.
+#: Names that TVM accepts for types without a width, and for bool.
 _ALIASES: Final = {"int": "int32", "uint": "uint32", "float": "float32", "uint1": "bool"}
 
 
 class DType(str):
-    """The name of an element type, checked at construction; TVM's "int", "uint", "float" and "uint1" are known, too.
+    """Name of an element type, validated at construction; TVM's "int", "uint", "float" and "uint1"
+    are accepted.
 
     Raises AotcError (code "dtype") for a name that is not a numeric type of ONNX.
     """
@@ -76,7 +78,7 @@ class DType(str):
 
     #: The numpy dtype of one unpacked element.
     numpy: np.dtype[Any] = _fact("numpy")
-    #: Significant bits of one element (1 for bool, 4 for int4).
+    #: Width of one element in bits (1 for bool, 4 for int4).
     bits: int = _fact("bits")
     #: Bytes of one element in memory; sub-byte types take a byte each.
     itemsize: int = _fact("numpy.itemsize")
@@ -97,7 +99,9 @@ class DType(str):
 
     @classmethod
     def of(cls, array: np.ndarray[Any, Any] | np.dtype[Any] | type) -> DType:
-        """The element type of a numpy array, dtype or scalar type."""
+        """Return the element type of a numpy array, dtype or scalar type; AotcError (code "dtype")
+        for others.
+        """
         dtype = array.dtype if isinstance(array, np.ndarray) else np.dtype(array)
         name = _BY_NUMPY.get(dtype.newbyteorder("=") if dtype.byteorder == ">" else dtype)
         if name is None:
@@ -114,7 +118,7 @@ class DType(str):
 
     @property
     def is_integer(self) -> bool:
-        """Signed or unsigned integer, bool excluded."""
+        """True for signed and unsigned integers, False for bool."""
         return _FACTS[self].kind in ("int", "uint")
 
     @property
@@ -123,22 +127,24 @@ class DType(str):
 
     @property
     def is_narrow_float(self) -> bool:
-        """A float type that C has no arithmetic for: stored as bits, computed in float32."""
+        """True for float types narrower than float32: C has no arithmetic for them, so kernels
+        compute in float32.
+        """
         return self.is_float and self.bits < 32
 
     @property
     def has_zero(self) -> bool:
-        """Whether 0 is a value: float8_e8m0fnu has positive powers of two only."""
+        """True if the type can represent 0: float8_e8m0fnu has positive powers of two only."""
         return self != "float8_e8m0fnu"
 
     @property
     def lowest(self) -> int | float:
-        """The value that no other is less than: minus infinity where the type has it, else `min`."""
+        """The smallest value, infinities included: minus infinity if the type has it, else `min`."""
         return -math.inf if _FACTS[self].has_infinity else self.min
 
     @property
     def highest(self) -> int | float:
-        """The value that no other is greater than: infinity where the type has it, else `max`."""
+        """The largest value, infinities included: infinity if the type has it, else `max`."""
         return math.inf if _FACTS[self].has_infinity else self.max
 
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that programs know by their names: `EnvFunc.get("tvm.relay.type_relation.Broadcast")`."""
+"""Relay's functions that are referred to by name:
+`EnvFunc.get("tvm.relay.type_relation.Broadcast")`.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,19 @@ _PREFIX: Final = "tvm.relay.type_relation."
 
 @frozen
 class EnvFunc:
-    """A function by its name; equal names are equal functions."""
+    """Reference to a built-in function by name; equal names are equal functions."""
 
     name: str
 
     @staticmethod
     def get(name: str) -> EnvFunc:
-        """The function of a name: the relations "Identity" and "Broadcast"; AotcError (code "type") for others."""
+        """Return the type relation "Identity" or "Broadcast" by its full name; AotcError (code
+        "type") for other names.
+        """
         require_known("type", "function", name, [f"{_PREFIX}{n}" for n in ("Identity", "Broadcast")])
         return EnvFunc(name)
 
     @property
     def relation(self) -> str:
-        """The name without the namespace."""
+        """The name of the type relation without its namespace."""
         return self.name.removeprefix(_PREFIX)

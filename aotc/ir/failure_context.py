@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the compiler was doing when something failed that should not: kept on the exception on its way up.
+"""Record on an unexpected exception which pass or kernel the compiler was processing.
 
 with blaming(Failure("pass", "FuseOps", module, options=fuse, context=context)):
     ...                                              # an exception that is no AotcError now has `failure_of(error)`
@@ -17,13 +17,13 @@ _NAME: Final = "aotc_failure"
 
 @frozen
 class Failure:
-    """A step of the compiler that raised what is no diagnostic.
+    """A pass or kernel that raised an unexpected exception (one that is not an AotcError).
 
     stage     "pass" or "kernel"
-    name      the pass's, or the kernel's
-    program   the module before the pass, or the function that the kernel is of
-    options   the pass itself, or the target of the kernel
-    context   the context of the pass
+    name      of the pass or kernel
+    program   the module before the pass, or the function that the kernel implements
+    options   the pass object, or the target of the kernel
+    context   the pass context
     """
 
     stage: str
@@ -35,7 +35,10 @@ class Failure:
 
 @contextmanager
 def blaming(failure: Failure) -> Iterator[None]:
-    """Exceptions from the block carry the failure, the innermost if blocks are nested; diagnostics do not."""
+    """Context manager: attach `failure` to unexpected exceptions from the block.
+
+    Exceptions that already carry a failure, AotcError and MemoryError are not changed.
+    """
     try:
         yield
     except (AotcError, MemoryError):
@@ -48,7 +51,9 @@ def blaming(failure: Failure) -> Iterator[None]:
 
 @contextmanager
 def pardoning() -> Iterator[None]:
-    """Exceptions from the block, which is not the compiler's own, are not blamed on what surrounds it."""
+    """Context manager for calls of user code: exceptions from the block are not attributed to an
+    enclosing `blaming`.
+    """
     try:
         yield
     except Exception as error:
@@ -58,6 +63,6 @@ def pardoning() -> Iterator[None]:
 
 
 def failure_of(error: BaseException) -> Failure | None:
-    """What an exception says of the step that raised it."""
+    """Return the failure attached to an exception; None if there is none."""
     found = getattr(error, _NAME, None)
     return found if isinstance(found, Failure) else None

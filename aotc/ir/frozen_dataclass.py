@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Immutable records: dataclasses that are frozen and have slots.
+"""Decorator for immutable records: frozen dataclasses with slots.
 
 @frozen
 class Point:
@@ -28,11 +28,13 @@ else:  # typing.dataclass_transform is Python 3.11
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: Any = None, **options: Any) -> Any:
-    """Class decorator: a frozen dataclass with slots, and with further options of `dataclasses.dataclass`."""
+    """Class decorator: create a frozen dataclass with slots; `options` go to
+    `dataclasses.dataclass`.
+    """
     return dataclass(cls, frozen=True, slots=True, **options)
 
 
 def fill(record: object, **fields: Any) -> None:
-    """Initialize fields of a frozen record."""
+    """Set fields of a frozen record during its initialization."""
     for name, value in fields.items():
         object.__setattr__(record, name, value)

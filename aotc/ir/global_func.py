@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of Python by name, as programs for TVM keep and ask for them; nothing in aotc calls them.
+"""TVM's registry of global Python functions by name, for programs that use it; aotc itself calls
+none of them.
 
 @register_func("my.double")
 def double(x): return 2 * x
@@ -17,7 +18,10 @@ _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {}
 
 
 def register_func(func_name: str, f: Callable[..., Any] | None = None, override: bool = False) -> Any:
-    """Keep a function under a name; a decorator without one.  AotcValueError for a name that is taken."""
+    """Register a function under a name; without a function, return a decorator that does so.
+
+    Raises AotcValueError if the name is registered already, unless `override` is True.
+    """
     if f is None:
         return lambda given: register_func(func_name, given, override)
     if func_name in _FUNCTIONS and not override:
@@ -27,7 +31,10 @@ def register_func(func_name: str, f: Callable[..., Any] | None = None, override:
 
 
 def get_global_func(name: str, allow_missing: bool = False) -> Any:
-    """The function of a name; where there is none, None if that may be, else AotcError (code "name")."""
+    """Return the function registered under a name.
+
+    If there is none, return None if `allow_missing` is True, else raise AotcError (code "name").
+    """
     if name not in _FUNCTIONS and not allow_missing:
         raise AotcError("name", f"no function is registered as {name!r}", hint=nearest(name, _FUNCTIONS))
     return _FUNCTIONS.get(name)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers and texts that say their dtype, as programs for TVM write them: those of Python, with two names more; Any.
+"""TVM's immediate values: Python numbers and strings that carry a dtype, and `Any` for an unknown
+dimension.
 
 IntImm("int64", 3) + 1                 # 4
 IntImm("int64", 3).value               # 3
@@ -13,7 +14,7 @@ from aotc.ir.dtype import DType
 
 
 class IntImm(int):
-    """An integer of a dtype.  Raises AotcError where the dtype cannot hold it."""
+    """An int with a dtype; raises AotcError if the dtype cannot represent the value."""
 
     dtype: DType
 
@@ -26,12 +27,12 @@ class IntImm(int):
 
     @property
     def value(self) -> int:
-        """The plain integer."""
+        """The value as a plain int."""
         return int(self)
 
 
 class FloatImm(float):
-    """A floating-point number of a dtype."""
+    """A float with a dtype."""
 
     dtype: DType
 
@@ -42,26 +43,26 @@ class FloatImm(float):
 
     @property
     def value(self) -> float:
-        """The plain number."""
+        """The value as a plain float."""
         return float(self)
 
 
 class StringImm(str):
-    """A text."""
+    """TVM's string immediate: a str with a property `value`."""
 
     @property
     def value(self) -> str:
-        """The plain text."""
+        """The value as a plain str."""
         return str(self)
 
 
 def const(value: bool | int | float, dtype: str | None = None) -> IntImm | FloatImm:
-    """A number of a dtype: by default that of Python's numbers in Relay, bool, int32 or float32."""
+    """Return a number with a dtype: bool, int32 or float32 by default, as in Relay."""
     usual = "bool" if isinstance(value, bool) else "int32" if isinstance(value, int) else "float32"
     wanted = DType(dtype or usual)
     return FloatImm(wanted, value) if wanted.is_float else IntImm(wanted, int(value))
 
 
 def Any() -> SymDim:
-    """A dimension that is not known, different from every other one."""
+    """Return an unknown dimension, which is not equal to any other one."""
     return SymDim()

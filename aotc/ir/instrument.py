@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pass instruments: observers that a pass context calls around every pass, and may skip passes.
+"""Pass instruments: observers that a pass context calls before and after every pass, and that may
+skip passes.
 
 @pass_instrument
 class Count:
@@ -26,20 +27,21 @@ from aotc.ir.manifest import remove_recorded, write_recorded
 from aotc.ir.regular_files import refusals
 
 C = TypeVar("C", bound=type)
-#: How an instrument prints a module.
+#: Function that formats a module as text.
 Show = Callable[[Any], str]
-#: The levels of an instrument that takes graphs and programs of kernels alike.
+#: Levels of an instrument that observes passes on graphs and on kernel programs.
 ALL_LEVELS: Final = frozenset({"graph", "tensor"})
-#: Which files of a folder dumps wrote.
+#: Name of the manifest of the files that dumps wrote to a folder.
 _DUMPS: Final = "aotc-dump.json"
 
 
 @frozen(repr=False)
 class PassInfo:
-    """What is known of a pass without running it.
+    """Description of a pass.
 
+    opt_level  lowest optimization level at which a Sequential runs the pass
     required   names of passes that a Sequential runs before it
-    level      "graph", or "tensor": which instruments see it
+    level      "graph" for passes on graphs, "tensor" for passes on kernel programs
     """
 
     opt_level: int
@@ -56,14 +58,15 @@ class PassInfo:
 
 
 class PassInstrument:
-    """Base of instruments; every hook is optional.
+    """Base class of pass instruments; every hook is optional.
 
-    Around a pass all instruments are called in the order of the context's list:
+    For each pass, the hooks of all instruments are called in the order of the context's list:
 
         enter_pass_ctx | should_run | run_before_pass | PASS | run_after_pass | exit_pass_ctx
 
-    should_run is asked of every instrument; the pass is skipped, with no further hook, if one says False.
-    levels    the kinds of passes whose hooks are called: "graph" passes, or "tensor" passes too
+    should_run is called on every instrument; if one returns False, the pass is skipped and no
+    further hook is called. `levels` holds the kinds of passes whose hooks are called: "graph", or
+    "graph" and "tensor".
     """
 
     name: str = "PassInstrument"
@@ -74,29 +77,31 @@ class PassInstrument:
         cls.name = cls.__name__
 
     def enter_pass_ctx(self) -> None:
-        """The context is about to be entered."""
+        """Called before the pass context is entered."""
 
     def exit_pass_ctx(self) -> None:
-        """The context has been left."""
+        """Called after the pass context was left."""
 
     def should_run(self, module: Any, info: PassInfo) -> bool:
-        """Whether to run a pass.  Not asked about passes that the context requires."""
+        """Return False to skip a pass; not called for passes that the context requires."""
         return True
 
     def run_before_pass(self, module: Any, info: PassInfo) -> None:
-        """A pass is about to run on `module`."""
+        """Called before a pass runs on `module`."""
 
     def run_after_pass(self, module: Any, info: PassInfo) -> None:
-        """A pass has made `module`."""
+        """Called with the module that a pass returned."""
 
     def pass_failed(self, info: PassInfo) -> None:
-        """A pass raised an exception after run_before_pass; run_after_pass will not be called."""
+        """Called if a pass raised an exception after run_before_pass; run_after_pass is not called
+        then.
+        """
 
 
 def pass_instrument(cls: C | None = None) -> Any:
-    """Class decorator: make an instrument of any class that has some of the hooks.
+    """Class decorator: turn a class with some of the hooks into a pass instrument.
 
-    Raises AotcTypeError for what is not a class.
+    Raises AotcTypeError if it is applied to something other than a class.
     """
     if cls is None:
         return pass_instrument
@@ -109,20 +114,23 @@ def pass_instrument(cls: C | None = None) -> Any:
 
 
 class Watch(PassInstrument):
-    """An instrument that follows each pass from its beginning to its end.  A subclass gives `watch`, and `restart`."""
+    """Instrument that observes each pass with a generator, from start to end; subclasses define
+    `watch` and `restart`.
+    """
 
     def __init__(self) -> None:
-        #: What follows the passes that run, the innermost last.
+        #: Suspended generators of the running passes, the innermost last.
         self.running: list[Generator[None, Any, None]] = []
         self._contexts = 0
 
     def restart(self) -> None:
-        """The outermost of the contexts that are inside of each other is about to be entered."""
+        """Called before the outermost of nested pass contexts is entered."""
 
     def watch(self, module: Any, info: PassInfo) -> Generator[None, Any, None]:
-        """What is due before a pass runs on `module`; after a `yield`, which gives what the pass made, what follows.
+        """Generator hook: run code before a pass on `module`, yield to receive the resulting
+        module, run code after it.
 
-        If the pass fails, the generator is closed where it waits.
+        If the pass fails, the generator is closed at the `yield`.
         """
         raise NotImplementedError(type(self).__name__)
 
@@ -154,7 +162,9 @@ class Watch(PassInstrument):
 
 @dataclass(slots=True)
 class PassProfile:
-    """How long one run of a pass took, in microseconds, and the passes that ran inside it."""
+    """Start and duration in microseconds of one run of a pass, and the profiles of passes nested in
+    it.
+    """
 
     name: str
     start: float
@@ -163,16 +173,15 @@ class PassProfile:
 
 
 class PassTimingInstrument(Watch):
-    """Measures every pass.
+    """Instrument that measures the time of every pass.
 
-    The profile belongs to the instrument; it stays readable when the context is left, and starts afresh
-    when one is entered.
+    The profile remains readable after the context is left, and is reset when one is entered.
     """
 
     levels: ClassVar[frozenset[str]] = ALL_LEVELS
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        """`clock` gives seconds."""
+        """Create the instrument; `clock` returns the current time in seconds."""
         super().__init__()
         self._clock = clock
         self.restart()
@@ -193,13 +202,14 @@ class PassTimingInstrument(Watch):
 
     @property
     def profiles(self) -> tuple[PassProfile, ...]:
-        """The outermost passes that ran, in order."""
+        """The profiles of the outermost passes that ran, in order."""
         return tuple(self._roots)
 
     def render(self) -> str:
-        """The profile as a tree, a line per pass: `name: total [self] (share of all; share of the parent)`.
+        """Return the profile as a tree with one line per pass: `name: total [self] (share of all;
+        share of parent)`.
 
-        Raises AotcError while a pass runs.
+        Raises AotcError while a pass is running.
         """
         if self.running:
             raise AotcError("timing", "cannot print pass profile while still in a pass!")
@@ -227,7 +237,9 @@ def _timing_line(profile: PassProfile, depth: int, total: float, parent: float) 
 
 
 class _Printing(PassInstrument):
-    """Prints modules with `show` to a file, or to what is standard output at that time."""
+    """Base of instruments that print modules, formatted by `show`, to a file or the current
+    standard output.
+    """
 
     levels: ClassVar[frozenset[str]] = ALL_LEVELS
 
@@ -240,7 +252,7 @@ class _Printing(PassInstrument):
 
 
 class PassPrintingInstrument(_Printing):
-    """Prints the module before and after the passes named."""
+    """Instrument that prints the module before and after the passes with the given names."""
 
     def __init__(
         self,
@@ -263,28 +275,30 @@ class PassPrintingInstrument(_Printing):
 
 
 class PrintBeforeAll(_Printing):
-    """Prints the module before every pass."""
+    """Instrument that prints the module before every pass."""
 
     def run_before_pass(self, module: Any, info: PassInfo) -> None:
         self._print(f"Before Running Pass: {info}", module)
 
 
 class PrintAfterAll(_Printing):
-    """Prints the module after every pass."""
+    """Instrument that prints the module after every pass."""
 
     def run_after_pass(self, module: Any, info: PassInfo) -> None:
         self._print(f"After Running Pass: {info}", module)
 
 
 class DumpIR(PassInstrument):
-    """Writes the module after every pass to `dump_dir/NNN_name.suffix`, numbered in the order of the passes.
+    """Instrument that writes the module after every pass to `dump_dir/NNN_name.suffix`, numbered
+    consecutively.
 
-    Programs of kernels go to files that end in .tir.
+    Kernel programs get the suffix .tir.
 
-    refresh    first remove the files of earlier dumps that were not changed since (and nothing else) from the directory
+    refresh    first remove the files of earlier dumps that were not changed since, and no other files
 
-    The file aotc-dump.json there lists what was written.  Raises AotcError (code "dump-ir") if the directory cannot be
-    written to, and for a file of such a name that no dump wrote.
+    The file aotc-dump.json in the directory lists the files written.  Raises AotcError (code
+    "dump-ir") if the directory is not writable, or if a file of that name exists that no dump
+    wrote.
     """
 
     levels: ClassVar[frozenset[str]] = ALL_LEVELS

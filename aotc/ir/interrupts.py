@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interrupts: temporary files that must not outlive the process, and work that must not be cut in two.
+"""Handle interrupts: remove temporary files when the process ends, and protect short critical
+sections.
 
 with temporary(folder / ".aotc-k3j2h1g0") as path:      # removed at the end of the block, or of the process
     path.mkdir()
@@ -24,13 +25,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-#: Temporary paths, each with the process that made it: a forked child leaves those of its parent alone.
+#: Temporary paths with the ID of the process that registered each: forked children must not remove them.
 _TEMPORARY: Final[dict[Path, int]] = {}
-#: Directories that a process made for its results, which are removed while they are empty.
+#: Directories created for results, with the process ID; removed at exit if they are empty.
 _NEW_FOLDERS: Final[dict[Path, int]] = {}
-#: What ends the child processes.
+#: Functions that end child processes.
 _END_CHILDREN: Final[list[Callable[[], None]]] = []
-#: How often, and with which pause, the handler of a signal tries to remove what other threads still write to.
+#: Number of attempts, and pause between them, to remove files that other threads still write to.
 _ATTEMPTS: Final = 100
 _PAUSE_SECONDS: Final = 0.01
 _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -39,9 +40,10 @@ _SHOW_CURSOR: Final = b"\r\x1b[K\x1b[?25h"
 
 @contextmanager
 def temporary(path: Path) -> Iterator[Path]:
-    """Register a path, whose name nobody else uses, before anything is made there; remove it at the end of the block.
+    """Context manager: register a path, with a unique name, as temporary before it is created;
+    remove it after the block.
 
-    A path that an interrupt leaves behind is removed when the process ends.
+    A path that an interrupt leaves is removed when the process ends.
     """
     register_temporary(path)
     try:
@@ -51,12 +53,14 @@ def temporary(path: Path) -> Iterator[Path]:
 
 
 def register_temporary(path: Path) -> None:
-    """Remove a path when the process ends, unless `remove_temporary` did so before."""
+    """Register a path to be removed when the process ends, unless `remove_temporary` removes it
+    earlier.
+    """
     _TEMPORARY[path] = os.getpid()
 
 
 def remove_temporary(path: Path) -> None:
-    """Remove what was made at a registered path."""
+    """Remove the file or folder at a registered path."""
     if os.path.lexists(path):
         _remove(path)
     if not os.path.lexists(path):
@@ -65,9 +69,10 @@ def remove_temporary(path: Path) -> None:
 
 @contextmanager
 def new_folders(folder: Path) -> Iterator[None]:
-    """Make a directory and its parents for the block; those that were made and are empty behind it are removed.
+    """Context manager: create a directory and its parents; after the block, remove those created
+    that are empty.
 
-    Raises OSError where they cannot be made.
+    Raises OSError if they cannot be created.
     """
     missing = [path for path in (folder.absolute(), *folder.absolute().parents) if not path.exists()]
     _NEW_FOLDERS.update(dict.fromkeys(missing, os.getpid()))
@@ -82,15 +87,17 @@ def new_folders(folder: Path) -> Iterator[None]:
 
 
 def end_children_by(action: Callable[[], None]) -> None:
-    """Register a function that ends child processes; it is called when a signal ends this process."""
+    """Register a function that ends child processes; the signal handler calls it before the process
+    exits.
+    """
     _END_CHILDREN.append(action)
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Postpone signals that arrive in the block until its end; for short blocks.
+    """Context manager: postpone signals until the end of the block, which must be short.
 
-    Python handles signals in the main thread, so in other threads nothing needs to be postponed.
+    Python runs signal handlers in the main thread only, so blocks in other threads are not changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -99,13 +106,13 @@ def uninterrupted() -> Iterator[None]:
     former: dict[int, Any] = {}
     try:
         for number in _SIGNALS:
-            # None is a handler that Python cannot restore
+            # None: a handler not installed by Python, which cannot be restored
             if (handler := signal.getsignal(number)) not in (None, signal.SIG_IGN):
                 former[number] = handler
                 signal.signal(number, lambda number, _: arrived.append(number))
         yield
     finally:
-        # SIGINT last: its usual handler raises an exception
+        # SIGINT last: its default handler raises an exception
         for number, handler in reversed(former.items()):
             signal.signal(number, handler)
         for number in arrived[:1]:
@@ -113,9 +120,11 @@ def uninterrupted() -> Iterator[None]:
 
 
 def exit_on_signals() -> None:
-    """End this process on SIGINT, SIGTERM and SIGHUP: exit code 128 + number, children ended, nothing left behind.
+    """Install handlers that end this process on SIGINT, SIGTERM and SIGHUP with exit code 128 +
+    signal number.
 
-    A signal that is ignored stays ignored (nohup).
+    Child processes are ended and temporary files removed first.  Ignored signals stay ignored
+    (nohup).
     """
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -123,7 +132,7 @@ def exit_on_signals() -> None:
 
 
 def _exit(number: int, _: FrameType | None) -> None:
-    # system calls alone: the signal may have arrived while any lock was held
+    # only system calls: any lock may be held when the signal is handled
     for _attempt in range(_ATTEMPTS):
         for action in _END_CHILDREN:
             action()
@@ -138,7 +147,7 @@ def _exit(number: int, _: FrameType | None) -> None:
 
 
 def _remove_all() -> bool:
-    """Remove temporary paths of this process; whether none is left."""
+    """Remove the temporary paths of this process; return True if none is left."""
     own = [path for path, process in list(_TEMPORARY.items()) if process == os.getpid()]
     for path in own:
         _remove(path)

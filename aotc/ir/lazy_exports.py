@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public names of a package, each fetched from its home when it is first asked for (PEP 562).
+"""Import public names of a package lazily, on first access (PEP 562).
 
-The stub beside the package, `__init__.pyi`, says to type checkers and at run time where each name lives:
+The stub file `__init__.pyi` tells type checkers, and this module at run time, where each name is
+defined:
 
 from aotc.relay.expr import Call as Call
 from aotc.relay import analysis as analysis            # a module of the package itself
 
-The package then says
+The package then contains
 
 __getattr__, __dir__ = lazy_names(__name__)
 """
@@ -27,10 +28,10 @@ _IMPORT: Final = re.compile(r"^from (\S+) import (\w+) as \w+\r?$", re.MULTILINE
 def lazy_names(
     module: str, more: Callable[[], Mapping[str, Any]] = dict
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a module of public names, which has a stub.
+    """Return the `__getattr__` and `__dir__` of a module of public names that has a stub file.
 
-    module       its name
-    more         gives names with their values, which win over the stub's; called before anything else is fetched
+    module       name of the module
+    more         returns further names with values, which take precedence; called before any other lookup
     """
     stub = pkgutil.get_data(module, PurePath(str(sys.modules[module].__file__)).stem + ".pyi") or b""
     homes = {name: home for home, name in _IMPORT.findall(stub.decode("utf-8"))}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files of a folder aotc wrote: their names and SHA-256 checksums, in a file that is written last.
+"""Manifest of the files that aotc wrote to a folder: their paths and SHA-256 checksums.
 
 MANIFEST = {"generator": "aotc", "format": 1, "files": {"src/net.c": "9f86d081...", ...}}
 
@@ -7,8 +7,9 @@ known = read_manifest(folder / MANIFEST, "output")   # {"src/net.c": {"9f86d081.
 look(folder, "src/net.c").checksum in known["src/net.c"]
 write_recorded(folder, DUMPS, "000_FuseOps.relay", data)
 
-A manifest comes with the folder, from whoever made that.  It names relative paths of regular files, which are replaced
-or removed only while they have the checksum that it states, and which are never looked for behind a link or a mount.
+A manifest is untrusted, because the folder may come from anyone.  It names regular files by
+relative path; they are replaced or removed only if their checksum matches, and symbolic links and
+mount points are never followed.
 """
 
 import hashlib
@@ -25,30 +26,30 @@ from aotc.ir.atomic_write import written
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.regular_files import read_table, refusals
 
-#: Of a project, and while files of a project are exchanged.
+#: File names of a project's manifest, and of the manifest while its files are being replaced.
 MANIFEST: Final = "aotc-manifest.json"
 PENDING: Final = "aotc-manifest.pending.json"
 _FORMAT: Final = 1
-#: Paths, each with the checksums that a file of ours may have there.
+#: Recorded checksums by path: an unchanged file has one of them.
 Known: TypeAlias = Mapping[str, Collection[str]]
 _MAX_MANIFEST_BYTES: Final = 1 << 24
 _MAX_PATH_CHARACTERS: Final = 1000
 _PIECE_BYTES: Final = 1 << 20
 _CHECKSUM: Final = re.compile(r"[0-9a-f]{64}")
-#: Printable ASCII but for what separates paths, drives and streams elsewhere.
+#: Relative paths of printable ASCII, without the separators of Windows: backslash and colon.
 _PATH: Final = re.compile(r"[!-.0-9;-\[\]-~ ]+(/[!-.0-9;-\[\]-~ ]+)*")
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
 @dataclass(frozen=True)
 class Found:
-    """The kind of file at a relative path of a folder.
+    """State of the file system at a relative path of a folder.
 
-    problem     why no regular file can be written there: it, or a directory above it, is no such thing; or ""
-    at          the path of what is something else, or that of the file
-    checksum    the SHA-256 of a regular file, in hexadecimal; else ""
-    exists      whether anything is there
-    removable   whether what the problem is can be removed without anything else: not a directory, not a mount
+    at          the path of an obstacle, or of the file itself
+    problem     why no regular file can be written there, such as a link or directory in its place; or ""
+    checksum    SHA-256 of a regular file in hexadecimal; "" if there is none
+    exists      True if the path, or the obstacle, exists
+    removable   False if the obstacle is a directory or a mount point
     """
 
     at: str
@@ -59,7 +60,9 @@ class Found:
 
 
 def manifest_text(files: Mapping[str, str], former: Mapping[str, str] | None = None) -> str:
-    """A manifest as text: checksums by path; `former` has those that files have until they are exchanged."""
+    """Return a manifest as JSON text: checksums by path; `former` holds checksums of files not yet
+    replaced.
+    """
     table: dict[str, object] = {"generator": "aotc", "format": _FORMAT, "files": dict(sorted(files.items()))}
     if former is not None:
         table["former"] = dict(sorted(former.items()))
@@ -67,9 +70,9 @@ def manifest_text(files: Mapping[str, str], former: Mapping[str, str] | None = N
 
 
 def read_manifest(path: Path, code: str, hint: str = "") -> dict[str, set[str]]:
-    """Read the checksums that a manifest records, by path; nothing where there is no file.
+    """Read a manifest; return the set of recorded checksums by path, {} if there is no file.
 
-    Raises AotcError with a code and a hint for what is no manifest as `manifest_text` gives it: links and other
+    Raises AotcError with a code and a hint for a file that is not a valid manifest: links and
     special files, damaged or large files, absolute paths, paths with `..`.
     """
     problem = ""
@@ -99,7 +102,7 @@ def read_manifest(path: Path, code: str, hint: str = "") -> dict[str, set[str]]:
 
 
 def _is_entry(entry: tuple[str, object]) -> bool:
-    """Whether a path leads to a place inside of the folder, and a checksum is one."""
+    """Return True if an entry has a valid relative path without `.` and `..`, and a valid checksum."""
     path, checksum = entry
     if not isinstance(checksum, str) or not _CHECKSUM.fullmatch(checksum):
         return False
@@ -109,12 +112,13 @@ def _is_entry(entry: tuple[str, object]) -> bool:
 
 
 def look(folder: Path, path: str, mounts: Collection[str] = (), read: bool = True) -> Found:
-    """Find the kind of file at a relative path; links and mounts are not followed, only regular files are opened.
+    """Return the state of a relative path; links and mount points are not followed, only regular
+    files are opened.
 
-    mounts    of `mount_points`
-    read      find the checksum
+    mounts    mount points, as `mount_points` returns them
+    read      compute the checksum
 
-    Raises OSError for a file that cannot be read.
+    Raises OSError if the file cannot be read.
     """
     *parents, _ = (str(p) for p in [*reversed(PurePosixPath(path).parents), PurePosixPath(path)][1:])
     for parent in parents:
@@ -142,7 +146,7 @@ def look(folder: Path, path: str, mounts: Collection[str] = (), read: bool = Tru
 
 
 def mount_points(folder: Path) -> set[str]:
-    """Relative paths of what is mounted below a folder, where the system tells (Linux)."""
+    """Return the relative paths of mount points below a folder (on Linux; empty elsewhere)."""
     home = os.path.realpath(folder)
     try:
         rows = _MOUNTS.read_bytes().decode("utf-8", "surrogateescape").splitlines()
@@ -153,7 +157,9 @@ def mount_points(folder: Path) -> set[str]:
 
 
 def file_checksum(path: Path) -> str:
-    """The SHA-256 of a regular file, which is no link, in hexadecimal; OSError where it cannot be read."""
+    """Return the SHA-256 of a regular file in hexadecimal; OSError if it cannot be read or is a
+    symbolic link.
+    """
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     found = hashlib.sha256()
     with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
@@ -163,9 +169,10 @@ def file_checksum(path: Path) -> str:
 
 
 def write_recorded(folder: Path, manifest: str, name: str, data: bytes, code: str) -> None:
-    """Write a file into a folder of the user's and record it in a manifest there.
+    """Write a file into the user's folder and record it in a manifest there.
 
-    Raises AotcError with a code where a file is there that the manifest does not record, or that was changed since.
+    Raises AotcError with a code if a file exists that the manifest does not record or that was
+    changed since.
     """
     with refusals(code, f"write {folder / name}"):
         known = _known(folder, manifest, code)
@@ -174,7 +181,7 @@ def write_recorded(folder: Path, manifest: str, name: str, data: bytes, code: st
         if found.exists and found.checksum not in {*known.get(name, ()), checksum}:
             text = f"cannot write {folder / name}: aotc did not write what is there, or it was changed since"
             raise AotcError(code, text, hint="move it away, or name another directory")
-        # both checksums until the file is exchanged: a process may be killed in between
+        # record both checksums until the file is replaced: the process may be killed in between
         record = {path: _actual(folder, path, checksums) for path, checksums in known.items()}
         _write(folder / manifest, manifest_text(record | {name: checksum}, {name: found.checksum or checksum}))
         _write(folder / name, data)
@@ -182,9 +189,9 @@ def write_recorded(folder: Path, manifest: str, name: str, data: bytes, code: st
 
 
 def remove_recorded(folder: Path, manifest: str, code: str) -> None:
-    """Remove the files that a manifest in a folder records and that were not changed since, and the manifest.
+    """Remove a manifest and the files that it records, except files that were changed since.
 
-    Raises AotcError with a code for a damaged manifest.
+    Raises AotcError with a code if the manifest is damaged.
     """
     with refusals(code, f"write to {folder}"):
         for name, checksums in _known(folder, manifest, code).items():
@@ -194,7 +201,9 @@ def remove_recorded(folder: Path, manifest: str, code: str) -> None:
 
 
 def _actual(folder: Path, path: str, checksums: Collection[str]) -> str:
-    """Of several checksums that a file of ours may have the one that it has."""
+    """Return which of the recorded checksums of a path its file has; the smallest if it has none of
+    them.
+    """
     first = min(checksums)
     return first if len(checksums) == 1 else next(iter({look(folder, path).checksum} & {*checksums}), first)
 
@@ -209,5 +218,5 @@ def _write(path: Path, content: str | bytes) -> None:
 
 
 def checksums(folder: Path, files: Iterable[str]) -> dict[str, str]:
-    """The checksums of files in a folder, by path."""
+    """Return the SHA-256 checksums of files in a folder, by path."""
     return {path: file_checksum(folder / path) for path in files}

@@ -21,10 +21,12 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 class NDArray:
-    """A tensor.  `copyfrom` gives it another value; arrays that were taken from it before stay as they are.
+    """A tensor value for a device, as in Relay.
 
     shape, dtype   of the tensor; the dtype is a string
-    device         for which it is; the value itself lies in the host's memory, runs on a GPU copy it
+    device         the device that it is for.  The data is in host memory, and runs on a GPU copy it
+
+    `copyfrom` replaces the value; arrays obtained earlier keep the old value.
     """
 
     def __init__(self, data: Any, device: Device | None = None) -> None:
@@ -45,19 +47,23 @@ class NDArray:
         return self._data.size
 
     def numpy(self) -> Array:
-        """The value, copied."""
+        """Return a copy of the value as a numpy array."""
         return np.array(self._data)
 
     asnumpy = numpy
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """The value as numpy asks for it: the read-only memory itself where dtype and copy allow."""
+        """Implement numpy's array protocol; returns the read-only data without a copy if dtype and
+        `copy` allow it.
+        """
         wanted = self._data.dtype if dtype is None else np.dtype(dtype)
         result: Array = self._data.astype(wanted, copy=bool(copy))
         return result
 
     def copyfrom(self, source: Any) -> NDArray:
-        """Take the value of another tensor or array of the same shape and dtype; AotcError for any other."""
+        """Replace the value by that of another tensor of equal shape and dtype; AotcError if they
+        differ.
+        """
         data = np.asarray(source)
         if data.shape != self.shape or DType.of(data) != self.dtype:
             text = f"cannot copy {data.dtype}{list(data.shape)} into {self.dtype}{list(self.shape)}"
@@ -66,7 +72,9 @@ class NDArray:
         return self
 
     def copyto(self, target: NDArray | Device) -> NDArray:
-        """Copy to another tensor of the same shape and dtype, or to a new one on a device."""
+        """Copy the value to another tensor of equal shape and dtype, or to a new tensor on a
+        device; return it.
+        """
         if isinstance(target, Device):
             return NDArray(self._data, target)
         if not isinstance(target, NDArray):
@@ -74,7 +82,7 @@ class NDArray:
         return target.copyfrom(self)
 
     def same_as(self, other: object) -> bool:
-        """Whether this is that very object."""
+        """Return True if `other` is this very object."""
         return self is other
 
     def __repr__(self) -> str:
@@ -85,37 +93,37 @@ class NDArray:
 
 
 class HostArray(np.ndarray[Any, Any]):
-    """A numpy array that can be asked for its value as an NDArray can."""
+    """A numpy array with the method `numpy()` of an NDArray."""
 
     def numpy(self) -> Array:
-        """The value as a plain array, copied."""
+        """Return a copy as a plain numpy array."""
         return np.array(self)
 
     asnumpy = numpy
 
 
 def _owned(data: Array) -> Array:
-    """A read-only copy in the machine's byte order."""
+    """Return a read-only, C-contiguous copy in native byte order."""
     copy = np.array(data, DType.of(data).numpy, order="C")
     copy.flags.writeable = False
     return copy
 
 
 def array(arr: Any, device: Device | None = None) -> NDArray:
-    """A tensor with the value, shape and dtype of a numpy array, tensor, scalar or nested list.
+    """Create a tensor from a numpy array, tensor, scalar or nested list, with its shape and dtype.
 
-    Raises AotcError for what has no tensor dtype and for a device that is not there.
+    Raises AotcError for a dtype that tensors do not have, and for a device that does not exist.
     """
     return NDArray(arr, device)
 
 
 def empty(shape: int | Sequence[int], dtype: str = "float32", device: Device | None = None) -> NDArray:
-    """A tensor of zeros, to be filled by somebody else."""
+    """Create a tensor of zeros, whose value is to be set later."""
     return NDArray(np.zeros(shape, DType(dtype).numpy), device)
 
 
 def as_tensors(value: Any, sequence: Callable[[Iterable[Any]], Any] = tuple) -> Any:
-    """A result with its arrays as tensors, and its tuples as those or another `sequence`."""
+    """Convert numpy arrays in a nested result to NDArrays, and tuples to `sequence`."""
     match value:
         case np.ndarray():
             return NDArray(value)
@@ -126,11 +134,12 @@ def as_tensors(value: Any, sequence: Callable[[Iterable[Any]], Any] = tuple) -> 
 
 
 def literal(value: Any, dtype: str | TensorType | None = None) -> Array:
-    """An array.  Python's numbers, and lists of them, are int32, float32 or bool; arrays keep their dtype.
+    """Convert a value to a numpy array: Python numbers become int32, float32 or bool; arrays keep
+    their dtype.
 
-    dtype   the dtype wanted instead, or a tensor type of it
+    dtype   dtype of the result, or a tensor type with that dtype
 
-    Raises AotcError where a value does not fit the dtype.
+    Raises AotcError if an integer does not fit the dtype.
     """
     array = np.asarray(value)
     dtype = dtype.dtype if isinstance(dtype, TensorType) else dtype
@@ -147,8 +156,12 @@ def literal(value: Any, dtype: str | TensorType | None = None) -> Array:
 
 
 def as_array(value: Any, ty: Type | None) -> Array:
-    """Arrays as they are, but for integers of a type that can hold them; numbers, and lists of them, in the dtype
-    wanted if it can hold them."""
+    """Convert an argument to an array of type `ty`: numbers and lists get the dtype if it can hold
+    them.
+
+    Arrays are returned unchanged, except that integer arrays are converted to another integer dtype
+    that can hold all their values.
+    """
     array = np.asarray(value)
     if not isinstance(ty, TensorType):
         return array

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shape of an operator, as the graph sees it, and the table in which operators are found by name.
+"""Definition of an operator as the graph IR sees it, and the registry of operators by name.
 
-The graph floor knows what an operator *is*; the operators themselves live in
-`aotc.relay.op`, which adds what needs tensor programs.  `install` is called once, by
-`aotc.driver.dependency_injection`.
+The operators themselves are in `aotc.relay.op`, which adds their lowering to tensor programs.
+`aotc.driver.dependency_injection` calls `install` once to register them.
 
     get_op("nn.relu").infer(NO_ATTRS, [TensorType((2,), "float32")])
 """
@@ -25,49 +24,54 @@ from aotc.ir.types import TensorType, Type, tensor_types
 
 
 class OpPattern(IntEnum):
-    """How an operator takes part in fusion; the integer values are Relay's."""
+    """Fusion kind of an operator; the integer values are Relay's."""
 
-    ELEMWISE = 0  # one output element from the element at its place in each input
-    BROADCAST = 1  # elementwise, inputs broadcast
-    INJECTIVE = 2  # each output element from one element of each input, anywhere
+    ELEMWISE = 0  # output element i depends on element i of each input
+    BROADCAST = 1  # elementwise, with inputs broadcast
+    INJECTIVE = 2  # each output element depends on one element of each input, at any position
     COMM_REDUCE = 3  # a reduction
-    OUT_ELEMWISE_FUSABLE = 4  # an anchor: elementwise work can follow in its store
+    OUT_ELEMWISE_FUSABLE = 4  # convolution and the like: elementwise operators can be fused into its store
     TUPLE = 7
     OPAQUE = 8  # never fused
 
 
 class Precision(IntEnum):
-    """What becomes of an operator where a program is computed in 16 bits; the integer values are Relay's."""
+    """Treatment of an operator when a program is converted to 16-bit floats; the integer values are
+    Relay's.
+    """
 
-    ALWAYS = 0  # in 16 bits: where the time goes, and sums are kept in float32
-    FOLLOW = 1  # in 16 bits if what it is computed from is
-    NEVER = 2  # in float32: results far larger than arguments, and long sums
+    ALWAYS = 0  # always in 16 bits: dominates the time, and sums are accumulated in float32
+    FOLLOW = 1  # in 16 bits if its arguments are
+    NEVER = 2  # always in float32: results much larger than arguments, or long sums
 
 
 class Layout(Enum):
-    """What becomes of an operator where tensors get their axes in another order."""
+    """Treatment of an operator when the axes of its tensors are reordered."""
 
-    CHOICE = "choice"  # an attribute names the layout, which the user may choose
-    FOLLOW = "follow"  # an attribute names the layout, which is that of the data
-    CARRY = "carry"  # axes are mapped one to one, or named by attributes: the order passes through
-    BARRIER = "barrier"  # the arguments must be as they were
+    CHOICE = "choice"  # an attribute names the layout, which the compiler may choose
+    FOLLOW = "follow"  # an attribute names the layout, which must be that of the data
+    CARRY = "carry"  # axes are mapped one to one or named by attributes: any order is possible
+    BARRIER = "barrier"  # arguments are needed in their original order
 
 
 class Quantized(Enum):
-    """What becomes of an operator where its tensors are integers with a scale and a zero point."""
+    """Treatment of an operator when its tensors are quantized to integers with scale and zero
+    point.
+    """
 
-    PASS = "pass"  # the operator itself on the integers: results have the arguments' scale and zero point
-    RESCALE = "rescale"  # computed on the integers with numbers worked out from the scales and the attributes
-    REFUSE = "refuse"  # the real numbers are needed
+    PASS = "pass"  # applied to the integers unchanged: results have the arguments' scale and zero point
+    RESCALE = "rescale"  # computed on the integers with constants derived from scales and attributes
+    REFUSE = "refuse"  # needs dequantized arguments
 
 
 @frozen
 class AxisMap:
-    """How output axes relate to input axes: `inputs[j][k]` is the axis of input j that output axis k walks.
+    """Correspondence of output axes to input axes: output axis k iterates over axis `inputs[j][k]`
+    of input j.
 
-    None means that the output axis does not walk input j one to one there (broadcast,
-    window, reduction). An axis may be mapped only if slicing the input along it slices
-    the output and nothing else.
+    None means that output axis k does not correspond to one axis of input j (broadcast, window,
+    reduction).  An axis may be mapped only if slicing the input along it slices the output and has
+    no other effect.
     """
 
     inputs: tuple[tuple[int | None, ...], ...]
@@ -75,11 +79,11 @@ class AxisMap:
 
 @frozen
 class Arg:
-    """An argument as a parameter of the operator's function.
+    """An argument of an operator, as a parameter of the operator's Python function.
 
-    type    what is accepted, as text
-    given   the default
-    takes   what makes an expression of what is given
+    type    accepted values as text
+    given   default value
+    takes   conversion of an accepted value to an expression
     """
 
     name: str
@@ -92,7 +96,7 @@ DATA: Final = (Arg("data"),)
 
 
 def args(*names: str | Arg) -> tuple[Arg, ...]:
-    """Arguments by their names."""
+    """Return arguments of an operator from names or `Arg` objects."""
     return tuple(Arg(name) if isinstance(name, str) else name for name in names)
 
 
@@ -103,36 +107,37 @@ Refine = Callable[[Any, "Sequence[Type | None]"], "Sequence[Type | None]"]
 Axes = Callable[[Any, Types], "AxisMap | None"]
 Scratch = Callable[[Any, Types], int]
 Moved = Callable[[Any, Types, Callable[[int], int]], "Attrs | None"]
-#: Bytes of the widest elements: references may compute in those.
+#: Bytes of the widest element type, in which references may compute.
 WIDEST: Final = 8
 
 
 @frozen(kw_only=True, eq=False)
 class Op:
-    """One operator.
+    """An operator of the graph IR.
 
     name       Relay's name, e.g. "nn.conv2d"
-    attrs      the class of its attributes
-    args       the arguments; an operator over many tensors (concatenate) takes one tuple
-    order      the names of all parameters of the operator's function; "" for the arguments, then the attributes
-    doc        what it does: the function's docstring
-    infer      (attrs, argument types) -> result type; raises AotcError for what is ill-typed
-    reference  (attrs, *numpy arrays) -> array, or a tuple of arrays: the executable meaning.
-               A tuple argument arrives as a tuple of arrays
+    attrs      class of the attributes
+    args       the arguments; an operator over many tensors (concatenate) has one tuple argument
+    order      names of all parameters of the operator's function in order; "": arguments, then attributes
+    doc        docstring of the operator's function
+    infer      (attrs, argument types) -> result type; raises AotcError for invalid types
+    reference  (attrs, *numpy arrays) -> array or tuple of arrays: the executable definition.
+               A tuple argument is passed as a tuple of arrays
     pattern    fusion kind
-    axes       (attrs, argument types) -> AxisMap, or None where no axis is mapped
-    refine     (attrs, argument types, None where unknown) -> that list with what can be solved filled in
-    scratch    (attrs, argument types) -> elements of the arrays that the reference makes on the way, where they are
-               many more than those of its arguments and results; None where they are not
+    axes       (attrs, argument types) -> AxisMap, or None if no axis is mapped
+    refine     (attrs, argument types, None if unknown) -> the list with types filled in that follow
+    scratch    (attrs, argument types) -> number of elements of temporary arrays of the reference, if
+               it exceeds the size of arguments and results by far; None otherwise
 
-    What follows is derived where it is None, from the pattern, the axis map and the names of attributes:
+    The following fields are derived from the pattern, the axis map and names of attributes if None:
 
-    layout     how it behaves when axes are brought into another order, see `layout_kind`; or the layout, as letters,
-               that data and result of that rank always have
-    moved      (attrs, argument types, where axis k of the data is now) -> the attributes for data in that order, None
-               if it must see the data as it was.  Stating it promises that nothing else depends on the order of axes
-    precision  how it behaves in narrower floating types, see `precision_kind`
-    quantized  how it behaves on quantized tensors, see `quantized_kind`
+    layout     treatment under reordered axes, see `layout_kind`; or the layout, as letters, that data
+               and result of that rank always have
+    moved      (attrs, argument types, function from an axis of the data to its new position) ->
+               attributes for the reordered data, None if the original order is required.
+               If given, no other property of the operator may depend on the order of axes
+    precision  treatment in narrower floating types, see `precision_kind`
+    quantized  treatment on quantized tensors, see `quantized_kind`
     """
 
     name: str
@@ -151,23 +156,26 @@ class Op:
     precision: Precision | None = None
     quantized: Quantized | None = None
 
-    #: Its name as a program; package `aotc.relay` says how.
+    #: Formats the operator as Relay text; set by package `aotc.relay`.
     astext: ClassVar[Callable[..., str]]
-    #: Whether there is a reference: operators that programs add have a type alone.
+    #: True if there is a reference; operators registered by programs have a type only.
     computed: ClassVar[bool] = True
 
     @property
     def named_layouts(self) -> tuple[str, str]:
-        """The layouts of data and kernel that the attributes name by default; "" for what they do not name."""
+        """The default layouts of data and kernel, as named by the attributes; "" for a layout not
+        named.
+        """
         default = {f.name: f.default for f in fields(self.attrs)}
         data = default.get("data_layout", default.get("layout", ""))
         return str(data), str(default.get("kernel_layout", ""))
 
     @property
     def layout_kind(self) -> Layout:
-        """Operators whose attributes name a layout have a choice; axes of others are carried if they are mapped.
+        """The treatment under reordered axes: as declared, else CHOICE if attributes name a layout
+        of a kernel or a single input, CARRY if axes are mapped, BARRIER otherwise.
 
-        Whether a call really carries them, its axis map tells.
+        For CARRY, the axis map of each call decides which axes can be reordered.
         """
         if isinstance(self.layout, Layout):
             return self.layout
@@ -178,9 +186,10 @@ class Op:
 
     @property
     def precision_kind(self) -> Precision | None:
-        """Contractions are reduced, other operators over many elements are not, those over single elements follow.
+        """The treatment in 16-bit floats: as declared, else ALWAYS for contractions, FOLLOW for
+        elementwise and injective operators, NEVER for other reductions.
 
-        None for opaque operators, of which nothing is known.
+        None for opaque operators, about which nothing is known.
         """
         if self.precision is not None or self.pattern is OpPattern.OPAQUE:
             return self.precision
@@ -190,7 +199,9 @@ class Op:
 
     @property
     def quantized_kind(self) -> Quantized:
-        """What is stated, else by the pattern: moves of one tensor pass, contractions are rescaled, others refuse."""
+        """The treatment on quantized tensors: as declared, else RESCALE for contractions, PASS for
+        operators that only move elements of one tensor, REFUSE for all others.
+        """
         if self.quantized is not None:
             return self.quantized
         if self.is_contraction:
@@ -200,13 +211,15 @@ class Op:
 
     @property
     def moves(self) -> bool:
-        """Whether it does nothing but move elements of one tensor, or repeat them."""
+        """True if the operator only moves or repeats elements of one tensor."""
         injective = self.arity == 1 and self.pattern in (OpPattern.BROADCAST, OpPattern.INJECTIVE)
         return injective and self.quantized_kind is Quantized.PASS
 
     @property
     def is_contraction(self) -> bool:
-        """Whether it sums products: an anchor whose attributes name the type of the sums."""
+        """True if the operator sums products (convolution, matrix product): it has an attribute
+        `out_dtype`.
+        """
         anchor = self.pattern is OpPattern.OUT_ELEMWISE_FUSABLE
         return anchor and any(f.name == "out_dtype" for f in fields(self.attrs))
 
@@ -217,7 +230,7 @@ class Op:
 
     @property
     def checked_type(self) -> Type | None:
-        """An operator has no type of its own: its rule gives one per call."""
+        """Always None: an operator has no type of its own, since `infer` gives one for each call."""
         return None
 
     @property
@@ -231,34 +244,36 @@ class Op:
         return self.name
 
     def work(self, attributes: Attrs, types: Types, result: Type) -> int:
-        """About how many operations on scalars the reference takes for arguments of these static types."""
+        """Return the approximate number of scalar operations of the reference on arguments of
+        static types.
+        """
         return sum(t.numel for t in _tensors((*types, result)))
 
     def cost(self, attributes: Attrs, types: Types, result: Type) -> Cost:
-        """What running the reference takes, the arrays of its arguments and results left out."""
+        """Return the cost of running the reference: operations, and bytes of temporary arrays."""
         scratch = self.scratch(attributes, types) if self.scratch is not None else 0
         return Cost(self.work(attributes, types, result), scratch * WIDEST)
 
     @staticmethod
     def get(op_name: str) -> Op:
-        """The operator called `op_name`; see `get_op`."""
+        """Return the operator called `op_name`; see `get_op`."""
         return get_op(op_name)
 
     @property
     def num_inputs(self) -> int:
-        """Relay's word for the number of arguments."""
+        """Relay's name for the number of arguments."""
         return self.arity
 
     def get_attr(self, attr_name: str) -> Any:
-        """What `register_op_attr` attached; None if nothing."""
+        """Return the value attached under a key by `register_op_attr`; None if there is none."""
         return get_op_attr(self.name, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, plevel: int = 10) -> None:
-        """Attach a value; see `register_op_attr`."""
+        """Attach a value under a key; see `register_op_attr`."""
         register_op_attr(self.name, attr_name, value, plevel)
 
     def reset_attr(self, attr_name: str) -> None:
-        """Detach a value; harmless if there is none."""
+        """Remove the value attached under a key, if any."""
         reset_op_attr(self.name, attr_name)
 
 
@@ -276,17 +291,20 @@ _TABLE = _Table()
 
 
 def install(ops: Mapping[str, Op]) -> None:
-    """Make `ops` the table that `get_op` looks names up in."""
+    """Set the operators that `get_op` finds."""
     _TABLE.ops = MappingProxyType(dict(ops))
 
 
 def installed_ops() -> Mapping[str, Op]:
-    """The installed operators by name."""
+    """Return the installed operators by name."""
     return _TABLE.ops
 
 
 def get_op(name: str, others: Iterable[str] = ()) -> Op:
-    """The operator called `name`; AotcError (code "unknown-op") if there is none: its hint may be one of `others`."""
+    """Return the operator called `name`; raise AotcError (code "unknown-op") if there is none.
+
+    The hint suggests similar names of operators or of `others`.
+    """
     op = _TABLE.ops.get(name)
     if op is None:
         raise AotcError("unknown-op", f"operator `{name}` not found", hint=nearest(name, [*_TABLE.ops, *others]))
@@ -294,13 +312,13 @@ def get_op(name: str, others: Iterable[str] = ()) -> Op:
 
 
 def register_op_attr(op_name: str, attr_key: str, value: Any = None, level: int = 10) -> Any:
-    """Attach `value` to an operator under a key, beside what it is; a decorator without a value.
+    """Attach `value` to an operator under a key; without a value, return a decorator that does so.
 
-    level   a later value replaces one of the same or a lower level
+    level   priority: a value replaces an earlier one of equal or lower level
 
-    Passes know these keys: "target.NAME" holds a function (call) -> bool: whether the external compiler NAME takes
-    that call; "FTVMLegalize" and "FTVMAlterOpLayout" what `aotc.relay.op.op` says.  Raises AotcError (code
-    "unknown-op") for names that no operator has.
+    Passes use these keys: "target.NAME", a function (call) -> bool that is True if the external
+    compiler NAME accepts the call; "FTVMLegalize" and "FTVMAlterOpLayout", see `aotc.relay.op.op`.
+    Raises AotcError (code "unknown-op") for an unknown operator.
     """
     if value is None:
         return lambda function: register_op_attr(op_name, attr_key, function, level)
@@ -311,47 +329,52 @@ def register_op_attr(op_name: str, attr_key: str, value: Any = None, level: int 
 
 
 def get_op_attr(op_name: str, attr_key: str) -> Any:
-    """What `register_op_attr` attached; None if nothing."""
+    """Return the value attached to an operator under a key; None if there is none."""
     return _TABLE.attrs.get((op_name, attr_key), (None,))[0]
 
 
 def is_attached(attr_key: str) -> bool:
-    """Whether any operator has something under a key."""
+    """Return True if any operator has a value attached under a key."""
     return any(key == attr_key for _, key in _TABLE.attrs)
 
 
 def reset_op_attr(op_name: str, attr_key: str) -> None:
-    """Detach what `register_op_attr` attached; harmless if there is nothing."""
+    """Remove the value attached to an operator under a key, if any."""
     _TABLE.attrs.pop((op_name, attr_key), None)
 
 
 def require(code: str, condition: bool, message: str | Callable[[], str], hint: str = "") -> None:
-    """Raise AotcError(code, message) unless `condition`: one numbered constraint of a type rule."""
+    """Raise AotcError(code, message) unless `condition` holds: one constraint of a type rule."""
     if not condition:
         raise AotcError(code, message if isinstance(message, str) else message(), hint=hint)
 
 
 def _usage(op: Op) -> str:
-    """How an operator is called and, in a sentence, what for."""
+    """Return the usage of an operator for a hint: its name, arguments and the first sentence of its
+    docstring.
+    """
     names = ", ".join(a.name for a in op.args)
     return f"{op.name}({names}): {' '.join(op.doc.partition(chr(10) * 2)[0].split())}"
 
 
 def check_arity(op: Op, count: int, span: Span | None = None) -> None:
-    """Raises AotcError (code "arity") unless `op` takes `count` arguments."""
+    """Raise AotcError (code "arity") unless `op` takes `count` arguments."""
     if count != op.arity:
         text = f"{op.name}: expected {op.arity} arguments, got {count}"
         raise AotcError("arity", text, span=span, hint=_usage(op))
 
 
 def infer_op(op: Op, attrs: Attrs, types: list[Type], span: Span | None = None) -> Type:
-    """The result type of `op` on argument types; errors are located at `span` and name the operator."""
+    """Infer the result type of `op` from attributes and argument types.
+
+    Errors are located at `span` and name the operator.
+    """
     check_arity(op, len(types), span)
     try:
         return op.infer(attrs, types)
     except AotcError as error:
         first = error.diagnostics[0]
-        # who wrote the node of a model has not called `op`
+        # for a node of an imported model, the usage of `op` would not help the user
         place = span or current_span()
         hint = first.hint or ("" if place and place.node else _usage(op))
         raise AotcError(error.code, f"{op.name}: {first.message}", span=span, hint=hint) from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays as bytes, in the format of TVM's parameter files.
+"""Serialize arrays in the format of TVM's parameter files.
 
 blob = save_array(np.ones((2, 3), "float32"))
 Reader(blob).array()                                 # the array; ValueError where the bytes are damaged
@@ -30,7 +30,9 @@ _MAX_RANK: Final = 64
 
 
 def save_array(array: np.ndarray[Any, Any]) -> bytes:
-    """The bytes of an array; dtypes that the format does not know are stored as unsigned integers."""
+    """Serialize an array; dtypes unknown to the format are stored as unsigned integers of equal
+    width.
+    """
     dtype = DType.of(array)
     code, bits = _CODES.get(dtype, (1, 8 * array.dtype.itemsize))
     data = array.astype(dtype.numpy, copy=False).tobytes()
@@ -39,7 +41,9 @@ def save_array(array: np.ndarray[Any, Any]) -> bytes:
 
 
 class Reader:
-    """Walks over bytes.  Its methods raise ValueError where these end too early or are not what is read."""
+    """Reader of serialized arrays and numbers; its methods raise ValueError for truncated or
+    invalid data.
+    """
 
     def __init__(self, blob: bytes) -> None:
         self._blob = blob
@@ -47,11 +51,11 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """How many bytes are left."""
+        """The number of bytes left."""
         return len(self._blob) - self._at
 
     def take(self, size: int) -> bytes:
-        """The next bytes."""
+        """Return the next `size` bytes."""
         part = self._blob[self._at : self._at + size]
         if size < 0 or len(part) != size:
             raise ValueError("the data ends too early, perhaps it was cut off")
@@ -59,11 +63,11 @@ class Reader:
         return part
 
     def unpack(self, layout: str) -> tuple[int, ...]:
-        """The next numbers, of a layout of `struct`."""
+        """Return the next numbers, in a format of the `struct` module."""
         return struct.unpack(layout, self.take(struct.calcsize(layout)))
 
     def array(self) -> np.ndarray[Any, Any]:
-        """The next array."""
+        """Return the next array."""
         magic, _, _, _, rank, code, bits, lanes = self.unpack(_HEADER)
         name = _DTYPES.get((code, bits))
         if magic != _MAGIC or name is None or lanes != 1 or not 0 <= rank <= _MAX_RANK:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The context that passes run in: which of them run, with what configuration, and who watches.
+"""The pass context: which passes run, with what configuration, and which instruments observe them.
 
 with PassContext(opt_level=3, disabled_pass=["FuseOps"], config={"relay.FuseOps.max_depth": 8}):
     PassContext.current().pass_enabled(PassInfo(2, "FuseOps"))       # False
@@ -23,7 +23,7 @@ LOG: Final = logging.getLogger("aotc.pass")
 
 
 class PassConfigError(AotcError, AttributeError):
-    """A configuration key that does not exist, or a value of the wrong type."""
+    """Unknown configuration key, or a configuration value of the wrong type."""
 
 
 # --- tables that higher layers fill
@@ -31,7 +31,9 @@ class PassConfigError(AotcError, AttributeError):
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """A key of the configuration of pass contexts: the type of its values, its default in words, its meaning."""
+    """A configuration key of pass contexts: the type of its values, its default and its meaning as
+    text.
+    """
 
     kind: type
     default: str
@@ -96,24 +98,24 @@ _TABLE: Final = _Table({
 
 
 def install_passes(passes: Mapping[str, Callable[[], Any]]) -> None:
-    """Make `passes` (name to maker of the pass with default options) the table of `get_pass`."""
+    """Register passes by name for `get_pass`: functions that create the pass with default options."""
     _TABLE.passes = MappingProxyType(dict(passes))
 
 
 def installed_passes() -> Mapping[str, Callable[[], Any]]:
-    """The installed passes by name."""
+    """Return the installed passes by name."""
     return _TABLE.passes
 
 
 def config_keys() -> dict[str, ConfigKey]:
-    """Return the registered keys of the configuration, sorted by name."""
+    """Return the registered configuration keys, sorted by name."""
     return dict(sorted(_TABLE.config.items()))
 
 
 def register_config(key: str, value_type: type) -> None:
-    """Allow `key` in the configuration of pass contexts, with values of one type.
+    """Register the configuration key `key` with values of one type.
 
-    Raises AotcValueError if it exists already.
+    Raises AotcValueError if it is registered already.
     """
     if key in _TABLE.config:
         raise AotcValueError("config", f"config option {key!r} is registered already")
@@ -135,7 +137,11 @@ def _check_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def _pass_names(what: str, names: Iterable[str] | None) -> tuple[str, ...]:
-    """Names of passes as a tuple; a name that is close to an installed one, but is none, draws a warning."""
+    """Validate a list of pass names and return it as a tuple.
+
+    Warn about an unknown name that is close to that of an installed pass; raise AotcTypeError for
+    wrong types.
+    """
     if isinstance(names, str):
         hint = f"write [{names!r}]"
         raise AotcTypeError("pass-names", f"{what} must be a list of pass names, not a string", hint=hint)
@@ -165,15 +171,15 @@ def _checked_instruments(instruments: Iterable[PassInstrument] | None) -> tuple[
 
 
 class PassContext:
-    """Which passes run, and who watches.
+    """Selection and configuration of passes, with the instruments that observe them.
 
-    opt_level        passes of a higher level are left out of sequences (they still run when called directly)
-    required_pass    names of passes that run whatever their level; instruments cannot skip them
+    opt_level        sequences skip passes of a higher level (a direct call still runs them)
+    required_pass    names of passes that run at any level and that instruments cannot skip
     disabled_pass    names of passes that do not run in sequences, required or not
     instruments      observers, called in this order
     config           values for registered keys (`list_configs`)
 
-    Contexts nest, and an inner one replaces the outer one in everything.  Each thread has its own.
+    Contexts nest: an inner context replaces the outer one entirely.  Each thread has its own contexts.
     Raises AotcTypeError for arguments of wrong types, PassConfigError for the configuration.
     """
 
@@ -212,7 +218,9 @@ class PassContext:
 
     @staticmethod
     def current() -> PassContext:
-        """The innermost context of this thread, or the thread's default one (opt_level 2, no instruments)."""
+        """Return the innermost context of this thread, or its default (opt_level 2, no
+        instruments).
+        """
         state = _state()
         return state.stack[-1] if state.stack else state.default
 
@@ -222,17 +230,19 @@ class PassContext:
         return {key: {"type": row.kind.__name__} for key, row in config_keys().items()}
 
     def get_config(self, key: str, default: Any = None) -> Any:
-        """The value configured for `key`."""
+        """Return the value configured for `key`, else `default`."""
         return self.config.get(key, default)
 
     def pass_enabled(self, info: PassInfo) -> bool:
-        """Whether a sequence runs the pass: disabled beats required, required beats opt_level."""
+        """Return True if a sequence runs the pass: disabled_pass overrides required_pass, which
+        overrides opt_level.
+        """
         if info.name in self.disabled_pass:
             return False
         return info.name in self.required_pass or self.opt_level >= info.opt_level
 
     def override_instruments(self, instruments: Iterable[PassInstrument] | None) -> None:
-        """Leave the old instruments, then enter new ones (none for None)."""
+        """Exit the current instruments, then enter new ones (none for None)."""
         new = _checked_instruments(instruments)
         self._exit_instruments()
         self._instruments = new
@@ -240,7 +250,9 @@ class PassContext:
 
     @contextmanager
     def watched_by(self, instrument: PassInstrument) -> Iterator[None]:
-        """Have one more instrument see the passes inside; it is neither entered nor left."""
+        """Context manager: add an instrument for the block, without calling its enter and exit
+        hooks.
+        """
         self._instruments = (*self._instruments, instrument)
         try:
             yield
@@ -262,7 +274,11 @@ class PassContext:
         self._exit_instruments()
 
     def _enter_instruments(self) -> None:
-        """Enter all instruments; where one fails, those entered leave, last first, and all are dropped."""
+        """Call enter_pass_ctx of all instruments.
+
+        If one raises, those already entered are exited in reverse order, and all instruments are
+        dropped.
+        """
         entered: list[PassInstrument] = []
         try:
             for instrument in self._instruments:
@@ -275,7 +291,9 @@ class PassContext:
             raise
 
     def _exit_instruments(self) -> None:
-        """Leave all instruments; where one fails, later ones are not called and all are dropped."""
+        """Call exit_pass_ctx of all instruments; if one raises, the remaining ones are not called
+        and all are dropped.
+        """
         try:
             for instrument in self._instruments:
                 instrument.exit_pass_ctx()
@@ -289,11 +307,13 @@ class PassContext:
         self._instruments = ()
 
     def watching(self, info: PassInfo) -> tuple[PassInstrument, ...]:
-        """The instruments that see passes of this kind."""
+        """Return the instruments that observe passes of this level."""
         return tuple(i for i in self._instruments if info.level in i.levels)
 
     def should_run(self, module: Any, info: PassInfo) -> bool:
-        """What the instruments say about running a pass; all are asked, unless the pass is required."""
+        """Return True if the pass is required or if should_run of all its instruments returns True;
+        all are called.
+        """
         if info.name in self.required_pass:
             return True
         answers = [_answer(i, module, info) for i in self.watching(info)]
@@ -308,7 +328,9 @@ def _answer(instrument: PassInstrument, module: Any, info: PassInfo) -> bool:
 
 
 def _leave_failed(instrument: PassInstrument) -> None:
-    """Leave an instrument while another one's exception is on its way up; a second failure is only logged."""
+    """Exit an instrument while another exception propagates; an exception of its own is only
+    logged.
+    """
     LOG.warning("%s exiting PassContext ...", instrument.name)
     try:
         instrument.exit_pass_ctx()
@@ -319,7 +341,7 @@ def _leave_failed(instrument: PassInstrument) -> None:
 
 
 class _State:
-    """The contexts of one thread, and of threads that run a part of its work in a copy of its `contextvars`."""
+    """Pass contexts of one thread, and of threads that run in a copy of its `contextvars` context."""
 
     def __init__(self) -> None:
         self.stack: list[PassContext] = []
@@ -330,7 +352,7 @@ _STATE: Final[ContextVar[_State | None]] = ContextVar("aotc_pass_contexts", defa
 
 
 def _state() -> _State:
-    """This thread's contexts."""
+    """Return the pass contexts of this thread."""
     state = _STATE.get()
     if state is None:
         state = _State()

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results that are kept from one run of the compiler to the next, under a hash of all that they are made from.
+"""Persistent memoization: cache results across runs of the compiler under a hash of everything they
+depend on.
 
     with remembering(store, salt):                                    # the salt stands for the code that makes them
         kernel = remembered("kernel", (name, outputs, target), lambda: make(name, outputs, target), KERNELS)
         text = remembered("text", kernel, lambda: printed(kernel), Form(str))  # known by what it was made from
 
-Sources and results are data.  Sources are pickled for their hash, and no pickle is ever
-read; results are kept in a `Form`, so that what is read is data, whoever wrote it.
-What is no data, because it holds code or is nested too deeply, is made anew each time;
-so is everything outside of `remembering`.
+Sources are pickled to compute the hash, but no pickle is ever read.  Results are stored in a
+`Form`, so reading a stored result creates only data, whoever wrote it.  Results that contain code
+or are nested too deeply are not stored, and nothing is stored outside of `remembering`.
 """
 
 import hashlib
@@ -23,12 +23,12 @@ from aotc.ir.context_variables import setting
 from aotc.ir.safe_json import Form
 
 T = TypeVar("T")
-#: What pickling raises for what is no data.
+#: Exceptions of pickle for objects that it cannot serialize.
 _UNFIT: Final = (pickle.PicklingError, TypeError, AttributeError, RecursionError)
 
 
 class Store(Protocol):
-    """Bytes by key; what it does not know, or has lost, is None."""
+    """Key-value store of bytes; `get` returns None for an unknown or lost key."""
 
     def get(self, key: str) -> bytes | None: ...
 
@@ -37,15 +37,17 @@ class Store(Protocol):
 
 @dataclass(slots=True)
 class _Memory:
-    """names: the keys of results that came out of here, by identity (the results are kept alive with them)."""
+    """State of `remembering`; `names` maps the identity of a result to the result and its key."""
 
     store: Store
     salt: str
     names: dict[int, tuple[object, str]] = field(default_factory=dict)
 
     def key(self, kind: str, source: object) -> str | None:
-        """The hash of a result's kind, its source and the salt; None where the source cannot be pickled."""
-        # results have their keys in place of their data, whose pickles tell made ones from those that were read
+        """Return the hash of a result's kind, its source and the salt; None if the source cannot be
+        pickled.
+        """
+        # hash the keys of remembered results: pickles of computed and of loaded results may differ
         parts = source if isinstance(source, tuple) else (source,)
         known = [self.names.get(id(part)) for part in parts]
         try:
@@ -62,15 +64,20 @@ _MEMORY: Final[ContextVar[_Memory | None]] = ContextVar("aotc_memory", default=N
 
 
 def remembering(store: Store | None, salt: str) -> AbstractContextManager[object]:
-    """Keep results in `store` (None: nowhere); `salt` tells apart what the sources do not, such as versions of code."""
+    """Context manager: store results of `remembered` in `store` (None: do not store).
+
+    `salt` is part of every key; it stands for dependencies outside the sources, such as the version
+    of the code.
+    """
     return setting(_MEMORY, _Memory(store, salt) if store is not None else None)
 
 
 def remembered(kind: str, source: object, make: Callable[[], T], form: Form[T]) -> T:
-    """`make()`, or what it gave for an equal source before.
+    """Return the stored result for an equal source, else call `make`, store its result and return
+    it.
 
-    source    all that the result depends on; it, or items of it where it is a tuple, may be results of `remembered`
-    form      of the result; one that is not of it is made anew each time
+    source    everything that the result depends on; may be, or be a tuple containing, results of `remembered`
+    form      serialization of the result; a result that it cannot express is not stored
     """
     memory = _MEMORY.get()
     key = memory.key(kind, source) if memory is not None else None
@@ -88,7 +95,7 @@ def remembered(kind: str, source: object, make: Callable[[], T], form: Form[T]) 
 
 
 def _kept(store: Store, key: str, form: Form[T]) -> T | None:
-    """The result in the store; None where there is none, or something else."""
+    """Read a result from the store; None if there is none or it is invalid."""
     data = store.get(key)
     try:
         return None if data is None else form.load(data)
@@ -97,7 +104,12 @@ def _kept(store: Store, key: str, form: Form[T]) -> T | None:
 
 
 def alike(new: T, old: object) -> T:
-    """`new`, of which nothing is different from `old` that a result depends on."""
+    """Register `new` under the key of the remembered `old`, so that results derived from either
+    share an entry.
+
+    `new` may differ from `old` only in properties that no derived result depends on.  Returns
+    `new`.
+    """
     memory = _MEMORY.get()
     if memory is not None and id(old) in memory.names:
         memory.names[id(new)] = (new, memory.names[id(old)][1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text from a model as it may stand in a message: on one line, of bounded length, harmless to a terminal.
+"""Make text from a model safe for messages: on one line, of bounded length, harmless to terminals.
 
 printable("conv\x1b[2J")                 # "conv\\x1b[2J"
 printable("a" * 1_000_000)               # "aaaa... (999600 more characters) ...aaaa"
@@ -8,17 +8,18 @@ printable("a" * 1_000_000)               # "aaaa... (999600 more characters) ...
 import re
 from typing import Final
 
-#: Characters of one word, and of one message, that are shown.
+#: Largest number of characters shown of one word, and of one message.
 MAX_WORD: Final = 400
 MAX_TEXT: Final = 4000
-#: Control characters, ends of lines, marks that reorder what follows them, and halves of characters.
+#: Matches control characters, line ends, bidirectional marks and surrogates.
 _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 _LONG_WORD: Final = re.compile(rf"\S{{{MAX_WORD + 1},}}")
 
 
 def printable(text: str) -> str:
-    """`text` with escapes for characters that change a terminal's state or the order of what is shown; long words, and
-    text that is too long as a whole, lose their middle.
+    """Escape characters in `text` that control a terminal or change the direction of text.
+
+    The middle of long words, and of text that is too long as a whole, is replaced by "...".
     """
     text = _UNSAFE.sub(_escaped, text)
     if len(text) <= MAX_WORD:
@@ -27,7 +28,7 @@ def printable(text: str) -> str:
 
 
 def masked(text: str) -> str:
-    """`text` with a question mark for each character that is not safe to show, so that columns stay where they are."""
+    """Replace each unsafe character of `text` by a question mark, which preserves columns."""
     return _UNSAFE.sub("?", text)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress within a stage of a compilation: loops report each item, and whoever compiles may listen.
+"""Report progress within a stage of a compilation to a listener, item by item.
 
 def show(done, total, item):                         # 3, 93, "conv2d_3"
     ...
@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from aotc.ir.context_variables import setting
 
-#: Called with the number of items that are done, the number of all items, and the name of the item under way.
+#: Function called with the number of items done, the total number, and the name of the current item.
 Listener: TypeAlias = Callable[[int, int, str], None]
 
 _LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
@@ -24,12 +24,14 @@ _LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Call `listener` for every item that code in the block reports."""
+    """Context manager: call `listener` for every item that code in the block reports."""
     with setting(_LISTENER, listener):
         yield
 
 
 def report_progress(done: int, total: int, item: str) -> None:
-    """Report that `done` of `total` items are done, and that the work is at `item`; nothing where nobody listens."""
+    """Report to the listener, if any, that `done` of `total` items are done and that `item` is
+    being processed.
+    """
     if (listener := _LISTENER.get()) is not None:
         listener(done, total, item)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How integers of a tensor stand for real numbers: real = scale * (integer - zero point).
+"""Affine quantization of a tensor: real = scale * (integer - zero point).
 
 pixels = Quantization(DType("uint8"), (0.25,), (128,))
 pixels.quantize([0.0, 1.1, 100.0])            # uint8 128, 132, 255
@@ -19,11 +19,12 @@ Array = np.ndarray[Any, Any]
 
 @frozen
 class Quantization:
-    """The meaning of a tensor's integers.
+    """Quantization parameters of a tensor.
 
-    dtype                 theirs
-    scales, zero_points   one of each, or one for each index along `axis`; zero points are the integers that stand for 0
-    axis                  None where all elements share a scale and a zero point
+    dtype         integer dtype of the tensor
+    scales        scale factors: one, or one for each index along `axis`
+    zero_points   integers that represent 0: one, or one for each index along `axis`
+    axis          axis of per-channel parameters; None for one scale and zero point
     """
 
     dtype: DType
@@ -33,17 +34,18 @@ class Quantization:
 
     @property
     def scale(self) -> float | tuple[float, ...]:
-        """The scale, or those along the axis."""
+        """The scale, or the tuple of scales along the axis."""
         return self.scales if self.axis is not None else self.scales[0]
 
     @property
     def zero_point(self) -> int | tuple[int, ...]:
-        """The zero point, or those along the axis."""
+        """The zero point, or the tuple of zero points along the axis."""
         return self.zero_points if self.axis is not None else self.zero_points[0]
 
     def quantize(self, values: Any) -> Array:
-        """The integers nearest to real numbers, computed in float32: ties to even; for what is out of range the
-        first or the last one; for NaN the first.
+        """Quantize real numbers to the nearest integers, in float32, rounding ties to even.
+
+        Values out of range saturate; NaN becomes the smallest integer.
         """
         real = np.asarray(values, np.float32)
         with np.errstate(all="ignore"):
@@ -54,13 +56,13 @@ class Quantization:
         return bounded.astype(self.dtype.numpy)
 
     def dequantize(self, integers: Any) -> Array:
-        """The real numbers that integers stand for, as float32."""
+        """Return the real numbers that integers represent, as float32."""
         whole = np.asarray(integers).astype(np.int32)
         steps = whole - self._laid(self.zero_points, whole, "int32")
         return np.asarray(steps.astype(np.float32) * self._laid(self.scales, whole, "float32"))
 
     def _laid(self, numbers: Sequence[float], tensor: Array, dtype: str) -> Array:
-        """Numbers so that they meet a tensor."""
+        """Reshape per-channel numbers so that they broadcast against a tensor along the axis."""
         shape = [1] * tensor.ndim
         if self.axis is not None:
             shape[self.axis] = len(numbers)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files to read, told from what only has their names: a pipe keeps its reader waiting, a device has no end.  And one
-diagnostic for what the system refuses.
+"""Open regular files only, refusing pipes and devices, read JSON safely, and turn OSError into
+AotcError.
 
 with open_regular("net.onnx", "onnx-file") as file:
     data = file.read()
@@ -19,10 +19,10 @@ from typing import IO, Any, Final, NoReturn
 
 from aotc.ir.diagnostics import AotcError
 
-#: Bytes of a JSON file that we read: of a model of 10,000 nodes we write a few millions.
+#: Largest size in bytes of a JSON file that is read; a model of 10,000 nodes has a few million.
 MOST_JSON: Final = 1 << 28
 _AGAIN: Final = "copy it again, or compile the model again"
-#: Lists and tables within each other: what we write has fewer than ten.
+#: Largest nesting depth of JSON that is read; files written by aotc have fewer than ten levels.
 DEEPEST_JSON: Final = 100
 _KINDS: Final = (
     (stat.S_ISDIR, "it is a directory"),
@@ -34,7 +34,9 @@ _KINDS: Final = (
 
 @contextmanager
 def refusals(code: str, action: str) -> Iterator[None]:
-    """Raise AotcError with a code, "cannot ACTION" and the system's reason, for an OSError of what is done inside."""
+    """Context manager: turn an OSError of the block into AotcError "cannot ACTION: reason" with a
+    code.
+    """
     try:
         yield
     except OSError as error:
@@ -42,7 +44,10 @@ def refusals(code: str, action: str) -> Iterator[None]:
 
 
 def open_regular(path: str | Path, code: str) -> IO[bytes]:
-    """A regular file, to be read; AotcError with a code, without waiting, for anything else."""
+    """Open a regular file for reading in binary mode, without blocking.
+
+    Raises AotcError with a code if it cannot be opened, or is a directory, pipe, socket or device.
+    """
     try:
         with refusals(code, f"read {path}"):
             descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -58,10 +63,11 @@ def open_regular(path: str | Path, code: str) -> IO[bytes]:
 
 
 def read_table(path: Path, code: str, hint: str = _AGAIN) -> dict[str, Any]:
-    """What a JSON file holds whose outermost value is a table.
+    """Read a JSON file whose outermost value is an object; return it as a dict.
 
-    Raises AotcError with a code for anything else: files that are larger than 256 MiB or not UTF-8, text that is no
-    JSON (NaN is not), numbers of thousands of digits, values nested more than 100 deep, strings that are no Unicode.
+    Raises AotcError with a code for anything else: files larger than 256 MiB or not UTF-8, invalid
+    JSON (NaN included), numbers of thousands of digits, values nested more than 100 deep, strings
+    with unpaired surrogates.
     """
     with open_regular(path, code) as file:
         data = file.read() if os.fstat(file.fileno()).st_size <= MOST_JSON else None
@@ -95,7 +101,9 @@ def _parsed(data: bytes) -> object:
 
 
 def _parts(item: object) -> list[Any]:
-    """What a value holds; UnicodeError for a string with half a character."""
+    """Return the direct parts of a JSON value; UnicodeError for a string with an unpaired
+    surrogate.
+    """
     match item:
         case str() if not item.isascii():
             item.encode("utf-8")

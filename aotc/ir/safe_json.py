@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of known classes as JSON, and back: reading makes nothing else, so that what is read need not be trusted.
+"""Serialize values of a fixed set of classes to JSON and back; reading creates no objects of other
+classes, so its input need not be trusted.
 
 form = Form(Kernel, [Kernel, Block, Store, Const, DType], shared=[PART])
 form.load(form.dump(kernel))                         # equal; what was one object in many places still is
 
-The text is a list in which each value comes after those that it is made of: a number, a text, true, false or null
-stands for itself; [k, i, j] is of the class number k, made from the values number i and j.  The last is a tuple of
-the whole value.
+The JSON is a list in which each value comes after its parts.  A number, string, true, false or null
+stands for itself; [k, i, j] is an object of class number k made from values number i and j.  The
+last entry is a 1-tuple of the whole value.
 """
 
 import gc
@@ -24,12 +25,12 @@ _ATOMS: Final = frozenset({type(None), bool, int, float, str})
 
 
 class Form(Generic[T]):
-    """What values of one kind are made of.
+    """Serialization format for values of one class and the classes of their parts.
 
-    result    the class of a whole value
-    classes   dataclasses, enumerations and subclasses of str among their parts; Python's containers and what JSON has
-              are known
-    shared    objects that are themselves after reading, too
+    result    class of the whole value
+    classes   dataclasses, enumerations and subclasses of str that may occur as parts; Python's containers
+              and JSON's own types are always allowed
+    shared    objects that are written by reference, and are identical after reading
     """
 
     def __init__(self, result: type[T], classes: Sequence[type] = (), shared: Sequence[object] = ()) -> None:
@@ -40,7 +41,7 @@ class Form(Generic[T]):
         self._parts = {cls: _parts(cls) for cls in self._numbers}
 
     def dump(self, value: T) -> bytes:
-        """The text of a value; TypeError where it is made of anything else."""
+        """Serialize a value; TypeError if a part is of a class that the format does not include."""
         entries: list[Any] = []
         places: dict[object, int] = {id(item): k for k, item in enumerate(self._shared)}
 
@@ -71,13 +72,13 @@ class Form(Generic[T]):
         return known(item)
 
     def load(self, data: bytes) -> T:
-        """The value of a text; ValueError for anything that `dump` does not write."""
+        """Deserialize a value; ValueError for data that `dump` cannot have written."""
         collecting = gc.isenabled()
-        # nobody need look for garbage among the many objects that it is made of
+        # no garbage collection while many live objects are created: it only costs time
         gc.disable()
         try:
             value = self._made(json.loads(data))
-        except Exception as error:  # whatever the constructors of wrong parts raise
+        except Exception as error:  # constructors may raise anything for invalid parts
             raise ValueError("this is no value that was kept") from error
         finally:
             if collecting:
@@ -97,7 +98,9 @@ class Form(Generic[T]):
 
 
 def _key(item: object) -> object:
-    """What tells values apart: those that compare equal are not always the same (0.0 and -0.0, 1 and True)."""
+    """Return a key that identifies a part: unlike ==, it distinguishes 0.0 from -0.0 and 1 from
+    True.
+    """
     kind = type(item)
     if kind is float:
         if math.isnan(item) and math.copysign(1.0, item) < 0:  # type: ignore[arg-type]
@@ -118,7 +121,7 @@ def _parts(cls: type) -> Callable[[Any], Sequence[Any]]:
 
 
 def _maker(cls: type) -> Callable[[Iterable[Any]], Any]:
-    """A function of an iterable of the parts."""
+    """Return a function that creates an object of a class from an iterable of its parts."""
     if cls is dict:
         return lambda parts: dict(zip(each := iter(parts), each, strict=True))
     if not is_dataclass(cls):

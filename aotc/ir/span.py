@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a piece of a program came from: a model file and node, or a line and column of text.
+"""Source locations of program parts: a model file and node, or a line and column of text.
 
 Span("model.onnx", node="/layer1/Conv")          # model.onnx: node /layer1/Conv
 Span("net.relay", line=3, column=7)              # net.relay:3:7
@@ -21,9 +21,11 @@ from aotc.ir.printable import masked, printable
 class Span:
     """A source location.
 
-    end_line, end_column   where it ends, 0 where that is not known
-    merged   the other origins of a node that a rewrite made out of several
-    text     the line of the source, where that is text
+    source     path of the model or text file
+    node       name of the node in the model file
+    end_line, end_column   end of the location, 0 if unknown
+    merged     locations of further nodes, for a node that a rewrite created from several
+    text       the source line, for text files
     """
 
     source: str
@@ -37,15 +39,17 @@ class Span:
 
     @property
     def source_name(self) -> str | None:
-        """Relay's word for the source; None where there is none."""
+        """Relay's name for the source; None if it is unknown."""
         return self.source or None
 
     def same_as(self, other: object) -> bool:
-        """Whether this is that very object."""
+        """Return True if `other` is this very object."""
         return self is other
 
     def excerpt(self) -> str:
-        """The place in its line of text, with a caret below; "" without one.  Long lines are cut around it."""
+        """Return the source line with a caret under the column, cut to 100 characters; "" if there
+        is no text.
+        """
         if not self.text or not self.column:
             return ""
         left = max(0, self.column - 60)
@@ -61,12 +65,12 @@ class Span:
         return text
 
     def origins(self) -> tuple[Span, ...]:
-        """This location and all merged ones, each once, in order."""
+        """Return this location and all merged ones, without duplicates, in order."""
         return tuple(dict.fromkeys((replace(self, merged=()), *self.merged)))
 
 
 def merge_spans(spans: Iterable[Span | None]) -> Span | None:
-    """One span for a node that replaces nodes with these spans; None if none has one."""
+    """Return one span for a node that replaces nodes with the given spans; None if none has a span."""
     origins = list(dict.fromkeys(o for s in spans if s is not None for o in s.origins()))
     if not origins:
         return None
@@ -77,10 +81,12 @@ _SCOPE: ContextVar[Span | None] = ContextVar("aotc_span", default=None)
 
 
 def current_span() -> Span | None:
-    """The span that nodes built now get where none is given."""
+    """Return the default span of nodes that are being built; None outside of `span_scope`."""
     return _SCOPE.get()
 
 
 def span_scope(span: Span | None) -> AbstractContextManager[Span | None]:
-    """Nodes built inside come from `span`: a front end wraps the conversion of one model node in it."""
+    """Context manager: nodes built in the block get `span` by default; front ends use it per model
+    node.
+    """
     return setting(_SCOPE, span)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recursion without the call stack: generators that yield the calls they wait for.
+"""Recursion of unlimited depth: generators that yield their recursive calls, run by a loop with its
+own stack.
 
 def depth(node):                       # reads like recursion, works at any depth
     return 1 + (yield depth(node.body)) if isinstance(node, Let) else 0
@@ -13,12 +14,14 @@ from collections.abc import Generator
 from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
-#: A suspended function that returns a T; `result = yield other_task` runs another one.
+#: A generator that returns a T; `result = yield other_task` runs another task.
 Task: TypeAlias = "Generator[Task[Any], Any, T]"
 
 
 def run(task: Task[T]) -> T:
-    """The result of `task`, whatever it waits for having been run in turn.  Exceptions propagate."""
+    """Run a task and all tasks that it yields, without recursion; return its result.  Exceptions
+    propagate.
+    """
     stack: list[Task[Any]] = [task]
     value: Any = None
     while stack:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes and the context that they run in, for any kind of module that passes leave unchanged.
+"""Passes: base class, sequences and decorators, for any kind of immutable module.
 
 @module_pass(opt_level=1, name="Rename")
 def rename(module, ctx): return module
@@ -28,7 +28,7 @@ from aotc.ir.pass_context import register_config as register_config
 
 
 class Module(Protocol):
-    """What passes transform: functions by name.  A pass makes a new one and leaves its argument alone."""
+    """A program that passes transform: a mapping of names to functions, which passes do not modify."""
 
     def __iter__(self) -> Iterator[str]: ...
 
@@ -39,7 +39,9 @@ M = TypeVar("M", bound=Module)
 
 
 def get_pass(name: str) -> Pass[Any]:
-    """The pass called `name`; AotcError (code "unknown-pass") if there is none."""
+    """Return the pass called `name` with default options; AotcError (code "unknown-pass") if there
+    is none.
+    """
     passes = installed_passes()
     if name not in passes:
         raise AotcError("unknown-pass", f"Cannot use {name} to create the pass", hint=nearest(name, passes))
@@ -51,7 +53,9 @@ def get_pass(name: str) -> Pass[Any]:
 
 
 class Pass(Generic[M]):
-    """Something that makes a module from a module.  A subclass gives `run`, and `name` if that is not its own."""
+    """A transformation from module to module; subclasses define `run`, and `name` if it is not the
+    class name.
+    """
 
     name: ClassVar[str] = ""
     opt_level: ClassVar[int] = 0
@@ -71,20 +75,22 @@ class Pass(Generic[M]):
 
     @abstractmethod
     def run(self, module: M, ctx: PassContext) -> M:
-        """The transformed module; the very same object if nothing changes."""
+        """Return the transformed module, or `module` itself if nothing changes."""
 
     def accepts(self, module: Any) -> bool:
-        """Whether `module` is of the kind that this pass transforms."""
+        """Return True if `module` is of the kind that this pass transforms."""
         return isinstance(module, Mapping)
 
     def state(self, module: M) -> object:
-        """All of a module that an instrument could change; None where that is not looked at."""
+        """Return everything of a module that an instrument could modify, for comparison; None
+        disables the check.
+        """
         return None
 
     def __call__(self, module: M) -> M:
-        """Run in the current context, its instruments watching; the context's opt_level is not consulted.
+        """Run the pass with the instruments of the current context, whatever its opt_level.
 
-        Raises AotcTypeError for what is no module.
+        Raises AotcTypeError if `module` is not a module.
         """
         if not self.accepts(module):
             raise AotcTypeError("pass-argument", f"{self.info.name}: expected a module, got {type(module).__name__}")
@@ -99,7 +105,11 @@ class Pass(Generic[M]):
 
 
 def _observed(pass_: Pass[M], module: M, ctx: PassContext, info: PassInfo) -> M:
-    """Run a pass between the hooks.  Instruments that saw its beginning hear of its end, good or bad."""
+    """Run a pass between the hooks of the instruments.
+
+    If a hook or the pass raises, pass_failed is called on all instruments that saw its start but
+    not its end.
+    """
     started: list[PassInstrument] = []
     try:
         with pardoning():
@@ -120,7 +130,7 @@ def _observed(pass_: Pass[M], module: M, ctx: PassContext, info: PassInfo) -> M:
 
 
 def _show(hook: Callable[[M, PassInfo], None], instrument: PassInstrument, pass_: Pass[M], module: M) -> None:
-    """Call a hook of an instrument; AotcError (code "instrument") where it changes what it is shown."""
+    """Call a hook of an instrument; AotcError (code "instrument") if it modifies the module."""
     text = f"{instrument.name} changes the program that it is shown by {pass_.info.name}"
     hint = "instruments watch; a pass gives another program"
     before = pass_.state(module)
@@ -146,9 +156,10 @@ def _checked_run(pass_: Pass[M], module: M, ctx: PassContext, info: PassInfo) ->
 
 
 class Sequential(Pass[M]):
-    """Passes in order.  Those that the context does not enable are left out; required ones run before each.
+    """A sequence of passes that the context enables, each preceded by the passes that it requires.
 
-    Raises AotcTypeError where `passes` is no list, AotcError for a required pass that is not installed.
+    Raises AotcTypeError if `passes` is not a list of passes, AotcError for a required pass that is
+    not installed.
     """
 
     kind = "Sequential"
@@ -192,7 +203,7 @@ def _required_names(required: Sequence[str] | None) -> tuple[str, ...]:
 
 
 class ModulePass(Pass[M]):
-    """A pass whose body is a function (module, ctx) -> module."""
+    """A pass implemented by a function (module, ctx) -> module."""
 
     def __init__(self, body: Callable[[M, PassContext], M], info: PassInfo) -> None:
         self._body = body
@@ -210,13 +221,13 @@ def decorated(
     name: str | None,
     required: Sequence[str] | None,
 ) -> Any:
-    """What the pass decorators share.
+    """Implement the pass decorators.
 
-    make     makes the pass from its body and info
-    method   the method that holds the body where the decorated object is a class
-    target   a function, a class, or None when the decorator is called with options only
+    make     creates the pass from its function and PassInfo
+    method   name of the method that implements the pass if a class is decorated
+    target   a function, a class, or None if the decorator is called with options only
 
-    Raises AotcValueError without opt_level, AotcTypeError for `required` that is no list.
+    Raises AotcValueError without opt_level, AotcTypeError if `required` is not a list.
     """
     if opt_level is None:
         raise AotcValueError("opt-level", f"Please provide opt_level for the {method.split('_')[1]} pass.")
@@ -234,7 +245,9 @@ def decorated(
 def _decorated_class(
     make: Callable[[Callable[..., Any], PassInfo], Pass[Any]], method: str, cls: type, info: PassInfo
 ) -> Any:
-    """A maker of passes that takes the arguments of `cls`; attributes of the pass are its instance's."""
+    """Return a pass class that takes the arguments of `cls`; its passes expose the attributes of
+    their `cls` instance.
+    """
     if not hasattr(cls, method):
         raise AotcTypeError("pass-class", f"{cls.__name__} has no method {method}")
 
@@ -259,8 +272,10 @@ def _decorated_class(
 def module_pass(
     pass_func: Any = None, opt_level: int | None = None, name: str | None = None, required: Sequence[str] | None = None
 ) -> Any:
-    """Make a module pass of a function (module, ctx) -> module, or of a class with `transform_module`.
+    """Create a module pass from a function (module, ctx) -> module, or from a class with
+    `transform_module`.
 
-    Used as a decorator with options, or called on the function; the name defaults to the function's.
+    Use it as a decorator with options, or call it on the function; the name defaults to the
+    function's.
     """
     return decorated(ModulePass, "transform_module", pass_func, opt_level, name, required)

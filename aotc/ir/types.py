@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of graph expressions: tensors, tuples, functions; and those of polymorphic programs.
+"""Types of graph expressions: tensors, tuples, functions, and the type variables of polymorphic
+programs.
 
 TensorType((1, 3), "float32")                              # Tensor[(1, 3), float32]
 TupleType((TensorType((), "int64"),))                      # (int64,)
@@ -25,26 +26,28 @@ from aotc.ir.frozen_dataclass import fill, frozen
 
 T = typing.TypeVar("T")
 
-#: How deep types may nest: deeper ones are mistakes, and their text grows with the square of the depth.
+#: Largest nesting depth of types: the size of their text grows with the square of the depth.
 MOST_NESTED: Final = 100
 
 
-#: Elements that a tensor may have; extents of 0 count as 1, so that strides stay below it, too.
+#: Largest number of elements of a tensor; extents of 0 count as 1, which also bounds the strides.
 MOST_ELEMENTS: Final = 1 << 40
 
 
-#: Most dimensions of a tensor: numpy, in which constants are evaluated, broadcasts no more.
+#: Largest rank of a tensor: the limit of numpy, in which constants are evaluated.
 MAX_RANK: Final = 32
 
 
 def check_rank(rank: int, what: str = "a tensor") -> None:
-    """AotcError (code "rank") for more dimensions than a tensor may have."""
+    """Raise AotcError (code "rank") if `rank` exceeds MAX_RANK; `what` names the tensor in the
+    message.
+    """
     if rank > MAX_RANK:
         raise AotcError("rank", f"{what} would have {rank} dimensions; at most {MAX_RANK} are supported")
 
 
 class _Printed:
-    """Types print as Relay writes them."""
+    """Base of types, which print in Relay's text format."""
 
     __slots__ = ()
 
@@ -62,7 +65,8 @@ def _dim(value: Any) -> Dim:
 
 @frozen(init=False)
 class TensorType(_Printed):
-    """A dense tensor: `shape` (row major, each dimension an int or a SymDim) and element type.
+    """Type of a dense, row-major tensor: `shape` (each dimension an int or a SymDim) and element
+    type.
 
     Raises AotcError for a negative dimension, for more than MAX_RANK of them, and for more than MOST_ELEMENTS elements.
     """
@@ -100,7 +104,7 @@ class TensorType(_Printed):
 
     @property
     def concrete_shape(self) -> tuple[int, ...]:
-        """Relay's word for the static shape."""
+        """Relay's name for the static shape."""
         return self.static_shape
 
     @property
@@ -109,13 +113,15 @@ class TensorType(_Printed):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensor in memory, sub-byte types unpacked."""
+        """The size of the tensor in bytes; sub-byte types take one byte per element."""
         return self.numel * self.dtype.itemsize
 
 
 @frozen(init=False)
 class _Compound(_Printed):
-    """A type that is made of others, nested `depth` deep.  Raises AotcError beyond MOST_NESTED."""
+    """Base of types composed of other types; raises AotcError if nested more than MOST_NESTED deep
+    (`depth`).
+    """
 
     depth: int = field(compare=False, repr=False)
 
@@ -129,7 +135,7 @@ class _Compound(_Printed):
 
 @frozen(init=False)
 class TupleType(_Compound):
-    """A tuple of types."""
+    """Type of a tuple, given by the types of its fields."""
 
     fields: tuple[Type, ...]
 
@@ -139,9 +145,9 @@ class TupleType(_Compound):
 
 @frozen(init=False)
 class FuncType(_Compound):
-    """The type of a function value, of any types in the place of `type_params`.
+    """Type of a function, generic in its `type_params`.
 
-    Types that differ in the names of their type parameters alone are equal.
+    Types that differ only in the names of their type parameters are equal.
     """
 
     arg_types: tuple[Type, ...]
@@ -178,7 +184,7 @@ class FuncType(_Compound):
 
 
 class TypeKind(IntEnum):
-    """What a type may stand for: Relay's names and numbers."""
+    """Relay's kinds of types and their numbers."""
 
     Type = 0
     ShapeVar = 1
@@ -191,7 +197,7 @@ class TypeKind(IntEnum):
 
 @frozen(eq=False)
 class TypeVar(_Printed):
-    """A type that is not known, of one function or data type: equal to itself alone."""
+    """A type variable of a generic function or data type; equal only to itself."""
 
     name: str
     kind: TypeKind = TypeKind.Type
@@ -204,7 +210,7 @@ class TypeVar(_Printed):
 
 @frozen
 class GlobalTypeVar(_Printed):
-    """The name of a data type of the module; calling it gives the type of its values."""
+    """Name of an algebraic data type of a module; calling it with type arguments gives a TypeCall."""
 
     name: str
     kind: TypeKind = TypeKind.AdtHandle
@@ -217,7 +223,7 @@ class GlobalTypeVar(_Printed):
 
 @frozen(init=False)
 class TypeCall(_Compound):
-    """A data type with types in the place of its type variables."""
+    """An algebraic data type applied to type arguments."""
 
     func: GlobalTypeVar
     args: tuple[Type, ...]
@@ -228,7 +234,7 @@ class TypeCall(_Compound):
 
 @frozen(init=False)
 class RefType(_Compound):
-    """A place that holds a value of a type."""
+    """Type of a mutable reference to a value."""
 
     value: Type
 
@@ -238,10 +244,12 @@ class RefType(_Compound):
 
 @frozen(init=False)
 class TypeRelation(_Compound):
-    """A relation of types that `func` states, the first `num_inputs` of which determine the others.
+    """A type relation `func` over `args`, of which the first `num_inputs` determine the remaining
+    ones.
 
-    Types of functions may have relations as constraints, and `aotc.relay.type_solver` solves them; inference goes
-    by the rules of operators.  `func` None is a relation of which nothing is known.
+    Function types may have relations as constraints, which `aotc.relay.type_solver` solves; type
+    inference uses the rules of operators instead.  With `func` None, nothing is known about the
+    relation.
     """
 
     func: EnvFunc | None
@@ -255,7 +263,7 @@ class TypeRelation(_Compound):
 
 @frozen(eq=False)
 class IncompleteType(_Printed):
-    """A type that inference is to find: equal to itself alone."""
+    """Placeholder for a type that inference is to find; equal only to itself."""
 
     kind: TypeKind = TypeKind.Type
 
@@ -266,7 +274,7 @@ Type: TypeAlias = (
 
 
 def type_text(ty: Type, dim_text: Callable[[Dim], str] = str) -> str:
-    """A type as Relay writes it, with its dimensions as `dim_text` says."""
+    """Return a type in Relay's text format, with dimensions formatted by `dim_text`."""
 
     def inner(types: Iterable[Type]) -> str:
         return ", ".join(type_text(t, dim_text) for t in types)
@@ -296,7 +304,7 @@ def type_text(ty: Type, dim_text: Callable[[Dim], str] = str) -> str:
 
 
 def parts(ty: Type) -> tuple[Type, ...]:
-    """The types that a type is made of."""
+    """Return the direct component types of a type."""
     match ty:
         case TupleType():
             return ty.fields
@@ -311,19 +319,19 @@ def parts(ty: Type) -> tuple[Type, ...]:
 
 
 def types_in(*types: Type) -> Iterator[Type]:
-    """Types and all that they are made of, each before its parts."""
+    """Yield types and all their components recursively, each before its components."""
     for ty in types:
         yield ty
         yield from types_in(*parts(ty))
 
 
 def is_complete(ty: Type) -> bool:
-    """Whether inference has found all of a type."""
+    """Return True if a type contains no IncompleteType."""
     return not any(isinstance(part, IncompleteType) for part in types_in(ty))
 
 
 def with_parts(ty: Type, new: tuple[Type, ...]) -> Any:
-    """A type of the same form made of other types, as many as `parts` gives."""
+    """Return a type of equal form with new component types, in the order of `parts`."""
     if new == parts(ty):
         return ty
     match ty:
@@ -341,7 +349,7 @@ def with_parts(ty: Type, new: tuple[Type, ...]) -> Any:
 
 
 def with_types(ty: Type, mapping: Mapping[TypeVar, Type]) -> Any:
-    """`ty` with types in the place of type variables."""
+    """Replace type variables in a type by the types that `mapping` gives."""
     if not mapping:
         return ty
     if isinstance(ty, TypeVar):
@@ -350,13 +358,17 @@ def with_types(ty: Type, mapping: Mapping[TypeVar, Type]) -> Any:
 
 
 def type_vars(ty: Type) -> list[TypeVar]:
-    """The type variables of a type, each once, in order; those that it binds itself come first."""
+    """Return the type variables in a type without duplicates, in order; a function's own type
+    parameters come first.
+    """
     found = (t.type_params if isinstance(t, FuncType) else [t] for t in types_in(ty))
     return list(dict.fromkeys(v for own in found for v in own if isinstance(v, TypeVar)))
 
 
 def tensor_types(ty: Type) -> tuple[TensorType, ...]:
-    """The tensors of a type, tuples flattened in order."""
+    """Return the tensor types in a type, tuples flattened in order; TypeError if it contains
+    others.
+    """
     match ty:
         case TensorType():
             return (ty,)
@@ -367,12 +379,12 @@ def tensor_types(ty: Type) -> tuple[TensorType, ...]:
 
 
 def leaves(value: Any) -> list[Any]:
-    """What a (nested) tuple holds, in order; a value that is no tuple alone."""
+    """Flatten a nested tuple to a list; any other value becomes a list of one element."""
     return [leaf for item in value for leaf in leaves(item)] if isinstance(value, tuple) else [value]
 
 
 def nested(ty: Type, values: Iterator[T]) -> T | tuple[Any, ...]:
-    """Values, one for each tensor of a type, in the type's structure of tuples."""
+    """Arrange values, one for each tensor of a type, in the nested tuples of the type."""
     if isinstance(ty, TupleType):
         return tuple(nested(field, values) for field in ty.fields)
     return next(values)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The version of aotc, which packaging, emitted projects, reports and `aotc.__version__` read from here.
+"""The version of aotc, read by packaging, emitted projects, reports and `aotc.__version__`.
 
 A literal, so that setuptools finds it without importing the package.
 """

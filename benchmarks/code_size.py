@@ -118,7 +118,9 @@ def measured(paths: Mapping[str, Path], folder: Path, target: str) -> dict[str, 
 
 
 def row(name: str, version: str, facts: Mapping[str, Any], twin: Mapping[str, Any]) -> str:
-    """Return a table row; the last columns are ratios to the float32 version `twin`."""
+    """Return a table row from the figures of a version; the last columns are ratios to the float32
+    figures in `twin`.
+    """
     seconds, other = (f["aotc_seconds"] + f["cc_seconds"] for f in (facts, twin))
     cells = [
         name, version, str(facts["kernels"]), f"{facts['text_bytes'] / 1e3:.0f}", f"{facts['aotc_seconds']:.1f}",

@@ -141,7 +141,9 @@ def _to_even(f: _Format, a: Expr) -> Expr:
 
 
 def _finished(f: _Format, x: Expr, magnitude: Expr, sign: Expr, nan: int) -> Expr:
-    """Return a rounded magnitude with its sign, or `nan` if `x` is NaN."""
+    """Return the bits of `x` converted to a narrow format: its rounded magnitude with its sign, or
+    `nan` if `x` is NaN.
+    """
     whole = magnitude | sign
     if f.unsigned_zero:
         whole = select(magnitude.equal(0), as_expr(0, whole), whole)

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packing of memory blocks with lifetimes into one arena: offline dynamic storage allocation.
+"""Pack memory blocks with lifetimes into one arena: offline dynamic storage allocation.
 
-In: blocks (bytes, first and last step at which they live).  Out: an offset for each, such that blocks that
-live at a common step do not overlap, with the arena as small as found.
+Input: blocks (bytes, first and last step of their lifetimes). Output: an offset for each block,
+such that blocks with overlapping lifetimes do not overlap in the arena, and the arena is as small
+as the search can make it.
 
     place([Block(64, 0, 1), Block(64, 1, 2), Block(64, 2, 3)], align=64)       # offsets (0, 64, 0), peak 128
     place([Block(64, 0, 1), Block(64, 1, 2)], 8, {(1, 0): 8})                  # offsets (8, 0), peak 72
 
-The problem is NP-hard (Garey and Johnson, SR2).  Every arrangement that cannot be compacted downwards comes
-from placing the blocks in *some* order, each at the lowest offset that is free for its whole life, so the
-search is over orders: several greedy ones, then all of them for few blocks (branch and bound), else
-a seeded local search that moves the block at the top of the arena forward in the order.  It ends early when
-the lower bound, the largest sum of bytes live at one step, is reached.  Orders compare each block with all that live at
-some step with it; where hundreds live at once, blocks are first placed in one sweep over the steps, each at the lowest
-gap, and that is kept if it reaches the bound or comparing would take too long.
+The problem is NP-hard (Garey and Johnson, SR2). Every arrangement that cannot be compacted
+downwards results from placing the blocks in *some* order, each at the lowest offset that is free
+for its whole lifetime, so the search is over orders: several greedy orders, then all orders for few
+blocks (branch and bound), else a seeded local search that moves the block at the top of the arena
+forward in the order. The search ends early when the lower bound, the largest sum of bytes live at
+one step, is reached. Placing an order compares each block with all blocks of overlapping lifetimes.
+If hundreds of blocks live at a step, blocks are first placed in one sweep over the steps, each in
+the lowest gap; this placement is final if it reaches the lower bound, or if comparisons would take
+too long.
 """
 
 import heapq
@@ -26,20 +29,20 @@ from typing import Final, TypeAlias
 
 from aotc.ir import frozen
 
-#: Up to this many blocks every order is searched.
+#: Largest number of blocks for which all orders are searched.
 EXACT_BLOCKS: Final = 9
 #: Bound on block comparisons of the local search: a fraction of a second to a few seconds.
 LOCAL_SEARCH_WORK: Final = 4_000_000
 
-#: Pairs of blocks that live at a common step, from which on a sweep is tried first ...
+#: Number of pairs of blocks with overlapping lifetimes from which on a sweep is tried first ...
 SWEPT_PAIRS: Final = 1 << 15
-#: ... and from which on it is all that is done.
+#: ... and number of pairs from which on the sweep is the only method.
 COMPARED_PAIRS: Final = 1 << 20
 
 
 @frozen
 class Block:
-    """`size` bytes needed from step `first` to step `last`, both included."""
+    """Block of `size` bytes that is live from step `first` to step `last`, both included."""
 
     size: int
     first: int
@@ -48,7 +51,9 @@ class Block:
 
 @frozen
 class Arrangement:
-    """A placement: an offset for each block, the total size in bytes, and a lower bound on that size."""
+    """Placement of blocks: an offset for each block, the total size in bytes, and a lower bound on
+    that size.
+    """
 
     offsets: tuple[int, ...]
     peak: int
@@ -60,8 +65,8 @@ def align_up(value: int, align: int) -> int:
     return -(-value // align) * align
 
 
-#: Pairs of blocks, the later one first, that may overlap where the later one begins so many bytes, or more, before the
-#: earlier one.
+#: For (later, earlier) pairs of blocks that may overlap: the least number of bytes by which the
+#: later block must start before the earlier one.
 Overlaps: TypeAlias = Mapping[tuple[int, int], int]
 
 
@@ -144,7 +149,7 @@ class _Packer:
         self.bound = lower_bound(blocks, align, overlaps)
 
     def _neighbors(self) -> list[list[int]]:
-        """For each block, the blocks whose lifetimes overlap its lifetime."""
+        """Return, for each block, the blocks whose lifetimes overlap its lifetime."""
         result: list[list[int]] = [[] for _ in self.blocks]
         live: set[int] = set()
         for k, over in _sweep(self.blocks):
@@ -219,7 +224,9 @@ def _exact(packer: _Packer, offsets: list[int], peak: int) -> tuple[list[int], i
 
 
 def _local_search(packer: _Packer, order: list[int], offsets: list[int], peak: int) -> tuple[list[int], int]:
-    """Local search: move a block at the top of the arena forward in the order, and keep the order if it is no worse."""
+    """Improve an order by local search: move a block at the top of the arena forward, and accept
+    the order if it is no worse.
+    """
     rng = random.Random(0)  # fixed seed: the same model gives the same plan
     best, best_peak, current, current_peak = offsets, peak, offsets, peak
     cost = 1 + sum(map(len, packer.neighbors))
@@ -242,9 +249,10 @@ def _local_search(packer: _Packer, order: list[int], offsets: list[int], peak: i
 
 
 def place(blocks: Sequence[Block], align: int = 64, overlaps: Overlaps | None = None, enough: int = 0) -> Arrangement:
-    """Compute offsets (multiples of `align`) for `blocks`; deterministic.
+    """Return offsets (multiples of `align`) for `blocks`; the result is deterministic.
 
-    enough   a size in bytes at which the search stops after the greedy orders; 0 to search for the smallest
+    enough   size in bytes at which the search stops after the greedy orders; 0 to search for the
+             smallest size
     """
     if not blocks:
         return Arrangement((), 0, 0)

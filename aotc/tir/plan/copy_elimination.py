@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copy elimination: let kernels read views of tensors in place and write directly to outputs.
 
-In: a Program where every tensor is written once.  Out: one whose kernels read parts of tensors in their place, and
-write results straight into the caller's outputs:
+Input: a Program where every tensor is written once. Output: a Program whose kernels read parts of
+tensors without copying them, and write results directly into the caller's outputs:
 
     t0 = conv2d(x); v0 = copy(t0 + 12); t1 = relu(v0); output = copy(t1)
     ->  t0 = conv2d(x); output = relu(t0 + 12)

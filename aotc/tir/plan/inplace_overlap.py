@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Overlap of outputs with dying inputs: how far an output may overlap an input that its kernel reads.
+"""Compute how far an output of a kernel may overlap an input in memory, if the input is not used
+after the kernel.
 
-In: a kernel without vectors and threads.  Out: a distance in bytes.  Where the output begins so many bytes, or more,
-before the input, every byte is written after it is read for the last time:
+Input: a kernel without vectors and threads. Output: a distance in bytes. If the output starts at
+least this many bytes before the input, every byte is overwritten only after its last read:
 
-    for r in 0..8: for c in 0..16: y[16 * r + c] = x[16 * r + c] + x[16 * r + c + 16]     # 0: what lies ahead is read
-    for r in 1..8: for c in 0..16: y[16 * r + c] = x[16 * r + c] + x[16 * r + c - 16]     # 17: and a row behind
+    for r in 0..8: for c in 0..16: y[16 * r + c] = x[16 * r + c] + x[16 * r + c + 16]     # 0: reads ahead only
+    for r in 1..8: for c in 0..16: y[16 * r + c] = x[16 * r + c] + x[16 * r + c - 16]     # 17: reads the previous row
 
-The order in which elements are read and written is followed through the outer loops, iteration by iteration, up to
-`EVENTS` of them; of what is inside the least element that is read and the greatest that is written count, as if the
-reads came last.  Idea: row-delayed convolutions as in Pisarchyk and Lee, "Efficient memory management for deep neural
-net inference" (2020), and diagonal memory optimization, Blacker et al. (2023); proven from the indices here.
+The order of reads and writes is enumerated over the iterations of the outer loops, up to `EVENTS`
+iterations. For the statements inside, only the smallest element read and the largest element
+written count, as if the reads came last. Sources: row-delayed convolutions in Pisarchyk and Lee,
+"Efficient memory management for deep neural net inference" (2020), and diagonal memory
+optimization, Blacker et al. (2023); the distance is derived from the indices here.
 """
 
 import math
@@ -34,14 +36,16 @@ from aotc.tir.loops.loop_dependence import (
 from aotc.tir.stmt import Block, Declare, For, Kernel, Stmt, Store, map_exprs, rebuilt
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
-#: Iterations of outer loops that are followed one by one.
+#: Largest number of iterations of outer loops that are enumerated.
 EVENTS: Final = 1 << 16
-#: Types that C lets share memory with any other.
+#: Types that may alias every other type in C.
 _BYTES: Final = frozenset({"int8", "uint8"})
 
 
 def may_share(output: Buffer, source: Buffer) -> bool:
-    """Return True if C's aliasing rules allow accesses to one memory by both types."""
+    """Return True if C's aliasing rules permit accesses to a common memory area by both buffers'
+    types.
+    """
     return output.dtype == source.dtype or bool(_BYTES & {str(output.dtype), str(source.dtype)})
 
 
@@ -61,7 +65,7 @@ def least_distance(kernel: Kernel, output: Buffer, source: Buffer) -> int | None
     written = np.maximum.accumulate(np.concatenate(events.writes)[order])
     reads = np.concatenate(events.reads)[order]
     after = np.minimum.accumulate(reads[::-1])[::-1]
-    # a store alone writes after it has read
+    # a single store writes after it has read
     plain = np.concatenate(events.plain)[order]
     later = np.append(after[1:], math.inf)
     after = np.where(plain, later, after)
@@ -70,7 +74,9 @@ def least_distance(kernel: Kernel, output: Buffer, source: Buffer) -> int | None
 
 
 class _Followed:
-    """A trace of a kernel: the time of each event, the largest element written and the smallest element read."""
+    """Trace of a kernel's events: for each, its time, the largest element written and the smallest
+    element read.
+    """
 
     def __init__(self, output: Buffer, source: Buffer) -> None:
         self.output, self.source = output, source
@@ -127,7 +133,9 @@ class _Followed:
 
 
 def _split(form: Linear, around: Sequence[For]) -> tuple[Array, Linear]:
-    """Split an address into the part that the enclosing loops add per iteration, and the remainder."""
+    """Split an address into its value for each iteration of the enclosing loops, and the remaining
+    linear form.
+    """
     own: Array = np.zeros(())
     rest = form
     for axis, loop in enumerate(around):
@@ -154,7 +162,9 @@ def _length(stmt: Stmt, around: tuple[For, ...]) -> int:
 
 
 def in_sequence(kernel: Kernel, pairs: Sequence[tuple[int, int]]) -> Kernel:
-    """Return the kernel marked so that outputs may overlap inputs: its iterations must run in program order."""
+    """Return the kernel with (output, input) pairs marked as overlapping, so that its iterations
+    run in program order.
+    """
 
     def serial(stmt: Stmt) -> Stmt:
         stmt = rebuilt(stmt, serial)

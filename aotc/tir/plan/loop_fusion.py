@@ -86,8 +86,8 @@ def _candidates(program: Program) -> Iterator[Program]:
 
 
 def _pairs(program: Program) -> Iterator[tuple[int, int]]:
-    """Yield (producer, consumer) step numbers: a temporary is the producer's only output and the
-    consumer's input alone.
+    """Yield (producer, consumer) step numbers where only the consumer reads the only output of the
+    producer.
     """
     users: dict[Storage, list[int]] = {}
     for k, step in enumerate(program.steps):

@@ -15,19 +15,19 @@ from aotc.tir import Declare, For, Kernel, Program, Step, Storage, Store, align_
 #: Bytes of code for each expression of another value, loop, store, call of a kernel, and for all else: measured on the
 #: kernels of three networks that arm-none-eabi-gcc 12 compiled for a Cortex-M4 with -Os; single kernels differ by 20 %.
 _NODE, _LOOP, _STORE, _STEP, _ENTRY = 2.5, 4, 15, 49, 300
-#: Bytes of code that a call takes for a number.
+#: Bytes of code for passing one integer argument in a call.
 NUMBER: Final = 6
-#: Registers of a kernel that a compiler may keep on the stack, at most, in words.
+#: Largest number of spilled registers of a kernel.
 _SPILLED: Final = 64
-#: Words of a kernel's frame beside them, and of those of the functions that call it.
+#: Further words in a kernel's frame, and words in the frames of its callers.
 _FRAME, _CALLERS = 24, 40
 
 
 @frozen
 class Moment:
-    """The tensors that are live in the arena during one step, the largest first.
+    """Tensors that are live in the arena during one step, largest first.
 
-    size   their total size in bytes, aligned; overlapping bytes count once
+    size   their total aligned size in bytes; overlapping bytes count once
     """
 
     step: int
@@ -73,10 +73,11 @@ def code_bytes(kernels: Iterable[Kernel], steps: int = 0) -> int:
 
 
 def stack_bytes(program: Program, word: int = 4) -> int:
-    """Estimate an upper bound of the stack of a run in bytes, from the call tree.
+    """Estimate an upper bound of the stack usage of a run in bytes, from the call tree.
 
-    A run calls kernels one after the other, and these call nothing that keeps more than a few words: the kernel with
-    the largest frame decides, which is its arrays and what does not fit registers.  `word` is bytes of a register.
+    A run calls kernels one after another, and functions called by kernels use only a few words of
+    stack. The kernel with the largest frame (its arrays and spilled registers) therefore decides.
+    `word` is the size of a register in bytes.
     """
     largest = largest_frame(program, word)
     return _CALLERS * word + (_frame(largest, word) if largest is not None else 0)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The static memory plan of a program: which temporaries share bytes of the one arena.
+"""Static memory plan of a program: in-place computation, and offsets of temporaries that share one
+arena.
 
-In: a Program whose temporaries have no place yet.  Out: one whose kernels work in place where an input dies that they
-may overwrite; then one with `plan` filled in.
+Input: a Program whose temporaries have no addresses yet. Output of `work_in_place`: a Program whose
+kernels overwrite dying inputs where possible; output of `plan_memory`: a Program with `plan` filled
+in.
 
     program = plan_memory(work_in_place(program))
     program.plan.peak, program.plan.lower_bound, program.plan.gap
@@ -22,14 +24,17 @@ from aotc.tir.stmt import Kernel, map_exprs, remembered_kernel
 
 @dataclass(slots=True)
 class Life:
-    """The steps from the first write to the last read of a temporary."""
+    """Lifetime of a temporary: the steps from its first write to its last read."""
 
     first: int
     last: int
 
 
 def lifetimes(program: Program) -> dict[Storage, Life]:
-    """Return the lifetime of each temporary, in steps; last-block counters live always: they stay zero between runs."""
+    """Return the lifetime of each temporary, in steps.
+
+    Counters of last-block reductions are live in all steps, as they must stay zero between runs.
+    """
     lives: dict[Storage, Life] = {}
     counts: set[Storage] = set()
     for k, step in enumerate(program.steps):
@@ -40,7 +45,7 @@ def lifetimes(program: Program) -> dict[Storage, Life]:
         counts |= {v.storage for b, v in zip(step.kernel.params, step.args, strict=True) if b in kept}
     last = len(program.steps) - 1
     for storage, place_of in program.resident.items():
-        # callers fill all inputs before a run, and read all outputs behind it
+        # callers fill all inputs before a run, and read all outputs after it
         lives[place_of] = (
             Life(0, lives[place_of].last) if storage.kind == "input" else Life(lives[place_of].first, last)
         )

@@ -43,7 +43,7 @@ class PrintedKernel:
     body          lines between the braces
     definitions   definitions of the helper functions it calls, by name, callees first
     vectors       vector types it uses: element type, number of lanes
-    reach         largest known upper bound of its loop variables
+    reach         largest known upper bound of its loop variables and index registers
     """
 
     head: str

@@ -21,7 +21,7 @@ from benchmarks.cuda_device import NO_WAIT, PLAIN, Opened
 
 ROUNDS = 15
 SECONDS = 0.01
-"""Measuring time in seconds of one competitor in a round."""
+"""Time in seconds for which one competitor runs in each measuring round."""
 Runs = Mapping[str, Callable[[], Any]]
 
 OPERATORS: dict[str, Callable[..., torch.Tensor]] = {
@@ -136,7 +136,7 @@ def seconds(runs: Runs, rounds: int = ROUNDS) -> dict[str, list[float]]:
 
 
 def _turn(run: Callable[[], Any], count: int) -> float:
-    """Return the seconds per run, averaged over `count` consecutive runs."""
+    """Return the seconds per call of `run`, averaged over `count` consecutive calls."""
     if not torch.cuda.is_available():
         start = time.perf_counter()
         for _ in range(count):

@@ -52,7 +52,7 @@ FOUND = 9
 """Exit code of compute-sanitizer if it has found an error."""
 TOO_LONG = "longer than"
 CHILDREN = 30
-"""Largest number of processes for one job."""
+"""Largest number of child processes that one benchmark job may start."""
 _WORDS, _NUMBERS = ctypes.c_void_p, ctypes.c_int32
 
 
@@ -104,7 +104,9 @@ class Case:
         self.about = json.loads(self.data.pop("about").tobytes())
 
     def weights(self) -> Array:
-        """Return the bytes of the weights; the random weights are generated again."""
+        """Return the bytes of a case's weights; random weights are generated again from their
+        seeds.
+        """
         weights: Array = self.data["kept"].copy()
         for k, (first, count, dtype, mean, spread) in enumerate(self.about["weights"]):
             made = drawn(k, count, dtype, mean, spread)
@@ -112,7 +114,7 @@ class Case:
         return weights
 
     def inputs(self) -> list[Array]:
-        """Return the bytes of the inputs; random inputs are generated."""
+        """Return the bytes of a case's inputs; random inputs are generated from their seeds."""
         sizes = [int(np.prod(x["shape"])) for x in self.about["inputs"]]
         known = (self.data.get(f"in{k}") for k in range(len(sizes)))
         return [
@@ -241,7 +243,7 @@ def bits(name: str, first: int, end: int) -> dict[str, Any]:
 
 
 def _difference(found: Array, known: Array) -> str:
-    """Return a text about the first element that differs; "" if all are equal."""
+    """Return a text about the first element in which two arrays differ; "" if they are equal."""
     places = np.flatnonzero(found != known)
     if not places.size:
         return ""
@@ -349,7 +351,7 @@ def job(name: str, seconds: float) -> dict[str, Any]:
 
 
 def jobs() -> list[str]:
-    """Return the names of all jobs, the most important first."""
+    """Return the names of all checks and measurements to run, the most important first."""
     cases = {path.stem: Case(path) for path in sorted(CASES.glob("*.npz"))}
     checked = [name for name, case in cases.items() if "out0" in case.data]
     sanitized = [f"sanitize/{tool}/{n}" for tool in TOOLS for n in checked if cases[n].about["sanitize"]]

@@ -179,7 +179,7 @@ def singles() -> Iterator[tuple[str, Callable[[], onnx.ModelProto]]]:
 
 
 def subjects() -> dict[str, Callable[[], Subject]]:
-    """Return functions that build the subjects of all cases, by case name."""
+    """Return functions that build the benchmark cases, by case name."""
     found: dict[str, Callable[[], Subject]] = {}
     for k in range(-(-len(samples()) // BATCH)):
         found[f"operators_{k}"] = partial(operators, k)
@@ -255,7 +255,9 @@ def stripped(model: onnx.ModelProto) -> bytes:
 
 
 def prepare(path: Path, subject: Subject, number: int, archs: Sequence[int], emulated: bool) -> None:
-    """Write the file of one case."""
+    """Compile a benchmark case for a GPU and write it to a file, with outputs computed by the
+    emulator.
+    """
     program = subject.program
     made = device_text(program, CUDA)
     params = Params(program.name, program.constants, 0)

@@ -20,7 +20,7 @@ from aotc.relay.frontend.pytorch import from_exported
 
 
 class Block(nn.Module):
-    """Bottleneck block of ResNet-50."""
+    """Bottleneck residual block of ResNet-50 as a PyTorch module."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()

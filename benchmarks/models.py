@@ -28,7 +28,7 @@ class Builder:
         self.initializers: list[onnx.TensorProto] = []
 
     def op(self, op_type: str, *inputs: str, name: str, **attributes: Any) -> str:
-        """Append a node with a single result."""
+        """Append an ONNX node with a single result to the graph and return the result's name."""
         self.nodes.append(helper.make_node(op_type, list(inputs), [name], name=name, **attributes))
         return name
 
@@ -60,7 +60,7 @@ class Builder:
         )
 
     def batch_norm(self, x: str, name: str, channels: int) -> str:
-        """Append a batch normalization with random scale, bias, mean and variance."""
+        """Append a batch normalization with random scale, bias, mean and variance to the graph."""
         values = {
             "gamma": self.rng.uniform(0.5, 1.5, channels),
             "beta": self.rng.uniform(-0.2, 0.2, channels),

@@ -31,11 +31,11 @@ class Network(Builder):
         return f"{kind.lower()}_{self.count}"
 
     def node(self, op_type: str, *inputs: str, **attributes: Any) -> str:
-        """Append a node with a single result, named after its operator."""
+        """Append an ONNX node with a single result, named after its operator, and return its name."""
         return self.op(op_type, *inputs, name=self.name(op_type), **attributes)
 
     def nodes_of(self, op_type: str, count: int, *inputs: str, **attributes: Any) -> tuple[str, ...]:
-        """Append a node with `count` results and return their names."""
+        """Append an ONNX node with `count` results and return their names."""
         name = self.name(op_type)
         names = tuple(f"{name}_{k}" for k in range(count))
         self.nodes.append(onnx.helper.make_node(op_type, list(inputs), list(names), name=name, **attributes))
@@ -89,7 +89,7 @@ class Network(Builder):
         return self.node("Mul", x, self.node(gate, y))
 
     def linear(self, x: str, before: int, after: int) -> str:
-        """Append x @ w + b over the last axis."""
+        """Append a linear layer to the graph: x @ w + b over the last axis, with random w and b."""
         y = self.node("MatMul", x, self.uniform(before, after, fan=before))
         return self.node("Add", y, self.constant(self.rng.uniform(-0.1, 0.1, after)))
 

@@ -76,7 +76,7 @@ def quantized(model: onnx.ModelProto, folder: Path, *, signed: bool = False, see
     name, shape = _input(model)
 
     class Drawn(CalibrationDataReader):  # type: ignore[misc]
-        """Calibration data: seeded random batches."""
+        """Calibration data for ONNX Runtime's quantizer: seeded random batches."""
 
         def __init__(self) -> None:
             self._left = CALIBRATION
@@ -173,7 +173,7 @@ def _rival(results: list[dict[str, Any]], name: str) -> str:
 
 
 def row(name: str, plain: dict[str, Any], results: list[dict[str, Any]]) -> str:
-    """Return the table row of a network."""
+    """Return the Markdown row with the times of a quantized network and its competitors."""
     own, twin = least(results, "aotc"), least([plain], "aotc")
     rivals = [least(results, n) for n in AGAINST]
     best = min((r for r in rivals if r is not None), default=None)
@@ -186,7 +186,7 @@ def row(name: str, plain: dict[str, Any], results: list[dict[str, Any]]) -> str:
 
 
 def scaled(name: str, plain: dict[str, Any], results: list[dict[str, Any]]) -> str:
-    """Return the table row of a network for one and two threads."""
+    """Return the Markdown row with the times of a network on one and on two threads."""
     cells = [name]
     for versions_of in (results, [plain]):
         one, two = (least(versions_of, "aotc", number=k) for k in range(2))

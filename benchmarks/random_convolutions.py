@@ -104,7 +104,9 @@ class Case:
 
 
 def draw(seed: int, number: int) -> Case:
-    """Return case `number` of a seed; redraw cases that exceed the limits."""
+    """Return the random convolution with a number for a seed; redraw cases that exceed the size
+    limits.
+    """
     rng = np.random.default_rng((seed, number))
     while True:
         case = _drawn(rng)
@@ -178,7 +180,7 @@ def processor_ms(run: Callable[[], object], calls: int) -> float:
 
 
 def line(number: int, case: Case, found: Mapping[str, Any]) -> str:
-    """Return the table row of a case."""
+    """Return the Markdown row with the times and ratios of a convolution."""
     own, rival = found["aotc"], found["onnxruntime"]
     ratios = " ".join(f"{ratio:.2f}" for ratio in found["ratios"])
     times = f"{own['min']:.4f} | {own['median']:.4f} | {rival['min']:.4f} | {rival['median']:.4f}"

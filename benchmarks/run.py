@@ -39,7 +39,7 @@ PINS: dict[str, dict[str, list[int]]] = {
     "tinystories260k_prefill": {"tokens": [1, 64]},
     "tinystories260k_decode": {f"past_{kind}{layer}": [1, 4, 63, 8] for kind in "kv" for layer in range(5)},
 }
-"""Input shapes for models with dynamic dimensions."""
+"""Input shapes that the benchmarks use for models with dynamic dimensions."""
 TRAINED = (
     "mnist8", "superres10", "squeezenet10_fp32", "ppocr_cls", "ultraface_rfb320", "yunet_n_320", "yolox_nano",
     "selfie_seg", "vittrack", "dtln_1", "dtln_2", "kws_fp32", "magika_v3_3", "gtcrn_simple", "ppocrv3_det",
@@ -48,14 +48,14 @@ TRAINED = (
 
 
 def header(against: Sequence[str]) -> str:
-    """Return the header row of the Markdown table and its separator."""
+    """Return the header row of the Markdown table of benchmark results, and its separator."""
     last = ("ratio", "difference", "arena MB", "bound MB", ".so MB", "build s")
     cells = ["model", "threads", "aotc min", "median", *against, *last]
     return f"| {' | '.join(cells)} |\n{'|---' * len(cells)}|"
 
 
 def row(name: str, result: Mapping[str, Any], turn: Mapping[str, Any], against: Sequence[str]) -> str:
-    """Return the table row of a model and a number of threads."""
+    """Return the Markdown row with the benchmark results of a model for a number of threads."""
     own, *rivals = turn["contestants"]
     found = {r["name"]: f"{r['milliseconds']['min']:.3f}{'' if r['agrees'] else ' *'}" for r in rivals}
     memory, ratio = result["memory"], turn["ratio"]

@@ -60,7 +60,7 @@ void peak({number} *p, long n) {{
 on itself.
 """
 SECONDS = 0.4
-"""Measuring time per shape in seconds."""
+"""Time in seconds for which each shape is run repeatedly."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def byte_conv(
 
 
 def matrix(m: int, k: int, n: int) -> Shape:
-    """Return the case of an m x k matrix times a constant k x n matrix."""
+    """Return the benchmark case of an m x k matrix times a constant k x n matrix."""
 
     def graph(x: Expr) -> Expr:
         return relu(bias_add(dense(x, _weights(n, k)), _weights(n), axis=-1))
@@ -229,13 +229,13 @@ def best(run: Callable[[], object]) -> float:
 
 
 def model(shape: Shape) -> IRModule:
-    """Return the network of a case; its inputs are called x0, x1, ..."""
+    """Return the network of a benchmark case as a module; its inputs are called x0, x1, ..."""
     arguments = [Var(f"x{k}", TensorType(s, shape.dtype)) for k, s in enumerate(shape.inputs)]
     return IRModule.from_expr(Function(tuple(arguments), shape.graph(*arguments)))
 
 
 def measure(shape: Shape, target: Target, top: float) -> str:
-    """Compile and run a case; return its row of the table."""
+    """Compile a benchmark case and measure it; return its Markdown row."""
     module = model(shape)
     start = time.perf_counter()
     session = compile(module, target=target, name="shape").session()

@@ -35,7 +35,7 @@ def number(u: Expr) -> Expr:
 
 
 def two_sum(a: Expr, b: Expr | float) -> Pair:
-    """Return a + b as an exact pair, for operands of any magnitude."""
+    """Return a + b exactly as a pair (rounded sum, rounding error), for operands of any magnitude."""
     second = as_expr(b, a)
     s = a + second
     v = s - a
@@ -43,7 +43,7 @@ def two_sum(a: Expr, b: Expr | float) -> Pair:
 
 
 def halves(x: Expr) -> Pair:
-    """Return x as a sum of its upper 26 bits and the remainder."""
+    """Split a float64 x into a pair: the number formed by its upper 26 bits, and the remainder."""
     if isinstance(x, Const):
         (whole,) = struct.unpack("<Q", struct.pack("<d", x.value))
         (high,) = struct.unpack("<d", struct.pack("<Q", whole & _UPPER))
@@ -53,7 +53,7 @@ def halves(x: Expr) -> Pair:
 
 
 def product(a: Expr, b: Expr | float) -> Pair:
-    """Return a * b as a pair."""
+    """Return a * b exactly as a pair (rounded product, rounding error)."""
     second = as_expr(b, a)
     p = a * second
     (ah, al), (bh, bl) = halves(a), halves(second)
@@ -67,26 +67,30 @@ def square(a: Expr) -> Pair:
 
 
 def times(a: Pair, b: Pair | tuple[float, float]) -> Pair:
-    """Return the product of two pairs; `b` may be a pair of Python floats."""
+    """Return the product of two double-double numbers (pairs of float64); `b` may be a pair of
+    Python floats.
+    """
     p, e = product(a[0], b[0])
     return summed(p, e + (a[0] * b[1] + a[1] * b[0]))
 
 
 def plus(a: Pair, b: Pair | tuple[float, float]) -> Pair:
-    """Return the sum of two pairs; `b` may be a pair of Python floats."""
+    """Return the sum of two double-double numbers (pairs of float64); `b` may be a pair of Python
+    floats.
+    """
     s, e = two_sum(a[0], b[0])
     return summed(s, e + (a[1] + b[1]))
 
 
 def quotient(a: Pair, b: Pair) -> Pair:
-    """Return the quotient a / b of two pairs."""
+    """Return the quotient a / b of two double-double numbers (pairs of float64)."""
     q = a[0] / b[0]
     p, e = product(q, b[0])
     return summed(q, (((a[0] - p) - e) + (a[1] - q * b[1])) / b[0])
 
 
 def root(a: Pair) -> Pair:
-    """Return the square root of a nonnegative pair."""
+    """Return the square root of a nonnegative double-double number (pair of float64)."""
     r = call("sqrt", a[0])
     p, e = square(r)
     return r, (((a[0] - p) - e) + a[1]) / select(r.equal(0.0), as_expr(1.0, r), r + r)

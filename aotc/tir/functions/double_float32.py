@@ -45,20 +45,22 @@ def head(x: Expr) -> Expr:
 
 
 def summed(a: Expr, b: Expr) -> Pair:
-    """Return a + b as an exact pair, for |a| >= |b| or a = 0."""
+    """Return a + b exactly as a pair (rounded sum, rounding error), for |a| >= |b| or a = 0."""
     s = a + b
     return s, b - (s - a)
 
 
 def any_sum(a: Expr, b: Expr) -> Pair:
-    """Return a + b as an exact pair, for operands of any magnitude (Knuth)."""
+    """Return a + b exactly as a pair (rounded sum, rounding error), for operands of any magnitude
+    (Knuth).
+    """
     s = a + b
     v = s - a
     return s, (a - (s - v)) + (b - v)
 
 
 def product(a: Expr, b: Expr) -> Pair:
-    """Return a * b as an exact pair."""
+    """Return a * b exactly as a pair (rounded product, rounding error)."""
     p, x, y = a * b, head(a), head(b)
     u, v = a - x, b - y
     return p, ((x * y - p) + x * v + u * y) + u * v

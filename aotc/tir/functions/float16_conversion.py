@@ -45,12 +45,14 @@ class _Format:
 
     @property
     def dropped(self) -> int:
-        """Number of mantissa bits that float32 has in addition."""
+        """Number of mantissa bits that float32 has and the narrow format lacks."""
         return 23 - self.mantissa
 
     @property
     def magic(self) -> float:
-        """Number whose last place in float32 equals the smallest step of the format."""
+        """Number whose unit in the last place in float32 equals the smallest step of the narrow
+        format.
+        """
         return float(2.0 ** (24 - self.bias - self.mantissa))
 
     @property
@@ -59,7 +61,7 @@ class _Format:
         return (128 - self.bias) << 23
 
     def single(self, code: int) -> int:
-        """Return the float32 bits of the normal number with a given code."""
+        """Return the float32 bits of the narrow format's normal number with the bits `code`."""
         return (code << self.dropped) + ((127 - self.bias) << 23)
 
     @property
@@ -92,7 +94,7 @@ def _signed(u: Expr) -> Expr:
 
 
 def _value(dtype: DType, code: Expr) -> Expr:
-    """Return the value of a code (uint32) as float32."""
+    """Return the float32 value of a narrow float that is given by its bits (in a uint32)."""
     if dtype == "bfloat16":
         return _number(code << 16)
     if dtype == "float8_e8m0fnu":  # powers of two: exponents of float32
@@ -115,7 +117,7 @@ def _value(dtype: DType, code: Expr) -> Expr:
 
 
 def _code(dtype: DType, x: Expr) -> Expr:
-    """Return the code (uint32) of the nearest value of a narrow dtype."""
+    """Return the bits (in a uint32) of the narrow float nearest to a float32 `x`."""
     u = _bits(x)
     if dtype == "bfloat16":
         return select(x.not_equal(x), as_expr(0x7FC0, u), (u + 0x7FFF + ((u >> 16) & 1)) >> 16)
@@ -151,7 +153,9 @@ def _finished(f: _Format, x: Expr, magnitude: Expr, sign: Expr, nan: int) -> Exp
 
 
 def _nearest(dtype: DType, x: Expr) -> Expr:
-    """Return the nearest value of a narrow dtype as float32."""
+    """Return the value nearest to a float32 `x` that a narrow float dtype can represent, as
+    float32.
+    """
     if dtype not in _FORMATS:
         return _value(dtype, _code(dtype, x))
     f, u = _FORMATS[dtype], _bits(x)
@@ -188,7 +192,9 @@ def bits_of(dtype: DType) -> DType:
 
 
 def conversion(name: str, dtype: DType) -> Function:
-    """Return a function of CONVERSIONS for a narrow float ("odd": for float64)."""
+    """Return a conversion function of CONVERSIONS ("load", "store", "round") for a narrow float;
+    "odd" is for float64.
+    """
     bits = bits_of(dtype)
     match name:
         case "load":

@@ -25,7 +25,7 @@ def _reduced(y: Expr) -> tuple[Expr, Expr, Expr]:
 
 
 def _power_of_2(t: Expr, n: int) -> Expr:
-    """Return 2^(k + n), where k is the integer in the low bits of t."""
+    """Return 2^(k + n) as float32, where k is the integer in the low bits of the float t."""
     return number((bits(t) - 0x4B400000 + (127 + n)) << 23)
 
 

@@ -19,7 +19,9 @@ SHIFTER: Final = 12582912.0
 
 
 def _power_of_e(y: Expr) -> tuple[Expr, Expr]:
-    """Return (p, t) such that exp(y) is p * 2^n, with n in the low bits of t."""
+    """Return (p, t) such that exp(y) is p * 2^n, where n is the integer in the low bits of the
+    float t.
+    """
     t = y * 1.44269504 + SHIFTER
     n = t - SHIFTER
     r = (y - n * 0.693359375) + n * 2.12194440e-4

@@ -26,7 +26,7 @@ from aotc.tir.functions.float32_functions import SHIFTER, scaled, split
 
 
 def log2_pair(x: Expr) -> Pair:
-    """Return log2(x) as a pair with about 36 correct bits, for finite x > 0."""
+    """Return log2(x) for finite x > 0 as a sum of two floats with about 36 correct bits."""
     m, e = split(x)
     f, d = m - 1.0, m + 1.0
     q = f / d

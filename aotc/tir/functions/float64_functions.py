@@ -49,7 +49,7 @@ def clamped(x: Expr, least: float, most: float) -> Expr:
 
 
 def near_one(a: Expr, b: Expr) -> Pair:
-    """Return exp(a + b) as a pair, for |a + b| <= 0.35 and small b."""
+    """Return exp(a + b) as a sum of two floats, for |a + b| <= 0.35 and small b."""
     r = a + b
     s, e = summed(as_expr(1.0, a), a)
     p = horner(r, "2.092688752315926e-09 2.51122200385761e-08 2.7557233563209005e-07 2.755723430167184e-06"
@@ -193,7 +193,7 @@ def logarithm(head: Expr, tail: Expr | None = None) -> tuple[Expr, Pair]:
 
 
 def natural(head: Expr, tail: Expr | None = None, more: Expr | float = 0.0) -> Pair:
-    """Return log(head + tail) + more * log(2) as a pair."""
+    """Return log(head + tail) + more * log(2) as a sum of two floats."""
     e, w = logarithm(head, tail)
     n = e + more
     return plus((n * LN2_HIGH, n * LN2_LOW), w)
@@ -311,13 +311,13 @@ _COSINE: Final = ("-1.1361314879805786e-11 2.0875758278250078e-09 -2.75573146358
 
 
 def sine(r: Pair) -> Pair:
-    """Return sin(r) as a pair, for |r| <= pi/4; relative error 2^-56."""
+    """Return sin(r) for |r| <= pi/4 as a sum of two floats, with a relative error of 2^-56."""
     z = r[0] * r[0]
     return summed(r[0], (r[1] - (z * 0.5) * r[1]) + (r[0] * z) * horner(z, _SINE))
 
 
 def cosine(r: Pair) -> Pair:
-    """Return cos(r) as a pair, for |r| <= pi/4; error 2^-56."""
+    """Return cos(r) for |r| <= pi/4 as a sum of two floats, with an error of 2^-56."""
     z, low = square(r[0])
     c, e = summed(as_expr(1.0, z), z * -0.5)
     return summed(c, e + ((z * z) * horner(z, _COSINE) - (low * 0.5 + r[0] * r[1])))

@@ -63,7 +63,7 @@ def _series(w: Pair) -> Pair:
 
 
 def _sine_of_turns(a: Expr) -> Pair:
-    """Return |sin(pi a)| for a >= 0 as a pair."""
+    """Return |sin(pi a)| for a >= 0 as a sum of two floats."""
     f = call("abs", a - call("round_even", a))
     steep = f > 0.25
     head, tail = product(select(steep, as_expr(0.5, a) - f, f), PI[0])

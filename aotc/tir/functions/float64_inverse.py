@@ -100,7 +100,7 @@ def atan2(y: Expr, x: Expr) -> Expr:
 
 
 def _leg(a: Expr) -> Pair:
-    """Return sqrt(1 - a^2) as a pair; NaN for a > 1."""
+    """Return sqrt(1 - a^2) as a sum of two floats; NaN for a > 1."""
     return root(times(two_sum(as_expr(1.0, a), a), two_sum(as_expr(1.0, a), -a)))
 
 

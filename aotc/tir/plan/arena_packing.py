@@ -130,7 +130,7 @@ def _swept(blocks: Sequence[Block], align: int) -> tuple[list[int], int]:
 
 
 def _joined(gaps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Merge adjacent gaps of a sorted list."""
+    """Return a sorted list of gaps (begin, end) between memory blocks with adjacent gaps merged."""
     found: list[tuple[int, int]] = []
     for begin, end in gaps:
         if found and found[-1][1] == begin:
@@ -140,7 +140,9 @@ def _joined(gaps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class _Packer:
-    """Places blocks in a given order at the lowest free offset."""
+    """Packer that places memory blocks with lifetimes in a given order, each at the lowest free
+    offset.
+    """
 
     def __init__(self, blocks: Sequence[Block], align: int, overlaps: Overlaps | None = None) -> None:
         self.blocks, self.align, self.overlaps = blocks, align, overlaps or {}
@@ -170,7 +172,7 @@ class _Packer:
         return offset
 
     def _taken(self, k: int, j: int, at: int) -> tuple[int, int]:
-        """Return the interval of offsets that block `j` forbids for block `k`."""
+        """Return the interval of arena offsets that the placed block `j` forbids for block `k`."""
         low, high = at - self.sizes[k], at + self.sizes[j]
         if (k, j) in self.overlaps:
             low = max(low, at - align_up(self.overlaps[k, j], self.align))
@@ -205,7 +207,9 @@ class _Packer:
 
 
 def _exact(packer: _Packer, offsets: list[int], peak: int) -> tuple[list[int], int]:
-    """Find the best placement over all orders by branch and bound."""
+    """Return the memory placement with the lowest peak over all orders of blocks, by branch and
+    bound.
+    """
     count = len(packer.blocks)
     best, best_peak = offsets, peak
     stack: list[tuple[tuple[int, ...], tuple[int, ...], int]] = [((), (-1,) * count, 0)]

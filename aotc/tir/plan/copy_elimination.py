@@ -37,7 +37,9 @@ def is_copy(kernel: Kernel) -> bool:
 
 
 def take_views(program: Program) -> Program:
-    """Remove copies to temporaries, and copies of whole temporaries to outputs."""
+    """Return the program without copies to temporaries, and without copies of whole temporaries to
+    outputs.
+    """
     places: dict[Storage, View] = {}
     outputs: dict[Storage, View] = {}
     steps: list[Step] = []
@@ -57,11 +59,11 @@ def take_views(program: Program) -> Program:
 
 
 def _is_whole(view: View, size: int) -> bool:
-    """Return True if a view covers a whole temporary."""
+    """Return True if a view (part of a storage) covers a whole temporary."""
     return view.storage.kind == "temp" and view.offset == 0 and view.storage.size == size
 
 
 def _moved(step: Step, places: dict[Storage, View]) -> Step:
-    """Return a step with its arguments replaced by other views."""
+    """Return a kernel call with the arguments in `places` replaced by views of other storages."""
     found = [(view, places.get(view.storage, View(view.storage))) for view in step.args]
     return replace(step, args=tuple(View(at.storage, at.offset + view.offset) for view, at in found))

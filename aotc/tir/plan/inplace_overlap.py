@@ -153,7 +153,7 @@ def _is_followed(loop: For, around: Sequence[For]) -> bool:
 
 
 def _length(stmt: Stmt, around: tuple[For, ...]) -> int:
-    """Return the number of events of a statement."""
+    """Return the number of events (executed statements) that the trace of a statement has."""
     if isinstance(stmt, Block):
         return sum(_length(inner, around) for inner in stmt.stmts)
     if isinstance(stmt, For) and _is_followed(stmt, around):

@@ -36,7 +36,7 @@ class Moment:
 
 
 def moments(program: Program) -> tuple[Moment, ...]:
-    """Return the live tensors of each step."""
+    """Return, for each step of a program, the tensors that are live in the arena."""
     lives, align = groups(program), program.plan.align
     found: list[Moment] = []
     for k in range(len(program.steps)):

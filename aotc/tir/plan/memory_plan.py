@@ -184,7 +184,9 @@ def groups(program: Program) -> dict[Storage, Life]:
 
 
 def root(program: Program, storage: Storage) -> Storage:
-    """Return the temporary whose memory a temporary reuses in place, or itself."""
+    """Return the temporary that owns the memory of `storage`: itself, or the temporary it
+    overwrites in place.
+    """
     while storage in program.homes:
         storage = program.homes[storage]
     return storage

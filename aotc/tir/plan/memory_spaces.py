@@ -151,7 +151,7 @@ def _placed(
     overlaps: Mapping[tuple[int, int], int],
     enough: int = 0,
 ) -> Arrangement:
-    """Return the arrangement of the blocks with indices `members` alone."""
+    """Return the arrangement in one memory of the blocks with indices `members`."""
     number = {k: n for n, k in enumerate(members)}
     own = {(number[a], number[b]): d for (a, b), d in overlaps.items() if a in number and b in number}
     return place([blocks[k] for k in members], align, own, enough)

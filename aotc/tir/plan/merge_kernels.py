@@ -52,7 +52,9 @@ class Shared:
     members: tuple[tuple[Kernel, tuple[Const, ...]], ...]
 
     def ranges(self) -> dict[Var, Interval]:
-        """Return the least and the greatest value of each number."""
+        """Return the least and the greatest value of each constant that became an argument of the
+        merged kernel.
+        """
         columns = zip(*(row for _, row in self.members), strict=True)
         values = ([const.value for const in column] for column in columns)
         return {number: (min(found), max(found)) for number, found in zip(self.numbers, values, strict=True)}
@@ -74,7 +76,7 @@ def shared_kernels(kernels: Iterable[Kernel], *, sizes: bool = True) -> list[Sha
 
 
 def _skeleton(kernel: Kernel, sizes: bool) -> str:
-    """Return the text of a kernel without the constants that may differ."""
+    """Return the text of a kernel without the constants that may differ between merged kernels."""
     plain = replace(kernel, name="", macs=0, span=None, overlaps=(), inplace=())
     text = to_text(_with(plain, lambda const: Var(const.dtype, const.dtype), sizes))
     return without_kinds(_SIZES.sub(r"\1", text))

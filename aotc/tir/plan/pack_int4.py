@@ -84,11 +84,13 @@ def _stored(storage: Storage, least: int) -> Storage:
 
 
 class _WholeError(Exception):
-    """Raised if a kernel needs whole bytes of a constant."""
+    """Internal error: a kernel needs whole bytes of a constant, which cannot be packed as 4-bit
+    values.
+    """
 
 
 def _readable(kernel: Kernel, buffer: Buffer) -> bool:
-    """Return True if a kernel can read a buffer in packed form."""
+    """Return True if a kernel can read a buffer that is packed as 4-bit values."""
     try:
         _kernel(kernel, {buffer: 0})
     except _WholeError:
@@ -140,7 +142,7 @@ def _half(load: Load, buffer: Buffer) -> Load:
 
 
 def _taken_apart(load: Load, buffer: Buffer, least: int) -> Expr:
-    """Return an expression that loads packed elements and unpacks them."""
+    """Return an expression that loads elements packed as 4-bit values and unpacks them."""
     dtype = str(load.dtype)
     if load.lanes == 1:
         odd = simplify(load.index % 2, {})

@@ -41,7 +41,7 @@ class Storage:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """Number of elements of the stored tensor."""
         return math.prod(self.shape)
 
     @property
@@ -83,7 +83,7 @@ class Step:
 
     @property
     def output_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shape of each result."""
+        """Shape of each result of the kernel call."""
         return self.shapes or tuple(view.storage.shape for view in self.outputs)
 
     @property
@@ -118,7 +118,7 @@ class MemoryPlan:
 
     @property
     def gap(self) -> int:
-        """Number of bytes by which the plan exceeds the lower bound."""
+        """Number of bytes by which the planned arena exceeds its lower bound."""
         return self.peak - self.lower_bound
 
     def place(self, storage: Storage) -> tuple[int, int]:
@@ -152,7 +152,7 @@ class Program:
     plan: MemoryPlan = field(default_factory=MemoryPlan)
 
     def __str__(self) -> str:
-        """Return the storage, the calls in order, and the text of each kernel."""
+        """Return the program as text: its storage, the calls in order, and the text of each kernel."""
         views = [view.storage for step in self.steps for view in step.args]
         lines = [f"program {json.dumps(self.name)} {{"]
         for storage in dict.fromkeys((*self.inputs, *views, *self.outputs)):
@@ -166,7 +166,9 @@ class Program:
         return "\n\n".join(("\n".join(lines), *map(to_text, self.kernels)))
 
     def storages(self, kind: str) -> tuple[Storage, ...]:
-        """Return the storage of a kind that the steps use, in order of first use."""
+        """Return the tensors' storage of a kind ("temp", "constant", ...) that the steps use, in
+        order of first use.
+        """
         found = (view.storage for step in self.steps for view in step.args)
         return tuple(dict.fromkeys(s for s in found if s.kind == kind))
 
@@ -182,5 +184,5 @@ class Program:
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """Distinct kernels in order of their first call."""
+        """Distinct kernels of the program in order of their first call."""
         return tuple(dict.fromkeys(step.kernel for step in self.steps))

@@ -76,7 +76,7 @@ def _requirements(target: Target, math: Sequence[str]) -> list[str]:
 
 
 def _sources(name: str, params: Params, common: dict[str, Any], kernels: PrintedKernels) -> dict[str, Content]:
-    """Return the headers, kernels and schedule as files by path."""
+    """Return the C headers, kernels and schedule of a bare-metal project: contents by path."""
     upper, note = common["upper"], common["resident"] + render("bare_run.h", **common)
     check = ["/* AOTC_OK where the parameters are whole and made for this code, else AOTC_ERROR_WEIGHTS. */"]
     check.append(f"int {name}_check_weights(void);")
@@ -169,7 +169,7 @@ def _words_of_arrays(name: str, common: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _build(name: str, common: dict[str, Any]) -> dict[str, Content]:
-    """Return the build files, the linker scripts of the weights and the README."""
+    """Return the build files, the linker scripts of the weights and the README: contents by path."""
     arrays = common["arrays"]
     params = f"set({common['upper']}_PARAMS)\n" if arrays else render("params.cmake", **common)
     words = {**common, **(_words_of_arrays(name, common) if arrays else _words_of_files(name, common))}
@@ -201,7 +201,7 @@ def _compiler_words(abi: str, files: Mapping[str, Content]) -> dict[str, str]:
 def _words(
     program: Program, target: Target, metadata: Mapping[str, Any], weights: Weights, math: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the template values for memory and tools."""
+    """Return the template values for a bare-metal project's memory, compiler and archiver."""
     name, plan = program.name, program.plan
     compiler, archiver = _TOOLS.get(target.machine, ("cc", "ar"))
     inputs, outputs = tensors_of(program)
@@ -223,7 +223,7 @@ def _words(
 
 
 def _workspace_texts(program: Program, words: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the template texts that describe the memory of a run."""
+    """Return the texts about the workspace memory of a run, for the README and comments."""
     name, upper = program.name, program.name.upper()
     said = f"has {upper}_WORKSPACE_BYTES bytes (NULL if that is 0)"
     if not words["several"]:

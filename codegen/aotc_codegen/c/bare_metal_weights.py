@@ -172,7 +172,7 @@ class Weights:
         return {"bytes": self.bytes, "crc32": f"{self.crc:08x}", "pieces": pieces}
 
     def arrays(self) -> str:
-        """Return the whole file as C array definitions, one for each memory."""
+        """Return the contents of the parameter file as C array definitions, one for each memory."""
         whole, texts = b"".join(self.contents), list[str]()
         for row in self.rows:
             part = whole[row["begin"] :][: row["bytes"]]

@@ -104,7 +104,7 @@ class Dialect:
         return self.types[DType("float32") if dtype.is_narrow_float else dtype]
 
     def ending(self, dtype: DType) -> str:
-        """Return the suffix of the library functions for values of a dtype."""
+        """Return the suffix of C math functions for values of a dtype, for example "f" for float32."""
         return "" if dtype == "float64" else self.single
 
     def unsigned_type(self, dtype: DType) -> str:
@@ -122,12 +122,14 @@ class Dialect:
         return self.vectors
 
     def vector_name(self, dtype: DType, lanes: int) -> str:
-        """Return the name of the vector type with `lanes` elements of a dtype."""
+        """Return the name of the C vector type with `lanes` elements of a dtype, for example
+        aotc_float32x8.
+        """
         self.spelled_vectors(f"a vector of {lanes} x {dtype}")
         return f"aotc_{dtype}x{lanes}"
 
     def vector_definition(self, dtype: DType, lanes: int) -> str:
-        """Return the definition of a vector type."""
+        """Return the C typedefs of the vector type with `lanes` elements of a dtype."""
         name = self.vector_name(dtype, lanes)
         size = dtype.itemsize
         made = self.spelled_vectors(name).definition

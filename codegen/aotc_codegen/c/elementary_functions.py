@@ -30,7 +30,9 @@ def define(scope: Scope) -> None:
 
 
 def _define(scope: Scope, name: str, dtype: DType, lanes: int, fused: bool = False) -> str:
-    """Define an elementary function unless it is defined; return its C name."""
+    """Emit the C definition of an elementary function unless it is already defined; return its C
+    name.
+    """
     called = scope.program(name, dtype, lanes, fused)
     if called not in scope.helpers.definitions:
         function = definition(name, dtype, fused)

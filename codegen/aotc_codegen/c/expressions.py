@@ -79,7 +79,9 @@ def bits(scope: Scope, expr: tir.Expr) -> str:
 
 
 def _in_memory(scope: Scope, expr: tir.Expr) -> tir.Expr | None:
-    """Return an expression for the stored bits of narrow floats; None if some of them are computed."""
+    """Return an IR expression for the stored bits of narrow floats; None if some of them are
+    computed.
+    """
     match expr:
         case tir.Load():
             return replace(expr, buffer=scope.bits_of(expr.buffer))
@@ -102,7 +104,7 @@ def index(scope: Scope, expr: tir.Expr, needed: int = ANY) -> str:
 
 
 def register_type(scope: Scope, var: tir.Var) -> str:
-    """Return the C type of a register whose value has been printed."""
+    """Return the C type of a register variable whose value has been printed."""
     if var in scope.indices.registers:
         return scope.dialect.index
     if var.lanes == 1:
@@ -111,7 +113,7 @@ def register_type(scope: Scope, var: tir.Var) -> str:
 
 
 def assigned(scope: Scope, var: tir.Var, made: tir.Expr) -> str:
-    """Return the text of the value `made` that is assigned to a register."""
+    """Return the C expression of the value `made` that is assigned to the register variable `var`."""
     if var in scope.indices.registers:
         return index(scope, made)
     if not (var.dtype.is_bool and var.lanes > 1):
@@ -121,19 +123,21 @@ def assigned(scope: Scope, var: tir.Var, made: tir.Expr) -> str:
 
 
 def address(scope: Scope, buffer: tir.Buffer, at: tir.Expr) -> str:
-    """Return a pointer to an element of a buffer."""
+    """Return a C expression for the address of an element of a buffer."""
     return f"{scope.name(buffer)} + {index(scope, at, PRODUCT)}"
 
 
 def place(scope: Scope, buffer: tir.Buffer, at: tir.Expr, lanes: int, const: str = "") -> str:
-    """Return an lvalue for an element of a buffer, or for several consecutive elements as a vector."""
+    """Return a C lvalue for an element of a buffer, or for several consecutive elements as a
+    vector.
+    """
     if lanes == 1:
         return f"{scope.name(buffer)}[{index(scope, at)}]"
     return f"*({const}{scope.vector(buffer.dtype, lanes)}u *)({address(scope, buffer, at)})"
 
 
 def _rounded(scope: Scope, expr: tir.Expr) -> Piece:
-    """Return an expression rounded to its dtype; C computes narrow floats in float."""
+    """Print an expression, rounded to its dtype; C computes narrow floats in float."""
     piece = _piece(scope, expr)
     if not piece.exact:
         return piece
@@ -377,7 +381,7 @@ def _instruction(scope: Scope, expr: tir.Call) -> Piece | None:
 
 
 def _function(scope: Scope, expr: tir.Call) -> Piece:
-    """Return a call of a helper function or of a C library function."""
+    """Print a function call of the IR as a C call of a helper function or of a C library function."""
     dtype, name, args = expr.args[0].dtype, expr.name, _values(scope, *expr.args)
     if not dtype.is_float:
         if name == "abs" and not dtype.is_signed:

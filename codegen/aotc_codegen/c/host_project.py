@@ -124,7 +124,7 @@ def runtime_files(sources: Sequence[Path]) -> dict[str, Content]:
 
 
 def kernel_files(kernels: PrintedKernels, suffix: str, common: Mapping[str, Any]) -> dict[str, Content]:
-    """Return the kernel source files by their paths in a project."""
+    """Return the C files with the kernels, by their paths in a project."""
     rest = {key: word for key, word in common.items() if key != "name"}
     return {**kernels.files(common["name"], suffix, **rest)}
 
@@ -214,7 +214,7 @@ def _versions(programs: Sequence[Program], target: Target, params: Params) -> li
 
 
 class _Project:
-    """Files of one project, by path."""
+    """Builder of a C project for a hosted system: collects the contents of its files by path."""
 
     def __init__(self, programs: Sequence[Program], target: Target, numerics: str, given: Sequence[str]) -> None:
         self.target, self.name = target, programs[0].name
@@ -240,7 +240,7 @@ class _Project:
         self.files[path] = render(template or path, **self.common, **values)
 
     def sources(self) -> None:
-        """Add the headers, kernels, schedule and parameters."""
+        """Add the project's headers, kernels, schedule and parameters to its files."""
         name = self.name
         note = resident_note(self.program) + render("workspace.h", **self.common)
         self.add(f"include/{name}.h", "model.h", header="aotc.h", run_note=note, **hosted_words(self.common))
@@ -275,7 +275,7 @@ class _Project:
             self.add("src/params_to_c.c", "params_to_c.c", pieces=[piece])
 
     def _run(self) -> str:
-        """Return the C functions that run the schedule."""
+        """Return the C functions that run the schedule of kernel calls, for one thread or a team."""
         kind = "team" if self.team else "alone"
         steps = [render(f"steps_{kind}.c", **self.common, calls=version) for version in self.versions]
         return render(f"run_{kind}.c", **self.common, versions=self.versions, steps=steps)

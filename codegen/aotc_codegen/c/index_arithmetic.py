@@ -43,7 +43,9 @@ class Indices:
         self.fixed: set[Var] = {var for var in self.registers if len(values[var]) == 1}
 
     def pure(self, expr: Expr) -> bool:
-        """Return True if an expression is index arithmetic."""
+        """Return True if an expression is index arithmetic (on loop variables and constants), which
+        cannot overflow.
+        """
         if expr.dtype != INDEX or expr.lanes != 1:
             return False
         match expr:

@@ -53,11 +53,11 @@ class PrintedKernel:
     reach: float = 0
 
     def prototype(self, name: str) -> str:
-        """Return the declaration under the given name, without the semicolon."""
+        """Return the kernel's C declaration under the given name, without the semicolon."""
         return self.head.format(name=name)
 
     def text(self, name: str) -> str:
-        """Return the definition under the given name."""
+        """Return the kernel's C definition under the given name."""
         return f"{self.prototype(name)} {{\n{self.body}}}\n"
 
 
@@ -134,7 +134,7 @@ def _parameters(kernel: tir.Kernel, scope: Scope, numbers: Sequence[Var] = ()) -
 
 
 def _block(scope: Scope, stmt: tir.Stmt, depth: int) -> list[str]:
-    """Return the lines of a statement, indented by `depth` levels."""
+    """Return the C lines of an IR statement, indented by `depth` levels."""
     pad = "  " * depth
     match stmt:
         case tir.Block():

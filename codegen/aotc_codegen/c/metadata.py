@@ -30,7 +30,9 @@ WORDS: Final = {"x86_64": 8, "aarch64": 8, "riscv64": 8}
 
 
 def describe(program: Program, target: Target, kernels: Mapping[Kernel, str], params: Params) -> dict[str, Any]:
-    """Return the metadata of a program as a value that JSON can represent."""
+    """Return the metadata of a compiled program (tensors, memory, steps) as a value that JSON can
+    represent.
+    """
     plan, lives = program.plan, lifetimes(program)
     buffers = [
         {"name": s.name, "offset": at, "bytes": s.nbytes, "first_step": lives[s].first, "last_step": lives[s].last}
@@ -83,7 +85,9 @@ def _spaces(program: Program, target: Target, params: Params) -> dict[str, str]:
 
 
 def _parts(program: Program) -> dict[str, list[dict[str, Any]]]:
-    """Return the pieces of the arena if they are assigned to memories."""
+    """Return the metadata of the arena's parts in several memories; empty if they are not assigned
+    to memories.
+    """
     parts = zip(program.plan.parts, workspaces_of(program), strict=False)
     rows = [{"memory": p.memory, "member": w.member, "offset": p.begin, "bytes": p.bytes} for p, w in parts]
     return {"parts": rows} if rows else {}

@@ -41,12 +41,12 @@ class Tensor:
 
     @property
     def argument(self) -> str:
-        """Name of the array with the elements in example programs."""
+        """Name of the array that holds the tensor's elements in example programs."""
         return f"{self.role}_{self.ident}"
 
     @property
     def type(self) -> str:
-        """Type and shape as text, for example "float32[1, 3, 224, 224]"."""
+        """Element type and shape of the tensor as text, for example "float32[1, 3, 224, 224]"."""
         return f"{self.storage.dtype}{list(self.storage.shape)}"
 
     @property
@@ -98,7 +98,7 @@ def _tensors(role: str, storages: Iterable[Storage], prefix: str) -> list[Tensor
 
 
 def team_aligned(size: int) -> int:
-    """Return `size` bytes rounded up to `TEAM_ALIGN`."""
+    """Return a size in bytes rounded up to `TEAM_ALIGN`, so that threads share no cache line."""
     return -(-size // TEAM_ALIGN) * TEAM_ALIGN
 
 

@@ -46,7 +46,7 @@ class Vectors:
         return self.inside(self.scope, expr, needed)
 
     def helper(self, what: str, dtype: DType, lanes: int, *values: str) -> Piece:
-        """Return the call of a helper function on vectors, or on masks with lanes as wide as those
+        """Return a call of a C helper function on vectors, or on masks with lanes as wide as those
         of `dtype`.
         """
         bits = carrier(dtype).bits
@@ -55,12 +55,12 @@ class Vectors:
         return Piece(f"{self.scope.helpers.use(what, carrier(dtype), lanes)}({', '.join(values)})")
 
     def converted(self, text: str, dtype: DType, lanes: int) -> str:
-        """Return an expression that converts each element of a vector to `dtype`."""
+        """Return C code that converts each element of a vector to `dtype`."""
         convert = self.scope.dialect.spelled_vectors("a conversion").convert
         return convert.format(value=text, type=self.scope.vector(dtype, lanes))
 
     def piece(self, expr: tir.Expr) -> Piece:
-        """Return the text of an expression with several lanes."""
+        """Print a vector expression of the IR as C."""
         if expr.dtype.is_bool:
             return Piece(self.mask(expr, self.mask_bits(expr)), UNARY)
         match expr:
@@ -89,7 +89,7 @@ class Vectors:
                 raise _unprintable(expr)
 
     def repeated(self, expr: tir.Const | tir.Broadcast) -> Piece:
-        """Return a vector with a scalar in all lanes."""
+        """Return C code for a vector with one scalar in all lanes."""
         vector = self.scope.vector(expr.dtype, expr.lanes)
         if isinstance(expr, tir.Broadcast):
             return self.helper("splat", expr.dtype, expr.lanes, self.value(expr.a))
@@ -98,7 +98,7 @@ class Vectors:
         return self.helper("splat", expr.dtype, expr.lanes, self.scope.dialect.literal(expr.value, expr.dtype))
 
     def packed(self, expr: tir.Pack) -> Piece:
-        """Return a vector made of scalars that are computed one by one."""
+        """Return C code for a vector made of scalars that are computed one by one."""
         vector = self.scope.vector(expr.dtype, expr.lanes)
         return Piece(f"({vector}){{{', '.join(map(self.value, expr.parts))}}}", UNARY)
 
@@ -126,7 +126,7 @@ class Vectors:
         return Piece(self.converted(text, dtype, lanes), exact=narrow)
 
     def resized(self, text: str, source: DType, dtype: DType, lanes: int) -> Piece:
-        """Return a conversion between vectors of 8-bit and 32-bit integers."""
+        """Return C code for a conversion between vectors of 8-bit and 32-bit integers."""
         for kind in ("int8", "int16", "int32"):
             self.scope.vector(DType(kind), lanes)
         what, made = ("narrow", "int8") if dtype.bits == 8 else ("widen", "int32")
@@ -138,7 +138,7 @@ class Vectors:
     # --- operations
 
     def arithmetic(self, expr: tir.Binary | tir.Unary) -> Piece:
-        """Return a unary or binary operator on vectors; signed integers are computed as unsigned
+        """Print a unary or binary operator on vectors; signed integers are computed as unsigned
         ones, so that they wrap.
         """
         dtype, op = expr.dtype, expr.op
@@ -173,7 +173,7 @@ class Vectors:
         return self.helper("blend", dtype, expr.lanes, mask, self.value(expr.a), self.value(expr.b))
 
     def call(self, expr: tir.Call) -> Piece:
-        """Return a function call on vectors, by a helper function."""
+        """Print a function call on vectors as a call of a C helper function."""
         dtype = carrier(expr.dtype)
         if expr.name == "abs" and not dtype.is_float:
             (a,) = expr.args
@@ -202,7 +202,7 @@ class Vectors:
                 return _BYTE
 
     def mask(self, expr: tir.Expr, bits: int) -> str:
-        """Return a bool expression as a mask with lanes of `bits` bits."""
+        """Print a vector of bool as a C mask: integers of `bits` bits per lane, all set or none."""
         dtype, lanes = DType(f"int{bits}"), expr.lanes
         self.scope.vector(dtype, lanes)
         match expr:
@@ -230,7 +230,9 @@ class Vectors:
         return text if own == bits else self.converted(text, dtype, lanes)
 
     def tested(self, expr: tir.Expr) -> str:
-        """Return a test (comparison, load, isnan) as a mask in its own lane width."""
+        """Print a vector test (comparison, load, cast, isnan) as a C mask in the lane width of the
+        tested values.
+        """
         mask = f"({self.scope.vector(DType(f'int{self.mask_bits(expr)}'), expr.lanes)})"
         match expr:
             case tir.Var():

@@ -30,12 +30,14 @@ class Workspace:
 
     @property
     def arena(self) -> str:
-        """Name of the C variable that holds the address of the part."""
+        """Name of the C variable that holds the address of this part of the workspace."""
         return f"arena_{self.member}" if self.member else "arena"
 
     @property
     def size(self) -> str:
-        """Name of the C macro with the size in bytes, without the model's prefix."""
+        """Name of the C macro with the size of this workspace part in bytes, without the model's
+        prefix.
+        """
         return f"WORKSPACE_{self.member.upper()}_BYTES" if self.member else "WORKSPACE_BYTES"
 
 

@@ -60,17 +60,17 @@ class Image:
 
     @property
     def number(self) -> int:
-        """Compute capability as an integer, 80 for 8.0."""
+        """Compute capability of the GPU as an integer, 80 for 8.0."""
         return int(self.name.removeprefix(MACHINE).removeprefix(PTX))
 
     @property
     def nvcc(self) -> str:
-        """nvcc options that produce the image."""
+        """nvcc options that compile the CUDA source to this device code."""
         return f"{'-ptx' if self.name.startswith(PTX) else '-cubin'} -arch={self.name}"
 
     @property
     def row(self) -> str:
-        """C initializer of the image in the table of images."""
+        """C initializer of this device code in the table of images."""
         return f"{{{self.number}, {int(self.name.startswith(PTX))}, {self.symbol}, {self.symbol}_end}},"
 
 

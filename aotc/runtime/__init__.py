@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled models in Python: sessions on numpy arrays, and Relay's modules and executors over them.
+"""Run compiled models from Python: sessions on numpy arrays, and Relay-compatible modules and
+executors.
 
 session = aotc.load("build/net")                     # `session`
 library = aotc.runtime.load_module("deploy_lib.tar") # `module`

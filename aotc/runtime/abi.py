@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The binary interface of compiled models for cffi, read from the C headers aotc.h and aotc_cuda.h.
+"""cffi interface to the C ABI of compiled models, derived from the C headers aotc.h and
+aotc_cuda.h.
 
-In: the headers, and the C source with the sentences for its status codes.  Out: the interface, and the constants that
-Python needs.
+The module reads the headers, and the C source with the texts of status codes, and defines the cffi
+interface and the constants that the Python runtime needs.
 
 library = ffi.dlopen("libnet.so")
 model = library.aotc_model_entry()          # const aotc_model *
@@ -24,7 +25,7 @@ _DEFINED: Final = dict(re.findall(r'^#define AOTC_(\w+) "?(\w+)', _HEADER, re.MU
 ABI_VERSION: Final = int(_DEFINED["ABI_VERSION"])
 ENTRY_SYMBOL: Final = _DEFINED["ENTRY_SYMBOL"]
 MAX_THREADS: Final = int(_DEFINED["MAX_THREADS"])
-#: What the library of a model declares.
+#: Declarations of the functions that the library of a model exports.
 _EXPORTED: Final = f"""
 const aotc_model *{ENTRY_SYMBOL}(void);
 int aotc_model_threads_create(int32_t parts, const aotc_threads **threads);
@@ -34,7 +35,9 @@ const aotc_cuda_program *aotc_model_cuda_program(void);
 
 
 def interface_of(declarations: str) -> Any:
-    """A cffi interface; its lock, which is held while a library is opened, is new in forked children."""
+    """Return a cffi interface for C declarations; its lock, held while a library is opened, is
+    renewed after a fork.
+    """
     interface: Any = cffi.FFI()
     interface.cdef(declarations)
     interface._lock = own_lock(interface)
@@ -42,12 +45,12 @@ def interface_of(declarations: str) -> Any:
 
 
 def _declarations(header: str) -> str:
-    """A header without what is for the preprocessor and for C++."""
+    """Return a C header without preprocessor lines and parts for C++, as cffi expects it."""
     c_only = re.sub(r"^#ifdef __cplusplus$.*?^#endif$", "", header, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"^#.*$", "", c_only, flags=re.MULTILINE)
 
 
-#: The one cffi interface: pointers made by it fit every loaded library.
+#: The shared cffi interface: its pointers can be passed to every loaded library.
 ffi: Final = interface_of(_declarations(_HEADER) + _declarations(_CUDA_HEADER) + _EXPORTED)
 
 #: The element types by their code in `aotc_dtype`.
@@ -55,5 +58,5 @@ DTYPES: Final = tuple(
     DType(name.removeprefix("AOTC_").lower()) for _, name in sorted(ffi.typeof("aotc_dtype").elements.items())
 )
 
-#: A sentence for each status of a run.  The C function with these texts is hidden inside each library.
+#: Text for each status code of a run; the C function with these texts is not exported by libraries.
 STATUS_MESSAGES: Final = dict(enumerate(re.findall(r'^    "(.*)",$', _SOURCE, re.MULTILINE)))

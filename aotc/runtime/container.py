@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's containers of values: tuples of Python.
+"""Relay's runtime containers, as aliases of Python's types: tuples and strings.
 
 tuple_object([nd.array(1), nd.array(2)])[1]
 """
@@ -7,17 +7,17 @@ tuple_object([nd.array(1), nd.array(2)])[1]
 from collections.abc import Iterable
 from typing import Any
 
-#: What results of tuple type are.
+#: Type of results that have a tuple type.
 ADT = tuple  # type: ignore[type-arg]
 String = str
 ShapeTuple = tuple  # type: ignore[type-arg]
 
 
 def tuple_object(fields: Iterable[Any] | None = None) -> tuple[Any, ...]:
-    """A tuple of tensors and tuples, as programs take and give it."""
+    """Return a tuple of tensors and tuples, in Relay's interface."""
     return tuple(fields or ())
 
 
 def convert(value: Any) -> Any:
-    """A value as nodes hold it: a tuple in the place of a list."""
+    """Convert lists in a nested value to tuples."""
     return tuple(map(convert, value)) if isinstance(value, list | tuple) else value

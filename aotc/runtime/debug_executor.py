@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's debug executor: every intermediate of a model by the name of its node, and the time of each node.
+"""Relay's debug executor: run a model node by node, read every intermediate tensor, and time each
+node.
 
 module = GraphModuleDebug(library["debug_create"]("default", aotc.cpu()), [aotc.cpu()], library.get_graph_json())
 module.run(data=array)                               # prints a table of times
@@ -17,14 +18,16 @@ from aotc.runtime.graph_executor import BenchmarkResult, GraphModule, measure, r
 from aotc.runtime.graph_interpreter import GraphBinding, GraphMachine
 from aotc.runtime.params import save_param_dict
 
-#: Which files of a folder dumps wrote.
+#: Name of the manifest of the files that dumps wrote to a folder.
 _DUMPS: Final = "aotc-dump.json"
 _HEADS: Final = ("Node Name", "Ops", "Time(us)", "Time(%)", "Shape", "Inputs", "Outputs", "Measurements(us)")
 
 
 @frozen
 class ProfileRow:
-    """One call of a kernel: its node, the kernel, what it gives, how long it took."""
+    """Profile of one kernel call: node name, kernel name, output shape, numbers of inputs and
+    outputs, times.
+    """
 
     name: str
     kernel: str
@@ -36,13 +39,14 @@ class ProfileRow:
 
 @frozen
 class Profile:
-    """The times of all calls, in the order of execution; as text a table, the slowest first."""
+    """Times of all kernel calls, in the order of execution; as text a table with the slowest first.
+    """
 
     rows: tuple[ProfileRow, ...]
 
     @property
     def total(self) -> float:
-        """Seconds of all calls together."""
+        """The sum of the mean times of all calls, in seconds."""
         return float(sum(row.times.mean for row in self.rows))
 
     def __str__(self) -> str:
@@ -58,15 +62,15 @@ class Profile:
 
 
 class GraphModuleDebug(GraphModule):
-    """A `GraphModule` whose nodes are run, timed and looked at one by one.
+    """A `GraphModule` that runs, times and inspects its nodes one by one.
 
-    module           an executor that "debug_create" made
-    device           where it runs: a device, or a list of one
-    graph_json_str   the graph that the library states (`get_graph_json`)
-    dump_root        a folder: each run writes the graph, the times and all intermediates there
+    module           executor created by "debug_create"
+    device           the device to run on, or a list with it
+    graph_json_str   graph of the library (`get_graph_json`)
+    dump_root        folder to which each run writes the graph, the times and all intermediates
 
-    Nodes are named by their names in the graph, or by their positions there.  Raises AotcError for another
-    executor, for the graph of another model, and for a device that is not there.
+    A node is identified by its name or its position in the graph.  Raises AotcError for another
+    kind of executor, for the graph of another model, and for a device that does not exist.
     """
 
     def __init__(
@@ -96,18 +100,20 @@ class GraphModuleDebug(GraphModule):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The names of all nodes: inputs, constants, calls, in order."""
+        """The names of all nodes (inputs, constants and calls), in order."""
         return tuple(self._names)
 
     def origins(self, node: int | str) -> tuple[str, ...]:
-        """Where in the model a call came from: the nodes of its file, or places in its text."""
+        """Return the model nodes, or positions in the model's text, from which a call was compiled.
+        """
         span = self._nodes[self._index(node)].span
         return tuple(map(str, span.origins())) if span is not None else ()
 
     def run(self, number: int = 10, repeat: int = 1, min_repeat_ms: float = 1, **inputs: Any) -> None:
-        """Set the inputs that are given, run node by node, and print the times.
+        """Set the given inputs, run all nodes one by one, and print their times.
 
-        number, repeat, min_repeat_ms   see `run_individual`; inputs of these names are set with `set_input`
+        number, repeat, min_repeat_ms   as for `run_individual`.  Inputs with these names must be
+        set with `set_input`
         """
         self.profile(number, repeat, min_repeat_ms, **inputs)
         self.display_debug_result()
@@ -115,7 +121,7 @@ class GraphModuleDebug(GraphModule):
             self._dump(Path(self._dump_root))
 
     def profile(self, number: int = 1, repeat: int = 1, min_repeat_ms: float = 0, **inputs: Any) -> Profile:
-        """Set the inputs that are given, run node by node, and give the times."""
+        """Set the given inputs, run all nodes one by one, and return their times."""
         self.set_input(**inputs)
         times = self.run_individual(number, repeat, min_repeat_ms)
         self._profile = Profile(tuple(self._row(k, t) for k, t in enumerate(times) if self._nodes[k].kernel))
@@ -133,9 +139,10 @@ class GraphModuleDebug(GraphModule):
         print(self._profile)
 
     def run_individual(self, number: int, repeat: int = 1, min_repeat_ms: float = 0) -> list[list[float]]:
-        """Seconds per call of every node, in order: `repeat` figures over `number` calls, 0 for what is no call.
+        """Time every node, in order; return `repeat` times per node in seconds per call, 0 for
+        inputs and constants.
 
-        number   of calls; more of them until they take `min_repeat_ms` milliseconds
+        number          calls averaged for one time, increased until they take `min_repeat_ms` milliseconds
 
         Raises AotcError if an input was never set, and for counts below 1.
         """
@@ -147,25 +154,27 @@ class GraphModuleDebug(GraphModule):
     def run_individual_node(
         self, index: int | str, number: int = 10, repeat: int = 1, min_repeat_ms: float = 0
     ) -> BenchmarkResult:
-        """The times of one node, on what its inputs hold now."""
+        """Time one node on the current values of its inputs."""
         node = self._index(index)
         if not self._nodes[node].kernel:
             return BenchmarkResult((0.0,) * repeat)
         return measure(lambda: self._memory.run_node(node), repeat, number, min_repeat_ms)
 
     def execute_node(self, index: int | str) -> None:
-        """Run one node, on what its inputs hold now."""
+        """Run one node on the current values of its inputs."""
         self._memory.run_node(self._index(index))
 
     def debug_get_output(self, node: int | str, out: NDArray | None = None, output: int = 0) -> NDArray:
-        """What a node gave when it last ran, as a new tensor or copied into `out`: its result number `output`."""
+        """Return result number `output` of a node from its last run, as a new tensor or copied into
+        `out`.
+        """
         results = self._memory.node_outputs(self._index(node))
         if not 0 <= output < len(results):
             raise AotcError("node-output", f"node {node!r} has {len(results)} outputs, there is no output {output}")
         return NDArray(results[output]) if out is None else out.copyfrom(results[output])
 
     def get_node_output(self, index: int | str, out_index: int = 0) -> NDArray:
-        """One output of a node, as it was when the node last ran."""
+        """Return output number `out_index` of a node from its last run."""
         return self.debug_get_output(index, None, out_index)
 
     def _index(self, node: int | str) -> int:
@@ -177,7 +186,9 @@ class GraphModuleDebug(GraphModule):
         raise AotcError("node", f"the graph has no node {node!r}", hint=hint)
 
     def _dump(self, folder: Path) -> None:
-        """Write the graph, the times and the intermediates; names as in TVM's dumps."""
+        """Write the graph, the times and all intermediates to a folder, in files named as in TVM's
+        dumps.
+        """
         outputs = {name: self._memory.node_outputs(n) for n, name in enumerate(self._names)}
         named = {f"{name}____{k}": a for name, arrays in outputs.items() for k, a in enumerate(arrays)}
         with refusals("dump", f"write to {folder}"):
@@ -192,7 +203,7 @@ class GraphModuleDebug(GraphModule):
 
 
 def _names(graph_json: str) -> list[str]:
-    """The names of the nodes of a graph; none where the text is no graph."""
+    """Return the names of the nodes in a graph's JSON; [] if it is not a graph."""
     try:
         return [node["name"] for node in json.loads(graph_json)["nodes"]]
     except (TypeError, ValueError, LookupError):
@@ -200,9 +211,10 @@ def _names(graph_json: str) -> list[str]:
 
 
 def create(graph_json_str: str, libmod: Any, device: Device, dump_root: str | Path | None = None) -> GraphModuleDebug:
-    """The debug executor of the model that `relay.build` made: `libmod` is what it gave, or the library in that.
+    """Return the debug executor of a model; `libmod` is the result of `relay.build`, or the library
+    in it.
 
-    Raises AotcError for a library that was loaded from a file, and as `GraphModuleDebug` does.
+    Raises AotcError for a library loaded from a file, and as `GraphModuleDebug` does.
     """
     name = getattr(libmod, "libmod_name", None) or getattr(libmod, "name", "default")
     return GraphModuleDebug(libmod["debug_create"](name, device), device, graph_json_str, dump_root)

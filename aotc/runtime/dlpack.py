@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors in the memory of GPUs, as libraries hand them to each other: by DLPack, or by __cuda_array_interface__.
+"""Exchange tensors in GPU memory with other libraries, through DLPack or __cuda_array_interface__.
 
 array = on_gpu(tensor, stream)           # of torch, cupy, numba, jax; None for what lies in the host's memory
 array.pointer, array.shape, array.dtype, array.problem
 torch.from_dlpack(array), cupy.asarray(array)
 
-Neither copies.  Specifications: DLPack's dlpack.h, the "Python Specification for DLPack", and numba's "CUDA Array
-Interface (Version 3)".
+No data is copied.  Specifications: DLPack's dlpack.h, the "Python Specification for DLPack", and
+numba's "CUDA Array Interface (Version 3)".
 """
 
 import ctypes
@@ -24,7 +24,7 @@ _CUDA, _CUDA_MANAGED = 2, 13
 _NAME: Final = b"dltensor"
 _CODES: Final = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
 _KINDS: Final = {code: kind for kind, code in _CODES.items()}
-#: The stream that others wait for and that waits for others, in the driver and in both protocols.
+#: The legacy default stream, which synchronizes with other streams, in the driver and both protocols.
 LEGACY: Final = 1
 
 
@@ -39,28 +39,28 @@ class _Tensor(ctypes.Structure):
         ("shape", ctypes.POINTER(ctypes.c_int64)),
         ("strides", ctypes.POINTER(ctypes.c_int64)),
         ("offset", ctypes.c_uint64),
-        # this and the next are of what manages the tensor
+        # this and the next field belong to DLManagedTensor
         ("context", ctypes.c_void_p),
         ("deleter", ctypes.c_void_p),
     )
 
 
 def _capsules(name: str, result: Any, *arguments: Any) -> Any:
-    """A function of Python's on capsules."""
+    """Return the C function PyCapsule_NAME of Python's API for ctypes."""
     return ctypes.PYFUNCTYPE(result, *arguments)((f"PyCapsule_{name}", ctypes.pythonapi))
 
 
 _freeing: Final[Any] = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _new: Final = _capsules("New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-#: By the address of a capsule, since one that goes must not be referred to any more.
+#: Takes the address of the capsule: a destructor must not create new references to it.
 _pointer_in: Final = _capsules("GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
 _is_valid: Final = _capsules("IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
-#: What others were given, by address, with what it points to.
+#: Exported tensors by address, with the objects that they point to.
 _GIVEN: Final[dict[int, Any]] = {}
 
 
 def _forget(capsule: int) -> None:
-    """Nobody took what a capsule holds, which goes."""
+    """Destructor of a DLPack capsule: free the tensor if the capsule was never consumed."""
     if _is_valid(capsule, _NAME):
         _GIVEN.pop(_pointer_in(capsule, _NAME), None)
 
@@ -71,16 +71,16 @@ _drop: Final = _freeing(_forget)
 
 @frozen
 class DeviceArray:
-    """A tensor in the memory of a GPU, C-contiguous.
+    """A C-contiguous tensor in GPU memory.
 
-    pointer    to its first element
-    shape      its dimensions
-    dtype      of numpy's
-    device     the number of the GPU; None where that is not said
-    problem    why a model cannot read it, "" where nothing is wrong
-    fixed      whether it may not be written
-    stream     in which its values come to be, if that is still to be waited for
-    owner      what keeps the memory
+    pointer    address of its first element
+    shape      dimensions
+    dtype      numpy dtype
+    device     number of the GPU; None if unknown
+    problem    reason why a model cannot read the tensor, such as its strides; "" if it can
+    fixed      True if it is read-only
+    stream     CUDA stream that produces the values, if it must still be waited for
+    owner      object that owns the memory
     """
 
     pointer: int
@@ -97,7 +97,7 @@ class DeviceArray:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A copy in the host's memory, of what a run has made."""
+        """Return a copy in host memory; only for tensors that a run has created."""
         made = np.empty(self.shape, self.dtype)
         self.owner.read(made.ctypes.data, made.nbytes)
         return made
@@ -115,14 +115,18 @@ class DeviceArray:
     def __dlpack__(
         self, *, stream: int | None = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
-        """A capsule for `from_dlpack`; the values are there before any stream comes to what is put into it."""
+        """Return a DLPack capsule for `from_dlpack`; the values are complete, so no stream needs to
+        wait for them.
+        """
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError("memory of a GPU is handed on as it is, not copied")
         return capsule_of(self, self.__dlpack_device__())
 
 
 def capsule_of(array: Any, device: tuple[int, int]) -> Any:
-    """What DLPack hands on: a contiguous array with `pointer`, `shape` and `dtype` on a device (kind, number)."""
+    """Return a DLPack capsule for a contiguous array with `pointer`, `shape` and `dtype` on a
+    device (kind, number).
+    """
     match = re.fullmatch("([a-z]+)([0-9]+)", DType.of(array.dtype).replace("bool", "bool8"))
     if match is None or match[1] not in _CODES:
         raise BufferError(f"DLPack has no {array.dtype}")
@@ -136,18 +140,19 @@ def capsule_of(array: Any, device: tuple[int, int]) -> Any:
 
 
 def is_on_gpu(value: Any) -> bool:
-    """Whether a tensor says that it lies in the memory of a GPU."""
+    """Return True if a tensor declares that it is in GPU memory."""
     if hasattr(value, "__dlpack_device__"):
         return value.__dlpack_device__()[0] in (_CUDA, _CUDA_MANAGED)
     return hasattr(value, "__cuda_array_interface__")
 
 
 def on_gpu(value: Any, stream: int) -> DeviceArray | None:
-    """A tensor that lies in the memory of a GPU, None for one that lies elsewhere.
+    """Return a view of a tensor in GPU memory; None if it is elsewhere.
 
-    stream    in which it will be used: its library has that wait for the values, or the result names another one
+    stream    CUDA stream that will use the tensor: with DLPack it waits for the values; otherwise the
+              result's `stream` names the stream to wait for
 
-    Raises AotcError (code "device-array") for what its library does not hand on.
+    Raises AotcError (code "device-array") if the tensor's library cannot export it.
     """
     if not is_on_gpu(value):
         return None
@@ -162,7 +167,7 @@ def on_gpu(value: Any, stream: int) -> DeviceArray | None:
 
 
 def _by_dlpack(capsule: Any) -> DeviceArray:
-    """What a capsule holds; the capsule, which nobody else takes, keeps it and lets it go."""
+    """Return the tensor in a DLPack capsule; the capsule remains its owner and frees it."""
     tensor = _Tensor.from_address(_pointer_in(id(capsule), _NAME))
     kind, bits = _KINDS[tensor.code], tensor.bits
     dtype = DType(kind if kind == "bool" else f"{kind}{bits}").numpy
@@ -181,12 +186,14 @@ def _by_interface(value: Any, said: dict[str, Any]) -> DeviceArray:
 
 
 def _contiguous(shape: Sequence[int]) -> list[int]:
-    """How many elements lie between neighbors along each axis."""
+    """Return the strides of a C-contiguous tensor, in elements."""
     return [math.prod(shape[k + 1 :]) for k in range(len(shape))]
 
 
 def _gaps(shape: Sequence[int], strides: Sequence[float] | None) -> str:
-    """What is wrong with strides in elements: "" where that is nothing, as with None."""
+    """Return "" if strides (in elements; None means contiguous) are those of a C-contiguous tensor,
+    else the problem.
+    """
     if strides is None or math.prod(shape) == 0:
         return ""
     ways = zip(shape, strides, _contiguous(shape), strict=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a forked child must not take over from its parent as it is: locks, and the removal of files.
+"""Locks and temporary directories that are safe when the process forks.
 
 self._lock = own_lock(self)                 # forked children get another one
 folder = ScratchDirectory("aotc-")          # folder.name; removed by this process, not by its children
@@ -18,9 +18,11 @@ _OWNERS: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
 def own_lock(owner: Any) -> threading.Lock:
-    """A lock for the attribute `_lock` of an object, which is a new one in forked children.
+    """Return a lock for the attribute `_lock` of an object; forked children replace it by a new,
+    free lock.
 
-    A thread that held the old one when the process forked does not exist there, so nobody would release it.
+    Otherwise a lock held by another thread at the time of the fork would never be released in the
+    child.
     """
     _OWNERS.add(owner)
     return threading.Lock()
@@ -36,7 +38,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Turns:
-    """One thread after the other: `with turns: ...`; a lock that is free in forked children."""
+    """A mutex for `with` statements that is free in forked children."""
 
     def __init__(self) -> None:
         self._lock = own_lock(self)
@@ -49,12 +51,12 @@ class Turns:
 
 
 class ScratchDirectory:
-    """A temporary directory, removed when nothing refers to it any more and at exit.
+    """A temporary directory, removed when the object is no longer referenced and at exit.
 
-    name      its path
-    remove    a function that removes it at once
+    name      path of the directory
+    remove    function that removes it at once
 
-    The process that made it removes it: forked children that exit leave it to their parent.
+    Only the process that created it removes it, not forked children.
     """
 
     def __init__(self, prefix: str) -> None:

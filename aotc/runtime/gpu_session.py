@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs that run models compiled for them: opened once for each loaded library, a session for each run at a time.
+"""Open a GPU for a compiled model, and create a session on it for each concurrent run.
 
 device = open_device(library, 0)         # None for a library without code for GPUs
 session = DeviceSession(device)
 library.run(inputs, outputs, session.pointer, ffi.NULL)
 
-What a process has opened is of no use in its forked children.
+A device opened by a process cannot be used in its forked children.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from aotc.runtime.library import Library
 
 _CUDA: Final = next(code for code, text in STATUS_MESSAGES.items() if "reports an error" in text)
 _MESSAGE_BYTES: Final = 512
-#: The driver's numbers of GPUs are below this.
+#: Upper bound of GPU numbers in the driver.
 _NUMBERS: Final = 1 << 31
-#: An attribute of pointers: the number of the GPU.
+#: CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: the number of the GPU that owns an address.
 _DEVICE_ORDINAL: Final = 9
 
 
 def open_device(library: Library, number: int | None) -> Device | None:
-    """GPU `number` with the code and weights of a library; the first for None.
+    """Open GPU `number` (0 for None) and load the code and weights of a library; None for a library
+    without GPU code.
 
-    Raises AotcError (code "gpu"): there is no driver, no such GPU, no code for it, or no memory; or a number is
-    given and the library is not for GPUs.
+    Raises AotcError (code "gpu") if there is no driver, no such GPU, no code for it or not enough
+    memory, or if a number is given for a library without GPU code.
     """
     if is_for_gpus(library):
         return Device(library, _known(0 if number is None else number))
@@ -55,12 +56,16 @@ def _known(number: Any) -> int:
 
 
 def is_for_gpus(library: Library) -> bool:
-    """Whether a library has code for GPUs."""
+    """Return True if a library contains GPU code."""
     return hasattr(library.handle, "aotc_model_cuda_program")
 
 
 class Driver:
-    """The driver's calls for what callers have on a GPU beside a model, in its primary context, which stays."""
+    """CUDA driver API in the primary context of a GPU, for memory and queries outside of a compiled
+    model.
+
+    The primary context is retained until the process ends.
+    """
 
     def __init__(self, path: str, number: int) -> None:
         self._library, self._context, self.number = ctypes.CDLL(path), ctypes.c_void_p(), number
@@ -69,7 +74,9 @@ class Driver:
         self._require(self._library.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), self.handle))
 
     def __call__(self, name: str, *arguments: Any) -> None:
-        """Raises AotcError (code "gpu") with the name of the driver's error."""
+        """Call a driver function in the primary context; raise AotcError (code "gpu") naming the
+        driver's error.
+        """
         self._library.cuCtxPushCurrent_v2(self._context)
         result = getattr(self._library, name)(*arguments)
         self._library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
@@ -82,13 +89,13 @@ class Driver:
             raise AotcError("gpu", f"GPU {self.number}: {(name.value or b'unknown error').decode()}")
 
     def attribute(self, key: int) -> int:
-        """A figure of the GPU, by the driver's number for it."""
+        """Return an attribute of the GPU, by its CUdevice_attribute number."""
         found = ctypes.c_int()
         self("cuDeviceGetAttribute", ctypes.byref(found), key, self.handle)
         return found.value
 
     def number_of(self, pointer: int) -> int | None:
-        """The number of the GPU that memory is of; None for that of none."""
+        """Return the number of the GPU that owns the memory at an address; None if no GPU does."""
         found = ctypes.c_int()
         with suppress(AotcError):
             self("cuPointerGetAttribute", ctypes.byref(found), _DEVICE_ORDINAL, ctypes.c_uint64(pointer))
@@ -96,7 +103,7 @@ class Driver:
         return None
 
     def allocated(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
-        """New memory for a tensor, whose contents are open."""
+        """Allocate uninitialized GPU memory for a tensor."""
         memory = _Memory(self, max(1, math.prod(shape) * dtype.itemsize))
         return DeviceArray(int(memory.pointer.value), shape, dtype, self.number, owner=memory)
 
@@ -105,7 +112,7 @@ _driver: Final = cache(Driver)
 
 
 class _Memory:
-    """Memory of a GPU; freed when nothing refers to it any more."""
+    """A GPU memory block, freed when the object is no longer referenced."""
 
     def __init__(self, driver: Driver, nbytes: int) -> None:
         self.pointer = ctypes.c_uint64()
@@ -113,7 +120,7 @@ class _Memory:
         driver("cuMemAlloc_v2", ctypes.byref(self.pointer), ctypes.c_size_t(nbytes))
 
     def read(self, to: int, nbytes: int) -> None:
-        """Copy from its beginning to an address of the host's."""
+        """Copy the first `nbytes` bytes to a host address."""
         self._driver("cuMemcpy", ctypes.c_uint64(to), self.pointer, ctypes.c_size_t(nbytes))
 
     def __del__(self) -> None:
@@ -123,20 +130,22 @@ class _Memory:
 
 
 class Device:
-    """An open GPU; it is closed when nothing refers to it any more."""
+    """A GPU opened for one library; it is closed when the device and its sessions are no longer
+    referenced.
+    """
 
     def __init__(self, library: Library, number: int) -> None:
         self.number = number
-        # whose code is called
+        # keeps the library, whose code is called, loaded
         self._library = library
         self._process = os.getpid()
         program = library.handle.aotc_model_cuda_program()
         self.calls: Any = program.calls
         self.steps = int(program.num_steps)
         found, message = ffi.new("aotc_cuda **"), ffi.new("char[]", _MESSAGE_BYTES)
-        # looked up here: `__del__` may run within cffi, where looking up would wait for cffi's lock for ever
+        # looked up here: `__del__` may run inside cffi, where a lookup would deadlock on cffi's lock
         self._closing = [self.calls.close]
-        # itself and its sessions: the last that goes closes the GPU, whatever order they go in
+        # references of the device and its sessions: the last one to be dropped closes the GPU
         self.users = [None]
         self.pointer: Any = ffi.NULL
         self._driver = driver_path()
@@ -150,31 +159,33 @@ class Device:
             self.release()
 
     def release(self) -> None:
-        """One user less."""
+        """Drop one reference; close the GPU after the last one."""
         self.users.pop()
         if not self.users and self.is_here:
             with suppress(IndexError):
-                # another thread was faster
+                # another thread has closed it already
                 self._closing.pop()(self.pointer)
 
     @property
     def driver(self) -> Driver:
-        """Of the GPU, for what has no model."""
+        """The driver interface of this GPU."""
         return _driver(self._driver, self.number)
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the process that opened it."""
+        """True in the process that opened the GPU, False in its forked children."""
         return os.getpid() == self._process
 
     def require_here(self) -> None:
-        """AotcError (code "gpu") in a forked child, where the driver does not work."""
+        """Raise AotcError (code "gpu") in a forked child of the process that opened the GPU."""
         if not self.is_here:
             text = "a GPU that was opened before a process was forked cannot be used in the child"
             raise AotcError("gpu", text, hint="load the model in the child, or spawn instead of forking")
 
     def explain(self, status: int, session: Any) -> str:
-        """What the driver calls the error of a run, if that is one of its own."""
+        """Return the driver's name of the error that caused a run to fail; "" if the status is not
+        a driver error.
+        """
         if status != _CUDA:
             return ""
         name = self.calls.error(ffi.cast("aotc_cuda_session *", session))
@@ -182,7 +193,7 @@ class Device:
 
 
 class DeviceSession:
-    """What one run at a time has on a device; closed when nothing refers to it any more."""
+    """State of one run at a time on a GPU; closed when the object is no longer referenced."""
 
     def __init__(self, device: Device) -> None:
         device.require_here()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors of one run on a GPU, where some lie in its memory and some in the host's.
+"""Inputs and outputs of one run on a GPU, each of which may be in GPU or host memory.
 
 run = Exchange(device, stream)
 sources = run.inputs({"x": torch_tensor}, library.inputs)               # pointers for C
@@ -22,7 +22,8 @@ from aotc.runtime.tensor_info import Array, TensorInfo, check_inputs, moves, own
 
 
 def stream_number(stream: Any) -> int:
-    """A stream as the driver knows it: a number, or an object of torch's; the legacy stream for 0 and None.
+    """Return a CUDA stream as the driver's number, from a number or a torch stream; the legacy
+    stream for 0 and None.
 
     Raises AotcError (code "device-array") for anything else.
     """
@@ -34,10 +35,10 @@ def stream_number(stream: Any) -> int:
 
 
 class Exchange:
-    """What goes to a run and what comes from it.
+    """Inputs and outputs of one run.
 
-    options    of the run, for C
-    results    the outputs in order: those that were given, and new ones
+    options    C structure of the run's options
+    results    outputs in order: the arrays given by the caller, and new ones
     """
 
     def __init__(self, device: Device, stream: Any) -> None:
@@ -51,7 +52,10 @@ class Exchange:
         self._stores: list[tuple[Array, Array]] = []
 
     def inputs(self, given: Mapping[str, Any], infos: Sequence[TensorInfo]) -> list[Any]:
-        """Where C reads them; copies of those that it cannot read as they are."""
+        """Return pointers to the inputs for C; inputs that C cannot read in place are copied.
+
+        Raises AotcError listing missing, unknown and mismatched inputs.
+        """
         found, others = self._sorted("input", given, infos)
         known = [info for info in infos if info.name not in found]
         arrays, problems = check_inputs(others, known)
@@ -62,8 +66,11 @@ class Exchange:
         return [self._placed("input", info, found[info.name]) for info in infos]
 
     def outputs(self, wanted: Any, infos: Sequence[TensorInfo]) -> list[Any]:
-        """Where C writes them: new memory of the GPU for "device", else the arrays that are given by name, and new ones
-        of the host."""
+        """Return pointers to the outputs for C.
+
+        "device" allocates all outputs in GPU memory; otherwise outputs given by name are used, and
+        the remaining ones are new arrays in host memory.
+        """
         there = isinstance(wanted, str) and wanted == "device"
         if not there and not isinstance(wanted, Mapping | None):
             text = f'outputs go to the "device" or into arrays by their names, not to {wanted!r:.80}'
@@ -86,7 +93,10 @@ class Exchange:
         return pointers
 
     def _sorted(self, role: str, given: Mapping[str, Any], infos: Sequence[TensorInfo]) -> tuple[dict[str, Any], ...]:
-        """Those in the memory of the GPU, which are checked, and the others."""
+        """Split the given tensors into those in GPU memory, which are checked, and all others.
+
+        Waits for the streams that produce the GPU tensors.
+        """
         arrays = {name: on_gpu(value, self._stream) for name, value in given.items()}
         found = {name: array for name, array in arrays.items() if array is not None}
         others = {name: given[name] for name, array in arrays.items() if array is None}
@@ -110,7 +120,8 @@ class Exchange:
             yield Diagnostic("device-array", f"{role} {info.name!r} {problem}")
 
     def _placed(self, role: str, info: TensorInfo, array: Any) -> Any:
-        """Where an array lies; AotcError for an output where something else lies, too."""
+        """Return a pointer to an array; AotcError if an output overlaps another output or an input.
+        """
         here = array.pointer if isinstance(array, DeviceArray) else tensors.address(array)
         others = self._places if role == "output" else {}
         for name, (begin, end) in others.items():
@@ -122,5 +133,5 @@ class Exchange:
         return ffi.cast("void *", here) if array.nbytes else ffi.NULL
 
     def finish(self) -> None:
-        """Bring outputs into the form of their arrays."""
+        """Copy outputs from C's memory format to the caller's arrays where they differ."""
         transfer(self._stores)

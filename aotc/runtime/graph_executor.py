@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's executor interface over a compiled library: inputs are set, the model runs, outputs are got.
+"""Relay's executor interface over a compiled library: set inputs, run the model, get outputs.
 
 module = GraphModule(library["default"](aotc.cpu()))
 module.set_input("data", array)
@@ -29,10 +29,10 @@ _COLUMNS: Final = ("mean", "median", "max", "min", "std")
 
 @frozen
 class BenchmarkResult:
-    """How long runs took.
+    """Times of repeated runs.
 
-    results   seconds per run, one figure for each repetition
-    mean, median, max, min, std   of these; the last is the standard deviation over the repetitions
+    results   seconds per run, one value for each repetition
+    mean, median, max, min, std   statistics over the repetitions; std is the standard deviation
     """
 
     results: tuple[float, ...]
@@ -49,22 +49,26 @@ class BenchmarkResult:
 
 
 class BuiltInConstant(NDArray):
-    """A constant of a compiled library, under its name in the graph: what is set with it changes nothing."""
+    """A constant of a compiled library under its name in the graph; setting it as an input has no
+    effect.
+    """
 
     def copyfrom(self, source: Any) -> NDArray:
-        """AotcError: the library has the value already."""
+        """Raise AotcError: constants of a compiled library cannot be changed."""
         raise AotcError("ndarray", "constants of a compiled library cannot be changed", hint="build the model anew")
 
 
 def _integers(value: Any, info: TensorInfo) -> Any:
-    """Integers in the input's type, where it holds them; anything else as it is."""
+    """Convert an integer array to the input's type if it can hold all values; return other values
+    unchanged.
+    """
     return as_array(value, TensorType(info.shape, info.dtype)) if hasattr(value, "__array__") else value
 
 
 def create(graph_json_str: str, libmod: CompiledLibrary, device: Device) -> GraphModule:
-    """The executor of a library, whose schedule is that of the graph: the text is not read.
+    """Return the executor of a library; its schedule is compiled in, so the graph text is not read.
 
-    Raises AotcTypeError for what is no library.
+    Raises AotcTypeError if `libmod` is not a compiled library.
     """
     if not isinstance(libmod, CompiledLibrary):
         raise AotcTypeError("executor", f"expected a compiled library, not {type(libmod).__name__}")
@@ -72,9 +76,9 @@ def create(graph_json_str: str, libmod: CompiledLibrary, device: Device) -> Grap
 
 
 class GraphModule:
-    """A model with its inputs and outputs in place.
+    """A model with buffers for its inputs and outputs, in Relay's interface.
 
-    Inputs keep their values from run to run.  Raises AotcTypeError for what is no executor.
+    Inputs keep their values between runs.  Raises AotcTypeError if `module` is not an executor.
     """
 
     def __init__(self, module: Session | GraphMachine) -> None:
@@ -91,9 +95,9 @@ class GraphModule:
     def set_input(self, key: str | int | None = None, value: Any = None, /, **params: Any) -> None:
         """Set one input, by name or position, and those given as keywords; values are copied.
 
-        Integers may have another type that holds them all.  Constants that `get_params` gave are part of the library
-        already, and are passed over.  Nothing is set if something is wrong: AotcError lists unknown names and wrong
-        shapes and dtypes.
+        An integer input accepts another integer type if its values fit.  Constants from
+        `get_params` are ignored, because the library contains them.  On any error nothing is set,
+        and AotcError lists unknown names and wrong shapes and dtypes.
         """
         given = dict(params)
         if key is not None:
@@ -104,7 +108,8 @@ class GraphModule:
         self._set(given)
 
     def load_params(self, params_bytes: bytes) -> None:
-        """Set the inputs whose values `save_param_dict` wrote; AotcError as in `set_input`."""
+        """Set inputs from values saved by `save_param_dict`; raises AotcError as `set_input` does.
+        """
         self._set(load_param_dict(params_bytes))
 
     def _set(self, given: Mapping[str, Any]) -> None:
@@ -117,11 +122,12 @@ class GraphModule:
             self._missing.pop(info.name, None)
 
     def run(self, **inputs: Any) -> None:
-        """Set the inputs that are given, then run; AotcError if an input was never set."""
+        """Set the given inputs and run the model; AotcError if an input was never set."""
         self.run_on(inputs)
 
     def run_on(self, inputs: Mapping[str, Any]) -> None:
-        """`run` with the inputs in a mapping: they may be called as they like."""
+        """Set inputs from a mapping and run the model; unlike `run`, this allows any input names.
+        """
         self._set(inputs)
         if self._missing:
             names = ", ".join(map(repr, self._missing))
@@ -130,14 +136,16 @@ class GraphModule:
         self._has_run = True
 
     def get_output(self, index: int, out: NDArray | None = None) -> NDArray:
-        """One output of the last run, as a new tensor or copied into `out` (same shape and dtype)."""
+        """Return an output of the last run, as a new tensor or copied into `out` (equal shape and
+        dtype).
+        """
         info = _at("output", self._outputs, index)
         if not self._has_run:
             raise AotcError("not-run", "the model has not run yet, there are no outputs")
         return _given(self._binding.outputs[info.name], out)
 
     def get_input(self, index: int | str, out: NDArray | None = None) -> NDArray:
-        """The value of one input, by position or name; AotcError if it was never set."""
+        """Return the value of an input, by position or name; AotcError if it was never set."""
         name = index if isinstance(index, str) else _at("input", self._inputs, index).name
         require_none(list(unknown_names("input", [name], self._inputs)))
         if name in self._missing:
@@ -145,19 +153,19 @@ class GraphModule:
         return _given(self._arrays[name], out)
 
     def get_num_inputs(self) -> int:
-        """How many inputs there are."""
+        """Return the number of inputs."""
         return len(self._inputs)
 
     def get_num_outputs(self) -> int:
-        """How many outputs there are."""
+        """Return the number of outputs."""
         return len(self._outputs)
 
     def get_input_index(self, name: str) -> int:
-        """The position of an input; -1 if there is none of that name."""
+        """Return the position of an input by name; -1 if there is none."""
         return next((k for k, info in enumerate(self._inputs) if info.name == name), -1)
 
     def get_input_info(self) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
-        """Shapes and dtypes of the inputs by name."""
+        """Return the shapes and the dtypes of the inputs by name."""
         return {i.name: tuple(i.shape) for i in self._inputs}, {i.name: str(i.dtype) for i in self._inputs}
 
     def benchmark(
@@ -170,13 +178,14 @@ class GraphModule:
         end_to_end: bool = False,
         **inputs: Any,
     ) -> BenchmarkResult:
-        """Time the model on the inputs that are set, and those given here.
+        """Time the model on the inputs set before and those given here.
 
-        repeat          repetitions, a figure each
-        number          runs per repetition; more of them until one takes `min_repeat_ms` milliseconds
-        end_to_end      whether setting these inputs and copying outputs is part of a run
+        repeat          number of repetitions, each of which gives one time
+        number          runs per repetition, increased until one takes `min_repeat_ms` milliseconds
+        end_to_end      include setting the given inputs and copying the outputs in the time
 
-        Raises AotcError for counts below 1, another function than "run", and a device that is not there.
+        Raises AotcError for counts below 1, a `func_name` other than "run", and a device that does
+        not exist.
         """
         require_device(device, cuda=True)
         if func_name != "run":
@@ -193,7 +202,7 @@ class GraphModule:
 
 
 def require_counts(repeat: int, number: int) -> None:
-    """Raise AotcError (code "benchmark") for counts below 1."""
+    """Raise AotcError (code "benchmark") if a count is below 1."""
     if repeat < 1 or number < 1:
         raise AotcError("benchmark", f"repeat and number must be at least 1, not {repeat} and {number}")
 
@@ -201,9 +210,10 @@ def require_counts(repeat: int, number: int) -> None:
 def measure(
     function: Callable[[], object], repeat: int, number: int, min_repeat_ms: float | None = None
 ) -> BenchmarkResult:
-    """Time a function: `repeat` figures, each over `number` calls, or as many more as take `min_repeat_ms`.
+    """Time a function `repeat` times; each time is the average over `number` calls.
 
-    Raises AotcError for counts below 1.
+    `number` is increased until the calls take `min_repeat_ms` milliseconds.  Raises AotcError for
+    counts below 1.
     """
     require_counts(repeat, number)
 

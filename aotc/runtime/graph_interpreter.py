@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A static graph of kernel calls, executed call by call, with memory of its own for every tensor.
+"""Execute a static graph of kernel calls one by one, with separate memory for every tensor.
 
-In: the graph and a library of its kernels.  Out: what a compiled library gives, and every intermediate besides.
+Input: the graph and a library of its kernels.  Output: the model's outputs and every intermediate
+tensor.
 
-machine = GraphMachine(tensors, inputs, outputs, constants, nodes, library)
-binding = machine.bind({"x": x})
-binding.run(); binding.outputs["output"]; binding.node_outputs(3)
+machine = GraphMachine(tensors, inputs, outputs, constants, nodes, library) binding =
+machine.bind({"x": x}) binding.run(); binding.outputs["output"]; binding.node_outputs(3)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aotc.runtime.tensor_info import Array, TensorInfo, aligned, check_inputs, r
 
 
 class Place(Protocol):
-    """A contiguous part of a tensor, from element `offset` on."""
+    """A contiguous part of a tensor, starting at element `offset`."""
 
     @property
     def storage(self) -> Hashable: ...
@@ -32,11 +32,11 @@ class Place(Protocol):
 
 @frozen
 class GraphNode:
-    """An input or constant (no kernel), or the call of a kernel.
+    """An input or constant (`kernel` is ""), or a kernel call.
 
-    name       differs from node to node
-    shapes     of the outputs; reshaped, they may be a tensor of the graph
-    span       where in the model the call came from
+    name       unique name of the node
+    shapes     shapes of the outputs in the model, which may differ from those of the kernel's buffers
+    span       source location in the model of the call
     """
 
     name: str
@@ -49,12 +49,12 @@ class GraphNode:
 
 @frozen
 class GraphMachine:
-    """Nodes in the order of their execution, over tensors that are told apart by keys, ready to run.
+    """A graph of kernel calls in execution order, over tensors that are identified by keys.
 
-    tensors            what each holds; those of inputs and outputs are called as the model's
+    tensors            description of each tensor; inputs and outputs have their names in the model
     inputs, outputs    keys of tensors, in the model's order
     constants          values of tensors by key
-    library            of the kernels
+    library            library of the kernels
     """
 
     tensors: Mapping[Hashable, TensorInfo]
@@ -65,18 +65,19 @@ class GraphMachine:
     library: KernelLibrary
 
     def get_inputs(self) -> list[TensorInfo]:
-        """The inputs, in order."""
+        """Return descriptions of the inputs, in order."""
         return [self.tensors[k] for k in self.inputs]
 
     def get_outputs(self) -> list[TensorInfo]:
-        """The outputs, in order."""
+        """Return descriptions of the outputs, in order."""
         return [self.tensors[k] for k in self.outputs]
 
     def bind(self, inputs: Mapping[str, Array]) -> GraphBinding:
-        """Memory for one execution, independent of others.  `inputs` are read in place: C-contiguous arrays of the
-        stated types, all of them.
+        """Allocate memory for one execution, independent of others.
 
-        Raises AotcError with one diagnostic for each array that is missing, unknown or of another type.
+        `inputs` are C-contiguous arrays of the stated types, one for each input, and are read in
+        place.  Raises AotcError with one diagnostic for each array that is missing, unknown or of
+        another type.
         """
         arrays, problems = check_inputs(inputs, self.get_inputs())
         require_none(problems)
@@ -84,7 +85,7 @@ class GraphMachine:
 
 
 class GraphBinding:
-    """The tensors of one execution, kept from run to run; `outputs` are arrays by name."""
+    """The tensors of one execution, which persist between runs; `outputs` maps names to arrays."""
 
     def __init__(self, machine: GraphMachine, given: Mapping[Hashable, Array]) -> None:
         infos = machine.tensors
@@ -106,22 +107,22 @@ class GraphBinding:
         return library.bind(node.kernel, inputs, outputs)
 
     def _part(self, place: Place, shape: Sequence[int]) -> Array:
-        """Part of a tensor, in another shape; kernels take theirs flat."""
+        """Return part of a tensor, reshaped to `shape`."""
         end = place.offset + math.prod(shape)
         return self._tensors[place.storage].reshape(-1)[place.offset : end].reshape(shape)
 
     def run(self) -> None:
-        """Run every node, in order."""
+        """Run all nodes in order."""
         with self._turns:
             for call in self._calls:
                 call()
 
     def run_node(self, index: int) -> None:
-        """Run one node on what its inputs hold now."""
+        """Run one node on the current values of its inputs."""
         with self._turns:
             self._calls[index]()
 
     def node_outputs(self, index: int) -> list[Array]:
-        """What a node gave when it last ran; for an input or a constant, its value."""
+        """Return the outputs of a node from its last run; for an input or constant, its value."""
         node = self._nodes[index]
         return [self._part(place, shape) for place, shape in zip(node.outputs, node.shapes, strict=True)]

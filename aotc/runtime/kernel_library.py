@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled kernels, called one by one on numpy arrays.
+"""Call compiled kernels one by one on numpy arrays.
 
-In: a shared library with a table of kernels, and a description of each.  Out: calls.
+Input: a shared library with a table of kernels, and a description of each kernel.
 
 library = KernelLibrary(path, {"relu": KernelInfo(inputs=(info,), outputs=(info,))})
 library.call("relu", [x], [y])                       # writes y
@@ -33,7 +33,9 @@ _FFI: Final = interface_of(f"{_DECLARED} const char *aotc_kernels_lack(void);")
 
 @frozen
 class KernelInfo:
-    """What a kernel takes: the tensors that it reads and writes, and the bytes of its scratch buffers."""
+    """Signature of a kernel: tensors that it reads and writes, and sizes of its scratch buffers in
+    bytes.
+    """
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
@@ -41,7 +43,9 @@ class KernelInfo:
 
 
 def holds_kernels(path: Path) -> bool:
-    """Whether a library is a table of kernels; AotcError (code "load") for what is no library."""
+    """Return True if a library contains a table of kernels; AotcError (code "load") if it is not a
+    library.
+    """
     library = open_library(path, _FFI)
     with suppress(KeyError, AttributeError):  # of cffi, for a symbol that is not there
         return library.aotc_kernels is not None
@@ -51,13 +55,15 @@ def holds_kernels(path: Path) -> bool:
 class KernelLibrary:
     """A library of kernels, the entries of its table in the order of `infos`.
 
-    path    of the file
-    names   of the kernels
-    infos   what each takes
+    path    path of the file
+    names   names of the kernels
+    infos   signatures of the kernels by name
 
-    Threads may call kernels at the same time: each has scratch memory of its own.  Calls release the GIL.
+    Threads may call kernels concurrently, since each thread has its own scratch memory.  Calls
+    release the GIL.
 
-    Raises AotcError: code "load" for what is no library, "cpu" where the processor lacks what kernels need.
+    Raises AotcError: code "load" if the file is not a library, "cpu" if the processor lacks
+    features that kernels need.
     """
 
     def __init__(self, path: Path, infos: Mapping[str, KernelInfo], keep_alive: object = None) -> None:
@@ -80,11 +86,15 @@ class KernelLibrary:
         return tuple(self.infos)
 
     def call(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Run a kernel: read `inputs`, write `outputs`, each C-contiguous and of the size and dtype stated."""
+        """Run a kernel: read `inputs` and write `outputs`, all C-contiguous and of the stated size
+        and dtype.
+        """
         self.bind(name, inputs, outputs)()
 
     def bind(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
-        """A function that runs a kernel on these arrays, for one thread at a time."""
+        """Return a function that runs a kernel on the given arrays; only one thread may call it at
+        a time.
+        """
         info = self.infos[name]
         function = self._functions[name]
         forms = self._forms[name]
@@ -109,7 +119,9 @@ class KernelLibrary:
         return run
 
     def _scratch(self, sizes: Sequence[int]) -> list[int]:
-        """The addresses of the calling thread's scratch buffers, made larger where they are too small."""
+        """Return the addresses of the calling thread's scratch buffers, which are enlarged if they
+        are too small.
+        """
         ends = list(accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes))
         if not ends:
             return []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled libraries: found in a project, opened, checked, described.
+"""Find, open, validate and describe compiled libraries.
 
 library = Library(find_library(Path("build/net")))
 library.name, library.inputs, library.workspace_bytes
@@ -22,21 +22,22 @@ from aotc.runtime.fork_safety import Turns
 from aotc.runtime.library_integrity import require_checksum, require_whole
 from aotc.runtime.tensor_info import TensorInfo
 
-#: What tells of a project, in its directory.
+#: Name of the metadata file in a project's directory.
 MARKER: Final = "metadata.json"
 _FOLDERS: Final = ("lib", "build")
-#: Characters of a name that a message repeats.
+#: Largest number of characters of a name that a message quotes.
 _MOST_SHOWN: Final = 80
 _SUFFIXES: Final = (".so", ".dylib", ".dll")
 
 
 def find_library(path: Path, check: bool | str = False) -> Path:
-    """The library file that `path` is, or that lies in the emitted project `path`.
+    """Return the path of a library: `path` itself if it is a file, else the library in the project
+    `path`.
 
-    check    compare the whole library with its SHA-256: this one, or for True that in its project's metadata
+    check    compare the SHA-256 of the library with this one; True: with the one in the project's metadata
 
-    Raises AotcError: code "load" if there is none, or more than one to choose from; code "checksum" where the sums
-    differ, and where the metadata state none.
+    Raises AotcError: code "load" if there is no library or several candidates; code "checksum" if
+    the checksums differ or the metadata contain none.
     """
     with refusals("load", f"look at {path}"):
         if not path.exists():
@@ -48,9 +49,10 @@ def find_library(path: Path, check: bool | str = False) -> Path:
 
 
 def libraries_of(project: Path) -> list[Path]:
-    """Every library in the directory of a project: that which its metadata name first.
+    """Return all libraries in the directory of a project, the one that its metadata name first.
 
-    Raises AotcError (code "load") for metadata that are damaged or that name a library outside of the project.
+    Raises AotcError (code "load") if the metadata are damaged or name a library outside of the
+    project.
     """
     named = _named_in_metadata(project)
     first = [named] if named is not None and named.is_file() else []
@@ -78,7 +80,9 @@ def _library_of(path: Path) -> Path:
 
 
 def _named_in_metadata(project: Path) -> Path | None:
-    """The library that a project's metadata name, if it has metadata that do; AotcError for one outside of it."""
+    """Return the library that a project's metadata name, None if they name none; AotcError if it is
+    outside of it.
+    """
     name = read_metadata(project).get("library")
     if name is None:
         return None
@@ -92,12 +96,12 @@ def _named_in_metadata(project: Path) -> Path | None:
 
 
 def shown(text: str) -> str:
-    """A text from a file as messages repeat it."""
+    """Quote and shorten a text from a file for a message."""
     return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}...")
 
 
 def is_inside(folder: Path, name: str) -> bool:
-    """Whether a relative path leads to a place in a folder, after links are followed."""
+    """Return True if a relative path, after resolving links, is inside a folder."""
     path = PurePath(name)
     if "\0" in name or path.is_absolute() or ".." in path.parts:
         return False
@@ -105,9 +109,10 @@ def is_inside(folder: Path, name: str) -> bool:
 
 
 def read_metadata(project: Path) -> dict[str, Any]:
-    """What the metadata in a directory say, none where it has none.
+    """Return the metadata in a directory; {} if there are none.
 
-    Raises AotcError (code "load") for damaged ones, and for a project of which only some files were exchanged.
+    Raises AotcError (code "load") for damaged metadata, and for a project whose files were only
+    partly replaced.
     """
     path = project / MARKER
     if (project / PENDING).exists() and not (project / MANIFEST).exists():
@@ -117,7 +122,7 @@ def read_metadata(project: Path) -> dict[str, Any]:
 
 
 def is_project(directory: Path) -> bool:
-    """Whether a directory holds a project that aotc emitted."""
+    """Return True if a directory contains a project that aotc emitted."""
     try:
         return read_metadata(directory).get("generator") == "aotc"
     except (OSError, AotcError):
@@ -125,7 +130,9 @@ def is_project(directory: Path) -> bool:
 
 
 def _stated_checksum(library: Path) -> str:
-    """The SHA-256 of a library in its project's metadata; AotcError (code "checksum") where they state none."""
+    """Return the SHA-256 of a library from its project's metadata; AotcError (code "checksum") if
+    there is none.
+    """
     file = library.absolute()
     for project in file.parents[:2]:
         stated = read_metadata(project).get("sha256")
@@ -137,15 +144,15 @@ def _stated_checksum(library: Path) -> str:
 
 
 _TURNS: Final = Turns()
-#: The files that were ever seen at a path.
+#: Spellings of a path by the (device, inode) of each file seen there.
 _SEEN: Final[dict[Path, dict[tuple[int, int], str]]] = {}
 
 
 def _spelling(path: Path) -> str:
-    """A name of the file that is at an absolute path now, and of no other one.
+    """Return a spelling of an absolute path that is unique to the file that is there now.
 
-    The dynamic linker of glibc takes a name that it has open for the same library, even if another file has
-    taken its place since.  Each file that was ever seen at a path has a spelling of its own: one more slash.
+    The dynamic linker of glibc identifies loaded libraries by path, even if the file was replaced
+    since.  Each file seen at a path therefore gets its own spelling, with one more slash.
     """
     stat = path.stat()
     with _TURNS:
@@ -155,7 +162,10 @@ def _spelling(path: Path) -> str:
 
 
 def open_library(path: Path, interface: Any = ffi) -> Any:
-    """The handle of a shared library, for a cffi interface; AotcError (code "load")."""
+    """Load a shared library for a cffi interface; return its handle.
+
+    Raises AotcError (code "load") if the file is incomplete or cannot be loaded.
+    """
     require_whole(path)
     try:
         return interface.dlopen(_spelling(path.resolve()), interface.RTLD_NOW | interface.RTLD_LOCAL)
@@ -164,7 +174,7 @@ def open_library(path: Path, interface: Any = ffi) -> Any:
 
 
 def _unloadable(path: Path, error: OSError) -> AotcError:
-    """Why the dynamic linker refuses a file."""
+    """Return an AotcError that explains why the dynamic linker cannot load a file."""
     hint = "expected a library that `aotc compile` built for this machine, or the directory of a project"
     text, notes = f"cannot load {path}", [str(error)]
     with suppress(OSError), path.open("rb") as file:
@@ -200,9 +210,10 @@ def _model(path: Path, handle: Any) -> Any:
 
 
 def _isas(path: Path, model: Any) -> dict[str, tuple[str, ...]]:
-    """The instruction sets that there are kernels for, the best first, each with what the processor lacks for it.
+    """Return the instruction sets of a library's kernels, best first, each with the features that
+    this CPU lacks.
 
-    Raises AotcError (code "cpu") where it lacks something for each.
+    Raises AotcError (code "cpu") if the processor can run none of them.
     """
     if not model.num_isas:
         return {}
@@ -244,7 +255,7 @@ def _tensors(path: Path, pointer: Any, number: int) -> tuple[TensorInfo, ...]:
 
 
 def _quantization(dtype: DType, stated: Any) -> Quantization | None:
-    """What the integers of a tensor stand for, as C states it."""
+    """Convert quantization parameters from the C structure; None for NULL."""
     if stated == ffi.NULL:
         return None
     scales, zeros = (tuple(numbers[0 : stated.count]) for numbers in (stated.scale, stated.zero_point))
@@ -252,21 +263,24 @@ def _quantization(dtype: DType, stated: Any) -> Quantization | None:
 
 
 class Library:
-    """An open library; it is closed when nothing refers to it any more.  Pickled, it is its path.
+    """A loaded library of a compiled model; unloaded when no longer referenced.  Pickling stores
+    its path.
 
-    path, absolute                           as given, and whatever the working directory becomes
-    name, version                            of the model, and of the compiler that made it
-    inputs, outputs                          in the order in which `run` takes them
-    workspace_bytes, workspace_alignment     what a run needs, in bytes
-    weights_bytes                            parameters inside the library, in bytes
-    thread_workspace_bytes                   what a run needs more for each thread after the first
-    run                                      the C function; releases the GIL
+    path                     path as given
+    absolute                 absolute path, independent of later changes of the working directory
+    name                     name of the model
+    version                  version of the compiler that built it
+    inputs, outputs          descriptions of tensors, in the order of `run`'s arguments
+    workspace_bytes          scratch memory of one run, in bytes
+    workspace_alignment      alignment of the scratch memory, in bytes
+    weights_bytes            size of the parameters in the library, in bytes
+    thread_workspace_bytes   additional scratch memory for each thread after the first, in bytes
+    run                      the C function; releases the GIL
+    isas                     instruction sets of the kernels, best first, each with the features that this
+                             processor lacks for it
 
-    isas                                     instruction sets that there are kernels for, the best first, each with
-                                             the features that this processor lacks for it
-
-    Raises AotcError (code "load") for a file that is no compiled model, or one for another version of the
-    binary interface; code "cpu" where the processor can run none of its kernels.
+    Raises AotcError: code "load" if the file is not a compiled model or has another version of the
+    binary interface, code "cpu" if the processor can run none of its kernels.
     """
 
     def __init__(self, path: Path) -> None:
@@ -289,11 +303,11 @@ class Library:
         return _reopened, (str(self.absolute),)
 
     def choose_isa(self, name: str | None) -> str:
-        """The instruction set of runs: `name`, else what the environment variable AOTC_ISA says to libraries that
-        have several, else the best that the processor has.
+        """Return the instruction set for runs: `name`, else $AOTC_ISA if the library has several,
+        else the processor's best.
 
-        Raises AotcError: code "isa" for one that the library has no kernels for, "cpu" for one that the processor
-        lacks.
+        Raises AotcError: code "isa" if the library has no kernels for it, "cpu" if the processor
+        lacks features.
         """
         if name is None and len(self.isas) > 1:
             name = os.environ.get("AOTC_ISA") or None
@@ -307,12 +321,12 @@ class Library:
         return name
 
     def start_threads(self, count: int) -> Threads | None:
-        """Threads for runs of this or any other compiled model; None where one is enough.
+        """Start a pool of threads for runs of this or any other compiled model.
 
-        count   1 to 64, the calling thread included
+        count   1 to 64, including the calling thread
 
-        That is for 1, and for a library without kernels that can be shared: its runs are the calling thread's.
-        Raises AotcError (code "threads") for other numbers, and where the system refuses.
+        Returns None for count 1, and for a library whose kernels cannot divide their work.  Raises
+        AotcError (code "threads") for other counts, and if the system cannot create the threads.
         """
         if not 1 <= count <= MAX_THREADS:
             raise AotcError("threads", f"threads must be 1 to {MAX_THREADS}, got {count}")
@@ -325,23 +339,23 @@ class Library:
 
 
 class Threads:
-    """Threads that wait for runs; they end when nothing refers to them any more.
+    """A pool of threads that execute runs; it ends when no longer referenced.
 
-    count   how many share a run, the calling thread included
+    count   number of threads that execute a run, including the calling thread
 
-    Forked children have threads of their own.  Pickled, they are the library and their number.
+    Forked children create their own threads.  Pickling stores the library and the count.
     """
 
     def __init__(self, library: Library, count: int, pointer: Any) -> None:
         self.count = count
         self.pointer = pointer
-        # whose code the threads run
+        # keeps the library, whose code the threads run, loaded
         self._library = library
-        # looked up here: `__del__` may run within cffi, where looking up would wait for cffi's lock for ever
+        # looked up here: `__del__` may run inside cffi, where a lookup would deadlock on cffi's lock
         self._destroy = library.handle.aotc_model_threads_destroy
 
     def __del__(self) -> None:
-        # called before the library is closed: `ffi.gc` is not, where both are parts of one cycle
+        # must run before the library is closed; `ffi.gc` does not guarantee this within a reference cycle
         self._destroy(self.pointer)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -349,7 +363,9 @@ class Threads:
 
 
 def _reopened(path: str) -> Library:
-    """A library that was pickled; AotcError (code "load") where it is gone."""
+    """Load a library that was pickled by its path; AotcError (code "load") if the file no longer
+    exists.
+    """
     if not Path(path).exists():
         hint = "where it lay in a temporary directory, that went with its process: compile with an output directory"
         raise AotcError("load", f"the library that a pickled session refers to does not exist: {path}", hint=hint)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the file of a shared library is whole.
+"""Check that the file of a shared library is complete and unchanged.
 
-Mapping a file that was cut short and reading beyond its end kills the process, so its headers are looked at before the
-dynamic linker gets it: ELF, PE and Mach-O.  That other bytes are in the file than were written is for a checksum.
+The dynamic linker crashes the process if it maps a truncated file, so the headers of ELF, PE and
+Mach-O files are compared with the file size first.  Changed bytes are detected by a checksum only.
 
 require_whole(path)                       # AotcError (code "load") where the file is shorter than its headers say
 require_checksum(path, sha256)            # AotcError (code "checksum") where its contents are others
@@ -17,16 +17,17 @@ from typing import IO, Final
 from aotc.ir import AotcError, frozen, open_regular, refusals
 
 _PIECE: Final = 1 << 20
-#: More bytes of load commands, and ...
+#: Largest size in bytes of the load commands of a Mach-O file; a larger one is another format.
 _COMMANDS: Final = 1 << 16
-#: ... more architectures than these no Mach-O file has: that is a file of another kind.
+#: Largest number of architectures in a Mach-O file; a larger one is another format.
 _SLICES: Final = 16
 
 
 def require_whole(path: Path) -> None:
-    """Raise AotcError (code "load") for what is no plain file, and for one that ends before its headers say it does.
+    """Raise AotcError (code "load") unless a path is a regular file at least as long as its headers
+    state.
 
-    Files of unknown formats pass: the dynamic linker refuses them.
+    Files of unknown formats are accepted: the dynamic linker rejects them.
     """
     with open_regular(path, "load") as file:
         size = os.fstat(file.fileno()).st_size
@@ -39,8 +40,10 @@ def require_whole(path: Path) -> None:
 
 @frozen
 class _Headers:
-    """The headers of a library that begins at `base` of a file, and how they write numbers: the highest byte first, or
-    the lowest; those of offsets and sizes have `width` bytes.
+    """Reader of the binary headers of a library that begins at offset `base` of a file.
+
+    big     True for big-endian numbers
+    width   size of offsets and sizes in bytes
     """
 
     file: IO[bytes]
@@ -50,24 +53,26 @@ class _Headers:
     base: int = 0
 
     def number(self, at: int, size: int) -> int:
-        """The number at an offset of the file; 0 where the file ends before."""
+        """Return the unsigned number of `size` bytes at a file offset; 0 beyond the end of the
+        file.
+        """
         self.file.seek(min(at, self.file_bytes))
         data = self.file.read(size)
         return int.from_bytes(data, "big" if self.big else "little") if len(data) == size else 0
 
     def address(self, at: int) -> int:
-        """The offset or size that is stated at an offset of the file."""
+        """Return the offset or size (a number of `width` bytes) stored at a file offset."""
         return self.number(at, self.width)
 
     def table_end(self, start: int, count: int, stride: int, offset: int, size: int, kind: int = 0) -> int:
-        """Where a table and the parts of the file that it tells of end.
+        """Return the largest end of a header table and of the file parts that its rows describe.
 
-        offset, size    where a row states those of a part
-        kind            what the rows that count begin with; 0 where each does
+        offset, size    positions in a row of the offset and the size of a part
+        kind            consider only rows that begin with this number; 0: all rows
         """
         end = start + count * stride
         for row in (start + k * stride for k in range(count if end <= self.file_bytes else 0)):
-            # an empty one may be said to be anywhere
+            # an empty part may have any offset
             part = self.address(row + size)
             if part and kind in (0, self.number(row, 4)):
                 end = max(end, self.base + self.address(row + offset) + part)
@@ -75,7 +80,9 @@ class _Headers:
 
 
 def _stated_size(raw: _Headers) -> int:
-    """How many bytes the headers of a library say that its file has, at least; 0 where they say nothing."""
+    """Return the smallest file size that is consistent with the headers of a library; 0 for unknown
+    formats.
+    """
     match raw.number(0, 4):
         case 0x7F454C46:
             return _elf(raw)
@@ -107,7 +114,7 @@ def _pe(headers: _Headers) -> int:
 
 
 def _fat(headers: _Headers) -> int:
-    """Libraries for several architectures in one file."""
+    """Return the end of a Mach-O file with libraries for several architectures."""
     count, width = headers.number(4, 4), headers.width
     if count > _SLICES:
         return 0
@@ -117,7 +124,7 @@ def _fat(headers: _Headers) -> int:
 
 
 def _mach(raw: _Headers, base: int) -> int:
-    """The end of a library that begins at an offset."""
+    """Return the end of a Mach-O library that begins at offset `base`."""
     headers = replace(raw, big=raw.number(base, 1) == 0xFE, base=base)
     magic = headers.number(base, 4)
     length = headers.number(base + 20, 4)
@@ -134,7 +141,8 @@ def _mach(raw: _Headers, base: int) -> int:
 
 
 def require_checksum(path: Path, expected: str) -> None:
-    """Raise AotcError (code "checksum") unless the SHA-256 of a file's contents is `expected`, in hexadecimal."""
+    """Raise AotcError (code "checksum") unless the SHA-256 of a file is `expected`, in hexadecimal.
+    """
     found = checksum(path)
     if found != expected.lower():
         text = f"{path} is not what was written: its SHA-256 is {found}, expected {expected}"
@@ -142,7 +150,7 @@ def require_checksum(path: Path, expected: str) -> None:
 
 
 def checksum(path: Path) -> str:
-    """The SHA-256 of a file's contents, in hexadecimal."""
+    """Return the SHA-256 of a file in hexadecimal; AotcError (code "load") if it cannot be read."""
     found = hashlib.sha256()
     with refusals("load", f"read {path}"), path.open("rb", buffering=0) as file:
         while piece := file.read(_PIECE):

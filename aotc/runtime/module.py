@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled libraries as Relay knows them: modules that give an executor per device.
+"""Compiled libraries as Relay modules, which create an executor for a device.
 
 library = load_module("deploy_lib.tar")
 executor = library["default"](aotc.cpu())            # for contrib.graph_executor.GraphModule
@@ -20,25 +20,28 @@ from aotc.runtime.library import Library, find_library, is_inside, shown
 from aotc.runtime.library_integrity import require_checksum
 from aotc.runtime.session import Session
 
-#: What stands before the name that a user gave to `relay.build` in the C name of the model.
+#: Prefix of the C name of a model before the name that the user gave to `relay.build`.
 PREFIX: Final = "aotcgen_"
 _HOSTS: Final = frozenset({"llvm", "c", "cpu", "host"})
 
 
 class Module:
-    """A compiled library.  `path` is that of the file."""
+    """Base of loaded libraries; `path` is the path of the file."""
 
     path: Path
 
 
 class KernelModule(Module):
-    """The kernels of a saved executable; `aotc.runtime.vm.Executable.load_exec` takes it together with the code."""
+    """Kernels of a saved VM executable; `aotc.runtime.vm.Executable.load_exec` combines them with
+    its bytecode.
+    """
 
     def __init__(self, path: Path, keep_alive: object = None) -> None:
         self.path, self._keep_alive = path, keep_alive
 
     def export_library(self, file_name: str | Path) -> None:
-        """Write the kernels to a file (.so) for `load_module`; AotcError (code "export") where that cannot be."""
+        """Copy the kernels to a file (.so) for `load_module`; AotcError (code "export") on failure.
+        """
         with refusals("export", f"write {file_name}"):
             shutil.copyfile(self.path, file_name)
 
@@ -46,10 +49,10 @@ class KernelModule(Module):
 class CompiledLibrary(Module):
     """A compiled model.
 
-    path    of the shared library
-    name    of the model: `library[name](device)` is an executor for it
-    threads that share the work of a run, unless an executor is asked for with another number
-    debug   makes what executes the model call by call; a library that was loaded from a file has no such thing
+    path      path of the shared library
+    name      name of the model: `library[name](device)` creates an executor
+    threads   default number of threads of executors
+    debug     creates an interpreter of the model's kernel calls; None if loaded from a file
     """
 
     def __init__(
@@ -66,10 +69,12 @@ class CompiledLibrary(Module):
         self.name = self._library.name.removeprefix(PREFIX)
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
-        """What makes executors of the model `name`, from a device and, where several threads are to share the work of
-        a run, their number (as for `aotc.load`); AotcError for another name.
+        """Return the function that creates executors of the model `name`, AotcError for another
+        name.
 
-        "debug_create" makes executors that keep every intermediate, from the model's name and a device.
+        The function takes a device and optionally the number of threads (as `aotc.load`).
+        "debug_create" returns a function of the model's name and a device that creates executors
+        which keep every intermediate.
         """
         if name == "debug_create":
             return self._debug_executor
@@ -103,13 +108,15 @@ class CompiledLibrary(Module):
 
 
 def load_module(path: str | Path, *, check: bool | str = False) -> Any:
-    """Load what `export_library` wrote (.so or .tar), any library of ours, or the directory of a built project.
+    """Load a file that `export_library` wrote (.so or .tar), any library of aotc, or the directory
+    of a built project.
 
-    That is a CompiledLibrary, or a KernelModule for the kernels of an executable of the virtual machine.
+    Returns a CompiledLibrary, or a KernelModule for the kernels of a VM executable.
 
-    check    compare the file with this SHA-256 first; for True the library with that in the project or the archive
+    check    compare the file with this SHA-256; True: compare the library with the one in its metadata
 
-    Raises AotcError (code "load") for a missing file and for what is no compiled model; code "checksum".
+    Raises AotcError: code "load" if the file is missing or not a compiled model, code "checksum" if
+    it differs.
     """
     file = Path(path)
     if isinstance(check, str) and file.is_file():
@@ -128,7 +135,9 @@ def load_module(path: str | Path, *, check: bool | str = False) -> Any:
 
 
 def _extract(archive: Path, folder: Path) -> None:
-    """Unpack plain files; AotcError for links, names that lead elsewhere or come twice, damage."""
+    """Extract an archive of regular files; AotcError for links, paths outside of it, duplicates,
+    and damage.
+    """
     hint = "load_module unpacks what export_library wrote; other archives can be unpacked by hand"
     try:
         refused = _unpack(archive, folder)
@@ -136,15 +145,18 @@ def _extract(archive: Path, folder: Path) -> None:
         reason = error.strerror or "its data end too soon"
         raise AotcError("load", f"cannot unpack {archive}: {reason}", hint=hint) from error
     except (EOFError, tarfile.TarError, ValueError, OverflowError, RecursionError, MemoryError) as error:
-        # tarfile takes what headers state as numbers, sizes and depths at their word
+        # tarfile does not validate numbers, sizes and depths in headers
         raise AotcError("load", f"cannot unpack {archive}: it is damaged, or no archive", hint=hint) from error
     if refused:
         raise AotcError("load", f"{archive}: will not unpack {shown(refused)}", hint=hint)
 
 
 def _unpack(archive: Path, folder: Path) -> str:
-    """The first member that may not be unpacked, "" where there is none.  Compressed archives are not taken: a small
-    one may hold more than a disk."""
+    """Extract an uncompressed tar archive; return the first member that is not allowed, "" if there
+    is none.
+
+    Compressed archives are refused: a small one can expand to fill the disk.
+    """
     with open_regular(archive, "load") as file, tarfile.open(fileobj=file, mode="r:") as tar:
         for member in tar:
             if member.isdir():
@@ -162,17 +174,23 @@ def _unpack(archive: Path, folder: Path) -> str:
 
 
 def _is_end(file: IO[bytes], offset: int) -> bool:
-    """Whether tarfile stopped at a block of zeros: else the archive is cut short or damaged there."""
+    """Return True if an archive has its terminating block of zeros at `offset`: otherwise it is
+    truncated or damaged.
+    """
     file.seek(offset)
     return file.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE)
 
 
 def _is_plain(member: tarfile.TarInfo) -> bool:
-    """Whether it is a file whose bytes lie in the archive: sparse files can state any size."""
+    """Return True if an archive member is a regular, non-sparse file: sparse files can state any
+    size.
+    """
     return member.isfile() and not member.issparse() and member.size >= 0 and "\\" not in member.name
 
 
 def enabled(target: str) -> bool:
-    """Whether models can be compiled for a target, by its Relay name, and run here."""
+    """Return True if models can be compiled for a target, given by its Relay name, and run on this
+    machine.
+    """
     words = str(target).split()
     return bool(words) and (words[0] in _HOSTS or (words[0] == "cuda" and gpus() > 0))

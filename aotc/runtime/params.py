@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters as one blob, in TVM's format: names and arrays with shapes and dtypes.
+"""Serialize parameters (named arrays) to one byte string, in TVM's format.
 
 blob = save_param_dict({"w": np.ones((2, 3), "float32")})
 load_param_dict(blob)["w"].shape                     # (2, 3)
@@ -20,7 +20,9 @@ _MAGIC: Final = 0xF7E58D4F05049CB7
 
 
 def save_param_dict(params: Mapping[str, Any]) -> bytearray:
-    """The blob of arrays by name; dtypes that the format does not know are stored as unsigned integers."""
+    """Serialize arrays by name; dtypes unknown to the format are stored as unsigned integers of
+    equal width.
+    """
     names = [name.encode() for name in params]
     head = [struct.pack("<QQQ", _MAGIC, 0, len(names))]
     head += [struct.pack("<Q", len(name)) + name for name in names]
@@ -29,7 +31,9 @@ def save_param_dict(params: Mapping[str, Any]) -> bytearray:
 
 
 def load_param_dict(blob: bytes) -> dict[str, NDArray]:
-    """The arrays of a blob by name; AotcError (code "params") if it is damaged or something else."""
+    """Deserialize arrays by name; AotcError (code "params") if the data is damaged or in another
+    format.
+    """
     try:
         return _loaded(Reader(bytes(blob)))
     except UnicodeDecodeError as error:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled models in Python: loaded through cffi, run on numpy arrays.
+"""Load compiled models through cffi and run them on numpy arrays.
 
 session = load("build/net")                                     # a library, or the project that holds one
 logits, = session.run(None, {"input": array})
 binding = session.bind({"input": array})                        # fixed buffers for repeated runs
 binding.run(); binding.outputs["logits"]
 
-Neither a C compiler nor onnx is needed.  Calls into C release the interpreter lock, and threads may run one
-session at the same time: each run has a workspace of its own.  Sessions work in forked children, those on GPUs
-excepted, and can be pickled: they are loaded again from their path, with the same options.
+Neither a C compiler nor onnx is needed.  Calls into C release the GIL, and several threads may run
+one session concurrently, because each run has its own workspace.  Sessions, except on GPUs, can be
+used in forked children, and can be pickled: unpickling loads the library from its path with equal
+options.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from aotc.runtime.library import Library, Threads, find_library
 from aotc.runtime.tensor_info import Array, TensorInfo, check_inputs, moves, own_memory, require_none, transfer
 
 _POINTERS: Final = ffi.typeof("void *[]")
-#: Flags of numpy arrays that are aligned and C-contiguous.
+#: Flags of numpy arrays that are aligned and C-contiguous: NPY_ARRAY_ALIGNED | NPY_ARRAY_C_CONTIGUOUS.
 _IN_PLACE: Final = 0x101
-#: An array's memory, as C sees it.
+#: Returns a buffer of an array's memory for C.
 _memory: Final = ffi.from_buffer
 
 
@@ -46,52 +47,54 @@ def load(
     device: int | None = None,
     check: bool | str = False,
 ) -> Session:
-    """Load a library file, or the library in the directory of an emitted project.
+    """Load a library file, or the library in the directory of an emitted project; return a session.
 
-    threads    how many threads share the work of a run, 1 to 64; or those of another session (`session.threads`),
-               which then share them: their runs follow one another.  Results are the same bits for any number.
+    threads    number of threads that divide the work of a run, 1 to 64, or the threads of another session
+               (`session.threads`), which are then shared: their runs are executed one after another.
+               The results are bitwise equal for any number.
 
-    isa        the instruction set whose kernels run, where a library has several (see docs/targets.md); for None that
-               of the environment variable AOTC_ISA, else the best that the processor has.  Results may differ by
-               rounding between them.
+    isa        instruction set of the kernels to run, if the library has several (see docs/targets.md);
+               None: $AOTC_ISA, else the best one that the processor supports.  Results of different
+               instruction sets may differ by rounding.
 
-    device     the GPU that runs a library compiled for GPUs, by its number; the first for None
+    device     number of the GPU that runs a library compiled for GPUs; None: the first
 
-    check      compare the whole library with its SHA-256 first: the one given, or for True that which `compile` wrote
-               into the project's metadata.  In any case its headers are compared with the size of the file.
+    check      compare the library with this SHA-256; True: with the one that `compile` wrote to the
+               project's metadata.  The size of the file is always compared with its headers.
 
-    Raises AotcError (code "load") for a missing file, one that is no compiled model or was cut short, and one
-    compiled for another version of the binary interface; code "threads" for threads that cannot be had; code "cpu"
-    where the processor lacks instructions, "isa" for kernels that the library does not have; code "gpu" where there
-    is no GPU that can run it, or no driver; code "checksum" for other contents than those that were written, and where
-    nothing states these.
+    Raises AotcError: code "load" if the file is missing, truncated, not a compiled model, or has
+    another version of the binary interface; "threads" if the threads cannot be created; "cpu" if
+    the processor lacks instructions; "isa" if the library has no kernels for `isa`; "gpu" if there
+    is no driver or no suitable GPU; "checksum" if the contents differ or no checksum is known.
     """
     return Session(Library(find_library(Path(path), check)), threads, isa, device)
 
 
 def _pointers(arrays: Sequence[Array]) -> Any:
-    """A C array of addresses; never NULL, since a model without inputs still takes a list of them."""
+    """Return a C array of the arrays' addresses; it has one entry even for a model without inputs,
+    as C expects.
+    """
     return ffi.new(_POINTERS, list(map(_memory, arrays)) or 1)
 
 
-#: Pointers to inputs, to outputs, to the workspace; what keeps that.
+#: C arrays of pointers to inputs and outputs, pointer to the workspace, owner of the workspace.
 _Frame: TypeAlias = tuple[Any, Any, Any, Array | DeviceSession]
 
 
 class Session:
     """A compiled model, ready to run.
 
-    name               of the model
-    version            of the compiler that made it
-    path               of the library
-    threads            that share the work of a run; None for the calling thread alone
-    isa                the instruction set of the kernels that run: the name of a target
-    device             the GPU that runs the model; None for one that was compiled for processors
-    workspace_bytes    scratch memory of one run
-    weights_bytes      parameters inside the library
-    keep_alive         whatever must live as long as the session, such as a temporary directory
+    name               name of the model
+    version            version of the compiler that built it
+    path               path of the library
+    threads            threads that divide the work of a run; None: only the calling thread
+    isa                instruction set of the kernels that run: the name of a target
+    device             the GPU that runs the model; None for a model compiled for CPUs
+    workspace_bytes    scratch memory of one run, in bytes
+    weights_bytes      size of the parameters in the library, in bytes
+    keep_alive         an object to keep alive with the session, such as a temporary directory
 
-    The library is closed when the session and its bindings are no longer referred to.
+    The library is unloaded when the session and its bindings are no longer referenced.
     """
 
     def __init__(
@@ -129,32 +132,35 @@ class Session:
 
     @property
     def calls(self) -> int:
-        """How many times C was called, by all threads and bindings."""
+        """The number of runs so far, by all threads and bindings."""
         return self._calls
 
     def get_inputs(self) -> list[TensorInfo]:
-        """The inputs, in order: `.name`, `.shape`, `.type` as ONNX Runtime spells it, `.dtype`."""
+        """Return the inputs, in order, with `.name`, `.shape`, `.dtype`, and `.type` as in ONNX
+        Runtime.
+        """
         return list(self._library.inputs)
 
     def get_outputs(self) -> list[TensorInfo]:
-        """The outputs, in order, described like the inputs."""
+        """Return the outputs, in order, described like the inputs."""
         return list(self._library.outputs)
 
     def run(
         self, output_names: Iterable[str] | None, inputs: Mapping[str, Any], *, outputs: Any = None, stream: Any = None
     ) -> list[Any]:
-        """Run once: the outputs with these names, or all of them, in order, for None (or no names).
+        """Run the model once; return the outputs with the given names, or all outputs for None or
+        no names.
 
-        inputs    an array for each name, of exactly the shape and dtype that `get_inputs` states.  Arrays that
-                  are contiguous, aligned and in the machine's byte order are read in place, others copied.  For a
-                  model that runs on a GPU, tensors in its memory, which have __dlpack__ or __cuda_array_interface__,
-                  are read in place, too, if they begin at a multiple of 16 bytes; they must be contiguous
-        outputs   None: new arrays; "device": new tensors in the GPU's memory, `DeviceArray`, which others take by
-                  both protocols; or by name arrays or tensors to write into
-        stream    of the GPU in which it runs, after what was put into it before: a number, or torch's; the legacy
-                  stream for None where tensors lie in the GPU's memory.  Results are there when this returns
+        inputs    an array for each name, of exactly the shape and dtype that `get_inputs` states.  Arrays
+                  that are contiguous, aligned and in native byte order are read in place, others are copied.
+                  For a model that runs on a GPU, contiguous tensors in its memory (with __dlpack__ or
+                  __cuda_array_interface__) are also read in place if aligned to 16 bytes
+        outputs   None: new arrays; "device": new tensors in GPU memory, `DeviceArray`, which other libraries
+                  can import by both protocols; or a mapping from names to arrays or tensors to write to
+        stream    CUDA stream for the run: a number or a torch stream; None: the legacy stream, if tensors are
+                  in GPU memory.  The results are complete when this function returns
 
-        Raises AotcError with one diagnostic for each thing that is wrong.
+        Raises AotcError with one diagnostic for each problem.
         """
         sources = self._in_place(inputs)
         chosen = self._chosen(output_names)
@@ -179,7 +185,7 @@ class Session:
         return [results[k] for k in chosen]
 
     def _run_there(self, names: Iterable[str] | None, inputs: Any, outputs: Any, stream: Any) -> list[Any]:
-        """A run with tensors in the memory of the GPU."""
+        """Run the model once with tensors in GPU memory."""
         if self.device is None:
             text = f"{self.name} runs on the processor, which cannot use the memory of a GPU"
             raise AotcError("device-array", text, hint="compile with --target cuda, or copy the tensors to the host")
@@ -202,7 +208,9 @@ class Session:
         return [exchange.results[k] for k in numbers]
 
     def _in_place(self, inputs: Mapping[str, Any]) -> list[Any] | None:
-        """The memory of inputs that are as they must be and that C can read as they are; None where one is not."""
+        """Return buffers of the inputs if all are valid and can be read in place by C; None
+        otherwise.
+        """
         if type(inputs) is not dict or len(inputs) != len(self._expected) or not self._direct:
             return None
         found = []
@@ -212,12 +220,12 @@ class Session:
                 return None
             if (array.dtype is not dtype and array.dtype != dtype) or array.flags.num & _IN_PLACE != _IN_PLACE:
                 return None
-            # while that exists, the array cannot be resized
+            # the array cannot be resized while this buffer exists
             found.append(_memory(array))
         return found
 
     def _chosen(self, names: Iterable[str] | None) -> Iterable[int] | None:
-        """The numbers of the outputs with these names; None for what needs a closer look."""
+        """Return the positions of the named outputs; None if the names need validation."""
         if names is None:
             return self._places.values()
         try:
@@ -226,7 +234,9 @@ class Session:
             return None
 
     def _prepared(self, names: Iterable[str] | None, inputs: Mapping[str, Any]) -> tuple[list[Any], Iterable[int]]:
-        """The inputs' memory, copies where C cannot read them as they are, and the numbers of the outputs named."""
+        """Validate the inputs; return buffers for C, copied if needed, and the positions of the
+        named outputs.
+        """
         arrays, problems = check_inputs(inputs, self._library.inputs)
         numbers = self._numbers(names, problems)
         buffers = own_memory(arrays, self._library.inputs)
@@ -234,7 +244,9 @@ class Session:
         return list(map(_memory, buffers)), numbers
 
     def _numbers(self, names: Iterable[str] | None, problems: Sequence[Diagnostic] = ()) -> list[int]:
-        """Those of the outputs with these names; AotcError for unknown ones, and for problems found before."""
+        """Return the positions of the named outputs; AotcError for unknown names and for earlier
+        `problems`.
+        """
         if isinstance(names, str):
             raise AotcTypeError("output-type", "output names must be a list, not a string", hint=f"[{names!r}]")
         wanted = list(names or ()) or list(self._places)
@@ -242,14 +254,14 @@ class Session:
         return [self._places[name] for name in wanted]
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> Binding:
-        """Fix the buffers of repeated runs; change the contents of the arrays between them.
+        """Bind arrays to inputs and outputs for repeated runs; the caller changes their contents
+        between runs.
 
-        inputs     an array for each name.  Those that C can read in place are; the others are copied anew at
-                   each run.
-        outputs    arrays to write into, by name: contiguous, aligned, writable, and overlapping neither each
-                   other nor an input that is read in place.  Outputs that are not named get new arrays.
+        inputs     an array for each name.  Arrays that C can read in place are; others are copied at each run.
+        outputs    arrays to write to, by name: contiguous, aligned, writable, and not overlapping each other
+                   or an input that is read in place.  Outputs not named get new arrays.
 
-        Raises AotcError with one diagnostic for each thing that is wrong.
+        Raises AotcError with one diagnostic for each problem.
         """
         given = {} if outputs is None else outputs
         arrays, problems = check_inputs(inputs, self._library.inputs)
@@ -257,8 +269,11 @@ class Session:
         return Binding(self, arrays, given)
 
     def _take_frame(self) -> _Frame:
-        """What one run at a time has for itself: kept for the next one, taken by one thread (or one signal handler
-        within it) at a time."""
+        """Return the workspace and pointer arrays of one run: a free one of an earlier run, else a
+        new one.
+
+        Taking one is atomic, also with respect to signal handlers.
+        """
         try:
             return self._frames.pop()
         except IndexError:
@@ -275,7 +290,9 @@ class Session:
         return memory, ffi.cast("void *", tensors.address(memory))
 
     def _options_with(self, on_step: Any = ffi.NULL, context: Any = ffi.NULL, cuda: Any = ffi.NULL) -> Any:
-        """Options of a run: what to call before each step, the threads, the instruction set, those of the GPU."""
+        """Return the C structure of run options: step callback, threads, instruction set and GPU
+        options.
+        """
         size = ffi.sizeof("aotc_run_options")
         threads = ffi.NULL if self.threads is None else self.threads.pointer
         return ffi.new("aotc_run_options *", [size, on_step, context, threads, self._isa, cuda])
@@ -294,11 +311,12 @@ class Session:
 
 
 class Binding:
-    """A session with fixed buffers: runs allocate and check nothing.
+    """A session with fixed buffers: a run allocates and checks nothing.
 
     inputs, outputs    the arrays, by name
 
-    A binding has a workspace of its own.  Runs of one binding by several threads come one after the other.
+    A binding has its own workspace.  Runs of one binding by several threads are executed one after
+    another.
     """
 
     def __init__(self, session: Session, inputs: Sequence[Array], outputs: Mapping[str, Array]) -> None:
@@ -324,22 +342,23 @@ class Binding:
         raise AotcTypeError("pickle", text, hint="pickle the session, and bind there")
 
     def run(self) -> None:
-        """Run once on the bound buffers."""
+        """Run the model once on the bound buffers."""
         self._run(None)
 
     def run_watched(self, on_step: int, context: int) -> None:
-        """Run once; C calls a function before each step of the schedule, and after the last.
+        """Run the model once; C calls a function before each step of the schedule and after the
+        last one.
 
-        on_step    address of an `aotc_step_fn`, as aotc.h describes it
-        context    address that it is given
+        on_step    address of an `aotc_step_fn` (see aotc.h)
+        context    address passed to it
         """
         self._run(self._session._options_with(ffi.cast("aotc_step_fn", on_step), ffi.cast("void *", context)))
 
     def run_timed(self, events: Any) -> None:
-        """Run once on a GPU, one kernel after the other; an event of its driver's is recorded before them and after
-        each.
+        """Run the model once on a GPU, recording CUDA events before the first kernel and after each
+        kernel.
 
-        events    C's array of their addresses: one more than there are steps
+        events    C array of event handles, one more than there are steps
         """
         how = ffi.new("aotc_cuda_options *", {"size": ffi.sizeof("aotc_cuda_options"), "events": events})
         self._run(self._session._options_with(cuda=how))
@@ -360,7 +379,9 @@ def _by_name(infos: Sequence[TensorInfo], arrays: Sequence[Array]) -> Mapping[st
 
 
 def _require_apart(outputs: Mapping[str, Array], inputs: Mapping[str, Array]) -> None:
-    """Raise AotcError if an output shares bytes with another one or with an input that is read in place."""
+    """Raise AotcError if an output shares memory with another output or with an input that is read
+    in place.
+    """
     written = [(f"output {name!r}", array) for name, array in outputs.items()]
     read = [(f"input {name!r}", array) for name, array in inputs.items()]
     pairs = chain(combinations(written, 2), product(written, read))

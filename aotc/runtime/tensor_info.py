@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compiled model says of its inputs and outputs, and arrays measured against that.
+"""Descriptions of a compiled model's inputs and outputs, and validation of arrays against them.
 
 info = TensorInfo("x", [1, 3], DType("float32"))
 info.type                                     # "tensor(float)", as ONNX Runtime spells it
@@ -17,7 +17,7 @@ from aotc.ir import AotcError, AotcTypeError, Diagnostic, DType, Quantization, f
 
 Array = np.ndarray[Any, Any]
 
-#: Spellings that are not the dtype's name without underscores.
+#: ONNX Runtime's names of dtypes that differ from the dtype's name without underscores.
 _ONNX_NAMES: Final = {
     "float32": "float",
     "float64": "double",
@@ -28,13 +28,13 @@ _ONNX_NAMES: Final = {
 
 @frozen
 class TensorInfo:
-    """One input or output.
+    """Description of an input or output.
 
-    name     as in the model
-    shape    the dimensions, all known
-    dtype    the element type
-    quantization   what its integers stand for: `.scale`, `.zero_point`, `.axis`, `.quantize(array)`,
-                   `.dequantize(array)`; None where that is not known
+    name           name in the model
+    shape          dimensions, all known
+    dtype          element type
+    quantization   quantization parameters of integers: `.scale`, `.zero_point`, `.axis`,
+                   `.quantize(array)`, `.dequantize(array)`; None if unknown
     """
 
     name: str
@@ -44,19 +44,20 @@ class TensorInfo:
 
     @property
     def type(self) -> str:
-        """The element type as ONNX Runtime spells it, for example "tensor(float)"."""
+        """The element type as ONNX Runtime writes it, for example "tensor(float)"."""
         return f"tensor({_ONNX_NAMES.get(self.dtype, self.dtype.replace('_', ''))})"
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensor in memory."""
+        """The size of the tensor in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def memory(self) -> np.dtype[Any]:
-        """The numpy dtype with the bytes that C reads and writes.
+        """The numpy dtype of the tensor's memory in C.
 
-        Integers below 8 bits are whole bytes there, sign extended; ml_dtypes leaves the upper bits open.
+        C stores integers below 8 bits as sign-extended bytes, whereas ml_dtypes leaves their upper
+        bits undefined.
         """
         if self.dtype.is_integer and self.dtype.bits < 8:
             return np.dtype(np.int8 if self.dtype.is_signed else np.uint8)
@@ -64,7 +65,9 @@ class TensorInfo:
 
 
 def own_memory(arrays: Iterable[Array], infos: Iterable[TensorInfo]) -> list[Array]:
-    """The arrays themselves where C can work on their bytes, else fresh memory in C's form."""
+    """Return each array itself if C can use its memory, else a new array in C's memory format (not
+    filled).
+    """
     return [a if _is_direct(a, i) else np.empty(i.shape, i.memory) for a, i in zip(arrays, infos, strict=True)]
 
 
@@ -73,30 +76,32 @@ def _is_direct(array: Array, info: TensorInfo) -> bool:
 
 
 def moves(targets: Iterable[Array], sources: Iterable[Array]) -> list[tuple[Array, Array]]:
-    """The pairs of which `transfer` has something to do, as far as there are both."""
+    """Return the pairs of different arrays, between which `transfer` must copy."""
     return [(t, s) for t, s in zip(targets, sources, strict=False) if t is not s]
 
 
 def transfer(pairs: Iterable[tuple[Array, Array]]) -> None:
-    """Copy from the second array of each pair to the first: the forms of a tensor in numpy and in C's memory."""
+    """Copy the second array of each pair to the first, converting between numpy's and C's memory
+    formats.
+    """
     for target, source in pairs:
         np.copyto(target, source, casting="unsafe")
 
 
 def address(array: Array) -> int:
-    """Where an array's first element lies."""
+    """Return the address of an array's first element."""
     return int(array.__array_interface__["data"][0])
 
 
 def aligned(size: int, alignment: int) -> Array:
-    """`size` bytes, of which the first is at a multiple of `alignment`."""
+    """Return an uninitialized array of `size` bytes, aligned to `alignment` bytes."""
     memory = np.empty(size + alignment, np.uint8)
     skip = -address(memory) % alignment
     return memory[skip : skip + size]
 
 
 def mismatches(role: str, info: TensorInfo, array: Any) -> Iterable[Diagnostic]:
-    """What is wrong with the dtype and the shape of a tensor for `info`; `role` is "input" or "output"."""
+    """Yield diagnostics for a wrong dtype or shape of a tensor; `role` is "input" or "output"."""
     if array.dtype.newbyteorder("=") != info.dtype.numpy:
         # in the machine's byte order
         text = f"{role} {info.name!r} is {array.dtype.name}, expected {info.dtype}"
@@ -109,7 +114,7 @@ def mismatches(role: str, info: TensorInfo, array: Any) -> Iterable[Diagnostic]:
 
 
 def unknown_names(role: str, names: Iterable[Any], infos: Sequence[TensorInfo]) -> Iterable[Diagnostic]:
-    """A diagnostic for every name that is not one of the model's."""
+    """Yield a diagnostic for every name that is not an input or output (`role`) of the model."""
     known = [info.name for info in infos]
     for name in names:
         if name not in known:
@@ -124,9 +129,10 @@ def _require_mapping(role: str, value: object) -> None:
 
 
 def check_inputs(inputs: Mapping[str, Any], infos: Sequence[TensorInfo]) -> tuple[list[Array], list[Diagnostic]]:
-    """The arrays in the model's order, and everything that is wrong with them.
+    """Return the inputs as arrays in the model's order, and diagnostics for missing, unknown and
+    invalid ones.
 
-    Raises AotcTypeError for what is no mapping.
+    Raises AotcTypeError if `inputs` is not a mapping.
     """
     _require_mapping("input", inputs)
     arrays: list[Array] = []
@@ -144,7 +150,7 @@ def check_inputs(inputs: Mapping[str, Any], infos: Sequence[TensorInfo]) -> tupl
 
 
 def check_outputs(outputs: Mapping[str, Any], infos: Sequence[TensorInfo]) -> list[Diagnostic]:
-    """Everything that is wrong with arrays that the model is to write into; AotcTypeError for what is no mapping."""
+    """Return diagnostics for invalid output arrays; AotcTypeError if `outputs` is not a mapping."""
     _require_mapping("output", outputs)
     problems = list(unknown_names("output", outputs, infos))
     for info, value in ((i, outputs[i.name]) for i in infos if i.name in outputs):
@@ -165,6 +171,6 @@ def _no_array(role: str, info: TensorInfo, value: object, hint: str = "") -> Dia
 
 
 def require_none(problems: Sequence[Diagnostic]) -> None:
-    """One AotcError for all problems, if there are any."""
+    """Raise one AotcError for all problems, if there are any."""
     if problems:
         raise AotcError.collect(problems)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The virtual machine: runs bytecode over compiled kernels, at any depth of recursion.
+"""Virtual machine: execute bytecode that calls compiled kernels, with unlimited recursion depth.
 
 vm = VirtualMachine(executable, cpu())
 vm.invoke("main", x)                                 # an NDArray, or a (nested) tuple of them
 vm.set_input("main", x=x); vm.run()
 
-Values are arrays, tuples of values, and closures.  An array is dropped once nobody can read it any more.
+Values are arrays, tuples of values, and closures.  An array is released as soon as no instruction
+can read it.
 
 code, lib = executable.save()                        # bytes, and a library of kernels: `lib.export_library`
 Executable.load_exec(code, lib)
@@ -38,7 +39,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 @frozen(eq=False)
 class VMClosure:
-    """A function value: the number of a function and its first arguments."""
+    """A closure: the number of a function and the values of its first arguments."""
 
     function: int
     captured: tuple[Value, ...]
@@ -50,7 +51,9 @@ Run: TypeAlias = Callable[[Sequence[Value]], Value]
 
 @frozen
 class SavedKernel:
-    """A kernel in saved code: one of the library, or a function as Relay text; and the type of its result."""
+    """A kernel in a saved executable: compiled in the library (`info`), or Relay text of a function
+    to compile later.
+    """
 
     info: KernelInfo | None
     result: Type
@@ -58,20 +61,21 @@ class SavedKernel:
 
 
 class CallKernel(Protocol):
-    """Runs the kernel of a number on values, which it does not change."""
+    """Calls a kernel by number on values, which it does not modify, and returns its result."""
 
     def __call__(self, number: int, args: Sequence[Value], /) -> Value: ...
 
     def saved(self) -> tuple[str, Sequence[SavedKernel], KernelModule]:
-        """The name of the target, all kernels in order, and those of the library."""
+        """Return the name of the target, all kernels in order, and the module of the compiled ones.
+        """
 
 
-#: From functions as Relay text, by number, and the name of a target, to kernels for the shapes that come up.
+#: Function from Relay texts of kernels by number, and a target's name, to a caller that compiles kernels for the shapes that occur.
 CompileLate: TypeAlias = "Callable[[Mapping[int, str], str], CallKernel]"
 
 
 def runner(library: KernelLibrary, name: str, result: Type) -> Run:
-    """Calls of a kernel that gives results of static types."""
+    """Return a function that calls a kernel with results of static types."""
     outputs = [(t.static_shape, t.dtype.numpy) for t in tensor_types(result)]
 
     def run(args: Sequence[Value]) -> Value:
@@ -85,12 +89,13 @@ def runner(library: KernelLibrary, name: str, result: Type) -> Run:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Executable:
-    """A compiled program: bytecode, constants, and kernels.  Any number of machines, in any threads, may run it.
+    """A compiled program: bytecode, constants and kernels; any number of virtual machines and
+    threads may run it.
 
-    functions      in the order of their numbers
-    constants      the arrays that `load_const` gives
-    kernel_names   of the kernels by number
-    call_kernel    runs the kernel of a number on values, which it does not change
+    functions      functions by number
+    constants      arrays by number, for `load_const`
+    kernel_names   names of the kernels by number
+    call_kernel    calls a kernel by number on values, which it does not modify
     """
 
     functions: Sequence[VMFunction]
@@ -103,15 +108,17 @@ class Executable:
         return {function.name: function for function in self.functions}
 
     def function(self, name: str) -> VMFunction:
-        """The function called `name`; AotcError if there is none."""
+        """Return the function called `name`; AotcError if there is none."""
         if name not in self._by_name:
             raise AotcError("unknown-function", f"no function @{name}", hint=nearest(name, self._by_name))
         return self._by_name[name]
 
     def save(self) -> tuple[bytearray, KernelModule]:
-        """The code, constants included, and the kernels of known shapes; kernels of unknown ones are part of the code.
+        """Return the serialized bytecode with constants, and the module of kernels with static
+        shapes.
 
-        Raises AotcError (code "vm") where a kernel is that of another compiler.
+        Kernels with dynamic shapes are saved as Relay text in the bytecode.  Raises AotcError (code
+        "vm") for a kernel of an external compiler.
         """
         target, kernels, module = self.call_kernel.saved()
         dtypes = tuple(DType.of(a) for a in self.constants)
@@ -124,10 +131,11 @@ class Executable:
 
     @staticmethod
     def load_exec(bytecode: bytes | bytearray, lib: KernelModule) -> Executable:
-        """The executable that `save` gave, from its code and its kernels.
+        """Load an executable from the results of `save`.
 
-        Raises AotcError: code "load" for damaged code, "checksum" for the kernels of another executable, "vm" where
-        kernels for unknown shapes need the compiler and `aotc.relay` is not imported.
+        Raises AotcError: code "load" for damaged bytecode, "checksum" for kernels of another
+        executable, "vm" if kernels with dynamic shapes need the compiler and `aotc.relay` is not
+        imported.
         """
         try:
             saved, constants = _loaded(bytes(memoryview(bytecode)))
@@ -155,7 +163,9 @@ class Executable:
 
     @property
     def stats(self) -> str:
-        """How many constants, functions, kernels and instructions there are, as text."""
+        """Statistics as text: the number of constants, the functions, the kernels, and counts of
+        instructions.
+        """
         counts = Counter(ins.opcode.value for f in self.functions for ins in f.code)
         instructions = ", ".join(f"{name} {n}" for name, n in sorted(counts.items()))
         return (
@@ -171,7 +181,7 @@ _MAGIC: Final = b"aotc-vm1"
 
 @frozen
 class _Saved:
-    """What saved code holds, but the elements of constants."""
+    """Contents of a saved executable, except the elements of its constants."""
 
     functions: tuple[VMFunction, ...]
     names: tuple[str, ...]
@@ -187,7 +197,7 @@ _FORM: Final = Form(_Saved, (_Saved, *_PARTS, *_TYPES))
 
 
 def _loaded(code: bytes) -> tuple[_Saved, list[Array]]:
-    """What code holds; ValueError where it is none."""
+    """Deserialize a saved executable; ValueError if the data is invalid."""
     reader = Reader(code)
     if reader.take(len(_MAGIC)) != _MAGIC or reader.take(32) != hashlib.sha256(code[len(_MAGIC) + 32 :]).digest():
         raise ValueError("its checksum is wrong")
@@ -203,7 +213,10 @@ def _loaded(code: bytes) -> tuple[_Saved, list[Array]]:
 
 
 def _is_sound(function: VMFunction, counts: Mapping[Opcode, int]) -> bool:
-    """Whether instructions use registers that there are, go forward, and name what `counts` says there is."""
+    """Return True if all instructions of a function are valid.
+
+    Registers must exist, jumps must go forward, and indices must be below the numbers in `counts`.
+    """
     most, code = function.registers, function.code
     used = all(k in range(most) for ins in code for k in (*ins.args, max(ins.dst, 0)))
     named = (ins.index < counts.get(ins.opcode, len(code)) for ins in code)
@@ -212,7 +225,7 @@ def _is_sound(function: VMFunction, counts: Mapping[Opcode, int]) -> bool:
 
 
 class _LoadedKernels:
-    """The kernels of a saved executable."""
+    """Kernels of a loaded executable."""
 
     def __init__(self, saved: _Saved, module: KernelModule) -> None:
         self._saved, self._module = saved, module
@@ -234,7 +247,7 @@ class _LoadedKernels:
 
 
 def install_compiler(compile: CompileLate) -> None:
-    """Say what compiles the kernels for unknown shapes of executables that are loaded."""
+    """Register the compiler for kernels with dynamic shapes in loaded executables."""
     _COMPILER[0] = compile
 
 
@@ -250,9 +263,10 @@ class VirtualMachine:
     """Runs the functions of an executable.
 
     exe      the program
-    device   where to run, the processor for None
+    device   device to run on; None: the CPU
 
-    `invoke` may be called by several threads; inputs set by `set_input` and results of `run` are the machine's own.
+    Several threads may call `invoke`; inputs set by `set_input` and results of `run` are stored per
+    machine.
     """
 
     def __init__(self, exe: Executable, device: Device | None = None) -> None:
@@ -262,29 +276,31 @@ class VirtualMachine:
         self._result: Any = None
 
     def invoke(self, func_name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """The result of a function on arguments by position or name; with none at all, on those of `set_input`.
+        """Call a function with arguments by position or name, or with those of `set_input` if none
+        are given.
 
-        Raises AotcError for arguments that are missing, superfluous or of the wrong type, and for what kernels refuse.
+        Returns a tensor or a nested tuple of tensors.  Raises AotcError for missing, superfluous or
+        mistyped arguments, and for errors of kernels.
         """
         function = self.exe.function(func_name)
         stored = self._inputs.get(func_name) if not args and not kwargs else None
         return as_tensors(self.execute(function, stored if stored is not None else _arguments(function, args, kwargs)))
 
     def set_input(self, func_name: str, /, *args: Any, **kwargs: Any) -> None:
-        """Keep the arguments of a function for calls without arguments."""
+        """Store the arguments of a function for calls without arguments."""
         self._inputs[func_name] = _arguments(self.exe.function(func_name), args, kwargs)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """`invoke` of @main."""
+        """Call @main as `invoke` does, and store its result for `get_outputs`."""
         self._result = self.invoke("main", *args, **kwargs)
         return self._result
 
     def get_outputs(self) -> list[Any]:
-        """The results of the last `run`, those of a tuple one by one."""
+        """Return the results of the last `run` as a list, with one entry per field of a tuple."""
         return list(self._result) if isinstance(self._result, tuple) else [self._result]
 
     def execute(self, function: VMFunction, args: Sequence[Value]) -> Value:
-        """The result of a function on checked values."""
+        """Execute a function on validated values; return its result."""
         exe = self.exe
         registers, pc = _frame(function, args), 0
         callers: list[tuple[VMFunction, list[Any], int, int]] = []
@@ -315,7 +331,7 @@ class VirtualMachine:
                     case _:
                         registers[ins.dst] = _compute(exe, ins, operands)
             except (AssertionError, AttributeError, IndexError, TypeError, ValueError) as error:
-                # kernels of other compilers raise what they like
+                # kernels of external compilers may raise any exception
                 loaded = isinstance(exe.call_kernel, _LoadedKernels)
                 if isinstance(error, AotcError) or (ins.opcode is Opcode.INVOKE_PACKED and not loaded):
                     raise
@@ -328,7 +344,7 @@ def _frame(function: VMFunction, args: Sequence[Value]) -> list[Any]:
 
 
 def _callee(ins: Instruction, operands: list[Any]) -> tuple[int, list[Any]]:
-    """The number of the function that is called, and its arguments."""
+    """Return the number of the function that an instruction calls, and the arguments."""
     if ins.opcode is Opcode.INVOKE:
         return ins.index, operands
     closure = operands[0]
@@ -336,7 +352,7 @@ def _callee(ins: Instruction, operands: list[Any]) -> tuple[int, list[Any]]:
 
 
 def _compute(exe: Executable, ins: Instruction, operands: list[Any]) -> Any:
-    """The value that an instruction writes."""
+    """Return the value that an instruction writes to its destination register."""
     match ins.opcode:
         case Opcode.INVOKE_PACKED:
             return exe.call_kernel(ins.index, operands)
@@ -374,7 +390,7 @@ def _arguments(function: VMFunction, args: Sequence[Any], named: Mapping[str, An
 
 
 def _value(name: str, value: Any, ty: Type, dims: dict[str, int]) -> Value:
-    """An argument as a value of its type."""
+    """Convert an argument to a value of type `ty`; AotcError if it does not match."""
     match ty:
         case TensorType():
             array = as_array(value, ty)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `aotc` command."""
+"""Entry point of the `aotc` command line interface."""
 
 import atexit
 import os
@@ -10,12 +10,14 @@ from aotc.ir.interrupts import exit_on_signals
 
 
 def run() -> None:
-    """Run the command; an interrupt at any moment ends it with exit code 130 and leaves nothing behind."""
+    """Run the `aotc` command; an interrupt ends it with exit code 130 after removing temporary
+    files.
+    """
     exit_on_signals()
     code = 1
 
     def leave() -> None:
-        # called last, since registered first: the interpreter would ignore signals while it is torn down
+        # registered first, so called last: the interpreter would ignore signals during its shutdown
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
@@ -23,7 +25,7 @@ def run() -> None:
 
     atexit.register(leave)
     try:
-        # takes a second, in which an interrupt may come
+        # imported here, under the signal handlers: the import takes about a second
         from aotc.cli.main import main
 
         main()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m aotc.cli"""
+"""Runs the `aotc` command as `python -m aotc.cli`."""
 
 from aotc.cli import run
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands print: progress on the terminal's error stream, results on its output, errors once.
+"""Console output of commands: progress and errors on standard error, results on standard output.
 
 with reporting(quiet=False, as_json=False, verbose=0) as out:
     out.stage("importing the model")
@@ -23,17 +23,17 @@ from rich.progress import MofNCompleteColumn, Progress
 from aotc.driver.temporary_folders import output_file
 from aotc.ir.diagnostics import AotcError, texts_of
 
-#: What a command found, as --json prints it; what is printed of it else, part by part.
+#: Result of a command as --json prints it, and the parts printed otherwise.
 Data: TypeAlias = Mapping[str, Any]
 Shown: TypeAlias = Iterable[RenderableType]
-#: Columns of an output that is no terminal: no table is folded there.
+#: Width of output that is not a terminal: large enough that no table is folded.
 PIPE_WIDTH = 1_000_000
-#: Exit code for what the user can put right.
+#: Exit code for errors that the user can correct.
 USER_ERROR = 2
 
 
 class Reporter:
-    """Where one command's messages go."""
+    """Prints the progress, results and errors of one command."""
 
     def __init__(self, quiet: bool, as_json: bool) -> None:
         self.quiet = quiet
@@ -46,7 +46,9 @@ class Reporter:
         self._began = 0.0
 
     def stage(self, name: str) -> None:
-        """Show on the error stream that a stage of the work begins: where it is no terminal, in a line of its own."""
+        """Report on standard error that a stage begins: as a status on a terminal, else as a line
+        of its own.
+        """
         logging.getLogger("aotc").info(name)
         self._stage, self._began = name, time.monotonic()
         if not self._silent:
@@ -56,14 +58,15 @@ class Reporter:
             self.note(f"aotc: {name}")
 
     def step(self, item: str) -> None:
-        """Show which part of the stage the work is at, on a terminal."""
+        """Show on a terminal which item of the current stage is being processed."""
         if not self._silent:
             self._status.update(escape(f"{self._stage}: {item}"))
 
     def progress(self, done: int, total: int, item: str) -> None:
-        """Show, on a terminal, how many items of the stage are done, the item under way and the time left.
+        """Show on a terminal the number of finished items of the stage, the current item and the
+        time left.
 
-        The time is estimated from the mean time of the items that are done, from one second on.
+        The time left is estimated from the mean time of the finished items, after the first second.
         """
         spent = time.monotonic() - self._began
         left = f", about {spent / done * (total - done):.0f} s left" if done and spent >= 1 else ""
@@ -71,18 +74,20 @@ class Reporter:
 
     @contextmanager
     def bar(self, name: str) -> Iterator[Callable[[int, int], None]]:
-        """A progress bar on a terminal; what is yielded is told how many are done, and of how many."""
+        """Context manager: show a progress bar on a terminal; yields a function of the numbers of
+        finished and of all items.
+        """
         columns = (*Progress.get_default_columns(), MofNCompleteColumn())
         with Progress(*columns, console=self.errors, disable=self._silent, transient=True) as progress:
             task = progress.add_task(name, total=None)
             yield lambda done, total: progress.update(task, completed=done, total=total)
 
     def stop(self) -> None:
-        """End the progress display."""
+        """Remove the progress display."""
         self._status.stop()
 
     def result(self, data: Data, show: Callable[[Data], Shown]) -> None:
-        """Print a result: as JSON, through `show`, or not at all."""
+        """Print a result as JSON, or formatted by `show`, or not at all with --quiet."""
         self.stop()
         if self.as_json:
             sys.stdout.write(_json(data))
@@ -91,22 +96,22 @@ class Reporter:
                 self.console.print(part)
 
     def text(self, data: Data, text: str) -> None:
-        """Print a text that was asked for, as it stands (no wrapping, no markup), quiet or not; or `data` as JSON."""
+        """Print requested text without wrapping and markup, also with --quiet; or `data` as JSON."""
         self.stop()
         sys.stdout.write(_json(data) if self.as_json else text)
 
     def note(self, text: str) -> None:
-        """Print a text to the error stream, as it stands."""
+        """Print text to standard error without wrapping and markup."""
         self.stop()
         sys.stderr.write(f"{text}\n")
 
     def write(self, path: Path, data: Data) -> None:
-        """Write a result to a file, as JSON; AotcError (code "output") where it cannot be written."""
+        """Write a result to a file as JSON; AotcError (code "output") on failure."""
         with output_file(path, "output") as file:
             file.write(_json(data).encode())
 
     def failure(self, error: AotcError) -> None:
-        """Print every diagnostic of an error."""
+        """Print every diagnostic of an error, with --json also as JSON on standard output."""
         self.stop()
         if self.as_json:
             problems = [
@@ -132,8 +137,11 @@ def _json(data: Data) -> str:
 
 @contextmanager
 def reporting(quiet: bool = False, as_json: bool = False, verbose: int = 0) -> Iterator[Reporter]:
-    """A reporter for one command; an AotcError in the block, or a file that the system refuses, is
-    printed and ends the program with code 2."""
+    """Context manager: yield a reporter for one command.
+
+    An AotcError, an OSError of a file, or a MemoryError in the block is printed, and ends the
+    program with exit code 2.
+    """
     level = logging.WARNING if verbose == 0 else logging.INFO if verbose == 1 else logging.DEBUG
     reporter = Reporter(quiet, as_json)
     handler = RichHandler(console=reporter.errors, show_path=False, show_time=False)
@@ -145,7 +153,7 @@ def reporting(quiet: bool = False, as_json: bool = False, verbose: int = 0) -> I
         raise SystemExit(USER_ERROR) from None
     except OSError as error:
         if error.filename is None:
-            # a stream, or no file of the user's
+            # an error of a stream, not of a file
             raise
         reporter.failure(AotcError("file", f"cannot use {error.filename}: {error.strerror}"))
         raise SystemExit(USER_ERROR) from None

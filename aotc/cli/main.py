@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `aotc` command: arguments in, text out; all work is done by `aotc.driver`."""
+"""The `aotc` command: parses arguments and prints results; `aotc.driver` and other packages do the
+work.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ from aotc.reporting.support_tables import config_table, support_table, target_ta
 
 
 class _Program(click.Group):
-    """The command, with output that may fail."""
+    """The command group, run with handlers for failing output streams."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         with standard_streams():
@@ -53,9 +55,10 @@ def main() -> None:
 
 
 def command(name: str, *declarations: Declaration, renamed: Mapping[str, str] | None = None) -> Declaration:
-    """Make a function a command: it gets a reporter, then its arguments and options by name.
+    """Decorator that makes a function a command; it receives a reporter, then arguments and options
+    by name.
 
-    renamed    deprecated spellings of its options, see `RenamingCommand`
+    renamed    deprecated names of options, see `RenamingCommand`
     """
 
     def declare(function: Command) -> Command:
@@ -131,7 +134,9 @@ def compile_command(
 
 
 def _facts(build: bool, options: Mapping[str, Any]) -> dict[str, str]:
-    """What a report of the compilation says at its head beside what the compiler itself knows."""
+    """Return facts for the head of a compilation report that the compiler does not know: target, C
+    compiler, flags.
+    """
     flags = shlex.join(options["cflags"])
     target = resolve_target(options["target"])
     said = version_of(find_toolchain(options["cc"], target=target)) if build else ""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of commands: how they are declared, those that several commands share, and how their text is read.
+"""Declarations of command line options, options shared by several commands, and parsers of option
+values.
 
 --input-shape x:1,3,224,224   --dim batch=1
 
@@ -19,14 +20,14 @@ from typing import Any, Final, TypeAlias
 import click
 
 Command: TypeAlias = Callable[..., Any]
-#: What adds an option or an argument to a command.
+#: Decorator that adds an option or an argument to a command.
 Declaration: TypeAlias = Callable[[Command], Command]
 PATH: Final = click.Path(path_type=Path)
 LARGEST_DIM = (1 << 31) - 1
 MOST_THREADS = 1024
 
 
-# --- how text is read
+# --- parsers of option values
 
 
 def _dimension(text: str, where: str) -> int:
@@ -40,9 +41,11 @@ def _dimension(text: str, where: str) -> int:
 
 
 def _pairs(values: tuple[str, ...], form: str, *, first: bool = False) -> Iterator[tuple[str, str, str]]:
-    """Each text, and what stands before and behind its last separator, or its `first` one.
+    """Split each text at its last separator, or at its first one; yield the text and both parts.
 
-    form    an example, which has the separator once
+    form    example of the format, which contains the separator (":" or "=") once
+
+    Raises click.BadParameter if the separator or the first part is missing.
     """
     (separator,) = (mark for mark in ":=" if mark in form)
     for value in values:
@@ -53,7 +56,9 @@ def _pairs(values: tuple[str, ...], form: str, *, first: bool = False) -> Iterat
 
 
 def read_shapes(values: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """NAME:1,3,224,224 (the name may hold colons; nothing after the last colon means a scalar)."""
+    """Parse shapes NAME:1,3,224,224; the name may contain colons, and nothing after the last colon
+    means a scalar.
+    """
     return {
         name: tuple(_dimension(d, value) for d in dims.split(",") if d.strip())
         for value, name, dims in _pairs(values, "NAME:1,3,224,224")
@@ -61,12 +66,14 @@ def read_shapes(values: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
 
 
 def read_dims(values: tuple[str, ...]) -> dict[str, int]:
-    """SYMBOL=8"""
+    """Parse values of symbolic dimensions, SYMBOL=8."""
     return {name: _dimension(number, value) for value, name, number in _pairs(values, "SYMBOL=8")}
 
 
 def read_ranges(values: tuple[str, ...]) -> dict[str, tuple[float, float]]:
-    """NAME=-1:1 (the name may hold equals signs); whether an input can have such values is not decided here."""
+    """Parse ranges NAME=-1:1; the name may contain equals signs.  The ranges are not compared with
+    the model here.
+    """
     form = "NAME=LEAST:MOST, such as x=-1:1"
     ranges: dict[str, tuple[float, float]] = {}
     for value in values:
@@ -82,13 +89,18 @@ def read_ranges(values: tuple[str, ...]) -> dict[str, tuple[float, float]]:
 
 
 def read_io_dtypes(values: tuple[str, ...]) -> dict[str, str]:
-    """int8, or NAME:int8 (the name may hold colons); "" names all others."""
+    """Parse dtypes of inputs and outputs, int8 or NAME:int8 (the name may contain colons).
+
+    The key "" of the result stands for all names not given.
+    """
     found = (value.rpartition(":") for value in values)
     return {name: dtype for name, _, dtype in found}
 
 
 def read_config(values: tuple[str, ...]) -> dict[str, bool | int | float | str]:
-    """KEY=VALUE: true and false, numbers, else text."""
+    """Parse configuration entries KEY=VALUE; a value is JSON (true, false, a number) if it parses
+    as such, else text.
+    """
     config: dict[str, bool | int | float | str] = {}
     for _, key, text in _pairs(values, "KEY=VALUE", first=True):
         try:
@@ -99,7 +111,7 @@ def read_config(values: tuple[str, ...]) -> dict[str, bool | int | float | str]:
 
 
 def read_flags(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Compiler flags, several in one text, quoted as in a shell."""
+    """Parse compiler flags, each text holding one or several, quoted as in a shell."""
     try:
         return tuple(flag for value in values for flag in shlex.split(value))
     except ValueError as error:
@@ -107,12 +119,12 @@ def read_flags(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def read_names(value: str) -> tuple[str, ...]:
-    """NAME,NAME,..."""
+    """Parse a list of names, NAME,NAME,..."""
     return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
 def read_counts(value: str) -> tuple[int, ...]:
-    """1,2,4: whole numbers from 1 to 1024."""
+    """Parse a list of integers from 1 to 1024, such as 1,2,4, without duplicates."""
     counts = [int(text) if text.strip().isdecimal() else 0 for text in value.split(",")]
     if not all(1 <= count <= MOST_THREADS for count in counts):
         raise click.BadParameter(f"{value!r} is not a list of numbers from 1 to {MOST_THREADS}")
@@ -120,12 +132,12 @@ def read_counts(value: str) -> tuple[int, ...]:
 
 
 def read_architectures(value: str | None) -> tuple[int, ...] | None:
-    """80,90: compute capabilities of GPUs, times ten; None for None."""
+    """Parse a list of CUDA compute capabilities, such as 80,90 for 8.0 and 9.0; None for None."""
     return read_counts(value) if value is not None else None
 
 
 def read_seconds(value: str) -> float:
-    """30, 30s, 5m or 1h as seconds."""
+    """Parse a time such as 30, 30s, 5m or 1h; return seconds."""
     units = {"s": 1, "m": 60, "h": 3600}
     number, unit = (value[:-1], units[value[-1]]) if value[-1:] in units else (value, 1)
     try:
@@ -141,7 +153,7 @@ _BYTE_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def read_bytes(value: str | None) -> int | None:
-    """Read an amount of memory in bytes; None for None.
+    """Parse an amount of memory; return bytes, None for None.
 
     65536, 64K, 64KB and 64KiB are the same amount: every unit (K, M, G) is a power of 1,024, in either case.
     """
@@ -154,14 +166,14 @@ def read_bytes(value: str | None) -> int | None:
 
 
 def read_timeout(value: str | None) -> float | None:
-    """Read a time limit in seconds, as `read_seconds` does; zero is an error.  None for None."""
+    """Parse a time limit as `read_seconds` does; return seconds, None for None.  Zero is an error."""
     seconds = read_seconds(value) if value is not None else None
     if seconds == 0:
         raise click.BadParameter(f"{value!r} is no time limit: it must be greater than zero")
     return seconds
 
 
-# --- how options are declared
+# --- declarations of options
 
 
 def option(
@@ -173,10 +185,10 @@ def option(
     read: Callable[[Any], Any] | None = None,
     **more: Any,
 ) -> Declaration:
-    """An option by its names, with the text of its help, which tells a default.
+    """Declare an option by its names and help text, which shows the default, if there is one.
 
-    read    makes a value of what was written
-    more    as `click.option` takes it
+    read    function that parses the value
+    more    further arguments of `click.option`
     """
     if read is not None:
         more["callback"] = lambda context, parameter, value: read(value)
@@ -185,12 +197,12 @@ def option(
 
 
 def flag(names: str, text: str, **more: Any) -> Declaration:
-    """An option without a value."""
+    """Declare an option without a value."""
     return click.option(*names.split(), is_flag=True, help=text, **more)
 
 
 def options(*declarations: Declaration) -> Declaration:
-    """Several in the order in which the help tells them."""
+    """Combine declarations of options, listed in this order in the help text."""
 
     def declare(command: Command) -> Command:
         for declaration in reversed(declarations):
@@ -201,10 +213,10 @@ def options(*declarations: Declaration) -> Declaration:
 
 
 class RenamingCommand(click.Command):
-    """A command that still takes former spellings of its options, with a warning on the error stream.
+    """A command that accepts deprecated names of its options, with a warning on standard error.
 
-    renamed    the present option by the former one; "--json FILE", an option whose value is a .json file, is renamed
-               where such a value follows it
+    renamed    current names by deprecated names; an entry "--json FILE" applies only if the value of the
+               option ends in .json
     """
 
     renamed: Mapping[str, str]
@@ -214,7 +226,7 @@ class RenamingCommand(click.Command):
         self.renamed = renamed
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments after every former spelling in them was replaced."""
+        """Parse the arguments after replacing deprecated names of options."""
         return super().parse_args(context, [self._present(k, args) for k in range(len(args))])
 
     def _present(self, k: int, args: Sequence[str]) -> str:
@@ -313,7 +325,7 @@ ROUNDING: Final = option(
     "--rounding", "Whose integers a quantized .tflite model gives, bit by bit: TFLite Micro's or LiteRT's"
     " [default: tflm].", click.Choice(("tflm", "litert")),
 )  # fmt: skip
-#: All that says how a model is compiled, as `CompileOptions` takes it.
+#: Options of how a model is compiled, as in `CompileOptions`.
 COMPILATION: Final = options(SHAPES, CUT, TARGET, ARCHITECTURES, ROUNDING, COMPILER, TUNING)
 IO_DTYPE: Final = option(
     "--io-dtype", "int8 or uint8: take and give integers where the model quantizes its inputs and dequantizes its"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of `aotc compile` that look at passes: flags in, instruments and a report out.
+"""Options of `aotc compile` that inspect passes: they become pass instruments and a report.
 
 watch = Watch(out, model, output, facts, report=Path("out.html"), print_after=("FuseOps",), ...)
 with watch.writing() as stage:
@@ -21,7 +21,7 @@ from aotc.ir.instrument import ALL_LEVELS
 from aotc.reporting.compile_report import PassReport
 
 WATCH_OPTIONS: Final = ("report", "print_after", "stop_after", "check_passes", "dump", "show_meta_data")
-#: Why a pass may not run.
+#: Hint that explains why a pass may not run.
 _NOT_RUN: Final = (
     "-O (3 is the default), the model and the target decide which passes run; "
     "some run at level 4 only, which a PassContext in Python has"
@@ -30,15 +30,17 @@ _NOT_RUN: Final = (
 
 @dataclass
 class StageTimes:
-    """Wall-clock times of the stages of a compilation, the run of the C compiler among them.
+    """Wall-clock times of the stages of a compilation, including the run of the C compiler.
 
-    The time of a stage ends where the next one begins, so that the times add up to that of the whole.
+    A stage ends when the next one begins, so the times add up to the total.
     """
 
     begins: list[tuple[str, float]] = field(default_factory=lambda: [("preparing", time.perf_counter())])
 
     def before(self, show: Callable[[str], None]) -> Callable[[str], None]:
-        """Return `show`, which is called with the name of each stage as it begins, with the time noted first."""
+        """Return a function that records the time when a stage begins and then calls `show` with
+        its name.
+        """
 
         def begin(name: str) -> None:
             self.begins.append((name, time.perf_counter()))
@@ -47,7 +49,9 @@ class StageTimes:
         return begin
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the name and the seconds of each stage, in order; the last one ends now."""
+        """Return the name and the seconds of each stage, in order; the last stage ends at the time
+        of the call.
+        """
         ends = [*(began for _, began in self.begins[1:]), time.perf_counter()]
         return [{"stage": n, "seconds": end - began} for (n, began), end in zip(self.begins, ends, strict=True)]
 
@@ -59,7 +63,7 @@ class StageTimes:
 
 
 class PassProgress(PassInstrument):
-    """Shows the name of each pass as it begins."""
+    """Instrument that shows the name of each pass when it begins."""
 
     levels: ClassVar[frozenset[str]] = ALL_LEVELS
 
@@ -71,18 +75,20 @@ class PassProgress(PassInstrument):
 
 
 class _Stopped(Exception):
-    """The compilation has come to the pass after which it was to stop, with this text of the program."""
+    """Raised to stop the compilation after the pass named by --stop-after; holds the text of the
+    program.
+    """
 
 
 @dataclass
 class Watch:
-    """What a command is to tell about the passes.
+    """The pass inspection of one `aotc compile`.
 
-    facts      what the report says at its head
-    stopped    the text of the program at the pass after which it was to stop; None if it did not
+    facts      facts for the head of the report
+    stopped    text of the program after the pass of --stop-after; None if the compilation was not stopped
 
-    The other fields are the options.  Raises AotcError for names that no pass has, and for a report that could not be
-    written.
+    The other fields are values of options.  Raises AotcError for unknown pass names, and for a
+    report path that cannot be written.
     """
 
     out: Reporter
@@ -106,7 +112,7 @@ class Watch:
         self._print = TextAfter(self.print_after, self._tell, self.show_meta_data)
 
     def instruments(self) -> list[Any]:
-        """The instruments that the options ask for."""
+        """Return the pass instruments that the options request."""
         found: list[Any] = [self._report] if self.report is not None else []
         found += [dump_ir(self.dump, True, self.show_meta_data)] if self.dump is not None else []
         found += [self._print] if self.print_after else []
@@ -118,7 +124,7 @@ class Watch:
         self.out.note(f"// after {name}\n{text}\n")
 
     def done(self, model: CompiledModel) -> CompiledModel:
-        """Tell the report what came out, and give it back."""
+        """Add the compiled model to the report, if one is requested; return the model."""
         if self.report is not None:
             self._report.stage("")
             self._report.add_result(model)
@@ -126,7 +132,9 @@ class Watch:
 
     @contextmanager
     def writing(self) -> Iterator[Callable[[str], None]]:
-        """What is told each stage; the report is written at the end, also of what failed."""
+        """Context manager: yield a function to be called with each stage; write the report at the
+        end, also after errors.
+        """
 
         def stage(name: str) -> None:
             if name == WRITING and self._stops:
@@ -148,7 +156,9 @@ class Watch:
             self.out.note(f"these passes did not run: {', '.join(sorted(self._print.missing))}")
 
     def _write_report(self, failure: AotcError | None) -> None:
-        """Write the report, if one is wanted and there is something to tell; a second problem goes with the first."""
+        """Write the report, if one is requested and there are passes; report an error of writing
+        along with `failure`.
+        """
         if self.report is None or (failure is not None and not self._report.passes):
             return
         self._report.stage("")
@@ -165,7 +175,9 @@ def _stop(_: str, text: str) -> None:
 
 
 def _check_place(report: Path, model: Path, output: Path | None) -> None:
-    """AotcError for a report that could not be written when all work is done, or would replace the model."""
+    """Raise AotcError if a report cannot be written to its path, or would replace the model or the
+    project.
+    """
     place = report.resolve()
     problems = {
         "it is a directory": report.is_dir(),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results as tables for the terminal."""
+"""Format the results of commands as text and tables for the terminal."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from aotc.reporting.text_tables import grid, spilled, unit
 
 
 def arena(memory: Data) -> str:
-    """The memory of a run, and the least that it needs at once."""
+    """Format the arena's size and the lower bound of the memory plan."""
     return f"{unit(memory['peak'], 'B')} (lower bound {unit(memory['lower_bound'], 'B')})"
 
 
 def footprint(taken: Data) -> str:
-    """The bytes that a model takes of a microcontroller."""
+    """Format the RAM, flash and stack that a model needs on a microcontroller."""
     code = "measured" if taken["code_measured"] else "estimated"
     ram, flash = taken["arena"] + taken["io"], taken["code"] + taken["parameters"]
     return f"RAM {ram} bytes with inputs and outputs, flash {flash} ({code}), stack at most {taken['stack']}"
 
 
 def sizes(found: Data | None) -> Shown:
-    """What the weights of a project take, and for what; nothing for projects that do not say so."""
+    """Yield lines on the size of a project's weights by cause; nothing if the metadata lack them."""
     if found is None:
         return
     added = {"for Winograd convolutions": "winograd", "of padding": "padding"}
@@ -49,7 +49,7 @@ def sizes(found: Data | None) -> Shown:
 
 
 def show_compiled(data: Data) -> Shown:
-    """The result of `compile`, perhaps with the times of its passes."""
+    """Format the result of `compile`, with the times of stages and passes if present."""
     if passes := data.get("timing"):
         yield passes.rstrip()
     yield f"project      {data['path']}"
@@ -66,7 +66,7 @@ def show_compiled(data: Data) -> Shown:
 
 
 def _language(metadata: Data) -> Shown:
-    """What code without an operating system must be compiled and linked with."""
+    """Yield lines on the C language and float ABI that a bare-metal project requires."""
     extended = "C99; inline assembly, as gcc and clang take it (--portable: none)"
     yield f"language     {extended if metadata['inline_assembly'] else 'C99'}"
     if abi := metadata["float_abi"]:
@@ -74,7 +74,9 @@ def _language(metadata: Data) -> Shown:
 
 
 def show_project(data: Data) -> Shown:
-    """The metadata of a project, a summary of those that this version of aotc knows how to read."""
+    """Format the metadata of a project, as JSON if another version of aotc wrote them in another
+    form.
+    """
     try:
         parts = [*(_on_device if "device" in data else _project)(data)]
     except (LookupError, TypeError, ValueError, AttributeError):
@@ -94,7 +96,7 @@ def _project(data: Data) -> Shown:
 
 
 def _tensors(data: Data) -> Table:
-    """Inputs and outputs."""
+    """Return a table of inputs and outputs."""
     rows = []
     for kind in ("input", "output"):
         for tensor in data[f"{kind}s"]:
@@ -111,13 +113,13 @@ def _sizes(data: Data, parameters: str, steps: int, memory: Data) -> Shown:
 
 
 def _largest(steps: Sequence[Data]) -> Table:
-    """The steps with most multiplications."""
+    """Return a table of the steps with the most multiply-accumulates."""
     rows = [(step["kernel"], unit(step["macs"]), ", ".join(step["nodes"][:4])) for step in steps]
     return grid("largest kernels", "MACs", "nodes", rows=rows)
 
 
 def _on_device(data: Data) -> Shown:
-    """What the kernels of a project for GPUs take of each."""
+    """Format the resource use of a project's GPU kernels for each architecture."""
     device = data["device"]
     for arch, kernels in device["kernels"].items():
         rows = [_kernel_row(data, name, row) for name, row in kernels.items()]
@@ -133,7 +135,9 @@ def _on_device(data: Data) -> Shown:
 
 
 def _kernel_row(project: Data, name: str, row: Data) -> list[str | Text]:
-    """Blocks of all launches, what a thread and a block take, how many blocks a processor holds at a time."""
+    """Return a table row of a GPU kernel: blocks of all launches, threads, registers, memory and
+    occupancy.
+    """
     launches = [step for step in project["steps"] if step["kernel"] == name]
     sizes = [row[key] for key in ("registers", "shared_bytes", "local_bytes")]
     figures = [sum(one["grid"] for one in launches), launches[0]["block"], *sizes]
@@ -142,14 +146,14 @@ def _kernel_row(project: Data, name: str, row: Data) -> list[str | Text]:
 
 
 def show_cache(data: Data) -> Shown:
-    """What a cache holds, or held."""
+    """Format the contents of the object cache, or the number of entries removed."""
     amount = f"{data['entries']} objects, {unit(data['bytes'], 'B')}"
     more = f"removed {amount}" if data["cleared"] else f"{amount} of at most {unit(data['limit'], 'B')}"
     yield f"{data['folder']}: {more}"
 
 
 def _open_model(report: Data) -> Shown:
-    """The report on a model with dimensions that are not known."""
+    """Format the report on a model with unknown dimensions."""
     yield _tensors({**report, "outputs": []})
     ranked = sorted(report["operators"].items(), key=lambda r: -r[1])
     yield f"operators    {', '.join(f'{name} {n}' for name, n in ranked)}"
@@ -159,7 +163,7 @@ def _open_model(report: Data) -> Shown:
 
 
 def show_model(report: Data) -> Shown:
-    """The report of `inspect_model`."""
+    """Format the report of `inspect_model`."""
     if report["unsupported"]:
         yield f"{report['model']} cannot be compiled:"
         for problem in report["unsupported"]:
@@ -188,12 +192,12 @@ def show_model(report: Data) -> Shown:
         yield grid("scalar loops", "of", "because of", "first node", rows=scalar)
 
 
-#: Columns of the bar of a full arena.
+#: Length in characters of the bar of the step with the most memory.
 BAR = 16
 
 
 def show_memory(report: Data) -> Shown:
-    """What takes memory during each step, beside the most that is taken."""
+    """Format the memory use of each step as a table with bars relative to the peak."""
     whole = max((row["bytes"] for row in report["moments"]), default=0)
     rows = []
     for k, row in enumerate(report["moments"]):
@@ -210,14 +214,14 @@ def show_memory(report: Data) -> Shown:
 
 
 def _output_row(source: str, o: Data) -> list[str | Text]:
-    """How an output of a run on inputs from a source compares with the reference."""
+    """Return a table row that compares an output with the reference, for inputs from `source`."""
     verdict = Text(o["text"], "green" if o["ok"] else "red")
     figures = [f"{o['max_abs']:.2e}", f"{o['relative']:.2e}", str(o["max_ulp"])]
     return [source, o["name"], *figures, verdict]
 
 
 def _verdict(report: Data) -> str:
-    """What the comparison says in all; and whether there is any difference."""
+    """Return the verdict of a verification as text."""
     if report["verdict"] == "differ":
         return "outputs DIFFER"
     if report["verdict"] == "inconclusive":
@@ -227,7 +231,7 @@ def _verdict(report: Data) -> str:
 
 
 def _remarks(report: Data) -> Shown:
-    """Sentences about outputs that have little or nothing to compare."""
+    """Yield the warnings about constant outputs and the remarks on outputs that cannot be compared."""
     for text in report["warnings"]:
         yield Text.assemble(("warning", "yellow"), f": {text}")
     for text in report["inconclusive"]:
@@ -235,7 +239,7 @@ def _remarks(report: Data) -> Shown:
 
 
 def show_report(report: Data) -> Shown:
-    """The report of `verify` as data."""
+    """Format the report of `verify`."""
     rows = [_output_row(case["source"], output) for case in report["cases"] for output in case["outputs"]]
     yield grid("inputs", "output", "max abs", "relative", "ULP", "", rows=rows)
     if report["device"]:
@@ -254,7 +258,7 @@ def show_report(report: Data) -> Shown:
 
 
 def show_operators(support: Data) -> Shown:
-    """The support table."""
+    """Format the table of supported operators."""
     rows = [(r["name"], r["fusion"], r["compiled"], ", ".join(r["attributes"])) for r in support["operators"]]
     yield grid("operator", "fusion", "compiled", "attributes", rows=rows)
     for domain, names in support["onnx"].items():
@@ -265,7 +269,7 @@ def show_operators(support: Data) -> Shown:
 
 
 def show_targets(found: Data) -> Shown:
-    """Print the list of targets."""
+    """Format the list of targets."""
     rows = [
         (
             row["name"],
@@ -282,7 +286,7 @@ def show_targets(found: Data) -> Shown:
 
 
 def show_config(found: Data) -> Shown:
-    """Print the list of configuration keys."""
+    """Format the list of configuration keys."""
     rows = [(row["key"], row["type"], row["default"], row["meaning"]) for row in found["keys"]]
     yield grid("key", "type", "default", "meaning", rows=rows)
 
@@ -292,7 +296,7 @@ def _threads(number: int) -> str:
 
 
 def _known(number: float | None, form: str) -> str:
-    """A number in a form; "" where it is not known."""
+    """Format a number; "" for None."""
     return "" if number is None else format(number, form)
 
 
@@ -308,7 +312,7 @@ def _bench_row(row: Data, threads: int) -> list[str | Text]:
 
 
 def show_bench(result: Data) -> Shown:
-    """The result of `bench`."""
+    """Format the result of `bench`."""
     machine = result["machine"]
     where = f"{machine['cpu']}, {machine['processors']} processors, target {result['target']}"
     yield f"{result['model']} on {where}"
@@ -333,24 +337,26 @@ def show_bench(result: Data) -> Shown:
 
 
 def runs(result: Data) -> str:
-    """How many runs were timed, and what came of it."""
+    """Format the number of runs with their minimum and median time."""
     times = result["milliseconds"]
     return f"{result['repeat']} runs: minimum {times['min']:.3f} ms, median {times['median']:.3f} ms"
 
 
 def show_run(result: Data) -> Shown:
-    """The result of `run_library`."""
+    """Format the result of `run_library`."""
     for row in result["outputs"]:
         yield f"{row['name']}  {row['dtype']}{row['shape']}  {row['preview']}"
     yield runs(result)
 
 
-#: Nodes of the model that a row of a profile names.
+#: Largest number of model nodes that a row of a profile names.
 NODES_SHOWN = 3
 
 
 def _profile_row(row: Data, whole: float, model: str) -> list[str | Text]:
-    """The figures of a kernel of which all take so many milliseconds, then its name and nodes."""
+    """Return a table row of a kernel: time, share of the total time `whole`, calls, rates, name and
+    nodes.
+    """
     more = len(row["nodes"]) - NODES_SHOWN
     nodes = ", ".join(row["nodes"][:NODES_SHOWN])
     if more > 0:
@@ -363,7 +369,7 @@ def _profile_row(row: Data, whole: float, model: str) -> list[str | Text]:
 
 
 def show_profile(result: Data) -> Shown:
-    """The result of `profile`."""
+    """Format the result of `profile`."""
     head = ("ms", "share", "calls", "GFLOP/s", "peak", "GB/s", "roof", "kernel and nodes")
     times, machine = result["milliseconds"], result["machine"]
     rows = [_profile_row(row, times["watched"], result["model"]) for row in result["kernels"]]
@@ -387,7 +393,7 @@ def show_profile(result: Data) -> Shown:
 
 
 def show_tuning(report: Data) -> Shown:
-    """What was measured, and what came of it."""
+    """Format the result of `tune`."""
     rows = [
         (row["contraction"], row["candidate"], f"{row['microseconds']:.1f} us", f"{row['speedup']:.2f}")
         for row in report["rows"]
@@ -401,7 +407,7 @@ def show_tuning(report: Data) -> Shown:
     yield f"{report['contractions']} contractions: {text}; records in {report['store']}"
 
 
-#: Layers that the report of a quantized model shows.
+#: Number of layers that the report of a quantized model shows.
 WORST_SHOWN = 10
 
 
@@ -410,7 +416,7 @@ def _decibels(ratio: float | None) -> str:
 
 
 def show_quantized(report: Data) -> Shown:
-    """The report of `quantize`."""
+    """Format the report of `quantize`."""
     worst = [(row["node"], row["operator"], _decibels(row["snr_db"])) for row in report["layers"][:WORST_SHOWN]]
     yield grid("worst layers", "operator", "signal to noise", rows=worst, figures=slice(2, None))
     more = len(report["layers"]) - len(worst)

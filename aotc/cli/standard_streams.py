@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The standard streams of the program: what they cannot show or take ends in an exit code, not in a traceback.
+"""Handle failures of the standard streams: an output that cannot be written ends the program with
+an exit code.
 
 with standard_streams():
     ...                                  # prints
@@ -13,14 +14,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, TextIO
 
-#: Exit code where whoever reads the output has gone: `aotc ops | head -1`.
+#: Exit code if the reader of the output has closed it, as in `aotc ops | head -1`.
 READER_LEFT: Final = 1
-#: Exit code where the output cannot be written: the disk that it goes to is full.
+#: Exit code if the output cannot be written, such as on a full disk.
 NOT_WRITTEN: Final = 2
 
 
 class _Closed(io.TextIOBase):
-    """Stands for an output that was closed before the program began: whoever writes to it gets an error."""
+    """Replacement for an output stream that was closed before the program began; writing to it
+    raises OSError.
+    """
 
     def write(self, _: str) -> int:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -28,9 +31,11 @@ class _Closed(io.TextIOBase):
 
 @contextmanager
 def standard_streams() -> Iterator[None]:
-    """Characters that the output's encoding lacks are escaped; an output that fails ends the program."""
+    """Context manager: escape characters that an output's encoding lacks; exit if an output cannot
+    be written.
+    """
     if None in (sys.stdout, sys.stderr):
-        # no file that is opened from here on takes the place of a stream
+        # occupy descriptors 0 to 2, so that no file opened later gets one of them
         while os.open(os.devnull, os.O_RDWR) <= 2:
             pass
     if sys.stdout is None:
@@ -54,7 +59,7 @@ def standard_streams() -> Iterator[None]:
 
 
 def _fails(stream: TextIO | io.TextIOBase | None) -> bool:
-    """Whether a stream has something that cannot be written, which is dropped then."""
+    """Return True if a stream cannot be written; its pending data is discarded."""
     if stream is None:
         return False
     try:

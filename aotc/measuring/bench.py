@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compiled model measured beside other implementations, in one run.
+"""Benchmark a compiled model against other implementations in one process.
 
 result = bench("net.onnx", against=("onnxruntime", "ncnn"), threads=(1, 2), repeat=100)
 result["rounds"][0]["contestants"][0]["milliseconds"]["min"]
 
-The contestants take turns, so that a machine that is slow for a while is slow for all.  A turn is one untimed run,
-which brings the model's memory back into the caches, and timed runs for a moment.  With several threads each turn
-begins with a pause, in which workers that still wait actively for the one before come to rest.  Buffers are bound:
-nothing is allocated for inputs or outputs.
+The implementations are measured alternately, so that a temporary slowdown of the machine affects
+all of them.  A turn is one untimed run, which warms the caches, followed by timed runs for
+`TURN_SECONDS`.  With several threads each turn begins with a pause, in which spinning workers of
+the previous implementation go to sleep.  Inputs and outputs are bound to fixed buffers, so that
+runs do not allocate them.
 """
 
 import os
@@ -41,19 +42,19 @@ from aotc.measuring.timing import milliseconds, summary, turns
 from aotc.relay.frontend.onnx import load_model
 from aotc.runtime.library import find_library
 
-#: Timed runs of one turn: one at least.
+#: Duration in seconds of the timed runs of one turn, which has at least one run.
 TURN_SECONDS: Final = 0.02
-#: Before a turn with several threads: OpenMP's workers may spin for 20 ms after a run.
+#: Pause before a turn with several threads: OpenMP's workers may spin for 20 ms after a run.
 PAUSE_SECONDS: Final = 0.03
-#: Turns that no limit of time takes away.
+#: Smallest number of turns, whatever the time limit.
 LEAST_TURNS: Final = 3
-#: What a rival's error may be on quantized models: a value between two steps may be rounded to either.
+#: Largest relative error of a rival on quantized models, where values may be rounded either way.
 QUANTIZED_BOUND: Final = 5e-2
 _QUANTIZED: Final = re.compile(r"Quantize|QLinear|Integer$")
 
 
 def _turn(contestant: Contestant) -> list[float]:
-    """Milliseconds of the timed runs of one turn."""
+    """Run one turn of an implementation; return the times of its timed runs in milliseconds."""
     if contestant.threads > 1:
         time.sleep(PAUSE_SECONDS)
     contestant.run()
@@ -61,7 +62,11 @@ def _turn(contestant: Contestant) -> list[float]:
 
 
 def take_turns(contestants: Sequence[Contestant], repeat: int, seconds: float) -> list[list[float]]:
-    """Milliseconds of each contestant's timed runs in `repeat` turns, or as many as `seconds` allow."""
+    """Measure implementations alternately for `repeat` turns, or fewer when `seconds` are over.
+
+    Return the times of each one's timed runs in milliseconds.  At least `LEAST_TURNS` turns are
+    measured.
+    """
     times: list[list[float]] = [[] for _ in contestants]
     for _ in turns(LEAST_TURNS, seconds, repeat):
         for contestant, record in zip(contestants, times, strict=True):
@@ -70,31 +75,37 @@ def take_turns(contestants: Sequence[Contestant], repeat: int, seconds: float) -
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on besides the model."""
+    """Describe the machine: CPU, number of processors, operating system and load."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {"cpu": cpu_model(), "processors": os.cpu_count(), "system": platform.system(), "load": load}
 
 
 class Judge:
-    """Whether a contestant's outputs agree with an independent implementation, as in `aotc verify`."""
+    """Compares the outputs of implementations with an independent reference, as `aotc verify` does."""
 
     def __init__(self, entrant: Entrant, outputs: Sequence[str]) -> None:
         self._inputs, self._model = entrant.inputs, loaded(entrant.path)
         found = reference_of(self._model, {}, outputs)
         self.reference, self._expected = found.name, found.run(entrant.inputs)
         self.inconclusive, self.warnings = worth([self._expected])
-        # slow, and one result for all contestants
+        # the float64 reference is slow and equal for all contestants: compute it once
         exact = cache(lambda: found.exact(entrant.inputs))
         self._judging = Reference(found.name, found.run, lambda _: exact())
 
     @property
     def bound(self) -> float:
-        """What the error of a rival may be: it may use any algorithm."""
+        """Largest allowed error of another implementation, which may use any algorithm and
+        rounding.
+        """
         nodes = self._model.graph.node if isinstance(self._model, onnx.ModelProto) else ()
         return QUANTIZED_BOUND if any(_QUANTIZED.search(n.op_type) for n in nodes) else APPROXIMATE_BOUND
 
     def __call__(self, contestant: Contestant, bound: float) -> dict[str, Any]:
-        """{"agrees": bool, "relative": largest error relative to the standard deviation, "reason": text}."""
+        """Compare the outputs of an implementation with the reference.
+
+        Return {"agrees": bool, "relative": largest error relative to the standard deviation,
+        "reason": text}.
+        """
         made = contestant.outputs()
         if len(made) != len(self._expected):
             return {"agrees": False, "relative": None, "reason": f"gives {len(made)} outputs"}
@@ -113,7 +124,11 @@ class Judge:
 def _entrant(
     model: Path, compiled: CompiledModel, inputs: Path | None, ranges: InputRanges, cut: Cut
 ) -> Iterator[Entrant]:
-    """What the contestants are given; of ONNX models the part, and the shapes, that were compiled."""
+    """Context manager: yield the model and inputs for all implementations.
+
+    Of an ONNX model this is the compiled part with the compiled shapes, written to a temporary file
+    if it differs.
+    """
     session = compiled.session()
     types, arrays = session_types(session), session_inputs(session, inputs, ranges)
     with temporary_folder("aotc-bench-") as scratch:
@@ -129,7 +144,7 @@ def _entrant(
 
 @dataclass(frozen=True)
 class _Bench:
-    """One model, compiled, and everything to measure it with."""
+    """A compiled model with its reference and the settings of a benchmark."""
 
     compiled: CompiledModel
     entrant: Entrant
@@ -140,7 +155,9 @@ class _Bench:
     progress: Progress
 
     def round(self, threads: int) -> dict[str, Any]:
-        """The figures for one number of threads."""
+        """Measure all implementations with one number of threads; return their figures and the
+        skipped ones.
+        """
         library, skipped = find_library(self.compiled.path), []
         contestants = [started("aotc", threads, lambda: ours(library, self.entrant.inputs, threads))]
         for name in self.against:
@@ -166,14 +183,18 @@ class _Bench:
 
 
 def _verdict(judge: Judge, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the comparison of our outputs, those of the first contestant of each round, says in all."""
+    """Summarize the comparisons of aotc's outputs (the first contestant of each round) with the
+    reference.
+    """
     right = all(turn["contestants"][0]["agrees"] for turn in rounds)
     verdict = "differ" if not right else "inconclusive" if judge.inconclusive else "agree"
     return {"verdict": verdict, "inconclusive": list(judge.inconclusive), "warnings": list(judge.warnings)}
 
 
 def _require_rivals_read(path: Path) -> None:
-    """AotcError (code "rival") for Relay text, which no other implementation can read."""
+    """Raise AotcError (code "rival") for a file of Relay text, which no other implementation can
+    read.
+    """
     if is_relay_text(path):
         raise AotcError(
             "rival",
@@ -193,24 +214,26 @@ def bench(
     input_ranges: InputRanges = NO_RANGES,
     **options: Any,
 ) -> dict[str, Any]:
-    """Compile a model and measure it beside other implementations; everything that was found, ready for JSON.
+    """Compile a model and benchmark it against other implementations; return all figures, ready for
+    JSON.
 
-    model     a path of ONNX or PyTorch (.pt2)
-    against   keys of RIVALS; those that are missing or fail on the model are named with the reason
-    threads   numbers of threads, a round for each
-    repeat    turns of each contestant in a round, fewer where `seconds` are over before
-    inputs    an .npz file; random inputs for None
-    input_ranges   the least and the greatest value of random inputs, by name
+    model     path of an ONNX, PyTorch (.pt2) or TFLite model
+    against   keys of RIVALS; implementations that are missing or fail are listed with the reason
+    threads   numbers of threads, with one round of measurements for each
+    repeat    turns of each implementation in a round; fewer if `seconds` are over
+    seconds   time limit of a round
+    inputs    an .npz file; None: random inputs
+    input_ranges   smallest and largest value of random inputs, by name
     options   as for `aotc.compile`
 
-    Times are wall clock in milliseconds: minimum, median and all of the turns, the time until the contestant was ready
-    ("load") and that of its first run, before anything else; "memory" is by how many bytes the process grew in the
-    meantime.  Ratios are our minimum over theirs, so that below 1 we are faster.
-    Rivals with wrong outputs are measured, but are not the fastest.
+    Times are wall-clock times in milliseconds: minimum, median and all times of the turns, the time
+    to load the model ("load") and to run it first ("first"); "memory" is the growth of the process
+    in bytes during both.  A ratio is aotc's minimum divided by the other implementation's, so below
+    1 aotc is faster.  Implementations with wrong outputs are measured, but not counted as fastest.
 
-    "verdict" is that of our outputs, as in `aotc verify`: "agree", "differ", or "inconclusive" where an output of the
-    reference is NaN, infinite or empty throughout; sentences on such outputs are "inconclusive", those on constant ones
-    "warnings".
+    "verdict" compares aotc's outputs with the reference, as `aotc verify` does: "agree", "differ",
+    or "inconclusive" if an output of the reference is all NaN, infinite or empty.  "inconclusive"
+    lists these outputs, "warnings" lists constant ones.
     """
     require_rivals(against)
     chosen = CompileOptions(**options)

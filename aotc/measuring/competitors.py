@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Implementations of one model that can be measured beside each other: ours, and the rivals that are installed.
+"""Adapters that run one model with aotc or with another installed inference implementation
+("rival").
 
-In: a model with pinned inputs.  Out: a `Contestant` for each implementation, ready to run again and again on
-the same buffers.
+Input: a model with static input shapes.  Output: a `Contestant` for each implementation, ready to
+run repeatedly on fixed buffers.
 
-entrant = Entrant(Path("net.onnx"), {"x": array}, Path(scratch))
-contestant = prepare("openvino", entrant, threads=2)
-contestant.run(); contestant.outputs()
+entrant = Entrant(Path("net.onnx"), {"x": array}, Path(scratch)) contestant = prepare("openvino",
+entrant, threads=2) contestant.run(); contestant.outputs()
 
-Rivals compute in float32 too: where one would choose a narrower type, it is told not to.
+All rivals compute in float32: options that would choose a narrower type are switched off.
 """
 
 import importlib
@@ -31,23 +31,24 @@ from aotc.driver.subprocesses import run
 from aotc.ir import AotcError, Array, frozen, require_known
 from aotc.runtime.session import load
 
-#: How long pnnx may take.
+#: Time limit of a conversion by pnnx, in seconds.
 CONVERSION_SECONDS: Final = 180
-#: How much of a rival's message is shown.
+#: Largest number of characters quoted of an implementation's error message.
 COMPLAINT_CHARACTERS: Final = 300
 
 
 @frozen
 class Contestant:
-    """One implementation with bound inputs.
+    """An implementation with bound inputs.
 
     name       "aotc", or a key of RIVALS
-    threads    that it uses
-    version    of the implementation, and of what it needed to read the model
-    run        once, on the bound inputs
-    outputs    of the last run, in the model's order; shapes may lack dimensions of extent 1
-    load, first    milliseconds until it was ready, files on disk converted before, and of its first run
-    memory     bytes by which the process grew in the meantime, at most; None where the system does not tell
+    threads    number of threads that it uses
+    version    version of the implementation, and of the converter that it needed
+    run        runs the model once on the bound inputs
+    outputs    returns the outputs of the last run in the model's order; dimensions of extent 1 may be missing
+    load       milliseconds to load the model, without earlier conversions of files
+    first      milliseconds of the first run
+    memory     growth of the process in bytes during both, an upper bound; None if the system does not report it
     """
 
     name: str
@@ -60,12 +61,12 @@ class Contestant:
     memory: int | None = None
 
 
-#: The version of a contestant, what runs it, and what gives its outputs.
+#: Version of an implementation, function that runs it, and function that returns its outputs.
 Made: TypeAlias = tuple[str, Callable[[], object], Callable[[], list[Array]]]
 
 
 def started(name: str, threads: int, make: Callable[[], Made]) -> Contestant:
-    """A contestant that has run once, with the times and the memory that took."""
+    """Create an implementation and run it once; record the times and the growth of memory."""
     before = _resident("VmRSS", forget_peak=True)
     begin = time.perf_counter()
     contestant = Contestant(name, threads, *make())
@@ -78,7 +79,11 @@ def started(name: str, threads: int, make: Callable[[], Made]) -> Contestant:
 
 
 def _resident(which: str, *, forget_peak: bool = False) -> int | None:
-    """Bytes that this process has ("VmRSS"), or had since its peak was forgotten ("VmHWM"), on Linux."""
+    """Return this process's resident memory ("VmRSS") or its peak since the last reset ("VmHWM") in
+    bytes; None off Linux.
+
+    forget_peak    reset the peak first
+    """
     try:
         if forget_peak:
             Path("/proc/self/clear_refs").write_text("5")
@@ -90,11 +95,11 @@ def _resident(which: str, *, forget_peak: bool = False) -> int | None:
 
 @dataclass(frozen=True)
 class Entrant:
-    """The model that contestants are given.
+    """A model with inputs, for all implementations to run.
 
-    path      of an ONNX model whose inputs have static shapes, or a .pt2 or .tflite file
-    inputs    by name, in the model's order
-    scratch   a directory for conversions
+    path      path of an ONNX model with static input shapes, or of a .pt2 or .tflite file
+    inputs    arrays by name, in the model's order
+    scratch   directory for converted models
     """
 
     path: Path
@@ -107,9 +112,10 @@ class Entrant:
 
     @property
     def pnnx(self) -> Path:
-        """The folder with the model as pnnx translates it: m.ncnn.param, m.ncnn.bin, m_ncnn.py, m_pnnx.py.
+        """The folder of the model converted by pnnx: m.ncnn.param, m.ncnn.bin, m_ncnn.py,
+        m_pnnx.py.
 
-        Raises AotcError (code "rival") where it cannot.
+        Raises AotcError (code "rival") if the conversion fails.
         """
         if self._pnnx_complaint:
             raise AotcError("rival", self._pnnx_complaint)
@@ -117,7 +123,7 @@ class Entrant:
 
     @cached_property
     def _pnnx_complaint(self) -> str:
-        """Translates the model, once; why that failed, "" if it did not."""
+        """Convert the model with pnnx, once; return the reason of a failure, "" on success."""
         if importlib.util.find_spec("pnnx") is None:
             return "it reads ONNX models through pnnx, which is not installed (pip install pnnx)"
         folder = self.scratch / "pnnx"
@@ -136,14 +142,17 @@ class Entrant:
 
 
 def ours(library: Path, inputs: Arrays, threads: int) -> Made:
-    """The compiled model."""
+    """Load the library compiled by aotc and bind the inputs."""
     session = load(library, threads=threads)
     binding = session.bind(inputs)
     return session.version, binding.run, lambda: list(binding.outputs.values())
 
 
 def _onnxruntime(ort: Any, entrant: Entrant, threads: int) -> Made:
-    """Bound inputs and outputs; workers stop spinning after each run, as they would be in the others' way."""
+    """Create an ONNX Runtime session with bound inputs and outputs.
+
+    Its workers stop spinning after each run, because they would slow down other implementations.
+    """
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3
@@ -159,7 +168,9 @@ def _onnxruntime(ort: Any, entrant: Entrant, threads: int) -> Made:
 
 
 def _openvino(openvino: Any, entrant: Entrant, threads: int) -> Made:
-    """Pinned to float32, tuned for latency; inputs are shared with the request."""
+    """Create an OpenVINO request in float32, tuned for latency, that shares the memory of the
+    inputs.
+    """
     core, path = openvino.Core(), entrant.path
     model = core.read_model(path) if entrant.is_onnx else openvino.convert_model(load_exported(path))
     config = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1}
@@ -175,13 +186,17 @@ def _openvino(openvino: Any, entrant: Entrant, threads: int) -> Made:
 
 
 def _batch_axes(script: str, call: str) -> list[int]:
-    """The batch axis that pnnx's example leaves out in each line with `call`; 233 stands for none."""
+    """Return the batch axis in each line of pnnx's example script that contains `call`; 233, which
+    means none, if absent.
+    """
     found = [re.search(r"batch_index=(\d+)", line) for line in script.splitlines() if call in line]
     return [int(axis[1]) if axis else 233 for axis in found]
 
 
 def _ncnn(ncnn: Any, entrant: Entrant, threads: int) -> Made:
-    """ncnn's own float32 (with its Winograd), a new extractor for each run, as it wants to be used."""
+    """Create an ncnn network in float32 (with its Winograd algorithm); each run uses a new
+    extractor, as ncnn expects.
+    """
     folder = entrant.pnnx
     net = ncnn.Net()
     net.opt.num_threads = threads
@@ -213,10 +228,10 @@ def _ncnn(ncnn: Any, entrant: Entrant, threads: int) -> Made:
 
 
 def _torch_program(entrant: Entrant) -> tuple[Callable[..., Any], str]:
-    """The model as a module of torch, and what it came through."""
+    """Return the model as a torch module, and a suffix for the version that names the converter."""
     if not entrant.is_onnx:
         return load_exported(entrant.path).module(), ""
-    # the module reads its weights from where pnnx put them, by a relative path
+    # the script reads the weights by a relative path: make it absolute
     path = entrant.pnnx / "m_pnnx.py"
     text = path.read_text(encoding="utf-8").replace("'m.pnnx.bin'", repr(str(entrant.pnnx / "m.pnnx.bin")))
     namespace: dict[str, Any] = {"__name__": "m_pnnx"}
@@ -225,7 +240,7 @@ def _torch_program(entrant: Entrant) -> tuple[Callable[..., Any], str]:
 
 
 def _torch(torch: Any, entrant: Entrant, threads: int) -> Made:
-    """Eager PyTorch in inference mode."""
+    """Create an eager PyTorch module, run in inference mode."""
     module, through = _torch_program(entrant)
     torch.set_num_threads(threads)
     tensors = [torch.from_numpy(a) for a in entrant.inputs.values()]
@@ -242,7 +257,7 @@ def _torch(torch: Any, entrant: Entrant, threads: int) -> Made:
     return torch.__version__ + through, run, outputs
 
 
-#: What makes the contestants of a package, the model and a number of threads, by the name of the package.
+#: Adapters by package name: functions of the imported package, the model and the number of threads.
 RIVALS: Final[Mapping[str, Callable[[Any, Entrant, int], Made]]] = {
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
@@ -254,13 +269,15 @@ _ONNX_ALONE: Final = ("onnxruntime", "ncnn")
 
 
 def require_rivals(names: Sequence[str]) -> None:
-    """Raise AotcError (code "rival") for names that are no rivals."""
+    """Raise AotcError (code "rival") unless all names are keys of RIVALS."""
     for name in names:
         require_known("rival", "contestant", name, RIVALS)
 
 
 def prepare(name: str, entrant: Entrant, threads: int) -> Contestant:
-    """The rival `name`, having run once; AotcError (code "rival") says why it cannot take part."""
+    """Create the implementation `name` and run it once; AotcError (code "rival") with the reason if
+    it fails.
+    """
     if importlib.util.find_spec(name) is None:
         raise AotcError("rival", f"not installed (pip install {name})")
     try:
@@ -273,6 +290,6 @@ def prepare(name: str, entrant: Entrant, threads: int) -> Contestant:
     except AotcError:
         raise
     except Exception as error:
-        # whatever a rival raises: it cannot take part, and the user is told why
+        # any exception of an implementation excludes it, with the reason
         text = " ".join(str(error).split())
         raise AotcError("rival", f"{type(error).__name__}: {text[:COMPLAINT_CHARACTERS]}") from error

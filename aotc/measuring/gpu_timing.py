@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The speed of a GPU, as its driver states it, and the times of kernels by its clock.
+"""Read a GPU's peak rates from its driver, and time kernels with CUDA events.
 
 clock = DeviceClock(session.device)
 clock.flops(), clock.bandwidth()                  # operations and bytes in a second that it could do
@@ -13,17 +13,17 @@ from aotc.runtime.abi import ffi
 from aotc.runtime.gpu_session import Device
 from aotc.runtime.session import Binding
 
-#: The driver's numbers for attributes of devices; clocks are in kHz, the width of the memory's bus is in bits.
+#: CUdevice_attribute numbers; clocks are in kHz, the memory bus width is in bits.
 _CLOCK, _PROCESSORS, _MEMORY_CLOCK, _BUS, _MAJOR, _MINOR = 13, 16, 36, 37, 75, 76
-#: Products of float32 that a processor begins in a cycle ("Arithmetic Instructions" in the CUDA C++ Programming Guide).
+#: float32 multiply-adds per cycle and multiprocessor (CUDA C++ Programming Guide, "Arithmetic Instructions").
 _LANES: Final = {75: 64, 80: 64}
 _MOST_LANES: Final = 128
 
 
 class DeviceClock:
-    """Times of kernels are from event to event: of those that take less than launching them does, that is told.
+    """Times the kernels of a run with CUDA events; for very short kernels this is the launch time.
 
-    Raises AotcError (code "gpu") with the name of an error of the driver's.
+    Raises AotcError (code "gpu") with the name of the driver's error.
     """
 
     def __init__(self, device: Device) -> None:
@@ -33,17 +33,17 @@ class DeviceClock:
             self._driver("cuEventCreate", ctypes.byref(event), 0)
 
     def flops(self) -> float:
-        """Of float32, products and sums counted each."""
+        """Return the peak float32 rate in operations per second; a multiply-add counts as two."""
         arch = 10 * self._driver.attribute(_MAJOR) + self._driver.attribute(_MINOR)
         lanes = _LANES.get(arch, _MOST_LANES) * self._driver.attribute(_PROCESSORS)
         return 2e3 * lanes * self._driver.attribute(_CLOCK)
 
     def bandwidth(self) -> float:
-        """Of the memory, in bytes: two transfers in a cycle."""
+        """Return the peak memory bandwidth in bytes per second: two transfers per clock cycle."""
         return 2e3 * self._driver.attribute(_MEMORY_CLOCK) * self._driver.attribute(_BUS) / 8
 
     def step_times(self, binding: Binding) -> list[float]:
-        """Milliseconds of each step of a run."""
+        """Run the model once; return the time of each step in milliseconds."""
         addresses = [ffi.cast("void *", event.value) for event in self._events]
         binding.run_timed(ffi.new("void *[]", addresses))
         taken = ctypes.c_float()

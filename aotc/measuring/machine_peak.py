@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the peak arithmetic rate and the read bandwidth of one core by a small C program.
+"""Measure the peak arithmetic rate and the read bandwidth of one core with a small C program.
 
 probe = Probe(target, find_toolchain())
 probe.flops()                      # float32 operations per second, with the vectors of the target
@@ -47,12 +47,12 @@ def _source(target: Target) -> str:
 
 
 class Probe:
-    """The compiled program, for one target.
+    """The measuring program compiled for one target.
 
-    processor_time    whether times are processor time of the thread, in which other programs do not count, instead of
-                      wall-clock time, which is read faster
+    processor_time    measure CPU time of the thread, which excludes other programs, instead of wall-clock
+                      time, which is faster to read
 
-    Raises AotcError where it cannot be compiled, or not run here.
+    Raises AotcError if the program cannot be compiled, or cannot run on this machine.
     """
 
     def __init__(self, target: Target, toolchain: Toolchain, processor_time: bool = True) -> None:
@@ -61,8 +61,8 @@ class Probe:
         folder = Path(self._folder.name)
         (folder / "src").mkdir()
         (folder / "src" / "probe.c").write_text(_source(target), encoding="utf-8")
-        # flags of kernels, which other files of a library do not have; multiply-adds are explicit in kernels, here the
-        # compiler makes them of products and sums
+        # add the flags of kernel files; kernels have explicit multiply-adds, here the compiler must
+        # contract products and sums
         flags = (*target.cflags, "-ffp-contract=fast")
         library = build_library(
             folder, {"library": "lib/libprobe.so"}, replace(toolchain, cflags=(*toolchain.cflags, *flags)), target,
@@ -76,19 +76,25 @@ class Probe:
 
     @property
     def step_function(self) -> int:
-        """The address of an `aotc_step_fn` that writes nanoseconds into the array of int64 that is its context.
+        """The address of an `aotc_step_fn` that appends the time in nanoseconds to its context, an
+        int64 array.
 
-        The array holds the number of steps, which becomes -1 where the library has more, and a time more than steps.
+        The first element of the array is the number of steps, which becomes -1 if the library has
+        more; one more time than steps follows.
         """
         return ctypes.cast(self._library.probe_step, ctypes.c_void_p).value or 0
 
     def clock_nanoseconds(self) -> int:
-        """The time between two calls of the clock with nothing in between, the least of many."""
+        """Return the overhead of reading the clock in nanoseconds: the minimum of many
+        measurements.
+        """
         return int(self._library.probe_clock(ctypes.c_int64(1000)))
 
     def arithmetic(self) -> Callable[[], float]:
-        """What measures floating-point operations per second, once per call: a multiply-add counts as two."""
-        # short enough to fall between two interruptions of the thread
+        """Return a function that measures floating-point operations per second; a multiply-add
+        counts as two.
+        """
+        # short enough to run between two scheduler interrupts
         numbers, rounds = (ctypes.c_float * 4)(0.5, 0.25, 0.0, 0.0), 1 << 14
 
         def measure() -> float:
@@ -98,7 +104,9 @@ class Probe:
         return measure
 
     def reading(self, nbytes: int) -> Callable[[], float]:
-        """What measures bytes per second of reading about `nbytes`, 1 MB at least, once per call."""
+        """Return a function that measures the bandwidth of reading about `nbytes` (at least 1 MB),
+        in bytes per second.
+        """
         step = STREAMS * self._lanes
         count = -(-max(nbytes, 1 << 20) // 4 // step) * step
         data = aligned(4 * count, 64)
@@ -112,14 +120,20 @@ class Probe:
         return measure
 
     def flops(self) -> float:
-        """Floating-point operations per second, the highest of several measurements."""
+        """Return the peak rate in floating-point operations per second, the highest of several
+        measurements.
+        """
         return _highest(self.arithmetic())
 
     def bandwidth(self, nbytes: int) -> float:
-        """Bytes per second of reading about `nbytes` (1 MB at least), the highest of several measurements."""
+        """Return the bandwidth in bytes per second of reading about `nbytes` (at least 1 MB), the
+        highest of several measurements.
+        """
         return _highest(self.reading(nbytes))
 
 
 def _highest(measure: Callable[[], float]) -> float:
-    """The highest rate that `measure` gives within a tenth of a second, of three measurements at least."""
+    """Return the highest rate that `measure` returns within `MEASURE_SECONDS`, in at least three
+    measurements.
+    """
     return max(measure() for _ in turns(3, MEASURE_SECONDS))

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time of a compiled model goes: each step of the real schedule, in the real arena.
+"""Profile a compiled model: the time of each step of its schedule, compared with the machine's
+roofline.
 
 result = profile("build/net", repeat=50)
 result["kernels"][0]               # the most expensive: milliseconds, calls, gflops, nodes of the model, ...
 
-Between two steps the model calls a function that reads the clock; the time that this takes is subtracted.  The roofline
-says how good a time is: no step can be faster than its operations at the machine's peak, or its bytes at the bandwidth
-with which as much memory as a run touches can be read.  Both are measured between the runs, by the same clock.
+The model calls a function that reads the clock between steps; the time of this call is subtracted.
+The roofline gives a lower bound on the time of a step: its operations at the machine's peak rate,
+or its bytes at the bandwidth of reading as much memory as a run touches.  Both rates are measured
+between the runs, by the same clock.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,26 +29,28 @@ from aotc.tir import Target
 
 #: Ratio to the fastest run up to which a run counts as undisturbed.
 QUIET: Final = 1.25
-#: Milliseconds from which on a run is timed by the processor time of its thread: the scheduler interrupts it.
+#: Milliseconds from which a run is timed in CPU time: the scheduler interrupts longer runs.
 LONG_RUN: Final = 1.0
 #: Seconds for which each rate of the machine is measured between two runs.
 SAMPLE_SECONDS: Final = 0.005
-#: Bytes that no cache holds: reading more is not slower.
+#: Bytes larger than any cache, beyond which the read bandwidth no longer changes.
 MOST_READ: Final = 256 << 20
-#: Operations, or bytes, of a step: no step has more.
+#: Valid range of the operations or bytes of a step.
 _COUNT: Final = range(1 << 64)
 _STEP: Final = {"kernel": str, "macs": _COUNT, "bytes_read": _COUNT, "bytes_written": _COUNT, "nodes": [str]}
-#: What the metadata say of a project, as far as it is needed here.
+#: Schema of the entries of a project's metadata that profiling needs.
 _PROJECT: Final = {"target": str, "steps": [_STEP], "isas": [{"name": str, "steps": [str]}]}
 
 
 def _has_form(value: object, form: object) -> bool:
-    """Whether JSON data is of a form: a type, a range of integers, [the form of each item], or {key: its form}."""
+    """Return True if JSON data matches a schema: a type, a range of integers, [schema of items], or
+    {key: schema}.
+    """
     match form:
         case dict():
             return isinstance(value, dict) and all(_has_form(value.get(key), part) for key, part in form.items())
         case range():
-            # which is a sequence, too
+            # a range also matches the sequence pattern below
             return type(value) is int and value in form
         case [item]:
             return isinstance(value, list) and all(_has_form(part, item) for part in value)
@@ -55,7 +59,10 @@ def _has_form(value: object, form: object) -> bool:
 
 
 def _metadata(library: Path) -> Mapping[str, Any]:
-    """What the compiler said of a library in a project."""
+    """Return the metadata of the project that contains a library.
+
+    Raise AotcError (code "profile") if they are missing or lack the target and the steps.
+    """
     project = library.resolve().parent.parent
     found = read_metadata(project)
     if not found:
@@ -73,7 +80,7 @@ def _stale(text: str) -> AotcError:
 
 
 def _rows(metadata: Mapping[str, Any], isa: str) -> list[Mapping[str, Any]]:
-    """The steps, with the kernels that run on an instruction set."""
+    """Return the steps of the schedule with the names of the kernels for an instruction set."""
     versions = {version["name"]: version["steps"] for version in metadata["isas"]}
     rows = metadata["steps"]
     names = versions.get(isa, [row["kernel"] for row in rows])
@@ -81,7 +88,7 @@ def _rows(metadata: Mapping[str, Any], isa: str) -> list[Mapping[str, Any]]:
 
 
 def _step_times(binding: Binding, probe: Probe, steps: int) -> Array:
-    """Nanoseconds of each step in a run: (steps,)."""
+    """Run the model once; return the time of each step in nanoseconds, shape (steps,)."""
     marks = np.zeros(steps + 2, np.int64)
     marks[0] = steps
     binding.run_watched(probe.step_function, marks.ctypes.data)
@@ -94,9 +101,10 @@ def _step_times(binding: Binding, probe: Probe, steps: int) -> Array:
 
 
 def _measured_here(binding: Binding, probe: Probe, steps: int, repeat: int, touched: int) -> tuple[Array, float, float]:
-    """Milliseconds of each step in each run, (repeat, steps); operations and bytes per second that one core can do.
+    """Measure a CPU: times of steps in milliseconds, shape (repeat, steps), peak operations and
+    bytes per second of a core.
 
-    The rates of the core are measured between the runs: what slows down the one slows down the others.
+    The peak rates are measured between the runs, so that a slowdown of the machine affects both.
     """
     measures = probe.arithmetic(), probe.reading(min(touched, MOST_READ))
     overhead = probe.clock_nanoseconds()
@@ -109,17 +117,19 @@ def _measured_here(binding: Binding, probe: Probe, steps: int, repeat: int, touc
 
 
 def quiet_runs(totals: Array) -> Array:
-    """Find the runs that nothing disturbed: those that took at most `QUIET` times as long as the fastest.
+    """Find the undisturbed runs: those that took at most `QUIET` times as long as the fastest one.
 
-    totals    the time of each run, (runs,)
+    totals    time of each run, shape (runs,)
 
-    Returns an array of truth values, (runs,).
+    Returns a boolean array of shape (runs,).
     """
     return np.asarray(totals <= QUIET * totals.min(initial=np.inf))
 
 
 def _rated(row: dict[str, Any], peak: float, bandwidth: float) -> dict[str, Any]:
-    """A step or kernel with its speeds, and the part of its time that the roofline says is needed."""
+    """Add to a step or kernel its rates, and the ratios of its lower time bounds (peak, roofline)
+    to its time.
+    """
     seconds, operations = max(row["milliseconds"], 1e-6) / 1e3, 2 * row["macs"]
     return row | {
         "gflops": 1e-9 * operations / seconds,
@@ -130,7 +140,7 @@ def _rated(row: dict[str, Any], peak: float, bandwidth: float) -> dict[str, Any]
 
 
 def _step_rows(rows: Sequence[Mapping[str, Any]], milliseconds: Sequence[float]) -> list[dict[str, Any]]:
-    """The kernel, time, multiply-accumulates, bytes and nodes of each step."""
+    """Return the kernel, time, multiply-accumulates, bytes and model nodes of each step."""
     return [
         {
             "kernel": row["kernel"],
@@ -144,7 +154,7 @@ def _step_rows(rows: Sequence[Mapping[str, Any]], milliseconds: Sequence[float])
 
 
 def _by_kernel(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The steps summed for each kernel, the most expensive first."""
+    """Sum the steps of each kernel; the most expensive kernel comes first."""
     rows: dict[str, dict[str, Any]] = {}
     for step in steps:
         empty = {"kernel": step["kernel"], "calls": 0, "milliseconds": 0.0, "macs": 0, "bytes": 0, "nodes": []}
@@ -158,7 +168,9 @@ def _by_kernel(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _measured(
     session: Session, binding: Binding, steps: int, repeat: int, touched: int, target: Target, cc: str | None
 ) -> tuple[Array, float, float]:
-    """Times of steps; operations and bytes in a second that the machine could do."""
+    """Return the times of all steps in milliseconds, shape (repeat, steps), and the peak operations
+    and bytes per second.
+    """
     if session.device is None:
         probe = Probe(target, find_toolchain(cc), milliseconds(binding.run) >= LONG_RUN)
         return _measured_here(binding, probe, steps, repeat, touched)
@@ -180,23 +192,25 @@ def profile(
     device: int | None = None,
     check: bool = False,
 ) -> dict[str, Any]:
-    """Times of a project's steps and kernels, ready for JSON.
+    """Profile a compiled project: times of its steps and kernels, ready for JSON.
 
-    library   the directory of an emitted and built project, or the library in it
-    inputs    an .npz file; seeded random inputs for None
-    input_ranges   the least and the greatest value of random inputs, by name
-    repeat    runs with the clock and runs without it; a step's time is its median over the runs with the clock, without
-              those that took more than `QUIET` times as long as the fastest: other programs disturbed them
-    cc        the C compiler for the measuring program
+    library   directory of a built project, or the library in it
+    inputs    an .npz file; None: random inputs with a fixed seed
+    input_ranges   smallest and largest value of random inputs, by name
+    repeat    number of profiled runs, and of plain runs.  The time of a step is its median over the profiled
+              runs, without those slower than `QUIET` times the fastest one, which other programs disturbed
+    cc        C compiler for the measuring program
     isa, device, check   as for `load`
 
-    In the result, "milliseconds" has the minimum and median of plain runs, and the sum of the times of the steps, which
-    are processor time in runs of `LONG_RUN` milliseconds or more; "disturbed" the number of runs that were left out;
-    "machine" the peak and bandwidth measured between the runs, those that the driver states for a GPU.  "steps" follow
-    the schedule, "kernels" are sums over the steps of one kernel, the most expensive first.  Each has its time,
-    multiply-accumulates and bytes (of all its arguments), the rates that follow, the ratio of these to the peak and to
-    the roofline, and the names of the model's nodes.  Winograd convolutions count the multiplications of the
-    definition, and activations may lie in a cache nearer to the core: then a ratio can be above 1.
+    Entries of the result: "milliseconds" has the minimum and median of the plain runs, and the sum
+    of the times of all steps ("watched"), which are CPU times if a run takes `LONG_RUN`
+    milliseconds or more; "disturbed" is the number of runs left out; "machine" has the peak rate
+    and bandwidth, measured between the runs, or as stated by the driver of a GPU.  "steps" follow
+    the schedule; "kernels" are sums over the steps of each kernel, the most expensive first.  Each
+    has its time, multiply-accumulates, bytes of all arguments, the resulting rates, their ratios to
+    the peak and to the roofline, and the names of the model's nodes.  A ratio can exceed 1, because
+    Winograd convolutions count the multiplications of the definition, and activations may be in a
+    faster cache.
     """
     path = find_library(Path(library))
     metadata = _metadata(path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a compiled library on files and time it.
+"""Run a compiled library on inputs from a file, write its outputs, and time it.
 
 run_library("build/net", inputs="in.npz", outputs="out.npz", repeat=20)["milliseconds"]["min"]
 """
@@ -13,7 +13,7 @@ from aotc.ir.atomic_write import require_other_file
 from aotc.measuring.timing import milliseconds, summary
 from aotc.runtime.session import load
 
-#: How many values of an output are shown.
+#: Number of values of an output in a preview.
 PREVIEW = 6
 
 
@@ -26,10 +26,15 @@ def run_library(
     repeat: int = 1,
     **options: Any,
 ) -> dict[str, Any]:
-    """Run `repeat` times on the inputs of a file (or seeded random ones); outputs and times in milliseconds.
+    """Run a library on inputs from a file (or seeded random ones); return previews of outputs and
+    times.
 
-    input_ranges   the least and the greatest value of random inputs, by name
+    outputs   .npz file to write the outputs to; None: no file
+    repeat    number of timed runs, after one untimed run
+    input_ranges   smallest and largest value of random inputs, by name
     options   as for `load`: threads, isa, device, check
+
+    "milliseconds" in the result has the minimum and median time of a run.
     """
     if outputs is not None:
         require_other_file(outputs, "outputs-file", [library, inputs])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long calls take, and how often they are measured.
+"""Time calls of a function, limit repetitions by count and time, and summarize the times.
 
 times = [milliseconds(binding.run) for _ in turns(3, seconds=0.1)]
 summary(times)["median"]
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 
 def milliseconds(function: Callable[[], object], calls: int = 1) -> float:
-    """How long a call takes, on average of so many in a row."""
+    """Return the time of a call in milliseconds, averaged over `calls` consecutive calls."""
     start = time.perf_counter()
     for _ in range(calls):
         function()
@@ -20,7 +20,7 @@ def milliseconds(function: Callable[[], object], calls: int = 1) -> float:
 
 
 def turns(least: int, seconds: float, most: int = sys.maxsize) -> Iterator[None]:
-    """`least` times, then more until so many seconds are over, `most` times at most."""
+    """Yield at least `least` times, then until `seconds` are over, but at most `most` times."""
     end = time.perf_counter() + seconds
     for k in range(most):
         if k >= least and time.perf_counter() >= end:
@@ -29,5 +29,5 @@ def turns(least: int, seconds: float, most: int = sys.maxsize) -> Iterator[None]
 
 
 def summary(times: Sequence[float]) -> dict[str, float]:
-    """What is told of the times of many runs: "min" and "median"."""
+    """Return the minimum ("min") and the median ("median") of times."""
     return {"min": min(times), "median": statistics.median(times)}

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the tilings that the estimate holds for the best, and record which is the fastest on this machine.
+"""Autotuning: measure the tilings of a model's contractions with the lowest estimated cost, and
+record the fastest.
 
 report = tune("net.onnx", trials=8, seconds=300)     # later compiles look the records up
 report["rows"][0]["speedup"]                         # of the fastest over the one with the lowest estimate
 tune("net.onnx", runner=cluster_runner("tcp://10.0.0.1:8786"))                  # by the workers of a Dask cluster
 
-Each contraction is measured without its epilogue: its best candidates as kernels of one library, called in turns on
-the same arrays; the minimum counts.  Any candidate computes right results, so a record can only cost time.  Workers of
-a cluster need aotc and a C compiler; results are recorded under the CPU of the worker that measured.
+Each contraction is measured without its epilogue: its candidates are compiled to kernels of one
+library and called alternately on the same arrays; the minimum time counts.  All candidates compute
+correct results, so a bad record costs only time.  Workers of a cluster need aotc and a C compiler;
+results are recorded for the CPU of the worker.
 """
 
 import logging
@@ -36,26 +38,28 @@ from aotc.tir.schedule.contraction.tiling_candidate import Candidate
 from aotc.tir.schedule.contraction.tiling_choice import Site
 
 LOG = logging.getLogger("aotc")
-#: Samples of each candidate, at least 2 where they take long.
+#: Number of samples of each candidate; at least 2 if they exceed the time limit.
 TURNS: Final = 12
-#: A sample repeats the call until it takes about as long.
+#: Approximate duration of a sample in seconds; short calls are repeated.
 SAMPLE_SECONDS: Final = 2e-4
-#: Sampling one contraction takes about so long at most.
+#: Approximate time limit for sampling one contraction, in seconds.
 JOB_SECONDS: Final = 2.0
-#: Copies of the weights are read in turn, together so many times the second-level cache ...
+#: Copies of the weights are read cyclically; their total size is this multiple of the L2 cache ...
 WEIGHTS: Final = 2
-#: ... but no more than so many.
+#: ... but there are at most this many copies.
 MOST_COPIES: Final = 256
-#: What is not faster by this factor than the tiling with the lowest estimate is noise.
+#: A time above this fraction of that of the tiling with the lowest estimate is measurement noise.
 GAIN: Final = 0.98
 Call: TypeAlias = Callable[[], None]
-#: One measurement at a time in a process.
+#: Allows one measurement at a time in a process.
 _ALONE: Final = threading.Lock()
 
 
 @frozen
 class Job:
-    """A contraction to measure: a kernel for each candidate, by its name, the one with the lowest estimate first."""
+    """A contraction to measure: its candidate kernels by name, the one with the lowest estimated
+    cost first.
+    """
 
     signature: str
     label: str
@@ -65,20 +69,22 @@ class Job:
 
 @frozen
 class Measured:
-    """The seconds of a call of each candidate, on a CPU."""
+    """Measured seconds per call of each candidate, on a CPU."""
 
     cpu: str
     seconds: Mapping[str, float]
 
     def record(self, job: Job) -> Record:
-        """The fastest, or the first where that is no slower but for noise."""
+        """Return the record of the fastest candidate, or of the first one if the gain is within
+        measurement noise.
+        """
         first = next(iter(job.kernels))
         best = min(self.seconds, key=lambda name: self.seconds[name])
         chosen = best if self.seconds[best] < GAIN * self.seconds[first] else first
         return Record(job.signature, self.cpu, chosen, self.seconds[chosen], len(job.kernels))
 
 
-#: Jobs in any order; may be closed early.
+#: Jobs with their results in any order; the generator may be closed early.
 Results: TypeAlias = Generator["tuple[Job, Measured | AotcError]", None, None]
 Runner: TypeAlias = Callable[[Sequence[Job], FindToolchain], Results]
 
@@ -97,15 +103,17 @@ class _Collector:
 
 
 def collect(model: Any, options: CompileOptions) -> dict[str, Site]:
-    """The contractions of a model by signature, the dearest first."""
+    """Return the contractions of a model by signature, the most expensive one first."""
     collector = _Collector()
-    # without the cache: a kernel that is remembered is not scheduled, so nobody asks for its tiling
+    # no cache: a cached kernel is not scheduled, so the collector would not see its contraction
     assert replace(options, cache=False).compilation(model, tilings=collector).programs
     return dict(sorted(collector.sites.items(), key=lambda item: -min(c.cost for c in item[1].found)))
 
 
 def make_job(signature: str, site: Site, trials: int) -> Job:
-    """The `trials` candidates with the lowest estimates as kernels that store plain results."""
+    """Compile the `trials` candidates with the lowest estimated cost to kernels that store their
+    plain results.
+    """
     c = site.c
     a, b, out = (Buffer(name, t.dtype, t.size) for name, t in (("a", c.a), ("b", c.b), ("out", c)))
 
@@ -130,16 +138,16 @@ def _kernel(name: str, candidate: Candidate, inputs: tuple[Buffer, Buffer], out:
 
 
 def measure(job: Job, compiler: FindToolchain) -> Measured:
-    """Compile the candidates of a job and time them in turns on this machine.
+    """Compile the candidates of a job and time them alternately on this machine.
 
-    Raises AotcError where the machine cannot run the target's code, and for a C compiler that fails, or makes something
-    else of the fastest candidate than it does at -O0.
+    Raises AotcError if the machine cannot run the target's code, if the C compiler fails, or if the
+    fastest candidate gives other results than at -O0.
     """
     require_cpu(job.target)
     library = compile_table({k.name: k for k in job.kernels.values()}, job.target, compiler())
     with _ALONE:
         a, b, out = (_values(buffer, seed) for seed, buffer in enumerate(next(iter(job.kernels.values())).params[:3]))
-        # other layers' weights push a layer's own out of the second-level cache between two runs of a network
+        # in a network, the weights of other layers evict a layer's own from the L2 cache between two runs
         weights = [b.copy() for _ in range(min(MOST_COPIES, 2 + WEIGHTS * job.target.l2 // max(1, b.nbytes)))]
         bind = library.bind
         bound = {name: cycle([bind(k.name, [a, b], [out]) for b in weights]) for name, k in job.kernels.items()}
@@ -158,7 +166,7 @@ def _values(buffer: Buffer, seed: int) -> Array:
 
 
 def _times(calls: Mapping[str, Call]) -> dict[str, float]:
-    """The least seconds of each call, sampled in turns."""
+    """Return the smallest time of each call in seconds, sampled alternately."""
     repeats = {name: max(1, int(SAMPLE_SECONDS / max(_sample(call, 1), 1e-7))) for name, call in calls.items()}
     best = dict.fromkeys(calls, float("inf"))
     for _ in turns(2, JOB_SECONDS, TURNS):
@@ -173,7 +181,9 @@ def _sample(call: Call, repeat: int) -> float:
 
 
 def run_here(jobs: Sequence[Job], compiler: FindToolchain) -> Results:
-    """One job after the other in this process."""
+    """Measure the jobs one after another in this process; yield each job with its times or its
+    error.
+    """
     for job in jobs:
         try:
             yield job, measure(job, compiler)
@@ -183,12 +193,15 @@ def run_here(jobs: Sequence[Job], compiler: FindToolchain) -> Results:
 
 # --- on a cluster
 
-#: How long the scheduler may take to answer.
+#: Time limit for the scheduler to answer, in seconds.
 CONNECT_SECONDS: Final = 10
 
 
 def cluster_runner(address: str) -> Runner:
-    """A runner on a cluster; AotcError (code "scheduler") where `distributed` is missing."""
+    """Return a runner that measures jobs on the workers of a Dask cluster.
+
+    Raises AotcError (code "scheduler") if the package `distributed` is not installed.
+    """
     try:
         version("distributed")
     except PackageNotFoundError as error:
@@ -199,7 +212,7 @@ def cluster_runner(address: str) -> Runner:
         client = _connect(address)
         futures: dict[Any, Job] = {}
         try:
-            # pickled here: the scheduler need not know our types; not pure: the same job may be measured again
+            # pickled here, so that the scheduler needs no aotc; pure=False: a job may be measured again
             futures = {client.submit(_measure, pickle.dumps((job, compiler)), pure=False): job for job in jobs}
             yield from _results(client, futures)
         finally:
@@ -210,7 +223,9 @@ def cluster_runner(address: str) -> Runner:
 
 
 def _measure(work: bytes) -> Measured | str:
-    """On a worker: a user's error comes back as text."""
+    """Measure a pickled job on a worker of a cluster; return its times, or the text of an
+    AotcError.
+    """
     job, compiler = pickle.loads(work)
     try:
         return measure(job, compiler)
@@ -257,18 +272,19 @@ def tune(
     advance: Callable[[int, int], None] = lambda done, total: None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Measure the contractions of a model and record the fastest candidates.
+    """Measure the contractions of a model and record their fastest tilings.
 
     model, options    as for `aotc.compile`
-    trials     candidates of each contraction, by estimate
-    seconds    after so long, the measurement that is under way is the last
-    store      file of the records; the user's for None
-    again      measure what has a record of as many trials, too
-    runner     what measures; `run_here`, or what `cluster_runner` gives
-    advance    told how many of how many contractions are done
+    trials     number of candidates per contraction, those with the lowest estimated cost
+    seconds    time limit; the measurement that is running then is completed
+    store      file of the records; None: the user's file
+    again      also measure contractions that have a record of as many trials
+    runner     `run_here`, or a result of `cluster_runner`
+    advance    function called with the numbers of finished and of all contractions
 
-    The result has "store", "contractions", "known" (recorded before), "measured", "failed" and "rows".  Raises
-    AotcError for what `compile` refuses, a store that cannot be written, and where no measurement succeeded.
+    The result has "store", "contractions", "known" (recorded before), "measured", "failed" and
+    "rows".  Raises AotcError as `compile` does, if the store cannot be written, and if all
+    measurements fail.
     """
     records = _writable_store(store)
     chosen = CompileOptions(**options)
@@ -304,7 +320,9 @@ def _measured(
     seconds: float,
     advance: Callable[[int, int], None],
 ) -> tuple[list[dict[str, Any]], list[AotcError]]:
-    """Results recorded as they come, until the time is over."""
+    """Record results as they are completed, until the time limit; return rows of the report, and
+    the errors.
+    """
     rows: list[dict[str, Any]] = []
     failures: list[AotcError] = []
     end = time.monotonic() + seconds

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data that a model is calibrated on: sets of inputs, from files or given as arrays, all checked.
+"""Load and validate calibration data: sets of inputs for a model, from files or from arrays.
 
-In: the types of the model's inputs, and an .npz file, a folder of .npz files (for models of one input of .npy files,
-too), or sets of arrays.  Out: sets of exactly these types.
+Input: the types of the model's inputs, and an .npz file, a folder of .npz files (or .npy files, for
+models with one input), or sets of arrays.  Output: sets of inputs of exactly these types.
 
     calibration_sets("images.npz", {"x": TensorType((1, 3, 32, 32))})
 
-Arrays in a file have the type of the input, or hold several along the first axis: for an input of shape (1, 3, 32, 32)
-arrays of shape (1, 3, 32, 32), (200, 3, 32, 32) or (200, 1, 3, 32, 32).
+An array in a file has the type of the input, or holds several inputs along the first axis: for an
+input of shape (1, 3, 32, 32), arrays of shape (1, 3, 32, 32), (200, 3, 32, 32) or (200, 1, 3, 32,
+32) are accepted.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ import numpy as np
 from aotc.checking.input_generation import Arrays
 from aotc.ir import AotcError, Array, Diagnostic, TensorType, nearest, open_regular, refusals
 
-#: What is wrong with calibration data has this code.
+#: Code of diagnostics about calibration data.
 CODE: Final = "calibration"
 Data: TypeAlias = "str | Path | Iterable[Mapping[str, Any]]"
 
 
 def calibration_sets(data: Data, types: Mapping[str, TensorType]) -> list[Arrays]:
-    """All sets of inputs, in the order of files and of rows; AotcError with a diagnostic for each thing that is wrong.
+    """Return all sets of inputs, in the order of files and rows.
 
     data    a path, or sets of arrays by input name
+
+    Raises AotcError (code "calibration") with a diagnostic for each problem, and if there is no
+    set.
     """
     problems: list[Diagnostic] = []
     sets: list[Arrays] = []
@@ -46,7 +50,9 @@ def calibration_sets(data: Data, types: Mapping[str, TensorType]) -> list[Arrays
 def _sources(
     data: Data, types: Mapping[str, TensorType], problems: list[Diagnostic]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Where arrays come from, and the arrays by name."""
+    """Yield the arrays by name from each file or set, with a description of their source; add
+    errors to `problems`.
+    """
     if not isinstance(data, (str, Path)):
         yield from ((f"set {k}", arrays) for k, arrays in enumerate(data))
         return
@@ -59,7 +65,7 @@ def _sources(
 
 
 def _files(folder: Path, types: Mapping[str, TensorType]) -> list[Path]:
-    """The files with data in a folder, by name."""
+    """Return the data files in a folder, sorted by name; AotcError if there are none."""
     endings = (".npz", ".npy") if len(types) == 1 else (".npz",)
     with refusals(CODE, f"read {folder}"):
         found = sorted(p for p in folder.iterdir() if p.suffix in endings)
@@ -70,14 +76,14 @@ def _files(folder: Path, types: Mapping[str, TensorType]) -> list[Path]:
 
 
 def _arrays(path: Path, types: Mapping[str, TensorType]) -> dict[str, Array]:
-    """The arrays in a file; that in an .npy file is the only input."""
+    """Load the arrays in a file; the array of an .npy file is the model's only input."""
     with open_regular(path, CODE) as file:
         try:
             loaded = np.load(file, allow_pickle=False)
             if not isinstance(loaded, np.ndarray):
                 return {name: loaded[name] for name in loaded.files}
         except Exception as error:
-            # numpy and zipfile raise all sorts of things for what is damaged
+            # numpy and zipfile raise various exceptions for damaged files
             text = f"cannot read {path}: it is damaged, or no file of arrays"
             raise AotcError(CODE, text, hint="numpy.savez writes one") from error
     if len(types) != 1:
@@ -89,7 +95,9 @@ def _arrays(path: Path, types: Mapping[str, TensorType]) -> dict[str, Array]:
 def _sets(
     source: str, arrays: Mapping[str, Any], types: Mapping[str, TensorType], problems: list[Diagnostic]
 ) -> list[Arrays]:
-    """The sets that arrays from one source hold; what is wrong with them goes to the problems."""
+    """Split arrays from one source into sets of inputs; add errors to `problems` and return [] if
+    there are any.
+    """
     before = len(problems)
     columns: dict[str, Array] = {}
     for name in arrays:
@@ -126,7 +134,9 @@ def _dtype_problem(array: Array, ty: TensorType) -> str:
 
 
 def _value_problem(array: Array) -> str:
-    """What is wrong with numbers: a range that a NaN or an infinity belongs to is none."""
+    """Describe NaN and infinite values, for which no quantization range exists; "" if there are
+    none.
+    """
     if array.dtype.kind not in "fV":
         return ""
     values = array.astype(np.float64)
@@ -136,7 +146,9 @@ def _value_problem(array: Array) -> str:
 
 
 def _rows(array: Array, ty: TensorType) -> Array | None:
-    """The tensors that an array holds, along a new first axis; None where it holds none."""
+    """Split an array into tensors of a type along a new first axis; None if its shape does not
+    allow that.
+    """
     shape = ty.static_shape
     if array.shape == shape:
         return array[None]

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much error each layer of a quantized model adds, by itself.
+"""Measure the error that each layer of a quantized model adds on its own.
 
-In: the float model, the same with pairs of QuantizeLinear and DequantizeLinear, sets of inputs.  Out: for each layer
-the power of its result in the float model over that of the error which it makes there if it alone is quantized, in dB.
+Input: the float model, the quantized model with pairs of QuantizeLinear and DequantizeLinear, and
+sets of inputs.  Output: for each layer the signal-to-noise ratio in dB of its result if it alone is
+quantized, relative to the float model.
 
     layer_errors(prepared, quantized, names, sets)[0]           # Layer("conv1", "Conv", 38.2), the worst first
 
-One model computes it: the float model, and beside it each quantized layer, fed with the float model's tensors.
+All ratios are computed by one ONNX model: the float model with a quantized copy of each layer,
+which reads the float model's tensors.
 """
 
 import math
@@ -22,17 +24,19 @@ from aotc.checking.input_generation import Arrays
 from aotc.ir import frozen
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-#: What is told of a signal with no error, or nothing but that.
+#: Lowest signal-to-noise ratio that is reported, also for a zero signal.
 LEAST_DB: Final = -100.0
-#: Layers below this add an error that counts, ...
+#: Layers below this signal-to-noise ratio are poor ...
 POOR_DB: Final = 20.0
-#: ... if they are this much worse than half of the layers: else there is no culprit.
+#: ... if they are also worse than the median layer by this much.
 WORSE_DB: Final = 6.0
 
 
 @frozen
 class Layer:
-    """A node that is quantized; `snr_db` is None where its result has no error."""
+    """A quantized node and the signal-to-noise ratio of its result in dB; None if the result has no
+    error.
+    """
 
     node: str
     operator: str
@@ -40,23 +44,23 @@ class Layer:
 
 
 def decibels(signal: float, noise: float) -> float | None:
-    """The ratio of two powers; None without noise."""
+    """Return the ratio of two powers in dB, at least `LEAST_DB`; None if the noise is zero."""
     if noise == 0:
         return None
     return max(LEAST_DB, 10 * math.log10(signal / noise)) if signal > 0 else LEAST_DB
 
 
 def power(tensor: Any) -> float:
-    """The sum of squares."""
+    """Return the sum of squares of a tensor, in float64."""
     return float(np.sum(np.square(np.asarray(tensor, np.float64))))
 
 
 def layer_errors(
     model: onnx.ModelProto, quantized: onnx.ModelProto, names: Container[str], sets: Sequence[Arrays]
 ) -> list[Layer]:
-    """The layers, the worst first.
+    """Return the quantized layers with their errors, the worst first.
 
-    names    of nodes that are quantized: others read and write integers, too, but add no error
+    names    names of the quantized nodes; other nodes may process integers, but add no error
     """
     twins = _Twins(model, quantized, names)
     if not twins.layers:
@@ -70,7 +74,9 @@ def layer_errors(
 
 
 def suggested(layers: Sequence[Layer]) -> list[str]:
-    """Nodes that had better stay in float, the worst first: poor ones, if others are much better."""
+    """Return the nodes that should be left in float, the worst first: poor ones, if most layers are
+    much better.
+    """
     known = [layer.snr_db for layer in layers if layer.snr_db is not None]
     if not known:
         return []
@@ -79,7 +85,7 @@ def suggested(layers: Sequence[Layer]) -> list[str]:
 
 
 def _run(model: onnx.ModelProto, sets: Sequence[Arrays]) -> list[float]:
-    """The outputs, which are scalars, added up over all sets."""
+    """Run a model with scalar outputs on all sets of inputs; return the sum of each output."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -92,9 +98,9 @@ def _run(model: onnx.ModelProto, sets: Sequence[Arrays]) -> list[float]:
 
 @dataclass(eq=False)
 class _Twins:
-    """The float model with quantized layers beside its own.
+    """Builder of an ONNX model that contains the float model and a quantized copy of each layer.
 
-    layers    those that are quantized, in order
+    layers    the quantized layers, in order
     """
 
     float_model: onnx.ModelProto
@@ -115,7 +121,7 @@ class _Twins:
                 self._inverses[node.input[0]] = node.output[0]
         self._float = {name for node in float_graph.node for name in node.output}
         self._float |= {value.name for value in (*float_graph.input, *float_graph.initializer)}
-        # no tensor of the float model begins with it
+        # longer than any name in the float model, so that no name begins with it
         self._prefix = "q" * (1 + max(map(len, self._float), default=0)) + "/"
         self._nodes: dict[str, NodeProto] = {}
         self._outputs: list[str] = []
@@ -124,7 +130,9 @@ class _Twins:
                 self._add(node)
 
     def _put(self, node: NodeProto, inputs: Iterable[str], outputs: Iterable[str]) -> None:
-        """A copy of a node, once."""
+        """Add a copy of a node with other inputs and outputs, unless its first output exists
+        already.
+        """
         copied = NodeProto()
         copied.CopyFrom(node)
         copied.input[:], copied.output[:] = list(inputs), list(outputs)
@@ -135,11 +143,13 @@ class _Twins:
         return name and self._prefix + name
 
     def _in_float(self, *names: str) -> str:
-        """The first of the names that the float model has; "" for none."""
+        """Return the first of the names that is a tensor of the float model; "" if none is."""
         return next((name for name in names if name in self._float), "")
 
     def _fed(self, name: str) -> str:
-        """What a quantized layer reads in place of a tensor; "" where that cannot be had."""
+        """Return the tensor that a quantized layer reads instead of `name`, adding the nodes for
+        it; "" if impossible.
+        """
         maker = self._makers.get(name)
         own = self._called(name)
         if name in self._constants:
@@ -159,7 +169,9 @@ class _Twins:
         return own
 
     def _add(self, node: NodeProto) -> None:
-        """A layer, if it is quantized and what it reads and makes is known in float."""
+        """Add a quantized copy of a layer and the comparison of its result, if its tensors exist in
+        the float model.
+        """
         reader = self._readers.get(node.output[0])
         dequantized = [name for name in node.input if self._is_dequantized(name)]
         names = node.output[0], self._behind(reader) if reader is not None else ""
@@ -176,7 +188,9 @@ class _Twins:
         self._compare(expected, made if reader is None else self._stored(reader, made))
 
     def _stored(self, reader: NodeProto, made: str) -> str:
-        """A result after a QuantizeLinear and its inverse."""
+        """Add a QuantizeLinear like `reader` and its inverse after a result; return the dequantized
+        tensor.
+        """
         numbers = [self._called(name) for name in reader.input[1:]]
         stored, read = f"{made}/stored", f"{made}/read"
         self._put(reader, [made, *numbers], [stored])
@@ -190,11 +204,15 @@ class _Twins:
         return maker is not None and maker.op_type == DEQUANTIZE
 
     def _behind(self, reader: NodeProto) -> str:
-        """The tensor behind the pair that begins with a QuantizeLinear."""
+        """Return the output of the DequantizeLinear that follows a QuantizeLinear; "" if there is
+        none.
+        """
         return self._inverses.get(reader.output[0], "")
 
     def _compare(self, expected: str, made: str) -> None:
-        """The powers of a signal and of its error as outputs, in double precision."""
+        """Add outputs with the power of a float tensor and of its error after quantization, in
+        float64.
+        """
         names = [f"{made}/{part}" for part in ("float", "quantized", "error", "signal_power", "error_power")]
         wide = {"to": onnx.TensorProto.DOUBLE}
         for node in (
@@ -208,7 +226,7 @@ class _Twins:
         self._outputs += names[3:]
 
     def model(self) -> onnx.ModelProto:
-        """The model that gives for each layer the powers of signal and error."""
+        """Return the model whose outputs are the powers of signal and error of each layer."""
         found = onnx.ModelProto()
         found.CopyFrom(self.float_model)
         graph = found.graph

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Float models quantized, compiled and measured beside what they were.
+"""Quantize a float model, compile both models, and compare their accuracy, speed and size.
 
 report = quantize("net.onnx", "net_int8.onnx", "samples", per_channel=True)
 report["layers"][0], report["suggested_exclusions"], report["ratio"]
@@ -33,9 +33,9 @@ from aotc.relay.frontend.onnx.model_inputs import pin_hint
 from aotc.relay.module import IRModule
 from aotc.runtime.session import Session
 
-#: Sets of inputs on which the models are compared, spread evenly over all.
+#: Largest number of sets of inputs on which the models are compared, spread evenly over all sets.
 MOST_COMPARED: Final = 32
-#: Turns of each model, at most.
+#: Largest number of turns of measuring each model.
 TURNS: Final = 100
 
 
@@ -51,23 +51,27 @@ def quantize(
     seconds: float = 5.0,
     **options: Any,
 ) -> dict[str, Any]:
-    """Quantize an ONNX model, write the result, compile both, measure them in turns; what was found, ready for JSON.
+    """Quantize an ONNX model, write the result, compile and measure both models; return a report,
+    ready for JSON.
 
-    model         a path or ModelProto of a float model; dynamic dimensions are pinned by `dims` and `input_shapes`
-    output        the .onnx file that is written, which `aotc.compile` takes; None for the report alone
-    calibration   what ranges of activations are found on: an .npz file, a folder of such, or mappings from the names
-                  of inputs to arrays (see `aotc.quantizing.calibration`)
+    model         path or ModelProto of a float model; `dims` and `input_shapes` fix dynamic dimensions
+    output        .onnx file for the quantized model, which `aotc.compile` accepts; None: no file
+    calibration   data from which ranges of activations are computed: an .npz file, a folder of them, or
+                  mappings from input names to arrays (see `aotc.quantizing.calibration`)
     per_channel, method, weights, exclude   see `aotc.quantizing.quantizer.Settings`
-    seconds       to measure, at most
-    options       as for `aotc.compile`; with `build=False` nothing is compiled and measured; `io_dtype` is for the
-                  quantized model; for a target without an operating system nothing is run, and memories are told
+    seconds       time limit for measuring
+    options       as for `aotc.compile`.  With `build=False` nothing is compiled and measured; `io_dtype`
+                  applies to the quantized model; for bare-metal targets memory is reported instead of times
 
-    In the report "layers", the worst first, have the error that each adds if it alone is quantized: signal to noise in
-    dB, None for no error; "suggested_exclusions" are nodes that are much worse than others; "outputs" have the error
-    of the whole; "float32" and "quantized" tell sizes and times, "ratio" is that of the times. For a target without an
-    operating system they have "ram_bytes" and "flash_bytes" instead, with the size of code estimated.
+    In the report, "layers" has the signal-to-noise ratio in dB of each layer if it alone is
+    quantized, the worst first, None for no error; "suggested_exclusions" are nodes much worse than
+    most; "outputs" has the errors of the whole model; "float32" and "quantized" have sizes and
+    times, and "ratio" is the ratio of times (quantized to float).  For a bare-metal target,
+    "float32" and "quantized" have "ram_bytes" and "flash_bytes" instead, with an estimated code
+    size.
 
-    Raises AotcError, with a diagnostic for each thing that is wrong with model, settings or calibration data.
+    Raises AotcError with a diagnostic for each problem of the model, the settings or the
+    calibration data.
     """
     settings = Settings(per_channel, method, weights, tuple(exclude))
     chosen = CompileOptions(**options)
@@ -114,14 +118,16 @@ def _require_onnx(model: object, output: str | Path | None) -> None:
 
 
 def _require_static(types: Mapping[str, TensorType]) -> None:
-    """Raise AotcError, with the options that pin them, for inputs with dynamic dimensions."""
+    """Raise AotcError, with the options that fix them, if inputs have dynamic dimensions."""
     if hint := pin_hint(types):
         text = "the model has inputs with dynamic dimensions, and calibration needs fixed ones"
         raise AotcError("quantize", text, hint=hint)
 
 
 def _both(model: str | Path | onnx.ModelProto, chosen: CompileOptions) -> tuple[CompileOptions, CompileOptions]:
-    """The options for the float model and for the quantized one, whose shapes are static."""
+    """Return the compile options for the float model and for the quantized one, whose shapes are
+    already static.
+    """
     plain = replace(chosen, output=None, name=model_name(model, chosen.name), io_dtype=None)
     return plain, replace(plain, io_dtype=chosen.io_dtype, input_shapes=None, dims=None, cut_before=(), cut_after=())
 
@@ -133,14 +139,16 @@ def _costs(
     chosen: CompileOptions,
     seconds: float,
 ) -> dict[str, Any]:
-    """What both models take: of memories without an operating system, else of time, where they are built."""
+    """Compare the costs of both models: memory on bare-metal targets; sizes and times elsewhere, if
+    they are built.
+    """
     if chosen.machine.bare:
         return _needs(model, made, chosen)
     return _measured(model, made, sets, chosen, seconds) if chosen.build else {}
 
 
 def _needs(model: str | Path | onnx.ModelProto, made: onnx.ModelProto, chosen: CompileOptions) -> dict[str, Any]:
-    """What both models take of the memories of a machine without an operating system."""
+    """Return the RAM and flash that both models need on a bare-metal target, in bytes."""
     found: dict[str, Any] = {}
     parts = zip(("float32", "quantized"), _both(model, chosen), (model, made), strict=True)
     for what, options, own in parts:
@@ -152,7 +160,7 @@ def _needs(model: str | Path | onnx.ModelProto, made: onnx.ModelProto, chosen: C
 
 
 def _both_spellings(report: dict[str, Any]) -> dict[str, Any]:
-    """`report` with its entry "quantized" under its name of release 0.1, too, for programs that read that one."""
+    """Return `report` with "quantized" also under the name "quantised", which release 0.1 used."""
     return {**report, "quantised": report["quantized"]}
 
 
@@ -163,7 +171,7 @@ def _measured(
     chosen: CompileOptions,
     seconds: float,
 ) -> dict[str, Any]:
-    """What a report says of the two compiled models."""
+    """Compile both models; return their output errors, sizes, times and the ratio of times."""
     plain, pinned = _both(model, chosen)
     both = plain.compiled(model), pinned.compiled(made)
     before, after = (compiled.session() for compiled in both)
@@ -178,7 +186,7 @@ def _measured(
 
 
 def _results(session: Session, arrays: Arrays) -> list[Array]:
-    """The outputs, real numbers where integers stand for such."""
+    """Run a model; return its outputs as real numbers, dequantized if necessary."""
     infos = session.get_outputs()
     made = session.run(None, stored_inputs(session, arrays))
     named = {i.name: value for i, value in zip(infos, made, strict=True)}
@@ -186,7 +194,9 @@ def _results(session: Session, arrays: Arrays) -> list[Array]:
 
 
 def _compared(plain: Session, quantized: Session, sets: Sequence[Arrays]) -> list[dict[str, Any]]:
-    """For each output how large the error of the quantized model is."""
+    """Return for each output the signal-to-noise ratio and the largest absolute error of the
+    quantized model.
+    """
     rows = [(_results(plain, arrays), _results(quantized, arrays)) for arrays in sets]
     found = []
     for k, info in enumerate(plain.get_outputs()):
@@ -203,7 +213,7 @@ def _contestant(compiled: CompiledModel, session: Session, arrays: Arrays) -> Co
 
 
 def _facts(compiled: CompiledModel, times: Sequence[float]) -> dict[str, Any]:
-    """Sizes in bytes and times in milliseconds."""
+    """Return the sizes in bytes and the times in milliseconds of a compiled model."""
     return {
         "weights_bytes": compiled.metadata["weights_bytes"],
         "library_bytes": compiled.built.stat().st_size,

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A float model and what it was calibrated on in, the quantized model out: ONNX Runtime's quantizer does it.
+"""Quantize a float ONNX model with calibration data, by ONNX Runtime's static quantizer.
 
     prepared = prepare(onnx_model, weights="int8")                  # constants folded, normalizations in convolutions
     quantized = quantize_prepared(prepared, [{"x": array}], Settings(per_channel=True))
 
-Activations become uint8, weights int8 or int4; the model says so by pairs of QuantizeLinear and DequantizeLinear.
+Activations become uint8, weights int8 or int4, expressed by pairs of QuantizeLinear and
+DequantizeLinear.
 """
 
 import importlib
@@ -23,27 +24,27 @@ from aotc.checking.input_generation import Arrays
 from aotc.ir import AotcError, Diagnostic, frozen, nearest, require_known
 from aotc.ir.atomic_write import temporary_folder
 
-#: How ranges of activations are found, and what weights become.
+#: ONNX Runtime's names of calibration methods, and of types of weights.
 METHODS: Final = {"minmax": "MinMax", "percentile": "Percentile"}
 WEIGHTS: Final = {"int8": "QInt8", "int4": "QInt4"}
-#: The first versions of ONNX with int4, and with a scale for each channel.
+#: First ONNX opsets with int4, and with per-channel scales.
 INT4_OPSET, CHANNEL_OPSET = 21, 13
 _QUANTIZED: Final = re.compile(r"Quantize|QLinear|Integer$")
 _MOST_SHOWN: Final = 300
-#: ONNX Runtime's numbers of what is logged at least; the second is its default.
+#: ONNX Runtime's log severity levels; the second is its default.
 _ERRORS, _WARNINGS = 3, 2
 
 
 @frozen
 class Settings:
-    """How to quantize.
+    """Settings of the quantization.
 
-    per_channel   a scale for each output channel of weights, not one for all
-    method        "minmax": ranges hold all values; "percentile": all but the most extreme ones
+    per_channel   use one scale per output channel of weights instead of one per tensor
+    method        range of activations: "minmax" includes all values, "percentile" excludes the most extreme ones
     weights       "int8" or "int4"
-    exclude       names of nodes that stay in float
+    exclude       names of nodes to leave in float
 
-    Raises AotcError for a method and a type of weights that do not exist.
+    Raises AotcError for an unknown method or type of weights.
     """
 
     per_channel: bool = False
@@ -57,7 +58,7 @@ class Settings:
 
 
 def quantizer() -> Any:
-    """ONNX Runtime's package; AotcError where it is missing."""
+    """Return the package onnxruntime.quantization; AotcError if ONNX Runtime is not installed."""
     if importlib.util.find_spec("onnxruntime") is None:
         text = "quantizing needs ONNX Runtime, which is not installed"
         raise AotcError("quantize", text, hint="pip install 'aotc[quantize]'")
@@ -67,7 +68,9 @@ def quantizer() -> Any:
 
 
 class Feed:
-    """Sets of inputs as the quantizer takes them: those in a range, one after the other."""
+    """Calibration data reader for ONNX Runtime's quantizer: iterates over a range of the sets of
+    inputs.
+    """
 
     def __init__(self, sets: Sequence[Arrays]) -> None:
         self._sets = sets
@@ -77,11 +80,11 @@ class Feed:
         return len(self._sets)
 
     def set_range(self, start_index: int, end_index: int) -> None:
-        """Begin anew, with other ones."""
+        """Restart the iteration over another range of sets."""
         self._rest = iter(self._sets[start_index:end_index])
 
     def get_next(self) -> Arrays | None:
-        """The next set; None behind the last."""
+        """Return the next set of inputs; None after the last one."""
         return next(self._rest, None)
 
     def __iter__(self) -> Iterator[Arrays]:
@@ -90,19 +93,23 @@ class Feed:
 
 @contextmanager
 def _asked(what: str) -> Iterator[Path]:
-    """An empty folder for the quantizer, which is silent meanwhile; AotcError for what it raises."""
+    """Context manager: silence ONNX Runtime, yield an empty folder, and turn its exceptions into
+    AotcError.
+
+    what    the action, for the message "ONNX Runtime cannot ..."
+    """
     level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)  # it logs tracebacks of what it raises, too
+    logging.disable(logging.CRITICAL)  # it also logs tracebacks of its exceptions
     runtime = importlib.import_module("onnxruntime")
     runtime.set_default_logger_severity(_ERRORS)
     try:
-        # it prints, too
+        # it also prints to standard output
         with redirect_stdout(io.StringIO()), temporary_folder("aotc-quantize-") as folder:
             yield Path(folder)
     except AotcError:
         raise
     except Exception as error:
-        # errors of many kinds
+        # exceptions of many types
         text = " ".join(str(error).split())[:_MOST_SHOWN] or type(error).__name__
         raise AotcError("quantize", f"ONNX Runtime cannot {what}: {text}") from error
     finally:
@@ -111,7 +118,7 @@ def _asked(what: str) -> Iterator[Path]:
 
 
 def require_float(model: onnx.ModelProto) -> None:
-    """AotcError for a model that is quantized already."""
+    """Raise AotcError if a model contains quantized operators already."""
     found = [node for node in model.graph.node if _QUANTIZED.search(node.op_type)]
     if found:
         text = f"the model is quantized already: node {found[0].name!r} is {found[0].op_type}"
@@ -119,14 +126,17 @@ def require_float(model: onnx.ModelProto) -> None:
 
 
 def named(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy where each node has a name of its own: reports and exclusions go by names; constants are no inputs."""
+    """Return a copy of a model in which nodes have unique names and constants are not inputs.
+
+    Reports and exclusions refer to nodes by name.
+    """
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
     constants = {t.name for t in copied.graph.initializer}
     inputs = [v for v in copied.graph.input if v.name not in constants]
     del copied.graph.input[:]
     copied.graph.input.extend(inputs)
-    # the first that allows that
+    # the first IR version in which constants need not be inputs
     copied.ir_version = max(copied.ir_version, 4)
     taken: set[str] = set()
     for number, node in enumerate(copied.graph.node):
@@ -137,7 +147,11 @@ def named(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def prepare(model: onnx.ModelProto, weights: str, per_channel: bool = False) -> onnx.ModelProto:
-    """The float model as it is quantized: constants folded, normalizations in convolutions, all shapes known."""
+    """Prepare a float model for quantization: fold constants and batch normalizations, and infer
+    all shapes.
+
+    The model is converted to a newer opset if int4 weights or per-channel scales need it.
+    """
     package = quantizer()
     require_float(model)
     with _asked("prepare the model for being quantized") as folder:
@@ -149,17 +163,18 @@ def prepare(model: onnx.ModelProto, weights: str, per_channel: bool = False) -> 
 
             ready = version_converter.convert_version(ready, least)
         source, path = folder / "float.onnx", folder / "prepared.onnx"
-        # of a model in memory it hands the weights to its optimizer apart from the graph, which then misses those
-        # that nothing reads, and those that the shapes of several nodes share
+        # from a file: for a model in memory, it separates the weights from the graph, and its optimizer
+        # then misses unused weights and those shared by the shapes of several nodes
         save(ready, source)
         package.quant_pre_process(str(source), str(path), skip_symbolic_shape=True)
         return named(_with_flat_biases(onnx.load(path)))
 
 
 def _with_flat_biases(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with biases (1, N) of Gemm as (N), which means the same: of rows, the quantizer finds no scales.
+    """Change Gemm biases of shape (1, N) to (N), which are equivalent, because the quantizer only
+    handles the latter.
 
-    ONNX Runtime's optimizer makes such a Gemm of a product and a sum.
+    ONNX Runtime's optimizer creates them when it fuses a product and a sum.
     """
     readers = [(name, node, k) for node in model.graph.node for k, name in enumerate(node.input)]
     for tensor in model.graph.initializer:
@@ -170,12 +185,14 @@ def _with_flat_biases(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def save(model: onnx.ModelProto, path: Path) -> None:
-    """Write a model, with its weights in a file beside it where they are too large for one."""
+    """Write a model to a file, with its weights in a separate file if it exceeds the size limit of
+    protobuf.
+    """
     onnx.save(model, path, save_as_external_data=model.ByteSize() > onnx.checker.MAXIMUM_PROTOBUF)
 
 
 def require_nodes(model: onnx.ModelProto, names: Sequence[str]) -> None:
-    """AotcError with a diagnostic for each name that no node of a prepared model has."""
+    """Raise AotcError with a diagnostic for each name that is not a node of a prepared model."""
     known = [node.name for node in model.graph.node]
     problems = [
         Diagnostic("quantize", f"there is no node {name!r} to exclude", hint=nearest(name, known) or _left(known))
@@ -192,7 +209,7 @@ def _left(known: Sequence[str]) -> str:
 
 
 def layers_of(model: onnx.ModelProto, settings: Settings) -> set[str]:
-    """The names of the nodes of a prepared model that are quantized."""
+    """Return the names of the nodes of a prepared model that are quantized."""
     from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
     kinds = {*QDQRegistry, *QLinearOpsRegistry}
@@ -201,18 +218,18 @@ def layers_of(model: onnx.ModelProto, settings: Settings) -> set[str]:
 
 
 def quantize_prepared(model: onnx.ModelProto, sets: Sequence[Arrays], settings: Settings) -> onnx.ModelProto:
-    """A prepared model with pairs of QuantizeLinear and DequantizeLinear.
+    """Quantize a prepared model: return it with pairs of QuantizeLinear and DequantizeLinear.
 
-    Raises AotcError: code "quantize" for an exclusion of what does not exist, for what ONNX Runtime refuses, and
-    where nothing is left to quantize.
+    Raises AotcError (code "quantize") for an excluded node that does not exist, for errors of ONNX
+    Runtime, and if nothing is left to quantize.
     """
     package = quantizer()
     require_nodes(model, settings.exclude)
-    # percentiles of one set at a time, so that not all activations of all sets are in memory
+    # calibrate one set at a time, so that not all activations of all sets are in memory
     extra: dict[str, Any] = {"CalibStridedMinMax": 1, "CalibTensorRangeSymmetric": False}
     with _asked("quantize the model") as folder:
         source, path = folder / "prepared.onnx", folder / "quantized.onnx"
-        # of a model in memory it moves the weights away
+        # from a file: the quantizer removes the weights from a model in memory
         save(model, source)
         package.quantize_static(
             str(source),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What models are and what their compilation did: as data, as tables, and as one page for the browser.
+"""Describe models and their compilation: as data, as text tables, and as one HTML page.
 
 inspect_model("net.onnx")["macs"]
 PassReport("net.onnx").save_html("report.html")

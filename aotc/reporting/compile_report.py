@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of a compilation: a table for the terminal, one page of HTML with pictures for the browser.
+"""Report of a compilation: text tables for the terminal, and one HTML page with charts.
 
 report = PassReport("net.onnx")
 report.add_result(aotc.compile("net.onnx", instruments=[report], progress=report.stage))
@@ -29,19 +29,21 @@ from aotc.reporting.text_tables import grid, spilled, unit
 from aotc.tir import Program, Target, scalar_loops
 
 TEMPLATES: Final = Path(__file__).with_name("templates")
-#: Lines of a program of which a difference is made; of longer ones only the lengths are told.
+#: Largest number of lines of a program that is diffed; for longer ones only the lengths are shown.
 LONGEST: Final = 4000
-#: Lines of a difference that are shown.
+#: Largest number of lines of a diff that are shown.
 SHOWN: Final = 1500
 
 
 class PassReport(PassRecords):
-    """Time, operators, parameter bytes, FLOPs and live memory before and after every pass, what its rewrite rules did,
-    and the stages around them.  Of tensor passes the operators are calls of kernels.
+    """Instrument that records time, operators, parameter bytes, FLOPs and live memory before and
+    after every pass, the hits of its rewrite rules, and the stages of the compilation.
 
-    title        what was compiled
-    facts        more to tell at the head: (name, value)
-    unfinished   what is said of a pass that did not come to its end
+    For tensor passes, the operators are kernel calls.
+
+    title        name of the compiled model
+    facts        further (name, value) pairs for the head of the report
+    unfinished   word that marks a pass that did not complete
     """
 
     levels: ClassVar[frozenset[str]] = ALL_LEVELS
@@ -69,7 +71,9 @@ class PassReport(PassRecords):
         return nodes_of(module)
 
     def add_result(self, model: CompiledModel) -> None:
-        """Tell also what came out: kernels, memory, sizes of files.  The project must still be there."""
+        """Add the results of a compilation: kernels, memory and file sizes.  The project must still
+        exist.
+        """
         metadata, sources = model.metadata, [*model.path.glob("src/*.c"), *model.path.glob("src/*.h")]
         code = sum(p.stat().st_size for p in sources if not p.name.endswith("_params.c"))
         memory, weights = metadata["memory"], unit(metadata["weights_bytes"], "B")
@@ -87,12 +91,14 @@ class PassReport(PassRecords):
         self._pictures.append(("Memory", arena_picture(metadata)))
 
     def add_profile(self, result: Mapping[str, Any]) -> None:
-        """Tell also where the time of a run goes: `result` is what `aotc.measuring.profile` gives."""
+        """Add the times of a run by kernel; `result` is the result of `aotc.measuring.profile`."""
         self.facts.append(("target", result["target"]))
         self._pictures.append(("Roofline", roofline_picture(result)))
 
     def _facts(self) -> list[tuple[str, str]]:
-        """What was compiled, how, and by what."""
+        """Return the facts for the head of the report: target, options and versions, as (name,
+        value) pairs.
+        """
         facts = dict(self.facts)
         if (context := self.context) is not None:
             facts["level"] = str(context.opt_level)
@@ -106,19 +112,25 @@ class PassReport(PassRecords):
         return [(name, value) for name, value in facts.items() if value]
 
     def _stages(self) -> list[tuple[str, str, str, str]]:
-        """Of each stage its name, milliseconds, what came out, and its time as a part of the longest."""
+        """Return for each stage its name, milliseconds, result, and time as a percentage of the
+        longest stage.
+        """
         longest = max((seconds for _, seconds in self.stages), default=0.0)
         return [(n, f"{1e3 * s:.1f}", self._results.get(n, ""), _share(s, longest)) for n, s in self.stages]
 
     def _scalar(self) -> list[tuple[str, str, str]]:
-        """Of each nest of loops without vectors in the last program the kernel, its variables, and the reason."""
+        """Return the loop nests without vectorization in the last program: kernel, loop variables
+        and reason.
+        """
         if self._program is None or self._target is None:
             return []
         kernels = self._program.kernels
         return [(k.name, s.loop, s.reason) for k in kernels for s in scalar_loops(k, self._target)]
 
     def render(self, width: int = 140) -> str:
-        """Facts, stages, passes and rewrite rules as tables of plain text, at most so many columns wide."""
+        """Return facts, stages, passes and rewrite rules as plain-text tables of at most `width`
+        columns.
+        """
         passes, rules = list[tuple[str, ...]](), list[tuple[str, ...]]()
         for record in self.passes:
             operators = ", ".join(f"{op} {count:+d}" for op, count in record.change.items())
@@ -142,7 +154,7 @@ class PassReport(PassRecords):
         return text.get()
 
     def to_html(self) -> str:
-        """The whole report as one page that needs nothing else."""
+        """Return the report as one self-contained HTML page."""
         loader = jinja2.FileSystemLoader(TEMPLATES)
         environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
         longest = max((r.own for r in self.passes), default=0.0)
@@ -157,14 +169,14 @@ class PassReport(PassRecords):
         )
 
     def save_html(self, path: str | Path) -> None:
-        """Write the page; AotcError (code "report") where that is not possible."""
+        """Write the HTML page to a file; AotcError (code "report") if that fails."""
         text = self.to_html()
         with output_file(Path(path), "report") as file:
             file.write(text.encode("utf-8", "backslashreplace"))
 
 
 def _rules(record: PassRecord) -> list[dict[str, str]]:
-    """The rewrite rules that were tried in a pass, those that did most first."""
+    """Return the rewrite rules tried in a pass with their figures, those with the most hits first."""
 
     def tried(figures: RuleFigures) -> int:
         return figures.hits + figures.misses + figures.refused.total()
@@ -187,12 +199,12 @@ def _share(part: float, whole: float) -> str:
 
 
 def _figures(m: Measure) -> tuple[tuple[int, str], ...]:
-    """Calls, parameters, FLOPs and live memory, each with its unit."""
+    """Return calls, parameters, FLOPs and live memory, each with its unit."""
     return (m.operators.total(), ""), (m.parameters, "B"), (m.flops, ""), (m.live, "B")
 
 
 def _row(number: int, record: PassRecord, longest: float) -> dict[str, Any]:
-    """What the template wants to know of a pass."""
+    """Return the values that the HTML template needs for a pass."""
     after = record.after or record.before
     diff = list(_difference(record))
     added, removed = (sum(line["kind"] == kind for line in diff) for kind in ("add", "del"))
@@ -227,7 +239,9 @@ def _cell(before: int, after: int, name: str) -> dict[str, str]:
 
 
 def _difference(record: PassRecord) -> Iterator[dict[str, str]]:
-    """The lines that a pass changed, with three lines around them."""
+    """Yield the lines of a unified diff of the program before and after a pass, with three lines of
+    context.
+    """
     if record.text_after is None:
         return
     before, after = record.text_before.splitlines(), record.text_after.splitlines()

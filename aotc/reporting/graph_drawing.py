@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs and schedules as pictures: boxes in layers, what a pass has changed in color.
+"""Draw graphs and schedules as boxes in layers, with the changes of a pass highlighted in color.
 
 before, after = nodes_of(module), nodes_of(FuseOps()(module))
 left, right = difference(before, after)        # the picture before, without what is gone; the one after, what is new
 
-In: a module of functions, or a program of kernels.  Out: a `Picture`.  Drawing takes time in proportion to the edges.
+Input: a module of functions, or a program of kernels.  Output: a `Picture`.  The time is
+proportional to the number of edges.
 """
 
 from collections import Counter
@@ -18,25 +19,26 @@ from aotc.relay.graph_api import IRModule, children, post_order
 from aotc.reporting.svg_charts import Box, Picture
 from aotc.tir.plan.program import Program, Storage
 
-#: A picture has so many boxes at most.
+#: Largest number of boxes of a picture.
 BOXES: Final = 2000
-#: Graphs of so many nodes are drawn in full ...
+#: Largest number of nodes of a graph that is drawn in full ...
 SMALL: Final = 40
-#: ... in larger ones so many unchanged nodes in a chain, or more, are one box.
+#: ... in larger graphs, chains of at least this many unchanged nodes are drawn as one box.
 RUN: Final = 4
-#: Nodes of such a chain, or arguments of a call, that its description names.
+#: Largest number of nodes of a chain, or arguments of a call, that a description names.
 TOLD: Final = 30
-#: Distances of boxes, and their size.
+#: Distances between boxes, and their size, in pixels.
 LANE, LAYER, WIDTH, HEIGHT = 172, 48, 156, 24
 
 
 @frozen
 class Node:
-    """A node of a graph as it is drawn.
+    """A node of a graph to be drawn.
 
-    text     all there is to tell of it
-    key      nodes of two graphs whose keys are equal are taken for one another
-    inputs   places of nodes that stand before it
+    label    text in its box
+    text     full description
+    key      nodes of two graphs with equal keys are considered equal
+    inputs   positions of its input nodes, which precede it
     """
 
     label: str
@@ -46,7 +48,7 @@ class Node:
 
 
 def nodes_of(module: Any) -> tuple[Node, ...]:
-    """The calls and inputs of a module, or the steps of a program, each after what it reads."""
+    """Return the calls and inputs of a module, or the steps of a program, each after its inputs."""
     if isinstance(module, Program):
         return tuple(_steps(module))
     nodes: list[Node] = []
@@ -92,7 +94,7 @@ def _origins(span: Span | None) -> list[str]:
 
 
 def _steps(program: Program) -> Iterator[Node]:
-    """The inputs of a program and its calls of kernels."""
+    """Yield the inputs of a program and its kernel calls."""
     written: dict[Storage, int] = {}
     for storage in program.inputs:
         text = f"{storage.dtype}{[*storage.shape]}"
@@ -111,12 +113,17 @@ def _steps(program: Program) -> Iterator[Node]:
 
 
 def difference(before: Sequence[Node], after: Sequence[Node]) -> tuple[Picture, Picture]:
-    """The graph before a pass, with what is gone in red, and the one after, with what is new in green."""
+    """Draw the graph before a pass, with removed nodes in red, and the graph after it, with new
+    nodes in green.
+    """
     return _picture(before, _missing(before, after), "gone"), _picture(after, _missing(after, before), "new")
 
 
 def _missing(nodes: Sequence[Node], others: Sequence[Node]) -> set[int]:
-    """The places of nodes that the other graph has not, or not as often; what both begin and end with is in both."""
+    """Return the positions of nodes that the other graph lacks, or has less often.
+
+    Common prefixes and suffixes of the two node sequences are matched first.
+    """
     keys, theirs = [n.key for n in nodes], [n.key for n in others]
     start = _common(keys, theirs)
     end = _common(keys[start:][::-1], theirs[start:][::-1])
@@ -129,12 +136,14 @@ def _missing(nodes: Sequence[Node], others: Sequence[Node]) -> set[int]:
 
 
 def _common(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
-    """With how many equal items two sequences begin."""
+    """Return the length of the common prefix of two sequences."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _gathered(nodes: Sequence[Node], changed: set[int]) -> tuple[list[Node], set[int]]:
-    """The graph with one node for each long chain of unchanged ones; which of the nodes are changed."""
+    """Replace each long chain of unchanged nodes by one node; return the new graph and the
+    positions of changed nodes.
+    """
     uses = Counter(k for node in nodes for k in node.inputs)
     heads = list(range(len(nodes)))
     for place, node in enumerate(nodes):
@@ -159,7 +168,7 @@ def _gathered(nodes: Sequence[Node], changed: set[int]) -> tuple[list[Node], set
 
 
 def _picture(nodes: Sequence[Node], changed: set[int], color: str) -> Picture:
-    """A graph from top to bottom, with boxes of a color for what is changed."""
+    """Draw a graph from top to bottom, with boxes of the given color class for changed nodes."""
     if len(nodes) > SMALL:
         nodes, changed = _gathered(nodes, changed)
     if len(nodes) > BOXES:
@@ -177,13 +186,17 @@ def _picture(nodes: Sequence[Node], changed: set[int], color: str) -> Picture:
 
 
 def _edge(source: tuple[float, float], target: tuple[float, float]) -> str:
-    """Straight down below its source, then over to its target just above it."""
+    """Return the SVG path of an edge: straight down from its source, then a curve to its target
+    just above it.
+    """
     x, y, to, end = source[0] + WIDTH / 2, source[1] + HEIGHT, target[0] + WIDTH / 2, target[1]
     return f"M{x} {y}V{end - 22}C{x} {end - 8} {to} {end - 14} {to} {end}"
 
 
 def _layers(nodes: Sequence[Node]) -> list[int]:
-    """A layer for each node, below those of what it reads; inputs stand right above their first use."""
+    """Return the layer of each node, below its inputs; graph inputs are placed directly above their
+    first use.
+    """
     layers = [0] * len(nodes)
     first: dict[int, int] = {}
     for place, node in enumerate(nodes):
@@ -194,7 +207,7 @@ def _layers(nodes: Sequence[Node]) -> list[int]:
 
 
 def _lanes(nodes: Sequence[Node], layers: Sequence[int]) -> dict[int, int]:
-    """A column for each node, kept free below it down to the last node that reads it, so that no edge crosses a box."""
+    """Assign a column to each node, reserved down to its last use, so that no edge crosses a box."""
     last = list(layers)
     for place, node in enumerate(nodes):
         for k in node.inputs:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model is and what it will cost, without a C compiler.
+"""Describe a model and estimate its costs, without a C compiler.
 
 report = inspect_model("net.onnx")
 report["macs"], report["arena"]["peak"], report["unsupported"]
@@ -24,9 +24,9 @@ from aotc.relay.transform.pipeline import FAKE_QUANTIZATION
 from aotc.runtime.library import is_project, read_metadata
 from aotc.tir import Program, Storage, Target, accessed, moments, scalar_loops
 
-#: How many kernels the list of the largest shows.
+#: Number of kernels in the list of the largest ones.
 LARGEST = 10
-#: How the names of libraries end.
+#: File name extensions of shared libraries.
 LIBRARIES = (".so", ".dylib", ".dll")
 
 
@@ -35,7 +35,7 @@ def _tensors(storages: Sequence[Storage]) -> list[dict[str, Any]]:
 
 
 def _places(span: Span | None) -> list[str]:
-    """The nodes of a model, or the lines of a text."""
+    """Return the names of the model nodes, or the text lines, of a span."""
     origins = span.origins() if span is not None else ()
     return [o.node or f"line {o.line}" for o in origins if o.node or o.line]
 
@@ -46,7 +46,9 @@ def _largest(program: Program) -> list[dict[str, Any]]:
 
 
 def _memory(program: Program) -> list[dict[str, Any]]:
-    """What takes how many bytes of the arena, step by step."""
+    """Return for each step the kernel, and the tensors live in the arena with sizes and offsets in
+    bytes.
+    """
     rows = list[dict[str, Any]]()
     for moment, step in zip(moments(program), program.steps, strict=True):
         live = [{"name": s.name, "bytes": s.nbytes, "offset": program.plan.offsets[s]} for s in moment.live]
@@ -55,7 +57,9 @@ def _memory(program: Program) -> list[dict[str, Any]]:
 
 
 def _parts(program: Program, target: Target) -> list[dict[str, Any]]:
-    """The memories that the arena lies in, and how much of them it takes; none where the target does not know."""
+    """Return the memory regions of the arena and the bytes used of each; [] if the target defines
+    none.
+    """
     plan, sizes = program.plan, {space.name: space.bytes for space in target.spaces}
     times = Counter[int]()
     for storage, count in accessed(program).items():
@@ -68,7 +72,7 @@ def _parts(program: Program, target: Target) -> list[dict[str, Any]]:
 
 
 def _scalar(program: Program, target: Target) -> list[dict[str, Any]]:
-    """The loops without vectors, and why they have none."""
+    """Return the loops without vectorization, with the reasons."""
     rows = list[dict[str, Any]]()
     for kernel in program.kernels:
         facts = {"kernel": kernel.name, "nodes": _places(kernel.span)}
@@ -77,22 +81,26 @@ def _scalar(program: Program, target: Target) -> list[dict[str, Any]]:
 
 
 def _real(module: IRModule) -> list[dict[str, Any]]:
-    """The operators between quantized tensors that are computed on real numbers, and why."""
+    """Return the operators between quantized tensors that are computed in floating point, with the
+    reasons.
+    """
     rows = left_real(module, FAKE_QUANTIZATION)
     return [{"operator": str(r.node.op), "nodes": _places(r.node.span), "reason": r.reason} for r in rows]
 
 
 def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
-    """Inputs, outputs, parameters, operators, MACs, arena, the largest kernels and the scalar loops of a model file.
+    """Describe a model file: inputs, outputs, parameters, operators, MACs, arena, largest kernels
+    and scalar loops.
 
     options   as for `aotc.compile`
 
-    "pins" lists the flags that pin dimensions which are not known; then there are inputs and operators, for ONNX those
-    of the file, and no figure.  "unsupported" lists what cannot be compiled; then the figures that need the whole model
-    are absent.  "scalar_loops" lists loops that have no vectors on a target that has some, with the reasons,
-    "left_real" the operators of a quantized model that are not computed on integers, "moments" what lives in the arena
-    during each step.  "footprint" is as in the metadata of a project for a machine without an operating system,
-    estimated; None for other machines.
+    "pins" lists the options that fix unknown dimensions; if there are any, only inputs and
+    operators are reported (of the file, for ONNX).  "unsupported" lists problems that prevent
+    compilation; if there are any, figures of the whole model are absent.  "scalar_loops" lists
+    loops without vectorization on a target with vectors, with reasons; "left_real" lists operators
+    of a quantized model that are not computed on integers; "moments" lists the tensors live in the
+    arena during each step.  "footprint" is the estimated memory of a bare-metal project, as in its
+    metadata; None for other targets.
     """
     chosen = CompileOptions(**options)
     try:
@@ -138,13 +146,13 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
 
 
 def _parameters(module: IRModule) -> dict[str, TensorType]:
-    """The types of the parameters of @main that are tensors, by name."""
+    """Return the types of the tensor parameters of @main, by name."""
     typed = {p.name: p.checked_type for p in module.main.params}
     return {name: ty for name, ty in typed.items() if isinstance(ty, TensorType)}
 
 
 def _open_onnx(path: str | Path, options: CompileOptions) -> dict[str, Any]:
-    """The report on an ONNX model whose operators depend on dimensions that are not known."""
+    """Describe an ONNX model whose operators depend on unknown dimensions."""
     types = declared_types(path, options.input_shapes or {}, options.dims or {})
     nodes = Counter(node.op_type for node in load_model(path).graph.node)
     return _open(path, types, pin_flags(types), nodes)
@@ -153,9 +161,9 @@ def _open_onnx(path: str | Path, options: CompileOptions) -> dict[str, Any]:
 def _open(
     path: str | Path, types: Mapping[str, TensorType], flags: Sequence[str], operators: Mapping[str, int]
 ) -> dict[str, Any]:
-    """The report on a model with dimensions that are not known: no figure that depends on them.
+    """Describe a model with unknown dimensions, without the figures that depend on them.
 
-    flags    what pins them
+    flags    options that fix the dimensions
     """
     rows = [
         {"name": n, "dtype": str(t.dtype), "shape": [d if isinstance(d, int) else str(d) for d in t.shape]}
@@ -165,7 +173,11 @@ def _open(
 
 
 def inspect_project(path: str | Path) -> dict[str, Any]:
-    """The metadata of an emitted project, of which the directory is given or the library that was built there."""
+    """Return the metadata of an emitted project, given by its directory or by the library built in
+    it.
+
+    Raise AotcError (code "not-a-project") if there is no project.
+    """
     folder = Path(path)
     folder = folder if folder.is_dir() else folder.absolute().parent.parent
     if not is_project(folder):

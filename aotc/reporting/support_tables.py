@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of operators, targets and configuration keys, made from the tables that the compiler itself uses.
+"""List the supported operators, targets and configuration keys, from the tables that the compiler
+uses.
 
 support_table()["onnx"]["ai.onnx"]     # ["Abs", "Acos", ...]
 target_table()["host"]                 # "x86-64-v4"
@@ -19,8 +20,8 @@ from aotc.tir import TARGETS, Target
 
 
 def support_table() -> dict[str, Any]:
-    """The operators of the graph with their kind of fusion, the ONNX operators with a converter by domain, and
-    the builtin ones of TFLite, none where its schema is not installed.
+    """List the graph operators with their fusion kinds, the ONNX operators with a converter by
+    domain, and the builtin TFLite operators (none if the package tflite is not installed).
 
     ONNX operators defined as functions of others need no converter and are not listed.
     """
@@ -40,7 +41,9 @@ def support_table() -> dict[str, Any]:
 
 
 def target_table() -> dict[str, Any]:
-    """List the targets: the machine, the environment, vectors, instruction sets, and whether their code runs here."""
+    """List the targets: machine, environment, vector width, instruction sets, and whether this
+    machine runs their code.
+    """
     rows = [
         {
             "name": target.name,
@@ -56,7 +59,9 @@ def target_table() -> dict[str, Any]:
 
 
 def _runs_here(target: Target) -> bool:
-    """Whether this machine can run code for a target as it is: neither a GPU nor firmware."""
+    """Return True if this machine's CPU can run code for a target; False for GPU and bare-metal
+    targets.
+    """
     if target.gpu is not None or target.bare:
         return False
     try:
@@ -67,7 +72,7 @@ def _runs_here(target: Target) -> bool:
 
 
 def config_table() -> dict[str, Any]:
-    """List the configuration keys of compilations: type, default and meaning of each."""
+    """List the configuration keys of compilations with type, default and meaning."""
     rows = [
         {"key": key, "type": "any" if row.kind is object else row.kind.__name__, "default": row.default}
         | {"meaning": row.meaning}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures for a page of HTML, which become SVG there: the arena over time, and kernels on a roofline.
+"""Charts for an HTML page, rendered as SVG: the arena over time, and kernels on a roofline.
 
 arena_picture(model.metadata)                  # which tensors lie where in memory, step by step
 roofline_picture(profile("build/net"))         # how fast kernels are, and how fast they could be
 
-Places and sizes are in pixels, y downwards.
+Positions and sizes are in pixels, with y pointing down.
 """
 
 import math
@@ -15,24 +15,24 @@ from aotc.ir import frozen
 from aotc.reporting.text_tables import unit
 from aotc.tir.target import get_target
 
-#: The size of a diagram, what is left for the names of its axes, and at the other sides.
+#: Size of a chart, and its margins: at the left and bottom for labels of axes, and at the other sides.
 WIDE, HIGH, LEFT, BOTTOM, MARGIN = 1100, 460, 90, 40, 24
-#: At most so much of a picture with a focus is shown at first.
+#: Largest width and height of the initial view of a picture with a focus.
 SEEN: Final = (760, 460)
 COLORS: Final = 6
-#: The width of a character, on average.
+#: Average width of a character.
 CHARACTER: Final = 6.3
-#: So many nodes of the model are told of a kernel.
+#: Largest number of model nodes in the tooltip of a kernel.
 NODES: Final = 15
 
 
 @frozen
 class Box:
-    """A rectangle with its label inside, as far as there is room.
+    """A rectangle with a label inside, if there is room.
 
-    css     its classes
-    title   what is told when the mouse points at it
-    round   radius of the corners; half of the width for a circle
+    css     CSS classes
+    title   tooltip text
+    round   corner radius; half of the width for a circle
     """
 
     x: float
@@ -46,7 +46,7 @@ class Box:
 
     @property
     def short(self) -> str:
-        """The label, cut to the width; "" in boxes without room for text."""
+        """The label, cut to the width of the box; "" in boxes too small for text."""
         room = int((self.width - 6) / CHARACTER)
         if room < 3 or self.height < 12:
             return ""
@@ -54,18 +54,18 @@ class Box:
 
     @property
     def anchor(self) -> float:
-        """Where the label begins, has its middle, or ends."""
+        """The x coordinate of the label's anchor: its left end, center or right end."""
         part = 0.03 if "left" in self.css else 0.97 if "right" in self.css else 0.5
         return self.x + part * self.width
 
 
 @frozen
 class Picture:
-    """What is drawn, lines first.
+    """A chart to be drawn, lines first.
 
-    lines   paths of SVG, with their classes
-    focus   a place around which the picture is shown at first; None for the whole picture
-    note    said above the picture, or instead of one that cannot be drawn
+    lines   SVG paths with their CSS classes
+    focus   position around which the picture is shown initially; None: the whole picture
+    note    text above the picture, or instead of one that cannot be drawn
     """
 
     width: float = 0
@@ -77,7 +77,7 @@ class Picture:
 
     @property
     def view(self) -> tuple[float, float, float, float]:
-        """What is seen at first, as left, top, width and height."""
+        """The initial view box: left, top, width and height."""
         if self.focus is None:
             return 0, 0, self.width, self.height
         width, height = min(SEEN[0], self.width), min(SEEN[1], self.height)
@@ -88,7 +88,10 @@ class Picture:
 
 @frozen
 class Axis:
-    """Values from `low` to `high` along `length` pixels from `start` on; even, or by a scale such as math.log10."""
+    """An axis of a chart that maps values from `low` to `high` to `length` pixels from `start` on.
+
+    scale   transformation of values, such as math.log10; linear by default
+    """
 
     low: float
     high: float
@@ -97,12 +100,14 @@ class Axis:
     scale: Callable[[float], float] = float
 
     def __call__(self, value: float) -> float:
-        """Where a value lies."""
+        """Return the pixel position of a value."""
         low, high = self.scale(self.low), self.scale(self.high)
         return self.start + self.length * (self.scale(value) - low) / (high - low)
 
     def ticks(self) -> list[float]:
-        """Values to write at the axis: powers of ten, or up to eleven round numbers."""
+        """Return the values of tick marks: powers of ten on a logarithmic axis, else up to eleven
+        round numbers.
+        """
         if self.scale is not float:
             return [10.0**k for k in range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)]
         step = 10.0 ** math.floor(math.log10(self.high))
@@ -111,7 +116,7 @@ class Axis:
 
 
 def _axes(x: Axis, y: Axis, names: tuple[str, str], units: tuple[str, str]) -> tuple[list[Box], list[tuple[str, str]]]:
-    """The lines at round values, with these values and the names of the axes."""
+    """Return labels and grid lines of two axes: their names, and the values at tick marks."""
     boxes = [Box(x.start + x.length / 2 - 250, HIGH - 20, 500, 20, "text", names[0])]
     boxes.append(Box(0, 0, 500, 20, "text left", names[1]))
     lines = []
@@ -125,9 +130,10 @@ def _axes(x: Axis, y: Axis, names: tuple[str, str], units: tuple[str, str]) -> t
 
 
 def arena_picture(metadata: Mapping[str, Any]) -> Picture:
-    """The memory of a run over the steps of its schedule: a rectangle for each tensor, from its first step to its last.
+    """Draw the memory of a run over the steps of its schedule: one rectangle per tensor, over its
+    live range.
 
-    metadata    of a project, as `aotc compile` writes it
+    metadata    metadata of a project, as `aotc compile` writes them
     """
     memory, steps = metadata["memory"], metadata["steps"]
     if not memory["buffers"] or not memory["peak"]:
@@ -148,13 +154,14 @@ def arena_picture(metadata: Mapping[str, Any]) -> Picture:
 
 
 def roofline_picture(profile: Mapping[str, Any]) -> Picture:
-    """Kernels as circles, by operations for each byte moved and operations in a second, the area by time.
+    """Draw kernels as circles by operations per byte (x) and operations per second (y), with areas
+    by time.
 
-    profile    as `aotc.measuring.profile` gives it
+    profile    result of `aotc.measuring.profile`
 
-    The solid line is the peak of the machine and its memory as they were measured, the dashed one the memory of the
-    target's model at the clock that the peak tells.  Kernels that only move data stand at the left edge, as high as if
-    they computed what the axis says there.
+    The solid line is the measured roofline of the machine, the dashed line uses the memory
+    bandwidth of the target's cost model.  Kernels that only move data are placed at the left edge,
+    at the height that their bandwidth corresponds to there.
     """
     peak, bandwidth = (1e9 * profile["machine"][key] for key in ("peak_gflops", "bandwidth_gbytes_per_s"))
     target = get_target(profile["target"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures and tables as text, for terminals and pages.
+"""Format numbers and tables as text, for terminals and HTML pages.
 
 unit(1234567, "B")                                   # "1.235 MB"
 grid("kernel", "ms", rows=[("conv2d", "0.12")], figures=slice(1, None))
@@ -13,7 +13,7 @@ from rich.text import Text
 
 
 def unit(number: float, name: str = "") -> str:
-    """A number of at most four digits, with a prefix of its unit: 1234567 is 1.235 M."""
+    """Format a number with four significant digits and a unit prefix: 1234567 is "1.235 M"."""
     for prefix in ("", "k", "M", "G"):
         if abs(number) < 1000:
             return f"{number:.4g} {prefix}{name}".strip()
@@ -22,7 +22,9 @@ def unit(number: float, name: str = "") -> str:
 
 
 def spilled(metadata: Mapping[str, Any]) -> str:
-    """The kernels of a project for GPUs that keep what threads compute with in memory; "" where none does."""
+    """List the GPU kernels of a project that spill registers to local memory, with bytes per
+    thread; "" if none.
+    """
     most: dict[str, int] = {}
     for kernels in metadata.get("device", {}).get("kernels", {}).values():
         for name, row in kernels.items():
@@ -31,10 +33,10 @@ def spilled(metadata: Mapping[str, Any]) -> str:
 
 
 def grid(*headers: str, rows: Iterable[Sequence[str | Text]], figures: slice = slice(0), **more: Any) -> Table:
-    """A table without lines; the columns of figures are set to the right, and stay in one piece.
+    """Return a table without lines; the columns `figures` are right-aligned and not wrapped.
 
-    rows    of texts, which are shown as they stand
-    more    as `rich.table.Table` takes it
+    rows    cells as text, shown without markup
+    more    further options of `rich.table.Table`
     """
     columns = [Column(header, overflow="fold") for header in headers]
     for column in columns[figures]:

@@ -39,8 +39,7 @@ class ProfileRow:
 
 @frozen
 class Profile:
-    """Times of all kernel calls, in the order of execution; as text a table with the slowest first.
-    """
+    """Times of all kernel calls, in the order of execution; as text a table with the slowest first."""
 
     rows: tuple[ProfileRow, ...]
 
@@ -104,8 +103,7 @@ class GraphModuleDebug(GraphModule):
         return tuple(self._names)
 
     def origins(self, node: int | str) -> tuple[str, ...]:
-        """Return the model nodes, or positions in the model's text, from which a call was compiled.
-        """
+        """Return the model nodes, or positions in the model's text, from which a call was compiled."""
         span = self._nodes[self._index(node)].span
         return tuple(map(str, span.origins())) if span is not None else ()
 

@@ -120,8 +120,7 @@ class Exchange:
             yield Diagnostic("device-array", f"{role} {info.name!r} {problem}")
 
     def _placed(self, role: str, info: TensorInfo, array: Any) -> Any:
-        """Return a pointer to an array; AotcError if an output overlaps another output or an input.
-        """
+        """Return a pointer to an array; AotcError if an output overlaps another output or an input."""
         here = array.pointer if isinstance(array, DeviceArray) else tensors.address(array)
         others = self._places if role == "output" else {}
         for name, (begin, end) in others.items():

@@ -108,8 +108,7 @@ class GraphModule:
         self._set(given)
 
     def load_params(self, params_bytes: bytes) -> None:
-        """Set inputs from values saved by `save_param_dict`; raises AotcError as `set_input` does.
-        """
+        """Set inputs from values saved by `save_param_dict`; raises AotcError as `set_input` does."""
         self._set(load_param_dict(params_bytes))
 
     def _set(self, given: Mapping[str, Any]) -> None:
@@ -126,8 +125,7 @@ class GraphModule:
         self.run_on(inputs)
 
     def run_on(self, inputs: Mapping[str, Any]) -> None:
-        """Set inputs from a mapping and run the model; unlike `run`, this allows any input names.
-        """
+        """Set inputs from a mapping and run the model; unlike `run`, this allows any input names."""
         self._set(inputs)
         if self._missing:
             names = ", ".join(map(repr, self._missing))

@@ -141,8 +141,7 @@ def _mach(raw: _Headers, base: int) -> int:
 
 
 def require_checksum(path: Path, expected: str) -> None:
-    """Raise AotcError (code "checksum") unless the SHA-256 of a file is `expected`, in hexadecimal.
-    """
+    """Raise AotcError (code "checksum") unless the SHA-256 of a file is `expected`, in hexadecimal."""
     found = checksum(path)
     if found != expected.lower():
         text = f"{path} is not what was written: its SHA-256 is {found}, expected {expected}"

@@ -66,11 +66,11 @@ class CallKernel(Protocol):
     def __call__(self, number: int, args: Sequence[Value], /) -> Value: ...
 
     def saved(self) -> tuple[str, Sequence[SavedKernel], KernelModule]:
-        """Return the name of the target, all kernels in order, and the module of the compiled ones.
-        """
+        """Return the name of the target, all kernels in order, and the module of the compiled ones."""
 
 
-#: Function from Relay texts of kernels by number, and a target's name, to a caller that compiles kernels for the shapes that occur.
+#: Function from Relay texts of kernels by number, and a target's name, to a caller of these kernels
+#: that compiles each for the shapes that occur.
 CompileLate: TypeAlias = "Callable[[Mapping[int, str], str], CallKernel]"
 
 

@@ -156,7 +156,7 @@ class Opened:
             program.steps += first * 6 * 4
             program.num_steps = end - first
             steps = np.ctypeslib.as_array((_NUMBERS * (6 * (end - first))).from_address(program.steps)).copy()
-            steps[5::6] = 0  # no edges: a stream has an order
+            steps[5::6] = 0  # no dependence edges: the kernels of a stream run in order
             program.steps = steps.ctypes.data
             self._kept.append(steps)
         calls = (_WORDS * 5).from_address(program.calls)
@@ -183,7 +183,7 @@ class Opened:
             raise RuntimeError(f"status {status}: {self._error(self._session).decode()}")
 
 
-# --- jobs, each in its process
+# --- jobs, each in its own process
 
 
 def words(raw: Array, dtype: str) -> Array:
@@ -415,7 +415,7 @@ def main() -> int:
         except Exception as error:
             found = {"error": repr(error)}
         if limit < chosen.seconds and TOO_LONG in str(found):
-            left.insert(0, name)  # there was too little time: the next call has more
+            left.insert(0, name)  # it ran out of time; the next call has more
             break
         row = {"job": name, "seconds": round(time.monotonic() - start, 1), **found}
         with chosen.results.open("a") as file:

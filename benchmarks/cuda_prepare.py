@@ -299,7 +299,7 @@ def main() -> int:
         (chosen.folder / name).mkdir(parents=True, exist_ok=True)
     for module in ("cuda_device.py", "cuda_rivals.py"):
         shutil.copy(Path(cuda_device.__file__).with_name(module), chosen.folder / "benchmarks")
-    (chosen.folder / "benchmarks" / "__init__.py").touch()  # comes before other packages of that name
+    (chosen.folder / "benchmarks" / "__init__.py").touch()  # found before other packages called benchmarks
     if chosen.emulated:
         shutil.copy(fake_driver(), chosen.folder / DRIVER)
     for number, name in enumerate(found):

@@ -121,7 +121,9 @@ def _code(dtype: DType, x: Expr) -> Expr:
     u = _bits(x)
     if dtype == "bfloat16":
         return select(x.not_equal(x), as_expr(0x7FC0, u), (u + 0x7FFF + ((u >> 16) & 1)) >> 16)
-    if dtype == "float8_e8m0fnu":  # ties away from zero; like ml_dtypes, what is between the two least values goes up
+    if (
+        dtype == "float8_e8m0fnu"
+    ):  # ties away from zero; values between the two least ones are rounded up, as in ml_dtypes
         tiny = select(u > (1 << 22), as_expr(1, u), 0)
         code = select(u < (1 << 23), tiny, (u + (1 << 22)) >> 23)
         return select(u.equal(0) | (u >= _INFINITE), as_expr(255, u), code)

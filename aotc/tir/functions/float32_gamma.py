@@ -51,7 +51,8 @@ def _stirling(z: Expr, near: Expr) -> Pair:
     w, lost = any_sum(w, select(y > FAR, as_expr(0.0, y), 0.60440052))
     s = as_expr(1.0, y) / y
     series = s * horner(s * s, "2.8816654e-4 -4.9371691e-4 7.8390911e-4 -2.7773681e-3 8.3333328e-2")
-    moved = select(near, (z - (y - 2.0)) * (z * 0.6 + 0.63), 0.0)  # times the derivative
+    # the rounding error of y times the derivative
+    moved = select(near, (z - (y - 2.0)) * (z * 0.6 + 0.63), 0.0)
     return w, lost + ((error + factor * (rest + (low - 1.925963e-8))) + (series * 1.44269504 + (moved + 2.8735342e-8)))
 
 

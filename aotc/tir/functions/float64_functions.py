@@ -256,7 +256,7 @@ def _window(place: Expr) -> list[Expr]:
     words = [as_expr(d, place) for d in _DIGITS]
     for step in (16, 8, 4, 2, 1):
         beyond = (place & (step << 6)).not_equal(0)
-        most = min(len(words), 3 + step)  # what the steps that follow reach
+        most = min(len(words), 3 + step)  # number of words that later steps read
         none = as_expr(0, place)
         words = [select(beyond, words[k + step] if k + step < len(words) else none, words[k]) for k in range(most)]
     s = place & 63

@@ -61,7 +61,7 @@ def _shifted(v: Expr, shift: Expr) -> Expr:
 
 
 def scale_once(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
-    # the sum of a product and a half has no carry from the lower word, where the half is a multiple of 2^32
+    # adding the half causes no carry from the lower 32 bits, as the half is a multiple of 2^32
     product = cast(x, "int64") * cast(multiplier, "int64")
     return _shifted(cast(product >> 32, "int32"), shift)
 

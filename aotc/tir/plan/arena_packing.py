@@ -112,7 +112,7 @@ def _pairs(blocks: Sequence[Block]) -> int:
 def _swept(blocks: Sequence[Block], align: int) -> tuple[list[int], int]:
     """Place blocks in order of their first step, each in the lowest free gap; return the offsets and the peak."""
     offsets, peak = [0] * len(blocks), 0
-    gaps: list[tuple[int, int]] = []  # begin and end, in order; behind `peak` everything is free
+    gaps: list[tuple[int, int]] = []  # (begin, end), sorted; all memory after `peak` is free
     for k, over in _sweep(blocks):
         size = align_up(blocks[k].size, align)
         for j in over:
@@ -241,7 +241,7 @@ def _local_search(packer: _Packer, order: list[int], offsets: list[int], peak: i
         position = order.index(rng.choice(tops))
         trial = list(order)
         trial.insert(rng.randrange(position + 1), trial.pop(position))
-        if rng.random() < 0.3:  # a second, arbitrary exchange helps out of local minima
+        if rng.random() < 0.3:  # a second, random exchange helps to leave local minima
             i, j = rng.randrange(len(trial)), rng.randrange(len(trial))
             trial[i], trial[j] = trial[j], trial[i]
         packed = packer.pack(trial, current_peak + 1)

@@ -98,7 +98,7 @@ def _spread(program: Program, params: Params, rooms: Mapping[str, int]) -> tuple
 
 def _described(storage: Storage, offset: int) -> str:
     """Return a text with all properties of a constant that the generated code relies on: dtype,
-    shape, offset, least value.
+    shape, offset, and the number that unpacking of 4-bit values adds.
     """
     least = "" if storage.least is None else f" {storage.least}"
     return f"{storage.dtype}{list(storage.shape)} {offset}{least}"

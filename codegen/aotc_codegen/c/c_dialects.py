@@ -191,5 +191,5 @@ CUDA: Final = replace(
     barrier="__syncthreads();",
     move="aotc_move<{lanes}>({to}, {source})",
 )
-#: The dialects by the names that targets give.
+#: Dialects by the names that targets refer to.
 DIALECTS: Final = {dialect.name: dialect for dialect in (C99, BARE_C, ARM_C, GNU_C, CUDA)}

@@ -102,7 +102,8 @@ def _head(kernel: tir.Kernel, scope: Scope, name: str, numbers: Sequence[Var] = 
     if launch is None and scope.dialect.launched:
         raise no_word(scope, "a kernel that is not launched")
     threads = str(1 if launch is None else launch.block)
-    if kernel.shared:  # what hides the memory's latency is written out: registers are worth more than blocks
+    # kernels with shared memory hide memory latency by prefetching: registers matter more than resident blocks
+    if kernel.shared:
         threads += ", 1"
     return scope.dialect.kernel.format(name=name, parameters=_parameters(kernel, scope, numbers), threads=threads)
 

@@ -194,7 +194,7 @@ class CompileOptions:
     flash: int | None = None
     stack: int | None = None
     progress: Progress = lambda _: None
-    #: The target itself.
+    #: The resolved target, with the options applied.
     machine: Target = field(init=False)
 
     def __post_init__(self) -> None:
@@ -233,7 +233,7 @@ class CompileOptions:
                 hint="checking the compiler (--check-compiler) needs a build: leave out --no-build",
             )
         _require_sizes(self.dims or {})
-        # look at the configuration and the budgets
+        # raise for invalid values
         self.context()
         _ = self.budgets
 
@@ -341,7 +341,7 @@ class CompileOptions:
         """Compile a model: write its project and, if `build` is set, compile the library."""
         output = Path(self.output) if self.output is not None else None
         toolchain = self.toolchain() if self.build else None
-        # looks at the name
+        # raise for an invalid name before any work is done
         model_name(model, self.name)
         if output is not None:
             check_destination(output, self.overwrite)

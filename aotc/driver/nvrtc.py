@@ -74,7 +74,8 @@ def find_nvrtc(
 
     store     object cache for the generated code; None for none
     folders   folders with NVIDIA's packages; None for the installed package `nvidia`
-    strict    treat compiler warnings as errors; False for models of users, whose kernels stay valid
+    strict    treat compiler warnings as errors; the pipeline does not, because a warning does not make
+              a kernel wrong
 
     Raises AotcError (code "no-nvrtc") if NVRTC is not installed or cannot be loaded.
     """

@@ -188,7 +188,7 @@ class PassTimingInstrument(Watch):
 
     def restart(self) -> None:
         self._roots: list[PassProfile] = []
-        self._siblings = self._roots  # of the pass that begins next
+        self._siblings = self._roots  # profiles at the level of the next pass
 
     def watch(self, module: Any, info: PassInfo) -> Generator[None, Any, None]:
         profile = PassProfile(info.name, self._clock())

@@ -138,7 +138,7 @@ def _exit(number: int, _: FrameType | None) -> None:
             action()
         if _remove_all():
             break
-        # other threads still write
+        # other threads are still writing
         time.sleep(_PAUSE_SECONDS)
     with suppress(OSError):
         if os.isatty(2):

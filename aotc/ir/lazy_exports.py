@@ -37,7 +37,7 @@ def lazy_names(
     homes = {name: home for home, name in _IMPORT.findall(stub.decode("utf-8"))}
 
     def fetch(name: str) -> Any:
-        # what the import system and tools look for
+        # special names, which the import system and tools query
         if name.startswith("__") and name != "__all__":
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         found = more()

@@ -48,7 +48,7 @@ class Precision(IntEnum):
 class Layout(Enum):
     """Treatment of an operator when the axes of its tensors are reordered."""
 
-    CHOICE = "choice"  # an attribute names the layout, which the compiler may choose
+    CHOICE = "choice"  # an attribute names the layout, and any supported layout can be chosen
     FOLLOW = "follow"  # an attribute names the layout, which must be that of the data
     CARRY = "carry"  # axes are mapped one to one or named by attributes: any order is possible
     BARRIER = "barrier"  # arguments are needed in their original order

@@ -136,7 +136,7 @@ class Device:
 
     def __init__(self, library: Library, number: int) -> None:
         self.number = number
-        # keeps the library, whose code is called, loaded
+        # a reference that prevents unloading the library while its code is called
         self._library = library
         self._process = os.getpid()
         program = library.handle.aotc_model_cuda_program()

@@ -349,7 +349,7 @@ class Threads:
     def __init__(self, library: Library, count: int, pointer: Any) -> None:
         self.count = count
         self.pointer = pointer
-        # keeps the library, whose code the threads run, loaded
+        # a reference that prevents unloading the library while threads run its code
         self._library = library
         # looked up here: `__del__` may run inside cffi, where a lookup would deadlock on cffi's lock
         self._destroy = library.handle.aotc_model_threads_destroy

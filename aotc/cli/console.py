@@ -83,7 +83,7 @@ class Reporter:
             yield lambda done, total: progress.update(task, completed=done, total=total)
 
     def stop(self) -> None:
-        """Remove the progress display."""
+        """Remove the progress display of a command from the terminal."""
         self._status.stop()
 
     def result(self, data: Data, show: Callable[[Data], Shown]) -> None:

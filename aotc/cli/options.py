@@ -66,7 +66,7 @@ def read_shapes(values: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
 
 
 def read_dims(values: tuple[str, ...]) -> dict[str, int]:
-    """Parse values of symbolic dimensions, SYMBOL=8."""
+    """Parse values of symbolic dimensions in the form SYMBOL=8; return integers by symbol."""
     return {name: _dimension(number, value) for value, name, number in _pairs(values, "SYMBOL=8")}
 
 
@@ -119,7 +119,7 @@ def read_flags(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def read_names(value: str) -> tuple[str, ...]:
-    """Parse a list of names, NAME,NAME,..."""
+    """Parse a comma-separated list of names; return a tuple."""
     return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
@@ -197,7 +197,7 @@ def option(
 
 
 def flag(names: str, text: str, **more: Any) -> Declaration:
-    """Declare an option without a value."""
+    """Declare a command line option without a value (a flag)."""
     return click.option(*names.split(), is_flag=True, help=text, **more)
 
 

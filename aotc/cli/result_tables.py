@@ -96,7 +96,7 @@ def _project(data: Data) -> Shown:
 
 
 def _tensors(data: Data) -> Table:
-    """Return a table of inputs and outputs."""
+    """Return a table of a model's inputs and outputs with their types."""
     rows = []
     for kind in ("input", "output"):
         for tensor in data[f"{kind}s"]:
@@ -153,7 +153,9 @@ def show_cache(data: Data) -> Shown:
 
 
 def _open_model(report: Data) -> Shown:
-    """Format the report on a model with unknown dimensions."""
+    """Format the report of `aotc inspect` on a model with unknown dimensions, and the options that
+    fix them.
+    """
     yield _tensors({**report, "outputs": []})
     ranked = sorted(report["operators"].items(), key=lambda r: -r[1])
     yield f"operators    {', '.join(f'{name} {n}' for name, n in ranked)}"
@@ -163,7 +165,7 @@ def _open_model(report: Data) -> Shown:
 
 
 def show_model(report: Data) -> Shown:
-    """Format the report of `inspect_model`."""
+    """Format the report of `aotc inspect` on a model file: sizes, operators, largest kernels."""
     if report["unsupported"]:
         yield f"{report['model']} cannot be compiled:"
         for problem in report["unsupported"]:
@@ -221,7 +223,7 @@ def _output_row(source: str, o: Data) -> list[str | Text]:
 
 
 def _verdict(report: Data) -> str:
-    """Return the verdict of a verification as text."""
+    """Return the overall verdict of `aotc verify` as text: agree, differ or inconclusive."""
     if report["verdict"] == "differ":
         return "outputs DIFFER"
     if report["verdict"] == "inconclusive":
@@ -239,7 +241,7 @@ def _remarks(report: Data) -> Shown:
 
 
 def show_report(report: Data) -> Shown:
-    """Format the report of `verify`."""
+    """Format the report of `aotc verify`: a table of output errors, and the verdict."""
     rows = [_output_row(case["source"], output) for case in report["cases"] for output in case["outputs"]]
     yield grid("inputs", "output", "max abs", "relative", "ULP", "", rows=rows)
     if report["device"]:
@@ -258,7 +260,7 @@ def show_report(report: Data) -> Shown:
 
 
 def show_operators(support: Data) -> Shown:
-    """Format the table of supported operators."""
+    """Format the lists of supported graph, ONNX and TFLite operators for `aotc ops`."""
     rows = [(r["name"], r["fusion"], r["compiled"], ", ".join(r["attributes"])) for r in support["operators"]]
     yield grid("operator", "fusion", "compiled", "attributes", rows=rows)
     for domain, names in support["onnx"].items():
@@ -269,7 +271,7 @@ def show_operators(support: Data) -> Shown:
 
 
 def show_targets(found: Data) -> Shown:
-    """Format the list of targets."""
+    """Format the list of compilation targets for `aotc targets`."""
     rows = [
         (
             row["name"],
@@ -286,7 +288,7 @@ def show_targets(found: Data) -> Shown:
 
 
 def show_config(found: Data) -> Shown:
-    """Format the list of configuration keys."""
+    """Format the list of configuration keys for `aotc config`."""
     rows = [(row["key"], row["type"], row["default"], row["meaning"]) for row in found["keys"]]
     yield grid("key", "type", "default", "meaning", rows=rows)
 
@@ -296,7 +298,7 @@ def _threads(number: int) -> str:
 
 
 def _known(number: float | None, form: str) -> str:
-    """Format a number; "" for None."""
+    """Format a number for a table; return "" if it is None."""
     return "" if number is None else format(number, form)
 
 
@@ -312,7 +314,7 @@ def _bench_row(row: Data, threads: int) -> list[str | Text]:
 
 
 def show_bench(result: Data) -> Shown:
-    """Format the result of `bench`."""
+    """Format the result of `aotc bench`: a table of implementations for each number of threads."""
     machine = result["machine"]
     where = f"{machine['cpu']}, {machine['processors']} processors, target {result['target']}"
     yield f"{result['model']} on {where}"
@@ -337,13 +339,13 @@ def show_bench(result: Data) -> Shown:
 
 
 def runs(result: Data) -> str:
-    """Format the number of runs with their minimum and median time."""
+    """Describe how many runs were timed, with their minimum and median time."""
     times = result["milliseconds"]
     return f"{result['repeat']} runs: minimum {times['min']:.3f} ms, median {times['median']:.3f} ms"
 
 
 def show_run(result: Data) -> Shown:
-    """Format the result of `run_library`."""
+    """Format the result of `aotc run`: a preview of the outputs, and the times."""
     for row in result["outputs"]:
         yield f"{row['name']}  {row['dtype']}{row['shape']}  {row['preview']}"
     yield runs(result)
@@ -369,7 +371,7 @@ def _profile_row(row: Data, whole: float, model: str) -> list[str | Text]:
 
 
 def show_profile(result: Data) -> Shown:
-    """Format the result of `profile`."""
+    """Format the result of `aotc run --profile`: a table of kernels with times and rates."""
     head = ("ms", "share", "calls", "GFLOP/s", "peak", "GB/s", "roof", "kernel and nodes")
     times, machine = result["milliseconds"], result["machine"]
     rows = [_profile_row(row, times["watched"], result["model"]) for row in result["kernels"]]
@@ -393,7 +395,7 @@ def show_profile(result: Data) -> Shown:
 
 
 def show_tuning(report: Data) -> Shown:
-    """Format the result of `tune`."""
+    """Format the result of `aotc tune`: a table of contractions with their fastest tilings."""
     rows = [
         (row["contraction"], row["candidate"], f"{row['microseconds']:.1f} us", f"{row['speedup']:.2f}")
         for row in report["rows"]
@@ -416,7 +418,7 @@ def _decibels(ratio: float | None) -> str:
 
 
 def show_quantized(report: Data) -> Shown:
-    """Format the report of `quantize`."""
+    """Format the report of `aotc quantize`: errors of layers, sizes and times of both models."""
     worst = [(row["node"], row["operator"], _decibels(row["snr_db"])) for row in report["layers"][:WORST_SHOWN]]
     yield grid("worst layers", "operator", "signal to noise", rows=worst, figures=slice(2, None))
     more = len(report["layers"]) - len(worst)

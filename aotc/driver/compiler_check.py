@@ -323,7 +323,9 @@ def _content(path: Path) -> Array:
 
 
 def _program(part: Part) -> str:
-    """Return the source of the C program that calls all kernels."""
+    """Return the source of a C program that calls every kernel of a part on stored test values and
+    writes the results.
+    """
     dtypes = _dtypes(part)
     sizes = [VALUES * _memory(dtype).itemsize for dtype in dtypes]
     wells = dict(zip(dtypes, zip(accumulate([0, *sizes[:-1]]), sizes, strict=True), strict=True))

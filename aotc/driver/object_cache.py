@@ -165,7 +165,7 @@ class ObjectCache:
         return None
 
     def put(self, key: str, data: bytes) -> None:
-        """Store bytes as the object of a key."""
+        """Store the bytes of a compiled object in the cache under a key."""
         path = self._path(key)
         with self._telling("write to"):
             for folder in (self.folder.parent, self.folder, path.parent):
@@ -196,7 +196,7 @@ class ObjectCache:
                     yield folder
 
     def usage(self) -> tuple[int, int]:
-        """Return the number of entries and their total size in bytes."""
+        """Return the number of entries in the cache and their total size in bytes."""
         sizes = [found.st_size for _, found in self._entries()]
         return len(sizes), sum(sizes)
 

@@ -229,7 +229,9 @@ class Compilation:
 
     @property
     def accuracy(self) -> str:
-        """The configured accuracy: one of `ACCURACIES`."""
+        """Accuracy of the compiled model: "fast", "strict" or "reproducible", from the
+        configuration key `compile.accuracy`.
+        """
         return str(self.context.get_config("compile.accuracy", ACCURACIES[0]))
 
     @property
@@ -255,7 +257,9 @@ class Compilation:
 
     @contextmanager
     def _passing(self) -> Iterator[None]:
-        """Context manager that enters `running` and the pass context."""
+        """Context manager: run passes of this compilation under its pass context, kernel cache and
+        failure reports.
+        """
         with self.running(), ExitStack() as stack:
             if PassContext.current() is not self.context:
                 stack.enter_context(self.context)
@@ -424,7 +428,9 @@ class Compilation:
         return self.compile_kernels(kernels)
 
     def compile_kernels(self, kernels: Mapping[str, Kernel]) -> KernelLibrary:
-        """Compile kernels without changes; return their library."""
+        """Compile kernels to a shared library without running further passes on them; return the
+        library.
+        """
         with self.running():
             return compile_table(kernels, _own(self.target), self._compiler() if kernels else None)
 
@@ -498,7 +504,9 @@ def _ways(c: Compilation, facts: Mapping[str, Any], toolchain: Toolchain | None,
 
 
 def _sum(facts: Mapping[str, Any], name: str) -> int:
-    """Return the bytes of a project that count against a budget."""
+    """Return the bytes that a project needs of "ram", "flash" or "stack", from the footprint in its
+    metadata.
+    """
     return sum(facts[key] for key in COUNTED[name])
 
 
@@ -552,7 +560,7 @@ def _own(target: Target) -> Target:
 
 
 def _info(kernel: Kernel) -> KernelInfo:
-    """Describe the buffers of a kernel as flat tensors."""
+    """Describe the buffers of a kernel for the runtime, as one-dimensional tensors."""
 
     inputs, outputs = (
         tuple(TensorInfo(b.name, [b.size], b.dtype) for b in buffers) for buffers in (kernel.inputs, kernel.outputs)

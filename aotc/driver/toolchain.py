@@ -227,7 +227,9 @@ def run_compiler(command: Sequence[str], cwd: Path, seconds: float = CC_SECONDS,
 
 
 def archiver(toolchain: Toolchain) -> str:
-    """Return the `ar` command that belongs to a compiler."""
+    """Return the archiver command `ar` that belongs to a C compiler (-print-prog-name=ar), for
+    static libraries.
+    """
     done = _run([*toolchain.cc, "-print-prog-name=ar"], PROBE_SECONDS)
     return done.output.decode("utf-8", "replace").strip() if done.code == 0 else "ar"
 
@@ -402,7 +404,7 @@ class ObjectCompiler:
         return digest(self._salt, *flags, text) if text else None
 
     def _preprocessed(self, *arguments: str, text: bytes = b"") -> bytes | None:
-        """Run the preprocessor; return its output, None if it fails."""
+        """Run the C preprocessor (cc -E); return its output, None if it fails."""
         command = (*self.toolchain.cc, *arguments, "-E")
         done = _run(command, self.toolchain.seconds, self.directory, text)
         return done.output if done.code == 0 else None

@@ -88,7 +88,7 @@ def store_path() -> Path | None:
 
 
 class TuningStore:
-    """Tuning records in an SQLite file, which need not exist."""
+    """The store of tuning records: an SQLite file, which is created by the first write."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -182,7 +182,7 @@ class TuningStore:
                     log.rename(aside.with_name(aside.name + suffix))
 
     def _is_sqlite(self) -> bool:
-        """Return True if the file begins with the SQLite signature."""
+        """Return True if the store's file begins with the SQLite signature."""
         with suppress(OSError), self.path.open("rb") as file:
             return file.read(len(_SQLITE)) == _SQLITE
         return False
@@ -214,12 +214,12 @@ class Recorded:
 
     @cached_property
     def known(self) -> Mapping[str, Record]:
-        """The records of this CPU by signature."""
+        """The tuning records of this machine's CPU, by the signature of the contraction."""
         return TuningStore(self._path).choices(cpu_model()) if self._path is not None else {}
 
     @property
     def digest(self) -> str:
-        """A hash of all recorded choices."""
+        """A hash of all recorded tilings, which is part of the keys of cached kernels."""
         return digest(*(part for key in sorted(self.known) for part in (key, self.known[key].candidate)))
 
     def __call__(self, site: Site) -> str | None:

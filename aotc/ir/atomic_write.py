@@ -32,7 +32,7 @@ def temporary_name() -> str:
 
 
 def is_temporary_name(name: str) -> bool:
-    """Return True if a name has the form of a `temporary_name`."""
+    """Return True if a file name has the form that `temporary_name` generates."""
     return _NAME.fullmatch(name) is not None
 
 

@@ -62,7 +62,7 @@ class Attrs:
         return ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
 
     def keys(self) -> list[str]:
-        """Return the names of the fields, in declaration order."""
+        """Return the names of the operator attributes, in declaration order."""
         return [name for name, _ in self.items()]
 
     def __getitem__(self, name: str) -> Any:
@@ -80,7 +80,7 @@ class Attrs:
         }
 
     def replace(self: T, **changes: Any) -> T:
-        """Return a copy with some fields changed."""
+        """Return a copy of the operator attributes with some of them changed."""
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
 
@@ -136,7 +136,7 @@ def make_node(type_key: str, **fields: Any) -> DictAttrs:
 
 
 class NoAttrs(Attrs):
-    """Attributes of operators that have none."""
+    """The empty attribute record, for operators that have no attributes."""
 
 
 NO_ATTRS = NoAttrs()

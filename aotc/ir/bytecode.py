@@ -105,7 +105,7 @@ def _members(mask: int) -> tuple[int, ...]:
 
 
 def _next(pc: int, ins: Instruction) -> tuple[int, ...]:
-    """Return the positions of the instructions that may follow."""
+    """Return the positions of the bytecode instructions that may be executed after the one at `pc`."""
     match ins.opcode:
         case Opcode.RET:
             return ()

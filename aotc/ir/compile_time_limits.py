@@ -62,7 +62,7 @@ class Budget:
     spent: dict[str, int] = field(default_factory=dict)
 
     def left(self, key: str) -> int:
-        """Return the unspent amount of a limit."""
+        """Return how much of a compile-time limit, such as scalar operations, is not spent yet."""
         return self.limits[key] - self.spent.get(key, 0)
 
     def spend(self, key: str, amount: int, what: str) -> None:

@@ -74,12 +74,12 @@ def device(kind: str, index: int = 0) -> Device:
 
 
 def cpu(index: int = 0) -> Device:
-    """Return the CPU device."""
+    """Return the CPU as a device on which models can run."""
     return device("cpu", index)
 
 
 def cuda(index: int = 0) -> Device:
-    """Return a CUDA device."""
+    """Return a CUDA GPU, by its index, as a device on which models can run."""
     return device("cuda", index)
 
 

@@ -109,7 +109,7 @@ def _factor(name: str) -> str:
 
 
 def is_static(shape: Iterable[Dim]) -> bool:
-    """Return True if every dimension is an int."""
+    """Return True if every dimension of a shape is known, that is, an int."""
     return all(isinstance(d, int) for d in shape)
 
 

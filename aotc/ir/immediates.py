@@ -27,12 +27,12 @@ class IntImm(int):
 
     @property
     def value(self) -> int:
-        """The value as a plain int."""
+        """The value of the TVM integer as a plain Python int."""
         return int(self)
 
 
 class FloatImm(float):
-    """A float with a dtype."""
+    """TVM's float immediate: a Python float that carries a dtype."""
 
     dtype: DType
 
@@ -43,7 +43,7 @@ class FloatImm(float):
 
     @property
     def value(self) -> float:
-        """The value as a plain float."""
+        """The value of the TVM float as a plain Python float."""
         return float(self)
 
 
@@ -52,7 +52,7 @@ class StringImm(str):
 
     @property
     def value(self) -> str:
-        """The value as a plain str."""
+        """The value of the TVM string as a plain Python str."""
         return str(self)
 
 

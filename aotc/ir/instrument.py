@@ -77,20 +77,20 @@ class PassInstrument:
         cls.name = cls.__name__
 
     def enter_pass_ctx(self) -> None:
-        """Called before the pass context is entered."""
+        """Pass instrument hook: called before the pass context is entered."""
 
     def exit_pass_ctx(self) -> None:
-        """Called after the pass context was left."""
+        """Pass instrument hook: called after the pass context was left."""
 
     def should_run(self, module: Any, info: PassInfo) -> bool:
         """Return False to skip a pass; not called for passes that the context requires."""
         return True
 
     def run_before_pass(self, module: Any, info: PassInfo) -> None:
-        """Called before a pass runs on `module`."""
+        """Pass instrument hook: called before a pass runs on `module`."""
 
     def run_after_pass(self, module: Any, info: PassInfo) -> None:
-        """Called with the module that a pass returned."""
+        """Pass instrument hook: called after a pass, with the module that it returned."""
 
     def pass_failed(self, info: PassInfo) -> None:
         """Called if a pass raised an exception after run_before_pass; run_after_pass is not called
@@ -202,7 +202,7 @@ class PassTimingInstrument(Watch):
 
     @property
     def profiles(self) -> tuple[PassProfile, ...]:
-        """The profiles of the outermost passes that ran, in order."""
+        """Timing profiles of the outermost passes that ran, in order."""
         return tuple(self._roots)
 
     def render(self) -> str:

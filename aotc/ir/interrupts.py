@@ -60,7 +60,7 @@ def register_temporary(path: Path) -> None:
 
 
 def remove_temporary(path: Path) -> None:
-    """Remove the file or folder at a registered path."""
+    """Remove the file or folder at a path registered by `register_temporary`, and forget the path."""
     if os.path.lexists(path):
         _remove(path)
     if not os.path.lexists(path):

@@ -47,7 +47,7 @@ class NDArray:
         return self._data.size
 
     def numpy(self) -> Array:
-        """Return a copy of the value as a numpy array."""
+        """Return the value of the tensor as a new numpy array."""
         return np.array(self._data)
 
     asnumpy = numpy
@@ -82,7 +82,7 @@ class NDArray:
         return target.copyfrom(self)
 
     def same_as(self, other: object) -> bool:
-        """Return True if `other` is this very object."""
+        """Return True if `other` is this very tensor object, not only an equal one."""
         return self is other
 
     def __repr__(self) -> str:
@@ -93,17 +93,17 @@ class NDArray:
 
 
 class HostArray(np.ndarray[Any, Any]):
-    """A numpy array with the method `numpy()` of an NDArray."""
+    """A numpy array with the methods `numpy()` and `asnumpy()` of an NDArray."""
 
     def numpy(self) -> Array:
-        """Return a copy as a plain numpy array."""
+        """Return a copy of the array as a plain numpy array, without the subclass."""
         return np.array(self)
 
     asnumpy = numpy
 
 
 def _owned(data: Array) -> Array:
-    """Return a read-only, C-contiguous copy in native byte order."""
+    """Return a read-only, C-contiguous copy of an array in native byte order."""
     copy = np.array(data, DType.of(data).numpy, order="C")
     copy.flags.writeable = False
     return copy

@@ -24,7 +24,9 @@ from aotc.ir.types import TensorType, Type, tensor_types
 
 
 class OpPattern(IntEnum):
-    """Fusion kind of an operator; the integer values are Relay's."""
+    """Relay's fusion kinds of operators (elementwise, injective, reduction, ...), with Relay's
+    integer values.
+    """
 
     ELEMWISE = 0  # output element i depends on element i of each input
     BROADCAST = 1  # elementwise, with inputs broadcast
@@ -96,7 +98,7 @@ DATA: Final = (Arg("data"),)
 
 
 def args(*names: str | Arg) -> tuple[Arg, ...]:
-    """Return arguments of an operator from names or `Arg` objects."""
+    """Return the argument declarations of an operator, given as names or `Arg` objects."""
     return tuple(Arg(name) if isinstance(name, str) else name for name in names)
 
 
@@ -225,7 +227,7 @@ class Op:
 
     @property
     def arity(self) -> int:
-        """The number of arguments."""
+        """The number of arguments of the operator."""
         return len(self.args)
 
     @property
@@ -256,12 +258,12 @@ class Op:
 
     @staticmethod
     def get(op_name: str) -> Op:
-        """Return the operator called `op_name`; see `get_op`."""
+        """Return the operator called `op_name`, as `get_op` does; raise AotcError if there is none."""
         return get_op(op_name)
 
     @property
     def num_inputs(self) -> int:
-        """Relay's name for the number of arguments."""
+        """The number of arguments of the operator, under Relay's name."""
         return self.arity
 
     def get_attr(self, attr_name: str) -> Any:
@@ -269,11 +271,11 @@ class Op:
         return get_op_attr(self.name, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, plevel: int = 10) -> None:
-        """Attach a value under a key; see `register_op_attr`."""
+        """Attach a value to the operator under a key; see `register_op_attr`."""
         register_op_attr(self.name, attr_name, value, plevel)
 
     def reset_attr(self, attr_name: str) -> None:
-        """Remove the value attached under a key, if any."""
+        """Remove the value attached to the operator under a key, if any."""
         reset_op_attr(self.name, attr_name)
 
 
@@ -291,12 +293,12 @@ _TABLE = _Table()
 
 
 def install(ops: Mapping[str, Op]) -> None:
-    """Set the operators that `get_op` finds."""
+    """Install the table of operators in which `get_op` looks up names."""
     _TABLE.ops = MappingProxyType(dict(ops))
 
 
 def installed_ops() -> Mapping[str, Op]:
-    """Return the installed operators by name."""
+    """Return all operators known to the compiler, by name."""
     return _TABLE.ops
 
 

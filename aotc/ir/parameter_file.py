@@ -51,11 +51,11 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """The number of bytes left."""
+        """The number of bytes that the reader has not read yet."""
         return len(self._blob) - self._at
 
     def take(self, size: int) -> bytes:
-        """Return the next `size` bytes."""
+        """Return the next `size` bytes of the input; raise ValueError if fewer are left."""
         part = self._blob[self._at : self._at + size]
         if size < 0 or len(part) != size:
             raise ValueError("the data ends too early, perhaps it was cut off")
@@ -63,11 +63,11 @@ class Reader:
         return part
 
     def unpack(self, layout: str) -> tuple[int, ...]:
-        """Return the next numbers, in a format of the `struct` module."""
+        """Read the next numbers of the input, in a format of Python's `struct` module."""
         return struct.unpack(layout, self.take(struct.calcsize(layout)))
 
     def array(self) -> np.ndarray[Any, Any]:
-        """Return the next array."""
+        """Deserialize the next array of a parameter file; raise ValueError if it is damaged."""
         magic, _, _, _, rank, code, bits, lanes = self.unpack(_HEADER)
         name = _DTYPES.get((code, bits))
         if magic != _MAGIC or name is None or lanes != 1 or not 0 <= rank <= _MAX_RANK:

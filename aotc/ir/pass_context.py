@@ -103,12 +103,14 @@ def install_passes(passes: Mapping[str, Callable[[], Any]]) -> None:
 
 
 def installed_passes() -> Mapping[str, Callable[[], Any]]:
-    """Return the installed passes by name."""
+    """Return the passes known to the compiler: functions that create each with default options, by
+    name.
+    """
     return _TABLE.passes
 
 
 def config_keys() -> dict[str, ConfigKey]:
-    """Return the registered configuration keys, sorted by name."""
+    """Return the keys that the configuration of pass contexts accepts, sorted by name."""
     return dict(sorted(_TABLE.config.items()))
 
 
@@ -230,7 +232,7 @@ class PassContext:
         return {key: {"type": row.kind.__name__} for key, row in config_keys().items()}
 
     def get_config(self, key: str, default: Any = None) -> Any:
-        """Return the value configured for `key`, else `default`."""
+        """Return the configured value of a key of the pass context, else `default`."""
         return self.config.get(key, default)
 
     def pass_enabled(self, info: PassInfo) -> bool:
@@ -307,7 +309,7 @@ class PassContext:
         self._instruments = ()
 
     def watching(self, info: PassInfo) -> tuple[PassInstrument, ...]:
-        """Return the instruments that observe passes of this level."""
+        """Return the instruments that observe passes of the level ("graph" or "tensor") of a pass."""
         return tuple(i for i in self._instruments if info.level in i.levels)
 
     def should_run(self, module: Any, info: PassInfo) -> bool:
@@ -352,7 +354,7 @@ _STATE: Final[ContextVar[_State | None]] = ContextVar("aotc_pass_contexts", defa
 
 
 def _state() -> _State:
-    """Return the pass contexts of this thread."""
+    """Return the stack of pass contexts of the current thread."""
     state = _STATE.get()
     if state is None:
         state = _State()

@@ -34,12 +34,16 @@ class Quantization:
 
     @property
     def scale(self) -> float | tuple[float, ...]:
-        """The scale, or the tuple of scales along the axis."""
+        """The quantization scale, or the tuple of scales along the axis for per-channel
+        quantization.
+        """
         return self.scales if self.axis is not None else self.scales[0]
 
     @property
     def zero_point(self) -> int | tuple[int, ...]:
-        """The zero point, or the tuple of zero points along the axis."""
+        """The quantization zero point, or the tuple of zero points along the axis for per-channel
+        quantization.
+        """
         return self.zero_points if self.axis is not None else self.zero_points[0]
 
     def quantize(self, values: Any) -> Array:
@@ -56,7 +60,7 @@ class Quantization:
         return bounded.astype(self.dtype.numpy)
 
     def dequantize(self, integers: Any) -> Array:
-        """Return the real numbers that integers represent, as float32."""
+        """Dequantize integers: return scale * (integer - zero point) as float32."""
         whole = np.asarray(integers).astype(np.int32)
         steps = whole - self._laid(self.zero_points, whole, "int32")
         return np.asarray(steps.astype(np.float32) * self._laid(self.scales, whole, "float32"))

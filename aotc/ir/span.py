@@ -39,11 +39,11 @@ class Span:
 
     @property
     def source_name(self) -> str | None:
-        """Relay's name for the source; None if it is unknown."""
+        """The file name of the source location, under Relay's name; None if it is unknown."""
         return self.source or None
 
     def same_as(self, other: object) -> bool:
-        """Return True if `other` is this very object."""
+        """Return True if `other` is this very source location object, not only an equal one."""
         return self is other
 
     def excerpt(self) -> str:

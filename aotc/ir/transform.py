@@ -203,7 +203,7 @@ def _required_names(required: Sequence[str] | None) -> tuple[str, ...]:
 
 
 class ModulePass(Pass[M]):
-    """A pass implemented by a function (module, ctx) -> module."""
+    """A compiler pass implemented by a Python function (module, ctx) -> module."""
 
     def __init__(self, body: Callable[[M, PassContext], M], info: PassInfo) -> None:
         self._body = body

@@ -47,7 +47,7 @@ def check_rank(rank: int, what: str = "a tensor") -> None:
 
 
 class _Printed:
-    """Base of types, which print in Relay's text format."""
+    """Mixin of graph types whose str() is Relay's text format."""
 
     __slots__ = ()
 
@@ -104,7 +104,7 @@ class TensorType(_Printed):
 
     @property
     def concrete_shape(self) -> tuple[int, ...]:
-        """Relay's name for the static shape."""
+        """The static shape of the tensor type, under Relay's name."""
         return self.static_shape
 
     @property
@@ -135,7 +135,7 @@ class _Compound(_Printed):
 
 @frozen(init=False)
 class TupleType(_Compound):
-    """Type of a tuple, given by the types of its fields."""
+    """The type of a tuple of values, given by the types of its fields."""
 
     fields: tuple[Type, ...]
 
@@ -184,7 +184,7 @@ class FuncType(_Compound):
 
 
 class TypeKind(IntEnum):
-    """Relay's kinds of types and their numbers."""
+    """Kinds of Relay types (type, shape, constraint, ...), with Relay's numbers."""
 
     Type = 0
     ShapeVar = 1
@@ -223,7 +223,7 @@ class GlobalTypeVar(_Printed):
 
 @frozen(init=False)
 class TypeCall(_Compound):
-    """An algebraic data type applied to type arguments."""
+    """An algebraic data type of Relay applied to type arguments, such as List[int32]."""
 
     func: GlobalTypeVar
     args: tuple[Type, ...]
@@ -234,7 +234,7 @@ class TypeCall(_Compound):
 
 @frozen(init=False)
 class RefType(_Compound):
-    """Type of a mutable reference to a value."""
+    """The type of a mutable reference (Relay's Ref) to a value."""
 
     value: Type
 
@@ -304,7 +304,7 @@ def type_text(ty: Type, dim_text: Callable[[Dim], str] = str) -> str:
 
 
 def parts(ty: Type) -> tuple[Type, ...]:
-    """Return the direct component types of a type."""
+    """Return the direct component types of a composite type; () for tensor types and variables."""
     match ty:
         case TupleType():
             return ty.fields
@@ -326,7 +326,7 @@ def types_in(*types: Type) -> Iterator[Type]:
 
 
 def is_complete(ty: Type) -> bool:
-    """Return True if a type contains no IncompleteType."""
+    """Return True if type inference has resolved a type: it contains no IncompleteType."""
     return not any(isinstance(part, IncompleteType) for part in types_in(ty))
 
 

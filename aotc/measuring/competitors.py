@@ -142,7 +142,7 @@ class Entrant:
 
 
 def ours(library: Path, inputs: Arrays, threads: int) -> Made:
-    """Load the library compiled by aotc and bind the inputs."""
+    """Load the library that aotc compiled, for a benchmark, and bind the inputs."""
     session = load(library, threads=threads)
     binding = session.bind(inputs)
     return session.version, binding.run, lambda: list(binding.outputs.values())
@@ -240,7 +240,7 @@ def _torch_program(entrant: Entrant) -> tuple[Callable[..., Any], str]:
 
 
 def _torch(torch: Any, entrant: Entrant, threads: int) -> Made:
-    """Create an eager PyTorch module, run in inference mode."""
+    """Set up a model in eager PyTorch for a benchmark, in inference mode."""
     module, through = _torch_program(entrant)
     torch.set_num_threads(threads)
     tensors = [torch.from_numpy(a) for a in entrant.inputs.values()]

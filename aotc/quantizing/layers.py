@@ -51,7 +51,7 @@ def decibels(signal: float, noise: float) -> float | None:
 
 
 def power(tensor: Any) -> float:
-    """Return the sum of squares of a tensor, in float64."""
+    """Return the power of a signal: the sum of squares of a tensor's elements, in float64."""
     return float(np.sum(np.square(np.asarray(tensor, np.float64))))
 
 

@@ -80,11 +80,13 @@ class Feed:
         return len(self._sets)
 
     def set_range(self, start_index: int, end_index: int) -> None:
-        """Restart the iteration over another range of sets."""
+        """Restart the iteration over calibration inputs, with the sets from `start_index` up to
+        `end_index`.
+        """
         self._rest = iter(self._sets[start_index:end_index])
 
     def get_next(self) -> Arrays | None:
-        """Return the next set of inputs; None after the last one."""
+        """Return the next set of calibration inputs; None after the last one."""
         return next(self._rest, None)
 
     def __iter__(self) -> Iterator[Arrays]:

@@ -154,7 +154,7 @@ class PassReport(PassRecords):
         return text.get()
 
     def to_html(self) -> str:
-        """Return the report as one self-contained HTML page."""
+        """Return the compilation report as one self-contained HTML page."""
         loader = jinja2.FileSystemLoader(TEMPLATES)
         environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
         longest = max((r.own for r in self.passes), default=0.0)
@@ -204,7 +204,9 @@ def _figures(m: Measure) -> tuple[tuple[int, str], ...]:
 
 
 def _row(number: int, record: PassRecord, longest: float) -> dict[str, Any]:
-    """Return the values that the HTML template needs for a pass."""
+    """Return the values for one compiler pass in the HTML report: times, figures, changes and
+    graphs.
+    """
     after = record.after or record.before
     diff = list(_difference(record))
     added, removed = (sum(line["kind"] == kind for line in diff) for kind in ("add", "del"))

@@ -94,7 +94,7 @@ def _origins(span: Span | None) -> list[str]:
 
 
 def _steps(program: Program) -> Iterator[Node]:
-    """Yield the inputs of a program and its kernel calls."""
+    """Yield nodes to draw for the inputs of a program and for its kernel calls."""
     written: dict[Storage, int] = {}
     for storage in program.inputs:
         text = f"{storage.dtype}{[*storage.shape]}"

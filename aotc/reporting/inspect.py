@@ -72,7 +72,7 @@ def _parts(program: Program, target: Target) -> list[dict[str, Any]]:
 
 
 def _scalar(program: Program, target: Target) -> list[dict[str, Any]]:
-    """Return the loops without vectorization, with the reasons."""
+    """Return the loop nests of a program that are not vectorized, with the reasons."""
     rows = list[dict[str, Any]]()
     for kernel in program.kernels:
         facts = {"kernel": kernel.name, "nodes": _places(kernel.span)}

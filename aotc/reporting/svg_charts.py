@@ -77,7 +77,7 @@ class Picture:
 
     @property
     def view(self) -> tuple[float, float, float, float]:
-        """The initial view box: left, top, width and height."""
+        """The part of the picture that is shown initially: left, top, width and height in pixels."""
         if self.focus is None:
             return 0, 0, self.width, self.height
         width, height = min(SEEN[0], self.width), min(SEEN[1], self.height)
@@ -100,7 +100,7 @@ class Axis:
     scale: Callable[[float], float] = float
 
     def __call__(self, value: float) -> float:
-        """Return the pixel position of a value."""
+        """Return the pixel position of a value on the axis."""
         low, high = self.scale(self.low), self.scale(self.high)
         return self.start + self.length * (self.scale(value) - low) / (high - low)
 

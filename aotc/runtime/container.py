@@ -14,10 +14,10 @@ ShapeTuple = tuple  # type: ignore[type-arg]
 
 
 def tuple_object(fields: Iterable[Any] | None = None) -> tuple[Any, ...]:
-    """Return a tuple of tensors and tuples, in Relay's interface."""
+    """Return a tuple of tensors and tuples, as programs that use Relay's interface expect it."""
     return tuple(fields or ())
 
 
 def convert(value: Any) -> Any:
-    """Convert lists in a nested value to tuples."""
+    """Convert all lists within a nested value of lists and tuples to tuples."""
     return tuple(map(convert, value)) if isinstance(value, list | tuple) else value

@@ -45,7 +45,7 @@ class Profile:
 
     @property
     def total(self) -> float:
-        """The sum of the mean times of all calls, in seconds."""
+        """Sum of the mean times of all kernel calls of the model, in seconds."""
         return float(sum(row.times.mean for row in self.rows))
 
     def __str__(self) -> str:
@@ -133,7 +133,7 @@ class GraphModuleDebug(GraphModule):
         return ProfileRow(node.name, kernel, outputs[0].shape, len(node.inputs), len(outputs), times)
 
     def display_debug_result(self) -> None:
-        """Print the times of the last run."""
+        """Print a table with the times of all nodes in the last run."""
         print(self._profile)
 
     def run_individual(self, number: int, repeat: int = 1, min_repeat_ms: float = 0) -> list[list[float]]:
@@ -152,14 +152,14 @@ class GraphModuleDebug(GraphModule):
     def run_individual_node(
         self, index: int | str, number: int = 10, repeat: int = 1, min_repeat_ms: float = 0
     ) -> BenchmarkResult:
-        """Time one node on the current values of its inputs."""
+        """Time one node of the model on the current values of its inputs."""
         node = self._index(index)
         if not self._nodes[node].kernel:
             return BenchmarkResult((0.0,) * repeat)
         return measure(lambda: self._memory.run_node(node), repeat, number, min_repeat_ms)
 
     def execute_node(self, index: int | str) -> None:
-        """Run one node on the current values of its inputs."""
+        """Run one node of the model on the current values of its inputs."""
         self._memory.run_node(self._index(index))
 
     def debug_get_output(self, node: int | str, out: NDArray | None = None, output: int = 0) -> NDArray:
@@ -172,7 +172,7 @@ class GraphModuleDebug(GraphModule):
         return NDArray(results[output]) if out is None else out.copyfrom(results[output])
 
     def get_node_output(self, index: int | str, out_index: int = 0) -> NDArray:
-        """Return output number `out_index` of a node from its last run."""
+        """Return output number `out_index` of a model node, as computed by the last run."""
         return self.debug_get_output(index, None, out_index)
 
     def _index(self, node: int | str) -> int:

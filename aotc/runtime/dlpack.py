@@ -140,7 +140,7 @@ def capsule_of(array: Any, device: tuple[int, int]) -> Any:
 
 
 def is_on_gpu(value: Any) -> bool:
-    """Return True if a tensor declares that it is in GPU memory."""
+    """Return True if a tensor of another library declares that it is in GPU memory."""
     if hasattr(value, "__dlpack_device__"):
         return value.__dlpack_device__()[0] in (_CUDA, _CUDA_MANAGED)
     return hasattr(value, "__cuda_array_interface__")

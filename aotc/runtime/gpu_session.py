@@ -56,7 +56,7 @@ def _known(number: Any) -> int:
 
 
 def is_for_gpus(library: Library) -> bool:
-    """Return True if a library contains GPU code."""
+    """Return True if the library of a compiled model contains GPU code."""
     return hasattr(library.handle, "aotc_model_cuda_program")
 
 
@@ -103,7 +103,7 @@ class Driver:
         return None
 
     def allocated(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
-        """Allocate uninitialized GPU memory for a tensor."""
+        """Allocate uninitialized GPU memory for a tensor of the given shape and dtype."""
         memory = _Memory(self, max(1, math.prod(shape) * dtype.itemsize))
         return DeviceArray(int(memory.pointer.value), shape, dtype, self.number, owner=memory)
 
@@ -120,7 +120,7 @@ class _Memory:
         driver("cuMemAlloc_v2", ctypes.byref(self.pointer), ctypes.c_size_t(nbytes))
 
     def read(self, to: int, nbytes: int) -> None:
-        """Copy the first `nbytes` bytes to a host address."""
+        """Copy the first `nbytes` bytes of the GPU memory block to a host address."""
         self._driver("cuMemcpy", ctypes.c_uint64(to), self.pointer, ctypes.c_size_t(nbytes))
 
     def __del__(self) -> None:
@@ -159,7 +159,7 @@ class Device:
             self.release()
 
     def release(self) -> None:
-        """Drop one reference; close the GPU after the last one."""
+        """Drop one reference to the open GPU, and close the GPU after the last one."""
         self.users.pop()
         if not self.users and self.is_here:
             with suppress(IndexError):
@@ -168,7 +168,7 @@ class Device:
 
     @property
     def driver(self) -> Driver:
-        """The driver interface of this GPU."""
+        """The CUDA driver interface for this GPU, for memory and queries outside of the model."""
         return _driver(self._driver, self.number)
 
     @property

@@ -151,19 +151,19 @@ class GraphModule:
         return _given(self._arrays[name], out)
 
     def get_num_inputs(self) -> int:
-        """Return the number of inputs."""
+        """Return the number of inputs of the model."""
         return len(self._inputs)
 
     def get_num_outputs(self) -> int:
-        """Return the number of outputs."""
+        """Return the number of outputs of the model."""
         return len(self._outputs)
 
     def get_input_index(self, name: str) -> int:
-        """Return the position of an input by name; -1 if there is none."""
+        """Return the position of a model input by name; -1 if there is none of that name."""
         return next((k for k, info in enumerate(self._inputs) if info.name == name), -1)
 
     def get_input_info(self) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
-        """Return the shapes and the dtypes of the inputs by name."""
+        """Return two dicts with the shapes and the dtypes of the model's inputs by name."""
         return {i.name: tuple(i.shape) for i in self._inputs}, {i.name: str(i.dtype) for i in self._inputs}
 
     def benchmark(
@@ -200,7 +200,7 @@ class GraphModule:
 
 
 def require_counts(repeat: int, number: int) -> None:
-    """Raise AotcError (code "benchmark") if a count is below 1."""
+    """Raise AotcError (code "benchmark") if the number of repetitions or of runs is below 1."""
     if repeat < 1 or number < 1:
         raise AotcError("benchmark", f"repeat and number must be at least 1, not {repeat} and {number}")
 

@@ -21,7 +21,7 @@ from aotc.runtime.tensor_info import Array, TensorInfo, aligned, check_inputs, r
 
 
 class Place(Protocol):
-    """A contiguous part of a tensor, starting at element `offset`."""
+    """A contiguous part of a tensor's storage, starting at element `offset`."""
 
     @property
     def storage(self) -> Hashable: ...
@@ -65,11 +65,11 @@ class GraphMachine:
     library: KernelLibrary
 
     def get_inputs(self) -> list[TensorInfo]:
-        """Return descriptions of the inputs, in order."""
+        """Return name, shape and dtype of each input of the graph, in order."""
         return [self.tensors[k] for k in self.inputs]
 
     def get_outputs(self) -> list[TensorInfo]:
-        """Return descriptions of the outputs, in order."""
+        """Return name, shape and dtype of each output of the graph, in order."""
         return [self.tensors[k] for k in self.outputs]
 
     def bind(self, inputs: Mapping[str, Array]) -> GraphBinding:
@@ -107,18 +107,18 @@ class GraphBinding:
         return library.bind(node.kernel, inputs, outputs)
 
     def _part(self, place: Place, shape: Sequence[int]) -> Array:
-        """Return part of a tensor, reshaped to `shape`."""
+        """Return a part of a tensor as an array view of the given shape."""
         end = place.offset + math.prod(shape)
         return self._tensors[place.storage].reshape(-1)[place.offset : end].reshape(shape)
 
     def run(self) -> None:
-        """Run all nodes in order."""
+        """Run the kernels of all nodes of the graph, in order."""
         with self._turns:
             for call in self._calls:
                 call()
 
     def run_node(self, index: int) -> None:
-        """Run one node on the current values of its inputs."""
+        """Run the kernel of one node of the graph on the current values of its inputs."""
         with self._turns:
             self._calls[index]()
 

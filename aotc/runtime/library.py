@@ -96,7 +96,7 @@ def _named_in_metadata(project: Path) -> Path | None:
 
 
 def shown(text: str) -> str:
-    """Quote and shorten a text from a file for a message."""
+    """Return a text from a file in quotes, cut to 80 characters, for an error message."""
     return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}...")
 
 

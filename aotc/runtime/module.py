@@ -26,7 +26,7 @@ _HOSTS: Final = frozenset({"llvm", "c", "cpu", "host"})
 
 
 class Module:
-    """Base of loaded libraries; `path` is the path of the file."""
+    """Base class of loaded shared libraries in Relay's interface; `path` is the path of the file."""
 
     path: Path
 

@@ -132,7 +132,7 @@ class Session:
 
     @property
     def calls(self) -> int:
-        """The number of runs so far, by all threads and bindings."""
+        """The number of times that the compiled model was run, by all threads and bindings."""
         return self._calls
 
     def get_inputs(self) -> list[TensorInfo]:
@@ -142,7 +142,9 @@ class Session:
         return list(self._library.inputs)
 
     def get_outputs(self) -> list[TensorInfo]:
-        """Return the outputs, in order, described like the inputs."""
+        """Return the model's outputs, in order, with `.name`, `.shape`, `.dtype`, and `.type` as in
+        ONNX Runtime.
+        """
         return list(self._library.outputs)
 
     def run(
@@ -185,7 +187,7 @@ class Session:
         return [results[k] for k in chosen]
 
     def _run_there(self, names: Iterable[str] | None, inputs: Any, outputs: Any, stream: Any) -> list[Any]:
-        """Run the model once with tensors in GPU memory."""
+        """Run the compiled model once, with inputs or outputs in GPU memory; return the outputs."""
         if self.device is None:
             text = f"{self.name} runs on the processor, which cannot use the memory of a GPU"
             raise AotcError("device-array", text, hint="compile with --target cuda, or copy the tensors to the host")
@@ -342,7 +344,7 @@ class Binding:
         raise AotcTypeError("pickle", text, hint="pickle the session, and bind there")
 
     def run(self) -> None:
-        """Run the model once on the bound buffers."""
+        """Run the compiled model once on the arrays bound to its inputs and outputs."""
         self._run(None)
 
     def run_watched(self, on_step: int, context: int) -> None:

@@ -49,7 +49,7 @@ class TensorInfo:
 
     @property
     def nbytes(self) -> int:
-        """The size of the tensor in bytes."""
+        """The size of the input or output tensor in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
@@ -89,7 +89,7 @@ def transfer(pairs: Iterable[tuple[Array, Array]]) -> None:
 
 
 def address(array: Array) -> int:
-    """Return the address of an array's first element."""
+    """Return the memory address of the first element of a numpy array."""
     return int(array.__array_interface__["data"][0])
 
 
@@ -171,6 +171,6 @@ def _no_array(role: str, info: TensorInfo, value: object, hint: str = "") -> Dia
 
 
 def require_none(problems: Sequence[Diagnostic]) -> None:
-    """Raise one AotcError for all problems, if there are any."""
+    """Raise one AotcError with all diagnostics in `problems`; return if there are none."""
     if problems:
         raise AotcError.collect(problems)

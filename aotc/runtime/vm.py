@@ -148,17 +148,17 @@ class Executable:
 
     @property
     def globals(self) -> list[str]:
-        """The names of the functions."""
+        """The names of all bytecode functions of the executable."""
         return list(self._by_name)
 
     @property
     def primitive_ops(self) -> list[str]:
-        """The names of the kernels."""
+        """The names of all compiled kernels of the executable."""
         return list(self.kernel_names)
 
     @property
     def bytecode(self) -> str:
-        """The instructions of all functions as text."""
+        """The bytecode instructions of all functions as text."""
         return "\n\n".join(f"VM Function[{k}]: {function}" for k, function in enumerate(self.functions))
 
     @property
@@ -225,7 +225,7 @@ def _is_sound(function: VMFunction, counts: Mapping[Opcode, int]) -> bool:
 
 
 class _LoadedKernels:
-    """Kernels of a loaded executable."""
+    """Calls the kernels of an executable that was loaded from saved bytecode."""
 
     def __init__(self, saved: _Saved, module: KernelModule) -> None:
         self._saved, self._module = saved, module
@@ -300,7 +300,7 @@ class VirtualMachine:
         return list(self._result) if isinstance(self._result, tuple) else [self._result]
 
     def execute(self, function: VMFunction, args: Sequence[Value]) -> Value:
-        """Execute a function on validated values; return its result."""
+        """Execute a bytecode function on validated argument values; return its result."""
         exe = self.exe
         registers, pc = _frame(function, args), 0
         callers: list[tuple[VMFunction, list[Any], int, int]] = []

@@ -41,7 +41,7 @@ from aotc.reporting.support_tables import config_table, support_table, target_ta
 
 
 class _Program(click.Group):
-    """The command group, run with handlers for failing output streams."""
+    """The click group of the `aotc` command, run with handlers for failing output streams."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         with standard_streams():

@@ -19,7 +19,7 @@ from aotc.reporting.text_tables import grid, spilled, unit
 
 
 def arena(memory: Data) -> str:
-    """Format the arena's size and the lower bound of the memory plan."""
+    """Format the size of the memory arena of a run, and the lower bound of the memory plan."""
     return f"{unit(memory['peak'], 'B')} (lower bound {unit(memory['lower_bound'], 'B')})"
 
 

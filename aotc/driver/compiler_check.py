@@ -276,7 +276,7 @@ def nodes_text(spans: Sequence[Span]) -> str:
 
 
 def _dtypes(part: Part) -> list[DType]:
-    """Return the element types of all inputs and outputs of the kernels, sorted."""
+    """Return the element types of all inputs and outputs of the kernels to be checked, sorted."""
     return sorted({b.dtype for k in part.kernels.values() for b in (*k.inputs, *k.outputs)})
 
 
@@ -285,7 +285,9 @@ def _memory(dtype: DType) -> np.dtype[Any]:
 
 
 def values_of(dtypes: Sequence[DType], number: int) -> bytes:
-    """Return the test values of one round for all element types, concatenated."""
+    """Return the test values for one round of kernel calls, for all element types, as concatenated
+    bytes.
+    """
     return b"".join(made_values(dtype, number).tobytes() for dtype in dtypes)
 
 

@@ -34,7 +34,9 @@ def _bad(path: Path, text: str) -> AotcError:
 
 
 def _size(value: object) -> int | None:
-    """Return a size such as 65536, "64K" or "1M" in bytes; None for any other value."""
+    """Convert a memory size in a board file, such as 65536, "64K" or "1M", to bytes; None for any
+    other value.
+    """
     if isinstance(value, str) and value[:-1].isdecimal() and value[-1:] in _UNITS:
         return int(value[:-1]) * _UNITS[value[-1]]
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

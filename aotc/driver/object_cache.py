@@ -156,7 +156,9 @@ class ObjectCache:
         return None
 
     def _read(self, path: Path, key: str) -> bytes | None:
-        """Read the object in an entry; delete a corrupt entry and return None."""
+        """Read a compiled object from its cache file; if the checksum is wrong, delete the file and
+        return None.
+        """
         data = path.read_bytes()
         if _checksum(key, data[_CHECK:]) == data[:_CHECK] and _is_ours(path.stat()):
             return data[_CHECK:]
@@ -225,7 +227,7 @@ class ObjectCache:
             excess -= found.st_size
 
     def clear(self) -> tuple[int, int]:
-        """Remove all entries; return their number and total size in bytes before."""
+        """Remove all entries of the cache; return their number and total size in bytes."""
         found = self.usage()
         _remove(path for path, _ in self._entries())
         return found

@@ -110,7 +110,7 @@ class _Exchange:
         return self.found[path].checksum in self.known.get(path, ())
 
     def is_current(self, path: str) -> bool:
-        """Return True if the file at a path already has its new contents."""
+        """Return True if the output file at a path already has the contents that are to be written."""
         return self.found[path].exists and self.found[path].checksum == self.new.get(path)
 
     def _problems(self) -> Iterator[tuple[Found, str]]:

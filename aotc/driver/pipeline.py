@@ -289,7 +289,9 @@ class Compilation:
 
     @property
     def here(self) -> int:
-        """The index of the best version that this machine can run; 0 if it can run none."""
+        """The index of the best instruction set, among the compiled versions, that this machine can
+        run; 0 if none.
+        """
         return _best(self.versions)
 
     @cached_property
@@ -308,7 +310,9 @@ class Compilation:
 
     @cached_property
     def calls(self) -> tuple[Program, ...]:
-        """For each version, the sequence of kernel calls, with separate memory for every tensor."""
+        """For each target version, the kernel calls of the model, before memory planning: every
+        tensor has its own memory.
+        """
         with self._passing():
             require_lowering(self.context)
             graph = self.graph
@@ -350,7 +354,7 @@ class Compilation:
         return self._written(output, None)
 
     def library(self, output: Path | None = None) -> CompiledModel:
-        """Emit the project as `project` does, and build its library with the C compiler."""
+        """Emit the C project as `project` does, and build its library with the C compiler."""
         return self._written(output, self._compiler())
 
     def _written(self, output: Path | None, toolchain: Toolchain | None) -> CompiledModel:
@@ -487,7 +491,9 @@ def _ways(c: Compilation, facts: Mapping[str, Any], toolchain: Toolchain | None,
     """
 
     def taken(change: Change) -> int | None:
-        """Return the bytes needed with a change; None if the change cannot be applied."""
+        """Return the bytes that the model needs with a change of options; None if the change cannot
+        be applied.
+        """
         if change.size and (c.target.small or toolchain is None or not facts["code_measured"]):
             return None
         if not (change.selftest or c.selftest):
@@ -542,7 +548,7 @@ def _device_compiler(c: Compilation) -> DeviceCompiler | None:
 
 
 def _best(versions: Sequence[Target]) -> int:
-    """Return the index of the first version that this machine can run; 0 if it can run none."""
+    """Return the index of the first target version that this machine can run; 0 if it can run none."""
     for k, candidate in enumerate(versions):
         with suppress(AotcError):
             require_cpu(candidate)
@@ -551,7 +557,9 @@ def _best(versions: Sequence[Target]) -> int:
 
 
 def _own(target: Target) -> Target:
-    """Return the version of a target for which kernels without a schedule are compiled."""
+    """Return the version of a target for which stand-alone kernels are compiled: the best that runs
+    here.
+    """
     every = target.versions or (target,)
     return every[_best(every)]
 

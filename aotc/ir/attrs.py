@@ -58,7 +58,7 @@ class Attrs:
         dataclass(frozen=True, kw_only=True)(cls)
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """Return pairs (name, value) of all fields, in declaration order."""
+        """Return pairs (name, value) of all operator attributes, in declaration order."""
         return ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
 
     def keys(self) -> list[str]:
@@ -66,7 +66,7 @@ class Attrs:
         return [name for name, _ in self.items()]
 
     def __getitem__(self, name: str) -> Any:
-        """Return the value of a field by name; raise KeyError for an unknown name."""
+        """Return the value of an operator attribute by name; raise KeyError for an unknown name."""
         return dict(self.items())[name]
 
     def changed(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def variant(base: type[T], name: str, **fields: Any) -> type[T]:
 
 
 def record(name: str, fields: Sequence[dataclasses.Field[Any]]) -> type[Attrs]:
-    """Return a new attribute record made of fields of other records."""
+    """Return a new class of operator attributes made of attribute fields of other classes."""
     values = {f.name: dataclasses.field(default=f.default, metadata=f.metadata) for f in fields}
     return _made(name, Attrs, {f.name: f.type for f in fields}, values)
 

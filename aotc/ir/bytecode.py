@@ -17,7 +17,7 @@ from aotc.ir.types import FuncType
 
 
 class Opcode(Enum):
-    """Operation of an instruction on its argument registers and its number `index`."""
+    """Opcodes of the virtual machine's bytecode."""
 
     MOVE = "move"  # copies the argument
     RET = "ret"  # returns the argument

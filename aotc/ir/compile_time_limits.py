@@ -83,7 +83,9 @@ class Budget:
             raise AotcError("budget", text, span=current_span(), hint=hint)
 
     def fits(self, cost: Cost) -> bool:
-        """Return True if a computation is within the memory limit and the operations left."""
+        """Return True if a compile-time computation is within the memory limit and the unspent
+        operations.
+        """
         return cost.nbytes <= self.limits["compile.max_bytes"] and cost.work <= self.left("compile.max_work")
 
     def affords(self, cost: Cost) -> bool:

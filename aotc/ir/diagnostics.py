@@ -57,7 +57,7 @@ def texts_of(diagnostics: Sequence[Diagnostic]) -> list[str]:
 
 
 class AotcError(Exception):
-    """One or more problems that the user can act on; `diagnostics` holds all of them."""
+    """The exception for errors that the user can correct; `diagnostics` holds one or more problems."""
 
     def __init__(
         self, code: str, message: str, *, span: Span | None = None, notes: Sequence[str] = (), hint: str = ""
@@ -67,7 +67,7 @@ class AotcError(Exception):
 
     @classmethod
     def collect(cls, diagnostics: Iterable[Diagnostic]) -> AotcError:
-        """Return one error that holds all of `diagnostics` (at least one)."""
+        """Return one AotcError that holds all of `diagnostics` (at least one)."""
         items = tuple(diagnostics)
         error = cls(items[0].code, items[0].message)
         error.diagnostics = items
@@ -82,7 +82,9 @@ class AotcError(Exception):
         return self.diagnostics[0].code
 
     def at(self, span: Span | None) -> AotcError:
-        """Return this error with `span` as the location of diagnostics that have none."""
+        """Return the error with the source location `span` added to diagnostics that have no
+        location.
+        """
         if span is None:
             return self
         return AotcError.collect(

@@ -58,7 +58,9 @@ _BY_NUMPY: Final = {facts.numpy: name for name, facts in _FACTS.items()}
 
 
 def _fact(path: str) -> Any:
-    """Return a property of data types that reads an entry of the table of facts."""
+    """Return a property of DType that looks up a fact, such as its width, in the table of data
+    types.
+    """
     found = attrgetter(path)
     return property(lambda self: found(_FACTS[self]))
 
@@ -139,12 +141,12 @@ class DType(str):
 
     @property
     def lowest(self) -> int | float:
-        """The smallest value, infinities included: minus infinity if the type has it, else `min`."""
+        """The smallest value of the data type: minus infinity if it has infinities, else `min`."""
         return -math.inf if _FACTS[self].has_infinity else self.min
 
     @property
     def highest(self) -> int | float:
-        """The largest value, infinities included: infinity if the type has it, else `max`."""
+        """The largest value of the data type: infinity if it has infinities, else `max`."""
         return math.inf if _FACTS[self].has_infinity else self.max
 
 

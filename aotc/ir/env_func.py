@@ -15,7 +15,7 @@ _PREFIX: Final = "tvm.relay.type_relation."
 
 @frozen
 class EnvFunc:
-    """Reference to a built-in function by name; equal names are equal functions."""
+    """Reference to one of Relay's built-in functions by name; equal names are equal functions."""
 
     name: str
 

@@ -63,6 +63,6 @@ def pardoning() -> Iterator[None]:
 
 
 def failure_of(error: BaseException) -> Failure | None:
-    """Return the failure attached to an exception; None if there is none."""
+    """Return which pass or kernel an exception was attributed to by `blaming`; None if to none."""
     found = getattr(error, _NAME, None)
     return found if isinstance(found, Failure) else None

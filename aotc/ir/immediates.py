@@ -14,7 +14,9 @@ from aotc.ir.dtype import DType
 
 
 class IntImm(int):
-    """An int with a dtype; raises AotcError if the dtype cannot represent the value."""
+    """TVM's integer immediate: a Python int with a dtype; raises AotcError if the dtype cannot
+    represent it.
+    """
 
     dtype: DType
 
@@ -57,12 +59,14 @@ class StringImm(str):
 
 
 def const(value: bool | int | float, dtype: str | None = None) -> IntImm | FloatImm:
-    """Return a number with a dtype: bool, int32 or float32 by default, as in Relay."""
+    """Return TVM's immediate for a Python number: of dtype bool, int32 or float32 unless one is
+    given.
+    """
     usual = "bool" if isinstance(value, bool) else "int32" if isinstance(value, int) else "float32"
     wanted = DType(dtype or usual)
     return FloatImm(wanted, value) if wanted.is_float else IntImm(wanted, int(value))
 
 
 def Any() -> SymDim:
-    """Return an unknown dimension, which is not equal to any other one."""
+    """Return an unknown dimension of a shape (Relay's Any), which is not equal to any other one."""
     return SymDim()

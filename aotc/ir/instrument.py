@@ -83,7 +83,9 @@ class PassInstrument:
         """Pass instrument hook: called after the pass context was left."""
 
     def should_run(self, module: Any, info: PassInfo) -> bool:
-        """Return False to skip a pass; not called for passes that the context requires."""
+        """Pass instrument hook: return False to skip a pass; not called for passes that the context
+        requires.
+        """
         return True
 
     def run_before_pass(self, module: Any, info: PassInfo) -> None:
@@ -124,7 +126,7 @@ class Watch(PassInstrument):
         self._contexts = 0
 
     def restart(self) -> None:
-        """Called before the outermost of nested pass contexts is entered."""
+        """Pass instrument hook: called before the outermost of nested pass contexts is entered."""
 
     def watch(self, module: Any, info: PassInfo) -> Generator[None, Any, None]:
         """Generator hook: run code before a pass on `module`, yield to receive the resulting
@@ -181,7 +183,9 @@ class PassTimingInstrument(Watch):
     levels: ClassVar[frozenset[str]] = ALL_LEVELS
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Create the instrument; `clock` returns the current time in seconds."""
+        """Create the timing instrument; `clock` is a function that returns the current time in
+        seconds.
+        """
         super().__init__()
         self._clock = clock
         self.restart()

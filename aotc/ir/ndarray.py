@@ -123,7 +123,7 @@ def empty(shape: int | Sequence[int], dtype: str = "float32", device: Device | N
 
 
 def as_tensors(value: Any, sequence: Callable[[Iterable[Any]], Any] = tuple) -> Any:
-    """Convert numpy arrays in a nested result to NDArrays, and tuples to `sequence`."""
+    """Convert numpy arrays in a nested result of a model to NDArrays, and tuples to `sequence`."""
     match value:
         case np.ndarray():
             return NDArray(value)

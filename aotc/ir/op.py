@@ -267,7 +267,9 @@ class Op:
         return self.arity
 
     def get_attr(self, attr_name: str) -> Any:
-        """Return the value attached under a key by `register_op_attr`; None if there is none."""
+        """Return the value attached to the operator under a key by `register_op_attr`; None if
+        there is none.
+        """
         return get_op_attr(self.name, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, plevel: int = 10) -> None:
@@ -346,7 +348,9 @@ def reset_op_attr(op_name: str, attr_key: str) -> None:
 
 
 def require(code: str, condition: bool, message: str | Callable[[], str], hint: str = "") -> None:
-    """Raise AotcError(code, message) unless `condition` holds: one constraint of a type rule."""
+    """Raise AotcError with a code and a message unless `condition` is True; used by type rules of
+    operators.
+    """
     if not condition:
         raise AotcError(code, message if isinstance(message, str) else message(), hint=hint)
 

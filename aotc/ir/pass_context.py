@@ -23,7 +23,7 @@ LOG: Final = logging.getLogger("aotc.pass")
 
 
 class PassConfigError(AotcError, AttributeError):
-    """Unknown configuration key, or a configuration value of the wrong type."""
+    """Raised for an unknown configuration key of a pass context, and for a value of the wrong type."""
 
 
 # --- tables that higher layers fill
@@ -220,7 +220,7 @@ class PassContext:
 
     @staticmethod
     def current() -> PassContext:
-        """Return the innermost context of this thread, or its default (opt_level 2, no
+        """Return the innermost active pass context of this thread, or its default (opt_level 2, no
         instruments).
         """
         state = _state()
@@ -228,7 +228,7 @@ class PassContext:
 
     @staticmethod
     def list_configs() -> dict[str, dict[str, str]]:
-        """Return the type of the values of each registered key, as {"type": "int"}."""
+        """Return the type of each configuration key of pass contexts, as {key: {"type": "int"}}."""
         return {key: {"type": row.kind.__name__} for key, row in config_keys().items()}
 
     def get_config(self, key: str, default: Any = None) -> Any:
@@ -244,7 +244,9 @@ class PassContext:
         return info.name in self.required_pass or self.opt_level >= info.opt_level
 
     def override_instruments(self, instruments: Iterable[PassInstrument] | None) -> None:
-        """Exit the current instruments, then enter new ones (none for None)."""
+        """Replace the instruments of the pass context: exit the current ones, then enter the new
+        ones (none for None).
+        """
         new = _checked_instruments(instruments)
         self._exit_instruments()
         self._instruments = new
@@ -252,8 +254,8 @@ class PassContext:
 
     @contextmanager
     def watched_by(self, instrument: PassInstrument) -> Iterator[None]:
-        """Context manager: add an instrument for the block, without calling its enter and exit
-        hooks.
+        """Context manager: add an instrument to the pass context for the block, without its enter
+        and exit hooks.
         """
         self._instruments = (*self._instruments, instrument)
         try:

@@ -28,7 +28,7 @@ _UNFIT: Final = (pickle.PicklingError, TypeError, AttributeError, RecursionError
 
 
 class Store(Protocol):
-    """Key-value store of bytes; `get` returns None for an unknown or lost key."""
+    """Interface of a key-value store of bytes; `get` returns None for an unknown or lost key."""
 
     def get(self, key: str) -> bytes | None: ...
 
@@ -37,7 +37,9 @@ class Store(Protocol):
 
 @dataclass(slots=True)
 class _Memory:
-    """State of `remembering`; `names` maps the identity of a result to the result and its key."""
+    """State of memoization in the current context: the store, the salt, and the keys of results by
+    object identity.
+    """
 
     store: Store
     salt: str
@@ -95,7 +97,7 @@ def remembered(kind: str, source: object, make: Callable[[], T], form: Form[T]) 
 
 
 def _kept(store: Store, key: str, form: Form[T]) -> T | None:
-    """Read a result from the store; None if there is none or it is invalid."""
+    """Read a memoized result from the store; None if there is none or it is invalid."""
     data = store.get(key)
     try:
         return None if data is None else form.load(data)

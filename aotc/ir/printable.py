@@ -28,7 +28,9 @@ def printable(text: str) -> str:
 
 
 def masked(text: str) -> str:
-    """Replace each unsafe character of `text` by a question mark, which preserves columns."""
+    """Replace each character of `text` that is unsafe for terminals by a question mark, which
+    preserves columns.
+    """
     return _UNSAFE.sub("?", text)
 
 

@@ -66,7 +66,9 @@ class Quantization:
         return np.asarray(steps.astype(np.float32) * self._laid(self.scales, whole, "float32"))
 
     def _laid(self, numbers: Sequence[float], tensor: Array, dtype: str) -> Array:
-        """Reshape per-channel numbers so that they broadcast against a tensor along the axis."""
+        """Reshape per-channel scales or zero points so that they broadcast against a tensor along
+        the axis.
+        """
         shape = [1] * tensor.ndim
         if self.axis is not None:
             shape[self.axis] = len(numbers)

@@ -41,7 +41,9 @@ class Form(Generic[T]):
         self._parts = {cls: _parts(cls) for cls in self._numbers}
 
     def dump(self, value: T) -> bytes:
-        """Serialize a value; TypeError if a part is of a class that the format does not include."""
+        """Serialize a value to JSON; raise TypeError if a part is of a class that the format does
+        not include.
+        """
         entries: list[Any] = []
         places: dict[object, int] = {id(item): k for k, item in enumerate(self._shared)}
 
@@ -72,7 +74,7 @@ class Form(Generic[T]):
         return known(item)
 
     def load(self, data: bytes) -> T:
-        """Deserialize a value; ValueError for data that `dump` cannot have written."""
+        """Deserialize a value from JSON; raise ValueError for data that `dump` cannot have written."""
         collecting = gc.isenabled()
         # no garbage collection while many live objects are created: it only costs time
         gc.disable()
@@ -121,7 +123,7 @@ def _parts(cls: type) -> Callable[[Any], Sequence[Any]]:
 
 
 def _maker(cls: type) -> Callable[[Iterable[Any]], Any]:
-    """Return a function that creates an object of a class from an iterable of its parts."""
+    """Return a function that creates an object of a class from an iterable of its fields or items."""
     if cls is dict:
         return lambda parts: dict(zip(each := iter(parts), each, strict=True))
     if not is_dataclass(cls):

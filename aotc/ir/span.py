@@ -65,7 +65,7 @@ class Span:
         return text
 
     def origins(self) -> tuple[Span, ...]:
-        """Return this location and all merged ones, without duplicates, in order."""
+        """Return this source location and those merged into it, without duplicates, in order."""
         return tuple(dict.fromkeys((replace(self, merged=()), *self.merged)))
 
 
@@ -81,7 +81,7 @@ _SCOPE: ContextVar[Span | None] = ContextVar("aotc_span", default=None)
 
 
 def current_span() -> Span | None:
-    """Return the default span of nodes that are being built; None outside of `span_scope`."""
+    """Return the default source location of graph nodes being built; None outside of `span_scope`."""
     return _SCOPE.get()
 
 

@@ -75,10 +75,12 @@ class Pass(Generic[M]):
 
     @abstractmethod
     def run(self, module: M, ctx: PassContext) -> M:
-        """Return the transformed module, or `module` itself if nothing changes."""
+        """Apply the pass: return the transformed module, or `module` itself if nothing changes."""
 
     def accepts(self, module: Any) -> bool:
-        """Return True if `module` is of the kind that this pass transforms."""
+        """Return True if `module` is of the kind that this pass transforms, a graph module by
+        default.
+        """
         return isinstance(module, Mapping)
 
     def state(self, module: M) -> object:
@@ -130,7 +132,9 @@ def _observed(pass_: Pass[M], module: M, ctx: PassContext, info: PassInfo) -> M:
 
 
 def _show(hook: Callable[[M, PassInfo], None], instrument: PassInstrument, pass_: Pass[M], module: M) -> None:
-    """Call a hook of an instrument; AotcError (code "instrument") if it modifies the module."""
+    """Call a hook of a pass instrument; raise AotcError (code "instrument") if the hook modifies
+    the module.
+    """
     text = f"{instrument.name} changes the program that it is shown by {pass_.info.name}"
     hint = "instruments watch; a pass gives another program"
     before = pass_.state(module)

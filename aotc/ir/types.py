@@ -263,7 +263,7 @@ class TypeRelation(_Compound):
 
 @frozen(eq=False)
 class IncompleteType(_Printed):
-    """Placeholder for a type that inference is to find; equal only to itself."""
+    """Placeholder for a type that type inference has to find; equal only to itself."""
 
     kind: TypeKind = TypeKind.Type
 
@@ -331,7 +331,7 @@ def is_complete(ty: Type) -> bool:
 
 
 def with_parts(ty: Type, new: tuple[Type, ...]) -> Any:
-    """Return a type of equal form with new component types, in the order of `parts`."""
+    """Return a composite type with its component types replaced by `new`, in the order of `parts`."""
     if new == parts(ty):
         return ty
     match ty:
@@ -349,7 +349,7 @@ def with_parts(ty: Type, new: tuple[Type, ...]) -> Any:
 
 
 def with_types(ty: Type, mapping: Mapping[TypeVar, Type]) -> Any:
-    """Replace type variables in a type by the types that `mapping` gives."""
+    """Substitute type variables in a type by the types that `mapping` gives for them."""
     if not mapping:
         return ty
     if isinstance(ty, TypeVar):
@@ -379,12 +379,14 @@ def tensor_types(ty: Type) -> tuple[TensorType, ...]:
 
 
 def leaves(value: Any) -> list[Any]:
-    """Flatten a nested tuple to a list; any other value becomes a list of one element."""
+    """Flatten a nested tuple of values to a list; any other value becomes a list of one element."""
     return [leaf for item in value for leaf in leaves(item)] if isinstance(value, tuple) else [value]
 
 
 def nested(ty: Type, values: Iterator[T]) -> T | tuple[Any, ...]:
-    """Arrange values, one for each tensor of a type, in the nested tuples of the type."""
+    """Arrange a flat sequence of values, one for each tensor of a type, in the nested tuples of the
+    type.
+    """
     if isinstance(ty, TupleType):
         return tuple(nested(field, values) for field in ty.fields)
     return next(values)

@@ -54,7 +54,9 @@ _QUANTIZED: Final = re.compile(r"Quantize|QLinear|Integer$")
 
 
 def _turn(contestant: Contestant) -> list[float]:
-    """Run one turn of an implementation; return the times of its timed runs in milliseconds."""
+    """Benchmark one implementation for one turn; return the times of its timed runs in
+    milliseconds.
+    """
     if contestant.threads > 1:
         time.sleep(PAUSE_SECONDS)
     contestant.run()
@@ -144,7 +146,9 @@ def _entrant(
 
 @dataclass(frozen=True)
 class _Bench:
-    """A compiled model with its reference and the settings of a benchmark."""
+    """State of a benchmark: the compiled model, its inputs and reference, the rivals and the
+    limits.
+    """
 
     compiled: CompiledModel
     entrant: Entrant

@@ -66,7 +66,9 @@ Made: TypeAlias = tuple[str, Callable[[], object], Callable[[], list[Array]]]
 
 
 def started(name: str, threads: int, make: Callable[[], Made]) -> Contestant:
-    """Create an implementation and run it once; record the times and the growth of memory."""
+    """Load a model in one implementation and run it once; record the times and the growth of
+    memory.
+    """
     before = _resident("VmRSS", forget_peak=True)
     begin = time.perf_counter()
     contestant = Contestant(name, threads, *make())
@@ -228,7 +230,7 @@ def _ncnn(ncnn: Any, entrant: Entrant, threads: int) -> Made:
 
 
 def _torch_program(entrant: Entrant) -> tuple[Callable[..., Any], str]:
-    """Return the model as a torch module, and a suffix for the version that names the converter."""
+    """Return the model as a torch module, and " through pnnx" if pnnx converted it, else ""."""
     if not entrant.is_onnx:
         return load_exported(entrant.path).module(), ""
     # the script reads the weights by a relative path: make it absolute
@@ -269,7 +271,7 @@ _ONNX_ALONE: Final = ("onnxruntime", "ncnn")
 
 
 def require_rivals(names: Sequence[str]) -> None:
-    """Raise AotcError (code "rival") unless all names are keys of RIVALS."""
+    """Raise AotcError (code "rival") unless all names are implementations that benchmarks support."""
     for name in names:
         require_known("rival", "contestant", name, RIVALS)
 

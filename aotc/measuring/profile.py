@@ -80,7 +80,9 @@ def _stale(text: str) -> AotcError:
 
 
 def _rows(metadata: Mapping[str, Any], isa: str) -> list[Mapping[str, Any]]:
-    """Return the steps of the schedule with the names of the kernels for an instruction set."""
+    """Return the steps of a project's schedule with the names of the kernels for one instruction
+    set.
+    """
     versions = {version["name"]: version["steps"] for version in metadata["isas"]}
     rows = metadata["steps"]
     names = versions.get(isa, [row["kernel"] for row in rows])
@@ -154,7 +156,9 @@ def _step_rows(rows: Sequence[Mapping[str, Any]], milliseconds: Sequence[float])
 
 
 def _by_kernel(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Sum the steps of each kernel; the most expensive kernel comes first."""
+    """Sum the times, operations and bytes of steps by kernel; the most expensive kernel comes
+    first.
+    """
     rows: dict[str, dict[str, Any]] = {}
     for step in steps:
         empty = {"kernel": step["kernel"], "calls": 0, "milliseconds": 0.0, "macs": 0, "bytes": 0, "nodes": []}

@@ -20,7 +20,9 @@ def milliseconds(function: Callable[[], object], calls: int = 1) -> float:
 
 
 def turns(least: int, seconds: float, most: int = sys.maxsize) -> Iterator[None]:
-    """Yield at least `least` times, then until `seconds` are over, but at most `most` times."""
+    """Yield at least `least` times, then until `seconds` have passed, but at most `most` times:
+    limits a measuring loop.
+    """
     end = time.perf_counter() + seconds
     for k in range(most):
         if k >= least and time.perf_counter() >= end:
@@ -29,5 +31,5 @@ def turns(least: int, seconds: float, most: int = sys.maxsize) -> Iterator[None]
 
 
 def summary(times: Sequence[float]) -> dict[str, float]:
-    """Return the minimum ("min") and the median ("median") of times."""
+    """Return {"min": minimum, "median": median} of measured times."""
     return {"min": min(times), "median": statistics.median(times)}

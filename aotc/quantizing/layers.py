@@ -85,7 +85,7 @@ def suggested(layers: Sequence[Layer]) -> list[str]:
 
 
 def _run(model: onnx.ModelProto, sets: Sequence[Arrays]) -> list[float]:
-    """Run a model with scalar outputs on all sets of inputs; return the sum of each output."""
+    """Run an ONNX model with scalar outputs on all sets of inputs; return the sum of each output."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -130,8 +130,8 @@ class _Twins:
                 self._add(node)
 
     def _put(self, node: NodeProto, inputs: Iterable[str], outputs: Iterable[str]) -> None:
-        """Add a copy of a node with other inputs and outputs, unless its first output exists
-        already.
+        """Add to the model a copy of a node with other inputs and outputs, unless its first output
+        exists already.
         """
         copied = NodeProto()
         copied.CopyFrom(node)
@@ -143,7 +143,9 @@ class _Twins:
         return name and self._prefix + name
 
     def _in_float(self, *names: str) -> str:
-        """Return the first of the names that is a tensor of the float model; "" if none is."""
+        """Return the first of the given tensor names that exists in the float model; "" if none
+        does.
+        """
         return next((name for name in names if name in self._float), "")
 
     def _fed(self, name: str) -> str:

@@ -199,7 +199,9 @@ def _share(part: float, whole: float) -> str:
 
 
 def _figures(m: Measure) -> tuple[tuple[int, str], ...]:
-    """Return calls, parameters, FLOPs and live memory, each with its unit."""
+    """Return calls, parameters, FLOPs and live memory of a program, each with its unit, for a
+    report.
+    """
     return (m.operators.total(), ""), (m.parameters, "B"), (m.flops, ""), (m.live, "B")
 
 

@@ -48,7 +48,9 @@ class Node:
 
 
 def nodes_of(module: Any) -> tuple[Node, ...]:
-    """Return the calls and inputs of a module, or the steps of a program, each after its inputs."""
+    """Return nodes to draw: the calls and inputs of a graph module, or the steps of a program, each
+    after its inputs.
+    """
     if isinstance(module, Program):
         return tuple(_steps(module))
     nodes: list[Node] = []

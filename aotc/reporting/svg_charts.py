@@ -46,7 +46,7 @@ class Box:
 
     @property
     def short(self) -> str:
-        """The label, cut to the width of the box; "" in boxes too small for text."""
+        """The label of the box, cut to its width; "" if the box is too small for text."""
         room = int((self.width - 6) / CHARACTER)
         if room < 3 or self.height < 12:
             return ""

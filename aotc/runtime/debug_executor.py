@@ -99,7 +99,7 @@ class GraphModuleDebug(GraphModule):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The names of all nodes (inputs, constants and calls), in order."""
+        """The names of all nodes of the model's graph (inputs, constants and calls), in order."""
         return tuple(self._names)
 
     def origins(self, node: int | str) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ class GraphModuleDebug(GraphModule):
             self._dump(Path(self._dump_root))
 
     def profile(self, number: int = 1, repeat: int = 1, min_repeat_ms: float = 0, **inputs: Any) -> Profile:
-        """Set the given inputs, run all nodes one by one, and return their times."""
+        """Set the given inputs, run the model's nodes one by one, and return their times."""
         self.set_input(**inputs)
         times = self.run_individual(number, repeat, min_repeat_ms)
         self._profile = Profile(tuple(self._row(k, t) for k, t in enumerate(times) if self._nodes[k].kernel))
@@ -201,7 +201,7 @@ class GraphModuleDebug(GraphModule):
 
 
 def _names(graph_json: str) -> list[str]:
-    """Return the names of the nodes in a graph's JSON; [] if it is not a graph."""
+    """Return the names of the nodes in the JSON of a graph; [] if it is not a graph."""
     try:
         return [node["name"] for node in json.loads(graph_json)["nodes"]]
     except (TypeError, ValueError, LookupError):

@@ -46,7 +46,7 @@ class _Tensor(ctypes.Structure):
 
 
 def _capsules(name: str, result: Any, *arguments: Any) -> Any:
-    """Return the C function PyCapsule_NAME of Python's API for ctypes."""
+    """Return a function of Python's C API for capsules, PyCapsule_NAME, callable through ctypes."""
     return ctypes.PYFUNCTYPE(result, *arguments)((f"PyCapsule_{name}", ctypes.pythonapi))
 
 
@@ -97,7 +97,9 @@ class DeviceArray:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """Return a copy in host memory; only for tensors that a run has created."""
+        """Copy the tensor from GPU to host memory; only for tensors that a run of a model has
+        created.
+        """
         made = np.empty(self.shape, self.dtype)
         self.owner.read(made.ctypes.data, made.nbytes)
         return made

@@ -38,7 +38,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Turns:
-    """A mutex for `with` statements that is free in forked children."""
+    """A mutex for `with` statements that is always free in forked child processes."""
 
     def __init__(self) -> None:
         self._lock = own_lock(self)

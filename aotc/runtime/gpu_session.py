@@ -89,7 +89,7 @@ class Driver:
             raise AotcError("gpu", f"GPU {self.number}: {(name.value or b'unknown error').decode()}")
 
     def attribute(self, key: int) -> int:
-        """Return an attribute of the GPU, by its CUdevice_attribute number."""
+        """Return an attribute of the GPU from the CUDA driver, by its CUdevice_attribute number."""
         found = ctypes.c_int()
         self("cuDeviceGetAttribute", ctypes.byref(found), key, self.handle)
         return found.value
@@ -193,7 +193,9 @@ class Device:
 
 
 class DeviceSession:
-    """State of one run at a time on a GPU; closed when the object is no longer referenced."""
+    """Resources on a GPU for one run of a model at a time; closed when the object is no longer
+    referenced.
+    """
 
     def __init__(self, device: Device) -> None:
         device.require_here()

@@ -132,5 +132,7 @@ class Exchange:
         return ffi.cast("void *", here) if array.nbytes else ffi.NULL
 
     def finish(self) -> None:
-        """Copy outputs from C's memory format to the caller's arrays where they differ."""
+        """Complete a GPU run: convert outputs in C's memory format to the caller's arrays where
+        they differ.
+        """
         transfer(self._stores)

@@ -21,7 +21,7 @@ from aotc.runtime.tensor_info import Array, TensorInfo, aligned, check_inputs, r
 
 
 class Place(Protocol):
-    """A contiguous part of a tensor's storage, starting at element `offset`."""
+    """A contiguous part of a tensor: the tensor's key, and the offset of its first element."""
 
     @property
     def storage(self) -> Hashable: ...

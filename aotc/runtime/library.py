@@ -255,7 +255,7 @@ def _tensors(path: Path, pointer: Any, number: int) -> tuple[TensorInfo, ...]:
 
 
 def _quantization(dtype: DType, stated: Any) -> Quantization | None:
-    """Convert quantization parameters from the C structure; None for NULL."""
+    """Convert the quantization parameters of a tensor from their C structure; None for NULL."""
     if stated == ffi.NULL:
         return None
     scales, zeros = (tuple(numbers[0 : stated.count]) for numbers in (stated.scale, stated.zero_point))

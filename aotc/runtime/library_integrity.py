@@ -53,15 +53,15 @@ class _Headers:
     base: int = 0
 
     def number(self, at: int, size: int) -> int:
-        """Return the unsigned number of `size` bytes at a file offset; 0 beyond the end of the
-        file.
+        """Read an unsigned number of `size` bytes at an offset of a library file; 0 beyond the end
+        of the file.
         """
         self.file.seek(min(at, self.file_bytes))
         data = self.file.read(size)
         return int.from_bytes(data, "big" if self.big else "little") if len(data) == size else 0
 
     def address(self, at: int) -> int:
-        """Return the offset or size (a number of `width` bytes) stored at a file offset."""
+        """Read an offset or size (a number of `width` bytes) stored at an offset of a library file."""
         return self.number(at, self.width)
 
     def table_end(self, start: int, count: int, stride: int, offset: int, size: int, kind: int = 0) -> int:

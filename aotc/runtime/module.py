@@ -40,7 +40,9 @@ class KernelModule(Module):
         self.path, self._keep_alive = path, keep_alive
 
     def export_library(self, file_name: str | Path) -> None:
-        """Copy the kernels to a file (.so) for `load_module`; AotcError (code "export") on failure."""
+        """Copy the shared library of kernels to a file (.so) for `load_module`; AotcError (code
+        "export") on failure.
+        """
         with refusals("export", f"write {file_name}"):
             shutil.copyfile(self.path, file_name)
 

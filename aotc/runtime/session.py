@@ -227,7 +227,9 @@ class Session:
         return found
 
     def _chosen(self, names: Iterable[str] | None) -> Iterable[int] | None:
-        """Return the positions of the named outputs; None if the names need validation."""
+        """Return the positions of the outputs with the given names; None if the names need
+        validation.
+        """
         if names is None:
             return self._places.values()
         try:

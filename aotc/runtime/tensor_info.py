@@ -44,7 +44,7 @@ class TensorInfo:
 
     @property
     def type(self) -> str:
-        """The element type as ONNX Runtime writes it, for example "tensor(float)"."""
+        """The element type as ONNX Runtime writes it, for example "tensor(float)" for float32."""
         return f"tensor({_ONNX_NAMES.get(self.dtype, self.dtype.replace('_', ''))})"
 
     @property
@@ -76,7 +76,7 @@ def _is_direct(array: Array, info: TensorInfo) -> bool:
 
 
 def moves(targets: Iterable[Array], sources: Iterable[Array]) -> list[tuple[Array, Array]]:
-    """Return the pairs of different arrays, between which `transfer` must copy."""
+    """Return the pairs of target and source that are different arrays, for `transfer` to copy."""
     return [(t, s) for t, s in zip(targets, sources, strict=False) if t is not s]
 
 

@@ -39,7 +39,9 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 @frozen(eq=False)
 class VMClosure:
-    """A closure: the number of a function and the values of its first arguments."""
+    """A closure of the virtual machine: the number of a bytecode function and the values of its
+    first arguments.
+    """
 
     function: int
     captured: tuple[Value, ...]
@@ -61,7 +63,9 @@ class SavedKernel:
 
 
 class CallKernel(Protocol):
-    """Calls a kernel by number on values, which it does not modify, and returns its result."""
+    """Interface for calling compiled kernels of an executable by number; argument values are not
+    modified.
+    """
 
     def __call__(self, number: int, args: Sequence[Value], /) -> Value: ...
 
@@ -75,7 +79,7 @@ CompileLate: TypeAlias = "Callable[[Mapping[int, str], str], CallKernel]"
 
 
 def runner(library: KernelLibrary, name: str, result: Type) -> Run:
-    """Return a function that calls a kernel with results of static types."""
+    """Return a function that calls a compiled kernel and returns results of known static types."""
     outputs = [(t.static_shape, t.dtype.numpy) for t in tensor_types(result)]
 
     def run(args: Sequence[Value]) -> Value:
@@ -108,7 +112,7 @@ class Executable:
         return {function.name: function for function in self.functions}
 
     def function(self, name: str) -> VMFunction:
-        """Return the function called `name`; AotcError if there is none."""
+        """Return the bytecode function called `name`; raise AotcError if there is none."""
         if name not in self._by_name:
             raise AotcError("unknown-function", f"no function @{name}", hint=nearest(name, self._by_name))
         return self._by_name[name]
@@ -197,7 +201,9 @@ _FORM: Final = Form(_Saved, (_Saved, *_PARTS, *_TYPES))
 
 
 def _loaded(code: bytes) -> tuple[_Saved, list[Array]]:
-    """Deserialize a saved executable; ValueError if the data is invalid."""
+    """Deserialize the bytecode and constants of a saved executable; raise ValueError if the data is
+    invalid.
+    """
     reader = Reader(code)
     if reader.take(len(_MAGIC)) != _MAGIC or reader.take(32) != hashlib.sha256(code[len(_MAGIC) + 32 :]).digest():
         raise ValueError("its checksum is wrong")
@@ -287,11 +293,11 @@ class VirtualMachine:
         return as_tensors(self.execute(function, stored if stored is not None else _arguments(function, args, kwargs)))
 
     def set_input(self, func_name: str, /, *args: Any, **kwargs: Any) -> None:
-        """Store the arguments of a function for calls without arguments."""
+        """Store the arguments of a function for later calls of it without arguments."""
         self._inputs[func_name] = _arguments(self.exe.function(func_name), args, kwargs)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Call @main as `invoke` does, and store its result for `get_outputs`."""
+        """Call the function @main as `invoke` does, and store its result for `get_outputs`."""
         self._result = self.invoke("main", *args, **kwargs)
         return self._result
 
@@ -344,7 +350,7 @@ def _frame(function: VMFunction, args: Sequence[Value]) -> list[Any]:
 
 
 def _callee(ins: Instruction, operands: list[Any]) -> tuple[int, list[Any]]:
-    """Return the number of the function that an instruction calls, and the arguments."""
+    """Return the number of the function that a call instruction invokes, and the argument values."""
     if ins.opcode is Opcode.INVOKE:
         return ins.index, operands
     closure = operands[0]
@@ -352,7 +358,7 @@ def _callee(ins: Instruction, operands: list[Any]) -> tuple[int, list[Any]]:
 
 
 def _compute(exe: Executable, ins: Instruction, operands: list[Any]) -> Any:
-    """Return the value that an instruction writes to its destination register."""
+    """Compute the value that a bytecode instruction writes to its destination register."""
     match ins.opcode:
         case Opcode.INVOKE_PACKED:
             return exe.call_kernel(ins.index, operands)
@@ -390,7 +396,7 @@ def _arguments(function: VMFunction, args: Sequence[Any], named: Mapping[str, An
 
 
 def _value(name: str, value: Any, ty: Type, dims: dict[str, int]) -> Value:
-    """Convert an argument to a value of type `ty`; AotcError if it does not match."""
+    """Convert an argument of a VM call to a value of type `ty`; AotcError if it does not match."""
     match ty:
         case TensorType():
             array = as_array(value, ty)

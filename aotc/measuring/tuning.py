@@ -113,8 +113,8 @@ def collect(model: Any, options: CompileOptions) -> dict[str, Site]:
 
 
 def make_job(signature: str, site: Site, trials: int) -> Job:
-    """Compile the `trials` candidates with the lowest estimated cost to kernels that store their
-    plain results.
+    """Create kernels, which store their plain results, for the `trials` candidate tilings with the
+    lowest estimated cost.
     """
     c = site.c
     a, b, out = (Buffer(name, t.dtype, t.size) for name, t in (("a", c.a), ("b", c.b), ("out", c)))

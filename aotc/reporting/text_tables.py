@@ -13,7 +13,7 @@ from rich.text import Text
 
 
 def unit(number: float, name: str = "") -> str:
-    """Format a number with four significant digits and a unit prefix: 1234567 is "1.235 M"."""
+    """Format a number with up to four significant digits and a unit prefix: 1234567 is "1.235 M"."""
     for prefix in ("", "k", "M", "G"):
         if abs(number) < 1000:
             return f"{number:.4g} {prefix}{name}".strip()

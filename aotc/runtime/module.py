@@ -114,7 +114,7 @@ def load_module(path: str | Path, *, check: bool | str = False) -> Any:
 
     Returns a CompiledLibrary, or a KernelModule for the kernels of a VM executable.
 
-    check    compare the file with this SHA-256; True: compare the library with the one in its metadata
+    check    compare the file with this SHA-256; True: compare the library with the SHA-256 in its metadata
 
     Raises AotcError: code "load" if the file is missing or not a compiled model, code "checksum" if
     it differs.

@@ -67,9 +67,6 @@ class Budgets:
         """Raise AotcError (code "over-budget") with a diagnostic for each budget that is exceeded.
 
         footprint   sizes in bytes, as in the metadata of a project
-        ways        function from "ram", "flash" or "stack" to suggestions; called for exceeded budgets only
-
-        footprint   sizes in bytes, as in the metadata of a project
         ways        function from "ram", "flash" or "stack" to suggestions; called for exceeded
                     budgets only
         """

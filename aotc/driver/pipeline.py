@@ -448,8 +448,9 @@ class Compilation:
 
 
 def _domains(c: Compilation) -> dict[str, Domain]:
-    """Return the suitable values of each input by name, as far as known; inputs changed to integers
-    are left out.
+    """Return the ranges of values that suit each model input, by name, as far as known.
+
+    Inputs that the compiler changed to quantized integers are left out.
     """
     before, after = ({p.name: p.checked_type for p in m.main.params} for m in (c.module, c.graph))
     found = input_domains(c.module.main)

@@ -120,8 +120,10 @@ class TuningStore:
         return {}
 
     def write(self, records: Iterable[Record]) -> None:
-        """Add records, replacing records of equal signature and CPU; raise AotcError (code
+        """Write tuning records, replacing those of equal signature and CPU; raise AotcError (code
         "tuning") on failure.
+
+        The oldest records beyond `MOST_RECORDS` are deleted, and a corrupt file is renamed first.
         """
         rows = [(*astuple(record), time.time()) for record in records]
         inode = self._inode()

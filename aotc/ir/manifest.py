@@ -102,7 +102,9 @@ def read_manifest(path: Path, code: str, hint: str = "") -> dict[str, set[str]]:
 
 
 def _is_entry(entry: tuple[str, object]) -> bool:
-    """Return True if an entry has a valid relative path without `.` and `..`, and a valid checksum."""
+    """Return True if a manifest entry has a valid relative path without `.` and `..`, and a valid
+    checksum.
+    """
     path, checksum = entry
     if not isinstance(checksum, str) or not _CHECKSUM.fullmatch(checksum):
         return False

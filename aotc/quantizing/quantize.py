@@ -139,8 +139,10 @@ def _costs(
     chosen: CompileOptions,
     seconds: float,
 ) -> dict[str, Any]:
-    """Compare the costs of both models: memory on bare-metal targets; sizes and times elsewhere, if
-    they are built.
+    """Compare the costs of the float and the quantized model: memory on bare-metal targets, else
+    sizes and times.
+
+    Return {} if the models are not to be built.
     """
     if chosen.machine.bare:
         return _needs(model, made, chosen)

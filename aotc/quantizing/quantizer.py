@@ -128,7 +128,7 @@ def require_float(model: onnx.ModelProto) -> None:
 
 
 def named(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a model in which nodes have unique names and constants are not inputs.
+    """Return a copy of an ONNX model in which nodes have unique names and constants are not inputs.
 
     Reports and exclusions refer to nodes by name.
     """

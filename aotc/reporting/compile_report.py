@@ -71,8 +71,9 @@ class PassReport(PassRecords):
         return nodes_of(module)
 
     def add_result(self, model: CompiledModel) -> None:
-        """Add the results of a compilation: kernels, memory and file sizes.  The project must still
-        exist.
+        """Add the results of a compilation to the report: kernels, memory and file sizes.
+
+        The project must still exist on disk.
         """
         metadata, sources = model.metadata, [*model.path.glob("src/*.c"), *model.path.glob("src/*.h")]
         code = sum(p.stat().st_size for p in sources if not p.name.endswith("_params.c"))

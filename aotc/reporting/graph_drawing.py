@@ -143,8 +143,9 @@ def _common(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
 
 
 def _gathered(nodes: Sequence[Node], changed: set[int]) -> tuple[list[Node], set[int]]:
-    """Replace each long chain of unchanged nodes by one node; return the new graph and the
-    positions of changed nodes.
+    """Shorten a graph to be drawn: replace each long chain of unchanged nodes by one node.
+
+    Return the new nodes and the positions of changed nodes among them.
     """
     uses = Counter(k for node in nodes for k in node.inputs)
     heads = list(range(len(nodes)))

@@ -35,7 +35,7 @@ def stream_number(stream: Any) -> int:
 
 
 class Exchange:
-    """Inputs and outputs of one run.
+    """Inputs and outputs of one run of a model on a GPU, checked and converted to pointers for C.
 
     options    C structure of the run's options
     results    outputs in order: the arrays given by the caller, and new ones

@@ -134,8 +134,8 @@ class GraphModule:
         self._has_run = True
 
     def get_output(self, index: int, out: NDArray | None = None) -> NDArray:
-        """Return an output of the last run, as a new tensor or copied into `out` (equal shape and
-        dtype).
+        """Return an output of the model's last run, as a new tensor or copied into `out` (equal
+        shape and dtype).
         """
         info = _at("output", self._outputs, index)
         if not self._has_run:

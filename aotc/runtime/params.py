@@ -31,8 +31,8 @@ def save_param_dict(params: Mapping[str, Any]) -> bytearray:
 
 
 def load_param_dict(blob: bytes) -> dict[str, NDArray]:
-    """Deserialize arrays by name; AotcError (code "params") if the data is damaged or in another
-    format.
+    """Deserialize named parameter arrays in TVM's format; AotcError (code "params") if the data is
+    damaged or in another format.
     """
     try:
         return _loaded(Reader(bytes(blob)))

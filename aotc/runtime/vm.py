@@ -135,7 +135,8 @@ class Executable:
 
     @staticmethod
     def load_exec(bytecode: bytes | bytearray, lib: KernelModule) -> Executable:
-        """Load an executable from the results of `save`.
+        """Load an executable of the virtual machine from its serialized bytecode and its library of
+        kernels, as `save` returns them.
 
         Raises AotcError: code "load" for damaged bytecode, "checksum" for kernels of another
         executable, "vm" if kernels with dynamic shapes need the compiler and `aotc.relay` is not
@@ -266,7 +267,7 @@ _COMPILER: Final[list[CompileLate]] = [_no_compiler]
 
 
 class VirtualMachine:
-    """Runs the functions of an executable.
+    """The virtual machine, which runs the bytecode functions of an executable.
 
     exe      the program
     device   device to run on; None: the CPU

@@ -19,7 +19,7 @@ _TYPES: Final = {"cpu": 1, "cuda": 2}
 
 @frozen(repr=False)
 class Device:
-    """A device.
+    """A device on which tensors are placed and models run.
 
     kind    "cpu" or "cuda"
     index   number of the device of its kind, from 0

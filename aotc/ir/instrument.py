@@ -164,8 +164,8 @@ class Watch(PassInstrument):
 
 @dataclass(slots=True)
 class PassProfile:
-    """Start and duration in microseconds of one run of a pass, and the profiles of passes nested in
-    it.
+    """One run of a pass: its name, its start in seconds of the clock, its duration in microseconds,
+    and the passes nested in it.
     """
 
     name: str

@@ -204,12 +204,15 @@ class CompileOptions:
         if (environment := self.environment or self.profile) is not None:
             machine = for_environment(machine, environment)
         if self.threads and machine.threads is None:
-            text = f"kernels for {machine.name} cannot be shared by threads of the processor"
+            text = f"kernels for {machine.name} cannot run on several CPU threads"
             raise AotcError("target", text, hint="leave --threads out")
         if self.memories is not None:
             if not machine.bare:
-                text = f"an operating system gives programs for {machine.name} their memory, no file does"
-                hint = "leave --memories out, or take --environment bare or the target of a microcontroller"
+                text = (
+                    "a memory map (--memories) applies to bare-metal targets only, and "
+                    f"{machine.name} runs under an operating system"
+                )
+                hint = 'leave the memory map out, or compile for the environment "bare" or for a microcontroller'
                 raise AotcError("memories", text, hint=hint)
             least = max(space.align for space in machine.spaces)
             spaces = read_memories(Path(self.memories), least)

@@ -158,7 +158,7 @@ def bind_arguments(wanted: Sequence[Var], args: Sequence[Any], params: Mapping[s
     Raise AotcError for inputs that are missing, superfluous, given twice, or of the wrong type.
     """
     if len(args) > len(wanted):
-        raise AotcError("interp", f"{len(args)} inputs for a function of {len(wanted)} parameters")
+        raise AotcError("interp", f"{len(args)} inputs are given for a function of {len(wanted)} parameters")
     names = [v.name for v in wanted]
     for name in params:
         if name not in names:

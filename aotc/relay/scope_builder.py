@@ -79,7 +79,7 @@ class ScopeBuilder:
         """
         outer = self._scopes[-1]
         if outer.choice is None:
-            raise AotcError("scope", "an else_scope without an if_scope before it")
+            raise AotcError("scope", "an else_scope must follow an if_scope")
         branch = yield from self._block("the else_scope")
         cond, true_branch = outer.choice
         outer.choice, outer.result = None, If(cond, true_branch, branch)

@@ -30,7 +30,7 @@ def check_kind(t: Type | TypeData, mod: IRModule | None = None) -> TypeKind:
     if isinstance(t, TypeCall):
         if t.func.kind is not TypeKind.AdtHandle:
             hint = "make its GlobalTypeVar of kind AdtHandle"
-            raise AotcError("type", f"{t.func} is of kind {t.func.kind.name}, no data type", hint=hint)
+            raise AotcError("type", f"{t.func} is of kind {t.func.kind.name}, not a data type", hint=hint)
         if mod is not None and (wrong := _miscounted(t, mod[t.func])) is not None:
             raise AotcError.collect([wrong])
     return TypeKind.Constraint if isinstance(t, TypeRelation) else TypeKind.Type

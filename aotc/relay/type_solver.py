@@ -53,7 +53,7 @@ class TypeSolver:
                 return a
         alike = type(a) is type(b) and len(parts(a)) == len(parts(b)) > 0
         if not alike or (isinstance(a, TypeCall) and isinstance(b, TypeCall) and a.func != b.func):
-            raise AotcError("type", f"no type is both {self.resolve(a)} and {self.resolve(b)}")
+            raise AotcError("type", f"types {self.resolve(a)} and {self.resolve(b)} cannot be unified")
         made: Type = with_parts(a, tuple(map(self.unify, parts(a), parts(b))))
         return made
 
@@ -88,7 +88,7 @@ class TypeSolver:
         if len(a.type_params) < len(b.type_params):
             a, b = b, a
         if len(a.arg_types) != len(b.arg_types):
-            raise AotcError("type", f"no type is both {a} and {b}")
+            raise AotcError("type", f"types {a} and {b} cannot be unified")
         given: dict[TypeVar, Type] = {v: IncompleteType(v.kind) for v in a.type_params}
         given.update(zip(a.type_params, b.type_params, strict=False))
         self._renamed.update((v, w) for v, w in zip(a.type_params, b.type_params, strict=False) if v is not w)

@@ -138,7 +138,7 @@ def _require_names(module: IRModule) -> None:
     """
     counts = Counter(p.name for p in module["main"].params)
     if twice := [repr(name) for name, count in counts.items() if count > 1]:
-        raise AotcError("build", f"several inputs of @main are called {', '.join(twice)}")
+        raise AotcError("build", f"several inputs of @main have the name {', '.join(twice)}")
 
 
 def compile_static(module: IRModule, target: MachineTarget, c_name: str) -> tuple[Compilation, CompiledModel]:
@@ -229,7 +229,7 @@ def build(
     machine = one_target(target)
     if machine.versions:
         hint = f"aotc.compile makes libraries of several; here: {', '.join(v.name for v in machine.versions)}"
-        raise AotcError("target", f"relay.build makes kernels for one instruction set, not {machine.name}", hint=hint)
+        raise AotcError("target", f"relay.build compiles for one instruction set, not for {machine.name}", hint=hint)
     c_name = f"{PREFIX}{mod_name}"
     if not isinstance(mod_name, str) or not mod_name or model_identifier(c_name) != c_name:
         raise AotcError("name", f"a module cannot be called {mod_name!r}", hint="letters, digits and underscores")

@@ -168,7 +168,9 @@ class GraphModuleDebug(GraphModule):
         """
         results = self._memory.node_outputs(self._index(node))
         if not 0 <= output < len(results):
-            raise AotcError("node-output", f"node {node!r} has {len(results)} outputs, there is no output {output}")
+            raise AotcError(
+                "node-output", f"node {node!r} has {len(results)} outputs, so output {output} does not exist"
+            )
         return NDArray(results[output]) if out is None else out.copyfrom(results[output])
 
     def get_node_output(self, index: int | str, out_index: int = 0) -> NDArray:

@@ -139,7 +139,7 @@ class GraphModule:
         """
         info = _at("output", self._outputs, index)
         if not self._has_run:
-            raise AotcError("not-run", "the model has not run yet, there are no outputs")
+            raise AotcError("not-run", "the model has no outputs before its first run")
         return _given(self._binding.outputs[info.name], out)
 
     def get_input(self, index: int | str, out: NDArray | None = None) -> NDArray:

@@ -407,7 +407,10 @@ class _Writer:
             case Call():
                 return self.call(expr)
             case Element():
-                raise AotcError("tir-run", f"element of {expr.tensor.name} in a kernel: it was not scheduled")
+                raise AotcError(
+                    "tir-run",
+                    f"element of {expr.tensor.name} in a kernel: tensor expressions must be scheduled before they run",
+                )
             case _:
                 assert_never(expr)
 

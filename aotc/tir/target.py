@@ -473,7 +473,7 @@ def portable(target: Target) -> Target:
     """
     if not target.is_scalar or target.gpu is not None:
         text = f"code for target {target.name} is not portable: it has {_EXTENSIONS[target.dialect]}"
-        raise AotcError("target", text, hint="take --target c, or leave --portable out")
+        raise AotcError("target", text, hint="compile for the target c, or leave portable (--portable) out")
     made = replace(target, budget=replace(target.budget, array_bytes=1 << 62))
     return replace(made, dialect="bare-c", dots=None, activations="") if target.dialect == "arm-c" else made
 

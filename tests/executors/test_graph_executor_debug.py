@@ -133,7 +133,7 @@ def test_run_prints_a_table_and_dumps(lib: Factory, tmp_path: Path, capsys: pyte
     [
         (lambda m, lib: m.debug_get_output(m.nodes[-1] + "x"), "no node .*\n.*did you mean"),
         (lambda m, lib: m.debug_get_output(99), "no node 99"),
-        (lambda m, lib: m.debug_get_output("x", None, 1), "there is no output 1"),
+        (lambda m, lib: m.debug_get_output("x", None, 1), "so output 1 does not exist"),
         (lambda m, lib: m.run(), "not set: 'x'"),
         (lambda m, lib: m.run(y=X), "no input 'y'"),
         (lambda m, lib: m.run_individual(0), "at least 1"),

@@ -440,7 +440,7 @@ def test_wrong_ranks_name_the_shapes_and_nothing_internal() -> None:
     with pytest.raises(AotcError) as caught:
         from_onnx(model_of([node], {"x": (3, 2)}, ["y"], constants=weights))
     text = str(caught.value)
-    assert "node cell: input 0 (X) of LSTM has shape (3, 2); rank 3 is needed" in text
+    assert "node cell: input 0 (X) of LSTM has shape (3, 2); rank 3 is required" in text
     assert "(3, 2)" in text
     assert not any(word in text for word in ("Error", "unpack", "malformed"))
 

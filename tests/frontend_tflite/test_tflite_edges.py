@@ -214,7 +214,7 @@ def test_probabilities_have_one_scale(kinds: tuple[str, str]) -> None:
 def test_scales_that_are_too_far_apart_are_refused() -> None:
     for name in ("ADD", "SUB", "MUL"):
         made = pair(name, 1.0, 0.04, 0.05 / 300 if name != "MUL" else 0.04 / 300)
-        refused(made, f"the scales of {name} are too far apart for LiteRT's rounding", "litert")
+        refused(made, f"the scales of {name} differ too much for LiteRT's fixed-point arithmetic", "litert")
     made = model("HARD_SWISH", [tensor("int8", 1e-5)], tensor("int8", 0.05))
     refused(made, "the scales of HARD_SWISH are too far apart")
     refused(model("RELU6", [tensor("int8", 0.1)], tensor("int8", 0.2)), "RELU6 have different scales")

@@ -105,7 +105,7 @@ def test_masks(seed: int) -> None:
         ([(0, 0, 1)] * 2, {"ellipsisMask": 3}, "more than one ellipsis"),
         ([(0, 0, 1)] * 3, {}, "does not fit"),
         ([(0, 2, 0)], {}, "does not fit"),
-        ([(4, 0, 1)], {"shrinkAxisMask": 1}, "index 4 is outside of 4 elements"),
+        ([(4, 0, 1)], {"shrinkAxisMask": 1}, "index 4 is out of range for 4 elements"),
         ([(2, 3, -1)], {"shrinkAxisMask": 1}, "item 0 of a slice is the integer 2 with the stride -1"),
         ([(2, 3, 1)], {"shrinkAxisMask": 1, "beginMask": 1}, "or with its bit in begin_mask"),
         ([(2, 3, 1)], {"offset": True}, "3 elements from 2 by 1 .offset. leaves an axis of 4"),

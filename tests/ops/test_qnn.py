@@ -545,5 +545,5 @@ def test_bad_convolutions(code: str, changes: dict[str, Any]) -> None:
 
 def test_tensors_with_too_few_scales() -> None:
     x = Var("x", type_of_value(np.zeros((1, 3), np.uint8)))
-    with pytest.raises(AotcError, match="2 tensors with 1 scales and 2 zero points"):
+    with pytest.raises(AotcError, match="2 tensors need as many scales and zero points, got 1 and 2"):
         qnn.concatenate((x, x), (0.1,), (0, 0), 0.1, 0)

@@ -162,7 +162,7 @@ def test_a_program_means_what_python_makes_of_it(function: Function) -> None:
         ((np.zeros(4, np.float32), np.zeros(5, np.float32)), {}, r"input 'b' must be Tensor\[\(n<=8\), float32\]"),
         ((np.zeros(9, np.float32), np.zeros(9, np.float32)), {}, "input 'a' must be"),
         ((np.zeros((4, 1), np.float32), np.zeros(4, np.float32)), {}, "input 'a' must be"),
-        ((1.0, 2.0, 3.0), {}, "3 inputs for a function of 2 parameters"),
+        ((1.0, 2.0, 3.0), {}, "3 inputs are given for a function of 2 parameters"),
     ],
 )
 def test_inputs_are_checked(args: tuple[object, ...], params: dict[str, object], message: str) -> None:

@@ -120,7 +120,7 @@ def test_executors_are_independent(lib: relay.build_module.ExecutorFactory) -> N
         (lambda g: g.load_params(relay.save_param_dict({"z": X})), "no input 'z'"),
         (lambda g: g.run(x=X, y=Y, w=Y), "no input 'w'"),
         (lambda g: g.run(x=X), "not set: 'y'"),
-        (lambda g: g.get_output(0), "not run yet"),
+        (lambda g: g.get_output(0), "no outputs before its first run"),
         (lambda g: g.get_output(2), "no output 2"),
         (lambda g: g.get_output("x"), "an integer"),
         (lambda g: g.get_input("x"), "not set: 'x'"),
@@ -220,7 +220,7 @@ def test_build_obeys_the_context(context: dict[str, int]) -> None:
         (lambda m: relay.build(m, "llvm", mod_name=""), "cannot be called ''"),
         (lambda m: relay.build(m, "llvm", mod_name=3), "cannot be called 3"),
         (lambda m: relay.build(m, "llvm", params=[X]), "a mapping from names to arrays, not list"),
-        (lambda m: relay.build(aotc.IRModule.from_expr(twins()), "llvm"), "several inputs of @main are called 'a'"),
+        (lambda m: relay.build(aotc.IRModule.from_expr(twins()), "llvm"), "several inputs of @main have the name 'a'"),
         (lambda m: relay.build(aotc.IRModule(), "llvm"), "no function @main"),
     ],
 )

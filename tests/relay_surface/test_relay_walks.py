@@ -199,7 +199,7 @@ def _get_inside(sb: relay.ScopeBuilder) -> None:
         (_no_else, "the program ends after an if_scope"),
         (_empty_branch, "the if_scope has no result"),
         (_let_between, "let after an if_scope"),
-        (_only_else, "an else_scope without an if_scope"),
+        (_only_else, "an else_scope must follow an if_scope"),
         (_get_inside, "get inside of a scope"),
         (lambda sb: sb.get(), "the program has no result"),
     ],

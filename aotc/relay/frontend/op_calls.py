@@ -86,7 +86,7 @@ def check_size(sizes: tuple[int, ...], of: DType, what: str) -> None:
     MAX_TENSOR_BYTES.
     """
     if math.prod(max(d, 1) for d in sizes) * of.itemsize > MAX_TENSOR_BYTES:
-        raise AotcError("graph-size", f"{what} of shape {sizes} and type {of} is too large")
+        raise AotcError("graph-size", f"{what} of shape {sizes} and type {of} exceeds the size limit")
 
 
 def check_materialized(sizes: Sequence[int], of: str, what: str) -> None:

@@ -205,7 +205,9 @@ class SliceLikeAttrs(Attrs):
 
 def _slice_like_shape(a: SliceLikeAttrs, data: Shape, like: Shape) -> Shape:
     axes = axes_of(a.axes, len(data)) if a.axes else range(min(len(data), len(like)))
-    require("axis", all(k < len(like) for k in axes), lambda: f"{shape_text(like)} has not all of the axes {a.axes}")
+    require(
+        "axis", all(k < len(like) for k in axes), lambda: f"{shape_text(like)} does not have all of the axes {a.axes}"
+    )
     fits = all(within(like[k], data[k]) for k in axes)
     require("slice_like.shape", fits, lambda: f"{shape_text(like)} reaches beyond {shape_text(data)}")
     return tuple(like[k] if k in axes else d for k, d in enumerate(data))

@@ -96,7 +96,7 @@ def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[s
     parts = left.split(",")
     letters = left.replace(",", "").replace("...", "") + right.replace("...", "")
     if len(parts) != len(ranks) or not all(c.isalpha() for c in letters):
-        raise AotcError("einsum", f"equation {equation!r} does not fit {len(ranks)} operands")
+        raise AotcError("einsum", f"equation {equation!r} is not for {len(ranks)} operands")
     inputs = [_named(part, rank, equation) for part, rank in zip(parts, ranks, strict=True)]
     dots = max((sum(a.isdigit() for a in axes) for axes in inputs), default=0)
     ellipsis = [str(k) for k in reversed(range(dots))]
@@ -111,7 +111,7 @@ def _named(part: str, rank: int, equation: str) -> list[str]:
     head, found, tail = part.partition("...")
     missing = rank - len(head) - len(tail)
     if missing < 0 or (missing and not found):
-        raise AotcError("einsum", f"{part!r} of equation {equation!r} does not fit rank {rank}")
+        raise AotcError("einsum", f"{part!r} of equation {equation!r} does not match an operand of rank {rank}")
     return [*head, *(str(k) for k in reversed(range(missing))), *tail]
 
 
@@ -121,7 +121,7 @@ def _sizes(inputs: Sequence[Sequence[str]], shapes: Sequence[Sequence[int]]) -> 
         for axis, size in zip(axes, extents, strict=True):
             known = sizes.get(axis, 1)
             if size not in (1, known) and known != 1:
-                raise AotcError("einsum", f"axis {axis!r} is both {known} and {size}")
+                raise AotcError("einsum", f"axis {axis!r} has two different extents, {known} and {size}")
             sizes[axis] = size if known == 1 else known
     return sizes
 

@@ -245,7 +245,9 @@ def _data(ty: Type, block: Sequence[int], pairs: Pairs, what: str) -> TensorType
 
 def _to_batch_dim(d: Dim, block: int, pad: tuple[int, int]) -> Dim:
     whole = isinstance(d, SymDim) or (d + sum(pad)) % block == 0
-    require("batch.divisible", whole, lambda: f"{d} positions padded by {pad} are no blocks of {block}")
+    require(
+        "batch.divisible", whole, lambda: f"padded extent {d + sum(pad)} is not a multiple of the block size {block}"
+    )
     return extent_of(d, lambda n: (n + sum(pad)) // block, unchanged=block == 1 and pad == (0, 0))
 
 

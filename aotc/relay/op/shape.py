@@ -124,7 +124,7 @@ def reshaped(a: ReshapeAttrs, shape: Shape) -> Shape:
     found: list[Dim | None] = []
 
     def take() -> Dim:
-        require("reshape.rank", len(source) > 0, f"{a.newshape} asks for too many dimensions")
+        require("reshape.rank", len(source) > 0, f"{a.newshape} copies more dimensions than the data has")
         return source.pop(0)
 
     while values:

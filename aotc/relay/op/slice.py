@@ -168,7 +168,7 @@ def _set_infer(_: Any, types: Types) -> Type:
     require("strided_set.rank", data.rank == v.rank, lambda: f"ranks of {data} and {v} differ")
     for bound in map(integer_tensor, bounds, ("begin", "end", "strides")):
         fits = bound.rank == 1 and isinstance(bound.shape[0], int) and bound.shape[0] <= data.rank
-        require("slice.count", fits, f"{bound} does not name axes of {data}")
+        require("slice.count", fits, f"{bound} has an index that is not an axis of {data}")
     require("strided_set.empty", 0 not in v.shape, lambda: f"there are no values in {v}")
     return data
 

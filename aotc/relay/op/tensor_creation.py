@@ -150,7 +150,11 @@ def _arange_infer(a: ArangeAttrs, _: Sequence[Type]) -> Type:
     dtype = DType(a.dtype)
     require_dtype(dtype, not dtype.is_bool)
     whole = dtype.is_float or all(float(v).is_integer() for v in (a.start, a.step))
-    require("arange.fraction", whole, f"a range from {a.start} by {a.step} of integers")
+    require(
+        "arange.fraction",
+        whole,
+        f"a range of integers needs integer bounds and steps, got start {a.start} and step {a.step}",
+    )
     return TensorType((_arange_count(a),), dtype)
 
 

@@ -196,7 +196,7 @@ def window_extent(
     """
     for name, number in (("size", kernel), ("stride", stride), ("dilation", dilation)):
         text = f"a {name} of {number} of a window"
-        require("window", number > 0, text, hint=f"a {name} is 1 or more along each axis")
+        require("window", number > 0, text, hint=f"{name} must be at least 1 along each axis")
     if isinstance(dim, SymDim):
         if stride == 1 and sum(pad) == dilation * (kernel - 1):
             return dim

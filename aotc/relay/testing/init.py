@@ -60,7 +60,7 @@ class Xavier(Initializer):
 
     def weight(self, name: str, array: Array) -> None:
         if array.ndim < 2:
-            raise AotcError("init", f"{name!r} has shape {array.shape}: a weight has at least two axes")
+            raise AotcError("init", f"{name!r} has shape {array.shape}: a weight must have at least two axes")
         area = math.prod(array.shape[2:])
         fan = (array.shape[0] + array.shape[1]) * area / 2
         scale = math.sqrt(self.magnitude / fan)

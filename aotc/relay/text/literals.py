@@ -122,7 +122,7 @@ def value_text(value: object) -> str:
         case Mapping():
             return "{" + ", ".join(f"{quoted(str(k))}: {value_text(v)}" for k, v in value.items()) + "}"
         case _:
-            raise AotcError("text", f"an attribute of type {type(value).__name__} has no text form")
+            raise AotcError("text", f"an attribute of type {type(value).__name__} cannot be written as text")
 
 
 def key_values(attrs: Mapping[str, object]) -> list[str]:

@@ -171,7 +171,9 @@ def _externals(kernels: Sequence[Kernel], taken: Names, dialect: Dialect) -> dic
         if kernel.source is None:
             continue
         if taken.fresh(kernel.name) != kernel.name:
-            raise AotcError("name", f"two functions of the project would be called {kernel.name!r}", span=kernel.span)
+            raise AotcError(
+                "name", f"two functions of the project would have the name {kernel.name!r}", span=kernel.span
+            )
         source = kernel.source
         found[kernel] = External(kernel.name, prototype(kernel, plain), source.text, source.author)
     return found

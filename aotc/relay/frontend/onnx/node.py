@@ -290,7 +290,9 @@ def check_node(node: NodeProto, schema: Any, inputs: Sequence[Expr | None]) -> N
         if isinstance(ty, TensorType) and not low <= ty.rank <= (ty.rank if high is None else high):
             wanted = f"at least {low}" if high is None else " or ".join(map(str, range(low, high + 1)))
             what = f"input {index} ({schema.inputs[index].name}) of {op}"
-            raise AotcError("onnx-rank", f"{what} has shape ({', '.join(map(str, ty.shape))}); rank {wanted} is needed")
+            raise AotcError(
+                "onnx-rank", f"{what} has shape ({', '.join(map(str, ty.shape))}); rank {wanted} is required"
+            )
     if schema.domain == ort_functions.DOMAIN or _QUANTIZED.search(op) or any(map(is_quantized, inputs)):
         _check_types(op, schema, inputs)
 

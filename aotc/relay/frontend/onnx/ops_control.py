@@ -60,7 +60,7 @@ def _loop(
             raise AotcError("onnx-loop", "the condition of the loop depends on run-time values")
         going = bool(g.only(flag.data, "the condition of Loop"))
     count = len(body.output) - 1 - len(state)
-    require("onnx-loop", not count or bool(rows), "a loop that never runs has no outputs to stack")
+    require("onnx-loop", not count or bool(rows), "a loop of 0 iterations has no scan outputs to concatenate")
     return [*state, *(g.stack([row[k] for row in rows], 0) for k in range(count))]
 
 
@@ -178,7 +178,7 @@ def _position(given: int, count: int, extra: int = 0) -> int:
     "onnx-sequence") if it is out of range.
     """
     fits = -count <= given < count + extra
-    require("onnx-sequence", fits, f"position {given} is outside a sequence of {count} elements")
+    require("onnx-sequence", fits, f"index {given} is out of range for a sequence of {count} elements")
     return given + count if given < 0 else given
 
 

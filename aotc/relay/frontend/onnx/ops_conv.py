@@ -117,7 +117,11 @@ def pool_window(node: Node, x: Expr) -> Window:
     """
     kernel = node.attrs.get("kernel_shape", [])
     rank = conv_pool.spatial_rank(g.rank(x), f"{node.op_type} of an input")
-    require("onnx-window", len(kernel) == rank, f"kernel_shape {kernel} does not fit an input of rank {rank + 2}")
+    require(
+        "onnx-window",
+        len(kernel) == rank,
+        f"kernel_shape {kernel} has the wrong number of axes for an input of rank {rank + 2}",
+    )
     return _window(node, x, kernel)
 
 

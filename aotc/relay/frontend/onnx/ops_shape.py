@@ -147,7 +147,11 @@ def _pad(x: Expr, pads: Ints | None = None, filling: Maybe = None, axes: Ints | 
     if pads is None:
         raise AotcError("onnx-input", "Pad needs `pads`; it is left out")
     places = range(rank) if axes is None else [g.axis(a, rank) for a in axes]
-    require("onnx-pad", len(pads) == 2 * len(places), f"{len(pads)} pads do not fit {len(places)} axes")
+    require(
+        "onnx-pad",
+        len(pads) == 2 * len(places),
+        f"{len(pads)} pads are given for {len(places)} axes; two per axis are needed",
+    )
     given = [(0, 0)] * rank
     for k, axis in enumerate(places):
         given[axis] = pads[k], pads[k + len(places)]
@@ -255,7 +259,9 @@ def _index_first(indices: Expr, sizes: tuple[int, ...]) -> Expr:
 def _gather_nd(x: Expr, indices: Expr, *, batch_dims: int = 0) -> Expr:
     depth = g.dim(indices, -1, "the indices")
     sizes = g.shape(x)[batch_dims : batch_dims + depth]
-    require("onnx-index", len(sizes) == depth, f"index tuples of {depth} numbers do not fit {g.dims(x)}")
+    require(
+        "onnx-index", len(sizes) == depth, f"index tuples of {depth} numbers are longer than the rank of {g.dims(x)}"
+    )
     return g.op("gather_nd", x, _index_first(indices, sizes), batch_dims=batch_dims)
 
 

@@ -59,15 +59,15 @@ def _axes(node: Node, shape: Sequence[int], crops: bool) -> dict[int, _Axis]:
             raise AotcError("onnx-resize", text)
         starts, ends = roi.reshape(2, count).tolist()
     finite = all(map(math.isfinite, (*scales, *starts, *ends)))
-    require("onnx-resize", finite, f"scales {scales} or the region are not finite")
+    require("onnx-resize", finite, f"scales {scales} and the region must be finite")
     if sizes:
         fits = len(sizes) == count and min(sizes) >= 0
-        require("onnx-resize", fits, f"sizes {sizes} do not fit {count} axes")
+        require("onnx-resize", fits, f"sizes {sizes} must have one value for each of {count} axes")
         policy = node.attrs.get("keep_aspect_ratio_policy", "")
         sizes, scales = _fitted_sizes(sizes, extents, policy)
     else:
         fits = len(scales) == count and min(scales, default=1.0) > 0
-        require("onnx-resize", fits, f"scales {scales} do not fit {count} axes")
+        require("onnx-resize", fits, f"scales {scales} must have one value for each of {count} axes")
         sizes = list(itertools.starmap(_scaled_size, zip(extents, starts, ends, scales, strict=True)))
     return dict(zip(places, itertools.starmap(_Axis, zip(sizes, scales, starts, ends, strict=True)), strict=True))
 

@@ -203,7 +203,7 @@ def axis_in(place: int, rank: int) -> int:
     tensor of rank 0 has the axis 0. Raises AotcError (code "torch-axis") if it is out of range.
     """
     if not -max(rank, 1) <= place < max(rank, 1):
-        raise AotcError("torch-axis", f"dimension {place} is outside a tensor of {rank} dimensions")
+        raise AotcError("torch-axis", f"dimension {place} does not exist in a tensor of {rank} dimensions")
     return place % max(rank, 1)
 
 

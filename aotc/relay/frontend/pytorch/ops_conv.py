@@ -32,7 +32,7 @@ def _batched(body: Callable[..., Expr], x: Expr, rank: int, *args: Any, **attrib
     if g.rank(x) == rank + 1:
         return g.squeeze(body(g.unsqueeze(x, [0]), *args, **attributes), [0])
     fits = g.rank(x) == rank + 2
-    require("torch-shape", fits, f"an input of {g.rank(x)} dimensions does not fit {rank} spatial ones")
+    require("torch-shape", fits, f"an input of {g.rank(x)} dimensions cannot have {rank} spatial dimensions")
     return body(x, *args, **attributes)
 
 

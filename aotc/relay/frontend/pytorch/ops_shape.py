@@ -297,7 +297,9 @@ def _positions(x: Expr, indices: Sequence[Value]) -> tuple[list[int], list[Expr]
             continue
         if not isinstance(index, Constant):
             hint = "torch.where with three arguments has a result whose shape is known"
-            raise AotcError("torch-dynamic", "indexing by a mask that is computed at run time", hint=hint)
+            raise AotcError(
+                "torch-dynamic", "indexing by a mask that is computed at run time is not supported", hint=hint
+            )
         found += [g.constant(places, "int64") for places in np.nonzero(index.data)]
     given = {axis: places for axis, places in enumerate(found) if places is not None}
     return list(given), list(given.values())

@@ -270,7 +270,9 @@ def _condition(value: Value) -> bool:
         return bool(value.data.reshape(-1)[0])
     if is_tensor(value) or isinstance(value, SymDim):
         hint = "torch.where chooses element by element"
-        raise AotcError("torch-dynamic", "a branch or loop depends on a value that is computed at run time", hint=hint)
+        raise AotcError(
+            "torch-dynamic", "a branch or loop that depends on a value computed at run time is not supported", hint=hint
+        )
     return bool(value)
 
 

@@ -203,7 +203,7 @@ def _sum_of_words(a: Quantized, b: Quantized, onto: Onto, sign: int) -> Expr:
     if any((np.frexp(scale)[0] != 0.5).any() for scale in scales):
         return _sum_in_blocks(a, b, onto) if sign > 0 else _sum_of_shifted(a, b, onto, sign)
     bits = [int(np.log2(scales[2] / s)) for s in scales[:2]]
-    text = "LiteRT brings one of two tensors to the greater scale of the other"
+    text = "LiteRT requires one of the two input scales to equal the output scale"
     require("tflite-quant", min(bits) == 0, text)
     x, y = (fx.divided(fx.wide(v.data), k) for v, k in zip((a, b), bits, strict=True))
     total = g.op("add" if sign > 0 else "subtract", x, y)

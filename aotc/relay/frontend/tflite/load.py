@@ -329,7 +329,7 @@ def _quantization(table: Any, shape: tuple[int, ...], what: str) -> tuple[Array,
     zero, axis = _numbers(table, "ZeroPoint", np.int64), int(table.QuantizedDimension())
     if not scale.size:
         return none
-    require("tflite-quant", table.DetailsType() == 0, f"{what} has a custom quantization")
+    require("tflite-quant", table.DetailsType() == 0, f"{what} has a custom quantization, which is not supported")
     several = scale.size > 1
     fits = not several or (0 <= axis < len(shape) and shape[axis] == scale.size)
     text = f"{what} of shape {shape} has {scale.size} scales along axis {axis}"

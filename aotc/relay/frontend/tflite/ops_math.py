@@ -118,7 +118,7 @@ def _require_near(node: Node, ratio: float) -> None:
     results, which are not known there, are wanted.
     """
     fits = ratio < 2.0**8 or node.rounding.name != "litert"
-    require("tflite-quant", fits, f"the scales of {node.op.name} are too far apart for LiteRT's rounding")
+    require("tflite-quant", fits, f"the scales of {node.op.name} differ too much for LiteRT's fixed-point arithmetic")
 
 
 def _sum(sign: int, a: Expr, b: Expr, *, node: Node) -> Expr:

@@ -155,7 +155,11 @@ def _transpose_conv(
     pads = [b + a for b, a in zip(window.pads[:2], window.pads[2:], strict=True)]
     more = tuple(t - s + p for t, s, p in zip(target, spans, pads, strict=True))
     fits = all(0 <= m < s for m, s in zip(more, strides, strict=True))
-    require("graph-shape", fits, f"extents {target} do not fit {g.shape(x)} with strides {strides}")
+    require(
+        "graph-shape",
+        fits,
+        f"output extents {target} are not possible for an input of shape {g.shape(x)} with strides {strides}",
+    )
     how: dict[str, Any] = {"data_layout": _NHWC, "kernel_layout": "OHWI"}
     if not node.in_integers:
         return node.activated(conv_pool.convolve_transposed(x, w, window, bias, 1, more, **how))
@@ -310,7 +314,7 @@ def _softmax(x: Expr, *, beta: float, node: Node) -> Expr:
     if not node.in_integers:
         return g.op("nn.softmax", g.scaled(x, beta), axis=-1)
     kinds, onto = (str(node.tensor(0).dtype), str(node.result.dtype)), node.onto()
-    require("tflite-quant", kinds in _PROBABILITIES, f"SOFTMAX of {kinds[0]} does not give {kinds[1]}")
+    require("tflite-quant", kinds in _PROBABILITIES, f"SOFTMAX of {kinds[0]} cannot have an output of {kinds[1]}")
     bits, zero = _PROBABILITIES[kinds]
     fits = np.isclose(node.result.scale[0], 2.0**-bits, 1e-3) and node.result.zero[0] == zero
     text = f"SOFTMAX of {kinds[0]} gives {kinds[1]} of the scale 2^-{bits} and the zero point {zero}"

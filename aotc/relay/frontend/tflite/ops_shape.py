@@ -100,7 +100,7 @@ def _slice(x: Expr, begin: Ints, size: Ints) -> Expr:
     require("graph-shape", fits, f"a slice from {begin} of {size} does not fit rank {len(shape)}")
     end = [d if n == -1 else b + n for b, n, d in zip(begin, size, shape, strict=True)]
     inside = all(0 <= b <= e <= d for b, e, d in zip(begin, end, shape, strict=True))
-    require("graph-shape", inside, f"a slice from {begin} of {size} leaves {shape}")
+    require("graph-shape", inside, f"a slice from {begin} of size {size} exceeds the shape {shape}")
     return g.cut(x, begin, end, range(len(shape)))
 
 
@@ -169,7 +169,11 @@ def _broadcast_args(a: Known, b: Known) -> Expr:
 def _space_to_depth(x: Expr, *, block_size: int) -> Expr:
     n, h, w, c = g.shape(x)
     b = block_size
-    require("graph-shape", b > 0 and h % b == 0 and w % b == 0, f"blocks of {b} do not fit {h} x {w}")
+    require(
+        "graph-shape",
+        b > 0 and h % b == 0 and w % b == 0,
+        f"an image of {h} x {w} is not a multiple of the block size {b}",
+    )
     y = g.reshape(x, (n, h // b, b, w // b, b, c))
     return g.reshape(g.transpose(y, (0, 1, 3, 2, 4, 5)), (n, h // b, w // b, b * b * c))
 
@@ -177,7 +181,7 @@ def _space_to_depth(x: Expr, *, block_size: int) -> Expr:
 def _depth_to_space(x: Expr, *, block_size: int) -> Expr:
     n, h, w, c = g.shape(x)
     b = block_size
-    require("graph-shape", b > 0 and c % (b * b) == 0, f"blocks of {b} do not fit {c} channels")
+    require("graph-shape", b > 0 and c % (b * b) == 0, f"{c} channels are not a multiple of {b} * {b}")
     y = g.reshape(x, (n, h, w, b, b, c // (b * b)))
     return g.reshape(g.transpose(y, (0, 1, 3, 2, 4, 5)), (n, h * b, w * b, c // (b * b)))
 
@@ -233,7 +237,9 @@ def _first(indices: Expr) -> Expr:
 def _gather_nd(x: Expr, indices: Expr) -> Expr:
     depth = g.dim(indices, -1, "the indices")
     sizes = g.shape(x)[:depth]
-    require("graph-index", len(sizes) == depth, f"index tuples of {depth} numbers do not fit {g.dims(x)}")
+    require(
+        "graph-index", len(sizes) == depth, f"index tuples of {depth} numbers are longer than the rank of {g.dims(x)}"
+    )
     return g.op("gather_nd", x, _first(checked_indices(indices, sizes)), batch_dims=0)
 
 

@@ -62,7 +62,7 @@ class Index:
         begin, end, step = self.begin[item], self.end[item], self.strides[item]
         if kind == _INTEGER:
             place = begin + size if begin < 0 else begin
-            require("graph-index", 0 <= place < size, f"index {begin} is outside of {size} elements")
+            require("graph-index", 0 <= place < size, f"index {begin} is out of range for {size} elements")
             # TensorFlow ignores the bit in begin_mask, LiteRT ignores the integer; TensorFlow
             # refuses strides below 1
             clear = step > 0 and (place == 0 or not self.open_begin >> item & 1)

@@ -48,7 +48,11 @@ _ARGS = (
 def _infer(a: ConcatenateAttrs, types: Types) -> Type:
     data, scales, zeros = (tensor_fields(ty, arg.name) for ty, arg in zip(types[:3], _ARGS, strict=False))
     same = len(data) == len(scales) == len(zeros)
-    require("qnn.inputs", same, f"{len(data)} tensors with {len(scales)} scales and {len(zeros)} zero points")
+    require(
+        "qnn.inputs",
+        same,
+        f"{len(data)} tensors need as many scales and zero points, got {len(scales)} and {len(zeros)}",
+    )
     result = q.quantized_type(concat_split.concatenate.infer(a, types[:1]), bits=32)
     for ty, *pair in zip(data, scales, zeros, strict=True):
         q.check_pairs(pair, ty, None, *q.FROM)

@@ -169,7 +169,7 @@ def test_unification() -> None:
     solver = TypeSolver()
     same = relay.FuncType([a], a, [a])
     assert solver.unify(relay.FuncType([a], b, [a, b]), same) == same
-    with pytest.raises(aotc.AotcError, match="part of itself"):
+    with pytest.raises(aotc.AotcError, match="contain itself"):
         solver.unify(t, relay.RefType(t))
     with pytest.raises(aotc.AotcError, match="cannot be unified"):
         solver.unify(relay.TupleType([a]), relay.TupleType([b]))

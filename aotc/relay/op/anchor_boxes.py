@@ -33,10 +33,12 @@ from aotc.relay.op.type_rules import of_expansion, ranked, require_dtype, requir
 
 
 class MultiboxPriorAttrs(Attrs):
-    """Anchors (1, H * W * (sizes + ratios - 1), 4) for each pixel of `data` (N, C, H, W): two corners from 0 to 1.
+    """Anchor boxes for each pixel of `data` (N, C, H, W): corners from 0 to 1, (1, H * W * (sizes +
+    ratios - 1), 4).
 
-    One for each of `sizes`, with the first of `ratios`, then one of the first size for each other one. `steps` between
-    pixels and `offsets` in steps are down, then to the right; negative steps are those that fill the image.
+    A pixel has one anchor for each of `sizes`, with the first of `ratios`, then one anchor of the
+    first size for each further ratio. `steps` between pixels and `offsets`, in units of steps, are
+    given for y, then x; negative steps divide the image evenly. `clip` clips corners to [0, 1].
     """
 
     sizes: tuple[float, ...] = (1.0,)
@@ -102,11 +104,13 @@ multibox_prior = OpDef(
 
 
 class MultiboxTransformLocAttrs(Attrs):
-    """Boxes from the probabilities of classes (N, C, A), their offsets (N, A * 4) and anchors (1, A, 4).
+    """Boxes decoded from class probabilities (N, C, A), box offsets (N, A * 4) and anchors (1, A,
+    4).
 
-    A tuple: rows (N, A, 6) of class, probability and two corners, in [0, 1] with `clip`, and how many there are, (N,);
-    behind them rows are -1. The first class is the background: boxes of it, and those below `threshold`, are left out
-    and classes count without it, unless `keep_background`.
+    The result is a tuple: rows (N, A, 6) of class, probability and two corners (clipped to [0, 1]
+    with `clip`), and the number of valid rows (N,). Valid rows come first, others are -1. The first
+    class is the background: unless `keep_background`, background boxes and boxes with a probability
+    below `threshold` are dropped, and class numbers do not count the background.
     """
 
     clip: bool = True
@@ -226,15 +230,20 @@ multibox_transform_loc = OpDef(
 
 
 class ProposalAttrs(Attrs):
-    """Rows of image and corners (N * rpn_post_nms_top_n, 5): the best anchors, moved as predicted, that do not overlap.
+    """Region proposals: the best decoded anchors after non-maximum suppression, (N *
+    rpn_post_nms_top_n, 5).
 
-    At each pixel, `feature_stride` apart, there is an anchor for each of `ratios` and, within, of `scales`: A in all.
-    Of the scores (N, 2 * A, H, W) the second half counts; moves are (N, 4 * A, H, W), of centers in sizes and of the
-    logarithms of sizes, or of corners with `iou_loss`; `im_info` (N, 3) has the height, width and scale of images.
-    Boxes are clipped to the image. Those smaller than `rpn_min_size` times the scale, which grow by half of that on
-    each side, and those of pixels outside have a score of -1. Of the `rpn_pre_nms_top_n` best, all for 0, those go that
-    share more than `threshold` of the area with a better one; the others repeat until there are enough. Corners are
-    pixels: sizes are their differences plus 1.
+    A row is the image index and two corners. Pixels are `feature_stride` apart; each has an anchor
+    for each of `ratios` and, within, of `scales`: A in all. Only the second half of the scores (N,
+    2 * A, H, W) is used. Offsets (N, 4 * A, H, W) are center shifts in units of the size and
+    logarithms of size factors, or shifts of corners with `iou_loss`. `im_info` (N, 3) has the
+    height, width and scale of each image.
+
+    Boxes are clipped to the image. Boxes smaller than `rpn_min_size` times the scale, which grow by
+    half of that on each side, and boxes of pixels outside the image have a score of -1. Of the
+    `rpn_pre_nms_top_n` best boxes (0: all), boxes whose intersection over union with a better box
+    exceeds `threshold` are removed; the remaining boxes repeat until there are enough. Corners are
+    pixel positions: a size is the difference of corners plus 1.
     """
 
     scales: tuple[float, ...] = (4.0, 8.0, 16.0, 32.0)

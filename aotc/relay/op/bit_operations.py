@@ -29,7 +29,9 @@ from aotc.tir.expr import bitcast
 
 
 class ReinterpretAttrs(Attrs):
-    """The numbers of the type `dtype` that have the bits of the data's, which has as many of them."""
+    """The bits of the data reinterpreted as `dtype`, which must have the bit width of the data's
+    type.
+    """
 
     dtype: str
 
@@ -84,7 +86,11 @@ def _integers(*types: Type) -> TensorType:
 
 
 class FixedPointMultiplyAttrs(Attrs):
-    """data * multiplier / 2^31 * 2^shift of int32, halves up, as int32, which wraps; shifts are -31 to 31."""
+    """data * multiplier / 2^31 * 2^shift for int32, rounded with halves up, as int32 with
+    wraparound.
+
+    `shift` is -31 to 31.
+    """
 
     multiplier: int
     shift: int
@@ -136,10 +142,11 @@ fixed_point_multiply = OpDef(
 
 
 class FixedPointMultiplyPerAxisAttrs(Attrs):
-    """x * y / 2^31 * 2^(lshift - rshift) of int32, halves up, as int32, which wraps.
+    """x * y / 2^31 * 2^(lshift - rshift) for int32, rounded with halves up, as int32 with
+    wraparound.
 
-    The multipliers y and the shifts, 0 to 31, have the axes `axes` of x; a shift counts where it is said to be
-    required.
+    The multipliers y and the shifts, 0 to 31, have one value for each index of the axes `axes` of
+    x. `lshift` and `rshift` are used only if `is_lshift_required` and `is_rshift_required` are set.
     """
 
     is_lshift_required: bool = False

@@ -71,9 +71,11 @@ def _shaped(
 
 
 class ReshapeLikeAttrs(Attrs):
-    """The axes `lhs_begin` up to `lhs_end` of `data` in the shape that those axes (`rhs_...`) of `shape_like` have.
+    """`data` with its axes `lhs_begin` to `lhs_end` replaced by axes `rhs_begin` to `rhs_end` of
+    `shape_like`.
 
-    Negative numbers count from the end; without an end, all further axes.
+    The replaced axes must have as many elements as the new ones. Ends are exclusive, negative
+    numbers count from the last axis, and an end of None includes all further axes.
     """
 
     lhs_begin: int = 0
@@ -142,7 +144,9 @@ broadcast_to_like = _shaped(
 
 
 class CollapseSumAttrs(Attrs):
-    """`data` summed over all that broadcasting `shape` to the data's shape repeats."""
+    """`data` summed over the axes along which broadcasting `shape` to the data's shape would repeat
+    elements.
+    """
 
     shape: tuple[int, ...]
 
@@ -198,7 +202,10 @@ collapse_sum_to = _shaped(
 
 
 class SliceLikeAttrs(Attrs):
-    """The first elements of `data` along `axes` (none: all that both have), as many as `shape_like` has there."""
+    """The leading elements of `data` along `axes`, with the extents that `shape_like` has there.
+
+    Without `axes`, all axes that both tensors have are sliced.
+    """
 
     axes: tuple[int, ...] = param(default=(), given=None)
 

@@ -51,9 +51,11 @@ def adv_index(inputs: Sequence[Expr] | Expr) -> Call:
     """inputs[0][inputs[1], inputs[2], ...] as numpy indexes: the indices broadcast, further axes are kept."""
 
 def affine_grid(data: Expr, target_shape: int | Sequence[int]) -> Call:
-    """Where affine maps `data` (N, 2, 3) take the points of a grid of `target_shape` (OH, OW): (N, 2, OH, OW).
+    """Grid of sampling positions (N, 2, OH, OW) from affine maps `data` (N, 2, 3); `target_shape`
+    is (OH, OW).
 
-    Points run from -1 to 1 along each axis, ends included; a map is applied to (x, y, 1), and gives x first.
+    The maps are applied to (x, y, 1) for x and y from -1 to 1, ends included; x is the first
+    result.
     """
 
 def all(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False, exclude: bool = False) -> Call:
@@ -67,13 +69,15 @@ def all_class_non_max_suppression(
     score_threshold: float | Expr = -1.0,
     output_format: str = "onnx",
 ) -> Call:
-    """The best of the boxes (B, N, 4) that overlap, for each image and class of the scores (B, C, N).
+    """Non-maximum suppression of boxes (B, N, 4) for each image and each class of the scores (B, C,
+    N).
 
-    Of boxes with a score above `score_threshold` at most `max_output_boxes_per_class` are kept, all for numbers below
-    1, none that share `iou_threshold` of the area of both with a better one (no boxes, if that is not above 0). In the
-    `output_format` "onnx" a tuple: rows of image, class and box (B * C * N, 3), the best first within each class, and
-    how many these are, (1,). In "tensorflow" rows of class and box (B, C * N, 2), their scores, how many (B,). Behind
-    them are zeros.
+    Of boxes with a score above `score_threshold`, at most `max_output_boxes_per_class` remain
+    (below 1: all), without boxes whose intersection over union with a better box is at least
+    `iou_threshold`; no box remains if the threshold is not above 0. `output_format` "onnx" gives a
+    tuple: rows of image, class and box (B * C * N, 3), the best first within each class, and their
+    number (1,). "tensorflow" gives rows of class and box (B, C * N, 2), their scores, and their
+    number (B,). Unused rows are zero.
     """
 
 def any(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False, exclude: bool = False) -> Call:
@@ -82,9 +86,9 @@ def any(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = Fa
 def arange(
     start: Expr | float, stop: Expr | float | None = None, step: Expr | float = 1, dtype: str = "float32"
 ) -> Call:
-    """start, start + step, ... up to but without `stop`; from 0 to `start` where `stop` is None.
+    """start, start + step, ... up to but excluding `stop`; from 0 to `start` if `stop` is None.
 
-    Numbers or scalar constants; AotcError for other expressions.
+    Arguments are numbers or scalar constants; AotcError for other expressions.
     """
 
 def argmax(
@@ -168,7 +172,11 @@ def batch_flatten(data: Expr) -> Call:
 def batch_matmul(
     tensor_a: Expr, tensor_b: Expr, out_dtype: str = "", transpose_a: bool = False, transpose_b: bool = True
 ) -> Call:
-    """(B, M, K) times (B, N, K) transposed (or (B, K, N) if not `transpose_b`); a batch of 1 is repeated."""
+    """Batched matrix product: (B, M, K) times (B, N, K) transposed, or (B, K, N) without
+    `transpose_b`.
+
+    A batch of 1 is broadcast.
+    """
 
 def batch_norm(
     data: Expr,
@@ -181,13 +189,15 @@ def batch_norm(
     center: bool = True,
     scale: bool = True,
 ) -> Call:
-    """Inference with the moving statistics: a tuple of the normalized data, the mean, and the variance."""
+    """Batch normalization with moving statistics: a tuple of the normalized data, the mean and the
+    variance.
+    """
 
 def batch_to_space_nd(data: Expr, block_shape: int | Sequence[int], crops: Sequence[Sequence[int]]) -> Call:
     """The inverse of `space_to_batch_nd`: data (N, S..., rest) as (N / prod(block), S * block - crops..., rest)."""
 
 def bias_add(data: Expr, bias: Expr, axis: int = 1) -> Call:
-    """data plus a vector along one axis."""
+    """data plus a bias vector along one axis."""
 
 def bitwise_and(lhs: Expr, rhs: Expr) -> Call:
     """`bitwise_and` of the elements of two tensors, which are broadcast."""
@@ -220,13 +230,17 @@ def checkpoint(data: Expr) -> Call:
     """`data` itself, which gradients may compute again rather than keep."""
 
 def clip(a: Expr, a_min: float, a_max: float) -> Call:
-    """min(max(a, a_min), a_max); NaN stays.  Bounds of integers are rounded inwards."""
+    """min(max(a, a_min), a_max), with NaN preserved; bounds of integers are rounded toward the
+    inside.
+    """
 
 def collapse_sum_like(data: Expr, collapse_type: Expr) -> Call:
     """`data` summed over all that broadcasting `collapse_type` to its shape repeats."""
 
 def collapse_sum_to(data: Expr, shape: int | Sequence[int]) -> Call:
-    """`data` summed over all that broadcasting `shape` to the data's shape repeats."""
+    """`data` summed over the axes along which broadcasting `shape` to the data's shape would repeat
+    elements.
+    """
 
 def compiler_begin(data: Expr, compiler: str) -> Call:
     """`data` itself, which enters a region for the external compiler `compiler`."""
@@ -235,7 +249,7 @@ def compiler_end(data: Expr, compiler: str) -> Call:
     """`data` itself, which leaves a region for the external compiler `compiler`."""
 
 def concatenate(data: Sequence[Expr] | Expr, axis: int = 0) -> Call:
-    """The tensors one after the other along an axis that they have."""
+    """Tensors concatenated along an existing axis."""
 
 def contrib_conv2d_nchwc(
     data: Expr,
@@ -254,22 +268,26 @@ def contrib_conv2d_nchwc(
 ) -> Call:
     """2-D convolution of data (N, C, H, W) by weight (O, C/groups, KH, KW).
 
-    `padding` is one value, one for each axis, or those before and then those after all axes; it adds nothing to a sum,
-    beside infinite weights either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
-    `channels` and `kernel_size` let the kernel's type be inferred.  Integers may be padded with another number than
-    zero, `pad_value`.
+    `padding` is one value, one for each axis, or the values before and then after all axes. Padding
+    adds nothing to a sum, even if a weight is infinite. The result has the data's type, or
+    `out_dtype`: sums of int8 products need "int32". With `channels` and `kernel_size`, the kernel's
+    type can be inferred. Integer data may be padded with a number other than zero, `pad_value`.
     """
 
 def contrib_conv2d_winograd_weight_transform(weight: Expr, tile_size: int) -> Call:
-    """Weights (O, I, 3, 3) as (tile_size + 2, tile_size + 2, O, I), for tiles of 2 or 4 rows and columns."""
+    """Winograd transform of weights (O, I, 3, 3) to (tile_size + 2, tile_size + 2, O, I); tiles of
+    2 or 4 rows and columns.
+    """
 
 def contrib_conv2d_winograd_without_weight_transform(
     data: Expr, weight: Expr, tile_size: int, padding: int | Sequence[int] = (0, 0, 0, 0), *, channels: int
 ) -> Call:
-    """Data (N, I, H, W) by transformed weights in layout HWOI{n}o; 3x3, stride 1, one group.
+    """3x3 Winograd convolution of data (N, I, H, W) by transformed weights in layout HWOI{n}o;
+    stride 1, one group.
 
-    The result is that of the convolution but for rounding: a few 1e-6 (tile 4) of its deviation.  An infinity or NaN
-    in the data may make NaN of every result of a tile, tile_size rows and columns, whose patch holds it.
+    The result differs from that of the direct convolution by rounding: a few 1e-6 (tile 4) of its
+    standard deviation. An infinity or NaN in the data may make NaN of every result of a tile
+    (tile_size rows and columns) whose patch contains it.
 
     tile_size   of the output, for which the weights were transformed
     padding     top, left, bottom, right
@@ -279,22 +297,24 @@ def contrib_conv2d_winograd_without_weight_transform(
 def contrib_dense_bits(
     data: Expr, weight: Expr, scale: Expr, zero: Expr, units: int, bits: int, block_size: int, scale_first: bool = False
 ) -> Call:
-    """data (..., K) times the transpose of scale * (weight - zero) (N, K): (..., N), in float32.
+    """data (..., K) times the transpose of scale * (weight - zero) (N, K), in float32: a result
+    (..., N).
 
-    weight   uint32 (tiles, ceil(K / fields), tile): integers of `bits` bits along K, the first in the lowest bits, for
-             tiles of neighboring units
-    scale    (tiles, ceil(K / block_size), tile): those of `block_size` neighbors along K
-    zero     2 ** bits + the zero points, like the scales, or one: (1, 1, 1)
+    weight   uint32 (tiles, ceil(K / fields), tile): integers of `bits` bits packed along K, the first in the lowest
+             bits, for tiles of consecutive units
+    scale    (tiles, ceil(K / block_size), tile): one scale for `block_size` consecutive weights along K
+    zero     2 ** bits + the zero points, in the shape of the scales, or one value: (1, 1, 1)
 
-    Sums of a block are multiplied by its scale; with `scale_first` each weight is, so that no sum overflows before.
+    The sum of a block is multiplied by its scale. With `scale_first` each weight is multiplied
+    instead, so that no sum overflows.
     """
 
 def contrib_dense_pack(
     data: Expr, weight: Expr, weight_layout: str = "NC", units: int | SymDim | None = None, out_dtype: str = ""
 ) -> Call:
-    """nn.dense with the weight in blocks of units, "NC16n": (ceil(N/16), K, 16); `units` is N.
+    """nn.dense with a packed weight in blocks of units, "NC16n": (ceil(N/16), K, 16); `units` is N.
 
-    "NC16n4c" has groups of K innermost: (ceil(N/16), ceil(K/4), 16, 4), zero beyond K.
+    "NC16n4c" has groups of K innermost: (ceil(N/16), ceil(K/4), 16, 4), zero-padded along K.
     """
 
 def conv1d(
@@ -314,10 +334,10 @@ def conv1d(
 ) -> Call:
     """1-D convolution of data (N, C, W) by weight (O, C/groups, KW).
 
-    `padding` is one value, one for each axis, or those before and then those after all axes; it adds nothing to a sum,
-    beside infinite weights either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
-    `channels` and `kernel_size` let the kernel's type be inferred.  Integers may be padded with another number than
-    zero, `pad_value`.
+    `padding` is one value, one for each axis, or the values before and then after all axes. Padding
+    adds nothing to a sum, even if a weight is infinite. The result has the data's type, or
+    `out_dtype`: sums of int8 products need "int32". With `channels` and `kernel_size`, the kernel's
+    type can be inferred. Integer data may be padded with a number other than zero, `pad_value`.
     """
 
 def conv1d_transpose(
@@ -337,7 +357,7 @@ def conv1d_transpose(
 ) -> Call:
     """1-D transposed convolution of data (N, C, W) by weight (C, O/groups, KW).
 
-    The result is 0 where no input reaches; `output_padding` lengthens it at its end.
+    The result is 0 where no input element contributes; `output_padding` extends it at its end.
     """
 
 def conv2d(
@@ -357,10 +377,10 @@ def conv2d(
 ) -> Call:
     """2-D convolution of data (N, C, H, W) by weight (O, C/groups, KH, KW).
 
-    `padding` is one value, one for each axis, or those before and then those after all axes; it adds nothing to a sum,
-    beside infinite weights either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
-    `channels` and `kernel_size` let the kernel's type be inferred.  Integers may be padded with another number than
-    zero, `pad_value`.
+    `padding` is one value, one for each axis, or the values before and then after all axes. Padding
+    adds nothing to a sum, even if a weight is infinite. The result has the data's type, or
+    `out_dtype`: sums of int8 products need "int32". With `channels` and `kernel_size`, the kernel's
+    type can be inferred. Integer data may be padded with a number other than zero, `pad_value`.
     """
 
 def conv2d_transpose(
@@ -380,7 +400,7 @@ def conv2d_transpose(
 ) -> Call:
     """2-D transposed convolution of data (N, C, H, W) by weight (C, O/groups, KH, KW).
 
-    The result is 0 where no input reaches; `output_padding` lengthens it at its end.
+    The result is 0 where no input element contributes; `output_padding` extends it at its end.
     """
 
 def conv3d(
@@ -400,10 +420,10 @@ def conv3d(
 ) -> Call:
     """3-D convolution of data (N, C, D, H, W) by weight (O, C/groups, KD, KH, KW).
 
-    `padding` is one value, one for each axis, or those before and then those after all axes; it adds nothing to a sum,
-    beside infinite weights either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
-    `channels` and `kernel_size` let the kernel's type be inferred.  Integers may be padded with another number than
-    zero, `pad_value`.
+    `padding` is one value, one for each axis, or the values before and then after all axes. Padding
+    adds nothing to a sum, even if a weight is infinite. The result has the data's type, or
+    `out_dtype`: sums of int8 products need "int32". With `channels` and `kernel_size`, the kernel's
+    type can be inferred. Integer data may be padded with a number other than zero, `pad_value`.
     """
 
 def conv3d_transpose(
@@ -423,7 +443,7 @@ def conv3d_transpose(
 ) -> Call:
     """3-D transposed convolution of data (N, C, D, H, W) by weight (C, O/groups, KD, KH, KW).
 
-    The result is 0 where no input reaches; `output_padding` lengthens it at its end.
+    The result is 0 where no input element contributes; `output_padding` extends it at its end.
     """
 
 def copy(data: Expr) -> Call:
@@ -440,10 +460,12 @@ def correlation(
     is_multiply: bool = True,
     layout: str = "NCHW",
 ) -> Call:
-    """How patches of `data1` agree with those of `data2` (N, C, H, W) around them: the mean product, or distance.
+    """Correlation of patches of `data1` with shifted patches of `data2` (N, C, H, W): mean product
+    or distance.
 
-    Patches have kernel_size x kernel_size pixels and are `stride1` apart; those of the other image are moved by every
-    multiple of `stride2` up to `max_displacement`, down and to the right, each a channel of the result.
+    Patches have kernel_size x kernel_size pixels and are `stride1` apart. Patches of `data2` are
+    shifted by every multiple of `stride2` up to `max_displacement` in y and x; each shift is a
+    channel of the result. Without `is_multiply` the mean absolute difference is computed.
     """
 
 def cos(data: Expr) -> Call:
@@ -462,10 +484,11 @@ def crop_and_resize(
     extrapolation_value: float = 0.0,
     out_dtype: str = "",
 ) -> Call:
-    """Box n of image box_indices[n] of `data`, resampled to `crop_size`; `extrapolation_value` outside of the image.
+    """Box n of image box_indices[n] of `data` resampled to `crop_size`.
 
-    The corners of a box, y1, x1, y2, x2, run from 0 to 1, the centers of the first and the last pixel; one row, or
-    column, is taken from the middle. `method` is "bilinear" or "nearest_neighbor".
+    Corners of a box are y1, x1, y2, x2, where 0 and 1 are the centers of the first and the last
+    pixel. Positions outside of the image give `extrapolation_value`. A single row or column is
+    sampled at the middle of the box. `method` is "bilinear" or "nearest_neighbor".
     """
 
 def cumprod(data: Expr, axis: int | None = None, dtype: str | None = None, exclusive: bool | None = None) -> Call:
@@ -490,22 +513,24 @@ def deformable_conv2d(
     out_layout: str = "",
     out_dtype: str = "",
 ) -> Call:
-    """A convolution whose taps lie beside their places, by the offsets of each output.
+    """2-D convolution with a data-dependent offset for each tap of each output.
 
-    Data (N, C, H, W), offset (N, deformable_groups * KH * KW * 2, OH, OW): down, then to the right, for each tap; the
-    channels are divided among the `deformable_groups`. Between the pixels values are bilinear, outside they are 0.
+    data (N, C, H, W), offset (N, deformable_groups * KH * KW * 2, OH, OW) with a y and an x offset
+    for each tap. Channels are divided among the `deformable_groups`. Values between pixels are
+    interpolated bilinearly, values outside of the image are 0.
     """
 
 def dense(data: Expr, weight: Expr, units: int | SymDim | None = None, out_dtype: str = "") -> Call:
-    """data (..., K) times the transpose of weight (N, K): (..., N)."""
+    """data (..., K) times the transpose of weight (N, K): a result (..., N)."""
 
 def depth_to_space(data: Expr, block_size: int, layout: str = "NCHW", mode: str = "DCR") -> Call:
     """Every block_size^2 channels become a block of pixels of one channel."""
 
 def dft(re_data: Expr, im_data: Expr, inverse: bool = False) -> Call:
-    """The Fourier transform along the last axis of real and imaginary parts: a tuple of both.
+    """Discrete Fourier transform along the last axis: real and imaginary parts in, a tuple of both
+    parts out.
 
-    `inverse`: the inverse transform, which divides by the number of elements.
+    `inverse` selects the inverse transform, which divides by the number of elements.
     """
 
 def dilation2d(
@@ -518,16 +543,18 @@ def dilation2d(
     kernel_layout: str = "IHW",
     out_dtype: str = "",
 ) -> Call:
-    """The greatest sum of a window of the data (N, C, H, W) and of the weight (C, KH, KW), for each channel."""
+    """Grayscale dilation: the maximum over a window of data (N, C, H, W) plus weight (C, KH, KW),
+    per channel.
+    """
 
 def divide(lhs: Expr, rhs: Expr) -> Call:
     """`divide` of the elements of two tensors, which are broadcast."""
 
 def dropout(data: Expr, rate: float = 0.5) -> TupleGetItem:
-    """The data unchanged: nothing is dropped at inference."""
+    """The data unchanged: inference drops no elements."""
 
 def einsum(data: Sequence[Expr] | Expr, equation: str) -> Call:
-    """The sum of products that an equation describes, as numpy.einsum: "bij,bjk->bik"."""
+    """Einstein summation of the operands by an equation such as "bij,bjk->bik", as in numpy.einsum."""
 
 def equal(lhs: Expr, rhs: Expr) -> Call:
     """`equal` of the elements of two tensors, which are broadcast."""
@@ -539,7 +566,9 @@ def exp(data: Expr) -> Call:
     """`exp` of each element."""
 
 def expand_dims(data: Expr, axis: Expr | int, num_newaxis: int = 1) -> Call:
-    """With new axes of extent 1 before `axis` (negative: after)."""
+    """The data with `num_newaxis` new axes of extent 1 before `axis`; -1 appends them after the
+    last axis.
+    """
 
 def expm1(data: Expr) -> Call:
     """`expm1` of each element."""
@@ -557,7 +586,11 @@ def fast_tanh(data: Expr) -> Call:
     """`fast_tanh` of each element."""
 
 def fixed_point_multiply(data: Expr, multiplier: int, shift: int) -> Call:
-    """data * multiplier / 2^31 * 2^shift of int32, halves up, as int32, which wraps; shifts are -31 to 31."""
+    """data * multiplier / 2^31 * 2^shift for int32, rounded with halves up, as int32 with
+    wraparound.
+
+    `shift` is -31 to 31.
+    """
 
 def fixed_point_multiply_per_axis(
     x: Expr,
@@ -568,10 +601,11 @@ def fixed_point_multiply_per_axis(
     is_rshift_required: bool = False,
     axes: int | Sequence[int] = (),
 ) -> Call:
-    """x * y / 2^31 * 2^(lshift - rshift) of int32, halves up, as int32, which wraps.
+    """x * y / 2^31 * 2^(lshift - rshift) for int32, rounded with halves up, as int32 with
+    wraparound.
 
-    The multipliers y and the shifts, 0 to 31, have the axes `axes` of x; a shift counts where it is said to be
-    required.
+    The multipliers y and the shifts, 0 to 31, have one value for each index of the axes `axes` of
+    x. `lshift` and `rshift` are used only if `is_lshift_required` and `is_rshift_required` are set.
     """
 
 def floor(data: Expr) -> Call:
@@ -590,19 +624,24 @@ def full_like(data: Expr, fill_value: Expr) -> Call:
     """One value in the shape of `data`."""
 
 def gather(data: Expr, axis: int, indices: Expr) -> Call:
-    """out[i, j, ...] = data[i, indices[i, j, ...], ...]: along `axis` the index, elsewhere the own position."""
+    """out[i, j, ...] = data[i, indices[i, j, ...], ...]: the index replaces the position along
+    `axis`.
+    """
 
 def gather_nd(data: Expr, indices: Expr, batch_dims: int = 0, index_rank: int | None = None) -> Call:
-    """The slices of `data` that index tuples name; the *first* axis of `indices` runs through a tuple.
+    """Slices of `data` selected by index tuples, whose elements lie along the *first* axis of
+    `indices`.
 
     out[y..., x...] = data[y[:batch_dims]..., indices[0, y...], indices[1, y...], ..., x...]
     """
 
 def get_valid_counts(data: Expr, score_threshold: float | Expr = 0.0, id_index: int = 0, score_index: int = 1) -> Call:
-    """The rows of `data` (N, A, E) whose score is above `score_threshold` and whose class is not negative, first.
+    """Moves rows of `data` (N, A, E) with a score above `score_threshold` and a class >= 0 to the
+    front.
 
-    A tuple: how many these are, (N,); the rows, of -1 behind them; the place that each had, (N, A), -1 behind them.
-    A row has its score at `score_index` and its class at `id_index`, -1 for none.
+    The result is a tuple: the number of valid rows (N,); the rows, followed by rows of -1; the
+    original index of each row (N, A), followed by -1. A row has its score at `score_index` and its
+    class at `id_index` (-1: no class).
     """
 
 def global_avg_pool1d(data: Expr, layout: str = "NCW", out_layout: str = "") -> Call:
@@ -637,9 +676,11 @@ def grid_sample(
     padding_mode: str = "zeros",
     align_corners: bool = True,
 ) -> Call:
-    """data (N, C, [D,] H, W) at the positions of grid (N, 2 or 3, [OD,] OH, OW): (N, C, [OD,] OH, OW).
+    """data (N, C, [D,] H, W) sampled at positions grid (N, 2 or 3, [OD,] OH, OW): (N, C, [OD,] OH,
+    OW).
 
-    `align_corners`: whether -1 and 1 are the centers of the outermost elements, or their outer edges.
+    With `align_corners`, positions -1 and 1 are the centers of the outermost elements, otherwise
+    their outer edges.
     """
 
 def group_norm(
@@ -652,7 +693,7 @@ def group_norm(
     center: bool = True,
     scale: bool = True,
 ) -> Call:
-    """Normalize each group of channels of each batch item; gamma and beta are per channel."""
+    """Normalization of each group of channels of each batch item; gamma and beta are per channel."""
 
 def gru(data: Expr, weight: Expr, recurrent: Expr, bias: Expr, h: Expr, inner: Expr, reverse: bool = False) -> Call:
     """A layer of gated recurrent units (Cho et al., 2014): (outputs, last h).
@@ -665,7 +706,7 @@ def gru(data: Expr, weight: Expr, recurrent: Expr, bias: Expr, h: Expr, inner: E
 def instance_norm(
     data: Expr, gamma: Expr, beta: Expr, axis: int = 1, epsilon: float = 1e-05, center: bool = True, scale: bool = True
 ) -> Call:
-    """Normalize each channel (along `axis`) of each batch item over all other axes."""
+    """Normalization of each channel (along `axis`) of each batch item over all other axes."""
 
 def isfinite(data: Expr) -> Call:
     """`isfinite` of each element."""
@@ -682,10 +723,10 @@ def l2_normalize(data: Expr, eps: float, axis: int | Sequence[int] | None = None
 def layer_norm(
     data: Expr, gamma: Expr, beta: Expr, axis: int = -1, epsilon: float = 1e-05, center: bool = True, scale: bool = True
 ) -> Call:
-    """Normalize along one axis, then scale by gamma and shift by beta."""
+    """Layer normalization along one axis, scaled by gamma and shifted by beta."""
 
 def layout_transform(data: Expr, src_layout: str, dst_layout: str) -> Call:
-    """`data` rearranged from one layout to another; incomplete blocks are filled up with zeros."""
+    """`data` converted from one layout to another; incomplete blocks are zero-padded."""
 
 def leaky_relu(data: Expr, alpha: float = 0.25) -> Call:
     """x where x > 0, else alpha * x."""
@@ -727,12 +768,12 @@ def logical_xor(lhs: Expr, rhs: Expr) -> Call:
     """`logical_xor` of the elements of two tensors, which are broadcast."""
 
 def logsumexp(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Call:
-    """log(sum(exp(data))) without overflow."""
+    """log(sum(exp(data))) over axes, computed without overflow."""
 
 def lrn(data: Expr, size: int = 5, axis: int = 1, bias: float = 2.0, alpha: float = 0.0001, beta: float = 0.75) -> Call:
     """data / (bias + alpha / size * sum of the squares of `size` neighbors along `axis`) ^ beta.
 
-    An even `size` sees one neighbor more after the element than before it, as in ONNX.
+    If `size` is even, one more neighbor after the element than before it is included, as in ONNX.
     """
 
 def lstm(data: Expr, weight: Expr, recurrent: Expr, bias: Expr, h: Expr, c: Expr, reverse: bool = False) -> Call:
@@ -750,13 +791,15 @@ def matmul(
     transpose_a: bool = False,
     transpose_b: bool = False,
 ) -> Call:
-    """tensor_a (..., M, K) times a matrix (K, N), either one transposed first."""
+    """tensor_a (..., M, K) times a matrix (K, N); each operand may be transposed first."""
 
 def matrix_set_diag(data: Expr, diagonal: Expr, k: int | Sequence[int] = 0, align: str = "RIGHT_LEFT") -> Call:
-    """The innermost matrices of `data` with the diagonals from `k[0]` to `k[1]` exchanged, 0 being the main one.
+    """The innermost matrices of `data` with diagonals `k[0]` to `k[1]` replaced; 0 is the main
+    diagonal.
 
-    `diagonal` has a row for each of them, the uppermost first, if there are several. `align` says at which end of
-    their rows diagonals that are shorter stand: those above the main one (and itself), and those below it.
+    If there are several, `diagonal` has one row for each, the uppermost first. `align` states at
+    which end of their rows shorter diagonals are aligned: first for diagonals above and including
+    the main one, then for diagonals below it.
     """
 
 def max(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False, exclude: bool = False) -> Call:
@@ -811,7 +854,7 @@ def mean_std(
     exclude: bool = False,
     unbiased: bool = False,
 ) -> Tuple:
-    """The mean and the standard deviation."""
+    """Mean and standard deviation over axes, as a tuple."""
 
 def mean_variance(
     data: Expr,
@@ -820,12 +863,13 @@ def mean_variance(
     exclude: bool = False,
     unbiased: bool = False,
 ) -> Tuple:
-    """The mean and the variance."""
+    """Mean and variance over axes, as a tuple."""
 
 def meshgrid(data: Sequence[Expr] | Expr, indexing: str = "ij") -> Call:
-    """Each vector (or scalar) along an axis of its own, repeated along those of the others.
+    """Coordinate grids: each vector (or scalar) along its own axis, repeated along the axes of the
+    other vectors.
 
-    indexing  "ij", or "xy": the first two axes are exchanged
+    indexing  "ij", or "xy" to exchange the first two axes
     """
 
 def min(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False, exclude: bool = False) -> Call:
@@ -848,10 +892,12 @@ def multibox_prior(
     offsets: Sequence[float] = (0.5, 0.5),
     clip: bool = False,
 ) -> Call:
-    """Anchors (1, H * W * (sizes + ratios - 1), 4) for each pixel of `data` (N, C, H, W): two corners from 0 to 1.
+    """Anchor boxes for each pixel of `data` (N, C, H, W): corners from 0 to 1, (1, H * W * (sizes +
+    ratios - 1), 4).
 
-    One for each of `sizes`, with the first of `ratios`, then one of the first size for each other one. `steps` between
-    pixels and `offsets` in steps are down, then to the right; negative steps are those that fill the image.
+    A pixel has one anchor for each of `sizes`, with the first of `ratios`, then one anchor of the
+    first size for each further ratio. `steps` between pixels and `offsets`, in units of steps, are
+    given for y, then x; negative steps divide the image evenly. `clip` clips corners to [0, 1].
     """
 
 def multibox_transform_loc(
@@ -863,11 +909,13 @@ def multibox_transform_loc(
     variances: Sequence[float] = (0.1, 0.1, 0.2, 0.2),
     keep_background: bool = False,
 ) -> Call:
-    """Boxes from the probabilities of classes (N, C, A), their offsets (N, A * 4) and anchors (1, A, 4).
+    """Boxes decoded from class probabilities (N, C, A), box offsets (N, A * 4) and anchors (1, A,
+    4).
 
-    A tuple: rows (N, A, 6) of class, probability and two corners, in [0, 1] with `clip`, and how many there are, (N,);
-    behind them rows are -1. The first class is the background: boxes of it, and those below `threshold`, are left out
-    and classes count without it, unless `keep_background`.
+    The result is a tuple: rows (N, A, 6) of class, probability and two corners (clipped to [0, 1]
+    with `clip`), and the number of valid rows (N,). Valid rows come first, others are -1. The first
+    class is the background: unless `keep_background`, background boxes and boxes with a probability
+    below `threshold` are dropped, and class numbers do not count the background.
     """
 
 def multiply(lhs: Expr, rhs: Expr) -> Call:
@@ -882,10 +930,12 @@ def negative(data: Expr) -> Call:
 def nll_loss(
     predictions: Expr, targets: Expr, weights: Expr, reduction: str = "mean", ignore_index: int = -100
 ) -> Call:
-    """The negative log likelihood -weights[t] * predictions[n, t, ...] of each target t = targets[n, ...].
+    """Negative log likelihood -weights[t] * predictions[n, t, ...] for each target t = targets[n,
+    ...].
 
-    predictions (N, C, d1, ..., dk), targets (N, d1, ..., dk), weights (C). Targets of `ignore_index` count nothing;
-    others are clipped to 0 .. C - 1. `reduction`: "none", the "sum", or the "mean", weighted.
+    predictions (N, C, d1, ..., dk), targets (N, d1, ..., dk), weights (C). Targets equal to
+    `ignore_index` contribute nothing; others are clipped to 0 .. C - 1. `reduction` is "none",
+    "sum", or "mean", the weighted mean.
     """
 
 def non_max_suppression(
@@ -902,13 +952,16 @@ def non_max_suppression(
     return_indices: bool = True,
     invalid_to_bottom: bool = False,
 ) -> Call:
-    """The first `valid_count` (N,) rows of `data` (N, A, E), the greatest score first, without those that overlap.
+    """Non-maximum suppression of the first `valid_count` (N,) rows of `data` (N, A, E), by
+    descending score.
 
-    A row has four numbers, two corners, from `coord_start` on, a score and a class. A row is removed if a better one of
-    its class, or of any with `force_suppress`, shares `iou_threshold` of the area of both; of the `top_k` best, at most
-    `max_output_size` with a score above 0 are kept, negative numbers for all. The result is the rows in order, removed
-    ones of -1 (behind the others, if `invalid_to_bottom`); with `return_indices` a tuple: their `indices` (N, A), -1
-    behind them, and how many these are, (N, 1).
+    A row has two corners (four numbers from `coord_start` on), a score and a class. A row is
+    suppressed if its intersection over union with a better row of its class (any class with
+    `force_suppress`) is at least `iou_threshold`. Of the `top_k` best rows, at most
+    `max_output_size` with a score above 0 remain; negative numbers mean all. The result is the rows
+    in order with suppressed ones set to -1 (moved to the end with `invalid_to_bottom`), or with
+    `return_indices` a tuple: the remaining rows' `indices` (N, A), followed by -1, and their number
+    (N, 1).
     """
 
 def not_equal(lhs: Expr, rhs: Expr) -> Call:
@@ -917,9 +970,10 @@ def not_equal(lhs: Expr, rhs: Expr) -> Call:
 def one_hot(
     indices: Expr, on_value: Expr | float, off_value: Expr | float, depth: Expr | int, axis: int = -1, dtype: str = ""
 ) -> Call:
-    """`on_value` where a new axis of extent `depth` equals the index, `off_value` elsewhere.
+    """One-hot encoding: `on_value` where the position along a new axis of extent `depth` equals the
+    index.
 
-    An index outside 0 .. depth - 1 matches nothing.
+    Other elements are `off_value`; an index outside 0 .. depth - 1 matches no position.
     """
 
 def ones(shape: Expr | int | Sequence[int], dtype: str) -> Call:
@@ -931,7 +985,7 @@ def ones_like(data: Expr) -> Call:
 def pad(
     data: Expr, pad_width: Expr | Sequence[Sequence[int]], pad_value: Expr | float = 0, pad_mode: str = "constant"
 ) -> Call:
-    """`data` with (before, after) elements added per axis.
+    """`data` with (before, after) elements added to each axis.
 
     pad_value  a number, or a scalar expression of the data's type; only for "constant"
     pad_mode   "constant" (negative widths crop), "edge", "reflect" (without the edge) or "wrap"
@@ -959,31 +1013,41 @@ def proposal(
     rpn_min_size: int = 16,
     iou_loss: bool = False,
 ) -> Call:
-    """Rows of image and corners (N * rpn_post_nms_top_n, 5): the best anchors, moved as predicted, that do not overlap.
+    """Region proposals: the best decoded anchors after non-maximum suppression, (N *
+    rpn_post_nms_top_n, 5).
 
-    At each pixel, `feature_stride` apart, there is an anchor for each of `ratios` and, within, of `scales`: A in all.
-    Of the scores (N, 2 * A, H, W) the second half counts; moves are (N, 4 * A, H, W), of centers in sizes and of the
-    logarithms of sizes, or of corners with `iou_loss`; `im_info` (N, 3) has the height, width and scale of images.
-    Boxes are clipped to the image. Those smaller than `rpn_min_size` times the scale, which grow by half of that on
-    each side, and those of pixels outside have a score of -1. Of the `rpn_pre_nms_top_n` best, all for 0, those go that
-    share more than `threshold` of the area with a better one; the others repeat until there are enough. Corners are
-    pixels: sizes are their differences plus 1.
+    A row is the image index and two corners. Pixels are `feature_stride` apart; each has an anchor
+    for each of `ratios` and, within, of `scales`: A in all. Only the second half of the scores (N,
+    2 * A, H, W) is used. Offsets (N, 4 * A, H, W) are center shifts in units of the size and
+    logarithms of size factors, or shifts of corners with `iou_loss`. `im_info` (N, 3) has the
+    height, width and scale of each image.
+
+    Boxes are clipped to the image. Boxes smaller than `rpn_min_size` times the scale, which grow by
+    half of that on each side, and boxes of pixels outside the image have a score of -1. Of the
+    `rpn_pre_nms_top_n` best boxes (0: all), boxes whose intersection over union with a better box
+    exceeds `threshold` are removed; the remaining boxes repeat until there are enough. Corners are
+    pixel positions: a size is the difference of corners plus 1.
     """
 
 def reinterpret(data: Expr, dtype: str) -> Call:
-    """The numbers of the type `dtype` that have the bits of the data's, which has as many of them."""
+    """The bits of the data reinterpreted as `dtype`, which must have the bit width of the data's
+    type.
+    """
 
 def relu(data: Expr) -> Call:
     """`relu` of each element."""
 
 def repeat(data: Expr, repeats: int, axis: int | None = None) -> Call:
-    """Each element repeated along an axis, as numpy.repeat; None flattens first."""
+    """Each element repeated `repeats` times along an axis, as in numpy.repeat; an axis of None
+    flattens first.
+    """
 
 def reshape(data: Expr, newshape: Expr | int | Sequence[int], allowzero: bool = False) -> Call:
-    """The elements in the same order under another shape.
+    """The data's elements, in unchanged order, with another shape.
 
-    In `newshape`, 0 keeps a dimension (unless `allowzero`), -1 is what is left, -2 keeps all further
-    dimensions, -3 merges two, -4 splits one into the two that follow.
+    In `newshape`, 0 copies a dimension (unless `allowzero`), -1 is inferred from the number of
+    elements, -2 copies all remaining dimensions, -3 merges two dimensions, -4 splits one into the
+    two values that follow.
     """
 
 def reshape_like(
@@ -994,9 +1058,11 @@ def reshape_like(
     rhs_begin: int = 0,
     rhs_end: int | None = None,
 ) -> Call:
-    """The axes `lhs_begin` up to `lhs_end` of `data` in the shape that those axes (`rhs_...`) of `shape_like` have.
+    """`data` with its axes `lhs_begin` to `lhs_end` replaced by axes `rhs_begin` to `rhs_end` of
+    `shape_like`.
 
-    Negative numbers count from the end; without an end, all further axes.
+    The replaced axes must have as many elements as the new ones. Ends are exclusive, negative
+    numbers count from the last axis, and an end of None includes all further axes.
     """
 
 def resize1d(
@@ -1051,17 +1117,21 @@ def resize3d(
     """Data resampled to `size` along its spatial axes."""
 
 def reverse(data: Expr, axis: int) -> Call:
-    """`data` in the opposite order along an axis."""
+    """`data` in reverse order along an axis."""
 
 def reverse_reshape(data: Expr, newshape: int | Sequence[int]) -> Call:
-    """The elements in the same order under another shape, whose special values are read from the right.
+    """The data's elements, in unchanged order, with another shape; special values are matched from
+    the right.
 
-    In `newshape`, 0 keeps the dimension at its place counted from the end, -1 is what is left, -2 keeps all further
-    ones to the left, -3 merges two.
+    In `newshape`, 0 copies the dimension at this position counted from the end, -1 is inferred from
+    the number of elements, -2 copies all remaining dimensions to the left, -3 merges two
+    dimensions.
     """
 
 def reverse_sequence(data: Expr, seq_lengths: Expr, seq_axis: int = 1, batch_axis: int = 0) -> Call:
-    """The first seq_lengths[b] elements of each batch b in the opposite order, the rest as it is."""
+    """The first seq_lengths[b] elements of each batch item b in reverse order, followed by its
+    other elements unchanged.
+    """
 
 def right_shift(lhs: Expr, rhs: Expr) -> Call:
     """`right_shift` of the elements of two tensors, which are broadcast."""
@@ -1083,19 +1153,21 @@ def roi_align(
     layout: str = "NCHW",
     mode: str = "avg",
 ) -> Call:
-    """The mean, or with `mode` "max" the greatest, of samples between the pixels in each cell of a region.
+    """Mean (or maximum, with `mode` "max") of bilinear samples in each cell of a region of
+    interest.
 
-    `rois` (N, 5) has the image, x1, y1, x2, y2 of each region: in pixels, which `spatial_scale` multiplies. A cell, of
-    pooled_size[0] x pooled_size[1], has `sample_ratio` samples along each axis, or about one for each pixel.
+    `rois` (N, 5) has image, x1, y1, x2, y2 of each region, in pixels before multiplication by
+    `spatial_scale`. A region has pooled_size[0] x pooled_size[1] cells. A cell has `sample_ratio`
+    samples along each axis, or about one for each pixel if that is not positive.
     """
 
 def roi_pool(
     data: Expr, rois: Expr, pooled_size: int | Sequence[int], spatial_scale: float, layout: str = "NCHW"
 ) -> Call:
-    """The greatest element of each cell of a region, 0 where a cell has none.
+    """Maximum of each cell of a region of interest, 0 for an empty cell.
 
-    `rois` (N, 5) has the image, x1, y1, x2, y2 of each region: in pixels, which `spatial_scale` multiplies; corners
-    are rounded. A region has pooled_size[0] x pooled_size[1] cells.
+    `rois` (N, 5) has image, x1, y1, x2, y2 of each region, in pixels before multiplication by
+    `spatial_scale`; corners are rounded. A region has pooled_size[0] x pooled_size[1] cells.
     """
 
 def round(data: Expr) -> Call:
@@ -1105,35 +1177,40 @@ def rsqrt(data: Expr) -> Call:
     """`rsqrt` of each element."""
 
 def scatter_elements(data: Expr, indices: Expr, updates: Expr, axis: int = 0, reduction: str = "update") -> Call:
-    """A copy of `data` with updates[i, j, ...] written to place indices[i, j, ...] along `axis`.
+    """A copy of `data` with updates[i, j, ...] written to position indices[i, j, ...] along `axis`.
 
-    reduction  "update" overwrites; "add", "mul", "min", "max" combine with what is there
+    reduction  "update" overwrites; "add", "mul", "min", "max" combine the update with the present value
     """
 
 def scatter_nd(data: Expr, indices: Expr, updates: Expr, mode: str = "update") -> Call:
-    """A copy of `data` with slices written where index tuples say; the *first* axis of `indices` runs
-    through a tuple.
+    """A copy of `data` with slices written at index tuples, whose elements lie along the *first*
+    axis of `indices`.
 
-    out[indices[0, y...], indices[1, y...], ..., x...] = updates[y..., x...]; for `mode` see scatter_elements
+    out[indices[0, y...], indices[1, y...], ..., x...] = updates[y..., x...]
+
+    `mode` is the reduction of scatter_elements.
     """
 
 def searchsorted(sorted_sequence: Expr, values: Expr, right: bool = False, dtype: str = "int32") -> Call:
-    """Where each of `values` belongs in the sorted rows of `sorted_sequence`: before its equals, or `right` of them.
+    """Insertion index of each of `values` in the sorted rows of `sorted_sequence`, before or
+    `right` of equal elements.
 
-    The sequence is a vector, or its axes but the last are those of `values`.
+    The sequence is a vector, or has the axes of `values` except for the last one.
     """
 
 def segment_sum(data: Expr, segment_ids: Expr, num_segments: int | Expr | None = None) -> Call:
-    """The rows of `data` added into the rows of the result that `segment_ids` names: one more than the largest id.
+    """Sums of the rows of `data` with equal ids: row k of the result is the sum of rows whose id is
+    k.
 
-    Rows without an id, and those whose id is not below `num_segments`, where that is given, are left out. Negative ids
-    count from the end.
+    The number of rows is `num_segments`, or one more than the largest id. Rows without an id and
+    rows whose id is not below `num_segments` are ignored. Negative ids count from the end.
     """
 
 def sequence_mask(data: Expr, valid_length: Expr, mask_value: float = 0.0, axis: int = 0) -> Call:
-    """`data` with `mask_value` behind the first `valid_length[b]` elements of each sequence b.
+    """`data` with elements after the first `valid_length[b]` of each sequence b replaced by
+    `mask_value`.
 
-    The sequences run along `axis`, which is 0 or 1; the other of the two is the batch.
+    The sequences run along `axis`, which is 0 or 1; the batch axis is 1 or 0 accordingly.
     """
 
 def shape_of(data: Expr, dtype: str = "int32") -> Call:
@@ -1152,19 +1229,23 @@ def sinh(data: Expr) -> Call:
     """`sinh` of each element."""
 
 def slice_like(data: Expr, shape_like: Expr, axes: int | Sequence[int] | None = None) -> Call:
-    """The first elements of `data` along `axes` (none: all that both have), as many as `shape_like` has there."""
+    """The leading elements of `data` along `axes`, with the extents that `shape_like` has there.
+
+    Without `axes`, all axes that both tensors have are sliced.
+    """
 
 def sliding_window(data: Expr, axis: int, window_shape: int | Sequence[int], strides: int | Sequence[int]) -> Call:
-    """All windows of `window_shape` over the axes from `axis` on, `strides` apart.
+    """All windows of shape `window_shape` over the axes from `axis` on, `strides` apart.
 
-    In the place of each of these axes is the number of windows along it; what is in a window are axes at the end.
+    Each of these axes is replaced by the number of windows along it; the axes of the window are
+    appended.
     """
 
 def softmax(data: Expr, axis: int = -1) -> Call:
     """exp(data) / sum(exp(data)) along an axis."""
 
 def sort(data: Expr, axis: int = -1, is_ascend: bool = True) -> Call:
-    """The elements along an axis in order."""
+    """The elements sorted along an axis."""
 
 def space_to_batch_nd(
     data: Expr, block_shape: int | Sequence[int], paddings: Sequence[Sequence[int]], pad_value: float = 0.0
@@ -1189,23 +1270,30 @@ def sparse_to_dense(
     sparse_values: Expr,
     default_value: Expr | float | None = None,
 ) -> Call:
-    """A tensor of `output_shape` with `sparse_values` at `sparse_indices`, and `default_value` (0) elsewhere.
+    """A tensor of `output_shape` with `sparse_values` at `sparse_indices` and `default_value` (0)
+    elsewhere.
 
-    Indices are (N, rank), or (N) or a scalar for a vector; values are (N), or one for all. Of several to one place
-    the last stays; places that do not exist are passed over.
+    Indices are (N, rank), or (N,) or a scalar for a vector; values are (N,), or one for all. The
+    last of several values at one position wins; indices out of bounds are ignored.
     """
 
 def split(data: Expr, indices_or_sections: int | Sequence[int], axis: int = 0) -> Call:
-    """A tuple of parts along `axis`: so many equal ones, or those that begin at 0 and at the given indices."""
+    """A tuple of parts of the data along `axis`.
+
+    An integer `indices_or_sections` is the number of equal parts. A tuple lists the start of each
+    part except the first, which starts at 0.
+    """
 
 def sqrt(data: Expr) -> Call:
     """`sqrt` of each element."""
 
 def squeeze(data: Expr, axis: Expr | int | Sequence[int] | None = None) -> Call:
-    """Without the axes (of extent 1) named, or without all such axes for None."""
+    """The data without the listed axes, which must have extent 1; None removes all axes of extent
+    1.
+    """
 
 def stack(data: Sequence[Expr] | Expr, axis: int = 0) -> Call:
-    """Tensors of one shape along a new axis."""
+    """Tensors of equal shape stacked along a new axis."""
 
 def std(
     data: Expr,
@@ -1214,7 +1302,7 @@ def std(
     exclude: bool = False,
     unbiased: bool = False,
 ) -> Call:
-    """The square root of the variance."""
+    """Standard deviation, the square root of the variance."""
 
 def stft(
     data: Expr,
@@ -1225,11 +1313,13 @@ def stft(
     normalized: bool = False,
     onesided: bool = True,
 ) -> Call:
-    """The Fourier transforms of frames of `n_fft` elements of signals (N, L), `hop_length` apart, times a window.
+    """Short-time Fourier transform of signals (N, L): frames of `n_fft` elements, `hop_length`
+    apart, times a window.
 
-    Of the bins, frames and parts: (N, bins, 1 + (L - n_fft) / hop_length, 2); with `onesided` only the first
-    n_fft / 2 + 1 bins. The window, ones if it is not given, is filled up with zeros on both sides; `win_length` is its
-    length. `normalized` divides by the root of `n_fft`.
+    The result is (N, bins, 1 + (L - n_fft) / hop_length, 2), with real and imaginary parts last;
+    with `onesided` it has only the first n_fft / 2 + 1 bins. The window, ones by default, has
+    `win_length` elements and is zero-padded on both sides. `normalized` divides by the square root
+    of `n_fft`.
     """
 
 def stop_fusion(data: Expr) -> Call:
@@ -1252,9 +1342,9 @@ def strided_slice(
     axes: int | Sequence[int] | None = None,
     slice_mode: str = "end",
 ) -> Call:
-    """data[begin:end:stride] along each of `axes` (None: the leading ones), as Python slices.
+    """data[begin:end:stride] along each of `axes` (None: the leading axes), as Python slices.
 
-    slice_mode  "end", or "size": `end` gives extents (-1: all that is left) and strides are ignored
+    slice_mode  "end", or "size": `end` then has the extents (-1: all remaining elements) and strides are ignored
     """
 
 def subtract(lhs: Expr, rhs: Expr) -> Call:
@@ -1264,9 +1354,9 @@ def sum(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = Fa
     """The sum over `axis` (None: all axes; `exclude`: all but these)."""
 
 def take(data: Expr, indices: Expr, axis: int | None = None, batch_dims: int = 0, mode: str = "clip") -> Call:
-    """The slices of `data` along `axis` (None: of the flattened data) that the indices name.
+    """Slices of `data` along `axis` selected by indices; an axis of None flattens the data.
 
-    mode  "clip" moves indices into range (negative ones to 0), "wrap" counts modulo the extent
+    mode  "clip" clips indices to the range of the axis (negative ones to 0), "wrap" takes them modulo the extent
     """
 
 def tan(data: Expr) -> Call:
@@ -1276,21 +1366,24 @@ def tanh(data: Expr) -> Call:
     """`tanh` of each element."""
 
 def tile(data: Expr, reps: Expr | int | Sequence[int]) -> Call:
-    """The whole tensor repeated along its axes, as numpy.tile."""
+    """The whole tensor repeated `reps` times along its axes, as in numpy.tile."""
 
 def topk(
     data: Expr, k: Expr | int = 1, axis: int = -1, ret_type: str = "both", is_ascend: bool = False, dtype: str = "int32"
 ) -> Call:
-    """The k greatest (least, if `is_ascend`) along an axis, in order; all of them for k < 1.
+    """The k greatest (smallest, if `is_ascend`) elements along an axis, in order; all elements for
+    k < 1.
 
     ret_type  "both" gives (values, indices), "values" or "indices" one of them; `dtype` is the indices' type
     """
 
 def transpose(data: Expr, axes: int | Sequence[int] | None = None) -> Call:
-    """Axis k of the result is axis axes[k] of the data; reversed for None."""
+    """The data with permuted axes: axis k of the result is axis axes[k] of the data; None reverses
+    the axes.
+    """
 
 def trilu(data: Expr, k: Expr | int = 0, upper: bool = True) -> Call:
-    """The upper (lower) triangle of each matrix from diagonal k on, zero elsewhere."""
+    """The upper (or lower) triangle of each matrix, bounded by diagonal k, with zeros elsewhere."""
 
 def trunc(data: Expr) -> Call:
     """`trunc` of each element."""
@@ -1302,10 +1395,12 @@ def trunc_mod(lhs: Expr, rhs: Expr) -> Call:
     """`trunc_mod` of the elements of two tensors, which are broadcast."""
 
 def unique(data: Expr, is_sorted: bool = True, return_counts: bool = False) -> Call:
-    """The elements of a vector, each once, in the order of their first places, or `is_sorted`.
+    """The distinct elements of a vector, sorted if `is_sorted`, else in the order of first
+    occurrence.
 
-    A tuple: the values, the first place of each, of each element which value it is, how many values there are, and
-    with `return_counts` how many elements each stands for. Behind the last value there are zeros. NaN equals none.
+    The result is a tuple: the values, the first position of each value, the index of each element's
+    value, the number of values, and with `return_counts` the number of occurrences of each value.
+    Unused entries are zero. NaN equals no element.
     """
 
 def unravel_index(indices: Expr, shape: Expr) -> Call:
@@ -1319,7 +1414,7 @@ def upsampling(
     method: str = "nearest_neighbor",
     align_corners: bool = False,
 ) -> Call:
-    """Data enlarged by two factors; `method` is "nearest_neighbor", "bilinear" or "bicubic"."""
+    """Data upsampled by two factors; `method` is "nearest_neighbor", "bilinear" or "bicubic"."""
 
 def upsampling3d(
     data: Expr,
@@ -1330,7 +1425,7 @@ def upsampling3d(
     method: str = "nearest_neighbor",
     coordinate_transformation_mode: str = "half_pixel",
 ) -> Call:
-    """Data enlarged by three factors; `method` is "nearest_neighbor" or "trilinear"."""
+    """Data upsampled by three factors; `method` is "nearest_neighbor" or "trilinear"."""
 
 def variance(
     data: Expr,
@@ -1339,7 +1434,9 @@ def variance(
     exclude: bool = False,
     unbiased: bool = False,
 ) -> Call:
-    """The mean squared distance from the mean; `unbiased` divides by one less than the count."""
+    """Variance: the mean squared difference from the mean; `unbiased` divides by the count minus
+    one.
+    """
 
 def where(condition: Expr, x: Expr, y: Expr) -> Call:
     """x where the condition holds, else y; all three broadcast."""
@@ -1347,8 +1444,8 @@ def where(condition: Expr, x: Expr, y: Expr) -> Call:
 def yolo_reorg(data: Expr, stride: int) -> Call:
     """The layer "reorg" of YOLO 2: (N, C, H, W) becomes (N, C * stride^2, H / stride, W / stride).
 
-    The data is read as (N, C / stride^2, H * stride, W * stride), whose blocks of stride x stride pixels become
-    channels; the result of that is read in the new shape.
+    The data is read as (N, C / stride^2, H * stride, W * stride), whose blocks of stride x stride
+    pixels become channels; the result is read in the new shape.
     """
 
 def zeros(shape: Expr | int | Sequence[int], dtype: str) -> Call:

@@ -88,7 +88,9 @@ def in_float32(body: Callable[..., E], *tensors: Expr) -> E | Call:
 
 
 class ClipAttrs(Attrs):
-    """min(max(a, a_min), a_max); NaN stays.  Bounds of integers are rounded inwards."""
+    """min(max(a, a_min), a_max), with NaN preserved; bounds of integers are rounded toward the
+    inside.
+    """
 
     a_min: float
     a_max: float

@@ -68,7 +68,7 @@ def _common_dim(dims: Sequence[Dim], what: str) -> Dim:
 
 
 class ConcatenateAttrs(Attrs):
-    """The tensors one after the other along an axis that they have."""
+    """Tensors concatenated along an existing axis."""
 
     axis: int = 0
 
@@ -149,7 +149,7 @@ concatenate = OpDef(
 
 
 class StackAttrs(Attrs):
-    """Tensors of one shape along a new axis."""
+    """Tensors of equal shape stacked along a new axis."""
 
     axis: int = 0
 
@@ -196,9 +196,10 @@ stack = OpDef(
 
 
 class MeshgridAttrs(Attrs):
-    """Each vector (or scalar) along an axis of its own, repeated along those of the others.
+    """Coordinate grids: each vector (or scalar) along its own axis, repeated along the axes of the
+    other vectors.
 
-    indexing  "ij", or "xy": the first two axes are exchanged
+    indexing  "ij", or "xy" to exchange the first two axes
     """
 
     indexing: str = "ij"
@@ -252,7 +253,11 @@ meshgrid = OpDef(
 
 
 class SplitAttrs(Attrs):
-    """A tuple of parts along `axis`: so many equal ones, or those that begin at 0 and at the given indices."""
+    """A tuple of parts of the data along `axis`.
+
+    An integer `indices_or_sections` is the number of equal parts. A tuple lists the start of each
+    part except the first, which starts at 0.
+    """
 
     indices_or_sections: int | tuple[int, ...]
     axis: int = 0
@@ -325,7 +330,7 @@ split = OpDef(
 
 
 class TileAttrs(Attrs):
-    """The whole tensor repeated along its axes, as numpy.tile."""
+    """The whole tensor repeated `reps` times along its axes, as in numpy.tile."""
 
     reps: tuple[int, ...]
 
@@ -374,7 +379,9 @@ tile = OpDef(
 
 
 class RepeatAttrs(Attrs):
-    """Each element repeated along an axis, as numpy.repeat; None flattens first."""
+    """Each element repeated `repeats` times along an axis, as in numpy.repeat; an axis of None
+    flattens first.
+    """
 
     repeats: int
     axis: int | None = None

@@ -35,10 +35,10 @@ from aotc.tir import Tensor
 class ConvAttrs(Attrs):
     """{n}-D convolution of data (N, C, {axes}) by weight (O, C/groups, {taps}).
 
-    `padding` is one value, one for each axis, or those before and then those after all axes; it adds nothing to a sum,
-    beside infinite weights either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
-    `channels` and `kernel_size` let the kernel's type be inferred.  Integers may be padded with another number than
-    zero, `pad_value`.
+    `padding` is one value, one for each axis, or the values before and then after all axes. Padding
+    adds nothing to a sum, even if a weight is infinite. The result has the data's type, or
+    `out_dtype`: sums of int8 products need "int32". With `channels` and `kernel_size`, the kernel's
+    type can be inferred. Integer data may be padded with a number other than zero, `pad_value`.
     """
 
     strides: tuple[int, ...] = (1,)

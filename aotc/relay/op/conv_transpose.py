@@ -38,7 +38,7 @@ from aotc.tir import Tensor
 class ConvTransposeAttrs(Attrs):
     """{n}-D transposed convolution of data (N, C, {axes}) by weight (C, O/groups, {taps}).
 
-    The result is 0 where no input reaches; `output_padding` lengthens it at its end.
+    The result is 0 where no input element contributes; `output_padding` extends it at its end.
     """
 
     channels: int | None = None

@@ -32,16 +32,16 @@ from aotc.tir import Tensor
 
 
 class DenseAttrs(Attrs):
-    """data (..., K) times the transpose of weight (N, K): (..., N)."""
+    """data (..., K) times the transpose of weight (N, K): a result (..., N)."""
 
     units: int | SymDim | None = param(given=None)
     out_dtype: str = ""
 
 
 class DensePackAttrs(Attrs):
-    """nn.dense with the weight in blocks of units, "NC16n": (ceil(N/16), K, 16); `units` is N.
+    """nn.dense with a packed weight in blocks of units, "NC16n": (ceil(N/16), K, 16); `units` is N.
 
-    "NC16n4c" has groups of K innermost: (ceil(N/16), ceil(K/4), 16, 4), zero beyond K.
+    "NC16n4c" has groups of K innermost: (ceil(N/16), ceil(K/4), 16, 4), zero-padded along K.
     """
 
     units: int | SymDim | None = param(given=None)
@@ -50,7 +50,7 @@ class DensePackAttrs(Attrs):
 
 
 class MatmulAttrs(Attrs):
-    """tensor_a (..., M, K) times a matrix (K, N), either one transposed first."""
+    """tensor_a (..., M, K) times a matrix (K, N); each operand may be transposed first."""
 
     units: int | SymDim | None = param(given=None)
     out_dtype: str = ""
@@ -59,7 +59,11 @@ class MatmulAttrs(Attrs):
 
 
 class BatchMatmulAttrs(Attrs):
-    """(B, M, K) times (B, N, K) transposed (or (B, K, N) if not `transpose_b`); a batch of 1 is repeated."""
+    """Batched matrix product: (B, M, K) times (B, N, K) transposed, or (B, K, N) without
+    `transpose_b`.
+
+    A batch of 1 is broadcast.
+    """
 
     out_dtype: str = ""
     transpose_a: bool = False
@@ -67,7 +71,7 @@ class BatchMatmulAttrs(Attrs):
 
 
 class BiasAddAttrs(Attrs):
-    """data plus a vector along one axis."""
+    """data plus a bias vector along one axis."""
 
     axis: int = 1
 

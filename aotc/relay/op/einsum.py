@@ -180,7 +180,7 @@ def _matrix(x: Expr, axes: list[str], groups: tuple[list[str], list[str], list[s
 
 
 class EinsumAttrs(Attrs):
-    """The sum of products that an equation describes, as numpy.einsum: "bij,bjk->bik"."""
+    """Einstein summation of the operands by an equation such as "bij,bjk->bik", as in numpy.einsum."""
 
     equation: str
 

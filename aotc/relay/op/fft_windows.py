@@ -29,9 +29,10 @@ from aotc.relay.op.type_rules import axis_of, float_tensor, ranked, require_same
 
 
 class SlidingWindowAttrs(Attrs):
-    """All windows of `window_shape` over the axes from `axis` on, `strides` apart.
+    """All windows of shape `window_shape` over the axes from `axis` on, `strides` apart.
 
-    In the place of each of these axes is the number of windows along it; what is in a window are axes at the end.
+    Each of these axes is replaced by the number of windows along it; the axes of the window are
+    appended.
     """
 
     axis: int
@@ -81,9 +82,10 @@ sliding_window = OpDef(
 
 
 class DFTAttrs(Attrs):
-    """The Fourier transform along the last axis of real and imaginary parts: a tuple of both.
+    """Discrete Fourier transform along the last axis: real and imaginary parts in, a tuple of both
+    parts out.
 
-    `inverse`: the inverse transform, which divides by the number of elements.
+    `inverse` selects the inverse transform, which divides by the number of elements.
     """
 
     inverse: bool = False
@@ -141,11 +143,13 @@ def _quarter(value: int | None, given: Mapping[str, Any]) -> int:
 
 
 class STFTAttrs(Attrs):
-    """The Fourier transforms of frames of `n_fft` elements of signals (N, L), `hop_length` apart, times a window.
+    """Short-time Fourier transform of signals (N, L): frames of `n_fft` elements, `hop_length`
+    apart, times a window.
 
-    Of the bins, frames and parts: (N, bins, 1 + (L - n_fft) / hop_length, 2); with `onesided` only the first
-    n_fft / 2 + 1 bins. The window, ones if it is not given, is filled up with zeros on both sides; `win_length` is its
-    length. `normalized` divides by the root of `n_fft`.
+    The result is (N, bins, 1 + (L - n_fft) / hop_length, 2), with real and imaginary parts last;
+    with `onesided` it has only the first n_fft / 2 + 1 bins. The window, ones by default, has
+    `win_length` elements and is zero-padded on both sides. `normalized` divides by the square root
+    of `n_fft`.
     """
 
     n_fft: int

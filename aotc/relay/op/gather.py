@@ -73,9 +73,9 @@ def from_end(index: Any, extent: int) -> Any:
 
 
 class TakeAttrs(Attrs):
-    """The slices of `data` along `axis` (None: of the flattened data) that the indices name.
+    """Slices of `data` along `axis` selected by indices; an axis of None flattens the data.
 
-    mode  "clip" moves indices into range (negative ones to 0), "wrap" counts modulo the extent
+    mode  "clip" clips indices to the range of the axis (negative ones to 0), "wrap" takes them modulo the extent
     """
 
     batch_dims: int = 0
@@ -211,7 +211,9 @@ take = OpDef(
 
 
 class GatherAttrs(Attrs):
-    """out[i, j, ...] = data[i, indices[i, j, ...], ...]: along `axis` the index, elsewhere the own position."""
+    """out[i, j, ...] = data[i, indices[i, j, ...], ...]: the index replaces the position along
+    `axis`.
+    """
 
     axis: int
 
@@ -275,7 +277,8 @@ gather = OpDef(
 
 
 class GatherNDAttrs(Attrs):
-    """The slices of `data` that index tuples name; the *first* axis of `indices` runs through a tuple.
+    """Slices of `data` selected by index tuples, whose elements lie along the *first* axis of
+    `indices`.
 
     out[y..., x...] = data[y[:batch_dims]..., indices[0, y...], indices[1, y...], ..., x...]
     """
@@ -345,9 +348,10 @@ gather_nd = OpDef(
 
 
 class OneHotAttrs(Attrs):
-    """`on_value` where a new axis of extent `depth` equals the index, `off_value` elsewhere.
+    """One-hot encoding: `on_value` where the position along a new axis of extent `depth` equals the
+    index.
 
-    An index outside 0 .. depth - 1 matches nothing.
+    Other elements are `off_value`; an index outside 0 .. depth - 1 matches no position.
     """
 
     depth: int = param(default=1, given=REQUIRED)

@@ -42,9 +42,11 @@ ALPHA: Final = -0.75
 
 
 class GridSampleAttrs(Attrs):
-    """data (N, C, [D,] H, W) at the positions of grid (N, 2 or 3, [OD,] OH, OW): (N, C, [OD,] OH, OW).
+    """data (N, C, [D,] H, W) sampled at positions grid (N, 2 or 3, [OD,] OH, OW): (N, C, [OD,] OH,
+    OW).
 
-    `align_corners`: whether -1 and 1 are the centers of the outermost elements, or their outer edges.
+    With `align_corners`, positions -1 and 1 are the centers of the outermost elements, otherwise
+    their outer edges.
     """
 
     method: str = "bilinear"
@@ -201,9 +203,11 @@ grid_sample = OpDef(
 
 
 class AffineGridAttrs(Attrs):
-    """Where affine maps `data` (N, 2, 3) take the points of a grid of `target_shape` (OH, OW): (N, 2, OH, OW).
+    """Grid of sampling positions (N, 2, OH, OW) from affine maps `data` (N, 2, 3); `target_shape`
+    is (OH, OW).
 
-    Points run from -1 to 1 along each axis, ends included; a map is applied to (x, y, 1), and gives x first.
+    The maps are applied to (x, y, 1) for x and y from -1 to 1, ends included; x is the first
+    result.
     """
 
     target_shape: tuple[int, ...]

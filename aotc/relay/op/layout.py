@@ -42,7 +42,7 @@ from aotc.tir import Tensor, all_of, as_expr, const, select
 
 
 class LayoutTransformAttrs(Attrs):
-    """`data` rearranged from one layout to another; incomplete blocks are filled up with zeros."""
+    """`data` converted from one layout to another; incomplete blocks are zero-padded."""
 
     src_layout: str
     dst_layout: str

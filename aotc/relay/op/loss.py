@@ -20,10 +20,12 @@ _REDUCTIONS: Final = ("mean", "sum", "none")
 
 
 class NLLLossAttrs(Attrs):
-    """The negative log likelihood -weights[t] * predictions[n, t, ...] of each target t = targets[n, ...].
+    """Negative log likelihood -weights[t] * predictions[n, t, ...] for each target t = targets[n,
+    ...].
 
-    predictions (N, C, d1, ..., dk), targets (N, d1, ..., dk), weights (C). Targets of `ignore_index` count nothing;
-    others are clipped to 0 .. C - 1. `reduction`: "none", the "sum", or the "mean", weighted.
+    predictions (N, C, d1, ..., dk), targets (N, d1, ..., dk), weights (C). Targets equal to
+    `ignore_index` contribute nothing; others are clipped to 0 .. C - 1. `reduction` is "none",
+    "sum", or "mean", the weighted mean.
     """
 
     reduction: str = "mean"

@@ -30,9 +30,10 @@ from aotc.relay.op.type_rules import (
 
 
 class SequenceMaskAttrs(Attrs):
-    """`data` with `mask_value` behind the first `valid_length[b]` elements of each sequence b.
+    """`data` with elements after the first `valid_length[b]` of each sequence b replaced by
+    `mask_value`.
 
-    The sequences run along `axis`, which is 0 or 1; the other of the two is the batch.
+    The sequences run along `axis`, which is 0 or 1; the batch axis is 1 or 0 accordingly.
     """
 
     mask_value: float = 0.0
@@ -102,10 +103,12 @@ _ALIGN: Final = ("RIGHT_LEFT", "LEFT_RIGHT", "LEFT_LEFT", "RIGHT_RIGHT")
 
 
 class MatrixSetDiagAttrs(Attrs):
-    """The innermost matrices of `data` with the diagonals from `k[0]` to `k[1]` exchanged, 0 being the main one.
+    """The innermost matrices of `data` with diagonals `k[0]` to `k[1]` replaced; 0 is the main
+    diagonal.
 
-    `diagonal` has a row for each of them, the uppermost first, if there are several. `align` says at which end of
-    their rows diagonals that are shorter stand: those above the main one (and itself), and those below it.
+    If there are several, `diagonal` has one row for each, the uppermost first. `align` states at
+    which end of their rows shorter diagonals are aligned: first for diagonals above and including
+    the main one, then for diagonals below it.
     """
 
     k: int | tuple[int, ...] = 0

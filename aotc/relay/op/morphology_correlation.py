@@ -118,7 +118,9 @@ def _two(values: Any, _: Any) -> tuple[int, ...]:
 
 
 class Dilation2DAttrs(Attrs):
-    """The greatest sum of a window of the data (N, C, H, W) and of the weight (C, KH, KW), for each channel."""
+    """Grayscale dilation: the maximum over a window of data (N, C, H, W) plus weight (C, KH, KW),
+    per channel.
+    """
 
     strides: tuple[int, ...] = param(default=(1, 1), takes=_two)
     padding: tuple[int, ...] = paddings(2)
@@ -188,10 +190,11 @@ dilation2d = OpDef(
 
 
 class DeformableConv2DAttrs(Attrs):
-    """A convolution whose taps lie beside their places, by the offsets of each output.
+    """2-D convolution with a data-dependent offset for each tap of each output.
 
-    Data (N, C, H, W), offset (N, deformable_groups * KH * KW * 2, OH, OW): down, then to the right, for each tap; the
-    channels are divided among the `deformable_groups`. Between the pixels values are bilinear, outside they are 0.
+    data (N, C, H, W), offset (N, deformable_groups * KH * KW * 2, OH, OW) with a y and an x offset
+    for each tap. Channels are divided among the `deformable_groups`. Values between pixels are
+    interpolated bilinearly, values outside of the image are 0.
     """
 
     strides: tuple[int, ...] = each_axis(2, 1)
@@ -349,10 +352,12 @@ deformable_conv2d = OpDef(
 
 
 class CorrelationAttrs(Attrs):
-    """How patches of `data1` agree with those of `data2` (N, C, H, W) around them: the mean product, or distance.
+    """Correlation of patches of `data1` with shifted patches of `data2` (N, C, H, W): mean product
+    or distance.
 
-    Patches have kernel_size x kernel_size pixels and are `stride1` apart; those of the other image are moved by every
-    multiple of `stride2` up to `max_displacement`, down and to the right, each a channel of the result.
+    Patches have kernel_size x kernel_size pixels and are `stride1` apart. Patches of `data2` are
+    shifted by every multiple of `stride2` up to `max_displacement` in y and x; each shift is a
+    channel of the result. Without `is_multiply` the mean absolute difference is computed.
     """
 
     kernel_size: int = 1

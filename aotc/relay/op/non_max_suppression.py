@@ -73,10 +73,12 @@ def ahead_of_arrays(valid: Array, rows: Array, fill: float = -1) -> tuple[Array,
 
 
 class GetValidCountsAttrs(Attrs):
-    """The rows of `data` (N, A, E) whose score is above `score_threshold` and whose class is not negative, first.
+    """Moves rows of `data` (N, A, E) with a score above `score_threshold` and a class >= 0 to the
+    front.
 
-    A tuple: how many these are, (N,); the rows, of -1 behind them; the place that each had, (N, A), -1 behind them.
-    A row has its score at `score_index` and its class at `id_index`, -1 for none.
+    The result is a tuple: the number of valid rows (N,); the rows, followed by rows of -1; the
+    original index of each row (N, A), followed by -1. A row has its score at `score_index` and its
+    class at `id_index` (-1: no class).
     """
 
     score_threshold: float = param(given=0.0, type="float | Expr", takes=_plain)
@@ -155,13 +157,16 @@ get_valid_counts = OpDef(
 
 
 class NonMaxSuppressionAttrs(Attrs):
-    """The first `valid_count` (N,) rows of `data` (N, A, E), the greatest score first, without those that overlap.
+    """Non-maximum suppression of the first `valid_count` (N,) rows of `data` (N, A, E), by
+    descending score.
 
-    A row has four numbers, two corners, from `coord_start` on, a score and a class. A row is removed if a better one of
-    its class, or of any with `force_suppress`, shares `iou_threshold` of the area of both; of the `top_k` best, at most
-    `max_output_size` with a score above 0 are kept, negative numbers for all. The result is the rows in order, removed
-    ones of -1 (behind the others, if `invalid_to_bottom`); with `return_indices` a tuple: their `indices` (N, A), -1
-    behind them, and how many these are, (N, 1).
+    A row has two corners (four numbers from `coord_start` on), a score and a class. A row is
+    suppressed if its intersection over union with a better row of its class (any class with
+    `force_suppress`) is at least `iou_threshold`. Of the `top_k` best rows, at most
+    `max_output_size` with a score above 0 remain; negative numbers mean all. The result is the rows
+    in order with suppressed ones set to -1 (moved to the end with `invalid_to_bottom`), or with
+    `return_indices` a tuple: the remaining rows' `indices` (N, A), followed by -1, and their number
+    (N, 1).
     """
 
     iou_threshold: float = param(default=0.5, type="float | Expr", takes=_plain)
@@ -383,13 +388,15 @@ non_max_suppression = OpDef(
 
 
 class AllClassNonMaxSuppressionAttrs(Attrs):
-    """The best of the boxes (B, N, 4) that overlap, for each image and class of the scores (B, C, N).
+    """Non-maximum suppression of boxes (B, N, 4) for each image and each class of the scores (B, C,
+    N).
 
-    Of boxes with a score above `score_threshold` at most `max_output_boxes_per_class` are kept, all for numbers below
-    1, none that share `iou_threshold` of the area of both with a better one (no boxes, if that is not above 0). In the
-    `output_format` "onnx" a tuple: rows of image, class and box (B * C * N, 3), the best first within each class, and
-    how many these are, (1,). In "tensorflow" rows of class and box (B, C * N, 2), their scores, how many (B,). Behind
-    them are zeros.
+    Of boxes with a score above `score_threshold`, at most `max_output_boxes_per_class` remain
+    (below 1: all), without boxes whose intersection over union with a better box is at least
+    `iou_threshold`; no box remains if the threshold is not above 0. `output_format` "onnx" gives a
+    tuple: rows of image, class and box (B * C * N, 3), the best first within each class, and their
+    number (1,). "tensorflow" gives rows of class and box (B, C * N, 2), their scores, and their
+    number (B,). Unused rows are zero.
     """
 
     max_output_boxes_per_class: int = param(default=-1, type="int | Expr", takes=lambda v, _: int(_plain(v, _)))

@@ -37,7 +37,9 @@ from aotc.tir import Tensor, all_of, call, const, maximum, te
 
 
 class BatchNormAttrs(Attrs):
-    """Inference with the moving statistics: a tuple of the normalized data, the mean, and the variance."""
+    """Batch normalization with moving statistics: a tuple of the normalized data, the mean and the
+    variance.
+    """
 
     axis: int = 1
     epsilon: float = 1e-5
@@ -46,7 +48,7 @@ class BatchNormAttrs(Attrs):
 
 
 class LayerNormAttrs(BatchNormAttrs):
-    """Normalize along one axis, then scale by gamma and shift by beta."""
+    """Layer normalization along one axis, scaled by gamma and shifted by beta."""
 
     axis: int = -1
 
@@ -59,11 +61,11 @@ class RMSNormAttrs(Attrs):
 
 
 class InstanceNormAttrs(BatchNormAttrs):
-    """Normalize each channel (along `axis`) of each batch item over all other axes."""
+    """Normalization of each channel (along `axis`) of each batch item over all other axes."""
 
 
 class GroupNormAttrs(Attrs):
-    """Normalize each group of channels of each batch item; gamma and beta are per channel."""
+    """Normalization of each group of channels of each batch item; gamma and beta are per channel."""
 
     num_groups: int = param(default=0, given=REQUIRED)
     axis: int = 1
@@ -82,7 +84,7 @@ class L2NormalizeAttrs(Attrs):
 class LRNAttrs(Attrs):
     """data / (bias + alpha / size * sum of the squares of `size` neighbors along `axis`) ^ beta.
 
-    An even `size` sees one neighbor more after the element than before it, as in ONNX.
+    If `size` is even, one more neighbor after the element than before it is included, as in ONNX.
     """
 
     size: int = 5
@@ -93,7 +95,7 @@ class LRNAttrs(Attrs):
 
 
 class DropoutAttrs(Attrs):
-    """The data unchanged: nothing is dropped at inference."""
+    """The data unchanged: inference drops no elements."""
 
     rate: float = 0.5
 
@@ -472,5 +474,5 @@ DROPOUT = OpDef(
 
 
 def dropout(data: Expr, rate: float = 0.5) -> TupleGetItem:
-    """The data unchanged: nothing is dropped at inference."""
+    """The data unchanged: inference drops no elements."""
     return TupleGetItem(DROPOUT(data, rate), 0)

@@ -28,14 +28,16 @@ from aotc.tir.schedule.algorithms.packed_weights import WORD, PackedProduct, pac
 
 
 class DenseBitsAttrs(Attrs):
-    """data (..., K) times the transpose of scale * (weight - zero) (N, K): (..., N), in float32.
+    """data (..., K) times the transpose of scale * (weight - zero) (N, K), in float32: a result
+    (..., N).
 
-    weight   uint32 (tiles, ceil(K / fields), tile): integers of `bits` bits along K, the first in the lowest bits, for
-             tiles of neighboring units
-    scale    (tiles, ceil(K / block_size), tile): those of `block_size` neighbors along K
-    zero     2 ** bits + the zero points, like the scales, or one: (1, 1, 1)
+    weight   uint32 (tiles, ceil(K / fields), tile): integers of `bits` bits packed along K, the first in the lowest
+             bits, for tiles of consecutive units
+    scale    (tiles, ceil(K / block_size), tile): one scale for `block_size` consecutive weights along K
+    zero     2 ** bits + the zero points, in the shape of the scales, or one value: (1, 1, 1)
 
-    Sums of a block are multiplied by its scale; with `scale_first` each weight is, so that no sum overflows before.
+    The sum of a block is multiplied by its scale. With `scale_first` each weight is multiplied
+    instead, so that no sum overflows.
     """
 
     units: int

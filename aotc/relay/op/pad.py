@@ -23,7 +23,7 @@ MODES: Final = ("constant", "edge", "reflect", "wrap")
 
 
 class PadAttrs(Attrs):
-    """`data` with (before, after) elements added per axis.
+    """`data` with (before, after) elements added to each axis.
 
     pad_value  a number, or a scalar expression of the data's type; only for "constant"
     pad_mode   "constant" (negative widths crop), "edge", "reflect" (without the edge) or "wrap"

@@ -167,8 +167,8 @@ space_to_depth = _sub_pixel(
 class YoloReorgAttrs(Attrs):
     """The layer "reorg" of YOLO 2: (N, C, H, W) becomes (N, C * stride^2, H / stride, W / stride).
 
-    The data is read as (N, C / stride^2, H * stride, W * stride), whose blocks of stride x stride pixels become
-    channels; the result of that is read in the new shape.
+    The data is read as (N, C / stride^2, H * stride, W * stride), whose blocks of stride x stride
+    pixels become channels; the result is read in the new shape.
     """
 
     stride: int = param(default=1, given=REQUIRED)

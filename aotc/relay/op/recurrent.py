@@ -29,7 +29,9 @@ DTYPES: Final = ("float32", "float64")
 
 
 class RecurrentAttrs(Attrs):
-    """`reverse`: from the last step to the first; outputs stay at the place of their step."""
+    """`reverse`: iterate from the last time step to the first; outputs remain at the index of their
+    step.
+    """
 
     reverse: bool = False
 

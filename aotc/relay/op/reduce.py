@@ -57,7 +57,9 @@ class ArgReduceAttrs(Attrs):
 
 
 class VarianceAttrs(ReduceAttrs):
-    """The mean squared distance from the mean; `unbiased` divides by one less than the count."""
+    """Variance: the mean squared difference from the mean; `unbiased` divides by the count minus
+    one.
+    """
 
     unbiased: bool = False
 
@@ -384,7 +386,7 @@ def std(
     exclude: bool = False,
     unbiased: bool = False,
 ) -> Call:
-    """The square root of the variance."""
+    """Standard deviation, the square root of the variance."""
     return in_float32(lambda x: elementwise_unary.sqrt(variance(x, axis, keepdims, exclude, unbiased)), data)
 
 
@@ -395,7 +397,7 @@ def mean_variance(
     exclude: bool = False,
     unbiased: bool = False,
 ) -> Tuple:
-    """The mean and the variance."""
+    """Mean and variance over axes, as a tuple."""
     found = variance(data, axis, keepdims, exclude, unbiased)
     return Tuple((mean(data, axis, keepdims, exclude), found))
 
@@ -407,12 +409,12 @@ def mean_std(
     exclude: bool = False,
     unbiased: bool = False,
 ) -> Tuple:
-    """The mean and the standard deviation."""
+    """Mean and standard deviation over axes, as a tuple."""
     return Tuple((mean(data, axis, keepdims, exclude), std(data, axis, keepdims, exclude, unbiased)))
 
 
 def logsumexp(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Call:
-    """log(sum(exp(data))) without overflow."""
+    """log(sum(exp(data))) over axes, computed without overflow."""
 
     def shifted(x: Expr) -> Call:
         greatest = max(x, axis, True)

@@ -64,7 +64,7 @@ def _scale() -> Any:
 
 
 class UpSamplingAttrs(Attrs):
-    """Data enlarged by two factors; `method` is "nearest_neighbor", "bilinear" or "bicubic"."""
+    """Data upsampled by two factors; `method` is "nearest_neighbor", "bilinear" or "bicubic"."""
 
     scale_h: float = _scale()
     scale_w: float = _scale()
@@ -74,7 +74,7 @@ class UpSamplingAttrs(Attrs):
 
 
 class UpSampling3DAttrs(Attrs):
-    """Data enlarged by three factors; `method` is "nearest_neighbor" or "trilinear"."""
+    """Data upsampled by three factors; `method` is "nearest_neighbor" or "trilinear"."""
 
     scale_d: float = _scale()
     scale_h: float = _scale()

@@ -86,10 +86,11 @@ _FACETS: Final[Any] = {"axes": _axes, "layout": Layout.FOLLOW, "precision": Prec
 
 
 class CropAndResizeAttrs(Attrs):
-    """Box n of image box_indices[n] of `data`, resampled to `crop_size`; `extrapolation_value` outside of the image.
+    """Box n of image box_indices[n] of `data` resampled to `crop_size`.
 
-    The corners of a box, y1, x1, y2, x2, run from 0 to 1, the centers of the first and the last pixel; one row, or
-    column, is taken from the middle. `method` is "bilinear" or "nearest_neighbor".
+    Corners of a box are y1, x1, y2, x2, where 0 and 1 are the centers of the first and the last
+    pixel. Positions outside of the image give `extrapolation_value`. A single row or column is
+    sampled at the middle of the box. `method` is "bilinear" or "nearest_neighbor".
     """
 
     crop_size: tuple[int, ...] = each_axis(2)
@@ -167,10 +168,10 @@ crop_and_resize = OpDef(
 
 
 class RoiPoolAttrs(Attrs):
-    """The greatest element of each cell of a region, 0 where a cell has none.
+    """Maximum of each cell of a region of interest, 0 for an empty cell.
 
-    `rois` (N, 5) has the image, x1, y1, x2, y2 of each region: in pixels, which `spatial_scale` multiplies; corners
-    are rounded. A region has pooled_size[0] x pooled_size[1] cells.
+    `rois` (N, 5) has image, x1, y1, x2, y2 of each region, in pixels before multiplication by
+    `spatial_scale`; corners are rounded. A region has pooled_size[0] x pooled_size[1] cells.
     """
 
     pooled_size: tuple[int, ...] = each_axis(2)
@@ -179,10 +180,12 @@ class RoiPoolAttrs(Attrs):
 
 
 class RoiAlignAttrs(Attrs):
-    """The mean, or with `mode` "max" the greatest, of samples between the pixels in each cell of a region.
+    """Mean (or maximum, with `mode` "max") of bilinear samples in each cell of a region of
+    interest.
 
-    `rois` (N, 5) has the image, x1, y1, x2, y2 of each region: in pixels, which `spatial_scale` multiplies. A cell, of
-    pooled_size[0] x pooled_size[1], has `sample_ratio` samples along each axis, or about one for each pixel.
+    `rois` (N, 5) has image, x1, y1, x2, y2 of each region, in pixels before multiplication by
+    `spatial_scale`. A region has pooled_size[0] x pooled_size[1] cells. A cell has `sample_ratio`
+    samples along each axis, or about one for each pixel if that is not positive.
     """
 
     pooled_size: tuple[int, ...] = each_axis(2)

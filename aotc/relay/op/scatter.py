@@ -40,9 +40,9 @@ _UFUNC: Final[dict[str, Any]] = {"add": np.add, "mul": np.multiply, "min": np.mi
 
 
 class ScatterElementsAttrs(Attrs):
-    """A copy of `data` with updates[i, j, ...] written to place indices[i, j, ...] along `axis`.
+    """A copy of `data` with updates[i, j, ...] written to position indices[i, j, ...] along `axis`.
 
-    reduction  "update" overwrites; "add", "mul", "min", "max" combine with what is there
+    reduction  "update" overwrites; "add", "mul", "min", "max" combine the update with the present value
     """
 
     axis: int = 0
@@ -50,10 +50,12 @@ class ScatterElementsAttrs(Attrs):
 
 
 class ScatterNDAttrs(Attrs):
-    """A copy of `data` with slices written where index tuples say; the *first* axis of `indices` runs
-    through a tuple.
+    """A copy of `data` with slices written at index tuples, whose elements lie along the *first*
+    axis of `indices`.
 
-    out[indices[0, y...], indices[1, y...], ..., x...] = updates[y..., x...]; for `mode` see scatter_elements
+    out[indices[0, y...], indices[1, y...], ..., x...] = updates[y..., x...]
+
+    `mode` is the reduction of scatter_elements.
     """
 
     mode: str = "update"

@@ -66,10 +66,11 @@ def _view_op(
 
 
 class ReshapeAttrs(Attrs):
-    """The elements in the same order under another shape.
+    """The data's elements, in unchanged order, with another shape.
 
-    In `newshape`, 0 keeps a dimension (unless `allowzero`), -1 is what is left, -2 keeps all further
-    dimensions, -3 merges two, -4 splits one into the two that follow.
+    In `newshape`, 0 copies a dimension (unless `allowzero`), -1 is inferred from the number of
+    elements, -2 copies all remaining dimensions, -3 merges two dimensions, -4 splits one into the
+    two values that follow.
     """
 
     newshape: tuple[int, ...]
@@ -174,10 +175,12 @@ reshape = _view_op("reshape", ReshapeAttrs, reshaped, _reshape_axes, samples_of(
 
 
 class ReverseReshapeAttrs(Attrs):
-    """The elements in the same order under another shape, whose special values are read from the right.
+    """The data's elements, in unchanged order, with another shape; special values are matched from
+    the right.
 
-    In `newshape`, 0 keeps the dimension at its place counted from the end, -1 is what is left, -2 keeps all further
-    ones to the left, -3 merges two.
+    In `newshape`, 0 copies the dimension at this position counted from the end, -1 is inferred from
+    the number of elements, -2 copies all remaining dimensions to the left, -3 merges two
+    dimensions.
     """
 
     newshape: tuple[int, ...]
@@ -216,7 +219,9 @@ def _by_axes(row: Callable[[Any, Shape], Sequence[int | None]]) -> tuple[Any, An
 
 
 class SqueezeAttrs(Attrs):
-    """Without the axes (of extent 1) named, or without all such axes for None."""
+    """The data without the listed axes, which must have extent 1; None removes all axes of extent
+    1.
+    """
 
     axis: tuple[int, ...] | None = None
 
@@ -249,7 +254,9 @@ squeeze = _view_op(
 
 
 class ExpandDimsAttrs(Attrs):
-    """With new axes of extent 1 before `axis` (negative: after)."""
+    """The data with `num_newaxis` new axes of extent 1 before `axis`; -1 appends them after the
+    last axis.
+    """
 
     axis: int
     num_newaxis: int = 1
@@ -293,7 +300,9 @@ batch_flatten = _view_op(
 
 
 class TransposeAttrs(Attrs):
-    """Axis k of the result is axis axes[k] of the data; reversed for None."""
+    """The data with permuted axes: axis k of the result is axis axes[k] of the data; None reverses
+    the axes.
+    """
 
     axes: tuple[int, ...] | None = param(given=None)
 

@@ -44,9 +44,9 @@ def _steps(strides: Any, given: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 class StridedSliceAttrs(Attrs):
-    """data[begin:end:stride] along each of `axes` (None: the leading ones), as Python slices.
+    """data[begin:end:stride] along each of `axes` (None: the leading axes), as Python slices.
 
-    slice_mode  "end", or "size": `end` gives extents (-1: all that is left) and strides are ignored
+    slice_mode  "end", or "size": `end` then has the extents (-1: all remaining elements) and strides are ignored
     """
 
     begin: tuple[int, ...]
@@ -218,7 +218,7 @@ strided_set = OpDef(
 
 
 class ReverseAttrs(Attrs):
-    """`data` in the opposite order along an axis."""
+    """`data` in reverse order along an axis."""
 
     axis: int
 
@@ -249,7 +249,9 @@ reverse = OpDef(
 
 
 class ReverseSequenceAttrs(Attrs):
-    """The first seq_lengths[b] elements of each batch b in the opposite order, the rest as it is."""
+    """The first seq_lengths[b] elements of each batch item b in reverse order, followed by its
+    other elements unchanged.
+    """
 
     seq_axis: int = 1
     batch_axis: int = 0
@@ -306,7 +308,7 @@ reverse_sequence = OpDef(
 
 
 class TriluAttrs(Attrs):
-    """The upper (lower) triangle of each matrix from diagonal k on, zero elsewhere."""
+    """The upper (or lower) triangle of each matrix, bounded by diagonal k, with zeros elsewhere."""
 
     upper: bool = True
 

@@ -35,7 +35,7 @@ _PLACE: Final = DType("int32")
 
 
 class SortAttrs(Attrs):
-    """The elements along an axis in order."""
+    """The elements sorted along an axis."""
 
     axis: int = -1
     is_ascend: bool = True
@@ -50,7 +50,8 @@ class ArgsortAttrs(Attrs):
 
 
 class TopkAttrs(Attrs):
-    """The k greatest (least, if `is_ascend`) along an axis, in order; all of them for k < 1.
+    """The k greatest (smallest, if `is_ascend`) elements along an axis, in order; all elements for
+    k < 1.
 
     ret_type  "both" gives (values, indices), "values" or "indices" one of them; `dtype` is the indices' type
     """
@@ -357,9 +358,10 @@ topk = _sorting("topk", TopkAttrs, _topk_samples)
 
 
 class SearchSortedAttrs(Attrs):
-    """Where each of `values` belongs in the sorted rows of `sorted_sequence`: before its equals, or `right` of them.
+    """Insertion index of each of `values` in the sorted rows of `sorted_sequence`, before or
+    `right` of equal elements.
 
-    The sequence is a vector, or its axes but the last are those of `values`.
+    The sequence is a vector, or has the axes of `values` except for the last one.
     """
 
     right: bool = False

@@ -27,10 +27,11 @@ from aotc.tir import Tensor, te
 
 
 class SparseToDenseAttrs(Attrs):
-    """A tensor of `output_shape` with `sparse_values` at `sparse_indices`, and `default_value` (0) elsewhere.
+    """A tensor of `output_shape` with `sparse_values` at `sparse_indices` and `default_value` (0)
+    elsewhere.
 
-    Indices are (N, rank), or (N) or a scalar for a vector; values are (N), or one for all. Of several to one place
-    the last stays; places that do not exist are passed over.
+    Indices are (N, rank), or (N,) or a scalar for a vector; values are (N,), or one for all. The
+    last of several values at one position wins; indices out of bounds are ignored.
     """
 
     output_shape: tuple[int, ...] = param(type="int | Sequence[int]")

@@ -125,9 +125,9 @@ def _stop(value: Any, given: Mapping[str, Any]) -> float:
 
 
 class ArangeAttrs(Attrs):
-    """start, start + step, ... up to but without `stop`; from 0 to `start` where `stop` is None.
+    """start, start + step, ... up to but excluding `stop`; from 0 to `start` if `stop` is None.
 
-    Numbers or scalar constants; AotcError for other expressions.
+    Arguments are numbers or scalar constants; AotcError for other expressions.
     """
 
     start: int | float = param(type="Expr | float", takes=_start)

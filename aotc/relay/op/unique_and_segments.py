@@ -39,10 +39,12 @@ from aotc.relay.op.operator_definition import (
 
 
 class UniqueAttrs(Attrs):
-    """The elements of a vector, each once, in the order of their first places, or `is_sorted`.
+    """The distinct elements of a vector, sorted if `is_sorted`, else in the order of first
+    occurrence.
 
-    A tuple: the values, the first place of each, of each element which value it is, how many values there are, and
-    with `return_counts` how many elements each stands for. Behind the last value there are zeros. NaN equals none.
+    The result is a tuple: the values, the first position of each value, the index of each element's
+    value, the number of values, and with `return_counts` the number of occurrences of each value.
+    Unused entries are zero. NaN equals no element.
     """
 
     is_sorted: bool = True
@@ -125,10 +127,11 @@ unique = OpDef(name="unique", attrs=UniqueAttrs, infer=_infer, reference=_refere
 
 
 def segment_sum(data: Expr, segment_ids: Expr, num_segments: int | Expr | None = None) -> Call:
-    """The rows of `data` added into the rows of the result that `segment_ids` names: one more than the largest id.
+    """Sums of the rows of `data` with equal ids: row k of the result is the sum of rows whose id is
+    k.
 
-    Rows without an id, and those whose id is not below `num_segments`, where that is given, are left out. Negative ids
-    count from the end.
+    The number of rows is `num_segments`, or one more than the largest id. Rows without an id and
+    rows whose id is not below `num_segments` are ignored. Negative ids count from the end.
     """
     ty = tensor_type_of(data)
     rows = broadcast_like.slice_like(data, segment_ids, axes=(0,))

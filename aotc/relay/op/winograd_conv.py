@@ -36,16 +36,20 @@ from aotc.tir import TAPS, TILES, Tensor, matrices, te
 
 
 class ConvWinogradWeightTransformAttrs(Attrs):
-    """Weights (O, I, 3, 3) as (tile_size + 2, tile_size + 2, O, I), for tiles of 2 or 4 rows and columns."""
+    """Winograd transform of weights (O, I, 3, 3) to (tile_size + 2, tile_size + 2, O, I); tiles of
+    2 or 4 rows and columns.
+    """
 
     tile_size: int
 
 
 class Conv2DWinogradAttrs(Attrs):
-    """Data (N, I, H, W) by transformed weights in layout HWOI{n}o; 3x3, stride 1, one group.
+    """3x3 Winograd convolution of data (N, I, H, W) by transformed weights in layout HWOI{n}o;
+    stride 1, one group.
 
-    The result is that of the convolution but for rounding: a few 1e-6 (tile 4) of its deviation.  An infinity or NaN
-    in the data may make NaN of every result of a tile, tile_size rows and columns, whose patch holds it.
+    The result differs from that of the direct convolution by rounding: a few 1e-6 (tile 4) of its
+    standard deviation. An infinity or NaN in the data may make NaN of every result of a tile
+    (tile_size rows and columns) whose patch contains it.
 
     tile_size   of the output, for which the weights were transformed
     padding     top, left, bottom, right

@@ -29,11 +29,13 @@ _NAMES = (*_LEFT, *_RIGHT, *q.ONTO)
 
 
 class SumAttrs(Attrs):
-    """The sum of the numbers that two tensors stand for, as integers of the output's scale and of their type.
+    """Sum of two quantized tensors, requantized to the output's scale and zero point, with the type
+    of the inputs.
 
-    round_even((lhs - lhs_zero) * p + (rhs - rhs_zero) * q) + output_zero, saturated, where p = lhs_scale / output_scale
-    and q = rhs_scale / output_scale.  Each operation is rounded to float32; to float64 where p or q is known at compile
-    time and exceeds `ratio_limit`, since float32 would lose whole steps where the two products cancel.
+    round_even((lhs - lhs_zero) * p + (rhs - rhs_zero) * q) + output_zero, saturated, where p =
+    lhs_scale / output_scale and q = rhs_scale / output_scale. Each operation is rounded to float32;
+    to float64 if p or q is known at compile time and exceeds `ratio_limit`, since float32 would
+    lose whole steps where the two products cancel.
     """
 
     lhs_axis: int = -1
@@ -41,10 +43,12 @@ class SumAttrs(Attrs):
 
 
 class DifferenceAttrs(Attrs):
-    """The difference of the numbers that two tensors stand for, as integers of the output's scale and of their type.
+    """Difference of two quantized tensors, requantized to the output's scale and zero point, with
+    the type of the inputs.
 
-    round_even((lhs - lhs_zero) * p - (rhs - rhs_zero) * q) + output_zero, saturated, where p = lhs_scale / output_scale
-    and q = rhs_scale / output_scale, in the floating-point type that qnn.add computes in.
+    round_even((lhs - lhs_zero) * p - (rhs - rhs_zero) * q) + output_zero, saturated, where p =
+    lhs_scale / output_scale and q = rhs_scale / output_scale, in the floating-point type that
+    qnn.add computes in.
     """
 
     lhs_axis: int = -1
@@ -52,10 +56,12 @@ class DifferenceAttrs(Attrs):
 
 
 class ProductAttrs(Attrs):
-    """The product of the numbers that two tensors stand for, as integers of the output's scale and of their type.
+    """Product of two quantized tensors, requantized to the output's scale and zero point, with the
+    type of the inputs.
 
-    round_even((lhs - lhs_zero) * (rhs - rhs_zero) * (lhs_scale * rhs_scale / output_scale)) + output_zero, saturated,
-    each operation in float32; the first product is exact for integers of 8 bits.
+    round_even((lhs - lhs_zero) * (rhs - rhs_zero) * (lhs_scale * rhs_scale / output_scale)) +
+    output_zero, saturated, each operation in float32; the first product is exact for integers of 8
+    bits.
     """
 
     lhs_axis: int = -1

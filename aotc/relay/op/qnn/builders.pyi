@@ -22,11 +22,13 @@ def add(
     lhs_axis: int = -1,
     rhs_axis: int = -1,
 ) -> Call:
-    """The sum of the numbers that two tensors stand for, as integers of the output's scale and of their type.
+    """Sum of two quantized tensors, requantized to the output's scale and zero point, with the type
+    of the inputs.
 
-    round_even((lhs - lhs_zero) * p + (rhs - rhs_zero) * q) + output_zero, saturated, where p = lhs_scale / output_scale
-    and q = rhs_scale / output_scale.  Each operation is rounded to float32; to float64 where p or q is known at compile
-    time and exceeds `ratio_limit`, since float32 would lose whole steps where the two products cancel.
+    round_even((lhs - lhs_zero) * p + (rhs - rhs_zero) * q) + output_zero, saturated, where p =
+    lhs_scale / output_scale and q = rhs_scale / output_scale. Each operation is rounded to float32;
+    to float64 if p or q is known at compile time and exceeds `ratio_limit`, since float32 would
+    lose whole steps where the two products cancel.
     """
 
 def avg_pool2d(
@@ -69,7 +71,9 @@ def concatenate(
     output_zero_point: Expr | int,
     axis: int = 0,
 ) -> Call:
-    """Quantized tensors one after the other along an axis, as integers of the output's scale and zero point."""
+    """Quantized tensors concatenated along an axis, requantized to the output's scale and zero
+    point.
+    """
 
 def conv1d(
     data: Expr,
@@ -222,9 +226,10 @@ def dense(
     units: int | SymDim | None = None,
     out_dtype: str = "int32",
 ) -> Call:
-    """Sums of (data - input_zero_point) * (weight - kernel_zero_point): data (..., K), weight (N, K), int32 (..., N).
+    """Sums of (data - input_zero_point) * (weight - kernel_zero_point): data (..., K), weight (N,
+    K), int32 (..., N).
 
-    The weights' scales and zero points are one value, or one for each of N.
+    Scales and zero points of the weights are one value, or one for each of the N units.
     """
 
 def dequantize(
@@ -232,7 +237,7 @@ def dequantize(
 ) -> Call:
     """(data - input_zero_point) * input_scale as `out_dtype`.
 
-    One scale and zero point, or one for each element along `axis`.
+    Scale and zero point are one value, or one for each element along `axis`.
     """
 
 def erf(
@@ -258,7 +263,7 @@ def leaky_relu(
     output_zero_point: Expr | int,
     alpha: float = 0.25,
 ) -> Call:
-    """x where x > 0, else alpha * x, of the numbers that integers stand for."""
+    """Leaky ReLU of quantized numbers: x where x > 0, else alpha * x."""
 
 def log(
     x: Expr, scale: Expr | float, zero_point: Expr | int, output_scale: Expr | float, output_zero_point: Expr | int
@@ -319,10 +324,12 @@ def mul(
     lhs_axis: int = -1,
     rhs_axis: int = -1,
 ) -> Call:
-    """The product of the numbers that two tensors stand for, as integers of the output's scale and of their type.
+    """Product of two quantized tensors, requantized to the output's scale and zero point, with the
+    type of the inputs.
 
-    round_even((lhs - lhs_zero) * (rhs - rhs_zero) * (lhs_scale * rhs_scale / output_scale)) + output_zero, saturated,
-    each operation in float32; the first product is exact for integers of 8 bits.
+    round_even((lhs - lhs_zero) * (rhs - rhs_zero) * (lhs_scale * rhs_scale / output_scale)) +
+    output_zero, saturated, each operation in float32; the first product is exact for integers of 8
+    bits.
     """
 
 def multiply_add(data: Expr, factor: Expr, addend: Expr) -> Call:
@@ -342,7 +349,7 @@ def quantize(
 ) -> Call:
     """clip(round_even(data / output_scale) + output_zero_point), computed in the scale's type.
 
-    One scale and zero point, or one for each element along `axis`.
+    Scale and zero point are one value, or one for each element along `axis`.
     """
 
 def requantize(
@@ -356,13 +363,14 @@ def requantize(
     compute_dtype: str = "None",
     out_dtype: str = "int8",
 ) -> Call:
-    """Integers of one scale as integers of another one, saturated.
+    """Integers with one scale and zero point converted to another scale and zero point, saturated.
 
-    rounding  "UPWARD" (also "None") and "TONEAREST" multiply by the quotient of the scales as an integer of 31 bits and
-              round once, halves up or away from zero; "TFLITE" rounds as gemmlowp does, twice; "FLOAT_EVEN" multiplies
-              float32 by the quotient in float32 and rounds halves to even.  Input scales have a value for each element
-              along `axis`, or one
-    compute_dtype  in what TVM would compute; integers are exact here, whatever it is
+    Input scales are one value, or one for each element along `axis`.
+
+    rounding  "UPWARD" (also "None") and "TONEAREST" multiply by the ratio of the scales as a 31-bit fixed-point number
+              and round once, halves up or away from zero; "TFLITE" rounds twice, as gemmlowp does; "FLOAT_EVEN"
+              multiplies by the float32 ratio in float32 and rounds halves to even
+    compute_dtype  accepted for compatibility with TVM; the result does not depend on it
     """
 
 def rsqrt(
@@ -395,11 +403,12 @@ def softmax(
     output_zero_point: Expr | int,
     axis: int = -1,
 ) -> Call:
-    """Softmax along an axis of the numbers that integers of 8 bits stand for, as integers of the same type.
+    """Softmax of 8-bit quantized numbers along an axis, quantized to the output's scale with the
+    type of the input.
 
-    round_even(e * (1 / (total * output_scale))) + output_zero_point, saturated.  The integers e are
-    round(exp((x - max) * scale) * 2^30), total is their exact sum; both are rounded to float32, and so is each
-    operation on them.
+    round_even(e * (1 / (total * output_scale))) + output_zero_point, saturated. The integers e are
+    round(exp((x - max) * scale) * 2^30), and total is their exact sum; both are rounded to float32,
+    and so is each operation on them.
     """
 
 def sqrt(
@@ -419,10 +428,12 @@ def subtract(
     lhs_axis: int = -1,
     rhs_axis: int = -1,
 ) -> Call:
-    """The difference of the numbers that two tensors stand for, as integers of the output's scale and of their type.
+    """Difference of two quantized tensors, requantized to the output's scale and zero point, with
+    the type of the inputs.
 
-    round_even((lhs - lhs_zero) * p - (rhs - rhs_zero) * q) + output_zero, saturated, where p = lhs_scale / output_scale
-    and q = rhs_scale / output_scale, in the floating-point type that qnn.add computes in.
+    round_even((lhs - lhs_zero) * p - (rhs - rhs_zero) * q) + output_zero, saturated, where p =
+    lhs_scale / output_scale and q = rhs_scale / output_scale, in the floating-point type that
+    qnn.add computes in.
     """
 
 def tanh(

@@ -25,7 +25,9 @@ from aotc.relay.op.qnn import quant_params as q
 
 
 class ConcatenateAttrs(Attrs):
-    """Quantized tensors one after the other along an axis, as integers of the output's scale and zero point."""
+    """Quantized tensors concatenated along an axis, requantized to the output's scale and zero
+    point.
+    """
 
     axis: int = 0
 

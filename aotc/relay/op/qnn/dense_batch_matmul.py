@@ -144,9 +144,10 @@ def zero_points(*zeros: Any) -> tuple[Array, ...]:
 
 
 class QuantizedDenseAttrs(Attrs):
-    """Sums of (data - input_zero_point) * (weight - kernel_zero_point): data (..., K), weight (N, K), int32 (..., N).
+    """Sums of (data - input_zero_point) * (weight - kernel_zero_point): data (..., K), weight (N,
+    K), int32 (..., N).
 
-    The weights' scales and zero points are one value, or one for each of N.
+    Scales and zero points of the weights are one value, or one for each of the N units.
     """
 
     units: int | SymDim | None = param(given=None)

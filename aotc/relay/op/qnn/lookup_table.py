@@ -30,7 +30,7 @@ ARGS: Final = (*args("x"), *q.scales(*NAMES))
 
 
 class LeakyReluAttrs(Attrs):
-    """x where x > 0, else alpha * x, of the numbers that integers stand for."""
+    """Leaky ReLU of quantized numbers: x where x > 0, else alpha * x."""
 
     alpha: float = 0.25
 

@@ -45,7 +45,7 @@ def along_axis(a: Any, types: Types) -> AxisMap:
 class QuantizeAttrs(Attrs):
     """clip(round_even(data / output_scale) + output_zero_point), computed in the scale's type.
 
-    One scale and zero point, or one for each element along `axis`.
+    Scale and zero point are one value, or one for each element along `axis`.
     """
 
     out_dtype: str = "int8"
@@ -111,7 +111,7 @@ quantize = OpDef(
 class DequantizeAttrs(Attrs):
     """(data - input_zero_point) * input_scale as `out_dtype`.
 
-    One scale and zero point, or one for each element along `axis`.
+    Scale and zero point are one value, or one for each element along `axis`.
     """
 
     out_dtype: str = "float32"
@@ -182,13 +182,14 @@ def requantize_config(rounding: str = "UPWARD", compute_dtype: str = "int64") ->
 
 
 class RequantizeAttrs(Attrs):
-    """Integers of one scale as integers of another one, saturated.
+    """Integers with one scale and zero point converted to another scale and zero point, saturated.
 
-    rounding  "UPWARD" (also "None") and "TONEAREST" multiply by the quotient of the scales as an integer of 31 bits and
-              round once, halves up or away from zero; "TFLITE" rounds as gemmlowp does, twice; "FLOAT_EVEN" multiplies
-              float32 by the quotient in float32 and rounds halves to even.  Input scales have a value for each element
-              along `axis`, or one
-    compute_dtype  in what TVM would compute; integers are exact here, whatever it is
+    Input scales are one value, or one for each element along `axis`.
+
+    rounding  "UPWARD" (also "None") and "TONEAREST" multiply by the ratio of the scales as a 31-bit fixed-point number
+              and round once, halves up or away from zero; "TFLITE" rounds twice, as gemmlowp does; "FLOAT_EVEN"
+              multiplies by the float32 ratio in float32 and rounds halves to even
+    compute_dtype  accepted for compatibility with TVM; the result does not depend on it
     """
 
     axis: int = -1

@@ -23,11 +23,12 @@ from aotc.relay.op.type_rules import all_but_axis, axis_of, require_dtype, tenso
 
 
 class QuantizedSoftmaxAttrs(Attrs):
-    """Softmax along an axis of the numbers that integers of 8 bits stand for, as integers of the same type.
+    """Softmax of 8-bit quantized numbers along an axis, quantized to the output's scale with the
+    type of the input.
 
-    round_even(e * (1 / (total * output_scale))) + output_zero_point, saturated.  The integers e are
-    round(exp((x - max) * scale) * 2^30), total is their exact sum; both are rounded to float32, and so is each
-    operation on them.
+    round_even(e * (1 / (total * output_scale))) + output_zero_point, saturated. The integers e are
+    round(exp((x - max) * scale) * 2^30), and total is their exact sum; both are rounded to float32,
+    and so is each operation on them.
     """
 
     axis: int = -1

@@ -22,9 +22,11 @@ from onnx import TensorProto, helper, numpy_helper
 from aotc.checking.compare import QUANTIZED_DB, decibels
 from aotc.checking.dequantized_model import by_definition, without_rounding
 from aotc.checking.float64_reference import run_in_double
+from aotc.checking.input_generation import scaled_inputs
 from aotc.checking.reference import in_float64
 from aotc.checking.verify import verify
 from aotc.driver.compile import CompileOptions
+from aotc.ir import TensorType
 from aotc.reporting.inspect import inspect_model
 from tests.share import share_of_each
 from tests.targets.firmware import board
@@ -161,8 +163,9 @@ HOW = ("qdq-u8", "qdq-u8-channel", "qdq-s8", "qdq-s8-channel", "qop-u8-channel",
 
 
 def largest(report: Any) -> float:
-    """The greatest difference of all outputs."""
-    return max(o.max_abs for case in report.cases for o in case.outputs)
+    """Return the greatest difference of all outputs on inputs of the usual size."""
+    usual = (case for case in report.cases if not case.source.endswith(" times 0.1"))
+    return max(o.max_abs for case in usual for o in case.outputs)
 
 
 @pytest.mark.parametrize(("name", "how"), share_of_each(NETS, HOW, 3))
@@ -171,12 +174,16 @@ def test_bytes_of_onnx_runtime(name: str, how: str, tmp_path: Path) -> None:
     report = verify(path, seeds=3)
     assert report.ok and report.reference == "onnxruntime's integer kernels"
     if name != "fire":
-        assert largest(report) == 0 or not has_vnni()
-        return
-    # ONNX Runtime's softmax multiplies by 254 where the scale is 1 / 255: the definition is what counts
+        assert not has_vnni() or largest(report) == 0
+    # ONNX Runtime's softmax multiplies by 254 where the scale is 1 / 255, and it may round
+    # small inputs to another neighbor than the definition does, which is what counts
     session, shape = CompileOptions(cflags=("-O1",)).compiled(path).session(), NETS[name]().shape
-    for seed in range(3):
-        x = {"x": np.random.default_rng(seed).standard_normal(shape).astype(np.float32)}
+    small = {
+        s.source: s.arrays
+        for s in scaled_inputs({"x": TensorType(tuple(shape), "float32")}, {}, 25, within_scales=True)
+    }
+    usual = [{"x": np.random.default_rng(seed).standard_normal(shape).astype(np.float32)} for seed in range(3)]
+    for x in (*usual, small["seed 1000 times 0.1"], small["seed 1024 times 0.1"]):
         (want,) = run_in_double(by_definition(onnx.load(path)), in_float64(x)).values()
         np.testing.assert_allclose(session.run(None, x)[0], want, rtol=1e-6, atol=1e-9)
 

@@ -93,7 +93,7 @@ class InDouble:
     def _require_memory(self, node: Any, budget: MemoryBudget) -> None:
         own = sum(self._result_bytes.get(name, 0) for name in node.output)
         more = own + STRIP_BYTES if isinstance(node, WINDOW_OPERATORS) else TEMPORARY_RESULTS * own
-        budget.require(f"node {node.onnx_node.name!r} ({node.op_type})", more)
+        budget.require_fits(f"node {node.onnx_node.name!r} ({node.op_type})", more)
 
 
 def _bytes_of_values(model: onnx.ModelProto) -> dict[str, int]:

@@ -78,7 +78,7 @@ class _Schedule:
     ) -> None:
         self._calls, self._program, self._library, self._bound = calls, program, library, bound
         self._budget = budget
-        budget.require("the arena", program.plan.peak)
+        budget.require_fits("the arena", program.plan.peak)
         self._arena = np.zeros(program.plan.peak, np.uint8)
         budget.hold(self._arena)
         self._own: dict[Storage, Array] = {}
@@ -118,7 +118,7 @@ class _Schedule:
             if view.storage.kind != "temp" and view.storage not in self._own:
                 self._budget.hold(self._elements(view.storage))
         read, written = (sum(b.nbytes for b in side) for side in (kernel.inputs, kernel.outputs))
-        self._budget.require(f"kernel {_name(self._program, kernel)}", read + TEMPORARY_RESULTS * written)
+        self._budget.require_fits(f"kernel {_name(self._program, kernel)}", read + TEMPORARY_RESULTS * written)
 
     def _meant(self, call: Step) -> list[Array]:
         """The results of the operators that a kernel was made of; none for copies and the user's code."""

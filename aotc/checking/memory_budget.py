@@ -3,7 +3,7 @@
 
 budget = MemoryBudget(2 << 30)
 budget.hold(array)                       # counts each buffer once, however many views of it are held
-budget.require("node 'conv' (Conv)", more=3 << 30)
+budget.require_fits("node 'conv' (Conv)", more=3 << 30)
 budget.release(array)
 """
 
@@ -56,7 +56,7 @@ class MemoryBudget:
                 del self._counts[key]
                 self.held -= size
 
-    def require(self, where: str, more: int) -> None:
+    def require_fits(self, where: str, more: int) -> None:
         """Raise AotcError (code "memory") unless as many bytes can be held besides; `where` names the place."""
         if self.held + more > self._limit:
             raise memory_error(where, self.held + more, self._limit, self._purpose)
@@ -66,7 +66,7 @@ class MemoryBudget:
         types = tensor_types(call.checked_type) if call.checked_type is not None else []
         sizes = (ty.numel * ty.dtype.itemsize for ty in types if ty.is_static)
         span = call.span or call.op
-        self.require(f"operator {span}", TEMPORARY_RESULTS * sum(sizes))
+        self.require_fits(f"operator {span}", TEMPORARY_RESULTS * sum(sizes))
 
 
 def _buffers(value: Any) -> Iterator[tuple[int, int]]:

@@ -45,7 +45,7 @@ class _InDouble(torch.fx.Interpreter):  # type: ignore[misc]
         budget = MemoryBudget(self._memory)
         for value in args:
             wide = 2 if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else 1
-            budget.require("the parameters", wide * getattr(value, "nbytes", 0))
+            budget.require_fits("the parameters", wide * getattr(value, "nbytes", 0))
             self._arguments.append(_wide(value))
             budget.hold(self._arguments[-1])
         return super().run(*self._arguments, **kwargs)
@@ -54,7 +54,7 @@ class _InDouble(torch.fx.Interpreter):  # type: ignore[misc]
         if n.op == "call_function":
             budget = MemoryBudget(self._memory)
             budget.hold([*self._arguments, *self.env.values()])
-            budget.require(f"node {n.name!r} ({n.target})", _temporary_bytes(n))
+            budget.require_fits(f"node {n.name!r} ({n.target})", _temporary_bytes(n))
         return super().run_node(n)
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:

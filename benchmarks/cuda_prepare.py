@@ -297,7 +297,7 @@ def main() -> int:
     found = subjects()
     for name in ("cases", "benchmarks"):
         (chosen.folder / name).mkdir(parents=True, exist_ok=True)
-    for module in ("cuda_device.py", "cuda_rivals.py"):
+    for module in ("cuda_device.py", "cuda_competitors.py"):
         shutil.copy(Path(cuda_device.__file__).with_name(module), chosen.folder / "benchmarks")
     (chosen.folder / "benchmarks" / "__init__.py").touch()  # found before other packages called benchmarks
     if chosen.emulated:

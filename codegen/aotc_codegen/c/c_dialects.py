@@ -164,10 +164,10 @@ GNU_C: Final = replace(
     vectors=Vectors(
         definition="typedef {type} {name} __attribute__((__vector_size__({bytes}), __may_alias__));\n"
         "typedef {type} {name}u __attribute__((__vector_size__({bytes}), __may_alias__, __aligned__({align})));\n",
-        prelude="""/* Tiles fill the registers: GCC would keep values from one iteration
- * to the next in memory. */
+        prelude="""/* Tiles fill the registers: GCC would keep values of earlier iterations,
+ * and values that a loop does not change, in registers and tiles in memory. */
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("no-predictive-commoning")
+#pragma GCC optimize("no-predictive-commoning", "ira-loop-pressure")
 #endif
 
 """,

@@ -156,8 +156,8 @@ def test_groups_are_padded_each_by_itself(channels: int, kernel: str) -> None:
         assert weight_shape[0] == 3 * -(-channels // weight_shape[-1])
 
 
-@pytest.mark.parametrize(("size", "layout"), [(8, "OHWI32o"), (4, "OIHW32o"), (20, "OIHW32o")])
-def test_weights_beyond_the_cache_lie_by_taps_where_positions_are_few(size: int, layout: str) -> None:
+@pytest.mark.parametrize(("size", "layout"), [(8, "OHWI32o"), (4, "OIHW32o"), (20, "OHWI32o")])
+def test_weights_beyond_the_cache_lie_by_taps_but_for_fewest_positions(size: int, layout: str) -> None:
     x = Var("x", TensorType((1, 128, size, size)))
     f = Function((x,), conv2d(x, Constant(array(128, 128, 3, 3) / 30), strides=(2, 2), padding=(1, 1)))
     assert call_of(check(f, V4, packed=True), "nn.conv2d").attrs.kernel_layout == layout  # type: ignore[attr-defined]

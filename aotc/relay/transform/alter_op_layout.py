@@ -56,9 +56,9 @@ from aotc.tir.schedule.algorithms.recurrence import column_block, recurrent_bloc
 from aotc.tir.schedule.algorithms.winograd import convolution_cost
 from aotc.tir.schedule.contraction import pack_block
 
-#: Smallest and largest number of output positions of a convolution whose tiles consist mostly of
-#: borders.
-FEW_POSITIONS: Final = (5, 64)
+#: Smallest number of output positions of a convolution whose loop over taps may be outside of the
+#: loop over input channels.
+MIN_POSITIONS_FOR_TAPS_FIRST: Final = 5
 #: Largest padding of a group's channels to whole blocks, as a fraction of its channels.
 PADDING: Final = 1.0
 #: Attribute classes of the operators that sum products of data and weights.
@@ -187,14 +187,15 @@ def _packed_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
 
 
 def _walks_taps_first(call: Call, outer: Sequence[Dim], target: Target) -> bool:
-    """Return True if the tiles of a convolution consist mostly of borders and its weights exceed
-    half of the L2 cache.
+    """Return True if the weights of a convolution are stored tap by tap, with the input channels of
+    a tap next to each other.
 
-    The loop over taps is then outside of the loop over input channels, so weights are stored in
-    that order. The smallest tiles keep the loop over taps inside.
+    Tiles with borders compute the products of all channels at one tap, then those at the next tap.
+    Weights that exceed half of the L2 cache are stored in that order, so that each pass reads them
+    sequentially. Convolutions with fewer output positions keep the loop over taps inside.
     """
     far = tensor_type_of(call.args[1]).nbytes > target.l2 // 2
-    return far and is_static(outer) and FEW_POSITIONS[0] <= numel(outer) <= FEW_POSITIONS[1] and not target.is_scalar
+    return far and is_static(outer) and numel(outer) >= MIN_POSITIONS_FOR_TAPS_FIRST and not target.is_scalar
 
 
 def _padding(channels: int, block: int) -> float:

@@ -22,7 +22,7 @@ from aotc.tir.schedule.contraction.index_space import Dimension
 from aotc.tir.schedule.contraction.tile_segments import BorderSignature, bordered_segments
 from aotc.tir.schedule.contraction.tiling_cost import inside_share
 from aotc.tir.simplify import Linear
-from aotc.tir.stmt import Assign, Declare, Kernel, Stmt, Store, walk_stmts
+from aotc.tir.stmt import Assign, Declare, Intrinsic, Kernel, Stmt, Store, walk_stmts
 from aotc.tir.target import TARGETS, Target, for_size, get_target
 from tests.share import draw, share_of_each
 
@@ -290,7 +290,8 @@ def test_depthwise_with_the_channels_last_is_a_product_of_vectors() -> None:
     [
         (64 << 10, 1 << 20, [14, "rows", "channels", "columns"]),
         (8 << 10, 1 << 20, [14, "columns", "rows", "channels"]),
-        (4 << 10, 1 << 20, [14, "columns", "channels", "rows"]),
+        (4 << 10, 1 << 20, [8, "columns", "rows", "channels"]),
+        (2 << 10, 1 << 20, [14, "columns", "channels", "rows"]),
         (4 << 10, 64 << 10, [8, "columns", "rows", "channels"]),
         (1 << 10, 64 << 10, [14, "rows", "channels", "columns"]),
     ],
@@ -306,6 +307,45 @@ def test_rows_below_each_other_find_their_data_in_the_nearest_cache(l1: int, l2:
     names = {rows: "rows", columns: "columns", channels: "channels"}
     levels = {names[axis.var]: axis for axis in best.tiling.levels if axis.var in names}
     assert [max(s.size for s in levels["columns"].segments), *levels] == order
+
+
+@pytest.mark.parametrize(("channels", "copied"), [(256, True), (240, False)])
+def test_data_that_competes_for_few_sets_of_the_nearest_cache_is_copied(channels: int, copied: bool) -> None:
+    """Positions 1,024 bytes apart have 32 lines of the cache, those 960 bytes apart 512: a window has 13 x 19."""
+    case = conv(ic=channels, oc=channels, size=(13, 13), kernel=(7, 7), groups=channels, padding=3, stride=1, last=True)
+    x, w, out = operands(case)
+    assert isinstance(case.out, te.Contraction)
+    best = min(candidates(case.out, x, w, store_to(case.out, out), V4), key=lambda one: one.cost)
+    assert best.tiling.product.along and ["padded"] * copied == [b.name for b in best.workspace]
+    if copied:
+        check(case, case.kernel(V4))
+
+
+def test_tiles_of_few_positions_are_transposed_in_small_squares() -> None:
+    """Tiles of two vectors have 8 columns: squares of 16 would be transposed for 8 empty rows."""
+    case = conv(ic=32, oc=32, size=(16, 16), padding=1, block=32)
+    x, w, out = operands(case)
+    assert isinstance(case.out, te.Contraction)
+    found = candidates(case.out, x, w, store_to(case.out, out), V4)
+    (wide,) = (one for one in found if one.name.startswith("lanes") and "vectors=2" in one.name)
+    squares = [s for s in walk_stmts(wide.nest().stmt) if isinstance(s, Intrinsic)]
+    assert {(s.name, s.size) for s in squares} == {("turn", 8)}
+
+
+@given(st.data())
+def test_points_inside_a_dimension_are_counted(data: st.DataObject) -> None:
+    variables = [Var(f"v{k}") for k in range(data.draw(st.integers(0, 3)))]
+    extents = {var: data.draw(st.integers(1, 7)) for var in variables}
+    steps = {var: data.draw(st.integers(-3, 3).filter(bool)) for var in variables}
+    dim = Dimension(Linear(steps, data.draw(st.integers(-9, 9))), data.draw(st.integers(1, 9)), 1, False)
+    points = itertools.product(*(range(extents[var]) for var in variables))
+    assert dim.count(extents) == sum(dim.has(dict(zip(variables, at, strict=True))) for at in points)
+
+
+@pytest.mark.parametrize(("width", "kernel"), [(1, 1), (9, 3)])
+def test_convolutions_whose_rows_are_all_padding_are_computed(width: int, kernel: int) -> None:
+    """The stride leaves one output row, which reads the padding above the data: its index is constant."""
+    check(case := conv(ic=32, oc=32, size=(1, width), kernel=(1, kernel), padding=1, stride=5), case.kernel(V4))
 
 
 @pytest.mark.parametrize("width", [7, 14, 30])

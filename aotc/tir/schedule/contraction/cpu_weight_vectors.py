@@ -11,6 +11,8 @@ both are read as vectors.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from aotc.ir import frozen
@@ -31,10 +33,15 @@ from aotc.tir.schedule.contraction.tile_loop_nest import written_out
 from aotc.tir.schedule.contraction.tile_segments import BorderSignature, TileAxis
 from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Tiling
 from aotc.tir.schedule.contraction.tiling_candidate import Candidate, Request, attempts, candidate
-from aotc.tir.schedule.contraction.tiling_cost import VECTORS, inside_share, tile_columns
+from aotc.tir.schedule.contraction.tiling_cost import VECTORS, tile_columns
 
 #: Least number of rows that reuse weights for which copying the weights to contiguous panels pays.
 PANEL_ROWS: Final = 16
+#: Factor of the time of products whose data was evicted from the L1 cache.
+EVICTED: Final = 2
+#: Ratio of the cache lines that a tile reads to those that fit into the cache sets that they map to
+#: from which on the data is considered evicted before it is used again.
+OVERFULL: Final = 2
 #: Tiles with more columns than this may be narrowed, so that the data reused by the next row of
 #: tiles stays in the cache.
 FEW_COLUMNS: Final = 5
@@ -104,20 +111,50 @@ def _simplest(attempt: _Attempt) -> Candidate | None:
     """
     ready = attempt.along or _lies_ready(attempt.req, attempt.split)
     found = _assembled(attempt, None) if ready else None
+    if attempt.along:
+        return _within_l1(attempt, found or _assembled(attempt, None, rows=False))
     if found is not None:
         return found
     single = _assembled(attempt, None, rows=False) if ready else None
-    if attempt.along:
-        return single
     try:
         padded = _assembled(attempt, _padded(attempt))
     except Irregular:
         if single is None:
             raise
         return single
-    # products with padding are computed for a copy, but left out without a copy
-    cheaper = single is not None and (padded is None or single.cost * inside_share(single.tiling) < padded.cost)
-    return single if cheaper else padded
+    return single if single is not None and (padded is None or single.cost < padded.cost) else padded
+
+
+def _within_l1(attempt: _Attempt, direct: Candidate | None) -> Candidate | None:
+    """Return the cheaper one of a tiling of the data with channels last and a tiling of a padded copy.
+
+    Positions map to few sets of the L1 cache if their distance, the number of channels, is a
+    multiple of a large power of two. If a tile reads many more cache lines than these sets hold,
+    products wait for the L2 cache. In the copy, the vectors of neighboring positions are contiguous
+    and use all sets.
+    """
+    if direct is None or not _evicts(attempt, direct.tiling):
+        return direct
+    direct = replace(direct, cost=direct.cost * EVICTED)
+    with suppress(Irregular):
+        padded = _padded(attempt)
+        fits = padded.operand.buffer.nbytes <= attempt.req.target.l2 // 4
+        copied = _assembled(attempt, padded) if fits else None
+        return copied if copied is not None and copied.cost < direct.cost else direct
+    return direct
+
+
+def _evicts(attempt: _Attempt, tiling: Tiling) -> bool:
+    """Return True if a tile reads more cache lines than the L1 cache sets that they map to can hold."""
+    target, dims, dtype = attempt.req.target, attempt.split.a, attempt.req.a.dtype
+    tile = {axis.var: max(s.size for s in axis.segments) for axis in tiling.levels if axis.role == "y"}
+    if not tile or _window(attempt, tile) <= target.l1:
+        return False
+    position = flat(dims)
+    pitch = min(abs(position.coefficient(var) or 0) for var in tile) * dtype.itemsize
+    held = target.l1_ways * (target.l1_stride // math.gcd(pitch, target.l1_stride))
+    lines = index_space.reach(dims, {**dict(attempt.req.c.reduce_axes), **tile})
+    return pitch > target.line and lines > OVERFULL * held
 
 
 def _lies_ready(req: Request, split: Split) -> bool:
@@ -134,10 +171,11 @@ def _padded(attempt: _Attempt) -> Staging:
     """Return a copy of the data in scratch memory, with its border of zeros (or `fill`)."""
     req, split = attempt.req, attempt.split
     req.require_finite(split.a)
-    how = {"inner": req.pixel_vars | req.reduction_vars, "fill": req.c.fill}
-    if req.group is not None:
-        how["vector"] = req.group
-    return req.stage("padded", req.a, split.a, split, **how)
+    inner, vector = req.pixel_vars | req.reduction_vars, req.group
+    if attempt.along:
+        inner, vector = inner | {split.lane}, split.lane
+    how = {} if vector is None else {"vector": vector}
+    return req.stage("padded", req.a, split.a, split, inner=inner, fill=req.c.fill, **how)
 
 
 def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> Candidate | None:
@@ -191,7 +229,7 @@ def _tile_sizes(attempt: _Attempt, pixels: Pixels, rows: bool) -> dict[Var, int]
         return {}
     column, extent = wide[-1]
     sizes = {column: min(budget, extent)}
-    if attempt.along and len(wide) > 1 and not _is_near(attempt):
+    if attempt.along and len(wide) > 1:
         fitting = (n for n in range(sizes[column], FEW_COLUMNS, -1) if _window(attempt, {column: n}) <= target.l1)
         sizes[column] = next(fitting, sizes[column])
     if rows and len(wide) > 1 and extent * 2 <= budget:
@@ -251,7 +289,7 @@ def _levels(
     whole, merge = bool(req.c.block) or panel is not None, var is not req.c.axes[-1][0]
     found = tile_segments.vector_segments(extent, attempt.vectors, attempt.lanes, whole, merge)
     lane = TileAxis(var, extent, found, "x", attempt.lanes, attempt.split.names)
-    if attempt.along and len(inner) > 1:
+    if attempt.along and padded is None and len(inner) > 1:
         return [*req.around(attempt.axis), *inner[:-2], *_near(attempt, lane, *inner[-2:])]
     early = panel is not None or (padded is not None and attempt.split.tile in padded.needs)
     if early or req.b.nbytes > req.target.l2 // 2 or not inner:

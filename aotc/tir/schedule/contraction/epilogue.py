@@ -16,7 +16,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import product
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from aotc.ir import frozen
 from aotc.tir import Buffer, Expr, Intrinsic, Load, Stmt, Store, Var, as_expr, minimum, private_buffer
@@ -25,6 +25,8 @@ from aotc.tir.schedule.contraction.tile_segments import TileAxis
 from aotc.tir.schedule.contraction.tiling import Tile, Tiling
 from aotc.tir.stmt import loops
 
+#: Rows and columns of the smallest square that is transposed in registers.
+MIN_SQUARE: Final = 4
 #: For each partial sum, the accumulators by (index of the vector of `x`, index of the element of
 #: `y`).
 Accumulators: TypeAlias = "Sequence[Mapping[tuple[int, int], Var]]"
@@ -37,11 +39,14 @@ class Spill:
     buffer       buffer for a tile
     transposed   buffer for the transposed tile, None where vectors are contiguous in the output
     positions    vectors of a tile, rounded up to whole squares if they are transposed
+    square       rows and columns of the squares that are transposed: the lanes of a vector, or the
+                 next power of two of the number of vectors if that is smaller
     """
 
     buffer: Buffer
     transposed: Buffer | None
     positions: int
+    square: int
 
     @staticmethod
     def of(tiling: Tiling) -> Spill:
@@ -53,11 +58,12 @@ class Spill:
         across = all(axis.role == "y" and place(axis) > place(vector) for axis in others)
         squares = vector.lanes > 1 and vector.width % vector.lanes == 0
         transposes = across and squares and 2 * positions >= vector.lanes
+        square = min(vector.lanes, max(MIN_SQUARE, 1 << (positions - 1).bit_length()))
         if transposes:
-            positions = -(-positions // vector.lanes) * vector.lanes
+            positions = -(-positions // square) * square
         size = positions * vector.width
         transposed = private_buffer("turned", dtype, size, "stack") if transposes else None
-        return Spill(private_buffer("tile", dtype, size, "stack"), transposed, positions)
+        return Spill(private_buffer("tile", dtype, size, "stack"), transposed, positions, square)
 
 
 def finished_tile(tile: Tile, accs: Accumulators, spill: Spill) -> list[Stmt]:
@@ -120,15 +126,17 @@ def _transposed(tile: Tile, strides: Mapping[TileAxis, int], spill: Spill, targe
 
     Unused rows of the last squares are cleared first.
     """
-    made, width = tile.tiling.product, tile.tiling.vector.width
+    made, width, square = tile.tiling.product, tile.tiling.vector.width, spill.square
     used = {sum(strides[axis] * offset for axis, offset in y.items()) // width for y in tile.ys}
-    blocks, parts = range(0, max(used) + 1, made.lanes), range(0, width, made.lanes)
-    unused = (row for row in range(blocks[-1] + made.lanes) if row not in used)
+    blocks = range(0, max(used) + 1, square)
+    unused = (row for row in range(blocks[-1] + square) if row not in used)
     stmts: list[Stmt] = [
-        Store(spill.buffer, as_expr(row * width + part), made.zero) for row in unused for part in parts
+        Store(spill.buffer, as_expr(row * width + part), made.zero)
+        for row in unused
+        for part in range(0, width, made.lanes)
     ]
-    for part, row in product(parts, blocks):
-        source = Load(spill.buffer, as_expr(row * width + part), made.lanes)
+    for part, row in product(range(0, width, square), blocks):
+        source = Load(spill.buffer, as_expr(row * width + part), square)
         stmts.append(Intrinsic("turn", target, as_expr(part * spill.positions + row), spill.positions, source, width))
     return stmts
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 from aotc.ir import frozen
 from aotc.tir import (
@@ -78,6 +79,25 @@ class Dimension:
     def has(self, values: Mapping[Expr, int]) -> bool:
         """Return True if an operand's index is in range for given values of all variables."""
         return 0 <= self.at(values) < self.extent
+
+    def count(self, extents: Mapping[Var, int]) -> int:
+        """Return the number of points whose index is in the data.
+
+        extents   number of values, from 0, of each variable of the index, whose terms are variables
+
+        Points along the variable of the largest extent are counted by the first and the last one
+        inside. A constant index has one point.
+        """
+        if not self.variables:
+            return int(self.has({}))
+        *others, longest = sorted(self.variables, key=lambda var: extents[var])
+        step, last, total = self.index.terms[longest], extents[longest] - 1, 0
+        for at in product(*(range(extents[var]) for var in others)):
+            first = self.at({**dict(zip(others, at, strict=True)), longest: 0})
+            inside = (-first, self.extent - 1 - first) if step > 0 else (first - self.extent + 1, first)
+            low, high = -(-inside[0] // abs(step)), inside[1] // abs(step)
+            total += max(0, min(high, last) - max(low, 0) + 1)
+        return total
 
 
 def variables(*exprs: Expr) -> set[Var]:

@@ -148,10 +148,8 @@ def inside_share(tiling: Tiling) -> float:
     extents |= dict((*reduction.taps, *reduction.looped, *reduction.unrolled))
     share = 1.0
     for dim in () if tiling.product.fill else (*reduction.borders, *reduction.guards):
-        names = list(dim.variables)
-        if all(name in extents for name in names):
-            places = list(product(*(range(extents[name]) for name in names)))
-            share *= sum(dim.has(dict(zip(names, at, strict=True))) for at in places) / len(places)
+        if extents.keys() >= dim.index.terms.keys():
+            share *= dim.count(extents) / math.prod(extents[var] for var in dim.variables)
     return share
 
 
@@ -163,6 +161,7 @@ def tiling_cost(tiling: Tiling, target: Target) -> float:
     dots = target.dots if tiling.product.group > 1 else None
     element = cost.finish_vector / vector.lanes if straight else cost.finish_element
     near = dots is not None and straight and 2 * tiling.product.x.buffer.nbytes <= target.l1
+    steps = tiling.reduction.steps * inside_share(tiling)
     total = 0.0
     for segments in product(*(axis.segments for axis in tiled)):
         count = math.prod(s.count for s in segments)
@@ -176,5 +175,5 @@ def tiling_cost(tiling: Tiling, target: Target) -> float:
         step = step_cost(target, sizes["x"], sizes["y"], vector.lanes, along, dots)
         if along and tiling.product.dtype.is_integer:
             step *= WIDENED
-        total += count * (tiling.reduction.steps * step + finish)
+        total += count * (steps * step + finish)
     return outer * total

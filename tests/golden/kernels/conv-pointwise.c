@@ -6,10 +6,10 @@
 extern "C" {
 #endif
 
-/* Tiles fill the registers: GCC would keep values from one iteration
- * to the next in memory. */
+/* Tiles fill the registers: GCC would keep values of earlier iterations,
+ * and values that a loop does not change, in registers and tiles in memory. */
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("no-predictive-commoning")
+#pragma GCC optimize("no-predictive-commoning", "ira-loop-pressure")
 #endif
 
 typedef float aotc_float32x4 __attribute__((__vector_size__(16), __may_alias__));

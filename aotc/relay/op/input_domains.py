@@ -3,10 +3,9 @@
 
     input_domains(module.main)["input_ids"]      # Domain(0, 30521, firm=True): rows of an embedding table
 
-The rule of an operator in `RULES` maps a domain of its result to domains of its arguments: an index
-must be a row of its table, the argument of a logarithm must be positive, adding a constant shifts
-the domain. A backward pass from the result to the inputs combines the domains that all uses of a
-value require. Operators without a rule require nothing.
+The rule of an operator in `RULES` maps a domain of its result to domains of its arguments: an index must be a row of
+its table, the argument of a logarithm must be positive, adding a constant shifts the domain. A backward pass from the
+result to the inputs combines the domains that all uses of a value require. Operators without a rule require nothing.
 """
 
 from __future__ import annotations
@@ -24,16 +23,13 @@ from aotc.relay.visitor import post_order
 
 #: The domain required of each argument; a tuple of domains for a tuple argument.
 Wanted: TypeAlias = "Sequence[Domain | tuple[Domain, ...]]"
-#: Maps a call and the domain of its result to the domains of its first arguments; later arguments
-#: are free.
+#: Maps a call and the domain of its result to the domains of its first arguments (others are free).
 Rule: TypeAlias = Callable[[Call, Domain], Wanted]
 
-#: Smallest distance of arguments from a pole of a function: 2^-10 for logarithms, 2^-4 for
-#: divisors.
+#: Smallest distance of arguments from a pole of a function: 2^-10 for logarithms, 2^-4 for divisors.
 FROM_POLE: Final = 2.0**-10
 FROM_ZERO: Final = 2.0**-4
-#: Smallest factor that indicates an attention mask: (1 - mask) * -10000, added to the argument of
-#: softmax.
+#: Smallest factor that indicates an attention mask: (1 - mask) * -10000, added to softmax's argument.
 MIN_PENALTY: Final = 9e3
 #: Fraction of the largest exponent for which exp(x) is finite; the margin allows sums of exp(x).
 OF_LARGEST_EXPONENT: Final = 0.9

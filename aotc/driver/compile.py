@@ -368,7 +368,7 @@ _Fields = ParamSpec("_Fields")
 
 
 def _of_fields(options: Callable[_Fields, CompileOptions]) -> Callable[Concatenate[Model, _Fields], CompiledModel]:
-    """Turn `CompileOptions` into the signature of `compile`: each field becomes a keyword argument."""
+    """Build the function `compile(model, **fields)` from the class `CompileOptions`: its fields become keywords."""
 
     def compile(model: Model, *args: _Fields.args, **fields: _Fields.kwargs) -> CompiledModel:
         return options(*args, **fields).compiled(model)

@@ -100,8 +100,7 @@ def value_of(expr: Expr) -> Value:
 
 
 def wrap(value: Any, ty: Type, origin: Expr) -> Expr:
-    """Return the result of an operator's reference implementation as constants of exactly the
-    inferred type.
+    """Wrap arrays that an operator's reference implementation returned in constants of the inferred type.
 
     Raise AotcError (code "reference-type") if the result has another type.
     """

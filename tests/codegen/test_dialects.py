@@ -151,8 +151,9 @@ def test_plain_c_is_what_gnu_c_says_without_vectors() -> None:
 
 @cache
 def jobs() -> list[Job]:
-    """Kernels with reductions, exponentials, borders, divisions of indices and scratch, as they are and for teams."""
-    names = ("nn.softmax", "nn.conv2d", "nn.avg_pool2d", "image.resize2d", "nn.log_softmax", "cumsum")
+    """Kernels with reductions, exponentials, borders, scratch and barriers, for one thread and for teams."""
+    winograd = "nn.contrib_conv2d_winograd_without_weight_transform"
+    names = ("nn.softmax", "nn.conv2d", winograd, "nn.avg_pool2d", "image.resize2d", "nn.log_softmax", "cumsum")
     ops = [REGISTRY[name] for name in names]
     alone = [kernel_job(op, sample, C) for op in ops if op.expand is None for sample in islice(op.samples(), 2)]
     return [*alone, *(replace(job, kernel=for_team(job.kernel, threads=EAGER)) for job in alone)]

@@ -14,7 +14,7 @@ from tests.conftest import missing
 from tests.e2e.projects import ROOT, run
 
 NAMES = (
-    *("aotc", "codegen", "runtime_c", "benchmarks", "distribution", "docs", "examples", "tests"),
+    *("aotc", "codegen", "runtime_c", "benchmarks", "changes", "distribution", "docs", "examples", "tests"),
     *("pyproject.toml", "MANIFEST.in", "Makefile", "LICENSE"),
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"),
 )

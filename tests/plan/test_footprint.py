@@ -128,7 +128,7 @@ def test_bytes_for_floats_are_a_way() -> None:
 
 @pytest.mark.parametrize("name", ["ram", "flash", "stack"])
 def test_a_budget_is_a_number_of_bytes(name: str) -> None:
-    with pytest.raises(AotcError, match=f"budget of {name}"):
+    with pytest.raises(AotcError, match=f"budget for {name}"):
         CompileOptions(**{name: 0})
 
 

@@ -174,8 +174,10 @@ class _Row:
         return stmts, order
 
     def _level(self, order: Buffer, spare: Buffer, start: Scalar, sizes: tuple[int, int, int]) -> Stmt:
-        """Return a merge level: pairs of runs (first `length` of `span` elements each) become runs
-        of `longer` elements.
+        """Return the statements of one level of a merge sort.
+
+        Each pair of sorted runs of `span` positions becomes one run; of every run only the first
+        `length` elements (`longer` in the result) are kept, as for the k smallest elements.
         """
         span, length, longer = sizes
         p, low, high = Var("p"), Var("low"), Var("high")

@@ -131,7 +131,10 @@ def _link(node: Expr, source: Expr, axis: int) -> _Link | None:
 
 
 def _chain(begin: Expr, uses: dict[Expr, list[Expr]], axis: int) -> list[_Link]:
-    """Return the longest chain of single-use calls that begins at an expression."""
+    """Return the longest chain of calls, from producer to consumer, that can be computed in bands of rows.
+
+    The chain begins with the only user of `begin`; each call has one user and is local along `axis`.
+    """
     found: list[_Link] = []
     end = begin
     while len(uses.get(end, ())) == 1 and (link := _link(uses[end][0], end, axis)) is not None:

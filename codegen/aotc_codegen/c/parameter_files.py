@@ -133,7 +133,7 @@ class Params:
         return f"{self._declared(storage)} AOTC_ALIGNED(64) = {{\n{values}\n}};"
 
     def blob(self) -> list[memoryview | bytes]:
-        """Return the contents of the binary file as consecutive pieces."""
+        """Return the bytes to write to the project's binary parameter file, as consecutive pieces."""
         return [piece for pieces in self._pieces.values() for piece in pieces]
 
 

@@ -200,7 +200,7 @@ def test_wrong_arguments(options: dict[str, Any], complaint: str, tmp_path: Path
 def test_sources_only_have_no_session() -> None:
     model = aotc.compile(DIGITS, build=False)
     assert model.library is None
-    with pytest.raises(aotc.AotcError, match="sources only"):
+    with pytest.raises(aotc.AotcError, match="sources but no library"):
         model.session()
 
 

@@ -132,7 +132,7 @@ def test_two_generators_for_a_name() -> None:
     external.register("mine", generate)
     external.register("mine", generate)
     assert external.registered() == ("mine",)
-    with pytest.raises(AotcError, match="generator for 'mine' already"):
+    with pytest.raises(AotcError, match="generator for 'mine' is registered already"):
         external.register("mine", lambda _, symbol: symbol)
 
 

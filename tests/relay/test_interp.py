@@ -230,7 +230,7 @@ def test_resnets_have_the_layers_they_are_named_for() -> None:
     assert small["nn.conv2d"] - 3 + small["nn.dense"] == 20
     last = resnet.get_net(num_layers=18, layout="NHWC", image_shape=(224, 224, 3)).body.checked_type
     assert str(last) == "Tensor[(1, 1000), float32]"
-    with pytest.raises(AotcError, match="no ResNet has 19 layers"):
+    with pytest.raises(AotcError, match="no ResNet with 19 layers is known"):
         resnet.get_net(num_layers=19)
 
 

@@ -56,7 +56,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "no stride": (
         lambda: relay.nn.max_pool2d(relay.var("x", shape=(1, 3, 8, 8)), 2, strides=(0, 0)),
-        "nn.max_pool2d: a stride of 0 of a window\n  hint: a stride is 1 or more",
+        "nn.max_pool2d: a stride of 0 of a window\n  hint: stride must be at least 1",
     ),
     "attribute": (lambda: relay.sum(relay.var("x", shape=(2, 3)), axis="1"), r"axis takes .*, not '1'"),
     "attribute's numbers": (

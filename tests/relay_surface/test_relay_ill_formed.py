@@ -346,13 +346,13 @@ TEXTS = {
         "def @main(%x: Tensor[(2), int8]) { concatenate(%x) }",
         "2:36",
         "data must be a tuple of tensors,",
-        "concatenate(data): The",
+        "concatenate(data): Tensors",
     ),
     "joined shapes": (
         "def @main(%x: Tensor[(2, 3), int8], %y: Tensor[(2, 4), int8]) { concatenate((%x, %y)) }",
         "2:65",
         "dimensions 3, 4 should be equal",
-        "concatenate(data): The",
+        "concatenate(data): Tensors",
     ),
     "joined elements": (
         "def @main(%x: Tensor[(2), int8], %y: Tensor[(2), int16]) { concatenate((%x, %y)) }",
@@ -364,7 +364,7 @@ TEXTS = {
         "def @main(%x: Tensor[(1, 4, 1), int8]) { squeeze(%x, axis=[1]) }",
         "2:42",
         "axis 1 of (1, 4, 1) is not 1",
-        "squeeze(data): Without",
+        "squeeze(data): The data without",
     ),
     "dense": (
         "def @main(%x: Tensor[(2, 3), float32], %w: Tensor[(4, 5), float32]) { nn.dense(%x, %w, units=4) }",
@@ -406,7 +406,7 @@ TEXTS = {
         "def @main(%x: Tensor[(2, 3), float32]) { transpose(%x, axes=[0, 0]) }",
         "2:42",
         "axes (0, 0) are not a permutation",
-        "transpose(data): Axis k",
+        "transpose(data): The data with permuted axes",
     ),
     "split": (
         "def @main(%x: Tensor[(7), float32]) { split(%x, indices_or_sections=2) }",
@@ -418,7 +418,7 @@ TEXTS = {
         "def @main(%x: Tensor[(7), float32]) { take(%x, 1f) }",
         "2:39",
         "indices must be integers, got",
-        "take(data, indices): The",
+        "take(data, indices): Slices",
     ),
     "sequence lengths": (
         "def @main(%x: Tensor[(4, 4), int8], %n: Tensor[(5), int32]) { reverse_sequence(%x, %n, seq_axis=1) }",
@@ -486,7 +486,7 @@ BUILT = {
     "elements": (lambda: X + K, "add: data types", "cast one of them"),
     "shapes": (lambda: relay.multiply(X, Y), "multiply: shapes", "equal or 1"),
     "tuple": (lambda: relay.nn.relu(relay.Tuple([X, X])), "nn.relu: argument must be a tensor", "its fields"),
-    "tensor": (lambda: relay.concatenate(X, 0), "concatenate: data must be a tuple", "one after the other"),
+    "tensor": (lambda: relay.concatenate(X, 0), "concatenate: data must be a tuple", "Tensors concatenated"),
     "axis": (lambda: relay.nn.softmax(X, axis=5), "nn.softmax: axis 5", "axes are -2 to 1"),
     "size": (lambda: relay.reshape(X, [7]), "reshape: (2, 3) cannot become (7)", "-1 stands for"),
     "indices": (lambda: relay.take(X, X), "take: indices must be integers", "take(data, indices)"),
@@ -497,7 +497,7 @@ BUILT = {
     "scalar": (lambda: relay.nn.bias_add(relay.const(1), relay.const(2)), "nn.bias_add: axis 1", "expand_dims"),
     "kind of a field": (lambda: check_kind(relay.TupleType([SHAPE])), "a part of a TupleType", "kind Type"),
     "kind of a result": (lambda: check_kind(relay.FuncType([], SHAPE, [SHAPE])), "a part of a FuncType", "kind Type"),
-    "kind of a reference": (lambda: check_kind(relay.RefType(SHAPE)), "a part of a RefType", "in the place of s"),
+    "kind of a reference": (lambda: check_kind(relay.RefType(SHAPE)), "a part of a RefType", "replace s by"),
     "kind of a callee": (lambda: check_kind(relay.TypeCall(TYPE, [])), "T is of kind Type", "AdtHandle"),
 }
 

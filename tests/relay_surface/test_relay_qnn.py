@@ -264,7 +264,7 @@ def test_tables_of_functions() -> None:
     x = relay.var("s", shape=())
     with pytest.raises(AotcError, match="needs one constant scale"):
         canonicalizations.create_integer_lookup_op(every, lambda x: x, x, *made[1:], in_dtype="int8")
-    with pytest.raises(AotcError, match="not of int16"):
+    with pytest.raises(AotcError, match="not int16"):
         canonicalizations.create_integer_lookup_op(every, lambda x: x, *made, in_dtype="int16")
 
 

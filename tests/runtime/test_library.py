@@ -85,7 +85,7 @@ def test_library_of_something_else(tmp_path: Path) -> None:
     source = tmp_path / "other.c"
     source.write_text("int other(void) { return 1; }\n")
     subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", tmp_path / "other.so"], check=True)
-    assert "no compiled model: it has no aotc_model_entry" in refusal(tmp_path / "other.so")
+    assert "not a compiled model: it has no symbol aotc_model_entry" in refusal(tmp_path / "other.so")
 
 
 def test_library_without_a_model(build: Build) -> None:

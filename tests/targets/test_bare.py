@@ -250,7 +250,7 @@ def test_a_self_test_of_what_cannot_be() -> None:
 
 TWO = """
 ["tightly coupled"]
-bytes = 512
+bytes = 256
 holds = ["arena"]
 [sram]
 bytes = "64K"
@@ -272,7 +272,7 @@ def test_two_memories(name: str, io: bool, single: bool, tmp_path: Path) -> None
     memory = model.metadata["memory"]
     assert [part["member"] for part in memory["parts"]] == ["tightly_coupled", "sram"]
     assert memory["spaces"] == {"arena": "tightly coupled and sram", "parameters": "flash"}
-    assert 0 < memory["parts"][0]["bytes"] <= 512 and sum(part["bytes"] for part in memory["parts"]) == memory["peak"]
+    assert 0 < memory["parts"][0]["bytes"] <= 256 and sum(part["bytes"] for part in memory["parts"]) == memory["peak"]
     (found,), _ = here.outputs(model, [x], tmp_path)
     np.testing.assert_array_equal(found, host_outputs(QUANTIZED, x, io_dtype="int8"))
     main = """#include "net.h"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far two results lie apart: absolute, relative to the spread of the reference, in units in the last place.
+"""Comparison of an output array with a reference: absolute error, error relative to the standard
+deviation of the reference, and error in units in the last place (ULP).
 
-compare("y", actual, expected, bound=1e-5).ok
+    compare("y", actual, expected, bound=1e-5).ok
 """
 
 from __future__ import annotations
@@ -15,33 +16,41 @@ import numpy as np
 
 from aotc.ir import Array, DType, frozen
 
-#: What the error relative to the reference's standard deviation may be, by dtype of the output; that of float32
-#: depends on the algorithms that were chosen, and stands in the metadata.
+#: Largest accepted error relative to the reference's standard deviation, by dtype of the output.
+#: The bound of float32 depends on the algorithms that were chosen; it is in the model's metadata.
 BOUNDS = {"float64": 1e-9, "float16": 1e-2, "bfloat16": 5e-2}
-#: What the relative error of outputs in 8- and 4-bit floats may be: about one step of their grid.
+#: Largest accepted relative error of outputs in 8-bit and 4-bit float formats: about one step
+#: between representable values.
 NARROW_BOUND = 0.3
 
 
 def bound_for(dtype: DType, float32_bound: float) -> float:
-    """The accepted relative error of an output of `dtype`."""
+    """Return the largest accepted relative error of an output of `dtype`; for float32 it is
+    `float32_bound`.
+    """
     return float32_bound if dtype == "float32" else BOUNDS.get(dtype, NARROW_BOUND)
 
 
 @frozen
 class Comparison:
-    """One output against its reference.
+    """Result of the comparison of one model output with its reference.
 
     max_abs    largest absolute difference
-    relative   max_abs divided by the reference's standard deviation (by its largest magnitude where it is
-               constant)
+    relative   max_abs divided by the reference's standard deviation (by its largest magnitude if
+               the reference is constant)
     max_ulp    largest difference in units in the last place of the dtype (floats only)
-    bound      what `relative` may be; integers and bools must be equal
-    reason     why it is not ok, "" if it is
-    exact      error against the result in double precision, relative to its standard deviation, where it was needed
-    reference_exact   the reference's error against it, the largest over all inputs
-    rounding   the error of another evaluation in the precision of the model, where that was needed
-    reference_is_off   whether ours is within the bound of the exact result, and the reference is not
-    text       "ok" or the reason why not, with both errors where the result in double precision judged
+    bound      largest accepted `relative`; integers and bools must be equal
+    reason     why the comparison fails, "" if it passes
+    exact      error of the output against the result in float64, relative to the standard deviation
+               of that result; None if it was not computed
+    reference_exact   error of the reference against the result in float64, the largest over all
+                      inputs; None if it was not computed
+    rounding   error of a second evaluation in the precision of the model; None if it was not
+               computed
+    ok         True if the comparison passes
+    reference_is_off   True if the output is within the bound of the float64 result and the
+                       reference is not
+    text       "ok" or the reason of the failure; with both errors if the float64 result decided
     """
 
     name: str
@@ -70,7 +79,12 @@ class Comparison:
 
 
 def ulp_distance(a: Array, b: Array) -> int:
-    """The most representable values that lie between corresponding finite elements of two float arrays."""
+    """Return the largest difference, in units in the last place, between corresponding elements of
+    two float arrays.
+
+    Pairs with a NaN or an infinity are ignored. The result is 0 for dtypes that are not 2, 4 or 8
+    bytes wide.
+    """
     kind = {2: np.int16, 4: np.int32, 8: np.int64}.get(a.dtype.itemsize)
     finite = np.isfinite(a.astype(np.float64)) & np.isfinite(b.astype(np.float64))
     if kind is None or not finite.any():
@@ -84,25 +98,36 @@ def ulp_distance(a: Array, b: Array) -> int:
     return int(np.abs(ordered(a) - ordered(b)).max())
 
 
-#: How much larger than another implementation's rounding error ours may be: sums in another order differ that much.
+#: Largest accepted ratio of the output's rounding error to that of another implementation: sums
+#: that are computed in different orders differ that much.
 NOISE_FACTOR = 4.0
-#: Where others are further than this from the exact result, ours must be about as close as they are.
+#: If the error of other implementations against the exact result exceeds LARGE_NOISE, then
+#: LARGE_FACTOR replaces NOISE_FACTOR as the largest accepted ratio of errors.
 LARGE_NOISE, LARGE_FACTOR = 1e-2, 1.25
-#: Where others are further than this from the exact result, rounding is no explanation.
+#: Error of other implementations against the exact result above which rounding is not accepted as
+#: an explanation.
 UNTRUSTED = 0.2
-#: Dtypes whose smallest normal number is below this have subnormal numbers that implementations flush to zero.
+#: Dtypes whose smallest normal number is below this value have subnormal numbers that
+#: implementations may flush to zero.
 SMALLEST_FLUSHED = 1e-30
-#: Units in the last place of the largest output that cannot be asked for: the end of any network rounds that much.
+#: Error that is always accepted, in units in the last place of the largest output: the last
+#: operators of any network round that much.
 FEW_ULP = 8
 
 
 def exact_error(array: Array, exact: Array) -> float:
-    """The error of an array relative to the spread of the result in double precision."""
+    """Return the largest error of an array against the float64 result, relative to the standard
+    deviation of that result.
+    """
     return compare("", array.astype(np.float64), exact.astype(np.float64), 0.0).relative
 
 
 def rounding_limit(bound: float, noise: float) -> float:
-    """Return the largest error against the exact result that rounding explains, given the error `noise` of others."""
+    """Return the largest error against the exact result that rounding explains, given the error
+    `noise` of other implementations.
+
+    The result is `bound` if `noise` exceeds UNTRUSTED, and at least `bound` otherwise.
+    """
     if noise > UNTRUSTED:
         return bound
     return max(bound, noise * (LARGE_FACTOR if noise > LARGE_NOISE else NOISE_FACTOR))
@@ -111,16 +136,19 @@ def rounding_limit(bound: float, noise: float) -> float:
 def judge_by_exact(
     found: Comparison, actual: Array, exact: Array, noise: float, rounding: float | None = None
 ) -> Comparison:
-    """A float comparison that failed, judged again with the result in double precision.
+    """Judge a failed comparison of floats again by the float64 result; return it with a new
+    `reason`.
 
-    Ours is right if it is within the bound of the exact result, however far off the reference is.  Beyond that, a
-    network can amplify rounding errors so much that no two implementations in its dtype agree to the bound.  Then ours
-    is right if its error is one that rounding explains: not much larger than that of the reference, nor than that of a
-    second implementation in the same precision, so that a reference that is wrong itself is no excuse.
+    The output passes if it is within the bound of the float64 result, however far off the reference
+    is. Beyond the bound, a network can amplify rounding errors so much that no two implementations
+    in its dtype agree to the bound. The output then passes if rounding explains its error: the
+    error is not much larger than that of the reference, nor than that of a second implementation in
+    this precision. The second condition keeps a wrong reference from excusing a wrong output. A
+    comparison of integers is returned unchanged.
 
-    noise       the largest error of the reference over all inputs
-    rounding    the largest error of the second implementation, None where there is none
-    All errors are relative to the standard deviation of the exact result.
+    noise       largest error of the reference over all inputs
+    rounding    largest error of the second implementation, None if there is none
+    All errors are relative to the standard deviation of the float64 result.
     """
     if not DType.of(actual).is_float:
         return found
@@ -135,12 +163,15 @@ def judge_by_exact(
 
 
 def judge_by_others(found: Comparison, actual: Array, exact: Array, theirs: Array, apart: float) -> Comparison:
-    """A float comparison that failed, where both other evaluations in this precision are far from the exact result.
+    """Judge a failed comparison of floats for inputs where two other evaluations in this precision
+    are far from the exact result.
 
-    Rounding to this precision leads across a discontinuity then (a floor, a comparison).  Where both agree with each
-    other, ours must agree with the reference as the second evaluation does; where they do not, nothing excuses ours.
+    Rounding to this precision then crosses a discontinuity, for instance of a floor or a
+    comparison. If the reference and the second evaluation agree with each other, the output must
+    agree with the reference about as closely; if they do not, the ordinary bound applies. A
+    comparison of integers is returned unchanged.
 
-    apart    the distance between both of them, the largest over such inputs
+    apart    distance between the reference and the second evaluation, the largest over these inputs
     """
     if not DType.of(actual).is_float:
         return found
@@ -153,7 +184,10 @@ def judge_by_others(found: Comparison, actual: Array, exact: Array, theirs: Arra
 
 
 def unavoidable(dtype: np.dtype[Any], exact: Array) -> float:
-    """The relative error of a few units in the last place of the largest output, or of numbers that flush to zero."""
+    """Return the relative error that is always accepted: FEW_ULP units in the last place of the
+    largest value of `exact`, or the smallest normal number where subnormal numbers may flush to
+    zero.
+    """
     finite = exact[np.isfinite(exact)].astype(np.float64)
     largest = float(np.abs(finite).max()) if finite.size else 0.0
     info = ml_dtypes.finfo(dtype)
@@ -163,20 +197,25 @@ def unavoidable(dtype: np.dtype[Any], exact: Array) -> float:
 
 
 def _scale(finite: Array) -> float:
-    """Return the unit of errors: the standard deviation, the largest magnitude of constant values, or 1 for zeros."""
+    """Return the unit of relative errors: the standard deviation of finite values, or their largest
+    magnitude if they are constant, or 1 if they are all zero or there are none.
+    """
     spread = float(finite.std()) if finite.size else 0.0
     return spread or (float(np.abs(finite).max()) if finite.size else 0.0) or 1.0
 
 
-#: By how many decibels the noise of rounding to integers may be above the reference's.
+#: Accepted loss of signal-to-noise ratio against the reference, in decibels, for outputs of
+#: quantized networks.
 QUANTIZED_DB = 0.5
-#: What share of the noise of quantization the deviation from a quantized network's definition may be: numbers next to
-#: ties are rounded otherwise in float32.
+#: Accepted deviation from a quantized network's definition, as a fraction of its quantization
+#: noise: values close to a rounding tie are rounded differently in float32.
 DEFINITION_SHARE = 0.1
 
 
 def decibels(array: Array, exact: Array) -> float:
-    """The ratio of a result in double precision to what another one differs from it."""
+    """Return the signal-to-noise ratio of `array` against `exact` in decibels; infinity if the
+    difference or `exact` is zero.
+    """
     wide = exact.astype(np.float64)
     noise = float(np.square(array.astype(np.float64) - wide).sum())
     signal = float(np.square(wide).sum())
@@ -184,28 +223,34 @@ def decibels(array: Array, exact: Array) -> float:
 
 
 def deviation(array: Array, other: Array) -> float:
-    """The root of the mean squared difference of two results."""
+    """Return the root of the mean squared difference of two arrays."""
     return float(np.sqrt(np.square(array.astype(np.float64) - other.astype(np.float64)).mean()))
 
 
 def definition_limit(theirs: Array, exact: Array, defined: Array) -> float:
-    """Return how far an output of a quantized network may deviate from its definition.
+    """Return the largest accepted root mean square deviation of a quantized network's output from
+    its definition.
 
-    theirs     the output of the reference
-    exact      the output without rounding to integers
-    defined    the output of the definition: each operator in double precision, its result rounded to integers
+    theirs     output of the reference
+    exact      output without rounding to integers
+    defined    output by definition: each operator in float64, its result rounded to integers
     """
     return max(LARGE_FACTOR * deviation(theirs, defined), DEFINITION_SHARE * deviation(defined, exact), 1e-30)
 
 
 def judge_by_noise(found: Comparison, runs: Sequence[tuple[Array, Array, Array, Array | None]]) -> Comparison:
-    """A float comparison of a quantized network that failed, judged by its definition and the noise of its rounding.
+    """Judge a failed comparison of a quantized network's float output by signal-to-noise ratio and
+    by distance from the definition.
 
-    Networks round at thousands of places, where implementations that compute parts on real numbers differ.  Then the
-    questions are whether the signal to noise ratio is as good as the reference's, and whether ours is as near to the
-    definition as the reference, or much nearer than the noise of quantization is large.
+    A network rounds to integers at thousands of places, where implementations that compute some
+    operators in floating point differ. The output passes if two conditions hold. Its
+    signal-to-noise ratio is at most QUANTIZED_DB below the reference's. If the output by definition
+    is known, its distance from the definition is at most `definition_limit`: about the reference's
+    distance, or small against the quantization noise. The comparison is returned unchanged if the
+    output is not a float or has NaN or infinite elements.
 
-    runs    of each our output, the reference's, the one without rounding, and that of the definition if it is known
+    runs    for each run: the output, the reference's output, the output without rounding, and the
+            output by definition (None if it is unknown)
     """
     ours, theirs, exact = (np.concatenate([np.asarray(r[k]).reshape(-1) for r in runs]) for k in range(3))
     if not (DType.of(ours).is_float and np.isfinite(ours).all()):
@@ -224,12 +269,15 @@ def judge_by_noise(found: Comparison, runs: Sequence[tuple[Array, Array, Array, 
 
 
 def judge_by_definition(found: Comparison, triples: Sequence[tuple[Array, Array, Array]]) -> Comparison:
-    """A comparison of a quantized network's integers that failed, judged by the network's definition.
+    """Judge a failed comparison of a quantized network's integer output by the network's
+    definition.
 
-    Kernels of the reference that round otherwise than the model says, and numbers next to ties, give other integers.
-    Then the question is whether ours are as often those of the definition as the reference's.
+    Reference kernels that round differently from the model's definition, and values close to a
+    rounding tie, give different integers. The output passes if the count of its elements that
+    differ from the definition is at most LARGE_FACTOR times the reference's count.
 
-    triples    of each run our output, the reference's, and that of the definition in double precision
+    triples    for each run: the output, the reference's output, and the output by definition in
+               float64
     """
     ours, theirs, defined = (np.concatenate([p[k].astype(np.int64).reshape(-1) for p in triples]) for k in range(3))
     mine, other = int((ours != defined).sum()), int((theirs != defined).sum())
@@ -238,7 +286,13 @@ def judge_by_definition(found: Comparison, triples: Sequence[tuple[Array, Array,
 
 
 def compare(name: str, actual: Array, expected: Array, bound: float) -> Comparison:
-    """`actual` against `expected`; NaN equals NaN and an infinity itself."""
+    """Compare the array `actual` with `expected`; return a Comparison named `name` that says if
+    they agree.
+
+    Floats agree if the error relative to the standard deviation of `expected` is at most `bound` or
+    `unavoidable`, whichever is larger; integers and bools must be equal. NaN equals NaN, and an
+    infinity equals an infinity of its sign. A different shape or dtype is a failure.
+    """
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         got = f"{actual.dtype}{list(actual.shape)}"
         want = f"{expected.dtype}{list(expected.shape)}"
@@ -262,11 +316,13 @@ def compare(name: str, actual: Array, expected: Array, bound: float) -> Comparis
     return Comparison(name, max_abs, relative, ulp_distance(actual, expected), bound, reason)
 
 
-# --- what a comparison is worth
+# --- arrays that make a comparison weak or impossible
 
 
 def nothing_compared(arrays: Sequence[Array]) -> str:
-    """Why the results of all runs for one output show nothing: no element is finite; "" where one is."""
+    """Return why the results of all runs for one output allow no comparison: no element is finite,
+    or there are none. Return "" if an element is finite.
+    """
     if not any(a.size for a in arrays):
         return "has no elements"
     wide = [a.astype(np.float64) for a in arrays]
@@ -278,7 +334,9 @@ def nothing_compared(arrays: Sequence[Array]) -> str:
 
 
 def little_compared(arrays: Sequence[Array]) -> str:
-    """Why the results of all runs for one output show little: they are constant, or NaN in part; "" otherwise."""
+    """Return why the results of all runs for one output make a weak comparison: all elements are
+    equal, or some are NaN or infinite. Return "" otherwise.
+    """
     every = np.concatenate([a.astype(np.float64).reshape(-1) for a in arrays])
     finite = every[np.isfinite(every)]
     if finite.size < every.size:

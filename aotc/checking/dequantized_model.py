@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a quantized ONNX model stands for: a copy in which nothing is rounded to integers.
+"""Conversion of a quantized ONNX model to float operators, with or without the rounding to
+integers.
 
-without_rounding(model)                    # Conv and Clip for QLinearConv, Clip for QuantizeLinear
-by_definition(model)                       # DequantizeLinear, Conv and QuantizeLinear for QLinearConv
+    without_rounding(model)                    # Conv and Clip for QLinearConv, Clip for QuantizeLinear
+    by_definition(model)                       # DequantizeLinear, Conv and QuantizeLinear for QLinearConv
 
-Quantizers leave activations to saturation: numbers beyond those that integers reach are the last ones that they do.
+Saturation stays in both forms, since quantizers rely on it as an activation: values outside the
+range of the integer dtype are clipped to that range.
 """
 
 from collections.abc import Sequence
@@ -17,7 +19,8 @@ from onnx import NodeProto, helper, numpy_helper
 
 from aotc.ir import AotcError
 
-#: Operators of real numbers by those of integers, and the inputs that have a scale and a zero point behind them.
+#: Float operator for each quantized operator, with the positions of the inputs that are followed
+#: by a scale and a zero point.
 _OPERATORS: Final = {
     "QLinearConv": ("Conv", (0, 3)),
     "QLinearMatMul": ("MatMul", (0, 3)),
@@ -30,13 +33,16 @@ _OPERATORS: Final = {
     "QLinearAveragePool": ("AveragePool", (0,)),
     "QLinearGlobalAveragePool": ("GlobalAveragePool", (0,)),
 }
-#: Where the bias is, whose scale is the product of the scales of both operands.
+#: Position of the bias input by quantized operator; the scale of the bias is the product of the
+#: scales of both operands.
 _BIAS: Final = {"QLinearConv": 8, "QGemm": 6}
-#: Where scale and zero point of the result are, if not behind those of the operands.
+#: Position of the result's scale, which the zero point follows, by operator; for other operators
+#: they follow the operands.
 _RESULT: Final = {"QGemm": 7}
-#: Attributes that operators of real numbers do not have.
+#: Attributes of quantized operators that the float operators do not have.
 _FOREIGN: Final = ("channels_last", "opset")
-#: Operators that do to bytes what they do to the numbers that these stand for.
+#: Operators that copy or select elements and so work unchanged on quantized and on dequantized
+#: tensors.
 _MOVES: Final = {
     "Concat",
     "Expand",
@@ -56,9 +62,13 @@ _MOVES: Final = {
 
 
 class _Plain:
-    """The nodes of a graph without rounding, one after another.
+    """Builder of a graph without rounding: converts quantized nodes to float nodes in the order of
+    the graph.
 
-    made   tensors of integers that were computed, and are real numbers now
+    known   initializers by name
+    made    names of tensors that are quantized in the model and hold real numbers in the new graph
+    nodes   nodes of the new graph
+    count   number of helper nodes that were added
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
@@ -68,18 +78,29 @@ class _Plain:
         self.count = 0
 
     def add(self, op: str, *inputs: str, **attributes: Any) -> str:
-        """The result of one more node."""
+        """Append a node with a generated output name; return that name."""
         self.count += 1
         name = f"{op}__{self.count}__plain"
         self.nodes.append(helper.make_node(op, inputs, [name], **attributes))
         return name
 
     def real(self, given: Sequence[str], axis: int) -> str:
-        """A tensor of integers, with its scale and zero point, as real numbers."""
+        """Return the name of a tensor with the real values of a quantized one: a new
+        DequantizeLinear, or the tensor itself if it already holds real numbers.
+
+        given   names of the tensor, its scale and its zero point
+        axis    axis of the scales, where there are several
+        """
         return given[0] if given[0] in self.made else self.add("DequantizeLinear", *given, axis=axis)
 
     def saturated(self, name: str, onto: Sequence[str], output: str) -> None:
-        """Numbers within those that integers of one scale stand for, as a tensor of that name."""
+        """Append a node that clips the tensor `name` to the real range of a quantized dtype; the
+        result is the tensor `output`.
+
+        The node is an Identity if scale or zero point is not constant or is given per channel.
+
+        onto    names of the scale and the zero point; the dtype is that of the zero point
+        """
         self.made.add(output)
         ends, (scale, zero) = [], onto
         if scale in self.known and (zero in self.known or not zero):
@@ -94,7 +115,12 @@ class _Plain:
             self.nodes.append(helper.make_node("Identity", [name], [output]))
 
     def operator(self, node: NodeProto) -> None:
-        """An operator of integers on what these stand for."""
+        """Append the float operator of a quantized operator, on dequantized operands, with a
+        clipped result.
+
+        Raise AotcError (code "reference") for the attribute channels_last and for a Gemm with alpha
+        other than 1.
+        """
         given = list(node.input) + [""] * 9
         if node.op_type == "QLinearConcat":
             op, places = "Concat", tuple(range(2, len(node.input), 3))
@@ -114,7 +140,7 @@ class _Plain:
         self.saturated(self.add(op, *parts, **kept), onto, node.output[0])
 
     def dynamic(self, node: NodeProto) -> None:
-        """DynamicQuantizeLinear: numbers as they are, of scale 1 around 0."""
+        """Replace DynamicQuantizeLinear by an Identity of the data, with scale 1 and zero point 0."""
         data, scale, zero = node.output
         self.nodes.append(helper.make_node("Identity", node.input, [data]))
         for name, value in ((scale, np.float32(1)), (zero, np.uint8(0))):
@@ -123,7 +149,9 @@ class _Plain:
         self.made.add(data)
 
     def product(self, node: NodeProto) -> None:
-        """ConvInteger and MatMulInteger of numbers of scale 1."""
+        """Replace ConvInteger or MatMulInteger by Conv or MatMul on operands that are dequantized
+        with scale 1.
+        """
         given = [*node.input, "", ""]
         one = self.add("Constant", value_float=1.0)
         op, axis = ("Conv", 0) if node.op_type == "ConvInteger" else ("MatMul", -1)
@@ -132,14 +160,21 @@ class _Plain:
         self.nodes.append(helper.make_node(op, parts, node.output, **attributes))
 
     def recurrent(self, node: NodeProto) -> None:
-        """DynamicQuantizeLSTM: an LSTM by the numbers that its weights (directions, inputs, gates) stand for."""
+        """Replace DynamicQuantizeLSTM by LSTM with dequantized weights; the quantized weights have
+        the axes (directions, inputs, gates).
+        """
         given = [*node.input, *[""] * 12]
         weights = [self._weights(given[at], *given[scale : scale + 2]) for at, scale in ((1, 8), (2, 10))]
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self.nodes.append(helper.make_node("LSTM", [given[0], *weights, *given[3:8]], node.output, **attributes))
 
     def _weights(self, name: str, scale: str, zero: str) -> str:
-        """Weights (directions, gates, inputs) as real numbers; scales are for a direction, or for a gate of it."""
+        """Return the name of a new constant with dequantized weights, transposed to the axes
+        (directions, gates, inputs).
+
+        Scales and zero points are given per direction, or per gate of each direction. Raise
+        AotcError (code "reference") unless weights, scale and zero point are constant.
+        """
         if not {name, scale, zero} <= {*self.known, ""}:
             raise AotcError("reference", f"the weights {name!r} are not constant")
         whole, size, middle = (
@@ -150,7 +185,11 @@ class _Plain:
         return self.add("Constant", value=value)
 
     def node(self, node: NodeProto) -> None:
-        """One more node of the model."""
+        """Append the conversion of one node of the model, without rounding.
+
+        Raise AotcError (code "reference") if a node other than a quantized operator or a copy
+        computes on integers that were converted to real numbers.
+        """
         op = node.op_type
         if op in _OPERATORS or op == "QLinearConcat":
             self.operator(node)
@@ -173,9 +212,11 @@ class _Plain:
 
 
 def without_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which quantizing a tensor and dequantizing it again does nothing: what a quantized model stands for.
+    """Return a copy of a quantized ONNX model in which quantization followed by dequantization
+    clips but does not round.
 
-    Raises AotcError (code "reference") for models that compute on integers in other ways.
+    Raise AotcError (code "reference") for models without quantized operators and for models that
+    compute on quantized integers in other ways.
     """
     plain = onnx.ModelProto()
     plain.CopyFrom(model)
@@ -190,14 +231,21 @@ def without_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class _Defined(_Plain):
-    """The nodes of a graph, operators of integers written as what defines them, rounding included."""
+    """Builder of a graph with rounding: each quantized operator becomes dequantization, a float
+    operator and quantization.
+    """
 
     def saturated(self, name: str, onto: Sequence[str], output: str) -> None:
-        """Numbers rounded to integers, as a tensor of that name."""
+        """Append QuantizeLinear of the tensor `name`; the result is the tensor `output`.
+
+        onto    names of the scale and the zero point
+        """
         self.nodes.append(helper.make_node("QuantizeLinear", [name, *(n for n in onto if n)], [output]))
 
     def node(self, node: NodeProto) -> None:
-        """One more node of the model; integers that are no operator's of this table stay as they are."""
+        """Append the conversion of one node of the model; nodes that are no quantized operators of
+        `_OPERATORS` are copied.
+        """
         if node.op_type in _OPERATORS or node.op_type == "QLinearConcat":
             self.operator(node)
         else:
@@ -205,9 +253,10 @@ class _Defined(_Plain):
 
 
 def by_definition(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which operators of integers are DequantizeLinear, the operator on real numbers and QuantizeLinear.
+    """Return a copy of a quantized ONNX model in which each quantized operator is DequantizeLinear,
+    the float operator and QuantizeLinear.
 
-    Raises AotcError (code "reference") for operators that have no such counterpart.
+    Raise AotcError (code "reference") for operators without a float counterpart.
     """
     defined = onnx.ModelProto()
     defined.CopyFrom(model)

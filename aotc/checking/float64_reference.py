@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model in double precision: how far a single-precision result is from what was meant.
+"""Float64 evaluation of an ONNX model, to measure the rounding error of float32 results.
 
-In: an ONNX model in float32.  Out: its outputs computed in float64 by onnx's own reference evaluator, which shares
-no code with this compiler or with ONNX Runtime.  Convolutions and pools are ours
-(`aotc.checking.onnx_evaluator_windows`).
+In: an ONNX model in float32.  Out: its outputs computed in float64 by onnx's own reference
+evaluator, which shares no code with this compiler or with ONNX Runtime.  Convolutions and pools are
+computed by `aotc.checking.onnx_evaluator_windows`.
 
     InDouble(model, memory=1 << 30).run({"x": array})["y"]            # array and result in float64
 """
@@ -26,8 +26,14 @@ from aotc.relay.frontend.onnx.load import messages
 
 
 def _widen_node(node: onnx.NodeProto) -> None:
+    """Change a node in place from float32 to float64: dtype attributes of Cast and EyeLike, and
+    float values of Constant.
+
+    Upsample becomes Resize with asymmetric coordinates and rounding down, since onnx's evaluator
+    implements only the nearest mode of Upsample.
+    """
     if node.op_type == "Upsample":
-        # the evaluator's own knows the nearest mode only
+        # onnx's evaluator implements the nearest mode of Upsample only
         node.op_type, node.input[1:] = "Resize", ["", *node.input[1:]]
         how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
         node.attribute.extend(helper.make_attribute(*item) for item in how.items())
@@ -41,7 +47,7 @@ def _widen_node(node: onnx.NodeProto) -> None:
 
 
 def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a model with every float32 turned into float64."""
+    """Return a copy of an ONNX model in which every float32 tensor, type and constant is float64."""
     wide = copy.deepcopy(model)
     for message in list(messages(wide)):
         match message:
@@ -56,10 +62,10 @@ def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class InDouble:
-    """A model in double precision, evaluated node by node; values are freed after their last use.
+    """Evaluator of an ONNX model in float64, node by node; each value is freed after its last use.
 
-    memory    the most bytes that weights, values and temporary arrays may take at any time
-    is_wide   False for the precision of the model itself
+    memory    largest number of bytes that weights, values and temporary arrays may take at any time
+    is_wide   True for float64; False for the model's own dtypes
     """
 
     def __init__(self, model: onnx.ModelProto, memory: int = DEFAULT_MEMORY_BYTES, is_wide: bool = True) -> None:
@@ -71,9 +77,10 @@ class InDouble:
         self._last_uses = _last_uses(wide.graph)
 
     def run(self, inputs: Arrays) -> Arrays:
-        """The outputs by name.
+        """Return the outputs by name for inputs by name.
 
-        Raises AotcError (code "memory") where the budget of memory does not do, and whatever the evaluator does.
+        Raise AotcError (code "memory") if the evaluation needs more than the memory budget, and any
+        exception of onnx's evaluator.
         """
         evaluator = self._evaluator
         values: dict[str, Any] = {"": None, **evaluator.rt_inits_, **inputs}
@@ -91,13 +98,16 @@ class InDouble:
         return {name: np.asarray(values[name]) for name in self._outputs}
 
     def _require_memory(self, node: Any, budget: MemoryBudget) -> None:
+        """Raise AotcError (code "memory") unless the results and the temporary arrays of a node fit
+        in the budget.
+        """
         own = sum(self._result_bytes.get(name, 0) for name in node.output)
         more = own + STRIP_BYTES if isinstance(node, WINDOW_OPERATORS) else TEMPORARY_RESULTS * own
         budget.require_fits(f"node {node.onnx_node.name!r} ({node.op_type})", more)
 
 
 def _bytes_of_values(model: onnx.ModelProto) -> dict[str, int]:
-    """The bytes of the values whose shapes are inferred, by name."""
+    """Return the size in bytes of each value of a model whose shape can be inferred, by name."""
     graph = onnx.shape_inference.infer_shapes(model).graph
     found = {}
     for value in (*graph.value_info, *graph.output):
@@ -109,7 +119,7 @@ def _bytes_of_values(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def _names_used(node: onnx.NodeProto) -> Iterator[str]:
-    """The names that a node and the graphs inside of it read."""
+    """Yield the names of the values that a node and its subgraphs read."""
     for message in messages(node):
         if isinstance(message, onnx.NodeProto):
             yield from message.input
@@ -118,7 +128,9 @@ def _names_used(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _last_uses(graph: onnx.GraphProto) -> list[list[str]]:
-    """List, for each node, the computed values that no later node reads and that are no outputs: they can be freed."""
+    """Return, for each node of a graph, the names of the computed values that can be freed after
+    it: no later node reads them and they are no outputs.
+    """
     last: dict[str, int] = {}
     for k, node in enumerate(graph.node):
         last |= dict.fromkeys(node.output, k) | dict.fromkeys(_names_used(node), k)
@@ -130,5 +142,7 @@ def _last_uses(graph: onnx.GraphProto) -> list[list[str]]:
 
 
 def run_in_double(model: onnx.ModelProto, inputs: Arrays) -> Arrays:
-    """The outputs by name of `model` in double precision; raises whatever the evaluator does."""
+    """Return the outputs of an ONNX model by name, computed in float64 with the default memory
+    budget; raise any exception of onnx's evaluator.
+    """
     return InDouble(model).run(inputs)

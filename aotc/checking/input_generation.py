@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs for a run: seeded random ones, or those in an .npz file.
+"""Input arrays for a run of a model: seeded random ones, or those of an .npz file.
 
 random_inputs({"x": TensorType((1, 3), "float32")}, seed=0)
-random_inputs(input_types(module), 0, input_domains(module))     # values that the model can do something with
+random_inputs(input_types(module), 0, input_domains(module))     # values that the model accepts
 """
 
 import math
@@ -22,30 +22,36 @@ from aotc.runtime.session import Session
 from aotc.runtime.tensor_info import TensorInfo
 
 Arrays: TypeAlias = dict[str, Array]
-#: The least and the greatest value of random inputs, by name.
+#: Smallest and largest value of random inputs, by name of the input.
 InputRanges: TypeAlias = Mapping[str, tuple[float, float]]
 NO_RANGES: Final[InputRanges] = MappingProxyType({})
-#: What floats of unknown meaning are multiplied with, one after the other, in sets of inputs beside the normal ones.
+#: Scale factors of random float inputs without a known domain, used in rotation by the additional
+#: sets of inputs.
 INPUT_FACTORS: Final = (0.1, 8.0, 0.01, 1.0)
-#: The same for models that quantize: larger inputs would saturate, and much smaller ones are 0.
+#: Scale factors for models that quantize their inputs: larger values would saturate, and much
+#: smaller ones quantize to 0.
 QUANTIZED_INPUT_FACTORS: Final = (0.1, 1.0)
-#: How many such sets there are at most for each usual one, and how many multiplications they take for each.
+#: Largest number of additional sets of scaled inputs for each ordinary set.
 SCALED_SETS: Final = 24
+#: Largest number of multiply-accumulate operations of the additional sets together, for each
+#: ordinary set; one additional set is always allowed.
 SCALED_MACS: Final = 300_000_000
-#: The seeds of these sets begin here.
+#: Random seed of the first set of scaled inputs; each further set adds 1.
 FIRST_SCALED_SEED: Final = 1000
-#: What to do where a model makes nothing of random inputs.
+#: Hint of errors that random inputs cause in a model.
 OTHER_INPUTS: Final = "give inputs that the model takes: --inputs FILE.npz, or --input-range NAME=LEAST:MOST"
 
 
 @frozen
 class InputSet:
-    """Inputs of one run.
+    """Inputs of one run of a model.
 
     source    "seed 0" or the name of a file
-    factor    by which random floats are larger than usual
-    usual     whether they are those of a file or the first random ones
-    within_scales  whether a model that has scales for inputs of the usual size runs on them
+    arrays    arrays by name of the input
+    factor    scale factor of the random floats
+    usual     True for the inputs of a file and for random ones that are neither scaled nor
+              additional
+    within_scales  True if the values have the range that a quantized model has scales for
     """
 
     source: str
@@ -56,17 +62,18 @@ class InputSet:
 
 
 def input_types(module: IRModule) -> dict[str, TensorType]:
-    """The types of a module's inputs, by name."""
+    """Return the tensor types of the inputs of a module's main function, by name."""
     return {p.name: ty for p in module.main.params if isinstance(ty := type_of(p), TensorType)}
 
 
 def ranged(
     types: Mapping[str, TensorType], domains: Mapping[str, Domain], ranges: InputRanges, path: Path | None = None
 ) -> dict[str, Domain]:
-    """The domains of inputs, with the caller's ranges in the place of those found.
+    """Return the value domains of inputs, where the caller's ranges replace the domains found by
+    analysis.
 
-    Raises AotcError (code "input-range") for names that no input has, for ranges that hold no value of its dtype, and
-    for ranges beside a file of inputs.
+    Raise AotcError (code "input-range") if a range names no input, holds no value of the input's
+    dtype, or is given together with a file of inputs (`path`).
     """
     if ranges and path is not None:
         text = f"a range of input {next(iter(ranges))!r} is given as well as a file of inputs"
@@ -84,7 +91,9 @@ def ranged(
 
 
 def _require_range(name: str, ty: TensorType, least: float, most: float) -> None:
-    """AotcError (code "input-range") for a range without a value that an input of a type can have."""
+    """Raise AotcError (code "input-range") unless the range from `least` to `most` is finite and
+    holds values of an input's dtype.
+    """
     written, dtype = f"the range {least:g} to {most:g} of input {name!r}", ty.dtype
     problem = ""
     if not (math.isfinite(least) and math.isfinite(most)):
@@ -104,14 +113,16 @@ def _require_range(name: str, ty: TensorType, least: float, most: float) -> None
 
 
 def session_types(session: Session) -> dict[str, TensorType]:
-    """The types of a loaded model's inputs, by name."""
+    """Return the tensor types of a loaded model's inputs, by name."""
     return {i.name: TensorType(i.shape, i.dtype) for i in session.get_inputs()}
 
 
 def stated_domains(session: Session) -> dict[str, Domain]:
-    """What the project of a loaded library says of the values of its inputs, by name; nothing without a project.
+    """Return the value domains of inputs in the metadata of the project that a loaded library is
+    part of; empty without a project.
 
-    Raises AotcError (code "load") for damaged metadata.
+    The project is the directory of the library or its parent. Raise AotcError (code "load") for
+    damaged metadata.
     """
     for project in session.path.absolute().parents[:2]:
         if rows := read_metadata(project).get("inputs"):
@@ -123,7 +134,9 @@ def stated_domains(session: Session) -> dict[str, Domain]:
 def given_inputs(
     types: Mapping[str, TensorType], domains: Mapping[str, Domain], path: Path | None, seeds: int
 ) -> Iterator[tuple[str, Arrays]]:
-    """Sets of inputs, each with the name of its source: those of an .npz file, for None `seeds` random ones."""
+    """Yield ordinary sets of inputs, each with the name of its source: the one set of the .npz file
+    `path`, or `seeds` random sets if `path` is None.
+    """
     if path is not None:
         yield path.name, read_inputs(path, types)
         return
@@ -134,14 +147,17 @@ def given_inputs(
 def scaled_inputs(
     types: Mapping[str, TensorType], domains: Mapping[str, Domain], sets: int, *, within_scales: bool = False
 ) -> Iterator[InputSet]:
-    """Random inputs whose floats are smaller or larger and, in every other set, shifted along their second axis.
+    """Yield `sets` sets of random inputs whose floats are scaled, by each of the factors in
+    rotation, and shifted along the second axis in every second rotation.
 
-    Where the scores of a classifier are saturated for inputs of one size, others show its weights; a ReLU that is 0 for
-    all normal inputs passes shifted ones; a softmax that subtracts a wrong maximum is wrong for large numbers alone.
-    Inputs of a known domain stay in it.  Where all inputs have one, the sets are further draws: of the rows of a table,
-    for instance, a few sets show a part only.
+    They reveal errors that standard normal inputs hide: a classifier whose scores saturate shows
+    its weights only at other magnitudes, a ReLU that is 0 for all ordinary inputs passes shifted
+    ones, and a softmax that subtracts a wrong maximum is wrong for large values only. Inputs with a
+    known domain are neither scaled nor shifted. If all inputs have one, the sets are further draws,
+    for instance to reach more rows of a table.
 
-    within_scales    neither enlarge nor shift: a model that quantizes has scales for inputs of the usual size
+    within_scales    True to shift nothing and to use QUANTIZED_INPUT_FACTORS, for models that
+                     quantize their inputs
     """
     free = [n for n, ty in types.items() if ty.dtype.is_float and domains.get(n, FREE).is_free]
     factors = QUANTIZED_INPUT_FACTORS if within_scales else INPUT_FACTORS
@@ -163,7 +179,9 @@ def scaled_inputs(
 
 
 def scaled_sets(seeds: int, macs: int) -> int:
-    """How many sets of scaled inputs are drawn beside `seeds` usual ones: more of models that take few products."""
+    """Return how many sets of scaled inputs to draw in addition to `seeds` ordinary ones: at least
+    `seeds`, more for models with few multiply-accumulate operations (`macs`).
+    """
     return max(seeds, min(SCALED_SETS * seeds, SCALED_MACS * seeds // max(macs, 1)))
 
 
@@ -176,10 +194,11 @@ def input_sets(
     *,
     within_scales: bool = False,
 ) -> Iterator[InputSet]:
-    """All sets of inputs: those of an .npz file, else random ones, first `seeds` usual ones.
+    """Yield all sets of inputs for a comparison: those of the .npz file `path`, or `seeds` ordinary
+    random sets and then scaled ones.
 
-    macs             multiplications of a run of the model
-    within_scales    none of them is enlarged or shifted
+    macs             multiply-accumulate operations of a run of the model
+    within_scales    True for models that quantize their inputs: no set is shifted or enlarged
     """
     yield from (InputSet(*given) for given in given_inputs(types, domains, path, seeds))
     if path is None:
@@ -187,15 +206,19 @@ def input_sets(
 
 
 def session_inputs(session: Session, path: Path | None, ranges: InputRanges = NO_RANGES) -> Arrays:
-    """The inputs of a loaded model in an .npz file, for None seeded random ones, as its project and `ranges` say."""
+    """Return one set of inputs for a loaded model: those of the .npz file `path`, or random ones of
+    seed 0 if it is None.
+
+    Random values lie in the domains that the model's project states, or in `ranges`.
+    """
     types = session_types(session)
     ((_, arrays),) = given_inputs(types, ranged(types, stated_domains(session), ranges, path), path, 1)
     return arrays
 
 
 def stored_inputs(session: Session, arrays: Arrays) -> Arrays:
-    """Inputs as a model takes them: integers where it takes such and
-    the arrays are real numbers.
+    """Return the inputs as a model stores them: quantize real arrays for inputs whose type is a
+    quantized integer.
     """
     found = dict(arrays)
     for info in session.get_inputs():
@@ -206,7 +229,9 @@ def stored_inputs(session: Session, arrays: Arrays) -> Arrays:
 
 
 def real_values(infos: Iterable[TensorInfo], arrays: Arrays) -> Arrays:
-    """Tensors of a model, real numbers where integers stand for such."""
+    """Return tensors of a model with quantized integers converted to real numbers, by the scales
+    and zero points in `infos`.
+    """
     meanings = {i.name: i.quantization for i in infos}
     return {
         name: meaning.dequantize(array) if (meaning := meanings[name]) is not None else array
@@ -217,12 +242,12 @@ def real_values(infos: Iterable[TensorInfo], arrays: Arrays) -> Arrays:
 def random_inputs(
     types: Mapping[str, TensorType], seed: int, domains: Mapping[str, Domain] = MappingProxyType({})
 ) -> Arrays:
-    """Seeded random inputs.
+    """Return seeded random inputs by name.
 
-    domains   the values that an input may have, by name; for others, floats are standard normal, integers of at most
-              16 bits uniform over their dtype, wider ones from 0 to 7
+    domains   possible values of an input, by name; for other inputs, floats are standard normal,
+              integers of at most 16 bits uniform over their dtype, wider ones uniform from 0 to 7
 
-    Raises AotcError (code "memory") where memory is short.
+    Raise AotcError (code "memory") if an array cannot be allocated.
     """
     rng = np.random.default_rng(seed)
     arrays: Arrays = {}
@@ -236,13 +261,16 @@ def random_inputs(
 
 
 def read_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:
-    """The inputs in an .npz file, by name (or as "in/NAME"); AotcError for missing ones."""
+    """Return the inputs in an .npz file by name; an entry may also be called "in/NAME".
+
+    Raise AotcError (code "inputs-file") if the file cannot be read or lacks an input.
+    """
     with open_regular(path, "inputs-file") as file:
         try:
             loaded = np.load(file, allow_pickle=False)
             arrays = None if isinstance(loaded, np.ndarray) else {k: loaded[k] for k in loaded.files}
         except Exception as error:
-            # numpy and zipfile raise all sorts of things for what is damaged
+            # numpy and zipfile raise many types of exceptions for damaged files
             text = f"cannot read {path}: it is damaged, or no .npz file"
             raise AotcError("inputs-file", text, hint="numpy.savez writes one") from error
     if arrays is None:
@@ -259,7 +287,9 @@ def read_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:
 
 
 def _of_type(array: Array, ty: TensorType) -> Array:
-    """The array, with the type that is wanted where .npz files know no name for it (bfloat16 and its like)."""
+    """Return an array with the expected dtype if it has raw elements of that size: .npz files store
+    bfloat16 and 8-bit floats without a dtype name.
+    """
     nameless = array.dtype.kind == "V" and array.dtype.names is None
     if nameless and array.dtype.itemsize == ty.dtype.itemsize:
         return array.view(ty.dtype.numpy)
@@ -267,7 +297,9 @@ def _of_type(array: Array, ty: TensorType) -> Array:
 
 
 def save_arrays(file: IO[bytes], arrays: Arrays) -> None:
-    """Write an .npz file; any name is fine, also those that numpy.savez takes for arguments of its own."""
+    """Write arrays to an .npz file under any names, including those that are parameters of
+    numpy.savez, such as "file".
+    """
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernel of a model is wrong, and who made it so: the C compiler, or the schedule.
+"""Search for the first wrong kernel of a compiled model, and for its cause: the C compiler or the
+schedule.
 
-In: a model on its way, and inputs.  Out: the first kernel, in the order of calls, whose
-compiled code has other bits than its interpreted program; if there is none, the first whose program gives something
-else than the operators that it was made of.
+In: a compilation and inputs.  Out: the first kernel, in the order of calls, whose compiled code
+gives other bits than the interpreter of its loop nest; if there is none, the first kernel whose
+loop nest gives other values than the graph operators that it implements.
 
     first_suspect(work, {"x": array}, bound=1e-5).kernel     # "kernel net_relu (nodes act), ..."
 
-Every kernel runs on what the interpreter made of the ones before.
+Every kernel runs on the interpreter's results of the kernels before it, so an error does not
+propagate.
 """
 
 from __future__ import annotations
@@ -33,19 +35,26 @@ COMPILER, SCHEDULE = "the C compiler", "the schedule"
 
 @frozen
 class Suspect:
-    """A kernel with its nodes and the result that is wrong, and who is to blame; both empty where no kernel is."""
+    """A wrong kernel and the cause of the error; both fields are empty if no kernel is wrong.
+
+    blame    "the C compiler" or "the schedule"
+    kernel   the kernel with its nodes, the output that is wrong, and how it differs
+    """
 
     blame: str = ""
     kernel: str = ""
 
 
 def first_suspect(work: Compilation, inputs: Arrays, *, bound: float, memory: int = DEFAULT_MEMORY_BYTES) -> Suspect:
-    """The first kernel that the compiler translated wrongly; else the first that is not what its operators mean.
+    """Return the first kernel that the C compiler translated wrongly, else the first whose loop
+    nest differs from its operators.
 
-    bound     what the error of a float32 result relative to its standard deviation may be between program and operators
-    memory    the most bytes that the tensors of the model, and the copies of those that a kernel takes, may be
+    bound     largest accepted error of a float32 result of a loop nest against its operators,
+              relative to the standard deviation
+    memory    largest number of bytes of the model's tensors and of the copies that a comparison
+              makes
 
-    Raises AotcError (code "memory") where the memory does not do.
+    Raise AotcError (code "memory") if the comparison needs more memory.
     """
     calls, program = work.calls[work.here], work.programs[work.here]
     work.progress("comparing kernels with the interpreter")
@@ -63,14 +72,18 @@ def first_suspect(work: Compilation, inputs: Arrays, *, bound: float, memory: in
 
 
 def _name(program: Program, kernel: Kernel) -> str:
-    """The name of a kernel in the project, without that of the model."""
+    """Return the name of a kernel in the emitted project, without the prefix that is the model's
+    name.
+    """
     return print_kernels(program.kernels, program.name, share="values").names[kernel].removeprefix(f"{program.name}_")
 
 
 class _Schedule:
-    """Runs a program in the interpreter, each kernel compiled beside it, and the operators that it was made of.
+    """Comparison of each kernel of a program in three forms: compiled C, interpreted loop nest, and
+    graph operators.
 
-    calls    the program before the passes that work in place and make vectors: its steps have all inputs
+    calls    the program before the passes for in-place execution and vectorization: its steps list
+             all their inputs
     """
 
     def __init__(
@@ -84,7 +97,12 @@ class _Schedule:
         self._own: dict[Storage, Array] = {}
 
     def suspects(self, inputs: Arrays) -> Iterator[tuple[Step, Suspect]]:
-        """Results that are wrong, in order; `kernel` says which and how."""
+        """Run all steps on the inputs and yield each wrong output, in the order of the steps, with
+        its step.
+
+        In the Suspect, `kernel` is the output's name and how it differs. The interpreter's results
+        are the inputs of later steps.
+        """
         program = self._program
         for storage in program.inputs:
             self._own[storage] = _flat(inputs[storage.name], storage)
@@ -95,13 +113,13 @@ class _Schedule:
             self._require_memory(step)
             outputs = list(zip(step.outputs, step.kernel.outputs, strict=True))
             arrays = [self._part(v, b).copy() for v, b in zip(step.inputs, kernel.inputs, strict=True)]
-            # kernels that work in place read their outputs
+            # in-place kernels read their outputs
             before = [self._part(v, b).copy() for v, b in outputs]
             meant = self._meant(call)
             expected = actual = [array.copy() for array in before]
             self._library.call(numbers[kernel], arrays, actual)
             if kernel.source is None:
-                # else its program is the user's C
+                # a kernel in the user's C has no loop nest to interpret
                 expected = interpreted(kernel)(arrays, output_init=before)
             for k, (view, buffer) in enumerate(outputs):
                 name = f"output {view.storage.name!r}: "
@@ -112,7 +130,9 @@ class _Schedule:
                 self._part(view, buffer)[:] = expected[k]
 
     def _require_memory(self, step: Step) -> None:
-        """Copies of the inputs, and of the outputs before the call, by the compiled kernel and by its program."""
+        """Raise AotcError (code "memory") unless the buffers of a step and copies of its inputs and
+        outputs fit in the budget; count the new buffers.
+        """
         kernel = step.kernel
         for view in (*step.inputs, *step.outputs):
             if view.storage.kind != "temp" and view.storage not in self._own:
@@ -121,7 +141,9 @@ class _Schedule:
         self._budget.require_fits(f"kernel {_name(self._program, kernel)}", read + TEMPORARY_RESULTS * written)
 
     def _meant(self, call: Step) -> list[Array]:
-        """The results of the operators that a kernel was made of; none for copies and the user's code."""
+        """Return the results of the graph operators that a kernel implements; an empty list for
+        copies and for kernels in the user's C.
+        """
         if not isinstance(call.origin, Function) or call.kernel.source is not None:
             return []
         views = iter(zip(call.inputs, call.kernel.inputs, strict=True))
@@ -133,10 +155,13 @@ class _Schedule:
             return [array.reshape(-1) for array in leaves(evaluate(call.origin, *arguments, watch=self._budget))]
 
     def _part(self, view: View, buffer: Buffer) -> Array:
-        """The elements that a kernel gets."""
+        """Return the array of the elements that a kernel accesses through a view of a storage."""
         return self._elements(view.storage)[view.offset : view.offset + buffer.size]
 
     def _elements(self, storage: Storage) -> Array:
+        """Return all elements of a storage as a flat array: a part of the arena for temporaries,
+        else an array of its own.
+        """
         if storage.kind == "temp":
             start = self._program.plan.offsets[storage]
             return self._arena[start : start + storage.nbytes].view(storage.dtype.numpy)
@@ -145,7 +170,11 @@ class _Schedule:
         return self._own[storage]
 
     def _differs(self, view: View, kernel: Kernel, found: Array, meant: Array) -> str:
-        """As `aotc verify` compares; integers that are made of floats may be rounded to the next one."""
+        """Return how an output of a loop nest differs from its operators' result, "" if it is
+        within the bounds of `aotc verify`.
+
+        Integers that are computed from floats may differ by 1, for rounding.
+        """
         dtype: DType = view.storage.dtype
         compared = compare(view.storage.name, found, meant, bound_for(dtype, self._bound))
         rounded = dtype.is_integer and compared.max_abs <= 1 and any(b.dtype.is_float for b in kernel.params)
@@ -153,7 +182,7 @@ class _Schedule:
 
 
 def _flat(data: Array | None, storage: Storage) -> Array:
-    """The elements of a storage; zeros where it has no values yet."""
+    """Return data as a flat array of a storage's dtype; zeros if there is no data yet."""
     if data is None:
         return np.zeros(storage.size, storage.dtype.numpy)
     return np.ascontiguousarray(data).astype(storage.dtype.numpy, copy=False).reshape(-1)

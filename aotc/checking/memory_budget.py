@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The budget of memory of the results that judge a compiled model, and the error where it does not do.
+"""Memory budget of the evaluations that compiled models are compared with, and the error that is
+raised if it is exceeded.
 
-budget = MemoryBudget(2 << 30)
-budget.hold(array)                       # counts each buffer once, however many views of it are held
-budget.require_fits("node 'conv' (Conv)", more=3 << 30)
-budget.release(array)
+    budget = MemoryBudget(2 << 30)
+    budget.hold(array)                       # counts each buffer once, however many views of it are held
+    budget.require_fits("node 'conv' (Conv)", more=3 << 30)
+    budget.release(array)
 """
 
 from collections.abc import Iterator
@@ -13,28 +14,38 @@ from typing import Any, Final
 from aotc.ir import AotcError, tensor_types
 from aotc.relay.graph_api import Call
 
-#: What a result in double precision may take of memory unless another budget is given: 2 GiB.
+#: Largest number of bytes that a float64 evaluation may take unless another budget is given: 2
+#: GiB.
 DEFAULT_MEMORY_BYTES: Final = 2 << 30
-#: How many arrays as large as its results an operator makes at the same time, the results among them.
+#: Estimated memory of the evaluation of an operator, in multiples of the size of its results,
+#: which are included.
 TEMPORARY_RESULTS: Final = 4
 
 
 def in_units(count: int) -> str:
-    """A number of bytes for a reader: "1.5 GiB"."""
+    """Return a number of bytes as text in GiB or MiB: "1.5 GiB"."""
     return f"{count / (1 << 30):.1f} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.1f} MiB"
 
 
 def memory_error(where: str, needed: int, budget: int, purpose: str = "the result in double precision") -> AotcError:
-    """The error (code "memory") that a result takes more bytes than its budget."""
+    """Return the AotcError (code "memory") for an evaluation that needs more bytes than its budget.
+
+    where     the node or tensor that exceeds the budget
+    needed    bytes that are needed
+    budget    bytes that are allowed
+    purpose   the evaluation that is refused
+    """
     text = f"{purpose} needs about {in_units(needed)} at {where}: the budget is {in_units(budget)}"
     return AotcError("memory", text, hint="raise the memory budget (--memory), for instance to 4G")
 
 
 class MemoryBudget:
-    """Counts the bytes of the buffers that an evaluation holds: arrays, tensors of PyTorch, and sequences of them.
+    """Count of the bytes of the buffers that an evaluation holds: numpy arrays, PyTorch tensors,
+    and sequences of them.
 
-    limit     the most bytes
-    purpose   what is evaluated, for the error
+    limit     largest number of bytes
+    purpose   name of the evaluation, for the error
+    held      number of bytes that are held now
     """
 
     def __init__(self, limit: int, purpose: str = "the result in double precision") -> None:
@@ -43,13 +54,13 @@ class MemoryBudget:
         self.held = 0
 
     def hold(self, value: Any) -> None:
-        """Count the buffers of a value that are not held yet."""
+        """Count the buffers of a value, each buffer once even if several held values share it."""
         for key, size in _buffers(value):
             self._counts[key] = self._counts.get(key, 0) + 1
             self.held += size if self._counts[key] == 1 else 0
 
     def release(self, value: Any) -> None:
-        """Undo one `hold` of a value."""
+        """Undo one `hold` of a value; a buffer that no held value uses is no longer counted."""
         for key, size in _buffers(value):
             self._counts[key] -= 1
             if not self._counts[key]:
@@ -57,12 +68,16 @@ class MemoryBudget:
                 self.held -= size
 
     def require_fits(self, where: str, more: int) -> None:
-        """Raise AotcError (code "memory") unless as many bytes can be held besides; `where` names the place."""
+        """Raise AotcError (code "memory") unless `more` bytes fit in the budget in addition to
+        those held; `where` names the node or tensor in the error.
+        """
         if self.held + more > self._limit:
             raise memory_error(where, self.held + more, self._limit, self._purpose)
 
     def before(self, call: Call) -> None:
-        """Raise AotcError (code "memory") unless a call of an operator in a graph can be evaluated."""
+        """Raise AotcError (code "memory") unless the results and temporary arrays of an operator
+        call in a graph fit in the budget.
+        """
         types = tensor_types(call.checked_type) if call.checked_type is not None else []
         sizes = (ty.numel * ty.dtype.itemsize for ty in types if ty.is_static)
         span = call.span or call.op
@@ -70,7 +85,9 @@ class MemoryBudget:
 
 
 def _buffers(value: Any) -> Iterator[tuple[int, int]]:
-    """The buffers of a value: a number that identifies each, and its bytes."""
+    """Yield the buffers of an array, a tensor or a nested sequence of them: an integer that
+    identifies the buffer, and its size in bytes.
+    """
     if isinstance(value, (list, tuple)):
         for item in value:
             yield from _buffers(item)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators for onnx's reference evaluator: those that it lacks, and those of which it computes a part alone.
+"""Operators for onnx's reference evaluator that it lacks or implements only in part.
 
 ReferenceEvaluator(model, new_ops=list(OPERATORS))
 """
@@ -15,7 +15,9 @@ from aotc.ir import Array
 
 
 class GlobalMaxPool(OpRun):  # type: ignore[misc]
-    """The maximum over all spatial axes, however many; the evaluator's own takes two."""
+    """Maximum over all spatial axes, of any number; onnx's evaluator supports two spatial axes
+    only.
+    """
 
     op_domain = ""
 
@@ -24,7 +26,11 @@ class GlobalMaxPool(OpRun):  # type: ignore[misc]
 
 
 class BatchNormalization(OpRun):  # type: ignore[misc]
-    """By the stored mean and variance; of models before version 14 the evaluator's own takes those of the batch."""
+    """Batch normalization by the stored mean and variance; for opsets before 14, onnx's evaluator
+    uses those of the batch.
+
+    Raise NotImplementedError in training mode.
+    """
 
     op_domain = ""
 
@@ -37,7 +43,9 @@ class BatchNormalization(OpRun):  # type: ignore[misc]
 
 
 class DequantizeLinear(OpRun):  # type: ignore[misc]
-    """Integers with a scale, scales along an axis, or for blocks; the evaluator's own begins with version 19."""
+    """Dequantization with a scale per tensor, per axis or per block; onnx's evaluator has the
+    operator from opset 19 on.
+    """
 
     op_domain = ""
 
@@ -57,7 +65,9 @@ class DequantizeLinear(OpRun):  # type: ignore[misc]
 
 
 class MatMulNBits(OpRun):  # type: ignore[misc]
-    """A product with a matrix (N, K) of integers of a few bits, the first in the lowest bits of a byte."""
+    """Product with a weight matrix (N, K) of packed integers of `bits` bits, the first one in the
+    lowest bits of a byte (com.microsoft).
+    """
 
     op_domain = "com.microsoft"
 
@@ -82,9 +92,11 @@ class MatMulNBits(OpRun):  # type: ignore[misc]
 
 
 class STFT(OpRun):  # type: ignore[misc]
-    """Transforms of overlapping frames of signals (batch, length) or (batch, length, 1 or 2: real and imaginary part).
+    """Short-time Fourier transform of signals (batch, length) or (batch, length, 1 or 2), where 2
+    means real and imaginary part.
 
-    The evaluator's own takes three axes alone, and forgets the length of frames that are longer than their window.
+    onnx's evaluator accepts three axes only, and ignores the frame length if frames are longer than
+    the window.
     """
 
     op_domain = ""
@@ -101,7 +113,11 @@ class STFT(OpRun):  # type: ignore[misc]
 
 
 class _RecurrentLayer(OpRun):  # type: ignore[misc]
-    """A recurrent layer whose attributes are such as the evaluator heeds: it ignores others without an error."""
+    """Recurrent layer of onnx's evaluator that raises NotImplementedError for attributes and
+    sequence lengths that onnx's evaluator silently ignores.
+
+    ignored    names of these attributes
+    """
 
     op_domain = ""
     ignored: tuple[str, ...] = ("activation_alpha", "activation_beta", "activations", "clip", "input_forget")
@@ -114,20 +130,20 @@ class _RecurrentLayer(OpRun):  # type: ignore[misc]
 
 
 class LSTM(_RecurrentLayer, _op_list.LSTM):  # type: ignore[misc]
-    """Long short-term memory with the usual activations."""
+    """Long short-term memory layer with the default activations."""
 
 
 class GRU(_RecurrentLayer, _op_list.GRU):  # type: ignore[misc]
-    """Gated recurrent units with the usual activations."""
+    """Gated recurrent unit layer with the default activations."""
 
 
 class RNN(_RecurrentLayer, _op_list.RNN_14):  # type: ignore[misc]
-    """A recurrent layer of one activation."""
+    """Simple recurrent layer with one activation function."""
 
     ignored = ("activation_alpha", "activation_beta", "clip")
 
 
-#: What the evaluator takes instead of its own operators, or besides.
+#: Operators that replace or supplement those of onnx's reference evaluator.
 OPERATORS: Final = (
     GlobalMaxPool,
     BatchNormalization,

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions and pools for onnx's reference evaluator: its own take memory and time by the square of the dilation.
+"""Convolutions and pools for onnx's reference evaluator, whose own need memory and time that grow
+with the square of the dilation.
 
-In: arrays and the attributes of ONNX.  Out: the results, computed kernel element by kernel element over strips of
-rows, so that temporary arrays stay below `STRIP_BYTES` (or one row, where that is larger).
+In: arrays and ONNX attributes.  Out: the results, computed one kernel element at a time over strips
+of rows, so that temporary arrays stay below `STRIP_BYTES` (or the size of one row, if that is
+larger).
 
     ReferenceEvaluator(model, new_ops=list(WINDOW_OPERATORS))
 """
@@ -19,16 +21,21 @@ from onnx.reference.ops import _op_list
 
 from aotc.ir import Array, frozen
 
-#: Bytes of temporary arrays of one strip of rows.
+#: Largest size in bytes of the temporary arrays for one strip of rows.
 STRIP_BYTES: Final = 1 << 25
 
 
 @frozen
 class Window:
-    """The geometry of a sliding window: one value for each spatial axis.
+    """Geometry of a sliding window, with one value per spatial axis.
 
-    `size` and `results` are the extents of the data and of the result; in a transposed convolution they have changed
-    places, since there every element of the data reaches into the result.
+    size       extents of the data
+    results    extents of the result
+    kernel     extents of the kernel
+    strides, dilations, begins    strides, dilations and padding before each axis
+
+    For a transposed convolution, `size` and `results` are exchanged: each element of the data is
+    added to a window of the result.
     """
 
     size: tuple[int, ...]
@@ -39,7 +46,12 @@ class Window:
     begins: tuple[int, ...]
 
     def places(self, element: Sequence[int], first: int, last: int) -> tuple[Any, Any]:
-        """Indices of the data that an element of the kernel meets, and of the results, in rows `first` to `last`."""
+        """Return the index of the data that one kernel element is applied to, and the index of the
+        results that it contributes to.
+
+        Only result rows `first` to `last` (exclusive) of the first spatial axis are covered;
+        elements in the padding are left out.
+        """
         pairs = []
         for axis, k in enumerate(element):
             stride, offset = self.strides[axis], k * self.dilations[axis] - self.begins[axis]
@@ -52,7 +64,11 @@ class Window:
         return (..., *data), (..., *results)
 
     def strips(self, bytes_of_an_element: int) -> Iterator[tuple[int, int]]:
-        """Ranges of rows of the result; `bytes_of_an_element` are those that stand for one place of the result."""
+        """Yield ranges (first, last) of result rows whose temporary arrays fit in STRIP_BYTES, at
+        least one row each.
+
+        bytes_of_an_element    bytes of temporary arrays per position of the result
+        """
         row = max(1, prod(self.results[1:]) * bytes_of_an_element)
         height = max(1, STRIP_BYTES // row)
         for first in range(0, self.results[0], height):
@@ -60,7 +76,13 @@ class Window:
 
 
 def _padding(how: str, size: Sequence[int], kernel: Sequence[int], a: dict[str, Any]) -> list[int]:
-    """The padding before all axes and then behind all, of a window whose extent under SAME is size / stride."""
+    """Return the padding of a convolution or pool: the counts before each axis, then the counts
+    after each axis.
+
+    how    the ONNX attribute auto_pad; with SAME_UPPER and SAME_LOWER the result has ceil(size /
+           stride) positions
+    a      attributes, with strides and dilations filled in
+    """
     if how == "VALID":
         return [0] * 2 * len(size)
     if how not in ("SAME_UPPER", "SAME_LOWER"):
@@ -75,7 +97,9 @@ def _padding(how: str, size: Sequence[int], kernel: Sequence[int], a: dict[str, 
 
 
 def _window(size: Sequence[int], kernel: Sequence[int], attributes: dict[str, Any]) -> tuple[Window, list[int]]:
-    """The window of a convolution or pool, and the padding behind the axes."""
+    """Return the Window of a convolution or pool from its ONNX attributes, and the padding after
+    each spatial axis.
+    """
     n = len(size)
     a = attributes | {k: list(attributes.get(k) or [1] * n) for k in ("strides", "dilations")}
     pads = _padding(attributes.get("auto_pad") or "NOTSET", size, kernel, a)
@@ -83,7 +107,7 @@ def _window(size: Sequence[int], kernel: Sequence[int], attributes: dict[str, An
     for x, k, s, d, p, q in zip(size, kernel, a["strides"], a["dilations"], pads[:n], pads[n:], strict=True):
         room = x + p + q - (k - 1) * d - 1
         count = (-(-room // s) if attributes.get("ceil_mode") else room // s) + 1
-        # a window that would begin behind the data is none
+        # with ceil_mode, a window that starts after the data and the padding before it is not counted
         count -= bool(attributes.get("ceil_mode")) and (count - 1) * s >= x + p
         results.append(max(0, count))
     fixed = (tuple(a["strides"]), tuple(a["dilations"]), tuple(pads[:n]))
@@ -91,19 +115,20 @@ def _window(size: Sequence[int], kernel: Sequence[int], attributes: dict[str, An
 
 
 def _at(kernels: Array, element: Sequence[int]) -> Array:
-    """One element of every kernel."""
+    """Return the values of all kernels at one spatial position, as a matrix per group."""
     index: Any = (..., *element)
     return np.asarray(kernels[index])
 
 
 def _biased(y: Array, bias: Array | None) -> Array:
+    """Add a bias per channel to `y` in place, if there is one; return `y`."""
     if bias is not None:
         y += bias.reshape(-1, *[1] * (y.ndim - 2))
     return y
 
 
 class Conv(OpRun):  # type: ignore[misc]
-    """A convolution (N, C, space) by (O, C / group, kernel)."""
+    """Convolution of data (N, C, spatial axes) with weights (O, C / group, kernel axes)."""
 
     op_domain = ""
 
@@ -124,7 +149,7 @@ class Conv(OpRun):  # type: ignore[misc]
 
 
 class ConvTranspose(OpRun):  # type: ignore[misc]
-    """A transposed convolution of (N, C, space) by (C, O / group, kernel)."""
+    """Transposed convolution of data (N, C, spatial axes) with weights (C, O / group, kernel axes)."""
 
     op_domain = ""
 
@@ -146,7 +171,9 @@ class ConvTranspose(OpRun):  # type: ignore[misc]
 
 
 def _transposed_window(size: Sequence[int], kernel: Sequence[int], attributes: dict[str, Any]) -> Window:
-    """The window by which the convolution that is transposed would read the result."""
+    """Return the Window of the convolution that a transposed convolution is the transpose of: it
+    reads the result and gives the data.
+    """
     n = len(size)
     strides, dilations = (list(attributes.get(k) or [1] * n) for k in ("strides", "dilations"))
     more = list(attributes.get("output_padding") or [0] * n)
@@ -167,7 +194,9 @@ def _transposed_window(size: Sequence[int], kernel: Sequence[int], attributes: d
 
 
 def _pooled(x: Array, window: Window, start: float, combine: Callable[..., Any]) -> Array:
-    """Results that begin at `start` and are combined with the data that every element of the kernel meets."""
+    """Return an array of `start` values, each combined by `combine` with all data elements in its
+    window.
+    """
     y = np.full((*x.shape[:2], *window.results), start, x.dtype)
     for first, last in window.strips(2 * prod(x.shape[:2]) * x.itemsize):
         for element in np.ndindex(*window.kernel):
@@ -178,7 +207,9 @@ def _pooled(x: Array, window: Window, start: float, combine: Callable[..., Any])
 
 
 class MaxPool(_op_list.MaxPool):  # type: ignore[misc]
-    """The largest element of every window; with indices, as the evaluator computes it."""
+    """Maximum of each window of float data; integer data and the indices output are left to onnx's
+    evaluator.
+    """
 
     op_domain = ""
 
@@ -190,7 +221,9 @@ class MaxPool(_op_list.MaxPool):  # type: ignore[misc]
 
 
 class AveragePool(OpRun):  # type: ignore[misc]
-    """The mean of every window, of its elements in the data or in data and padding."""
+    """Mean of each window, over its elements in the data, or in data and padding if
+    count_include_pad is set.
+    """
 
     op_domain = ""
 
@@ -207,5 +240,5 @@ class AveragePool(OpRun):  # type: ignore[misc]
         return (total / _pooled(ones, window, 0.0, np.add),)
 
 
-#: What the evaluator takes instead of its own operators.
+#: Operators that replace those of onnx's reference evaluator.
 WINDOW_OPERATORS: Final = (Conv, ConvTranspose, MaxPool, AveragePool)

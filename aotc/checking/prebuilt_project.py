@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A project that was built before, as a compiled model: the library that lies there, checked to be of the model.
+"""A project that was compiled and built earlier, loaded as a compiled model after a check that it
+belongs to the given model.
 
-In: the directory of an emitted project (or a library file) and the module of the model.  Out: a `CompiledModel`.
+In: the directory of an emitted project (or a library file) and the module of the model.  Out: a
+`CompiledModel`.
 
     built_project(Path("build/net"), module, target).session()
 """
@@ -25,12 +27,15 @@ from aotc.tir import Target
 
 
 def built_project(path: Path, module: IRModule, target: Target) -> CompiledModel:
-    """The library in a project that was made last, by `aotc compile` or by `make`.
+    """Return the most recently built library of a project, by `aotc compile` or by `make`, as a
+    CompiledModel.
 
-    target    what the model is compiled for where no project is given
+    path      directory of the project, or a library file
+    module    model that the project must have been compiled from
+    target    target of the returned CompiledModel
 
-    Raises AotcError: code "load" for what is no project, is not built, or is for another machine; code "project" where
-    its inputs or outputs are not those of the model.
+    Raise AotcError: code "load" if `path` is no project, is not built, or is for another machine;
+    code "project" if its inputs or outputs differ from the model's.
     """
     metadata = _metadata_of(path)
     library = _library_of(path, metadata)
@@ -49,12 +54,20 @@ def built_project(path: Path, module: IRModule, target: Target) -> CompiledModel
 
 
 def _metadata_of(path: Path) -> dict[str, Any]:
-    """The metadata of a project or of the one that a library lies in; none where it lies elsewhere."""
+    """Return the metadata of a project directory, or of the project that contains a library file;
+    empty if there is none.
+    """
     folders = [path] if path.is_dir() else path.absolute().parents[:2]
     return next((found for folder in folders if (found := read_metadata(folder))), {})
 
 
 def _library_of(path: Path, metadata: dict[str, Any]) -> Path:
+    """Return the newest library file of a project directory; a path that is a file is returned
+    unchanged.
+
+    Raise AotcError (code "load") if there is no project or no library, or if the project is for a
+    bare-metal target.
+    """
     if not path.is_dir():
         return path
     if not metadata:
@@ -72,14 +85,16 @@ def _library_of(path: Path, metadata: dict[str, Any]) -> Path:
 
 
 def _differences(kind: str, infos: Sequence[TensorInfo], wanted: Sequence[tuple[str, Any]]) -> list[str]:
-    """How the inputs or outputs of a library differ from those of the model."""
+    """Return messages about inputs or outputs (`kind`) whose name, shape or dtype in a library
+    differs from the model's.
+    """
     have, want = [i.name for i in infos], [name for name, _ in wanted]
     if have != want:
         return [f"its {kind}s are {', '.join(map(repr, have))}, those of the model {', '.join(map(repr, want))}"]
     found = []
     for info, (name, ty) in zip(infos, wanted, strict=True):
         own = TensorType(info.shape, info.dtype)
-        # integers may stand for the model's real numbers
+        # quantized integers may replace the model's real numbers
         alike = isinstance(ty, TensorType) and (ty.dtype == info.dtype or info.quantization is not None)
         if not alike or list(ty.shape) != list(info.shape):
             found.append(f"{kind} {name!r} is {own}, in the model {ty}")

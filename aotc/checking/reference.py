@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An independent execution of a model: of an ONNX model by ONNX Runtime where installed, else by onnx's reference
-evaluator, of a graph module by the numpy interpreter, also in double precision.
+"""Independent executions of a model, to compare compiled code with.
 
-reference = onnx_reference(model)
-reference.name, reference.run({"input": array})  # "onnxruntime", {"output": array}
-relay_reference(module, ["output"]).exact({"x": array})["output"]
+An ONNX model runs in ONNX Runtime if that is installed, else in onnx's reference evaluator; a graph
+module runs in the numpy interpreter. Both can also be evaluated in float64.
+
+    reference = onnx_reference(model)
+    reference.name, reference.run({"input": array})  # "onnxruntime", {"output": array}
+    relay_reference(module, ["output"]).exact({"x": array})["output"]
 """
 
 from __future__ import annotations
@@ -28,25 +30,30 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 
-#: Outputs by name for inputs by name; None where these cannot be had.
+#: Function from inputs by name to outputs by name.
 RunOnce: TypeAlias = Callable[[Arrays], Arrays]
+#: Function from inputs by name to outputs by name; None if it cannot compute them.
 ExactRun: TypeAlias = Callable[[Arrays], Arrays | None]
 
 
 def no_result(_: Arrays) -> None:
-    """There is none."""
+    """Return None for any inputs: the evaluation that is not available."""
     return
 
 
 @frozen
 class Reference:
-    """What a compiled model is compared with.
+    """An independent implementation of a model, to compare the compiled model with.
 
+    name       name of the implementation, for reports
     run        outputs by name for inputs by name
-    exact      outputs in double precision; None where these cannot be had
-    quantized  whether integers stand for real numbers inside; the exact outputs are then those without rounding
-    defined    outputs of a quantized model with rounding: each operator in double precision, its result quantized
-    rounded    outputs of another evaluation in the precision of the model: a second example of what rounding does
+    exact      outputs in float64, without rounding to integers if the model is quantized; None if
+               they cannot be computed
+    quantized  True if the model computes on quantized integers
+    defined    outputs of a quantized model by definition: each operator in float64, its result
+               rounded to integers
+    rounded    outputs of a second evaluation in the precision of the model: another sample of the
+               rounding error
     """
 
     name: str
@@ -58,9 +65,10 @@ class Reference:
 
 
 def or_none(run: RunOnce) -> ExactRun:
-    """`run`, with None for what it raises: there is no exact result then.
+    """Return a function that calls `run` and returns None if it raises an exception.
 
-    An AotcError with code "memory" is raised all the same: the caller can raise the budget.
+    An AotcError with code "memory" is raised all the same, since the caller can raise the memory
+    budget.
     """
 
     def attempt(inputs: Arrays) -> Arrays | None:
@@ -75,20 +83,24 @@ def or_none(run: RunOnce) -> ExactRun:
 
 
 def in_float64(inputs: Arrays) -> Arrays:
-    """The inputs of a model in double precision."""
+    """Return the inputs of a model with float32 arrays converted to float64."""
     return {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in inputs.items()}
 
 
 def is_quantized(model: ModelProto) -> bool:
-    """Whether an ONNX model computes with integers that stand for real numbers."""
+    """Return True if an ONNX model contains operators that quantize, dequantize or compute on
+    quantized integers.
+    """
     names = [node.op_type for node in model.graph.node]
     return any(re.search(r"Quantize|^QLinear|^QGemm|^(Conv|MatMul)Integer", name) for name in names)
 
 
 def _onnxruntime_session(model: ModelProto) -> Any:
-    """An ONNX Runtime session; None where absent or refused.
+    """Return an ONNX Runtime session for a model; None if ONNX Runtime is not installed or refuses
+    the model.
 
-    It optimizes quantized models, whose integer kernels it has only then, and no others.
+    Graph optimization is on for quantized models only: ONNX Runtime uses its integer kernels only
+    with it.
     """
     if importlib.util.find_spec("onnxruntime") is None:
         return None
@@ -102,21 +114,27 @@ def _onnxruntime_session(model: ModelProto) -> Any:
     try:
         return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception:
-        # its own exception types; whatever it is, it cannot serve as the reference
+        # ONNX Runtime has many exception types; after any of them it cannot be the reference
         return None
 
 
 def session_runner(name: str, session: Any, names: Sequence[str]) -> RunOnce:
-    """Runs another implementation, which gives outputs of these names.
+    """Return a function that runs another implementation of a model and returns its outputs by
+    name.
 
-    What it gives raises AotcError (code "reference") where the implementation cannot run the model.
+    The function raises AotcError (code "reference") if the implementation cannot run the model on
+    its inputs.
+
+    name       name of the implementation, for the error
+    session    object with the `run` method of an ONNX Runtime session
+    names      names of the outputs, in order
     """
 
     def run(inputs: Arrays) -> Arrays:
         try:
             values = session.run(list(names), dict(inputs))
         except Exception as error:
-            # errors of many kinds
+            # implementations raise exceptions of many types
             text = f"{name} cannot run the model on these inputs: {str(error).strip() or type(error).__name__}"
             raise AotcError("reference", text, hint=OTHER_INPUTS) from error
         return dict(zip(names, map(np.asarray, values), strict=True))
@@ -125,9 +143,11 @@ def session_runner(name: str, session: Any, names: Sequence[str]) -> RunOnce:
 
 
 def onnx_reference(model: ModelProto, memory: int = DEFAULT_MEMORY_BYTES) -> Reference:
-    """The best independent implementation at hand for `model`, and onnx's evaluator in double precision.
+    """Return the Reference of an ONNX model: ONNX Runtime if it is installed and accepts the model,
+    else onnx's reference evaluator.
 
-    memory    the most bytes that the latter may take
+    Its float64 results and second evaluations come from onnx's evaluator. `memory` is the largest
+    number of bytes that each of them may take.
     """
     quantized = is_quantized(model)
     name = "onnxruntime's integer kernels" if quantized else "onnxruntime"
@@ -139,7 +159,7 @@ def onnx_reference(model: ModelProto, memory: int = DEFAULT_MEMORY_BYTES) -> Ref
 
     @cache
     def in_double_precision() -> Any:
-        # onnx's evaluator takes long to import
+        # imported here, since onnx's evaluator takes long to import
         from aotc.checking.dequantized_model import without_rounding
         from aotc.checking.float64_reference import InDouble
 
@@ -168,13 +188,14 @@ def onnx_reference(model: ModelProto, memory: int = DEFAULT_MEMORY_BYTES) -> Ref
     return Reference(name, run, or_none(exact), rounded=or_none(rounded))
 
 
-# --- of graph modules
+# --- references of graph modules
 
 
 def relay_reference(module: IRModule, names: Sequence[str], memory: int = DEFAULT_MEMORY_BYTES) -> Reference:
-    """The interpreter on @main; `names` are those of the outputs, in order.
+    """Return the Reference of a graph module: the numpy interpreter of its main function; `names`
+    are the output names, in order.
 
-    memory    the most bytes that each evaluation may take
+    memory    largest number of bytes that each evaluation may take
     """
     plain = without_rounding(module)
 
@@ -188,7 +209,10 @@ def relay_reference(module: IRModule, names: Sequence[str], memory: int = DEFAUL
 
 
 def without_rounding(module: IRModule) -> IRModule:
-    """`module` with nothing done where tensors are quantized and dequantized at once."""
+    """Return a module in which qnn.dequantize directly after qnn.quantize is removed with it.
+
+    The result is `module` itself if nothing changes.
+    """
 
     def unrounded(_: Expr, node: Expr) -> Expr:
         match node:
@@ -200,19 +224,26 @@ def without_rounding(module: IRModule) -> IRModule:
 
 
 def _evaluated(module: IRModule, names: Sequence[str], inputs: Arrays, budget: MemoryBudget) -> Arrays:
+    """Return the outputs of a module by name, computed by the numpy interpreter within a memory
+    budget.
+    """
     with np.errstate(all="ignore"):
         values = map(np.asarray, leaves(evaluate(module, params=inputs, watch=budget)))
         return dict(zip(names, values, strict=True))
 
 
 def in_double(module: IRModule) -> IRModule:
-    """`module` with every float32 turned into float64; AotcError where that has no types."""
+    """Return a module with float64 in place of every float32; raise AotcError if type inference of
+    it fails.
+    """
     wide = {name: as_function(mutated(function, _widened)) for name, function in module.functions.items()}
     return reinfer_module(module.with_functions(wide))
 
 
 def _widened(_: Expr, node: Expr) -> Expr:
-    """Variables, constants and attributes in double precision; the types between them are inferred later."""
+    """Return a variable, constant, call or function with float64 annotations and attributes; other
+    types are inferred later.
+    """
     match node:
         case Var(name=name, annotation=ty) if ty is not None:
             return Var(name, _wide_type(ty), node.span)
@@ -227,6 +258,7 @@ def _widened(_: Expr, node: Expr) -> Expr:
 
 
 def _wide_type(ty: Type) -> Type:
+    """Return a type with float64 in place of float32, in tuples and functions too."""
     match ty:
         case TensorType(dtype="float32"):
             return TensorType(ty.shape, "float64")

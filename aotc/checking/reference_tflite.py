@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A TFLite model, run by TFLite Micro or by LiteRT: whichever has the integers that are asked for.
+"""Reference execution of a TFLite model by TFLite Micro or LiteRT: the interpreter whose integer
+rounding is asked for.
 
-reference = tflite_reference(TfliteFile(Path("net.tflite"), "litert"), ["scores"])
-reference.name, reference.run({"x": array})["scores"]          # "ai-edge-litert"
+    reference = tflite_reference(TfliteFile(Path("net.tflite"), "litert"), ["scores"])
+    reference.name, reference.run({"x": array})["scores"]          # "ai-edge-litert"
 """
 
 import importlib.util
@@ -16,28 +17,32 @@ from aotc.checking.input_generation import Arrays
 from aotc.checking.reference import Reference, session_runner
 from aotc.ir import AotcError, frozen, open_regular
 
-#: Packages by the rounding whose integers they give.
+#: Module and package name of the interpreter for each rounding.
 _PACKAGES: Final = {"tflm": ("tflite_micro", "tflite-micro"), "litert": ("ai_edge_litert", "ai-edge-litert")}
-#: Bytes of the memory that TFLite Micro plans its tensors in.
+#: Size in bytes of the arena in which TFLite Micro allocates tensors.
 _ARENA: Final = 1 << 28
 
 
 @frozen
 class TfliteFile:
-    """A file, and whose integers it is to give."""
+    """A TFLite file, and the interpreter whose integer rounding its results must have: "tflm" or
+    "litert".
+    """
 
     path: Path
     rounding: str
 
 
 def _is_installed(rounding: str) -> bool:
+    """Return True if the interpreter for a rounding is installed."""
     return importlib.util.find_spec(_PACKAGES[rounding][0]) is not None
 
 
 def rounding_at_hand(path: Path, stated: str | None) -> str:
-    """The rounding that is stated, else that of the first interpreter which is installed and takes the file.
+    """Return the rounding `stated` by the caller, else that of the first installed interpreter that
+    can load the TFLite file.
 
-    AotcError (code "reference") where no interpreter is there.
+    Raise AotcError (code "reference") if no suitable interpreter is installed.
     """
     wanted = [stated] if stated in _PACKAGES else list(_PACKAGES)
     there = [name for name in wanted if _is_installed(name)]
@@ -50,12 +55,14 @@ def rounding_at_hand(path: Path, stated: str | None) -> str:
 
 
 def _takes(rounding: str, path: Path) -> bool:
-    """Whether an interpreter has all that a file needs; LiteRT is the last one asked."""
+    """Return True if an interpreter can load a TFLite file; LiteRT, the last choice, is assumed to
+    load every file.
+    """
     if rounding != "tflm":
         return True
     try:
         _started(_read(path))
-    except Exception:  # whatever it raises, it does not take the file
+    except Exception:  # any exception means that it cannot load the file
         return False
     return True
 
@@ -66,7 +73,11 @@ def _read(path: Path) -> bytes:
 
 
 def tflite_reference(model: TfliteFile, names: Sequence[str]) -> Reference:
-    """The interpreter of the file's rounding; `names` are those of the outputs, in order."""
+    """Return a Reference that runs the interpreter for the rounding of a TFLite file; `names` are
+    the model's output names, in order.
+
+    Raise AotcError (code "reference") if the interpreter is not installed.
+    """
     rounding = rounding_at_hand(model.path, model.rounding)
     name = _PACKAGES[rounding][1]
     session = _Session(_read(model.path), _RUNS[rounding])
@@ -75,7 +86,9 @@ def tflite_reference(model: TfliteFile, names: Sequence[str]) -> Reference:
 
 @frozen(eq=False)
 class _Session:
-    """A file behind the interface of a session; each run starts anew."""
+    """A TFLite file with the `run` method of an ONNX Runtime session; each run creates a new
+    interpreter.
+    """
 
     data: bytes
     interpret: Any
@@ -85,12 +98,14 @@ class _Session:
 
 
 def _started(data: bytes) -> Any:
+    """Return a new TFLite Micro interpreter of a model file's contents."""
     from tflite_micro.python.tflite_micro import runtime
 
     return runtime.Interpreter.from_bytes(data, arena_size=_ARENA)
 
 
 def _micro(data: bytes, inputs: list[Any]) -> list[Any]:
+    """Run TFLite Micro on inputs in the order of the model; return the outputs."""
     interpreter = _started(data)
     for place, array in enumerate(inputs):
         interpreter.set_input(array, place)
@@ -99,12 +114,16 @@ def _micro(data: bytes, inputs: list[Any]) -> list[Any]:
 
 
 def _outputs(data: bytes) -> int:
+    """Return the number of outputs of the first subgraph of a TFLite model."""
     import tflite
 
     return int(tflite.Model.GetRootAs(data, 0).Subgraphs(0).OutputsLength())
 
 
 def _litert(data: bytes, inputs: list[Any]) -> list[Any]:
+    """Run LiteRT on inputs in the order of the model, with input tensors resized to their shapes;
+    return the outputs.
+    """
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_content=data)

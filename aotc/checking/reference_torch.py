@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An exported program of PyTorch, run by torch itself, also in double precision.  Imports torch.
+"""Reference execution of an exported PyTorch program by torch itself, also in float64.  Imports
+torch.
 
-reference = torch_reference(program, ["output"])
-reference.run({"x": array})["output"]; reference.exact({"x": array})
+    reference = torch_reference(program, ["output"])
+    reference.run({"x": array})["output"]; reference.exact({"x": array})
 """
 
 from collections.abc import Callable, Sequence
@@ -20,9 +21,10 @@ from aotc.checking.reference import Reference, or_none
 
 
 def torch_reference(program: Any, names: Sequence[str], memory: int = DEFAULT_MEMORY_BYTES) -> Reference:
-    """torch on an ExportedProgram; `names` are those of the outputs, in order.
+    """Return a Reference that runs an ExportedProgram in torch; `names` are the output names, in
+    order.
 
-    memory    the most bytes that a result in double precision may take
+    memory    largest number of bytes that a float64 evaluation may take
     """
     run, exact = (
         partial(_run, kind, program, names) for kind in (torch.fx.Interpreter, partial(_InDouble, memory=memory))
@@ -31,9 +33,11 @@ def torch_reference(program: Any, names: Sequence[str], memory: int = DEFAULT_ME
 
 
 class _InDouble(torch.fx.Interpreter):  # type: ignore[misc]
-    """Runs a program with float64 for every float32: arguments, and data types among operators' arguments.
+    """Interpreter of a torch.fx program with float64 in place of float32, in tensors and in dtype
+    arguments of operators.
 
-    memory    the most bytes that parameters, values and temporary arrays may take; AotcError (code "memory") for more
+    memory    largest number of bytes of parameters, values and temporary arrays; AotcError (code
+              "memory") if exceeded
     """
 
     def __init__(self, module: Any, memory: int = DEFAULT_MEMORY_BYTES) -> None:
@@ -65,9 +69,11 @@ class _InDouble(torch.fx.Interpreter):  # type: ignore[misc]
 
 
 def _temporary_bytes(node: Any) -> int:
-    """The bytes of arrays that a node makes in double precision, from the shapes that its program states.
+    """Return the estimated bytes of the arrays that a torch.fx node allocates in float64, from the
+    shapes in its metadata.
 
-    PyTorch copies the windows of a convolution in double precision, those of all images and one group at a time.
+    For a convolution, PyTorch in float64 copies the windows (im2col) of all images, for one group
+    at a time.
     """
     found = node.meta.get("val")
     results = [v for v in (found if isinstance(found, (list, tuple)) else [found]) if isinstance(v, torch.Tensor)]
@@ -80,17 +86,24 @@ def _temporary_bytes(node: Any) -> int:
 
 
 def _wide(value: Any) -> Any:
+    """Return a float32 tensor as float64, and any other value unchanged."""
     if isinstance(value, torch.Tensor) and value.dtype == torch.float32:
         return value.double()
     return value
 
 
 def _wide_dtype(value: Any) -> Any:
+    """Return torch.float64 for torch.float32, and any other value unchanged."""
     return torch.float64 if value is torch.float32 else value
 
 
 def _run(kind: Callable[[Any], torch.fx.Interpreter], program: Any, names: Sequence[str], inputs: Arrays) -> Arrays:
-    """The outputs for inputs by name; parameters, and inputs that are no tensors, are the program's."""
+    """Return the outputs of an exported program by name for inputs by name.
+
+    Parameters and constants come from the program, as do inputs that are not in `inputs`.
+
+    kind    class of the torch.fx interpreter, for instance the float64 one
+    """
     state = {**program.constants, **program.state_dict}
 
     def argument(spec: Any) -> Any:

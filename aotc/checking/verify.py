@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled C against an independent implementation, and the first node and kernel that differ.
+"""Comparison of a compiled model with an independent implementation, and search for the first node
+and kernel that differ.
 
-report = verify("net.onnx", seeds=3)
-report.ok, report.cases[0].outputs[0].relative
+    report = verify("net.onnx", seeds=3)
+    report.ok, report.cases[0].outputs[0].relative
 """
 
 from __future__ import annotations
@@ -69,10 +70,11 @@ from aotc.runtime.session import Session
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-#: What a process that verifies ends with, by verdict.
+#: Exit status of `aotc verify` for each verdict.
 EXIT_CODES: Final = {"agree": 0, "differ": 1, "inconclusive": 3}
 
-#: How many evaluations a result is compared in: the compiled model's, the reference's, and two of the judge.
+#: Number of evaluations whose results are in memory at one time: the compiled model, the
+#: reference, and two in onnx's evaluator.
 EVALUATIONS: Final = 4
 
 Model: TypeAlias = "onnx.ModelProto | ExportedProgram | IRModule | TfliteFile"
@@ -80,7 +82,12 @@ Model: TypeAlias = "onnx.ModelProto | ExportedProgram | IRModule | TfliteFile"
 
 @frozen
 class Case:
-    """The outputs for one set of inputs; `source` is "seed 0" or the name of a file."""
+    """Comparisons of all outputs for one set of inputs.
+
+    source     "seed 0" or the name of the inputs' file
+    outputs    one Comparison per output
+    ok         True if all comparisons pass
+    """
 
     source: str
     outputs: tuple[Comparison, ...]
@@ -92,17 +99,21 @@ class Case:
 
 @frozen
 class Report:
-    """All cases, and the implementation they were compared with.
+    """Result of `verify`: the comparisons for all sets of inputs.
 
-    first_difference   on request, the first node whose result differs
-    wrong_kernel       with it, the first kernel that is wrong ...
-    blame              ... and who made it so: "the C compiler" or "the schedule"
-    device             what ran a model for GPUs
-    unchecked          where the C compiler was checked, what of its work was not, and why
-    inconclusive       what could not be compared, since the outputs have no finite element
-    warnings           why outputs say little: they are constant, or NaN in part
-    verdict            "agree", "differ" or "inconclusive"; a difference is one even where other outputs say nothing
-    ok                 whether the verdict is "agree"
+    reference          name of the implementation that the compiled model was compared with
+    cases              comparisons, one Case for each set of inputs
+    first_difference   first node whose result differs, if bisection was requested
+    wrong_kernel       first wrong kernel, if bisection was requested
+    blame              cause of the wrong kernel: "the C compiler" or "the schedule"
+    device             device that ran a model for GPUs
+    unchecked          parts of the C compiler's work that were not checked, with the reasons
+    inconclusive       outputs that could not be compared, since they have no finite element
+    warnings           outputs that make a weak comparison: they are constant, or have NaN or
+                       infinite elements
+    verdict            "differ" if a comparison fails, else "inconclusive" if an output could not be
+                       compared, else "agree"
+    ok                 True if the verdict is "agree"
     """
 
     reference: str
@@ -124,15 +135,18 @@ class Report:
         object.__setattr__(self, "ok", verdict == "agree")
 
     def as_dict(self) -> dict[str, Any]:
-        """The result as data, ready for JSON."""
+        """Return the report as a dictionary of plain values, ready for JSON."""
         return asdict(self)
 
 
 @frozen
 class Run:
-    """One set of inputs, and what the compiled model and the reference made of it.
+    """Outputs of the compiled model and of the reference for one set of inputs.
 
-    given     the inputs as they were drawn, of which `inputs` are those that the reference gets
+    given     the inputs as they were drawn
+    inputs    the inputs that the reference gets
+    actual    outputs of the compiled model
+    expected  outputs of the reference
     """
 
     given: InputSet
@@ -142,7 +156,13 @@ class Run:
 
 
 def judged(runs: Sequence[Run], float32_bound: float, reference: Reference) -> tuple[Case, ...]:
-    """The comparisons of all runs; outputs beyond the bound are judged by the reference's other results."""
+    """Compare the outputs of all runs with the reference; return one Case per run.
+
+    Outputs beyond their bound are judged again by the reference's other results: in float64, by
+    definition, or by a second evaluation.
+
+    float32_bound    largest accepted relative error of float32 outputs
+    """
     found = [
         {n: compare(n, r.actual[n], e, bound_for(DType.of(e), float32_bound)) for n, e in r.expected.items()}
         for r in runs
@@ -168,9 +188,11 @@ def judged(runs: Sequence[Run], float32_bound: float, reference: Reference) -> t
 
 
 def _judged_sets(runs: Sequence[Run], float32_bound: float, reference: Reference) -> tuple[Case, ...]:
-    """As `judged`, where the results in double precision are only computed of usual inputs and of those that differ.
+    """Compare the outputs of all runs as `judged` does, with float64 results only for ordinary
+    inputs and for inputs whose outputs differ.
 
-    The rounding of larger and smaller inputs says nothing of others: they are judged apart.
+    Runs are judged in groups by scale factor, together with the ordinary runs: the rounding error
+    for scaled inputs says nothing about inputs of another magnitude.
     """
     plain = replace(reference, exact=no_result, rounded=no_result)
     cases = list(judged(runs, float32_bound, reference if reference.quantized else plain))
@@ -183,7 +205,9 @@ def _judged_sets(runs: Sequence[Run], float32_bound: float, reference: Reference
 
 
 def _judge_integers(runs: Sequence[Run], found: list[dict[str, Comparison]], defined_run: ExactRun) -> None:
-    """Compares integers that differ from the reference's with the definition, in place."""
+    """Judge integer outputs that differ from the reference's again by the network's definition;
+    update `found` in place.
+    """
     kinds = runs[0].expected.items() if runs else ()
     wrong = [n for n, e in kinds if e.dtype.kind in "iu" and not all(row[n].ok for row in found)]
     defined = _exact_results(defined_run, runs) if wrong else None
@@ -200,9 +224,13 @@ def _judge_floats(
     exact: Sequence[Arrays],
     rounded: Callable[[], list[Arrays] | None],
 ) -> None:
-    """Compares an output that differs from the reference's with that in double precision, in place.
+    """Judge a float output that differs from the reference's again by the float64 result; update
+    `found` in place.
 
-    rounded    the results of another evaluation in the precision of the model, which are only asked for if needed
+    found      for each run, comparisons by name of the output
+    exact      for each run, outputs in float64
+    rounded    returns the results of a second evaluation in the precision of the model; called only
+               if needed
     """
     wrong = [k for k, row in enumerate(found) if not row[name].ok]
     close = [exact_error(runs[k].actual[name], exact[k][name]) <= found[k][name].bound for k in wrong]
@@ -210,10 +238,10 @@ def _judge_floats(
     second = None if all(close) else _of_dtype(name, runs, rounded())
     others += [] if second is None else [second]
     errors = [[exact_error(a, e[name]) for a, e in zip(arrays, exact, strict=True)] for arrays in others]
-    # an error of a discontinuity that rounding leads across says nothing of the other runs
+    # an error at a discontinuity that rounding crosses says nothing about the other runs
     usable = [k for k in range(len(runs)) if all(row[k] <= UNTRUSTED for row in errors)] or range(len(runs))
     noise, *rounding = (max(row[k] for k in usable) for row in errors)
-    # inputs for which both others are on another side than the exact result, and how far they are apart then
+    # runs where both other evaluations are far from the exact result, with the distance between them
     beyond = {
         k: exact_error(second[k], r.expected[name])
         for k, r in enumerate(runs)
@@ -229,7 +257,9 @@ def _judge_floats(
 
 
 def _of_dtype(name: str, runs: Sequence[Run], rounded: list[Arrays] | None) -> list[Array] | None:
-    """The results of another evaluation for an output, None where there is none in the output's dtype."""
+    """Return one output of a second evaluation for all runs; None if there is no evaluation or it
+    has another dtype than the reference.
+    """
     if rounded is None or any(
         found[name].dtype != r.expected[name].dtype for found, r in zip(rounded, runs, strict=True)
     ):
@@ -238,7 +268,9 @@ def _of_dtype(name: str, runs: Sequence[Run], rounded: list[Arrays] | None) -> l
 
 
 def _exact_results(exact_run: ExactRun, runs: Sequence[Run]) -> list[Arrays] | None:
-    """The outputs of every run in double precision; None where they cannot be had."""
+    """Return the outputs of every run by another evaluation, for instance in float64; None if one
+    fails or has other shapes.
+    """
     results: list[Arrays] = []
     for r in runs:
         exact = exact_run(r.inputs)
@@ -249,7 +281,9 @@ def _exact_results(exact_run: ExactRun, runs: Sequence[Run]) -> list[Arrays] | N
 
 
 def with_static_inputs(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> onnx.ModelProto:
-    """A copy whose inputs declare the pinned shapes, so that the reference sees the same model."""
+    """Return a copy of an ONNX model whose inputs declare the static shapes in `types`, for which
+    the model was compiled.
+    """
     pinned = copy.deepcopy(model)
     for value in pinned.graph.input:
         if value.name in types and value.type.HasField("tensor_type"):
@@ -261,17 +295,18 @@ def with_static_inputs(model: onnx.ModelProto, types: Mapping[str, TensorType]) 
 def reference_of(
     model: Model, types: Mapping[str, TensorType], names: Sequence[str], memory: int = DEFAULT_MEMORY_BYTES
 ) -> Reference:
-    """The implementation that a loaded model is compared with.
+    """Return the Reference that a loaded model is compared with, by kind of model.
 
-    names     of the outputs
-    memory    the most bytes that a result in double precision may take
+    types     input types with static shapes
+    names     names of the outputs, in order
+    memory    largest number of bytes that a float64 evaluation may take
     """
     if isinstance(model, IRModule):
         return relay_reference(infer_module(model), names, memory)
     if isinstance(model, TfliteFile):
         return tflite_reference(model, names)
     if is_exported_program(model):
-        # torch is an extra
+        # torch is an optional dependency
         from aotc.checking.reference_torch import torch_reference
 
         return torch_reference(model, names, memory)
@@ -279,7 +314,11 @@ def reference_of(
 
 
 def loaded(model: str | Path | Model, rounding: str = "tflm") -> Model:
-    """A model in memory, of whatever kind the file is; `rounding` is that of a TFLite file."""
+    """Return the model in memory: load a file of any supported format, return a loaded model
+    unchanged.
+
+    rounding    rounding of a TFLite file: "tflm" or "litert"
+    """
     if isinstance(model, IRModule):
         return model
     if isinstance(model, TfliteFile):
@@ -292,7 +331,9 @@ def loaded(model: str | Path | Model, rounding: str = "tflm") -> Model:
 
 
 def _chosen(model: str | Path | Model, options: Mapping[str, Any]) -> CompileOptions:
-    """The options; those of a TFLite file with the rounding of an interpreter that is there."""
+    """Return the compile options; for a TFLite file, with a rounding whose interpreter is
+    installed.
+    """
     chosen = CompileOptions(**options)
     if not (isinstance(model, (str, Path)) and is_tflite(model)):
         return chosen
@@ -312,27 +353,34 @@ def verify(
     project: Path | None = None,
     **options: Any,
 ) -> Report:
-    """Compile a model and compare its outputs with another implementation (`reference_of`): ONNX Runtime or onnx's
-    evaluator, torch for .pt2 files, tflite-micro or LiteRT for .tflite files, as their rounding says or as they are
-    installed, the numpy interpreter for .relay files.
+    """Compile a model, run it, and compare its outputs with an independent implementation; return a
+    Report.
 
-    A model for GPUs runs on the first one; where there is none, this machine's processor emulates one.
+    The implementation is ONNX Runtime or onnx's evaluator for ONNX models, torch for .pt2 files,
+    tflite-micro or LiteRT for .tflite files (by the rounding that is asked for, else the one that
+    is installed), and the numpy interpreter for .relay files. A model for GPUs runs on the first
+    GPU; without one, the CPU emulates it.
 
-    An output passes if its error relative to the reference's standard deviation is within the bound of its
-    dtype, or, for networks that amplify rounding errors beyond it, if it is about as close to the result in
-    double precision as the reference is, and as another evaluation in the same precision.
+    An output passes if its error relative to the reference's standard deviation is within the bound
+    of its dtype. In networks that amplify rounding errors beyond the bound, it passes if it is
+    about as close to the float64 result as the reference is, and as a second evaluation in the
+    precision of the model.
 
-    Outputs without a finite element in any run show nothing: the verdict is "inconclusive" then, which is not ok.
+    If an output has no finite element in any run, the verdict is "inconclusive", which is not ok.
 
-    inputs    an .npz file with inputs; else `seeds` random sets, of values that suit what the model does with them, and
-              as many whose floats are larger or smaller
-    input_ranges   the least and the greatest value of random inputs by name, where these are known better
-    bisect    on a difference, name the first node of an ONNX model whose result differs, and the first kernel whose
-              compiled code differs from its program, or whose program differs from its operators
-    check_compiler   as for `aotc.compile`; for None, unless `bisect` compares kernels with their programs, or they are
-              for GPUs
-    memory    the most bytes that judges and `bisect` may take; AotcError (code "memory") where they do not do
-    project   a project of the model that was built before, or its library, which runs as it stands
+    inputs    an .npz file with inputs; if None, `seeds` random sets, with values from the domains
+              that the model accepts, and at least as many sets whose floats are scaled
+    input_ranges   smallest and largest value of random inputs by name, where the caller knows them
+                   better
+    bisect    on a difference, search for the first node of an ONNX model whose result differs, and
+              for the first kernel whose compiled code differs from its loop nest or whose loop nest
+              differs from its operators
+    check_compiler   as for `aotc.compile`; None means True unless `bisect` or `project` is given or
+                     the model is for GPUs
+    memory    largest number of bytes that float64 evaluations and `bisect` may take; AotcError
+              (code "memory") if exceeded
+    project   a project of the model that was built earlier, or its library, to run instead of a new
+              compilation
     options   as for `aotc.compile`
     """
     chosen = _chosen(path, options)
@@ -363,12 +411,12 @@ def verify(
 
 
 def _has_scales(model: Model) -> bool:
-    """Whether a model has scales for inputs of the usual size."""
+    """Return True for quantized ONNX models, whose scales suit inputs of ordinary magnitude only."""
     return isinstance(model, onnx.ModelProto) and is_quantized(model)
 
 
 def _require_comparable(model: object, chosen: CompileOptions, bisect: bool, project: Path | None) -> None:
-    """Raise AotcError for options with which a model cannot be compared, or bisected."""
+    """Raise AotcError for options with which a model cannot be compared or bisected."""
     if bisect and chosen.io_dtype:
         text = "a model with integer inputs and outputs cannot be bisected"
         raise AotcError("io-dtype", text, hint="compare without io_dtype; the kernels are identical")
@@ -381,11 +429,12 @@ def _require_comparable(model: object, chosen: CompileOptions, bisect: bool, pro
 def _blamed(
     report: Report, first: str, has_nodes: bool, work: Compilation, inputs: Arrays, bound: float, memory: int
 ) -> Report:
-    """A report of a difference with the first kernel that is wrong on these inputs.
+    """Return a report of a difference with the first kernel that is wrong on these inputs and the
+    cause of the error.
 
-    first        the first node that differs, "" for none
-    has_nodes    whether nodes were compared
-    bound        what the error of a float32 result relative to its standard deviation may be
+    first        description of the first node that differs, "" for none
+    has_nodes    True if the results of single nodes were compared
+    bound        largest accepted error of a float32 result, relative to its standard deviation
     """
     suspect = first_suspect(work, inputs, bound=bound, memory=memory)
     if not first and has_nodes:
@@ -398,8 +447,10 @@ def _blamed(
 
 
 def _run(drawn: InputSet, session: Session, reference: Reference) -> Run:
-    """Both on one set of inputs; where the compiled model takes and gives
-    integers, the reference has the real numbers that these stand for.
+    """Run the compiled model and the reference on one set of inputs.
+
+    If the compiled model has quantized inputs or outputs and the reference does not, the values are
+    quantized for the compiled model and dequantized for the reference and the comparison.
     """
     sides = session.get_inputs(), session.get_outputs()
     arrays = drawn.arrays
@@ -416,9 +467,11 @@ def _run(drawn: InputSet, session: Session, reference: Reference) -> Run:
 def _compared(
     compiled: CompiledModel, model: Model, types: Mapping[str, TensorType], inputs: Iterable[InputSet], memory: int
 ) -> tuple[list[Run], Report]:
-    """A compiled model and its reference on sets of inputs.
+    """Run a compiled model and its reference on sets of inputs; return the runs that are reported,
+    and the Report.
 
-    Models that quantize run on those for which they have scales: none that is enlarged or shifted.
+    Quantized models run only on sets of inputs that are within their scales: neither enlarged nor
+    shifted.
     """
     session = compiled.session()
     names = [o.name for o in session.get_outputs()]
@@ -435,7 +488,9 @@ def _compared(
 
 
 def _shown(runs: Sequence[Run], cases: Sequence[Case], is_quantized: bool) -> tuple[list[Run], tuple[Case, ...]]:
-    """The runs that a report tells of: the usual ones, those that differ, and the worst one of every other factor."""
+    """Return the runs and cases for a report: ordinary inputs, inputs whose outputs differ, and the
+    case with the largest error of each other scale factor.
+    """
     found = [(run, case) for run, case in zip(runs, cases, strict=True) if is_quantized or _counts(run, case)]
     worst: dict[float, Case] = {}
     for run, case in found:
@@ -447,20 +502,26 @@ def _shown(runs: Sequence[Run], cases: Sequence[Case], is_quantized: bool) -> tu
 
 
 def _largest(case: Case) -> float:
+    """Return the largest relative error of the outputs of a case."""
     return max((output.relative for output in case.outputs), default=0.0)
 
 
 def _counts(run: Run, case: Case) -> bool:
-    """Whether a case says something of the model.
+    """Return True if a case is evidence about the model.
 
-    Where larger or smaller inputs give a difference, it does if the reference itself is near the exact result there.
+    A difference for scaled inputs counts only if the reference's error against the float64 result
+    is at most LARGE_NOISE.
     """
     known = [c.reference_exact for c in case.outputs if not c.ok and c.reference_exact is not None]
     return run.given.factor == 1.0 or case.ok or any(error <= LARGE_NOISE for error in known)
 
 
 def worth(outputs: Sequence[Arrays]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return sentences about outputs that make a comparison inconclusive, and about those that deserve a warning."""
+    """Return messages about outputs that allow no comparison, and messages about outputs that make
+    a weak one.
+
+    outputs    the reference's outputs by name, for each run
+    """
     nothing, little = {}, {}
     for name in outputs[0] if outputs else ():
         arrays = [made[name] for made in outputs]
@@ -472,8 +533,11 @@ def worth(outputs: Sequence[Arrays]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _exposed(model: onnx.ModelProto, known: Sequence[str], memory: int) -> Iterator[tuple[onnx.ModelProto, int]]:
-    """Copies in which intermediates of known type are outputs too: all in one, or as many as the memory is enough for,
-    in the order of the nodes; with each, how many nodes it and the ones before it show.
+    """Yield copies of an ONNX model in which intermediate results are outputs too, as many per copy
+    as `memory` allows, in the order of the nodes.
+
+    With each copy comes the number of leading nodes whose results this copy and the copies before
+    it have as outputs.
     """
     inferred = onnx.shape_inference.infer_shapes(model)
     types = {v.name: v for v in inferred.graph.value_info if v.type.HasField("tensor_type")}
@@ -494,21 +558,26 @@ def _exposed(model: onnx.ModelProto, known: Sequence[str], memory: int) -> Itera
 
 
 def _shown_bytes(value: onnx.ValueInfoProto) -> int:
-    """The bytes of an intermediate that is an output in every evaluation, in double precision."""
+    """Return the bytes that an intermediate result takes as an output of every evaluation, in
+    float64.
+    """
     return EVALUATIONS * 8 * prod(max(1, int(d.dim_value)) for d in value.type.tensor_type.shape.dim)
 
 
 def first_difference(
     model: onnx.ModelProto, types: Mapping[str, TensorType], inputs: Arrays, options: CompileOptions, memory: int
 ) -> str:
-    """The first node, in the model's order, of which a result differs when its result is an output; "" for none.
+    """Return a description of the first node of an ONNX model, in its order, whose result differs
+    from the reference when it is an output; "" for none.
 
-    Showing results changes what is fused: a difference that fusion makes may go away.
+    Making results outputs changes which operators are fused: a difference that fusion causes may
+    disappear.
 
-    memory    the most bytes of all results that are outputs at the same time, and of results in double precision
+    memory    largest number of bytes of the results that are outputs at one time, and of float64
+              evaluations
     """
     options.progress("looking for the first node that differs")
-    # the model is the part already
+    # the model has been cut already
     whole = replace(options, cut_before=(), cut_after=())
     for exposed, count in _exposed(model, list(types), memory):
         _, report = _compared(whole.compiled(exposed), exposed, types, [InputSet("", inputs)], memory)

@@ -279,5 +279,5 @@ def test_cmake_gives_each_version_its_flags(multi: CompiledModel, tmp_path: Path
 
 
 def test_relay_build_refuses_several_versions() -> None:
-    with pytest.raises(AotcError, match="kernels for one instruction set, not x86-64-multi"):
+    with pytest.raises(AotcError, match="compiles for one instruction set, not for x86-64-multi"):
         build(network(), target="x86-64-multi")

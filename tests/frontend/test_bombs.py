@@ -137,7 +137,6 @@ def pool(kind: str, outputs: int = 1, **attributes: Any) -> ModelProto:
 
 BYTES, UNROLL = {"compile.max_bytes": 1 << 16}, {"compile.max_unroll": 10}
 REFUSED: dict[str, tuple[ModelProto, dict[str, int]]] = {
-    "split": (model_of([node("Split", ["x"], ["y"], axis=0, num_outputs=2_000_000_000)], {"x": (2,)}, ["y"]), UNROLL),
     "split to sequence": (
         model_of(
             [node("SplitToSequence", ["x"], ["s"]), node("ConcatFromSequence", ["s"], ["y"], axis=0)],
@@ -189,6 +188,12 @@ def test_what_is_needed_and_beyond_the_budget_is_one_diagnostic(name: str) -> No
     assert f"--config {key}=" in text
     assert f"{config[key]} are allowed" in text
     assert f"node {model.graph.node[0].op_type}" in text
+
+
+def test_a_split_into_more_parts_than_outputs_is_refused_at_once() -> None:
+    split = node("Split", ["x"], ["y"], axis=0, num_outputs=2_000_000_000)
+    with pytest.raises(AotcError, match="num_outputs is 2000000000, the node has 1 outputs"):
+        from_onnx(model_of([split], {"x": (2,)}, ["y"]))
 
 
 # --- shapes whose tables or positions need not be made

@@ -537,7 +537,7 @@ REAL = np.zeros((2, 3), F)
         ("QLinearConv", [X, SCALE, WZ, W, SCALE, WZ, SCALE, ZERO], "onnx-type", "x_zero_point"),
         ("DequantizeLinear", [X, SCALE, np.int32(300)], "onnx-type", "x_zero_point"),
         ("QLinearMatMul", [X, SCALE, ZERO, X, SCALE, WZ, SCALE, ZERO], "onnx-type", "b_zero_point"),
-        ("QLinearConv", [X, F([1, 1]), ZERO, W, SCALE, WZ, SCALE, ZERO], "onnx-quant", "one value"),
+        ("QLinearConv", [X, F([1, 1]), ZERO, W, SCALE, WZ, SCALE, ZERO], "onnx-quant", "single value"),
     ],
 )
 def test_numbers_that_are_none(op: str, args: list[Any], code: str, text: str) -> None:

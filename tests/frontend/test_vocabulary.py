@@ -25,7 +25,7 @@ from aotc.relay.frontend.quantization import Onto, Quantized
 
 
 @pytest.mark.parametrize(
-    ("front_end", "other"), [(".graph", "onnx"), (".onnx", "torch"), pytest.param(".pytorch", "onnx", id="pytorch")]
+    ("front_end", "other"), [(".op_calls", "onnx"), (".onnx", "torch"), pytest.param(".pytorch", "onnx", id="pytorch")]
 )
 def test_one_format_does_not_load_the_package_of_another(front_end: str, other: str) -> None:
     if front_end == ".pytorch":

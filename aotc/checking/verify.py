@@ -353,34 +353,28 @@ def verify(
     project: Path | None = None,
     **options: Any,
 ) -> Report:
-    """Compile a model, run it, and compare its outputs with an independent implementation; return a
-    Report.
+    """Compile a model, run it, compare its outputs with an independent implementation; return a Report.
 
-    The implementation is ONNX Runtime or onnx's evaluator for ONNX models, torch for .pt2 files,
-    tflite-micro or LiteRT for .tflite files (by the rounding that is asked for, else the one that
-    is installed), and the numpy interpreter for .relay files. A model for GPUs runs on the first
-    GPU; without one, the CPU emulates it.
+    The implementation is ONNX Runtime or onnx's evaluator for ONNX models, torch for .pt2 files, tflite-micro or LiteRT
+    for .tflite files (by the rounding that is asked for, else the one that is installed), and the numpy interpreter for
+    .relay files. A model for GPUs runs on the first GPU; without one, the CPU emulates it.
 
-    An output passes if its error relative to the reference's standard deviation is within the bound
-    of its dtype. In networks that amplify rounding errors beyond the bound, it passes if it is
-    about as close to the float64 result as the reference is, and as a second evaluation in the
-    precision of the model.
+    An output passes if its error relative to the reference's standard deviation is within the bound of its dtype. In
+    networks that amplify rounding errors beyond the bound, it passes if it is about as close to the float64 result as
+    the reference is, and as a second evaluation in the precision of the model.
 
     If an output has no finite element in any run, the verdict is "inconclusive", which is not ok.
 
-    inputs    an .npz file with inputs; if None, `seeds` random sets, with values from the domains
-              that the model accepts, and at least as many sets whose floats are scaled
-    input_ranges   smallest and largest value of random inputs by name, where the caller knows them
-                   better
-    bisect    on a difference, search for the first node of an ONNX model whose result differs, and
-              for the first kernel whose compiled code differs from its loop nest or whose loop nest
-              differs from its operators
-    check_compiler   as for `aotc.compile`; None means True unless `bisect` or `project` is given or
-                     the model is for GPUs
-    memory    largest number of bytes that float64 evaluations and `bisect` may take; AotcError
-              (code "memory") if exceeded
-    project   a project of the model that was built earlier, or its library, to run instead of a new
-              compilation
+    inputs    an .npz file with inputs; if None, `seeds` random sets, with values from the domains that the model
+              accepts, and at least as many sets whose floats are scaled
+    input_ranges   smallest and largest value of random inputs by name, where the caller knows them better
+    bisect    on a difference, search for the first node of an ONNX model whose result differs, and for the first kernel
+              whose compiled code differs from its loop nest or whose loop nest differs from its operators
+    check_compiler   as for `aotc.compile`; None means True unless `bisect` or `project` is given or the model is for
+                     GPUs
+    memory    largest number of bytes that float64 evaluations and `bisect` may take; AotcError (code "memory") if
+              exceeded
+    project   a project of the model that was built earlier, or its library, to run instead of a new compilation
     options   as for `aotc.compile`
     """
     chosen = _chosen(path, options)

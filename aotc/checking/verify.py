@@ -370,10 +370,8 @@ def verify(
     input_ranges   smallest and largest value of random inputs by name, where the caller knows them better
     bisect    on a difference, search for the first node of an ONNX model whose result differs, and for the first kernel
               whose compiled code differs from its loop nest or whose loop nest differs from its operators
-    check_compiler   as for `aotc.compile`; None means True unless `bisect` or `project` is given or the model is for
-                     GPUs
-    memory    largest number of bytes that float64 evaluations and `bisect` may take; AotcError (code "memory") if
-              exceeded
+    check_compiler   as for `aotc.compile`; None: True unless `bisect` or `project` is given or for GPUs
+    memory    bytes that float64 evaluations and `bisect` may take; AotcError (code "memory") if exceeded
     project   a project of the model that was built earlier, or its library, to run instead of a new compilation
     options   as for `aotc.compile`
     """

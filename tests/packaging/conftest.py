@@ -27,7 +27,7 @@ def copied(folder: Path) -> Path:
         source, copy = ROOT / name, folder / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so", "*.o", "*.a")
+            ignored = shutil.ignore_patterns("__pycache__", "generated", "*.egg-info", "*.so", "*.o", "*.a")
             shutil.copytree(source, copy, ignore=ignored, copy_function=shutil.copyfile)
         else:
             shutil.copyfile(source, copy)

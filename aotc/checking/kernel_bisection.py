@@ -61,9 +61,10 @@ def first_suspect(work: Compilation, inputs: Arrays, *, bound: float, memory: in
     library = work.compile_kernels({f"{k}": kernel for k, kernel in enumerate(program.kernels)})
     found = Suspect()
     budget = MemoryBudget(memory, "comparing kernels")
-    for step, suspect in _Schedule(calls, program, library, bound, budget).suspects(inputs):
+    schedule = _Schedule(calls, program, library, bound, budget)
+    for step, suspect in schedule.suspects(inputs):
         span = step.span or step.kernel.span
-        name = f"kernel {_name(program, step.kernel)}{nodes_text([span] if span is not None else [])}"
+        name = f"kernel {schedule.names[step.kernel]}{nodes_text([span] if span is not None else [])}"
         if suspect.blame == COMPILER or not found.blame:
             found = Suspect(suspect.blame, f"{name}, {suspect.kernel}")
         if suspect.blame == COMPILER:
@@ -71,11 +72,10 @@ def first_suspect(work: Compilation, inputs: Arrays, *, bound: float, memory: in
     return found
 
 
-def _name(program: Program, kernel: Kernel) -> str:
-    """Return the name of a kernel in the emitted project, without the prefix that is the model's
-    name.
-    """
-    return print_kernels(program.kernels, program.name, share="values").names[kernel].removeprefix(f"{program.name}_")
+def _names(program: Program) -> dict[Kernel, str]:
+    """Return the names of kernels in the emitted project, without the model's name as a prefix."""
+    names = print_kernels(program.kernels, program.name, share="values").names
+    return {kernel: name.removeprefix(f"{program.name}_") for kernel, name in names.items()}
 
 
 class _Schedule:
@@ -84,13 +84,14 @@ class _Schedule:
 
     calls    the program before the passes for in-place execution and vectorization: its steps list
              all their inputs
+    names    names of the kernels in the emitted project
     """
 
     def __init__(
         self, calls: Program, program: Program, library: KernelLibrary, bound: float, budget: MemoryBudget
     ) -> None:
         self._calls, self._program, self._library, self._bound = calls, program, library, bound
-        self._budget = budget
+        self.names, self._budget = _names(program), budget
         budget.require_fits("the arena", program.plan.peak)
         self._arena = np.zeros(program.plan.peak, np.uint8)
         budget.hold(self._arena)
@@ -138,7 +139,7 @@ class _Schedule:
             if view.storage.kind != "temp" and view.storage not in self._own:
                 self._budget.hold(self._elements(view.storage))
         read, written = (sum(b.nbytes for b in side) for side in (kernel.inputs, kernel.outputs))
-        self._budget.require_fits(f"kernel {_name(self._program, kernel)}", read + TEMPORARY_RESULTS * written)
+        self._budget.require_fits(f"kernel {self.names[kernel]}", read + TEMPORARY_RESULTS * written)
 
     def _meant(self, call: Step) -> list[Array]:
         """Return the results of the graph operators that a kernel implements; an empty list for

@@ -95,8 +95,7 @@ class STFT(OpRun):  # type: ignore[misc]
     """Short-time Fourier transform of signals (batch, length) or (batch, length, 1 or 2), where 2
     means real and imaginary part.
 
-    onnx's evaluator accepts three axes only, and ignores the frame length if frames are longer than
-    the window.
+    onnx's evaluator accepts signals of three axes only.  A window must have the frame length.
     """
 
     op_domain = ""

@@ -62,10 +62,6 @@ def _infer(a: ConcatenateAttrs, types: Types) -> Type:
     return result
 
 
-def _same(x: Array, pair: Sequence[Array], onto: Sequence[Array]) -> bool:
-    return all(np.array_equal(np.ravel(p), np.ravel(o)) for p, o in zip(pair, onto, strict=True))
-
-
 def _moved(x: Array, pair: Sequence[Array], onto: Sequence[Array]) -> Array:
     if x.dtype == np.int32:
         attributes = requantize.RequantizeAttrs(out_dtype="int32")

@@ -146,7 +146,7 @@ class CompiledModel:
         firmware.
         """
         if self.target.bare:
-            hint = "compile without the profile bare, for --target c or host, to run the model here"
+            hint = "compile for a hosted environment and the target c or host to run the model here"
             raise AotcError(
                 "no-library", f"{self.path} holds a static library for firmware, which cannot be loaded here", hint=hint
             )

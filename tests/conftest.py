@@ -24,6 +24,11 @@ install()
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# One thread for each worker's matrix products: threads of several workers would wait for one another in busy loops,
+# which takes most of the time of small products.  Workers and commands that tests start inherit it.
+for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
 # A change is judged by examples that are drawn alike each time; `make test-all` looks for others.
 settings.register_profile("seeded", derandomize=True)
 settings.register_profile("random", derandomize=False)

@@ -28,6 +28,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
+from aotc.driver import subprocesses
 from tests.fuzz.case import Files, Kind, Verdict, innermost, verdict_of, write
 
 CASES_EACH = 400
@@ -99,6 +100,10 @@ def _serve(kinds: Mapping[str, Kind], limits: Limits, home: Path, pipe: Connecti
     """The loop of a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     (home / "tmp").mkdir(parents=True, exist_ok=True)
+    # aotc's directory for temporary files of compilers lives as long as the process: it must not be in the folder that
+    # is examined and emptied after each case
+    tempfile.tempdir = str(home)
+    subprocesses.run(["true"], seconds=60)
     tempfile.tempdir = os.environ["TMPDIR"] = str(home / "tmp")
     os.environ["AOTC_CACHE_DIR"] = str(home / "cache")
     with (home / "stderr").open("wb", buffering=0) as file:

@@ -29,6 +29,23 @@ from aotc.runtime.library import is_project
 from tests.cli.invoke import DIGITS, relu
 from tests.driver.folders import emit, files_of, write
 
+
+@pytest.fixture(autouse=True)
+def default_signal_handlers() -> Iterator[None]:
+    """Give signals their default handlers, which child processes inherit: `nohup` and shells that start a background
+    job ignore some of them.
+    """
+    defaults = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGHUP: signal.SIG_DFL,
+        signal.SIGTERM: signal.SIG_DFL,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in defaults.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 CHANGING = {"os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.chmod", "os.truncate", "os.link", "fcntl.flock"}
 """The audit events of operations that change what is on disk, or who may; those of files that are opened to be written
 come to them.

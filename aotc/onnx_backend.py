@@ -19,12 +19,12 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from aotc.driver.compile import compile
 from aotc.ir import AotcError, Array
-from aotc.relay.frontend.onnx.load import fixed_names
+from aotc.relay.frontend.onnx.load import initializer_names
 from aotc.runtime.session import Session
 
-_OPTIONS: Final = ("target", "opt_level", "cc", "cflags", "dims", "input_shapes")
+_COMPILE_OPTIONS: Final = ("target", "opt_level", "cc", "cflags", "dims", "input_shapes")
 #: Keywords that ONNX's own test runner passes on; they do not concern compilation.
-_IGNORED: Final = ("rtol", "atol", "opset_version")
+_IGNORED_OPTIONS: Final = ("rtol", "atol", "opset_version")
 
 
 class AotcRep(BackendRep):  # type: ignore[misc]
@@ -38,48 +38,48 @@ class AotcRep(BackendRep):  # type: ignore[misc]
         self._model = model
         self._options = dict(options)
         self._sessions: dict[tuple[tuple[int, ...], ...], Session] = {}
-        inputs = [v for v in model.graph.input if v.name not in fixed_names(model.graph)]
+        inputs = [v for v in model.graph.input if v.name not in initializer_names(model.graph)]
         self.input_names = [v.name for v in inputs]
         self.output_names = [v.name for v in model.graph.output]
-        self._dynamic = not all(_is_static(v) for v in inputs) and not self._options.get("dims")
+        self._dynamic = not all(_has_static_shape(v) for v in inputs) and not self._options.get("dims")
         self.calls = 0
         if not self._dynamic:
-            self._session(())
+            self._session_for_input_shapes(())
 
     def run(self, inputs: Any, **_: Any) -> tuple[Any, ...]:
         """The outputs for inputs given as a sequence in order, as a mapping by name, or as a single array."""
-        feeds = self._feeds(inputs)
+        feeds = self._arrays_by_input_name(inputs)
         shapes = tuple(feeds[n].shape for n in self.input_names if n in feeds) if self._dynamic else ()
-        session = self._session(shapes)
+        session = self._session_for_input_shapes(shapes)
         before = session.calls
         outputs = session.run(None, feeds)
         self.calls += session.calls - before
         return namedtupledict("Outputs", self.output_names)(*outputs)  # type: ignore[no-any-return]
 
-    def _feeds(self, inputs: Any) -> dict[str, Array]:
+    def _arrays_by_input_name(self, inputs: Any) -> dict[str, Array]:
         if isinstance(inputs, Mapping):
-            return {name: _array(value) for name, value in inputs.items()}
+            return {name: _as_numpy_array(value) for name, value in inputs.items()}
         items = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
         if len(items) > len(self.input_names):
             text = f"{len(items)} inputs are given, the model takes {len(self.input_names)}"
             raise AotcError("backend-inputs", text, hint="initializers are part of the compiled model")
-        return {name: _array(value) for name, value in zip(self.input_names, items, strict=False)}
+        return {name: _as_numpy_array(value) for name, value in zip(self.input_names, items, strict=False)}
 
-    def _session(self, shapes: tuple[tuple[int, ...], ...]) -> Session:
-        if shapes not in self._sessions:
+    def _session_for_input_shapes(self, input_shapes: tuple[tuple[int, ...], ...]) -> Session:
+        if input_shapes not in self._sessions:
             options = dict(self._options)
-            if shapes:
-                options["input_shapes"] = dict(zip(self.input_names, shapes, strict=True))
-            self._sessions[shapes] = compile(self._model, **options).session()
-        return self._sessions[shapes]
+            if input_shapes:
+                options["input_shapes"] = dict(zip(self.input_names, input_shapes, strict=True))
+            self._sessions[input_shapes] = compile(self._model, **options).session()
+        return self._sessions[input_shapes]
 
 
-def _is_static(value: Any) -> bool:
-    tensor = value.type.tensor_type
+def _has_static_shape(value_info: Any) -> bool:
+    tensor = value_info.type.tensor_type
     return bool(tensor.HasField("shape")) and all(d.HasField("dim_value") for d in tensor.shape.dim)
 
 
-def _array(value: Any) -> Array:
+def _as_numpy_array(value: Any) -> Array:
     if isinstance(value, TensorProto):
         return np.asarray(numpy_helper.to_array(value))
     if isinstance(value, (list, tuple)) or value is None:
@@ -98,10 +98,12 @@ class AotcBackend(Backend):  # type: ignore[misc]
         """
         if not cls.supports_device(device):
             raise AotcError("backend-device", f"device {device!r} is not supported", hint="devices: CPU")
-        unknown = [k for k in kwargs if k not in _OPTIONS and k not in _IGNORED]
+        unknown = [k for k in kwargs if k not in _COMPILE_OPTIONS and k not in _IGNORED_OPTIONS]
         if unknown:
-            raise AotcError("backend-option", f"unknown option {unknown[0]!r}", hint=f"options: {', '.join(_OPTIONS)}")
-        return AotcRep(model, {k: v for k, v in kwargs.items() if k in _OPTIONS})
+            raise AotcError(
+                "backend-option", f"unknown option {unknown[0]!r}", hint=f"options: {', '.join(_COMPILE_OPTIONS)}"
+            )
+        return AotcRep(model, {k: v for k, v in kwargs.items() if k in _COMPILE_OPTIONS})
 
     @classmethod
     def run_node(
@@ -113,7 +115,7 @@ class AotcBackend(Backend):  # type: ignore[misc]
         **kwargs: Any,
     ) -> tuple[Any, ...]:
         """The outputs of a single node; `opset_version` chooses the operator set (the newest by default)."""
-        arrays = [_array(x) for x in (inputs if isinstance(inputs, (list, tuple)) else [inputs])]
+        arrays = [_as_numpy_array(x) for x in (inputs if isinstance(inputs, (list, tuple)) else [inputs])]
         names = [name for name in node.input if name]
         values = [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)

@@ -18,22 +18,22 @@ import click
 import numpy as np
 
 import aotc
-from aotc.checking.input_generation import random_inputs, session_types
-from aotc.cli.options import PATH
+from aotc.checking.input_generation import draw_random_inputs, session_input_types
+from aotc.cli.options import PATH_TYPE
 from aotc.driver.pipeline import ACCURACIES
-from benchmarks.run import PINS
+from benchmarks.run import INPUT_SHAPES_BY_MODEL
 
 
 @click.command()
-@click.argument("models", nargs=-1, type=PATH)
+@click.argument("models", nargs=-1, type=PATH_TYPE)
 @click.option("--seconds", default=2.0, help="Of each model.")
-def main(models: Sequence[Path], seconds: float) -> None:
+def print_accuracy_cost_rows(models: Sequence[Path], seconds: float) -> None:
     """Print a row of the table of docs/performance.md for each model."""
     for path in models:
-        shapes = PINS.get(path.stem, {})
+        shapes = INPUT_SHAPES_BY_MODEL.get(path.stem, {})
         made = [aotc.compile(path, input_shapes=shapes, accuracy=accuracy, tuning=False) for accuracy in ACCURACIES]
         sessions = [model.session() for model in made]
-        inputs = random_inputs(session_types(sessions[0]), 0)
+        inputs = draw_random_inputs(session_input_types(sessions[0]), 0)
         rounds: list[list[float]] = []
         end = time.perf_counter() + seconds
         while len(rounds) < 5 or time.perf_counter() < end:
@@ -50,4 +50,4 @@ def main(models: Sequence[Path], seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    print_accuracy_cost_rows()

@@ -24,33 +24,33 @@ import onnxruntime
 
 from aotc.driver.compile import compile
 from aotc.runtime.session import load
-from benchmarks.networks import Network
+from benchmarks.networks import NetworkBuilder
 
-CALLS = 200
-Call = Callable[[], object]
+CALLS_PER_SERIES = 200
+RunFunction = Callable[[], object]
 
 
-def policy() -> onnx.ModelProto:
+def build_policy_network() -> onnx.ModelProto:
     """Build three dense layers: observation[1, 8] -> action[1, 4]."""
-    n = Network()
-    x = n.activate(n.linear("observation", 8, 64), "relu")
-    x = n.activate(n.linear(x, 64, 64), "relu")
-    n.op("Tanh", n.linear(x, 64, 4), name="action")
-    return n.model("policy", {"observation": [1, 8]}, {"action": [1, 4]})
+    n = NetworkBuilder()
+    x = n.append_activation(n.append_linear_layer("observation", 8, 64), "relu")
+    x = n.append_activation(n.append_linear_layer(x, 64, 64), "relu")
+    n.append_named_node("Tanh", n.append_linear_layer(x, 64, 4), name="action")
+    return n.build_checked_model("policy", {"observation": [1, 8]}, {"action": [1, 4]})
 
 
-def states() -> onnx.ModelProto:
+def build_network_with_eight_states() -> onnx.ModelProto:
     """Build a network with eight inputs and eight outputs, as streaming networks with states have,
     and trivial work.
     """
-    n = Network()
+    n = NetworkBuilder()
     shapes = {f"in{k}": [1, 16] for k in range(8)}, {f"out{k}": [1, 16] for k in range(8)}
     for k in range(8):
-        n.op("Mul", f"in{k}", n.constant(0.5), name=f"out{k}")
-    return n.model("states", *shapes)
+        n.append_named_node("Mul", f"in{k}", n.add_constant(0.5), name=f"out{k}")
+    return n.build_checked_model("states", *shapes)
 
 
-def callers(model: onnx.ModelProto, folder: Path) -> dict[str, Call]:
+def compile_check_and_make_run_functions(model: onnx.ModelProto, folder: Path) -> dict[str, RunFunction]:
     """Compile a model, check its outputs against ONNX Runtime, and return functions that run it
     once, by their names.
     """
@@ -70,27 +70,27 @@ def callers(model: onnx.ModelProto, folder: Path) -> dict[str, Call]:
     }
 
 
-def measure(calls: dict[str, Call], turns: int) -> dict[str, list[float]]:
+def microseconds_per_call_by_series(calls: dict[str, RunFunction], series_count: int) -> dict[str, list[float]]:
     """Return the microseconds per call for each function, one value per series of calls."""
     found: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(turns):
+    for _ in range(series_count):
         for name, call in calls.items():
             start = time.perf_counter_ns()
-            for _ in range(CALLS):
+            for _ in range(CALLS_PER_SERIES):
                 call()
-            found[name].append((time.perf_counter_ns() - start) / CALLS / 1e3)
+            found[name].append((time.perf_counter_ns() - start) / CALLS_PER_SERIES / 1e3)
     return found
 
 
-def main() -> None:
+def print_call_overhead_table() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=300)
     turns = parser.parse_args().turns
     print("| network | bind min | median | run min | median | run - bind | onnxruntime min | median |")
     print("|---|---|---|---|---|---|---|---|")
-    for model in (policy(), states()):
+    for model in (build_policy_network(), build_network_with_eight_states()):
         with tempfile.TemporaryDirectory() as folder:
-            found = measure(callers(model, Path(folder)), turns)
+            found = microseconds_per_call_by_series(compile_check_and_make_run_functions(model, Path(folder)), turns)
         least = {name: min(times) for name, times in found.items()}
         columns = [f"{least[n]:.1f} | {statistics.median(t):.1f}" for n, t in found.items()]
         columns.insert(2, f"{least['run'] - least['bind']:.1f}")
@@ -98,4 +98,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    print_call_overhead_table()

@@ -36,29 +36,31 @@ import click
 import numpy as np
 import onnx
 
-from benchmarks.networks import NETWORKS
-from benchmarks.quantized import quantized
+from benchmarks.networks import NETWORK_BUILD_FUNCTIONS
+from benchmarks.quantized_models import quantize_statically_to_file
 
-HEAD: Final = ("model", "version", "kernels", "C kB", "aotc s", "cc s", "code kB", "run ms", "C", "time", "run")
+TABLE_HEADER: Final = ("model", "version", "kernels", "C kB", "aotc s", "cc s", "code kB", "run ms", "C", "time", "run")
 #: Consecutive timed runs of each version, and number of repetitions of this series.
-RUNS: Final = 3
-TURNS: Final = 60
-_KERNEL: Final = re.compile(r"^(?:static )?void \w+_(\w+)\([^;]*?\) \{$.*?^\}$", re.DOTALL | re.MULTILINE)
+RUNS_PER_SERIES: Final = 3
+SERIES_COUNT: Final = 60
+_KERNEL_FUNCTION_PATTERN: Final = re.compile(
+    r"^(?:static )?void \w+_(\w+)\([^;]*?\) \{$.*?^\}$", re.DOTALL | re.MULTILINE
+)
 
 
-def compiled(path: Path, folder: Path, target: str) -> dict[str, Any]:
+def compile_and_measure_code_size(path: Path, folder: Path, target: str) -> dict[str, Any]:
     """Compile a model in this process and return its figures; CPU times are right only in a fresh
     process.
     """
     from aotc import compile
-    from aotc.driver.dependency_injection import install
+    from aotc.driver.operator_and_pass_registration import install_operators_and_passes
 
-    install()
+    install_operators_and_passes()
     model = compile(path, output=folder, name="net", target=target, cache=False)
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     files = sorted(path for kind in ("*kernels*.c", "*helpers*.h") for path in (folder / "src").glob(kind))
     text = "".join(f.read_text(encoding="utf-8") for f in files)
-    kernels = {m[1]: len(m[0]) for m in _KERNEL.finditer(text)}
+    kernels = {m[1]: len(m[0]) for m in _KERNEL_FUNCTION_PATTERN.finditer(text)}
     library = folder / model.metadata["library"]
     sizes = subprocess.run(["size", str(library)], capture_output=True, text=True, check=True).stdout.split()
     return {
@@ -71,40 +73,44 @@ def compiled(path: Path, folder: Path, target: str) -> dict[str, Any]:
     }
 
 
-def run_times(folders: Mapping[str, Path]) -> dict[str, float]:
+def minimum_run_milliseconds(project_folders: Mapping[str, Path]) -> dict[str, float]:
     """Return the minimum run time in milliseconds of each compiled project, measured alternately."""
     from aotc import load
 
-    sessions = {name: load(folder) for name, folder in folders.items()}
-    inputs = {name: drawn(folder) for name, folder in folders.items()}
+    sessions = {name: load(folder) for name, folder in project_folders.items()}
+    inputs = {name: draw_project_inputs(folder) for name, folder in project_folders.items()}
     best = dict.fromkeys(sessions, float("inf"))
-    for _ in range(TURNS):
+    for _ in range(SERIES_COUNT):
         for name, session in sessions.items():
             session.run(None, inputs[name])
-            for _ in range(RUNS):
+            for _ in range(RUNS_PER_SERIES):
                 start = perf_counter()
                 session.run(None, inputs[name])
                 best[name] = min(best[name], (perf_counter() - start) * 1e3)
     return best
 
 
-def drawn(folder: Path) -> dict[str, np.ndarray]:
+def draw_project_inputs(folder: Path) -> dict[str, np.ndarray]:
     """Return seeded random inputs for a compiled project."""
     rng = np.random.default_rng(0)
     metadata = json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
     return {i["name"]: rng.uniform(0, 2, i["shape"]).astype(i["dtype"]) for i in metadata["inputs"]}
 
 
-def versions(model: onnx.ModelProto, folder: Path) -> dict[str, Path]:
+def write_float_and_quantized_models(model: onnx.ModelProto, folder: Path) -> dict[str, Path]:
     """Write the float32 model and both quantized versions into a folder; return their paths by
     version.
     """
     path = folder / "float32.onnx"
     onnx.save(model, path)
-    return {"float32": path, "u8": quantized(model, folder), "s8": quantized(model, folder, signed=True)}
+    return {
+        "float32": path,
+        "u8": quantize_statically_to_file(model, folder),
+        "s8": quantize_statically_to_file(model, folder, signed=True),
+    }
 
 
-def measured(paths: Mapping[str, Path], folder: Path, target: str) -> dict[str, dict[str, Any]]:
+def measure_versions_in_subprocesses(paths: Mapping[str, Path], folder: Path, target: str) -> dict[str, dict[str, Any]]:
     """Return the figures of each version of a network, each compiled in its own process."""
     found, folders = {}, {}
     for version, path in paths.items():
@@ -112,21 +118,21 @@ def measured(paths: Mapping[str, Path], folder: Path, target: str) -> dict[str, 
         command = [sys.executable, "-m", "benchmarks.code_size", str(path), "--only", str(folders[version])]
         done = subprocess.run([*command, "--target", target], check=True, capture_output=True, text=True)
         found[version] = json.loads(done.stdout.splitlines()[-1])
-    for version, least in run_times(folders).items():
+    for version, least in minimum_run_milliseconds(folders).items():
         found[version]["milliseconds"] = least
     return found
 
 
-def row(name: str, version: str, facts: Mapping[str, Any], twin: Mapping[str, Any]) -> str:
+def code_size_table_row(name: str, version: str, figures: Mapping[str, Any], float32_figures: Mapping[str, Any]) -> str:
     """Return a table row from the figures of a version; the last columns are ratios to the float32
-    figures in `twin`.
+    figures in `float32_figures`.
     """
-    seconds, other = (f["aotc_seconds"] + f["cc_seconds"] for f in (facts, twin))
+    seconds, other = (f["aotc_seconds"] + f["cc_seconds"] for f in (figures, float32_figures))
     cells = [
-        name, version, str(facts["kernels"]), f"{facts['text_bytes'] / 1e3:.0f}", f"{facts['aotc_seconds']:.1f}",
-        f"{facts['cc_seconds']:.1f}", f"{facts['code_bytes'] / 1e3:.0f}", f"{facts['milliseconds']:.3f}",
-        f"{facts['text_bytes'] / twin['text_bytes']:.2f}", f"{seconds / other:.2f}",
-        f"{facts['milliseconds'] / twin['milliseconds']:.2f}",
+        name, version, str(figures["kernels"]), f"{figures['text_bytes'] / 1e3:.0f}", f"{figures['aotc_seconds']:.1f}",
+        f"{figures['cc_seconds']:.1f}", f"{figures['code_bytes'] / 1e3:.0f}", f"{figures['milliseconds']:.3f}",
+        f"{figures['text_bytes'] / float32_figures['text_bytes']:.2f}", f"{seconds / other:.2f}",
+        f"{figures['milliseconds'] / float32_figures['milliseconds']:.2f}",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
@@ -137,19 +143,23 @@ def row(name: str, version: str, facts: Mapping[str, Any], twin: Mapping[str, An
 @click.option("--only", type=click.Path(path_type=Path), help="Compile one file there, and print its figures.")
 @click.option("--largest", is_flag=True, help="List the kernels with the longest text, too.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all figures there.")
-def main(names: Sequence[str], target: str, only: Path | None, largest: bool, json_file: Path | None) -> None:
+def compare_code_sizes(
+    names: Sequence[str], target: str, only: Path | None, largest: bool, json_file: Path | None
+) -> None:
     logging.disable(logging.WARNING)
     if only is not None:
-        print(json.dumps(compiled(Path(names[0]), only, target)))
+        print(json.dumps(compile_and_measure_code_size(Path(names[0]), only, target)))
         return
-    print(f"| {' | '.join(HEAD)} |\n{'|---' * len(HEAD)}|")
+    print(f"| {' | '.join(TABLE_HEADER)} |\n{'|---' * len(TABLE_HEADER)}|")
     figures = {}
-    for name in names or NETWORKS:
+    for name in names or NETWORK_BUILD_FUNCTIONS:
         with tempfile.TemporaryDirectory() as scratch:
-            model = onnx.load(name) if name.endswith(".onnx") else NETWORKS[name]()
-            figures[name] = measured(versions(model, Path(scratch)), Path(scratch) / "projects", target)
+            model = onnx.load(name) if name.endswith(".onnx") else NETWORK_BUILD_FUNCTIONS[name]()
+            figures[name] = measure_versions_in_subprocesses(
+                write_float_and_quantized_models(model, Path(scratch)), Path(scratch) / "projects", target
+            )
         for version, facts in figures[name].items():
-            print(row(Path(name).stem, version, facts, figures[name]["float32"]), flush=True)
+            print(code_size_table_row(Path(name).stem, version, facts, figures[name]["float32"]), flush=True)
             if largest:
                 print("\n".join(f"    {kernel:40} {size:9,}" for kernel, size in facts["largest"]))
     if json_file is not None:
@@ -157,4 +167,4 @@ def main(names: Sequence[str], target: str, only: Path | None, largest: bool, js
 
 
 if __name__ == "__main__":
-    main()
+    compare_code_sizes()

@@ -17,14 +17,14 @@ import onnx
 import torch
 from torch.nn import functional as F
 
-from benchmarks.cuda_device import NO_WAIT, PLAIN, Opened
+from benchmarks.cuda_device import NO_WAIT, PLAIN, LoadedCase
 
-ROUNDS = 15
-SECONDS = 0.01
+MEASURING_ROUNDS = 15
+SECONDS_PER_ROUND = 0.01
 """Time in seconds for which one competitor runs in each measuring round."""
-Runs = Mapping[str, Callable[[], Any]]
+RunFunctions = Mapping[str, Callable[[], Any]]
 
-OPERATORS: dict[str, Callable[..., torch.Tensor]] = {
+TORCH_FUNCTION_BY_ONNX_OPERATOR: dict[str, Callable[..., torch.Tensor]] = {
     "Add": torch.add,
     "BatchNormalization": lambda x, w, b, mean, var, epsilon: F.batch_norm(x, mean, var, w, b, False, 0.0, epsilon),
     "Clip": torch.clamp,
@@ -52,16 +52,18 @@ OPERATORS: dict[str, Callable[..., torch.Tensor]] = {
 
 
 #: (operator function, names of inputs, name of the output, attributes).
-Step: TypeAlias = "tuple[Callable[..., torch.Tensor], list[str], str, dict[str, Any]]"
+OperatorStep: TypeAlias = "tuple[Callable[..., torch.Tensor], list[str], str, dict[str, Any]]"
 
 
-def _attend(q: torch.Tensor, turned: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
-    return F.scaled_dot_product_attention(q, turned.mT, v, scale=scale)
+def _attention_with_transposed_key(
+    q: torch.Tensor, transposed_key: torch.Tensor, v: torch.Tensor, scale: float
+) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, transposed_key.mT, v, scale=scale)
 
 
-def _step(node: onnx.NodeProto) -> Step:
+def _torch_step_of_node(node: onnx.NodeProto) -> OperatorStep:
     words = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    return OPERATORS[node.op_type], list(node.input), node.output[0], words
+    return TORCH_FUNCTION_BY_ONNX_OPERATOR[node.op_type], list(node.input), node.output[0], words
 
 
 class Net(torch.nn.Module):
@@ -88,16 +90,18 @@ class Net(torch.nn.Module):
             dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
             data = np.random.default_rng(0).standard_normal(shape, np.float32) / np.sqrt(np.prod(shape[1:]))
             self.register_buffer(value.name, torch.from_numpy(data.astype(dtype)))
-        self.steps: list[Step] = []
+        self.steps: list[OperatorStep] = []
         made = {name: node for node in graph.node for name in node.output}
         needed = set(self.results)
         for node in reversed(graph.node):
             if node.output[0] in needed:
-                step = self._attention(node, made) or _step(node)
+                step = self._match_attention_pattern(node, made) or _torch_step_of_node(node)
                 needed.update(step[1])
                 self.steps.insert(0, step)
 
-    def _attention(self, node: onnx.NodeProto, made: Mapping[str, onnx.NodeProto]) -> Step | None:
+    def _match_attention_pattern(
+        self, node: onnx.NodeProto, producer_by_output: Mapping[str, onnx.NodeProto]
+    ) -> OperatorStep | None:
         """Return a scaled dot-product attention call if `node` is its last matrix product, else
         None.
 
@@ -105,12 +109,12 @@ class Net(torch.nn.Module):
         """
         chain = [node]
         for kind in ("Softmax", "Mul", "MatMul"):
-            before = made.get(chain[-1].input[0])
+            before = producer_by_output.get(chain[-1].input[0])
             if node.op_type != "MatMul" or before is None or before.op_type != kind:
                 return None
             chain.append(before)
         scale = self.numbers[chain[2].input[1]]
-        return _attend, [*chain[3].input, node.input[1]], node.output[0], {"scale": scale}
+        return _attention_with_transposed_key, [*chain[3].input, node.input[1]], node.output[0], {"scale": scale}
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         values: dict[str, Any] = dict(zip(self.names, tensors, strict=True)) | self.numbers | dict(self.named_buffers())
@@ -119,7 +123,7 @@ class Net(torch.nn.Module):
         return [values[name] for name in self.results]
 
 
-def seconds(runs: Runs, rounds: int = ROUNDS) -> dict[str, list[float]]:
+def seconds_per_run_by_round(runs: RunFunctions, rounds: int = MEASURING_ROUNDS) -> dict[str, list[float]]:
     """Return the seconds per run for each function, one value per round; the functions run
     alternately.
     """
@@ -127,15 +131,15 @@ def seconds(runs: Runs, rounds: int = ROUNDS) -> dict[str, list[float]]:
     for name, run in runs.items():
         for _ in range(3):
             run()
-        counts[name] = max(1, min(1000, int(SECONDS / _turn(run, 1))))
+        counts[name] = max(1, min(1000, int(SECONDS_PER_ROUND / _mean_seconds_per_call(run, 1))))
     found: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
-            found[name].append(_turn(run, counts[name]))
+            found[name].append(_mean_seconds_per_call(run, counts[name]))
     return found
 
 
-def _turn(run: Callable[[], Any], count: int) -> float:
+def _mean_seconds_per_call(run: Callable[[], Any], count: int) -> float:
     """Return the seconds per call of `run`, averaged over `count` consecutive calls."""
     if not torch.cuda.is_available():
         start = time.perf_counter()
@@ -151,14 +155,14 @@ def _turn(run: Callable[[], Any], count: int) -> float:
     return float(before.elapsed_time(after)) / 1e3 / count
 
 
-def _captured(net: Net, inputs: Sequence[torch.Tensor]) -> Callable[[], Any]:
+def _capture_in_cuda_graph(net: Net, inputs: Sequence[torch.Tensor]) -> Callable[[], Any]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         net(*inputs)
     return lambda: graph.replay()
 
 
-def _compiled(net: Net, inputs: Sequence[torch.Tensor]) -> Callable[[], Any]:
+def _compile_with_torch_inductor(net: Net, inputs: Sequence[torch.Tensor]) -> Callable[[], Any]:
     import torch._inductor.config
 
     torch._inductor.config.freezing = True  # folds batch normalization
@@ -166,15 +170,17 @@ def _compiled(net: Net, inputs: Sequence[torch.Tensor]) -> Callable[[], Any]:
     return lambda: made(*inputs)
 
 
-RIVALS: dict[str, Callable[[Net, Sequence[torch.Tensor]], Callable[[], Any]]] = {
+RIVAL_RUN_MAKERS: dict[str, Callable[[Net, Sequence[torch.Tensor]], Callable[[], Any]]] = {
     "eager": lambda net, inputs: lambda: net(*inputs),
-    "graph": _captured,
-    "compiled": _compiled,
+    "graph": _capture_in_cuda_graph,
+    "compiled": _compile_with_torch_inductor,
 }
 
 
 @torch.no_grad()
-def speed(model: bytes, inputs: Sequence[Any], opened: Opened, about: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def time_case_and_competitors(
+    onnx_bytes: bytes, inputs: Sequence[Any], loaded_case: LoadedCase, case_description: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
     """Time a compiled case and its competitors; yield the results known after each competitor.
 
     us       microseconds per run, median of the rounds; runs are queued in one stream, on unchanged
@@ -187,25 +193,27 @@ def speed(model: bytes, inputs: Sequence[Any], opened: Opened, about: Mapping[st
     cuda = torch.cuda.is_available()
     device = torch.device("cuda" if cuda else "cpu")
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    parsed = onnx.load_from_string(model)
+    parsed = onnx.load_from_string(onnx_bytes)
     net = Net(parsed, len(inputs)).eval().to(device)
-    dtypes = [getattr(torch, x["dtype"]) for x in about["inputs"]]
+    dtypes = [getattr(torch, x["dtype"]) for x in case_description["inputs"]]
     tensors = [
         torch.from_numpy(raw).view(dtype).reshape(x["shape"]).to(device)
-        for raw, dtype, x in zip(inputs, dtypes, about["inputs"], strict=True)
+        for raw, dtype, x in zip(inputs, dtypes, case_description["inputs"], strict=True)
     ]
-    outputs = [torch.empty(x["shape"], dtype=getattr(torch, x["dtype"]), device=device) for x in about["outputs"]]
+    outputs = [
+        torch.empty(x["shape"], dtype=getattr(torch, x["dtype"]), device=device) for x in case_description["outputs"]
+    ]
     stream = torch.cuda.Stream() if cuda else None
     addresses = [[t.data_ptr() for t in side] for side in (tensors, outputs)]
 
-    def ours(flags: int = NO_WAIT if cuda else 0) -> None:
-        opened.run(*addresses, stream.cuda_stream if stream is not None else 0, flags)
+    def run_aotc(flags: int = NO_WAIT if cuda else 0) -> None:
+        loaded_case.run_on_tensor_addresses(*addresses, stream.cuda_stream if stream is not None else 0, flags)
 
-    rounds = ROUNDS if cuda else 1
-    found: dict[str, Any] = {"bytes": about["bytes"], "flops": 2 * about["macs"], "failed": {}}
-    runs: dict[str, Callable[[], Any]] = {"aotc": ours}
+    rounds = MEASURING_ROUNDS if cuda else 1
+    found: dict[str, Any] = {"bytes": case_description["bytes"], "flops": 2 * case_description["macs"], "failed": {}}
+    runs: dict[str, Callable[[], Any]] = {"aotc": run_aotc}
     with torch.cuda.stream(stream):
-        for name, make in RIVALS.items() if cuda else [("eager", RIVALS["eager"])]:
+        for name, make in RIVAL_RUN_MAKERS.items() if cuda else [("eager", RIVAL_RUN_MAKERS["eager"])]:
             try:
                 run = make(net, tensors)
                 run()
@@ -214,19 +222,19 @@ def speed(model: bytes, inputs: Sequence[Any], opened: Opened, about: Mapping[st
                 yield found
                 continue
             runs[name] = run
-            times = seconds(runs, rounds)
+            times = seconds_per_run_by_round(runs, rounds)
             found["us"] = {key: 1e6 * statistics.median(values) for key, values in times.items()}
             best = min((key for key in runs if key != "aotc"), key=lambda key: found["us"][key])
             ratios = (a / b for a, b in zip(times["aotc"], times[best], strict=True))
-            found |= {"best": best, "ratio": statistics.median(ratios), "cpu_us": 1e6 * _host(ours)}
+            found |= {"best": best, "ratio": statistics.median(ratios), "cpu_us": 1e6 * _host_seconds_per_run(run_aotc)}
             if name == "eager" and len(parsed.graph.input) == len(inputs):
-                found["close"] = max(map(_difference, outputs, net(*tensors)))
+                found["close"] = max(map(_max_difference_in_deviations, outputs, net(*tensors)))
             yield found
         if cuda:
-            yield found | {"kernel_us": _kernels(lambda: ours(NO_WAIT | PLAIN))}
+            yield found | {"kernel_us": _microseconds_by_kernel(lambda: run_aotc(NO_WAIT | PLAIN))}
 
 
-def _host(run: Callable[[], Any]) -> float:
+def _host_seconds_per_run(run: Callable[[], Any]) -> float:
     """Return the seconds until a run returns on the host; each run is synchronized, so that the
     stream does not fill up.
     """
@@ -240,12 +248,12 @@ def _host(run: Callable[[], Any]) -> float:
     return statistics.median(times)
 
 
-def _difference(a: torch.Tensor, b: torch.Tensor) -> float:
+def _max_difference_in_deviations(a: torch.Tensor, b: torch.Tensor) -> float:
     a, b = a.double(), b.double()
     return float((a - b).abs().max() / b.std())
 
 
-def _kernels(run: Callable[[], Any]) -> dict[str, float]:
+def _microseconds_by_kernel(run: Callable[[], Any]) -> dict[str, float]:
     """Return the microseconds per run for each kernel, summed over its launches."""
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:

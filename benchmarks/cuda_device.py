@@ -32,26 +32,26 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-CASES = Path("cases")
-DRIVER = Path("libcuda.so.1")
+CASES_FOLDER = Path("cases")
+EMULATED_DRIVER_PATH = Path("libcuda.so.1")
 """Path of the emulated CUDA driver, which is prepared on request."""
-TOOLS = ("memcheck", "racecheck", "synccheck")
-TOOLKIT = "/usr/local/cuda/bin"
+SANITIZER_TOOLS = ("memcheck", "racecheck", "synccheck")
+CUDA_TOOLKIT_FOLDER = "/usr/local/cuda/bin"
 """Default directory of NVIDIA's tools, which is often not on the path."""
-FLOATS = {"float16": ("u2", 0x7C00), "bfloat16": ("u2", 0x7F80), "float32": ("u4", 0x7F800000)}
-FLOATS["float64"] = ("u8", 0x7FF << 52)
+UINT_TYPE_AND_INFINITY_BITS = {"float16": ("u2", 0x7C00), "bfloat16": ("u2", 0x7F80), "float32": ("u4", 0x7F800000)}
+UINT_TYPE_AND_INFINITY_BITS["float64"] = ("u8", 0x7FF << 52)
 """For each float dtype: the unsigned integer dtype of its size, and the bits of infinity; larger
 magnitudes are NaN.
 """
-CLOSE = 0.03
+MAX_TENSOR_CORE_DEVIATION = 0.03
 """Largest accepted difference between results of tensor cores and the emulator, in standard
 deviations.
 """
 NO_WAIT, PLAIN = 1, 2
-FOUND = 9
+SANITIZER_ERROR_EXIT_CODE = 9
 """Exit code of compute-sanitizer if it has found an error."""
-TOO_LONG = "longer than"
-CHILDREN = 30
+TIMEOUT_MESSAGE_PREFIX = "longer than"
+MAX_CHILD_PROCESSES = 30
 """Largest number of child processes that one benchmark job may start."""
 _WORDS, _NUMBERS = ctypes.c_void_p, ctypes.c_int32
 
@@ -86,7 +86,7 @@ class RunOptions(ctypes.Structure):
 # --- cases
 
 
-class Case:
+class PreparedCase:
     """Prepared case: a library without weights, the rules that generate weights and inputs, and the
     expected outputs.
 
@@ -103,27 +103,27 @@ class Case:
             self.data = dict(file)
         self.about = json.loads(self.data.pop("about").tobytes())
 
-    def weights(self) -> Array:
+    def weight_bytes(self) -> Array:
         """Return the bytes of a case's weights; random weights are generated again from their
         seeds.
         """
         weights: Array = self.data["kept"].copy()
         for k, (first, count, dtype, mean, spread) in enumerate(self.about["weights"]):
-            made = drawn(k, count, dtype, mean, spread)
+            made = draw_uniform_random_bytes(k, count, dtype, mean, spread)
             weights[first : first + made.size] = made
         return weights
 
-    def inputs(self) -> list[Array]:
+    def input_bytes(self) -> list[Array]:
         """Return the bytes of a case's inputs; random inputs are generated from their seeds."""
         sizes = [int(np.prod(x["shape"])) for x in self.about["inputs"]]
         known = (self.data.get(f"in{k}") for k in range(len(sizes)))
         return [
-            drawn(1000 + k, sizes[k], x["dtype"], 0, 2) if data is None else data
+            draw_uniform_random_bytes(1000 + k, sizes[k], x["dtype"], 0, 2) if data is None else data
             for k, (x, data) in enumerate(zip(self.about["inputs"], known, strict=True))
         ]
 
 
-def drawn(seed: int, count: int, dtype: str, mean: float, spread: float) -> Array:
+def draw_uniform_random_bytes(seed: int, count: int, dtype: str, mean: float, spread: float) -> Array:
     """Return the bytes of uniform random numbers, which are identical on every machine."""
     found = np.empty(count, dtype)
     source = np.random.Philox(seed)
@@ -134,13 +134,13 @@ def drawn(seed: int, count: int, dtype: str, mean: float, spread: float) -> Arra
     return found.view(np.uint8)
 
 
-class Opened:
+class LoadedCase:
     """Case, or some of its samples, loaded onto the first GPU; it stays loaded until the process
     ends.
     """
 
-    def __init__(self, case: Case, samples: slice = slice(None)) -> None:
-        self._kept: list[Any] = [case, weights := case.weights()]
+    def __init__(self, case: PreparedCase, samples: slice = slice(None)) -> None:
+        self._kept: list[Any] = [case, weights := case.weight_bytes()]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "case.so"
             path.write_bytes(case.data["library"].tobytes())
@@ -172,13 +172,15 @@ class Opened:
         self._run = library[f"{name}_run"]
         self._kept += [library, program]
 
-    def run(self, inputs: Sequence[int], outputs: Sequence[int], stream: int = 0, flags: int = 0) -> None:
+    def run_on_tensor_addresses(
+        self, input_addresses: Sequence[int], output_addresses: Sequence[int], stream: int = 0, flags: int = 0
+    ) -> None:
         """Run on tensors at these addresses; raise RuntimeError with the driver's message if the
         run fails.
         """
         how = CudaOptions(ctypes.sizeof(CudaOptions), stream, flags | (0 if self.whole else PLAIN), 0)
         options = RunOptions(ctypes.sizeof(RunOptions), cuda=ctypes.pointer(how))
-        sides = ((_WORDS * max(1, len(side)))(*side) for side in (inputs, outputs))
+        sides = ((_WORDS * max(1, len(side)))(*side) for side in (input_addresses, output_addresses))
         if status := self._run(*sides, self._session, ctypes.byref(options)):
             raise RuntimeError(f"status {status}: {self._error(self._session).decode()}")
 
@@ -186,78 +188,82 @@ class Opened:
 # --- jobs, each in its own process
 
 
-def words(raw: Array, dtype: str) -> Array:
+def comparable_integer_bits(raw: Array, dtype: str) -> Array:
     """Return elements as integers that are equal if and only if the elements are equal; all NaNs
     count as equal.
     """
-    if dtype not in FLOATS:
+    if dtype not in UINT_TYPE_AND_INFINITY_BITS:
         return raw
-    kind, infinity = FLOATS[dtype]
+    kind, infinity = UINT_TYPE_AND_INFINITY_BITS[dtype]
     found = raw.view(kind).copy()
     found[found & ((1 << (8 * found.itemsize - 1)) - 1) > infinity] = infinity + 1
     return found
 
 
-def distance(found: Array, known: Array, dtype: str) -> float:
+def max_difference_in_deviations(actual: Array, expected: Array, dtype: str) -> float:
     """Return the largest difference between elements, divided by the standard deviation of the
     known elements.
     """
-    wide = (a.view("u2").astype("u4") << 16 for a in (found, known)) if dtype == "bfloat16" else (found, known)
+    wide = (a.view("u2").astype("u4") << 16 for a in (actual, expected)) if dtype == "bfloat16" else (actual, expected)
     a, b = (x.view("f4" if dtype == "bfloat16" else dtype).astype(np.float64) for x in wide)
     return float(np.abs(a - b).max(initial=0) / max(float(b.std()), 1e-30))
 
 
-def outputs_of(case: Case, samples: slice = slice(None), times: int = 1) -> Iterator[list[Array]]:
+def run_case_and_yield_outputs(
+    case: PreparedCase, samples: slice = slice(None), run_count: int = 1
+) -> Iterator[list[Array]]:
     """Yield the bytes of all outputs for each run; outputs of samples that are not run have
     undefined contents.
     """
-    opened, inputs = Opened(case, samples), case.inputs()
-    for _ in range(times):
+    opened, inputs = LoadedCase(case, samples), case.input_bytes()
+    for _ in range(run_count):
         outputs = [np.full(x["bytes"], 0xA5, np.uint8) for x in case.about["outputs"]]
-        opened.run([a.ctypes.data for a in inputs], [a.ctypes.data for a in outputs])
+        opened.run_on_tensor_addresses([a.ctypes.data for a in inputs], [a.ctypes.data for a in outputs])
         yield outputs
 
 
-def bits(name: str, first: int, end: int) -> dict[str, Any]:
+def compare_outputs_with_emulator(case_name: str, first_sample: int, end_sample: int) -> dict[str, Any]:
     """Compare the outputs of samples with the known outputs; return the number of samples and the
     differences.
 
-    Samples `first` up to `end` (exclusive) are compared, all samples if `end` is 0. "far" is the
+    Samples `first_sample` up to `end_sample` (exclusive) are compared, all samples if `end_sample` is 0. "far" is the
     largest difference of results from tensor cores, in standard deviations.
     """
-    case = Case(CASES / f"{name}.npz")
-    chosen = slice(first, end) if end else slice(None)
+    case = PreparedCase(CASES_FOLDER / f"{case_name}.npz")
+    chosen = slice(first_sample, end_sample) if end_sample else slice(None)
     differ: dict[str, str] = {}
     far = 0.0
-    for outputs in outputs_of(case, chosen, times=3):
+    for outputs in run_case_and_yield_outputs(case, chosen, run_count=3):
         for sample in case.about["samples"][chosen]:
             for k in sample["outputs"]:
                 dtype, known = case.about["outputs"][k]["dtype"], case.data[f"out{k}"]
-                if not sample["exact"] and dtype in FLOATS:
-                    far = max(far, away := distance(outputs[k], known, dtype))
-                    if not away < CLOSE:
+                if not sample["exact"] and dtype in UINT_TYPE_AND_INFINITY_BITS:
+                    far = max(far, away := max_difference_in_deviations(outputs[k], known, dtype))
+                    if not away < MAX_TENSOR_CORE_DEVIATION:
                         differ[sample["name"]] = f"off by {away:.1e} of the standard deviation"
-                elif text := _difference(words(outputs[k], dtype), words(known, dtype)):
+                elif text := _describe_first_difference(
+                    comparable_integer_bits(outputs[k], dtype), comparable_integer_bits(known, dtype)
+                ):
                     differ.setdefault(sample["name"], text)
     return {"samples": len(case.about["samples"][chosen]), "differ": differ, "far": far}
 
 
-def _difference(found: Array, known: Array) -> str:
+def _describe_first_difference(actual: Array, expected: Array) -> str:
     """Return a text about the first element in which two arrays differ; "" if they are equal."""
-    places = np.flatnonzero(found != known)
+    places = np.flatnonzero(actual != expected)
     if not places.size:
         return ""
     k = int(places[0])
-    return f"element {k} is {found[k]:#x}, not {known[k]:#x}; {places.size} of {found.size} differ"
+    return f"element {k} is {actual[k]:#x}, not {expected[k]:#x}; {places.size} of {actual.size} differ"
 
 
-def facts() -> dict[str, Any]:
+def device_and_library_facts() -> dict[str, Any]:
     """Return properties of the device and library versions, and the measured bandwidth of a large
     copy.
     """
     import torch
 
-    from benchmarks.cuda_competitors import seconds
+    from benchmarks.cuda_competitors import seconds_per_run_by_round
 
     found: dict[str, Any] = {"torch": torch.__version__, "numpy": np.__version__}
     if not torch.cuda.is_available():
@@ -265,49 +271,57 @@ def facts() -> dict[str, Any]:
     x = torch.ones(1 << 28, device="cuda")
     y = torch.empty_like(x)
     device = torch.cuda.get_device_properties(0)
-    copied = 2e-12 * x.nbytes / min(seconds({"copy": lambda: y.copy_(x)})["copy"])
+    copied = 2e-12 * x.nbytes / min(seconds_per_run_by_round({"copy": lambda: y.copy_(x)})["copy"])
     return found | {"device": device.name, "processors": device.multi_processor_count, "copy, TB/s": copied}
 
 
-def child(words: Sequence[str]) -> None:
+def run_job_in_this_process(job_words: Sequence[str]) -> None:
     """Run one job in this process; each printed line is a JSON result, of which the last one
     counts.
     """
-    match words:
+    match job_words:
         case ["facts"]:
-            print(json.dumps(facts()))
+            print(json.dumps(device_and_library_facts()))
         case ["bits", name, first, end]:
-            print(json.dumps(bits(name, int(first), int(end))))
+            print(json.dumps(compare_outputs_with_emulator(name, int(first), int(end))))
         case ["speed", name]:
-            from benchmarks.cuda_competitors import speed
+            from benchmarks.cuda_competitors import time_case_and_competitors
 
-            case = Case(CASES / f"{name}.npz")
-            for result in speed(case.data["model"].tobytes(), case.inputs(), Opened(case), case.about):
+            case = PreparedCase(CASES_FOLDER / f"{name}.npz")
+            for result in time_case_and_competitors(
+                case.data["model"].tobytes(), case.input_bytes(), LoadedCase(case), case.about
+            ):
                 print(json.dumps(result), flush=True)
 
 
 # --- all jobs
 
 
-def call(words: Sequence[object], seconds: float, tool: Sequence[str] = ()) -> dict[str, Any]:
+def run_job_in_child_process(
+    job_words: Sequence[object], timeout_seconds: float, tool_command: Sequence[str] = ()
+) -> dict[str, Any]:
     """Run a job in a child process and return its result, with the key "error" if it fails or
     exceeds the time limit.
     """
-    command = [*tool, sys.executable, "-m", "benchmarks.cuda_device", "--child", *map(str, words)]
+    command = [*tool_command, sys.executable, "-m", "benchmarks.cuda_device", "--child", *map(str, job_words)]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         try:
-            code: object = subprocess.run(command, stdout=out, stderr=errors, timeout=seconds, check=False).returncode
+            code: object = subprocess.run(
+                command, stdout=out, stderr=errors, timeout=timeout_seconds, check=False
+            ).returncode
         except subprocess.TimeoutExpired:
-            code = f"{TOO_LONG} {seconds:.0f} s"
+            code = f"{TIMEOUT_MESSAGE_PREFIX} {timeout_seconds:.0f} s"
         printed, said = (file.seek(0) or file.read() for file in (out, errors))
     lines = [line for line in printed.splitlines() if line.startswith("{")]
     found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
     if code != 0:
-        found["error"] = f"exit code {code}: " + " | ".join((printed if tool else said).strip().splitlines()[-4:])
+        found["error"] = f"exit code {code}: " + " | ".join(
+            (printed if tool_command else said).strip().splitlines()[-4:]
+        )
     return found
 
 
-def all_bits(name: str, seconds: float) -> dict[str, Any]:
+def compare_outputs_or_bisect_samples(case_name: str, seconds: float) -> dict[str, Any]:
     """Compare the outputs of a case; if it fails, bisect its samples in separate processes to find
     the failing samples.
 
@@ -315,15 +329,15 @@ def all_bits(name: str, seconds: float) -> dict[str, Any]:
     sample does not block later jobs.
     """
     end = time.monotonic() + seconds
-    whole = call(["bits", name, 0, 0], seconds / 2)
+    whole = run_job_in_child_process(["bits", case_name, 0, 0], seconds / 2)
     if "error" not in whole:
         return whole
-    samples = Case(CASES / f"{name}.npz").about["samples"]
+    samples = PreparedCase(CASES_FOLDER / f"{case_name}.npz").about["samples"]
     found: dict[str, Any] = {"samples": 0, "differ": {}, "failed": {}, "whole": whole["error"]}
-    parts, left = [(0, len(samples))], CHILDREN
+    parts, left = [(0, len(samples))], MAX_CHILD_PROCESSES
     while parts and left and (remaining := end - time.monotonic()) > 0:
         first, last = parts.pop()
-        part, left = call(["bits", name, first, last], min(seconds / 8, remaining)), left - 1
+        part, left = run_job_in_child_process(["bits", case_name, first, last], min(seconds / 8, remaining)), left - 1
         if "error" not in part:
             found["samples"] += part["samples"]
             found["differ"] |= part["differ"]
@@ -335,31 +349,33 @@ def all_bits(name: str, seconds: float) -> dict[str, Any]:
     return found | {"left": parts}
 
 
-def job(name: str, seconds: float) -> dict[str, Any]:
+def run_job_by_name(job_name: str, seconds: float) -> dict[str, Any]:
     """Run a job by its name within a time limit and return its result."""
-    match name.split("/"):
+    match job_name.split("/"):
         case ["bits", case]:
-            return all_bits(case, seconds)
+            return compare_outputs_or_bisect_samples(case, seconds)
         case ["sanitize", tool, case]:
-            sanitizer = shutil.which("compute-sanitizer", path=os.pathsep.join((os.environ["PATH"], TOOLKIT)))
+            sanitizer = shutil.which(
+                "compute-sanitizer", path=os.pathsep.join((os.environ["PATH"], CUDA_TOOLKIT_FOLDER))
+            )
             if sanitizer is None:
                 return {"skipped": "compute-sanitizer is not installed"}
-            wrapper = [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND)]
-            return call(["bits", case, 0, 0], seconds, wrapper)
+            wrapper = [sanitizer, "--tool", tool, "--error-exitcode", str(SANITIZER_ERROR_EXIT_CODE)]
+            return run_job_in_child_process(["bits", case, 0, 0], seconds, wrapper)
         case words:
-            return call(words, seconds)
+            return run_job_in_child_process(words, seconds)
 
 
-def jobs() -> list[str]:
+def job_names_by_priority() -> list[str]:
     """Return the names of all checks and measurements to run, the most important first."""
-    cases = {path.stem: Case(path) for path in sorted(CASES.glob("*.npz"))}
+    cases = {path.stem: PreparedCase(path) for path in sorted(CASES_FOLDER.glob("*.npz"))}
     checked = [name for name, case in cases.items() if "out0" in case.data]
-    sanitized = [f"sanitize/{tool}/{n}" for tool in TOOLS for n in checked if cases[n].about["sanitize"]]
+    sanitized = [f"sanitize/{tool}/{n}" for tool in SANITIZER_TOOLS for n in checked if cases[n].about["sanitize"]]
     timed = [f"speed/{name}" for name, case in cases.items() if "model" in case.data]
     return ["facts", *(f"bits/{name}" for name in checked), *timed, *sanitized]
 
 
-def done(results: Path) -> dict[str, Any]:
+def read_finished_job_results(results: Path) -> dict[str, Any]:
     """Return the results of finished jobs by name; lines that were truncated by an interruption are
     ignored.
     """
@@ -371,12 +387,12 @@ def done(results: Path) -> dict[str, Any]:
     return rows
 
 
-def table(found: dict[str, Any]) -> Iterator[str]:
+def benchmark_table_rows(results: dict[str, Any]) -> Iterator[str]:
     """Yield Markdown table rows: microseconds per run, and the ratio to the fastest competitor."""
     rivals = ("eager", "graph", "compiled")
     yield f"| case | aotc, us | {' | '.join(f'{r}, us' for r in rivals)} | ratio | CPU, us | TB/s | TFLOP/s |"
     yield "|---" * 9 + "|"
-    for name, row in found.items():
+    for name, row in results.items():
         if name.startswith("speed/") and "us" in row:
             us = row["us"]
             cells = [f"{us[k]:.1f}" if k in us else "-" for k in ("aotc", *rivals)]
@@ -385,7 +401,7 @@ def table(found: dict[str, Any]) -> Iterator[str]:
             yield f"| {' | '.join(cells)} |"
 
 
-def main() -> int:
+def run_remaining_jobs() -> int:
     """Run the remaining jobs until the time is used up."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, nargs="?", default=Path("results.jsonl"))
@@ -397,24 +413,28 @@ def main() -> int:
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.child:
-        child(chosen.child)
+        run_job_in_this_process(chosen.child)
         return 0
     if chosen.table:
-        print(*table(done(chosen.results)), sep="\n")
+        print(*benchmark_table_rows(read_finished_job_results(chosen.results)), sep="\n")
         return 0
     if chosen.emulated:
-        os.environ["AOTC_CUDA_DRIVER"] = str(DRIVER.resolve())
+        os.environ["AOTC_CUDA_DRIVER"] = str(EMULATED_DRIVER_PATH.resolve())
     end = time.monotonic() + 60 * chosen.minutes
-    left = [name for name in jobs() if name not in done(chosen.results) and chosen.only in name]
+    left = [
+        name
+        for name in job_names_by_priority()
+        if name not in read_finished_job_results(chosen.results) and chosen.only in name
+    ]
     while left and time.monotonic() < end:
         start = time.monotonic()
         name = left.pop(0)
         limit = min(chosen.seconds, end - start)
         try:
-            found = job(name, limit)
+            found = run_job_by_name(name, limit)
         except Exception as error:
             found = {"error": repr(error)}
-        if limit < chosen.seconds and TOO_LONG in str(found):
+        if limit < chosen.seconds and TIMEOUT_MESSAGE_PREFIX in str(found):
             left.insert(0, name)  # it ran out of time; the next call has more
             break
         row = {"job": name, "seconds": round(time.monotonic() - start, 1), **found}
@@ -426,4 +446,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_remaining_jobs())

@@ -28,40 +28,40 @@ from typing import Any
 import numpy as np
 import onnx
 from aotc_codegen.c.kernel_files import PrintedKernels
-from aotc_codegen.c.parameter_files import Params
-from aotc_codegen.cuda.cuda_project import device_text, emit_device
+from aotc_codegen.c.parameter_files import ParameterLayout
+from aotc_codegen.cuda.cuda_project import emit_cuda_project, print_cuda_kernels_and_source
 from onnx import TensorProto, helper, numpy_helper
 
 from aotc.driver.compile import CompileOptions
-from aotc.driver.compile_sources import build_library
-from aotc.driver.cuda_emulation import EMULATOR, emulating, fake_driver
-from aotc.driver.dependency_injection import install
-from aotc.driver.nvrtc import find_nvrtc
-from aotc.driver.object_cache import default_cache
+from aotc.driver.compile_sources import build_project_library
+from aotc.driver.cuda_emulation import EMULATOR_DEVICE_COMPILER, build_fake_cuda_driver, run_models_on_fake_gpu
+from aotc.driver.nvrtc import find_nvrtc_compiler
+from aotc.driver.object_cache import user_object_cache
+from aotc.driver.operator_and_pass_registration import install_operators_and_passes
 from aotc.driver.toolchain import find_toolchain
-from aotc.relay.op import FAMILIES, operators_of
-from aotc.tir.passes import scheduled
+from aotc.relay.op import OPERATOR_MODULES, operators_defined_in
+from aotc.tir.passes import run_tensor_passes
 from aotc.tir.plan.memory_plan import plan_memory
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.target import CUDA
 from benchmarks import cuda_device
-from benchmarks.cuda_device import DRIVER, Case, outputs_of
-from benchmarks.networks import NETWORKS, gpt2_step
+from benchmarks.cuda_device import EMULATED_DRIVER_PATH, PreparedCase, run_case_and_yield_outputs
+from benchmarks.networks import NETWORK_BUILD_FUNCTIONS, gpt2_step
 from tests.ops.harness import kernel_job
 
-BATCH = 64
+SAMPLES_PER_LIBRARY = 64
 """Number of operator samples per library."""
-KEPT = 16 << 10
+MIN_RANDOMIZED_CONSTANT_BYTES = 16 << 10
 """Size in bytes from which a constant is replaced by generated random numbers, unless it compresses
 well.
 """
-TIMED = ("resnet18", "resnet50", "mobilenet_v2", "minilm", "gpt2_step")
-BATCHED = 32
+TIMED_NETWORKS = ("resnet18", "resnet50", "mobilenet_v2", "minilm", "gpt2_step")
+IMAGE_BATCH_SIZE = 32
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Subject:
+class UnpreparedCase:
     """Input of a case that is to be prepared.
 
     samples    name, steps and outputs of each sample
@@ -80,19 +80,21 @@ class Subject:
 # --- operators
 
 
-def samples() -> list[tuple[str, Any, Any]]:
+def operator_samples_with_kernels() -> list[tuple[str, Any, Any]]:
     """Return all samples of operators that have kernels: (name, operator, sample)."""
-    ops = [op for family in FAMILIES for op in operators_of(family) if op.static is None]
+    ops = [op for family in OPERATOR_MODULES for op in operators_defined_in(family) if op.static is None]
     return [(f"{op.name} {k}", op, sample) for op in ops for k, sample in enumerate(op.samples())]
 
 
-def operators(number: int) -> Subject:
+def operator_batch_case(batch_index: int) -> UnpreparedCase:
     """Return one batch of operator samples as a program; each is scheduled separately, so that
     launches are not fused.
     """
     arrays: list[Array] = []
     made: list[Program] = []
-    chosen = samples()[number * BATCH : (number + 1) * BATCH]
+    chosen = operator_samples_with_kernels()[
+        batch_index * SAMPLES_PER_LIBRARY : (batch_index + 1) * SAMPLES_PER_LIBRARY
+    ]
     for count, (_, op, sample) in enumerate(chosen):
         job = kernel_job(op, sample, CUDA, printed=False)
         kernel = replace(job.kernel, name=f"s{count}_{job.kernel.name}")
@@ -104,35 +106,37 @@ def operators(number: int) -> Subject:
             for buffers, kind in ((kernel.inputs, "input"), (kernel.outputs, "output"), (kernel.workspace, "temp"))
         )
         step = Step(kernel, tuple(map(View, (*inputs, *outputs, *scratch))))
-        program = Program(name=f"operators_{number}", inputs=inputs, outputs=outputs, steps=(step,))
-        made.append(scheduled(program, CUDA))
+        program = Program(name=f"operators_{batch_index}", inputs=inputs, outputs=outputs, steps=(step,))
+        made.append(run_tensor_passes(program, CUDA))
         arrays += job.inputs
     first, rows = 0, []
     for (name, *_), one in zip(chosen, made, strict=True):
         rows.append((name, range(first, first := first + len(one.steps)), one.outputs))
     whole = Program(
-        name=f"operators_{number}",
+        name=f"operators_{batch_index}",
         inputs=tuple(s for one in made for s in one.inputs),
         outputs=tuple(s for one in made for s in one.outputs),
         steps=tuple(s for one in made for s in one.steps),
         homes={a: b for one in made for a, b in one.homes.items()},
     )
-    return Subject(plan_memory(whole), rows, arrays)
+    return UnpreparedCase(plan_memory(whole), rows, arrays)
 
 
 # --- networks
 
 
-def network(name: str, make: Callable[[], onnx.ModelProto], timed: bool = False, emulated: bool = True) -> Subject:
-    model = make()
-    (program,) = CompileOptions(target=CUDA, name=name).compilation(model).programs
+def network_case(
+    name: str, build_model: Callable[[], onnx.ModelProto], timed: bool = False, emulated: bool = True
+) -> UnpreparedCase:
+    model = build_model()
+    (program,) = CompileOptions(target=CUDA, name=name).start_compilation(model).scheduled_programs
     rows = [(name, range(len(program.steps)), program.outputs)]
-    return Subject(program, rows, model=model if timed else None, emulated=emulated)
+    return UnpreparedCase(program, rows, model=model if timed else None, emulated=emulated)
 
 
-def in_half(make: Callable[[], onnx.ModelProto]) -> onnx.ModelProto:
+def build_float16_model(build_model: Callable[[], onnx.ModelProto]) -> onnx.ModelProto:
     """Return a model with float32 weights, inputs and outputs changed to float16."""
-    model = make()
+    model = build_model()
     for tensor in (t for t in model.graph.initializer if t.data_type == TensorProto.FLOAT):
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
     for value in (*model.graph.input, *model.graph.output):
@@ -140,66 +144,70 @@ def in_half(make: Callable[[], onnx.ModelProto]) -> onnx.ModelProto:
     return model
 
 
-def batched(make: Callable[[], onnx.ModelProto]) -> onnx.ModelProto:
-    """Return an image model with the batch size `BATCHED`."""
-    model = make()
+def build_batched_image_model(build_model: Callable[[], onnx.ModelProto]) -> onnx.ModelProto:
+    """Return an image model with the batch size `IMAGE_BATCH_SIZE`."""
+    model = build_model()
     for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.shape.dim[0].dim_value = BATCHED
+        value.type.tensor_type.shape.dim[0].dim_value = IMAGE_BATCH_SIZE
     return model
 
 
-def single(op: str, *shapes: Sequence[int], out: Sequence[int], half: bool = False, **attributes: Any) -> Any:
+def single_node_model(
+    op_type: str, *shapes: Sequence[int], out: Sequence[int], half: bool = False, **attributes: Any
+) -> Any:
     """Return a model with a single node, all of whose operands are inputs."""
     dtype = TensorProto.FLOAT16 if half else TensorProto.FLOAT
     inputs = [helper.make_tensor_value_info(f"x{k}", dtype, shape) for k, shape in enumerate(shapes)]
     outputs = [helper.make_tensor_value_info("y", dtype, out)]
-    node = helper.make_node(op, [x.name for x in inputs], ["y"], **attributes)
-    graph = helper.make_graph([node], op.lower(), inputs, outputs)
+    node = helper.make_node(op_type, [x.name for x in inputs], ["y"], **attributes)
+    graph = helper.make_graph([node], op_type.lower(), inputs, outputs)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def singles() -> Iterator[tuple[str, Callable[[], onnx.ModelProto]]]:
+def large_single_operator_models() -> Iterator[tuple[str, Callable[[], onnx.ModelProto]]]:
     """Yield operators on data of at least four times the cache size, and products and convolutions
     that fill the GPU.
     """
     rows, square = (16384, 4096), (4096, 4096)
-    yield "one_add", partial(single, "Add", rows, rows, out=rows)
-    yield "one_transpose", partial(single, "Transpose", rows, out=rows[::-1], perm=[1, 0])
-    yield "one_softmax", partial(single, "Softmax", rows, out=rows, axis=-1)
-    yield "one_mean", partial(single, "ReduceMean", rows, out=(16384, 1), axes=[1])
-    norm = partial(single, "LayerNormalization", rows, (4096,), (4096,), out=rows, axis=-1, epsilon=1e-5)
+    yield "one_add", partial(single_node_model, "Add", rows, rows, out=rows)
+    yield "one_transpose", partial(single_node_model, "Transpose", rows, out=rows[::-1], perm=[1, 0])
+    yield "one_softmax", partial(single_node_model, "Softmax", rows, out=rows, axis=-1)
+    yield "one_mean", partial(single_node_model, "ReduceMean", rows, out=(16384, 1), axes=[1])
+    norm = partial(single_node_model, "LayerNormalization", rows, (4096,), (4096,), out=rows, axis=-1, epsilon=1e-5)
     yield "one_layer_norm", norm
     for half in (False, True):
         end = "_half" if half else ""
-        yield f"one_product{end}", partial(single, "MatMul", square, square, out=square, half=half)
+        yield f"one_product{end}", partial(single_node_model, "MatMul", square, square, out=square, half=half)
         for channels, size in ((64, 56), (256, 14)):
-            shape = BATCHED, channels, size, size
-            conv = partial(single, "Conv", shape, (channels, channels, 3, 3), out=shape, half=half)
+            shape = IMAGE_BATCH_SIZE, channels, size, size
+            conv = partial(single_node_model, "Conv", shape, (channels, channels, 3, 3), out=shape, half=half)
             yield f"one_conv{channels}{end}", partial(conv, kernel_shape=[3, 3], pads=[1] * 4, strides=[1, 1])
 
 
-def subjects() -> dict[str, Callable[[], Subject]]:
+def case_makers_by_name() -> dict[str, Callable[[], UnpreparedCase]]:
     """Return functions that build the benchmark cases, by case name."""
-    found: dict[str, Callable[[], Subject]] = {}
-    for k in range(-(-len(samples()) // BATCH)):
-        found[f"operators_{k}"] = partial(operators, k)
-    for name, make in {**NETWORKS, "gpt2_step": gpt2_step}.items():
-        found[name] = partial(network, name, make, timed=name in TIMED)
-        if name in TIMED:
-            found[f"{name}_half"] = partial(network, f"{name}_half", partial(in_half, make), timed=True)
-    for name in TIMED[:2]:
-        many = partial(batched, NETWORKS[name])
-        for case, make in {f"{name}_many": many, f"{name}_many_half": partial(in_half, many)}.items():
-            found[case] = partial(network, case, make, timed=True, emulated=False)
-    for name, make in singles():
-        found[name] = partial(network, name, make, timed=True, emulated=False)
+    found: dict[str, Callable[[], UnpreparedCase]] = {}
+    for k in range(-(-len(operator_samples_with_kernels()) // SAMPLES_PER_LIBRARY)):
+        found[f"operators_{k}"] = partial(operator_batch_case, k)
+    for name, make in {**NETWORK_BUILD_FUNCTIONS, "gpt2_step": gpt2_step}.items():
+        found[name] = partial(network_case, name, make, timed=name in TIMED_NETWORKS)
+        if name in TIMED_NETWORKS:
+            found[f"{name}_half"] = partial(
+                network_case, f"{name}_half", partial(build_float16_model, make), timed=True
+            )
+    for name in TIMED_NETWORKS[:2]:
+        many = partial(build_batched_image_model, NETWORK_BUILD_FUNCTIONS[name])
+        for case, make in {f"{name}_many": many, f"{name}_many_half": partial(build_float16_model, many)}.items():
+            found[case] = partial(network_case, case, make, timed=True, emulated=False)
+    for name, make in large_single_operator_models():
+        found[name] = partial(network_case, name, make, timed=True, emulated=False)
     return found
 
 
 # --- cases on disk
 
 
-def rows_of(subject: Subject, printed: PrintedKernels) -> Iterator[dict[str, Any]]:
+def sample_rows_of_case(subject: UnpreparedCase, printed: PrintedKernels) -> Iterator[dict[str, Any]]:
     """Yield the samples with their steps and outputs; samples without steps are omitted."""
     tensor_cores = {one.name for one in printed.kernels if "aotc_mma_" in one.text}
     numbers = {s: k for k, s in enumerate(subject.program.outputs)}
@@ -210,19 +218,23 @@ def rows_of(subject: Subject, printed: PrintedKernels) -> Iterator[dict[str, Any
             yield row | {"outputs": [numbers[s] for s in outputs]}
 
 
-def without_drawn(program: Program, params: Params) -> tuple[Array, list[list[Any]]]:
+def zero_out_randomized_weights(program: Program, params: ParameterLayout) -> tuple[Array, list[list[Any]]]:
     """Return the weights with zeros for constants that are generated again, and the description of
     these constants.
 
     A description is [first byte, elements, dtype, mean, spread] with the statistics of the original
     values.
     """
-    blob = np.frombuffer(b"".join(params.blob()), np.uint8).copy()
+    blob = np.frombuffer(b"".join(params.binary_file_pieces()), np.uint8).copy()
     found = []
-    for storage in (s for s in params.offsets if s.nbytes >= KEPT and str(s.dtype) in ("float16", "float32")):
-        first = params.offset(storage)
+    for storage in (
+        s
+        for s in params.offsets
+        if s.nbytes >= MIN_RANDOMIZED_CONSTANT_BYTES and str(s.dtype) in ("float16", "float32")
+    ):
+        first = params.byte_offset_in_file(storage)
         piece = blob[first : first + storage.nbytes]
-        if len(zlib.compress(piece[:KEPT].tobytes(), 1)) > KEPT // 2:
+        if len(zlib.compress(piece[:MIN_RANDOMIZED_CONSTANT_BYTES].tobytes(), 1)) > MIN_RANDOMIZED_CONSTANT_BYTES // 2:
             values = piece.view(storage.dtype.numpy).astype(np.float64)
             dtype, spread = str(storage.dtype), float(values.std() * np.sqrt(12))
             found.append([first, storage.size, dtype, float(values.mean()), spread])
@@ -230,22 +242,26 @@ def without_drawn(program: Program, params: Params) -> tuple[Array, list[list[An
     return blob, found
 
 
-def library(program: Program, made: tuple[PrintedKernels, str], emulated: bool, archs: Sequence[int]) -> Array:
-    """Build the library of a program without its weights and return its bytes; `made` is the result
-    of `device_text`.
+def build_library_without_weights(
+    program: Program, kernels_and_source: tuple[PrintedKernels, str], emulated: bool, archs: Sequence[int]
+) -> Array:
+    """Build the library of a program without its weights and return its bytes; `kernels_and_source` is the result
+    of `print_cuda_kernels_and_source`.
     """
-    printed, text = made
-    compiler = EMULATOR if emulated else find_nvrtc(default_cache(), strict=False)
+    printed, text = kernels_and_source
+    compiler = EMULATOR_DEVICE_COMPILER if emulated else find_nvrtc_compiler(user_object_cache(), strict=False)
     images = compiler.images(text, archs)
     images = {name: data for name, data in images.items() if name.startswith("sm_")}
     with tempfile.TemporaryDirectory() as scratch:
         folder, toolchain = Path(scratch), find_toolchain()
-        metadata = emit_device(program, printed, text, images, folder, target=CUDA, least_driver=compiler.least_driver)
+        metadata = emit_cuda_project(
+            program, printed, text, images, folder, target=CUDA, least_driver=compiler.least_driver
+        )
         (folder / f"src/{program.name}_params.bin").write_bytes(b"")
-        return np.frombuffer(build_library(folder, metadata, toolchain, CUDA).read_bytes(), np.uint8)
+        return np.frombuffer(build_project_library(folder, metadata, toolchain, CUDA).read_bytes(), np.uint8)
 
 
-def stripped(model: onnx.ModelProto) -> bytes:
+def serialize_with_weights_as_inputs(model: onnx.ModelProto) -> bytes:
     """Return the serialized model with large weights turned into inputs."""
     for tensor in [t for t in model.graph.initializer if np.prod(t.dims) > 1024]:
         model.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
@@ -254,62 +270,64 @@ def stripped(model: onnx.ModelProto) -> bytes:
     return made
 
 
-def prepare(path: Path, subject: Subject, number: int, archs: Sequence[int], emulated: bool) -> None:
+def compile_and_write_case(
+    path: Path, subject: UnpreparedCase, case_index: int, archs: Sequence[int], emulated: bool
+) -> None:
     """Compile a benchmark case for a GPU and write it to a file, with outputs computed by the
     emulator.
     """
     program = subject.program
-    made = device_text(program, CUDA)
-    params = Params(program.name, program.constants, 0)
-    kept, weights = without_drawn(program, params)
+    made = print_cuda_kernels_and_source(program, CUDA)
+    params = ParameterLayout(program.name, program.constants, 0)
+    kept, weights = zero_out_randomized_weights(program, params)
     sides = (
         [{"name": s.name, "dtype": str(s.dtype), "shape": list(s.shape), "bytes": s.nbytes} for s in side]
         for side in (program.inputs, program.outputs)
     )
     about: dict[str, Any] = dict(zip(("inputs", "outputs"), sides, strict=True))
-    about |= {"name": program.name, "weights": weights, "samples": list(rows_of(subject, made[0]))}
-    about["sanitize"] = not subject.model and subject.emulated and (number % 6 == 0 or len(program.steps) < 20)
+    about |= {"name": program.name, "weights": weights, "samples": list(sample_rows_of_case(subject, made[0]))}
+    about["sanitize"] = not subject.model and subject.emulated and (case_index % 6 == 0 or len(program.steps) < 20)
     about["macs"] = sum(step.kernel.macs for step in program.steps)
     about["bytes"] = params.bytes + sum(s.nbytes for s in (*program.inputs, *program.outputs))
     data: dict[str, Array] = {"kept": kept, "about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
     data |= {f"in{k}": np.ascontiguousarray(a).reshape(-1).view(np.uint8) for k, a in enumerate(subject.inputs)}
     if subject.model is not None:
-        data["model"] = np.frombuffer(stripped(subject.model), np.uint8)
+        data["model"] = np.frombuffer(serialize_with_weights_as_inputs(subject.model), np.uint8)
     if subject.emulated:
-        data["library"] = library(program, made, True, archs)
+        data["library"] = build_library_without_weights(program, made, True, archs)
         np.savez(path, **data)
-        with emulating():
-            (outputs,) = outputs_of(Case(path))
+        with run_models_on_fake_gpu():
+            (outputs,) = run_case_and_yield_outputs(PreparedCase(path))
         data |= {f"out{k}": output for k, output in enumerate(outputs)}
     if not emulated:
-        data["library"] = library(program, made, False, archs)
+        data["library"] = build_library_without_weights(program, made, False, archs)
     np.savez_compressed(path, **data)
 
 
-def main() -> int:
+def prepare_cases_for_gpu_machine() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("cases", nargs="*", help="all for none")
     parser.add_argument("--arch", type=int, action="append", help="compute capability, 90 for 9.0")
     parser.add_argument("--emulated", action="store_true", help="for the emulator in the place of a GPU")
     chosen = parser.parse_args()
-    install()
-    found = subjects()
+    install_operators_and_passes()
+    found = case_makers_by_name()
     for name in ("cases", "benchmarks"):
         (chosen.folder / name).mkdir(parents=True, exist_ok=True)
     for module in ("cuda_device.py", "cuda_competitors.py"):
         shutil.copy(Path(cuda_device.__file__).with_name(module), chosen.folder / "benchmarks")
     (chosen.folder / "benchmarks" / "__init__.py").touch()  # found before other packages called benchmarks
     if chosen.emulated:
-        shutil.copy(fake_driver(), chosen.folder / DRIVER)
+        shutil.copy(build_fake_cuda_driver(), chosen.folder / EMULATED_DRIVER_PATH)
     for number, name in enumerate(found):
         path = chosen.folder / "cases" / f"{name}.npz"
         if path.exists() or (chosen.cases and name not in chosen.cases):
             continue
-        prepare(path, found[name](), number, chosen.arch or [90], chosen.emulated)
+        compile_and_write_case(path, found[name](), number, chosen.arch or [90], chosen.emulated)
         print(f"{name}: {path.stat().st_size / 1e6:.2f} MB", flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(prepare_cases_for_gpu_machine())

@@ -61,12 +61,12 @@ class Residual(nn.Module):
         return torch.linalg.svdvals(y) if self.unsupported else y
 
 
-def encoder() -> nn.Module:
+def build_transformer_encoder() -> nn.Module:
     layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
     return nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
 
 
-def processor_seconds(function: Callable[[], Any]) -> tuple[float, str]:
+def cpu_seconds_and_outcome_of_call(function: Callable[[], Any]) -> tuple[float, str]:
     """Return the CPU time of a call in seconds, and "converted" or the message of the AotcError
     that it raised.
     """
@@ -79,19 +79,19 @@ def processor_seconds(function: Callable[[], Any]) -> tuple[float, str]:
     return time.process_time() - start, end
 
 
-def main() -> None:
+def print_conversion_times() -> None:
     image, tokens = torch.randn(1, 3, 64, 64), torch.randn(1, 16, 64)
     cases = {
         "ResNet-50": (Residual(False), image),
         "ResNet-50 with svdvals": (Residual(True), image),
-        "transformer": (encoder(), tokens),
+        "transformer": (build_transformer_encoder(), tokens),
     }
     warnings.simplefilter("ignore")
     for name, (net, data) in cases.items():
         program = torch.export.export(net.eval(), (data,))
-        runs = [processor_seconds(lambda p=program: from_exported(p)) for _ in range(5)]  # type: ignore[misc]
+        runs = [cpu_seconds_and_outcome_of_call(lambda p=program: from_exported(p)) for _ in range(5)]  # type: ignore[misc]
         print(f"{name}: {min(seconds for seconds, _ in runs):.2f} s, {runs[0][1]}")
 
 
 if __name__ == "__main__":
-    main()
+    print_conversion_times()

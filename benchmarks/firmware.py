@@ -29,16 +29,16 @@ import click
 import numpy as np
 
 from aotc.driver.compile import compile
-from aotc.driver.dependency_injection import install
-from aotc.driver.memory_budgets import measured_code
+from aotc.driver.memory_budgets import measure_code_bytes
+from aotc.driver.operator_and_pass_registration import install_operators_and_passes
 from aotc.driver.toolchain import find_toolchain
-from benchmarks.instructions import kernels_of
+from benchmarks.instruction_counts import instructions_by_function
 from tests.targets.firmware import board, program_of
 
-TARGET = "cortex-m4"
-HEAD = ("model", "arena", "TFLM's arena", "code", "parameters", "stack", "instructions")
-_ARENA = re.compile(r"Arena allocation total (\d+) bytes")
-_MICRO = """
+FIRMWARE_TARGET = "cortex-m4"
+TABLE_HEADER = ("model", "arena", "TFLM's arena", "code", "parameters", "stack", "instructions")
+_ARENA_SIZE_PATTERN = re.compile(r"Arena allocation total (\d+) bytes")
+_TFLM_ARENA_SCRIPT = """
 import sys
 from tflite_micro.python.tflite_micro import runtime
 data = open(sys.argv[1], "rb").read()
@@ -46,21 +46,25 @@ runtime.Interpreter.from_bytes(data, arena_size=1 << 20).print_allocations()
 """
 
 
-def arena_of_micro(model: Path) -> int:
+def tflite_micro_arena_bytes(model: Path) -> int:
     """Return the number of bytes that TFLite Micro allocates in its arena for a model."""
-    command = [sys.executable, "-c", _MICRO, str(model)]
+    command = [sys.executable, "-c", _TFLM_ARENA_SCRIPT, str(model)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = _ARENA.search(done.stdout + done.stderr)
+    found = _ARENA_SIZE_PATTERN.search(done.stdout + done.stderr)
     assert found is not None, done.stderr
     return int(found[1])
 
 
-def row(path: Path, folder: Path, *flags: str, config: Mapping[str, Any] | None = None) -> list[int]:
+def measure_model_as_firmware(
+    path: Path, folder: Path, *flags: str, config: Mapping[str, Any] | None = None
+) -> list[int]:
     """Compile, link and run a model as firmware with additional C compiler flags; return the
     figures of its table row.
     """
-    here, output = board(TARGET), folder / "net"
-    made = compile(path, output=output, name="net", target=TARGET, build=False, workspace_io=True, config=config)
+    here, output = board(FIRMWARE_TARGET), folder / "net"
+    made = compile(
+        path, output=output, name="net", target=FIRMWARE_TARGET, build=False, workspace_io=True, config=config
+    )
     inputs = [
         np.random.default_rng(k).integers(-128, 128, i["shape"]).astype(i["dtype"])
         for k, i in enumerate(made.metadata["inputs"])
@@ -68,23 +72,23 @@ def row(path: Path, folder: Path, *flags: str, config: Mapping[str, Any] | None 
     library = here.make(made.path, *flags)
     program = here.link(library, program_of(made, inputs), folder)
     stack = int(here.start(program).split()[-1])
-    instructions = kernels_of(made, TARGET, folder, flags).total()
-    code = measured_code(library, find_toolchain(here.cc[0], target=here.target))
+    instructions = instructions_by_function(made, FIRMWARE_TARGET, folder, flags).total()
+    code = measure_code_bytes(library, find_toolchain(here.cc[0], target=here.target))
     facts = made.metadata["footprint"]
     arena = facts["arena"] + facts["io"]
-    return [arena, arena_of_micro(path), code or 0, made.metadata["weights_bytes"], stack, instructions]
+    return [arena, tflite_micro_arena_bytes(path), code or 0, made.metadata["weights_bytes"], stack, instructions]
 
 
-def arenas(path: Path, folder: Path) -> list[str]:
+def arena_size_cells(path: Path, folder: Path) -> list[str]:
     """Return the arena sizes in aotc and in TFLite Micro as texts; a dash if TFLite Micro cannot
     run the model.
     """
-    made = compile(path, output=folder / "net", name="net", target=TARGET, build=False, workspace_io=True)
+    made = compile(path, output=folder / "net", name="net", target=FIRMWARE_TARGET, build=False, workspace_io=True)
     facts = made.metadata["footprint"]
     theirs = "-"
     if path.suffix == ".tflite":
         with suppress(subprocess.CalledProcessError):
-            theirs = f"{arena_of_micro(path):,}"
+            theirs = f"{tflite_micro_arena_bytes(path):,}"
     return [f"{facts['arena'] + facts['io']:,}", theirs]
 
 
@@ -93,21 +97,23 @@ def arenas(path: Path, folder: Path) -> list[str]:
 @click.option("--cflags", multiple=True, help="Flags for all C code.")
 @click.option("--config", multiple=True, help="Options of the compiler, KEY=NUMBER.")
 @click.option("--arena", is_flag=True, help="Compare memory alone.")
-def main(models: Sequence[Path], cflags: Sequence[str], config: Sequence[str], arena: bool) -> None:
-    install()
+def measure_models_as_firmware(
+    models: Sequence[Path], cflags: Sequence[str], config: Sequence[str], arena: bool
+) -> None:
+    install_operators_and_passes()
     if arena:
-        click.echo(f"| {' | '.join(HEAD[:3])} |\n{'|---' * 3}|")
+        click.echo(f"| {' | '.join(TABLE_HEADER[:3])} |\n{'|---' * 3}|")
         for path in models:
             with tempfile.TemporaryDirectory() as folder:
-                click.echo(f"| {path.stem} | {' | '.join(arenas(path, Path(folder)))} |")
+                click.echo(f"| {path.stem} | {' | '.join(arena_size_cells(path, Path(folder)))} |")
         return
     options = {key: int(value) for key, value in (one.split("=") for one in config)}
-    click.echo(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
+    click.echo(f"| {' | '.join(TABLE_HEADER)} |\n|{'---|' * len(TABLE_HEADER)}")
     for path in models:
         with tempfile.TemporaryDirectory() as folder:
-            figures = row(path, Path(folder), *cflags, config=options)
+            figures = measure_model_as_firmware(path, Path(folder), *cflags, config=options)
         click.echo(f"| {path.stem} | {' | '.join(f'{n:,}' for n in figures)} |")
 
 
 if __name__ == "__main__":
-    main()
+    measure_models_as_firmware()

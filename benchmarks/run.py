@@ -23,14 +23,14 @@ from typing import Any
 import click
 import onnx
 
-from aotc.cli.console import reporting
-from aotc.cli.options import PATH, SHAPES, option, read_counts, read_names
-from aotc.measuring.bench import bench
-from aotc.measuring.competitors import RIVALS
-from benchmarks.networks import NETWORKS
+from aotc.cli.console import report_errors_and_exit
+from aotc.cli.options import PATH_TYPE, SHAPE_OPTIONS, declare_option, parse_comma_separated_names, parse_thread_counts
+from aotc.measuring.bench import benchmark_model
+from aotc.measuring.competitors import RIVAL_LOADERS
+from benchmarks.networks import NETWORK_BUILD_FUNCTIONS
 
-ROOT = Path(__file__).parents[1]
-PINS: dict[str, dict[str, list[int]]] = {
+REPOSITORY_ROOT = Path(__file__).parents[1]
+INPUT_SHAPES_BY_MODEL: dict[str, dict[str, list[int]]] = {
     "superres10": {"input": [1, 1, 224, 224]},
     "ppocr_cls": {"x": [1, 3, 48, 192]},
     "magika_v3_3": {"bytes": [1, 2048]},
@@ -40,27 +40,29 @@ PINS: dict[str, dict[str, list[int]]] = {
     "tinystories260k_decode": {f"past_{kind}{layer}": [1, 4, 63, 8] for kind in "kv" for layer in range(5)},
 }
 """Input shapes that the benchmarks use for models with dynamic dimensions."""
-TRAINED = (
+TRAINED_MODELS = (
     "mnist8", "superres10", "squeezenet10_fp32", "ppocr_cls", "ultraface_rfb320", "yunet_n_320", "yolox_nano",
     "selfie_seg", "vittrack", "dtln_1", "dtln_2", "kws_fp32", "magika_v3_3", "gtcrn_simple", "ppocrv3_det",
     "silero_vad_16k_op15", "tinystories260k_prefill", "tinystories260k_decode",
 )  # fmt: skip
 
 
-def header(against: Sequence[str]) -> str:
+def benchmark_table_header(rivals: Sequence[str]) -> str:
     """Return the header row of the Markdown table of benchmark results, and its separator."""
     last = ("ratio", "difference", "arena MB", "bound MB", ".so MB", "build s")
-    cells = ["model", "threads", "aotc min", "median", *against, *last]
+    cells = ["model", "threads", "aotc min", "median", *rivals, *last]
     return f"| {' | '.join(cells)} |\n{'|---' * len(cells)}|"
 
 
-def row(name: str, result: Mapping[str, Any], turn: Mapping[str, Any], against: Sequence[str]) -> str:
+def benchmark_table_row(
+    name: str, result: Mapping[str, Any], round_result: Mapping[str, Any], against: Sequence[str]
+) -> str:
     """Return the Markdown row with the benchmark results of a model for a number of threads."""
-    own, *rivals = turn["contestants"]
+    own, *rivals = round_result["contestants"]
     found = {r["name"]: f"{r['milliseconds']['min']:.3f}{'' if r['agrees'] else ' *'}" for r in rivals}
-    memory, ratio = result["memory"], turn["ratio"]
+    memory, ratio = result["memory"], round_result["ratio"]
     cells = [
-        name, str(turn["threads"]), f"{own['milliseconds']['min']:.3f}", f"{own['milliseconds']['median']:.3f}",
+        name, str(round_result["threads"]), f"{own['milliseconds']['min']:.3f}", f"{own['milliseconds']['median']:.3f}",
         *(found.get(n, "-") for n in against), "-" if ratio is None else f"{ratio:.2f}",
         f"{own['relative']:.1e}{'' if own['agrees'] else ' WRONG'}", f"{memory['peak'] / 1e6:.2f}",
         f"{memory['lower_bound'] / 1e6:.2f}", f"{result['library_bytes'] / 1e6:.2f}", f"{result['build_seconds']:.1f}",
@@ -68,7 +70,7 @@ def row(name: str, result: Mapping[str, Any], turn: Mapping[str, Any], against: 
     return f"| {' | '.join(cells)} |"
 
 
-def circumstances(result: Mapping[str, Any]) -> str:
+def measurement_conditions_text(result: Mapping[str, Any]) -> str:
     """Return the conditions of the measurement: machine, versions, target and date, one line each."""
     machine, versions = result["machine"], result["versions"]
     rivals = {r["name"]: r["version"] for turn in result["rounds"] for r in turn["contestants"]}
@@ -80,14 +82,20 @@ def circumstances(result: Mapping[str, Any]) -> str:
 
 
 @click.command()
-@click.argument("models", nargs=-1, type=PATH)
-@option("--against", "Implementations.", default=",".join(RIVALS), read=read_names, metavar="NAME,...")
-@option("--threads", "Numbers of threads.", default="1", read=read_counts, metavar="N,...")
-@option("--repeat", "Turns of each, at most.", click.IntRange(1), 100)
-@option("--seconds", "For each round, at most.", click.FloatRange(0), 20.0)
-@option("--json json_file", "Write all figures there.", PATH)
-@SHAPES
-def main(
+@click.argument("models", nargs=-1, type=PATH_TYPE)
+@declare_option(
+    "--against",
+    "Implementations.",
+    default=",".join(RIVAL_LOADERS),
+    read=parse_comma_separated_names,
+    metavar="NAME,...",
+)
+@declare_option("--threads", "Numbers of threads.", default="1", read=parse_thread_counts, metavar="N,...")
+@declare_option("--repeat", "Turns of each, at most.", click.IntRange(1), 100)
+@declare_option("--seconds", "For each round, at most.", click.FloatRange(0), 20.0)
+@declare_option("--json json_file", "Write all figures there.", PATH_TYPE)
+@SHAPE_OPTIONS
+def benchmark_models_against_rivals(
     models: tuple[Path, ...],
     against: tuple[str, ...],
     threads: tuple[int, ...],
@@ -97,22 +105,26 @@ def main(
     **pins: Any,
 ) -> None:
     """Measure MODELS (.onnx), or the networks built here and the trained models at hand, beside the rivals."""
-    folder = Path(os.environ.get("AOTC_MODELS", ROOT.parent / "shared" / "models"))
+    folder = Path(os.environ.get("AOTC_MODELS", REPOSITORY_ROOT.parent / "shared" / "models"))
     how: dict[str, Any] = {"against": against, "threads": threads, "repeat": repeat, "seconds": seconds, "cache": False}
     results, notes = [], []
-    with tempfile.TemporaryDirectory() as scratch, reporting() as reporter:
-        built = {} if models else {Path(scratch) / f"{name}.onnx": make for name, make in NETWORKS.items()}
+    with tempfile.TemporaryDirectory() as scratch, report_errors_and_exit() as reporter:
+        built = (
+            {} if models else {Path(scratch) / f"{name}.onnx": make for name, make in NETWORK_BUILD_FUNCTIONS.items()}
+        )
         for path, make in built.items():
             onnx.save(make(), path)
-        for path in models or (*built, *(p for n in TRAINED if (p := folder / f"{n}.onnx").exists())):
-            reporter.stage(f"measuring {path.stem}")
-            result = bench(path, **how, **(pins if models else {"input_shapes": PINS.get(path.stem, {})}))
-            reporter.stop()
+        for path in models or (*built, *(p for n in TRAINED_MODELS if (p := folder / f"{n}.onnx").exists())):
+            reporter.report_stage(f"measuring {path.stem}")
+            result = benchmark_model(
+                path, **how, **(pins if models else {"input_shapes": INPUT_SHAPES_BY_MODEL.get(path.stem, {})})
+            )
+            reporter.stop_progress_display()
             if not results:
-                print(circumstances(result), header(against), sep="\n")
+                print(measurement_conditions_text(result), benchmark_table_header(against), sep="\n")
             results.append(result)
             for turn in result["rounds"]:
-                print(row(path.stem, result, turn, against), flush=True)
+                print(benchmark_table_row(path.stem, result, turn, against), flush=True)
                 notes += [f"{path.stem}: {r['name']}: {r['reason']}" for r in turn["skipped"]]
                 notes += [f"{path.stem}: {r['name']}: {r['reason']}" for r in turn["contestants"] if not r["agrees"]]
     print("", *dict.fromkeys(notes), sep="\n")
@@ -121,4 +133,4 @@ def main(
 
 
 if __name__ == "__main__":
-    main()
+    benchmark_models_against_rivals()

@@ -24,11 +24,11 @@ from pathlib import Path
 from string import Template
 
 import numpy as np
-from aotc_codegen.c.compiler_flags import cflags
+from aotc_codegen.c.compiler_flags import kernel_cflags
 
 from aotc import relay
 from aotc.driver.compile import compile
-from aotc.driver.dependency_injection import install
+from aotc.driver.operator_and_pass_registration import install_operators_and_passes
 from aotc.driver.toolchain import find_toolchain, resolve_target, run_compiler
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Expr, Function, Var
@@ -37,10 +37,10 @@ from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import batch_matmul, bias_add, dense
 from aotc.relay.op.elementwise_unary import relu
 from aotc.tir.instruction_table import INSTRUCTIONS
-from aotc.tir.int8_dot_products import dot_name
+from aotc.tir.int8_dot_products import dot_instruction_name
 from aotc.tir.target import Target
 
-PEAK = """
+PEAK_PROGRAM_TEMPLATE = """
 #include <stdint.h>
 #define AOTC_HAS(name) __has_builtin(name)
 typedef float v __attribute__((vector_size({bytes})));
@@ -59,12 +59,12 @@ void peak({number} *p, long n) {{
 """C program that measures the peak: independent chains of multiply-adds, each of which depends only
 on itself.
 """
-SECONDS = 0.4
+SECONDS_PER_SHAPE = 0.4
 """Time in seconds for which each shape is run repeatedly."""
 
 
 @dataclass(frozen=True)
-class Shape:
+class OperatorShape:
     """Benchmark case: input shapes, a function that builds the graph from the inputs, and the
     number of multiply-adds.
     """
@@ -76,111 +76,115 @@ class Shape:
     dtype: str = "float32"
 
 
-def _weights(*shape: int, dtype: str = "float32") -> Constant:
+def _seeded_weights(*shape: int, dtype: str = "float32") -> Constant:
     rng = np.random.default_rng(0)
     if dtype == "float32":
         return Constant(rng.standard_normal(shape).astype(np.float32) * 0.1)
     return Constant(rng.integers(-127, 128, shape).astype(dtype))
 
 
-def conv(
+def float32_convolution_shape(
     name: str, ic: int, oc: int, size: int, kernel: int, stride: int = 1, groups: int = 1, batch: int = 1
-) -> Shape:
+) -> OperatorShape:
     """Return the case of a square float32 convolution with "same" padding, bias and ReLU."""
     pad, out = kernel // 2, -(-size // stride)
 
-    def graph(x: Expr) -> Expr:
-        w = _weights(oc, ic // groups, kernel, kernel)
+    def build_conv_bias_relu(x: Expr) -> Expr:
+        w = _seeded_weights(oc, ic // groups, kernel, kernel)
         y = conv2d(x, w, strides=(stride, stride), padding=(pad, pad), groups=groups)
-        return relu(bias_add(y, _weights(oc)))
+        return relu(bias_add(y, _seeded_weights(oc)))
 
     macs = batch * oc * out * out * (ic // groups) * kernel * kernel
-    return Shape(f"{name} {ic}->{oc} {size}x{size}", ((batch, ic, size, size),), graph, macs)
+    return OperatorShape(f"{name} {ic}->{oc} {size}x{size}", ((batch, ic, size, size),), build_conv_bias_relu, macs)
 
 
-def byte_conv(
-    name: str, ic: int, oc: int, size: int, kernel: int, stride: int = 1, fill: int = 0, dtype: str = "uint8"
-) -> Shape:
+def int8_convolution_shape(
+    name: str, ic: int, oc: int, size: int, kernel: int, stride: int = 1, pad_value: int = 0, dtype: str = "uint8"
+) -> OperatorShape:
     """Return the case of an 8-bit convolution in NHWC layout with int8 weights, bias, and
     requantization to 8 bits.
     """
     pad, out, limits = kernel // 2, -(-size // stride), np.iinfo(dtype)
 
-    def graph(x: Expr) -> Expr:
-        w = _weights(oc, ic, kernel, kernel, dtype="int8")
-        how = {"strides": (stride, stride), "padding": (pad, pad), "data_layout": "NHWC", "pad_value": fill}
+    def build_conv_bias_requantize(x: Expr) -> Expr:
+        w = _seeded_weights(oc, ic, kernel, kernel, dtype="int8")
+        how = {"strides": (stride, stride), "padding": (pad, pad), "data_layout": "NHWC", "pad_value": pad_value}
         y = conv2d(x, w, kernel_layout="OIHW", out_dtype="int32", **how)
-        y = relay.add(y, _weights(oc, dtype="int32"))
+        y = relay.add(y, _seeded_weights(oc, dtype="int32"))
         onto = {"axis": 3, "rounding": "FLOAT_EVEN", "out_dtype": dtype}
-        scales = relay.const(np.abs(_weights(oc).data) * np.float32(0.01))
+        scales = relay.const(np.abs(_seeded_weights(oc).data) * np.float32(0.01))
         return relay.qnn.op.requantize(y, scales, 0, 0.25, 128 if limits.min == 0 else 3, **onto)
 
     macs = oc * out * out * ic * kernel * kernel
-    return Shape(f"bytes {name} {ic}->{oc} {size}x{size}", ((1, size, size, ic),), graph, macs, dtype)
+    return OperatorShape(
+        f"bytes {name} {ic}->{oc} {size}x{size}", ((1, size, size, ic),), build_conv_bias_requantize, macs, dtype
+    )
 
 
-def matrix(m: int, k: int, n: int) -> Shape:
+def dense_shape(m: int, k: int, n: int) -> OperatorShape:
     """Return the benchmark case of an m x k matrix times a constant k x n matrix."""
 
-    def graph(x: Expr) -> Expr:
-        return relu(bias_add(dense(x, _weights(n, k)), _weights(n), axis=-1))
+    def build_dense_bias_relu(x: Expr) -> Expr:
+        return relu(bias_add(dense(x, _seeded_weights(n, k)), _seeded_weights(n), axis=-1))
 
-    return Shape(f"dense {m}x{k}x{n}", ((m, k),), graph, m * k * n)
+    return OperatorShape(f"dense {m}x{k}x{n}", ((m, k),), build_dense_bias_relu, m * k * n)
 
 
-def batched(batch: int, m: int, k: int, n: int, transposed: bool) -> Shape:
+def batch_matmul_shape(batch: int, m: int, k: int, n: int, transposed: bool) -> OperatorShape:
     """Return the case of a batch of products of two run-time matrices, as in attention."""
     b = (batch, n, k) if transposed else (batch, k, n)
     name = f"batch_matmul{' transposed' if transposed else ''} {batch}x{m}x{k}x{n}"
-    return Shape(name, ((batch, m, k), b), lambda x, y: batch_matmul(x, y, transpose_b=transposed), batch * m * k * n)
+    return OperatorShape(
+        name, ((batch, m, k), b), lambda x, y: batch_matmul(x, y, transpose_b=transposed), batch * m * k * n
+    )
 
 
-SHAPES = (
-    conv("3x3", 64, 64, 56, 3),
-    conv("3x3", 128, 128, 28, 3),
-    conv("3x3", 256, 256, 14, 3),
-    conv("3x3", 512, 512, 7, 3),
-    conv("3x3 s2", 64, 128, 56, 3, 2),
-    conv("7x7 s2", 3, 64, 224, 7, 2),
-    conv("3x3 s2", 3, 32, 224, 3, 2),
-    conv("1x1", 64, 256, 56, 1),
-    conv("1x1", 512, 128, 28, 1),
-    conv("1x1", 1024, 256, 14, 1),
-    conv("1x1", 512, 2048, 7, 1),
-    conv("1x1 s2", 64, 128, 56, 1, 2),
-    conv("1x1", 96, 24, 56, 1),
-    conv("1x1", 32, 16, 112, 1),
-    conv("1x1", 960, 320, 7, 1),
-    conv("3x3", 64, 64, 52, 3),
-    conv("3x3 depthwise", 144, 144, 56, 3, groups=144),
-    conv("3x3 s2 depthwise", 96, 96, 112, 3, 2, groups=96),
-    conv("3x3 depthwise", 384, 384, 14, 3, groups=384),
-    conv("3x3 depthwise", 960, 960, 7, 3, groups=960),
-    matrix(128, 384, 384),
-    matrix(128, 384, 1536),
-    matrix(128, 1536, 384),
-    matrix(197, 768, 768),
-    matrix(1, 512, 1000),
-    batched(12, 128, 64, 128, transposed=True),
-    batched(12, 128, 128, 64, transposed=False),
-    byte_conv("1x1", 64, 64, 56, 1),
-    byte_conv("1x1", 128, 128, 28, 1),
-    byte_conv("1x1", 256, 256, 14, 1),
-    byte_conv("3x3", 64, 64, 56, 3),
-    byte_conv("3x3", 128, 128, 28, 3),
-    byte_conv("3x3", 256, 256, 14, 3),
-    byte_conv("3x3", 512, 512, 14, 3),
-    byte_conv("3x3 filled", 128, 128, 28, 3, fill=9),
-    byte_conv("3x3 s2", 64, 128, 56, 3, 2),
-    byte_conv("7x7 s2 filled", 3, 64, 224, 7, 2, fill=9),
-    byte_conv("1x1", 192, 64, 28, 1),
-    byte_conv("1x1", 32, 96, 112, 1),
-    byte_conv("1x1", 96, 32, 56, 1),
-    byte_conv("1x1", 144, 24, 56, 1),
+BENCHMARK_SHAPES = (
+    float32_convolution_shape("3x3", 64, 64, 56, 3),
+    float32_convolution_shape("3x3", 128, 128, 28, 3),
+    float32_convolution_shape("3x3", 256, 256, 14, 3),
+    float32_convolution_shape("3x3", 512, 512, 7, 3),
+    float32_convolution_shape("3x3 s2", 64, 128, 56, 3, 2),
+    float32_convolution_shape("7x7 s2", 3, 64, 224, 7, 2),
+    float32_convolution_shape("3x3 s2", 3, 32, 224, 3, 2),
+    float32_convolution_shape("1x1", 64, 256, 56, 1),
+    float32_convolution_shape("1x1", 512, 128, 28, 1),
+    float32_convolution_shape("1x1", 1024, 256, 14, 1),
+    float32_convolution_shape("1x1", 512, 2048, 7, 1),
+    float32_convolution_shape("1x1 s2", 64, 128, 56, 1, 2),
+    float32_convolution_shape("1x1", 96, 24, 56, 1),
+    float32_convolution_shape("1x1", 32, 16, 112, 1),
+    float32_convolution_shape("1x1", 960, 320, 7, 1),
+    float32_convolution_shape("3x3", 64, 64, 52, 3),
+    float32_convolution_shape("3x3 depthwise", 144, 144, 56, 3, groups=144),
+    float32_convolution_shape("3x3 s2 depthwise", 96, 96, 112, 3, 2, groups=96),
+    float32_convolution_shape("3x3 depthwise", 384, 384, 14, 3, groups=384),
+    float32_convolution_shape("3x3 depthwise", 960, 960, 7, 3, groups=960),
+    dense_shape(128, 384, 384),
+    dense_shape(128, 384, 1536),
+    dense_shape(128, 1536, 384),
+    dense_shape(197, 768, 768),
+    dense_shape(1, 512, 1000),
+    batch_matmul_shape(12, 128, 64, 128, transposed=True),
+    batch_matmul_shape(12, 128, 128, 64, transposed=False),
+    int8_convolution_shape("1x1", 64, 64, 56, 1),
+    int8_convolution_shape("1x1", 128, 128, 28, 1),
+    int8_convolution_shape("1x1", 256, 256, 14, 1),
+    int8_convolution_shape("3x3", 64, 64, 56, 3),
+    int8_convolution_shape("3x3", 128, 128, 28, 3),
+    int8_convolution_shape("3x3", 256, 256, 14, 3),
+    int8_convolution_shape("3x3", 512, 512, 14, 3),
+    int8_convolution_shape("3x3 filled", 128, 128, 28, 3, pad_value=9),
+    int8_convolution_shape("3x3 s2", 64, 128, 56, 3, 2),
+    int8_convolution_shape("7x7 s2 filled", 3, 64, 224, 7, 2, pad_value=9),
+    int8_convolution_shape("1x1", 192, 64, 28, 1),
+    int8_convolution_shape("1x1", 32, 96, 112, 1),
+    int8_convolution_shape("1x1", 96, 32, 56, 1),
+    int8_convolution_shape("1x1", 144, 24, 56, 1),
 )
 
 
-def peak(target: Target, dtype: str) -> float:
+def measure_peak_gigaops_per_second(target: Target, dtype: str) -> float:
     """Return the measured peak of one thread: GFLOP/s, or billions of 8-bit operations per second.
 
     The peak program has as many independent accumulators in registers as hide the latency of
@@ -192,9 +196,9 @@ def peak(target: Target, dtype: str) -> float:
     names = [f"a{k}" for k in range(chains)]
     step, functions = "{0} * x + y", ""
     if dtype != "float32":
-        row = INSTRUCTIONS[dot_name("uint8", "int8", lanes)].texts[0]
+        row = INSTRUCTIONS[dot_instruction_name("uint8", "int8", lanes)].texts[0]
         step, functions = row.call.format("{0}", "y", f"(aotc_int8x{4 * lanes})x"), row.function
-    text = PEAK.format(
+    text = PEAK_PROGRAM_TEMPLATE.format(
         number=number,
         bytes=4 * max(lanes, 2),
         lanes=lanes,
@@ -210,33 +214,37 @@ def peak(target: Target, dtype: str) -> float:
         source, library = Path(folder) / "peak.c", Path(folder) / "peak.so"
         source.write_text(text, encoding="utf-8")
         tools = find_toolchain()
-        run_compiler([*tools.cc, *cflags(target), "-shared", "-fPIC", "-o", str(library), str(source)], Path(folder))
+        run_compiler(
+            [*tools.cc, *kernel_cflags(target), "-shared", "-fPIC", "-o", str(library), str(source)], Path(folder)
+        )
         function = ctypes.CDLL(str(library)).peak
         memory = np.zeros(256, np.float32)
         start = -memory.ctypes.data % 64
-        seconds = best(lambda: function(ctypes.c_void_p(memory.ctypes.data + start), ctypes.c_long(count)))
+        seconds = fastest_run_seconds(
+            lambda: function(ctypes.c_void_p(memory.ctypes.data + start), ctypes.c_long(count))
+        )
     return (2e-9 if dtype == "float32" else 8e-9) * count * chains * lanes / seconds
 
 
-def best(run: Callable[[], object]) -> float:
+def fastest_run_seconds(run: Callable[[], object]) -> float:
     """Return the time of the fastest of many runs, in seconds."""
     fastest, begin = float("inf"), time.perf_counter()
-    while time.perf_counter() - begin < SECONDS:
+    while time.perf_counter() - begin < SECONDS_PER_SHAPE:
         start = time.perf_counter()
         run()
         fastest = min(fastest, time.perf_counter() - start)
     return fastest
 
 
-def model(shape: Shape) -> IRModule:
+def module_of_operator_shape(shape: OperatorShape) -> IRModule:
     """Return the network of a benchmark case as a module; its inputs are called x0, x1, ..."""
     arguments = [Var(f"x{k}", TensorType(s, shape.dtype)) for k, s in enumerate(shape.inputs)]
     return IRModule.from_expr(Function(tuple(arguments), shape.graph(*arguments)))
 
 
-def measure(shape: Shape, target: Target, top: float) -> str:
+def compile_and_measure_table_row(shape: OperatorShape, target: Target, peak_gigaops_per_second: float) -> str:
     """Compile a benchmark case and measure it; return its Markdown row."""
-    module = model(shape)
+    module = module_of_operator_shape(shape)
     start = time.perf_counter()
     session = compile(module, target=target, name="shape").session()
     seconds = time.perf_counter() - start
@@ -247,28 +255,31 @@ def measure(shape: Shape, target: Target, top: float) -> str:
         else rng.integers(0, 256, s).astype(shape.dtype)
         for k, s in enumerate(shape.inputs)
     }
-    fastest = best(session.bind(inputs).run)
+    fastest = fastest_run_seconds(session.bind(inputs).run)
     speed = 2e-9 * shape.macs / fastest
-    return f"| {shape.name} | {fastest * 1e3:.3f} | {speed:.1f} | {100 * speed / top:.0f} | {seconds:.1f} |"
+    return (
+        f"| {shape.name} | {fastest * 1e3:.3f} | {speed:.1f} | "
+        f"{100 * speed / peak_gigaops_per_second:.0f} | {seconds:.1f} |"
+    )
 
 
-def main() -> int:
+def benchmark_single_operators() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="only shapes whose names contain one of these")
     parser.add_argument("--target", default="host")
     arguments = parser.parse_args()
-    install()
+    install_operators_and_passes()
     target = resolve_target(arguments.target)
-    top = {dtype: peak(target, dtype) for dtype in ("float32", "uint8")}
+    top = {dtype: measure_peak_gigaops_per_second(target, dtype) for dtype in ("float32", "uint8")}
     said = f"peak {top['float32']:.1f} GFLOP/s, {top['uint8']:.1f} billions of operations on bytes"
     print(f"target {target.name}, one thread, {said}")
     print("| shape | ms | GFLOP/s | % of peak | build s |")
     print("|---|---|---|---|---|")
-    for shape in SHAPES:
+    for shape in BENCHMARK_SHAPES:
         if not arguments.words or any(word in shape.name for word in arguments.words):
-            print(measure(shape, target, top[shape.dtype]), flush=True)
+            print(compile_and_measure_table_row(shape, target, top[shape.dtype]), flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(benchmark_single_operators())

@@ -34,23 +34,24 @@ from rich.markup import escape
 from rich.table import Table
 
 import aotc
-from aotc.checking.compare import Comparison
-from aotc.checking.input_generation import OTHER_INPUTS, InputRanges, InputSet, session_inputs
-from aotc.checking.reference import Reference, onnx_reference
-from aotc.checking.verify import EXIT_CODES, Run, judged, worth
-from aotc.cli.console import Reporter, reporting
-from aotc.cli.options import ARCHITECTURES, INPUTS, PATH, SHAPES, TARGET, option
-from aotc.cli.result_tables import show_project
-from aotc.driver.compile import model_name
-from aotc.driver.dependency_injection import install
+from aotc.checking.input_generation import OTHER_INPUTS_HINT, InputRanges, InputSet, read_or_draw_session_inputs
+from aotc.checking.output_comparison import Comparison
+from aotc.checking.reference_implementations import Reference, make_onnx_reference
+from aotc.checking.run_comparison import Run, compare_runs_with_reference, inconclusive_and_weak_outputs
+from aotc.checking.verify import EXIT_CODE_BY_VERDICT
+from aotc.cli.console import Reporter, report_errors_and_exit
+from aotc.cli.options import CUDA_ARCH_OPTION, INPUT_OPTIONS, PATH_TYPE, SHAPE_OPTIONS, TARGET_OPTIONS, declare_option
+from aotc.cli.result_tables import render_project_metadata
+from aotc.driver.compile import c_name_of_model
+from aotc.driver.operator_and_pass_registration import install_operators_and_passes
 from aotc.driver.pipeline import CompiledModel
 from aotc.driver.toolchain import find_toolchain, resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.instrument import PassProfile, PassTimingInstrument
 from aotc.relay.frontend.onnx import load_model
-from aotc.reporting.text_tables import unit
+from aotc.reporting.text_tables import format_with_unit_prefix
 from aotc.runtime.session import Session
-from benchmarks.models import resnet18
+from benchmarks.onnx_graph_builder import resnet18
 
 ROOT = Path(__file__).parents[1]
 CONSOLE = Console(highlight=False, soft_wrap=True)
@@ -87,7 +88,7 @@ class Clock:
     def __call__(self, stage: str) -> None:
         self.stop()
         self._stage, self._start = stage, time.perf_counter()
-        self.reporter.stage(stage)
+        self.reporter.report_stage(stage)
 
     def stop(self) -> None:
         """The last stage is over."""
@@ -109,20 +110,20 @@ def workload() -> Subject:
     model = resnet18()
 
     def inputs(session: Session) -> Arrays:
-        return session_inputs(session, None, {info.name: (-1, 1) for info in session.get_inputs()})
+        return read_or_draw_session_inputs(session, None, {info.name: (-1, 1) for info in session.get_inputs()})
 
-    return Subject("ResNet-18, 224x224", "resnet18", {"model": model}, inputs, onnx_reference(model), model)
+    return Subject("ResNet-18, 224x224", "resnet18", {"model": model}, inputs, make_onnx_reference(model), model)
 
 
 def onnx_subject(path: Path, file: Path | None, ranges: InputRanges, pins: Mapping[str, Any]) -> Subject:
     """A model of the user's; the reference is ONNX Runtime, or onnx's own evaluator where that is missing."""
 
     def inputs(session: Session) -> Arrays:
-        return session_inputs(session, file, ranges)
+        return read_or_draw_session_inputs(session, file, ranges)
 
     arguments = {"model": path, **pins}
     proto = load_model(path)
-    return Subject(path.name, model_name(path, None), arguments, inputs, onnx_reference(proto), proto)
+    return Subject(path.name, c_name_of_model(path, None), arguments, inputs, make_onnx_reference(proto), proto)
 
 
 def command(arguments: Sequence[str | Path], cwd: Path) -> str:
@@ -199,7 +200,7 @@ def compare_all(
     exact, rounded = (cache(lambda run=run: run(inputs)) for run in (reference.exact, reference.rounded))
     runs = [Run(InputSet(where, inputs), inputs, outputs, expected) for where, outputs in made.items()]
     once = replace(reference, exact=lambda _: exact(), rounded=lambda _: rounded())
-    cases = judged(runs, float32_bound, once)
+    cases = compare_runs_with_reference(runs, float32_bound, once)
     return {case.source: case.outputs for case in cases}
 
 
@@ -242,10 +243,17 @@ def show_facts(
     memory = facts["memory"]
     console.print(f"project      {compiled.path}", markup=False)
     console.print(
-        f"library      {library.name}, {unit(library.stat().st_size, 'B')}, weights {unit(facts['weights_bytes'], 'B')}"
+        f"library      {library.name}, "
+        f"{format_with_unit_prefix(library.stat().st_size, 'B')}, "
+        f"weights {format_with_unit_prefix(facts['weights_bytes'], 'B')}"
     )
-    console.print(f"arena        {unit(memory['peak'], 'B')} (lower bound {unit(memory['lower_bound'], 'B')})")
-    console.print(f"work         {unit(facts['macs'])} multiply-accumulates, {facts['kernels']} kernels")
+    console.print(
+        f"arena        {format_with_unit_prefix(memory['peak'], 'B')} (lower bound "
+        f"{format_with_unit_prefix(memory['lower_bound'], 'B')})"
+    )
+    console.print(
+        f"work         {format_with_unit_prefix(facts['macs'])} multiply-accumulates, {facts['kernels']} kernels"
+    )
     console.print(f"from C       {c.milliseconds:.3f} ms (one thread, fastest run, processor time)")
     for where, times in (("from Python ", python), ("ONNX Runtime", rival)):
         if times:
@@ -272,14 +280,14 @@ def show_verdict(
     if wrong:
         console.print(f"\n[bold red]{' and '.join(wrong)} DIFFER from {reference}[/]")
         return "differ"
-    nothing, little = worth([expected])
+    nothing, little = inconclusive_and_weak_outputs([expected])
     for kind, texts in (("inconclusive", nothing), ("warning", little)):
         for text in texts:
             console.print(f"[yellow]{kind}[/]: {escape(text)}")
     if nothing:
         names = " and ".join(results)
         console.print(f"\n[bold yellow]INCONCLUSIVE: {names} and {reference} have nothing to compare[/]")
-        console.print(f"hint: {escape(OTHER_INPUTS)}")
+        console.print(f"hint: {escape(OTHER_INPUTS_HINT)}")
         return "inconclusive"
     verb = "agree" if len(results) > 1 else "agrees"
     console.print(f"\n[bold green]{' and '.join(results)} {verb} with {reference}[/]")
@@ -306,7 +314,7 @@ def demonstrate(subject: Subject, output: Path, cc: str | None, runs: int, repor
     clock(f"running {subject.reference.name}")
     expected = subject.reference.run(inputs)
     clock.stop()
-    reporter.stop()
+    reporter.stop_progress_display()
     show_times(CONSOLE, clock, timer)
     show_facts(CONSOLE, compiled, session.path, from_c, times, others[0] if others else [])
     made = {"C": from_c.outputs, "Python": from_python}
@@ -333,8 +341,8 @@ def demonstrate_on_gpu(
     clock(f"running {subject.reference.name}")
     expected = subject.reference.run(inputs)
     clock.stop()
-    reporter.stop()
-    CONSOLE.print(*show_project(compiled.metadata), f"project      {compiled.path}", sep="\n")
+    reporter.stop_progress_display()
+    CONSOLE.print(*render_project_metadata(compiled.metadata), f"project      {compiled.path}", sep="\n")
     if times:
         CONSOLE.print(f"from Python  {statistics.median(times):.3f} ms (median of {runs} runs, host's memory)")
     results = compare_all({device: found}, inputs, expected, subject.reference, compiled.metadata["error_bound"])
@@ -342,14 +350,14 @@ def demonstrate_on_gpu(
 
 
 @click.command()
-@option("--model", "An ONNX model [default: ResNet-18].", PATH)
-@INPUTS
-@option("--output", "Where the project goes.", PATH, metavar="DIR")
-@option("--cc", "C compiler [default: $CC, cc, gcc or clang].")
-@option("--runs", "Runs to time.", click.IntRange(1), 20)
-@SHAPES
-@TARGET
-@ARCHITECTURES
+@declare_option("--model", "An ONNX model [default: ResNet-18].", PATH_TYPE)
+@INPUT_OPTIONS
+@declare_option("--output", "Where the project goes.", PATH_TYPE, metavar="DIR")
+@declare_option("--cc", "C compiler [default: $CC, cc, gcc or clang].")
+@declare_option("--runs", "Runs to time.", click.IntRange(1), 20)
+@SHAPE_OPTIONS
+@TARGET_OPTIONS
+@CUDA_ARCH_OPTION
 def main(
     model: Path | None,
     inputs: Path | None,
@@ -361,14 +369,14 @@ def main(
 ) -> None:
     """Compile a model to C, run it from C and from Python, and compare both with a reference."""
     pins = {key: options.pop(key) for key in ("input_shapes", "dims")}
-    with reporting() as reporter:
-        install()
+    with report_errors_and_exit() as reporter:
+        install_operators_and_passes()
         if model is None and (inputs is not None or input_ranges or any(pins.values())):
             names = "--inputs, --input-range, --input-shape and --dim"
             raise AotcError("demo", f"{names} describe a model of yours", hint="give --model")
-        reporter.stage("preparing the model")
+        reporter.report_stage("preparing the model")
         subject = workload() if model is None else onnx_subject(model, inputs, input_ranges, pins)
-        reporter.stop()
+        reporter.stop_progress_display()
         CONSOLE.print(
             f"[bold]{subject.title}[/] for target {options['target']}, optimization level {options['opt_level']}\n"
         )
@@ -376,7 +384,7 @@ def main(
         shown = demonstrate if resolve_target(options["target"]).gpu is None else demonstrate_on_gpu
         verdict = shown(subject, place, cc, runs, reporter=reporter, **options)
     if verdict != "agree":
-        raise SystemExit(EXIT_CODES[verdict])
+        raise SystemExit(EXIT_CODE_BY_VERDICT[verdict])
 
 
 if __name__ == "__main__":

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from aotc.driver.dependency_injection import install
+from aotc.driver.operator_and_pass_registration import install_operators_and_passes
 
 ROOT = Path(__file__).parents[1]
 
-install()
+install_operators_and_passes()
 
 # Tests start hundreds of Python processes.  Without files of byte code each of these compiles every module of aotc,
 # which takes longer than what most of them do.

@@ -22,14 +22,18 @@ import numpy as np
 import onnx
 import onnxruntime  # type: ignore[import-untyped]
 
-from aotc.checking.compare import definition_limit, deviation, exact_error
-from aotc.checking.dequantized_model import by_definition, without_rounding
-from aotc.checking.float64_reference import InDouble
+from aotc.checking.dequantized_model import expand_quantized_operators_to_qdq, remove_quantization_rounding
+from aotc.checking.float64_reference import Float64Evaluator
 from aotc.checking.input_generation import Arrays
-from aotc.checking.reference import in_float64, is_quantized
+from aotc.checking.output_comparison import (
+    max_deviation_from_definition,
+    relative_error_against_float64,
+    root_mean_square_difference,
+)
+from aotc.checking.reference_implementations import convert_inputs_to_float64, has_quantized_operators
 from aotc.checking.verify import verify
 from aotc.ir import Array
-from aotc.runtime.library import read_metadata
+from aotc.runtime.library import read_project_metadata
 from aotc.runtime.session import load
 
 NUMBER = r"-?\d+\.\d+(?:e[-+]?\d+)?f?|-?\d+"
@@ -153,7 +157,7 @@ def many_inputs(model: onnx.ModelProto, count: int = 60) -> Iterator[Arrays]:
     sizes = {t.name: t.dims[0] for t in model.graph.initializer if t.dims}
     for seed in range(count):
         rng = np.random.default_rng([seed, 17])
-        scale = 1.0 if is_quantized(model) else (1.0, 0.1, 3.0, 0.01, 10.0)[seed % 5]
+        scale = 1.0 if has_quantized_operators(model) else (1.0, 0.1, 3.0, 0.01, 10.0)[seed % 5]
         arrays = {}
         for value in model.graph.input:
             shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
@@ -175,17 +179,21 @@ class Judge:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._inputs = list(many_inputs(model))
-        self._quantized = is_quantized(model)
-        work = InDouble(by_definition(model) if self._quantized else model)
-        self._exact = [work.run(in_float64(x)) for x in self._inputs]
+        self._quantized = has_quantized_operators(model)
+        work = Float64Evaluator(expand_quantized_operators_to_qdq(model) if self._quantized else model)
+        self._exact = [work.evaluate_model(convert_inputs_to_float64(x)) for x in self._inputs]
         rival, names = onnxruntime.InferenceSession(model.SerializeToString()), list(self._exact[0])
         found = [dict(zip(names, rival.run(names, x), strict=True)) for x in self._inputs]
-        self._noise = [max(exact_error(f[n], e[n]) for n in names) for f, e in zip(found, self._exact, strict=True)]
+        self._noise = [
+            max(relative_error_against_float64(f[n], e[n]) for n in names)
+            for f, e in zip(found, self._exact, strict=True)
+        ]
         if self._quantized:
-            plain = InDouble(without_rounding(model))
-            real = [plain.run(in_float64(x)) for x in self._inputs]
+            plain = Float64Evaluator(remove_quantization_rounding(model))
+            real = [plain.evaluate_model(convert_inputs_to_float64(x)) for x in self._inputs]
             self._tolerance = {
-                n: definition_limit(*(self._joined(a, n) for a in (found, real, self._exact))) for n in names
+                n: max_deviation_from_definition(*(self._joined(a, n) for a in (found, real, self._exact)))
+                for n in names
             }
 
     @staticmethod
@@ -200,11 +208,11 @@ class Judge:
         if any(a.dtype != np.float32 or not np.isfinite(a).all() for row in rows for a in row.values()):
             return float("inf")
         if self._quantized:
-            apart = {n: deviation(self._joined(rows, n), self._joined(self._exact, n)) for n in names}
+            apart = {n: root_mean_square_difference(self._joined(rows, n), self._joined(self._exact, n)) for n in names}
             return max(apart[n] / self._tolerance[n] for n in names) / SPREAD
-        bound, worst = read_metadata(project)["error_bound"], 0.0
+        bound, worst = read_project_metadata(project)["error_bound"], 0.0
         for row, exact, noise in zip(rows, self._exact, self._noise, strict=True):
-            error = max(exact_error(row[n], exact[n]) for n in names)
+            error = max(relative_error_against_float64(row[n], exact[n]) for n in names)
             worst = max(worst, error / max(bound, 4 * noise))
         return worst
 

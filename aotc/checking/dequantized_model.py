@@ -2,8 +2,8 @@
 """Conversion of a quantized ONNX model to float operators, with or without the rounding to
 integers.
 
-    without_rounding(model)                    # Conv and Clip for QLinearConv, Clip for QuantizeLinear
-    by_definition(model)                       # DequantizeLinear, Conv and QuantizeLinear for QLinearConv
+    remove_quantization_rounding(model)        # Conv and Clip for QLinearConv, Clip for QuantizeLinear
+    expand_quantized_operators_to_qdq(model)   # DequantizeLinear, Conv and QuantizeLinear for QLinearConv
 
 Saturation stays in both forms, since quantizers rely on it as an activation: values outside the
 range of the integer dtype are clipped to that range.
@@ -21,7 +21,7 @@ from aotc.ir import AotcError
 
 #: Float operator for each quantized operator, with the positions of the inputs that are followed
 #: by a scale and a zero point.
-_OPERATORS: Final = {
+_FLOAT_OPERATOR_BY_QUANTIZED: Final = {
     "QLinearConv": ("Conv", (0, 3)),
     "QLinearMatMul": ("MatMul", (0, 3)),
     "QGemm": ("Gemm", (0, 3)),
@@ -35,15 +35,15 @@ _OPERATORS: Final = {
 }
 #: Position of the bias input by quantized operator; the scale of the bias is the product of the
 #: scales of both operands.
-_BIAS: Final = {"QLinearConv": 8, "QGemm": 6}
+_BIAS_INPUT_INDEX: Final = {"QLinearConv": 8, "QGemm": 6}
 #: Position of the result's scale, which the zero point follows, by operator; for other operators
 #: they follow the operands.
-_RESULT: Final = {"QGemm": 7}
+_RESULT_SCALE_INPUT_INDEX: Final = {"QGemm": 7}
 #: Attributes of quantized operators that the float operators do not have.
-_FOREIGN: Final = ("channels_last", "opset")
+_QUANTIZED_ONLY_ATTRIBUTES: Final = ("channels_last", "opset")
 #: Operators that copy or select elements and so work unchanged on quantized and on dequantized
 #: tensors.
-_MOVES: Final = {
+_DATA_MOVEMENT_OPERATORS: Final = {
     "Concat",
     "Expand",
     "Flatten",
@@ -61,7 +61,7 @@ _MOVES: Final = {
 }
 
 
-class _Plain:
+class _UnroundedGraphBuilder:
     """Builder of a graph without rounding: converts quantized nodes to float nodes in the order of
     the graph.
 
@@ -77,44 +77,48 @@ class _Plain:
         self.nodes: list[NodeProto] = []
         self.count = 0
 
-    def add(self, op: str, *inputs: str, **attributes: Any) -> str:
+    def append_node(self, op_type: str, *inputs: str, **attributes: Any) -> str:
         """Append a node with a generated output name; return that name."""
         self.count += 1
-        name = f"{op}__{self.count}__plain"
-        self.nodes.append(helper.make_node(op, inputs, [name], **attributes))
+        name = f"{op_type}__{self.count}__plain"
+        self.nodes.append(helper.make_node(op_type, inputs, [name], **attributes))
         return name
 
-    def real(self, given: Sequence[str], axis: int) -> str:
+    def dequantized_tensor_name(self, tensor_scale_zero_names: Sequence[str], axis: int) -> str:
         """Return the name of a tensor with the real values of a quantized one: a new
         DequantizeLinear, or the tensor itself if it already holds real numbers.
 
-        given   names of the tensor, its scale and its zero point
-        axis    axis of the scales, where there are several
+        tensor_scale_zero_names    names of the tensor, its scale and its zero point
+        axis                       axis of the scales, where there are several
         """
-        return given[0] if given[0] in self.made else self.add("DequantizeLinear", *given, axis=axis)
+        return (
+            tensor_scale_zero_names[0]
+            if tensor_scale_zero_names[0] in self.made
+            else self.append_node("DequantizeLinear", *tensor_scale_zero_names, axis=axis)
+        )
 
-    def saturated(self, name: str, onto: Sequence[str], output: str) -> None:
+    def append_saturating_node(self, name: str, scale_and_zero_names: Sequence[str], output: str) -> None:
         """Append a node that clips the tensor `name` to the real range of a quantized dtype; the
         result is the tensor `output`.
 
         The node is an Identity if scale or zero point is not constant or is given per channel.
 
-        onto    names of the scale and the zero point; the dtype is that of the zero point
+        scale_and_zero_names    names of the scale and the zero point; the dtype is that of the zero point
         """
         self.made.add(output)
-        ends, (scale, zero) = [], onto
+        ends, (scale, zero) = [], scale_and_zero_names
         if scale in self.known and (zero in self.known or not zero):
             size = numpy_helper.to_array(self.known[scale]).astype(np.float64)
             middle = numpy_helper.to_array(self.known[zero]) if zero else np.uint8(0)
             limits = ml_dtypes.iinfo(middle.dtype)
             ends = [size * (end - middle.astype(np.float64)) for end in (limits.min, limits.max)]
         if ends and ends[0].size == 1:
-            low, high = (self.add("Constant", value_float=float(e.reshape(()))) for e in ends)
+            low, high = (self.append_node("Constant", value_float=float(e.reshape(()))) for e in ends)
             self.nodes.append(helper.make_node("Clip", [name, low, high], [output]))
         else:
             self.nodes.append(helper.make_node("Identity", [name], [output]))
 
-    def operator(self, node: NodeProto) -> None:
+    def convert_quantized_operator(self, node: NodeProto) -> None:
         """Append the float operator of a quantized operator, on dequantized operands, with a
         clipped result.
 
@@ -125,21 +129,23 @@ class _Plain:
         if node.op_type == "QLinearConcat":
             op, places = "Concat", tuple(range(2, len(node.input), 3))
         else:
-            op, places = _OPERATORS[node.op_type]
+            op, places = _FLOAT_OPERATOR_BY_QUANTIZED[node.op_type]
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         last = 0 if op == "Conv" or attributes.get("transB") else -1
-        parts = [self.real(given[k : k + 3], last if k == 3 else -1) for k in places]
-        at = _BIAS.get(node.op_type)
+        parts = [self.dequantized_tensor_name(given[k : k + 3], last if k == 3 else -1) for k in places]
+        at = _BIAS_INPUT_INDEX.get(node.op_type)
         if at is not None and given[at]:
-            scale = self.add("Mul", given[1], given[4])
-            parts.append(self.add("DequantizeLinear", given[at], scale, axis=0 if op == "Conv" else -1))
+            scale = self.append_node("Mul", given[1], given[4])
+            parts.append(self.append_node("DequantizeLinear", given[at], scale, axis=0 if op == "Conv" else -1))
         if attributes.get("channels_last") or (attributes.get("alpha", 1.0) != 1.0 and op == "Gemm"):
             raise AotcError("reference", f"{node.op_type} has no floating-point counterpart")
-        kept = {k: v for k, v in attributes.items() if k not in _FOREIGN}
-        onto = given[:2] if op == "Concat" else given[_RESULT.get(node.op_type, 3 * len(places)) :][:2]
-        self.saturated(self.add(op, *parts, **kept), onto, node.output[0])
+        kept = {k: v for k, v in attributes.items() if k not in _QUANTIZED_ONLY_ATTRIBUTES}
+        onto = (
+            given[:2] if op == "Concat" else given[_RESULT_SCALE_INPUT_INDEX.get(node.op_type, 3 * len(places)) :][:2]
+        )
+        self.append_saturating_node(self.append_node(op, *parts, **kept), onto, node.output[0])
 
-    def dynamic(self, node: NodeProto) -> None:
+    def convert_dynamic_quantize_linear(self, node: NodeProto) -> None:
         """Replace DynamicQuantizeLinear by an Identity of the data, with scale 1 and zero point 0."""
         data, scale, zero = node.output
         self.nodes.append(helper.make_node("Identity", node.input, [data]))
@@ -148,27 +154,30 @@ class _Plain:
             self.nodes.append(helper.make_node("Constant", [], [name], value=tensor))
         self.made.add(data)
 
-    def product(self, node: NodeProto) -> None:
+    def convert_integer_conv_or_matmul(self, node: NodeProto) -> None:
         """Replace ConvInteger or MatMulInteger by Conv or MatMul on operands that are dequantized
         with scale 1.
         """
         given = [*node.input, "", ""]
-        one = self.add("Constant", value_float=1.0)
+        one = self.append_node("Constant", value_float=1.0)
         op, axis = ("Conv", 0) if node.op_type == "ConvInteger" else ("MatMul", -1)
-        parts = [self.real((given[k], one, given[k + 2]), axis) for k in range(2)]
+        parts = [self.dequantized_tensor_name((given[k], one, given[k + 2]), axis) for k in range(2)]
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self.nodes.append(helper.make_node(op, parts, node.output, **attributes))
 
-    def recurrent(self, node: NodeProto) -> None:
+    def convert_dynamic_quantize_lstm(self, node: NodeProto) -> None:
         """Replace DynamicQuantizeLSTM by LSTM with dequantized weights; the quantized weights have
         the axes (directions, inputs, gates).
         """
         given = [*node.input, *[""] * 12]
-        weights = [self._weights(given[at], *given[scale : scale + 2]) for at, scale in ((1, 8), (2, 10))]
+        weights = [
+            self._append_dequantized_lstm_weights(given[at], *given[scale : scale + 2])
+            for at, scale in ((1, 8), (2, 10))
+        ]
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self.nodes.append(helper.make_node("LSTM", [given[0], *weights, *given[3:8]], node.output, **attributes))
 
-    def _weights(self, name: str, scale: str, zero: str) -> str:
+    def _append_dequantized_lstm_weights(self, name: str, scale: str, zero: str) -> str:
         """Return the name of a new constant with dequantized weights, transposed to the axes
         (directions, gates, inputs).
 
@@ -182,36 +191,36 @@ class _Plain:
         )
         real = (whole - middle.reshape(len(middle), 1, -1)) * size.reshape(len(size), 1, -1)
         value = numpy_helper.from_array(np.ascontiguousarray(real.transpose(0, 2, 1)))
-        return self.add("Constant", value=value)
+        return self.append_node("Constant", value=value)
 
-    def node(self, node: NodeProto) -> None:
+    def convert_node(self, node: NodeProto) -> None:
         """Append the conversion of one node of the model, without rounding.
 
         Raise AotcError (code "reference") if a node other than a quantized operator or a copy
         computes on integers that were converted to real numbers.
         """
         op = node.op_type
-        if op in _OPERATORS or op == "QLinearConcat":
-            self.operator(node)
+        if op in _FLOAT_OPERATOR_BY_QUANTIZED or op == "QLinearConcat":
+            self.convert_quantized_operator(node)
         elif op == "DynamicQuantizeLinear":
-            self.dynamic(node)
+            self.convert_dynamic_quantize_linear(node)
         elif op in ("ConvInteger", "MatMulInteger"):
-            self.product(node)
+            self.convert_integer_conv_or_matmul(node)
         elif op == "DynamicQuantizeLSTM":
-            self.recurrent(node)
+            self.convert_dynamic_quantize_lstm(node)
         elif op == "QuantizeLinear":
             name, *onto = [*node.input, ""][:3]
-            self.saturated(name, onto, node.output[0])
+            self.append_saturating_node(name, onto, node.output[0])
         elif op == "DequantizeLinear" and node.input[0] in self.made:
             self.nodes.append(helper.make_node("Identity", node.input[:1], node.output))
-        elif self.made.intersection(node.input) and op not in _MOVES:
+        elif self.made.intersection(node.input) and op not in _DATA_MOVEMENT_OPERATORS:
             raise AotcError("reference", f"{op} computes on integers")
         else:
             self.made.update(node.output if self.made.intersection(node.input) else ())
             self.nodes.append(node)
 
 
-def without_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
+def remove_quantization_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy of a quantized ONNX model in which quantization followed by dequantization
     clips but does not round.
 
@@ -220,9 +229,9 @@ def without_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     plain = onnx.ModelProto()
     plain.CopyFrom(model)
-    found = _Plain(plain.graph)
+    found = _UnroundedGraphBuilder(plain.graph)
     for node in model.graph.node:
-        found.node(node)
+        found.convert_node(node)
     if not (found.made or found.count):
         raise AotcError("reference", "the model contains no quantized operators")
     del plain.graph.node[:]
@@ -230,29 +239,29 @@ def without_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
     return plain
 
 
-class _Defined(_Plain):
+class _QuantizeDequantizeGraphBuilder(_UnroundedGraphBuilder):
     """Builder of a graph with rounding: each quantized operator becomes dequantization, a float
     operator and quantization.
     """
 
-    def saturated(self, name: str, onto: Sequence[str], output: str) -> None:
+    def append_saturating_node(self, name: str, scale_and_zero_names: Sequence[str], output: str) -> None:
         """Append QuantizeLinear of the tensor `name`; the result is the tensor `output`.
 
         onto    names of the scale and the zero point
         """
-        self.nodes.append(helper.make_node("QuantizeLinear", [name, *(n for n in onto if n)], [output]))
+        self.nodes.append(helper.make_node("QuantizeLinear", [name, *(n for n in scale_and_zero_names if n)], [output]))
 
-    def node(self, node: NodeProto) -> None:
+    def convert_node(self, node: NodeProto) -> None:
         """Append the conversion of one node of the model; nodes that are no quantized operators of
-        `_OPERATORS` are copied.
+        `_FLOAT_OPERATOR_BY_QUANTIZED` are copied.
         """
-        if node.op_type in _OPERATORS or node.op_type == "QLinearConcat":
-            self.operator(node)
+        if node.op_type in _FLOAT_OPERATOR_BY_QUANTIZED or node.op_type == "QLinearConcat":
+            self.convert_quantized_operator(node)
         else:
             self.nodes.append(node)
 
 
-def by_definition(model: onnx.ModelProto) -> onnx.ModelProto:
+def expand_quantized_operators_to_qdq(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy of a quantized ONNX model in which each quantized operator is DequantizeLinear,
     the float operator and QuantizeLinear.
 
@@ -260,9 +269,9 @@ def by_definition(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     defined = onnx.ModelProto()
     defined.CopyFrom(model)
-    found = _Defined(defined.graph)
+    found = _QuantizeDequantizeGraphBuilder(defined.graph)
     for node in model.graph.node:
-        found.node(node)
+        found.convert_node(node)
     del defined.graph.node[:]
     defined.graph.node.extend(found.nodes)
     return defined

@@ -5,7 +5,7 @@ In: an ONNX model in float32.  Out: its outputs computed in float64 by onnx's ow
 evaluator, which shares no code with this compiler or with ONNX Runtime.  Convolutions and pools are
 computed by `aotc.checking.onnx_evaluator_windows`.
 
-    InDouble(model, memory=1 << 30).run({"x": array})["y"]            # array and result in float64
+    Float64Evaluator(model, memory=1 << 30).evaluate_model({"x": array})["y"]  # array and result in float64
 """
 
 import copy
@@ -18,14 +18,14 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from aotc.checking.evaluation_memory_budget import DEFAULT_MEMORY_BYTES, EVALUATION_BYTES_PER_RESULT_BYTE, MemoryBudget
 from aotc.checking.input_generation import Arrays
-from aotc.checking.memory_budget import DEFAULT_MEMORY_BYTES, TEMPORARY_RESULTS, MemoryBudget
-from aotc.checking.onnx_evaluator_operators import OPERATORS
-from aotc.checking.onnx_evaluator_windows import STRIP_BYTES, WINDOW_OPERATORS
-from aotc.relay.frontend.onnx.load import messages
+from aotc.checking.onnx_evaluator_operators import EVALUATOR_OPERATORS
+from aotc.checking.onnx_evaluator_windows import MAX_STRIP_BYTES, WINDOW_OPERATORS
+from aotc.relay.frontend.onnx.load import nested_protobuf_messages
 
 
-def _widen_node(node: onnx.NodeProto) -> None:
+def _widen_node_to_float64(node: onnx.NodeProto) -> None:
     """Change a node in place from float32 to float64: dtype attributes of Cast and EyeLike, and
     float values of Constant.
 
@@ -46,13 +46,13 @@ def _widen_node(node: onnx.NodeProto) -> None:
             attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(array)))
 
 
-def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
+def convert_model_to_float64(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy of an ONNX model in which every float32 tensor, type and constant is float64."""
     wide = copy.deepcopy(model)
-    for message in list(messages(wide)):
+    for message in list(nested_protobuf_messages(wide)):
         match message:
             case onnx.NodeProto():
-                _widen_node(message)
+                _widen_node_to_float64(message)
             case TensorProto(data_type=TensorProto.FLOAT):
                 array = numpy_helper.to_array(message).astype(np.float64)
                 message.CopyFrom(numpy_helper.from_array(array, message.name))
@@ -61,7 +61,7 @@ def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
     return wide
 
 
-class InDouble:
+class Float64Evaluator:
     """Evaluator of an ONNX model in float64, node by node; each value is freed after its last use.
 
     memory    largest number of bytes that weights, values and temporary arrays may take at any time
@@ -71,12 +71,12 @@ class InDouble:
     def __init__(self, model: onnx.ModelProto, memory: int = DEFAULT_MEMORY_BYTES, is_wide: bool = True) -> None:
         self._memory = memory
         self._outputs = [o.name for o in model.graph.output]
-        wide = in_double(model) if is_wide else model
-        self._result_bytes = _bytes_of_values(wide)
-        self._evaluator = ReferenceEvaluator(wide, new_ops=list(OPERATORS))
-        self._last_uses = _last_uses(wide.graph)
+        wide = convert_model_to_float64(model) if is_wide else model
+        self._result_bytes = _value_sizes_in_bytes(wide)
+        self._evaluator = ReferenceEvaluator(wide, new_ops=list(EVALUATOR_OPERATORS))
+        self._last_uses = _values_to_free_after_each_node(wide.graph)
 
-    def run(self, inputs: Arrays) -> Arrays:
+    def evaluate_model(self, inputs: Arrays) -> Arrays:
         """Return the outputs by name for inputs by name.
 
         Raise AotcError (code "memory") if the evaluation needs more than the memory budget, and any
@@ -85,28 +85,28 @@ class InDouble:
         evaluator = self._evaluator
         values: dict[str, Any] = {"": None, **evaluator.rt_inits_, **inputs}
         budget = MemoryBudget(self._memory)
-        budget.hold(list(values.values()))
+        budget.count_buffers_of_value(list(values.values()))
         for node, dying in zip(evaluator.rt_nodes_, self._last_uses, strict=True):
-            self._require_memory(node, budget)
+            self._require_memory_for_node(node, budget)
             context = {"context": values} if node.need_context() else {}
             made = node.run(*(values[name] for name in node.input), **context)
             for name, value in zip(node.output, made, strict=False):
                 values[name] = value
-                budget.hold(value)
+                budget.count_buffers_of_value(value)
             for name in dying:
-                budget.release(values.pop(name, None))
+                budget.uncount_buffers_of_value(values.pop(name, None))
         return {name: np.asarray(values[name]) for name in self._outputs}
 
-    def _require_memory(self, node: Any, budget: MemoryBudget) -> None:
+    def _require_memory_for_node(self, node: Any, budget: MemoryBudget) -> None:
         """Raise AotcError (code "memory") unless the results and the temporary arrays of a node fit
         in the budget.
         """
         own = sum(self._result_bytes.get(name, 0) for name in node.output)
-        more = own + STRIP_BYTES if isinstance(node, WINDOW_OPERATORS) else TEMPORARY_RESULTS * own
-        budget.require_fits(f"node {node.onnx_node.name!r} ({node.op_type})", more)
+        more = own + MAX_STRIP_BYTES if isinstance(node, WINDOW_OPERATORS) else EVALUATION_BYTES_PER_RESULT_BYTE * own
+        budget.require_bytes_fit(f"node {node.onnx_node.name!r} ({node.op_type})", more)
 
 
-def _bytes_of_values(model: onnx.ModelProto) -> dict[str, int]:
+def _value_sizes_in_bytes(model: onnx.ModelProto) -> dict[str, int]:
     """Return the size in bytes of each value of a model whose shape can be inferred, by name."""
     graph = onnx.shape_inference.infer_shapes(model).graph
     found = {}
@@ -118,22 +118,22 @@ def _bytes_of_values(model: onnx.ModelProto) -> dict[str, int]:
     return found
 
 
-def _names_used(node: onnx.NodeProto) -> Iterator[str]:
+def _value_names_read_by_node(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names of the values that a node and its subgraphs read."""
-    for message in messages(node):
+    for message in nested_protobuf_messages(node):
         if isinstance(message, onnx.NodeProto):
             yield from message.input
         elif isinstance(message, onnx.GraphProto):
             yield from (o.name for o in message.output)
 
 
-def _last_uses(graph: onnx.GraphProto) -> list[list[str]]:
+def _values_to_free_after_each_node(graph: onnx.GraphProto) -> list[list[str]]:
     """Return, for each node of a graph, the names of the computed values that can be freed after
     it: no later node reads them and they are no outputs.
     """
     last: dict[str, int] = {}
     for k, node in enumerate(graph.node):
-        last |= dict.fromkeys(node.output, k) | dict.fromkeys(_names_used(node), k)
+        last |= dict.fromkeys(node.output, k) | dict.fromkeys(_value_names_read_by_node(node), k)
     made = {name for node in graph.node for name in node.output if name} - {o.name for o in graph.output}
     dying: list[list[str]] = [[] for _ in graph.node]
     for name in made:
@@ -141,8 +141,8 @@ def _last_uses(graph: onnx.GraphProto) -> list[list[str]]:
     return dying
 
 
-def run_in_double(model: onnx.ModelProto, inputs: Arrays) -> Arrays:
+def evaluate_model_in_float64(model: onnx.ModelProto, inputs: Arrays) -> Arrays:
     """Return the outputs of an ONNX model by name, computed in float64 with the default memory
     budget; raise any exception of onnx's evaluator.
     """
-    return InDouble(model).run(inputs)
+    return Float64Evaluator(model).evaluate_model(inputs)

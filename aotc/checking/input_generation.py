@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Input arrays for a run of a model: seeded random ones, or those of an .npz file.
 
-random_inputs({"x": TensorType((1, 3), "float32")}, seed=0)
-random_inputs(input_types(module), 0, input_domains(module))     # values that the model accepts
+draw_random_inputs({"x": TensorType((1, 3), "float32")}, seed=0)
+draw_random_inputs(input_types(module), 0, input_domains(module))  # values that the model accepts
 """
 
 import math
@@ -14,32 +14,32 @@ from typing import IO, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Array, TensorType, frozen, nearest, open_regular
+from aotc.ir import AotcError, Array, TensorType, did_you_mean_hint, frozen, open_regular_file
 from aotc.relay.graph_api import IRModule, type_of
-from aotc.relay.value_domains import FREE, Domain, draw, read_domain
-from aotc.runtime.library import read_metadata
+from aotc.relay.value_domains import UNCONSTRAINED_DOMAIN, ValueDomain, random_array_in_domain, value_domain_from_json
+from aotc.runtime.library import read_project_metadata
 from aotc.runtime.session import Session
 from aotc.runtime.tensor_info import TensorInfo
 
 Arrays: TypeAlias = dict[str, Array]
 #: Smallest and largest value of random inputs, by name of the input.
 InputRanges: TypeAlias = Mapping[str, tuple[float, float]]
-NO_RANGES: Final[InputRanges] = MappingProxyType({})
+NO_INPUT_RANGES: Final[InputRanges] = MappingProxyType({})
 #: Scale factors of random float inputs without a known domain, used in rotation by the additional
 #: sets of inputs.
-INPUT_FACTORS: Final = (0.1, 8.0, 0.01, 1.0)
+INPUT_SCALE_FACTORS: Final = (0.1, 8.0, 0.01, 1.0)
 #: Scale factors for models that quantize their inputs: larger values would saturate, and much
 #: smaller ones quantize to 0.
-QUANTIZED_INPUT_FACTORS: Final = (0.1, 1.0)
+QUANTIZED_INPUT_SCALE_FACTORS: Final = (0.1, 1.0)
 #: Largest number of additional sets of scaled inputs for each ordinary set.
-SCALED_SETS: Final = 24
+MAX_SCALED_SETS_PER_SEED: Final = 24
 #: Largest number of multiply-accumulate operations of the additional sets together, for each
 #: ordinary set; one additional set is always allowed.
-SCALED_MACS: Final = 300_000_000
+MAX_SCALED_MACS_PER_SEED: Final = 300_000_000
 #: Random seed of the first set of scaled inputs; each further set adds 1.
 FIRST_SCALED_SEED: Final = 1000
 #: Hint of errors that random inputs cause in a model.
-OTHER_INPUTS: Final = "give inputs that the model takes: --inputs FILE.npz, or --input-range NAME=LEAST:MOST"
+OTHER_INPUTS_HINT: Final = "give inputs that the model takes: --inputs FILE.npz, or --input-range NAME=LEAST:MOST"
 
 
 @frozen
@@ -66,16 +66,19 @@ def input_types(module: IRModule) -> dict[str, TensorType]:
     return {p.name: ty for p in module.main.params if isinstance(ty := type_of(p), TensorType)}
 
 
-def ranged(
-    types: Mapping[str, TensorType], domains: Mapping[str, Domain], ranges: InputRanges, path: Path | None = None
-) -> dict[str, Domain]:
+def domains_overridden_by_user_ranges(
+    types: Mapping[str, TensorType],
+    domains: Mapping[str, ValueDomain],
+    ranges: InputRanges,
+    inputs_file: Path | None = None,
+) -> dict[str, ValueDomain]:
     """Return the value domains of inputs, where the caller's ranges replace the domains found by
     analysis.
 
     Raise AotcError (code "input-range") if a range names no input, holds no value of the input's
-    dtype, or is given together with a file of inputs (`path`).
+    dtype, or is given together with a file of inputs (`inputs_file`).
     """
-    if ranges and path is not None:
+    if ranges and inputs_file is not None:
         text = f"a range of input {next(iter(ranges))!r} is given as well as a file of inputs"
         raise AotcError(
             "input-range", text, hint="input ranges apply to random inputs only: give either inputs or input ranges"
@@ -84,13 +87,13 @@ def ranged(
     for name, (least, most) in ranges.items():
         if name not in types:
             text = f"there is no input {name!r}; the inputs are {', '.join(types)}"
-            raise AotcError("input-range", text, hint=nearest(name, types))
-        _require_range(name, types[name], least, most)
-        found[name] = Domain(float(least), float(most), firm=True)
+            raise AotcError("input-range", text, hint=did_you_mean_hint(name, types))
+        _require_valid_input_range(name, types[name], least, most)
+        found[name] = ValueDomain(float(least), float(most), firm=True)
     return found
 
 
-def _require_range(name: str, ty: TensorType, least: float, most: float) -> None:
+def _require_valid_input_range(name: str, ty: TensorType, least: float, most: float) -> None:
     """Raise AotcError (code "input-range") unless the range from `least` to `most` is finite and
     holds values of an input's dtype.
     """
@@ -112,12 +115,12 @@ def _require_range(name: str, ty: TensorType, least: float, most: float) -> None
         raise AotcError("input-range", f"{written} {problem}")
 
 
-def session_types(session: Session) -> dict[str, TensorType]:
+def session_input_types(session: Session) -> dict[str, TensorType]:
     """Return the tensor types of a loaded model's inputs, by name."""
     return {i.name: TensorType(i.shape, i.dtype) for i in session.get_inputs()}
 
 
-def stated_domains(session: Session) -> dict[str, Domain]:
+def input_domains_in_project_metadata(session: Session) -> dict[str, ValueDomain]:
     """Return the value domains of inputs in the metadata of the project that a loaded library is
     part of; empty without a project.
 
@@ -125,29 +128,29 @@ def stated_domains(session: Session) -> dict[str, Domain]:
     damaged metadata.
     """
     for project in session.path.absolute().parents[:2]:
-        if rows := read_metadata(project).get("inputs"):
+        if rows := read_project_metadata(project).get("inputs"):
             known = [row for row in rows if isinstance(row, dict) and "values" in row] if isinstance(rows, list) else []
-            return {str(row.get("name")): read_domain(row["values"]) for row in known}
+            return {str(row.get("name")): value_domain_from_json(row["values"]) for row in known}
     return {}
 
 
-def given_inputs(
-    types: Mapping[str, TensorType], domains: Mapping[str, Domain], path: Path | None, seeds: int
+def read_inputs_or_draw_random_sets(
+    types: Mapping[str, TensorType], domains: Mapping[str, ValueDomain], path: Path | None, seeds: int
 ) -> Iterator[tuple[str, Arrays]]:
     """Yield ordinary sets of inputs, each with the name of its source: the one set of the .npz file
     `path`, or `seeds` random sets if `path` is None.
     """
     if path is not None:
-        yield path.name, read_inputs(path, types)
+        yield path.name, read_npz_inputs(path, types)
         return
     for seed in range(seeds):
-        yield f"seed {seed}", random_inputs(types, seed, domains)
+        yield f"seed {seed}", draw_random_inputs(types, seed, domains)
 
 
-def scaled_inputs(
-    types: Mapping[str, TensorType], domains: Mapping[str, Domain], sets: int, *, within_scales: bool = False
+def draw_scaled_random_inputs(
+    types: Mapping[str, TensorType], domains: Mapping[str, ValueDomain], set_count: int, *, within_scales: bool = False
 ) -> Iterator[InputSet]:
-    """Yield `sets` sets of random inputs whose floats are scaled, by each of the factors in
+    """Yield `set_count` sets of random inputs whose floats are scaled, by each of the factors in
     rotation, and shifted along the second axis in every second rotation.
 
     They reveal errors that standard normal inputs hide: a classifier whose scores saturate shows
@@ -156,17 +159,17 @@ def scaled_inputs(
     known domain are neither scaled nor shifted. If all inputs have one, the sets are further draws,
     for instance to reach more rows of a table.
 
-    within_scales    True to shift nothing and to use QUANTIZED_INPUT_FACTORS, for models that
+    within_scales    True to shift nothing and to use QUANTIZED_INPUT_SCALE_FACTORS, for models that
                      quantize their inputs
     """
-    free = [n for n, ty in types.items() if ty.dtype.is_float and domains.get(n, FREE).is_free]
-    factors = QUANTIZED_INPUT_FACTORS if within_scales else INPUT_FACTORS
-    for index in range(sets):
+    free = [n for n, ty in types.items() if ty.dtype.is_float and domains.get(n, UNCONSTRAINED_DOMAIN).is_unconstrained]
+    factors = QUANTIZED_INPUT_SCALE_FACTORS if within_scales else INPUT_SCALE_FACTORS
+    for index in range(set_count):
         seed = index + FIRST_SCALED_SEED
         factor = factors[index % len(factors)] if free else 1.0
         is_shifted = bool(free) and not within_scales and index // len(factors) % 2 == 1
         rng = np.random.default_rng([seed, 1])
-        arrays = random_inputs(types, seed, domains)
+        arrays = draw_random_inputs(types, seed, domains)
         for name in free:
             wide = arrays[name].astype(np.float64)
             rows = [n if axis == 1 else 1 for axis, n in enumerate(wide.shape)]
@@ -178,16 +181,16 @@ def scaled_inputs(
         )
 
 
-def scaled_sets(seeds: int, macs: int) -> int:
+def count_of_scaled_input_sets(seeds: int, macs: int) -> int:
     """Return how many sets of scaled inputs to draw in addition to `seeds` ordinary ones: at least
     `seeds`, more for models with few multiply-accumulate operations (`macs`).
     """
-    return max(seeds, min(SCALED_SETS * seeds, SCALED_MACS * seeds // max(macs, 1)))
+    return max(seeds, min(MAX_SCALED_SETS_PER_SEED * seeds, MAX_SCALED_MACS_PER_SEED * seeds // max(macs, 1)))
 
 
-def input_sets(
+def file_or_random_and_scaled_inputs(
     types: Mapping[str, TensorType],
-    domains: Mapping[str, Domain],
+    domains: Mapping[str, ValueDomain],
     path: Path | None,
     seeds: int,
     macs: int,
@@ -200,23 +203,30 @@ def input_sets(
     macs             multiply-accumulate operations of a run of the model
     within_scales    True for models that quantize their inputs: no set is shifted or enlarged
     """
-    yield from (InputSet(*given) for given in given_inputs(types, domains, path, seeds))
+    yield from (InputSet(*given) for given in read_inputs_or_draw_random_sets(types, domains, path, seeds))
     if path is None:
-        yield from scaled_inputs(types, domains, scaled_sets(seeds, macs), within_scales=within_scales)
+        yield from draw_scaled_random_inputs(
+            types, domains, count_of_scaled_input_sets(seeds, macs), within_scales=within_scales
+        )
 
 
-def session_inputs(session: Session, path: Path | None, ranges: InputRanges = NO_RANGES) -> Arrays:
+def read_or_draw_session_inputs(session: Session, path: Path | None, ranges: InputRanges = NO_INPUT_RANGES) -> Arrays:
     """Return one set of inputs for a loaded model: those of the .npz file `path`, or random ones of
     seed 0 if it is None.
 
     Random values lie in the domains that the model's project states, or in `ranges`.
     """
-    types = session_types(session)
-    ((_, arrays),) = given_inputs(types, ranged(types, stated_domains(session), ranges, path), path, 1)
+    types = session_input_types(session)
+    ((_, arrays),) = read_inputs_or_draw_random_sets(
+        types,
+        domains_overridden_by_user_ranges(types, input_domains_in_project_metadata(session), ranges, path),
+        path,
+        1,
+    )
     return arrays
 
 
-def stored_inputs(session: Session, arrays: Arrays) -> Arrays:
+def quantize_real_inputs(session: Session, arrays: Arrays) -> Arrays:
     """Return the inputs as a model stores them: quantize real arrays for inputs whose type is a
     quantized integer.
     """
@@ -228,7 +238,7 @@ def stored_inputs(session: Session, arrays: Arrays) -> Arrays:
     return found
 
 
-def real_values(infos: Iterable[TensorInfo], arrays: Arrays) -> Arrays:
+def dequantize_tensors(infos: Iterable[TensorInfo], arrays: Arrays) -> Arrays:
     """Return tensors of a model with quantized integers converted to real numbers, by the scales
     and zero points in `infos`.
     """
@@ -239,8 +249,8 @@ def real_values(infos: Iterable[TensorInfo], arrays: Arrays) -> Arrays:
     }
 
 
-def random_inputs(
-    types: Mapping[str, TensorType], seed: int, domains: Mapping[str, Domain] = MappingProxyType({})
+def draw_random_inputs(
+    types: Mapping[str, TensorType], seed: int, domains: Mapping[str, ValueDomain] = MappingProxyType({})
 ) -> Arrays:
     """Return seeded random inputs by name.
 
@@ -253,19 +263,19 @@ def random_inputs(
     arrays: Arrays = {}
     for name, ty in types.items():
         try:
-            arrays[name] = draw(rng, ty, domains.get(name, FREE))
+            arrays[name] = random_array_in_domain(rng, ty, domains.get(name, UNCONSTRAINED_DOMAIN))
         except MemoryError as error:
             text = f"there is not enough memory for input {name!r}, {ty}: {ty.numel * ty.dtype.itemsize} bytes"
             raise AotcError("memory", text) from error
     return arrays
 
 
-def read_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:
+def read_npz_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:
     """Return the inputs in an .npz file by name; an entry may also be called "in/NAME".
 
     Raise AotcError (code "inputs-file") if the file cannot be read or lacks an input.
     """
-    with open_regular(path, "inputs-file") as file:
+    with open_regular_file(path, "inputs-file") as file:
         try:
             loaded = np.load(file, allow_pickle=False)
             arrays = None if isinstance(loaded, np.ndarray) else {k: loaded[k] for k in loaded.files}
@@ -280,13 +290,15 @@ def read_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:
             hint="save the inputs under their names with numpy.savez",
         )
     keys = [(name, key) for name in types for key in (name, f"in/{name}") if key in arrays]
-    found = {name: _of_type(arrays[key], types[name]) for name, key in keys}
+    found = {name: _view_raw_elements_as_dtype(arrays[key], types[name]) for name, key in keys}
     if missing := [name for name in types if name not in found]:
-        raise AotcError("inputs-file", f"{path} has no input {missing[0]!r}", hint=nearest(missing[0], arrays))
+        raise AotcError(
+            "inputs-file", f"{path} has no input {missing[0]!r}", hint=did_you_mean_hint(missing[0], arrays)
+        )
     return found
 
 
-def _of_type(array: Array, ty: TensorType) -> Array:
+def _view_raw_elements_as_dtype(array: Array, ty: TensorType) -> Array:
     """Return an array with the expected dtype if it has raw elements of that size: .npz files store
     bfloat16 and 8-bit floats without a dtype name.
     """
@@ -296,7 +308,7 @@ def _of_type(array: Array, ty: TensorType) -> Array:
     return array
 
 
-def save_arrays(file: IO[bytes], arrays: Arrays) -> None:
+def save_arrays_to_npz(file: IO[bytes], arrays: Arrays) -> None:
     """Write arrays to an .npz file under any names, including those that are parameters of
     numpy.savez, such as "file".
     """

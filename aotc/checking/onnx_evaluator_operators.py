@@ -52,7 +52,7 @@ class DequantizeLinear(OpRun):  # type: ignore[misc]
     def _run(self, x: Any, scale: Any, zero: Any = None, **_: Any) -> tuple[Any]:
         axis, block = getattr(self, "axis", 1), getattr(self, "block_size", 0)
 
-        def laid(values: Any) -> Any:
+        def broadcast_along_axis_or_blocks(values: Any) -> Any:
             wide = np.asarray(values).astype(np.float64)
             if wide.size == 1:
                 return wide.reshape(())
@@ -60,8 +60,8 @@ class DequantizeLinear(OpRun):  # type: ignore[misc]
                 return np.repeat(wide, block, axis).take(np.arange(x.shape[axis]), axis)
             return wide.reshape([-1 if k == axis % x.ndim else 1 for k in range(x.ndim)])
 
-        real = x.astype(np.float64) - (0 if zero is None else laid(zero))
-        return (np.asarray(real * laid(scale)),)
+        real = x.astype(np.float64) - (0 if zero is None else broadcast_along_axis_or_blocks(zero))
+        return (np.asarray(real * broadcast_along_axis_or_blocks(scale)),)
 
 
 class MatMulNBits(OpRun):  # type: ignore[misc]
@@ -76,7 +76,7 @@ class MatMulNBits(OpRun):  # type: ignore[misc]
         rows, columns, bits = self.N, self.K, self.bits
         count = -(-columns // self.block_size)
 
-        def unpacked(values: Any, size: int) -> Any:
+        def unpack_bit_fields(values: Any, size: int) -> Any:
             parts = values.reshape(rows, -1)[..., None] >> np.arange(0, 8, bits) & (1 << bits) - 1
             return parts.reshape(rows, -1)[:, :size].astype(np.float64)
 
@@ -85,9 +85,9 @@ class MatMulNBits(OpRun):  # type: ignore[misc]
         if zeros is None:
             zeros = np.full((rows, count), 2.0 ** (bits - 1))
         elif zeros.dtype == np.uint8:
-            zeros = unpacked(zeros, count)
+            zeros = unpack_bit_fields(zeros, count)
         scales, zeros = (v.reshape(rows, count)[:, groups] for v in (scales, zeros))
-        y = x @ ((unpacked(packed, columns) - zeros) * scales).T
+        y = x @ ((unpack_bit_fields(packed, columns) - zeros) * scales).T
         return (y if bias is None else y + bias,)
 
 
@@ -143,7 +143,7 @@ class RNN(_RecurrentLayer, _op_list.RNN_14):  # type: ignore[misc]
 
 
 #: Operators that replace or supplement those of onnx's reference evaluator.
-OPERATORS: Final = (
+EVALUATOR_OPERATORS: Final = (
     GlobalMaxPool,
     BatchNormalization,
     DequantizeLinear,

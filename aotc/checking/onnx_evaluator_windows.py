@@ -3,7 +3,7 @@
 with the square of the dilation.
 
 In: arrays and ONNX attributes.  Out: the results, computed one kernel element at a time over strips
-of rows, so that temporary arrays stay below `STRIP_BYTES` (or the size of one row, if that is
+of rows, so that temporary arrays stay below `MAX_STRIP_BYTES` (or the size of one row, if that is
 larger).
 
     ReferenceEvaluator(model, new_ops=list(WINDOW_OPERATORS))
@@ -22,11 +22,11 @@ from onnx.reference.ops import _op_list
 from aotc.ir import Array, frozen
 
 #: Largest size in bytes of the temporary arrays for one strip of rows.
-STRIP_BYTES: Final = 1 << 25
+MAX_STRIP_BYTES: Final = 1 << 25
 
 
 @frozen
-class Window:
+class SlidingWindow:
     """Geometry of a sliding window, with one value per spatial axis.
 
     size       extents of the data
@@ -45,17 +45,17 @@ class Window:
     dilations: tuple[int, ...]
     begins: tuple[int, ...]
 
-    def places(self, element: Sequence[int], first: int, last: int) -> tuple[Any, Any]:
+    def data_and_result_indices(self, kernel_element: Sequence[int], first_row: int, end_row: int) -> tuple[Any, Any]:
         """Return the index of the data that one kernel element is applied to, and the index of the
         results that it contributes to.
 
-        Only result rows `first` to `last` (exclusive) of the first spatial axis are covered;
+        Only result rows `first_row` to `end_row` (exclusive) of the first spatial axis are covered;
         elements in the padding are left out.
         """
         pairs = []
-        for axis, k in enumerate(element):
+        for axis, k in enumerate(kernel_element):
             stride, offset = self.strides[axis], k * self.dilations[axis] - self.begins[axis]
-            low, high = (first, last) if axis == 0 else (0, self.results[axis])
+            low, high = (first_row, end_row) if axis == 0 else (0, self.results[axis])
             low = max(low, -(offset // stride))
             high = max(low, min(high, (self.size[axis] - 1 - offset) // stride + 1))
             start = low * stride + offset
@@ -63,46 +63,50 @@ class Window:
         data, results = zip(*pairs, strict=True)
         return (..., *data), (..., *results)
 
-    def strips(self, bytes_of_an_element: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges (first, last) of result rows whose temporary arrays fit in STRIP_BYTES, at
+    def result_row_strips(self, bytes_per_element: int) -> Iterator[tuple[int, int]]:
+        """Yield ranges (first, last) of result rows whose temporary arrays fit in MAX_STRIP_BYTES, at
         least one row each.
 
-        bytes_of_an_element    bytes of temporary arrays per position of the result
+        bytes_per_element    bytes of temporary arrays per position of the result
         """
-        row = max(1, prod(self.results[1:]) * bytes_of_an_element)
-        height = max(1, STRIP_BYTES // row)
+        row = max(1, prod(self.results[1:]) * bytes_per_element)
+        height = max(1, MAX_STRIP_BYTES // row)
         for first in range(0, self.results[0], height):
             yield first, min(first + height, self.results[0])
 
 
-def _padding(how: str, size: Sequence[int], kernel: Sequence[int], a: dict[str, Any]) -> list[int]:
+def _resolve_auto_pad(
+    auto_pad: str, size: Sequence[int], kernel: Sequence[int], attributes: dict[str, Any]
+) -> list[int]:
     """Return the padding of a convolution or pool: the counts before each axis, then the counts
     after each axis.
 
-    how    the ONNX attribute auto_pad; with SAME_UPPER and SAME_LOWER the result has ceil(size /
-           stride) positions
-    a      attributes, with strides and dilations filled in
+    auto_pad      the ONNX attribute auto_pad; with SAME_UPPER and SAME_LOWER the result has ceil(size /
+                  stride) positions
+    attributes    attributes, with strides and dilations filled in
     """
-    if how == "VALID":
+    if auto_pad == "VALID":
         return [0] * 2 * len(size)
-    if how not in ("SAME_UPPER", "SAME_LOWER"):
-        return list(a.get("pads") or [0] * 2 * len(size))
+    if auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
+        return list(attributes.get("pads") or [0] * 2 * len(size))
     total = [
         max(0, (-(-n // s) - 1) * s + (k - 1) * d + 1 - n)
-        for n, k, s, d in zip(size, kernel, a["strides"], a["dilations"], strict=True)
+        for n, k, s, d in zip(size, kernel, attributes["strides"], attributes["dilations"], strict=True)
     ]
     small = [t // 2 for t in total]
     large = [t - t // 2 for t in total]
-    return small + large if how == "SAME_UPPER" else large + small
+    return small + large if auto_pad == "SAME_UPPER" else large + small
 
 
-def _window(size: Sequence[int], kernel: Sequence[int], attributes: dict[str, Any]) -> tuple[Window, list[int]]:
+def _window_and_end_padding(
+    size: Sequence[int], kernel: Sequence[int], attributes: dict[str, Any]
+) -> tuple[SlidingWindow, list[int]]:
     """Return the Window of a convolution or pool from its ONNX attributes, and the padding after
     each spatial axis.
     """
     n = len(size)
     a = attributes | {k: list(attributes.get(k) or [1] * n) for k in ("strides", "dilations")}
-    pads = _padding(attributes.get("auto_pad") or "NOTSET", size, kernel, a)
+    pads = _resolve_auto_pad(attributes.get("auto_pad") or "NOTSET", size, kernel, a)
     results = []
     for x, k, s, d, p, q in zip(size, kernel, a["strides"], a["dilations"], pads[:n], pads[n:], strict=True):
         room = x + p + q - (k - 1) * d - 1
@@ -111,16 +115,16 @@ def _window(size: Sequence[int], kernel: Sequence[int], attributes: dict[str, An
         count -= bool(attributes.get("ceil_mode")) and (count - 1) * s >= x + p
         results.append(max(0, count))
     fixed = (tuple(a["strides"]), tuple(a["dilations"]), tuple(pads[:n]))
-    return Window(tuple(size), tuple(results), tuple(kernel), *fixed), pads[n:]
+    return SlidingWindow(tuple(size), tuple(results), tuple(kernel), *fixed), pads[n:]
 
 
-def _at(kernels: Array, element: Sequence[int]) -> Array:
+def _kernel_values_at_position(kernels: Array, position: Sequence[int]) -> Array:
     """Return the values of all kernels at one spatial position, as a matrix per group."""
-    index: Any = (..., *element)
+    index: Any = (..., *position)
     return np.asarray(kernels[index])
 
 
-def _biased(y: Array, bias: Array | None) -> Array:
+def _add_channel_bias_in_place(y: Array, bias: Array | None) -> Array:
     """Add a bias per channel to `y` in place, if there is one; return `y`."""
     if bias is not None:
         y += bias.reshape(-1, *[1] * (y.ndim - 2))
@@ -134,18 +138,18 @@ class Conv(OpRun):  # type: ignore[misc]
 
     def _run(self, x: Array, w: Array, bias: Array | None = None, **attributes: Any) -> tuple[Array]:
         groups = attributes.get("group") or 1
-        window, _ = _window(x.shape[2:], w.shape[2:], attributes)
+        window, _ = _window_and_end_padding(x.shape[2:], w.shape[2:], attributes)
         y = np.zeros((x.shape[0], groups, w.shape[0] // groups, *window.results), x.dtype)
         parts = x.reshape(x.shape[0], groups, w.shape[1], *x.shape[2:])
         kernels = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
-        for first, last in window.strips((x.shape[1] + 2 * w.shape[0]) * x.itemsize):
+        for first, last in window.result_row_strips((x.shape[1] + 2 * w.shape[0]) * x.itemsize):
             for element in np.ndindex(*window.kernel):
-                data, results = window.places(element, first, last)
+                data, results = window.data_and_result_indices(element, first, last)
                 for image, result in zip(parts, y, strict=True):
                     taken = image[data]
-                    share = _at(kernels, element) @ taken.reshape(*taken.shape[:2], -1)
+                    share = _kernel_values_at_position(kernels, element) @ taken.reshape(*taken.shape[:2], -1)
                     result[results] += share.reshape(*share.shape[:2], *taken.shape[2:])
-        return (_biased(y.reshape(x.shape[0], w.shape[0], *window.results), bias),)
+        return (_add_channel_bias_in_place(y.reshape(x.shape[0], w.shape[0], *window.results), bias),)
 
 
 class ConvTranspose(OpRun):  # type: ignore[misc]
@@ -155,22 +159,24 @@ class ConvTranspose(OpRun):  # type: ignore[misc]
 
     def _run(self, x: Array, w: Array, bias: Array | None = None, **attributes: Any) -> tuple[Array]:
         groups = attributes.get("group") or 1
-        window = _transposed_window(x.shape[2:], w.shape[2:], attributes)
+        window = _transposed_convolution_window(x.shape[2:], w.shape[2:], attributes)
         channels = groups * w.shape[1]
         y = np.zeros((x.shape[0], groups, w.shape[1], *window.size), x.dtype)
         parts = x.reshape(x.shape[0], groups, -1, *x.shape[2:])
         kernels = w.reshape(groups, -1, *w.shape[1:]).swapaxes(1, 2)
-        for first, last in window.strips((x.shape[1] + 2 * channels) * x.itemsize):
+        for first, last in window.result_row_strips((x.shape[1] + 2 * channels) * x.itemsize):
             for element in np.ndindex(*window.kernel):
-                results, data = window.places(element, first, last)
+                results, data = window.data_and_result_indices(element, first, last)
                 for image, result in zip(parts, y, strict=True):
                     taken = image[data]
-                    share = _at(kernels, element) @ taken.reshape(*taken.shape[:2], -1)
+                    share = _kernel_values_at_position(kernels, element) @ taken.reshape(*taken.shape[:2], -1)
                     result[results] += share.reshape(*share.shape[:2], *taken.shape[2:])
-        return (_biased(y.reshape(x.shape[0], channels, *window.size), bias),)
+        return (_add_channel_bias_in_place(y.reshape(x.shape[0], channels, *window.size), bias),)
 
 
-def _transposed_window(size: Sequence[int], kernel: Sequence[int], attributes: dict[str, Any]) -> Window:
+def _transposed_convolution_window(
+    size: Sequence[int], kernel: Sequence[int], attributes: dict[str, Any]
+) -> SlidingWindow:
     """Return the Window of the convolution that a transposed convolution is the transpose of: it
     reads the result and gives the data.
     """
@@ -186,21 +192,25 @@ def _transposed_window(size: Sequence[int], kernel: Sequence[int], attributes: d
     whole = [(x - 1) * s + (k - 1) * d + 1 + m for x, k, s, d, m in axes]
     if not (wanted or same):
         extents = [total - pads[k] - pads[n + k] for k, total in enumerate(whole)]
-        return Window(tuple(extents), tuple(size), tuple(kernel), tuple(strides), tuple(dilations), tuple(pads[:n]))
+        return SlidingWindow(
+            tuple(extents), tuple(size), tuple(kernel), tuple(strides), tuple(dilations), tuple(pads[:n])
+        )
     extents = list(wanted)[-n:] if wanted else [x * s for x, s in zip(size, strides, strict=True)]
     surplus = [max(0, total - extent) for total, extent in zip(whole, extents, strict=True)]
     begins = [t // 2 if how == "SAME_UPPER" else t - t // 2 for t in surplus]
-    return Window(tuple(extents), tuple(size), tuple(kernel), tuple(strides), tuple(dilations), tuple(begins))
+    return SlidingWindow(tuple(extents), tuple(size), tuple(kernel), tuple(strides), tuple(dilations), tuple(begins))
 
 
-def _pooled(x: Array, window: Window, start: float, combine: Callable[..., Any]) -> Array:
-    """Return an array of `start` values, each combined by `combine` with all data elements in its
+def _combine_elements_in_windows(
+    x: Array, window: SlidingWindow, initial_value: float, combine: Callable[..., Any]
+) -> Array:
+    """Return an array of `initial_value` values, each combined by `combine` with all data elements in its
     window.
     """
-    y = np.full((*x.shape[:2], *window.results), start, x.dtype)
-    for first, last in window.strips(2 * prod(x.shape[:2]) * x.itemsize):
+    y = np.full((*x.shape[:2], *window.results), initial_value, x.dtype)
+    for first, last in window.result_row_strips(2 * prod(x.shape[:2]) * x.itemsize):
         for element in np.ndindex(*window.kernel):
-            data, results = window.places(element, first, last)
+            data, results = window.data_and_result_indices(element, first, last)
             target = y[results]
             combine(target, x[data], out=target)
     return y
@@ -216,8 +226,8 @@ class MaxPool(_op_list.MaxPool):  # type: ignore[misc]
     def _run(self, x: Array, **attributes: Any) -> tuple[Array, ...]:
         if len(self.onnx_node.output) > 1 or not np.issubdtype(x.dtype, np.floating):
             return tuple(super()._run(x, **attributes))
-        window, _ = _window(x.shape[2:], attributes["kernel_shape"], attributes)
-        return (_pooled(x, window, -np.inf, np.maximum),)
+        window, _ = _window_and_end_padding(x.shape[2:], attributes["kernel_shape"], attributes)
+        return (_combine_elements_in_windows(x, window, -np.inf, np.maximum),)
 
 
 class AveragePool(OpRun):  # type: ignore[misc]
@@ -229,15 +239,15 @@ class AveragePool(OpRun):  # type: ignore[misc]
 
     def _run(self, x: Array, **attributes: Any) -> tuple[Array]:
         kernel = attributes["kernel_shape"]
-        window, ends = _window(x.shape[2:], kernel, attributes)
-        total = _pooled(x, window, 0.0, np.add)
+        window, ends = _window_and_end_padding(x.shape[2:], kernel, attributes)
+        total = _combine_elements_in_windows(x, window, 0.0, np.add)
         ones = np.ones((1, 1, *x.shape[2:]), x.dtype)
         if attributes.get("count_include_pad"):
             pairs = zip(window.begins, ends, strict=True)
             ones = np.pad(ones, ((0, 0), (0, 0), *pairs), constant_values=1)
             padded = (tuple(ones.shape[2:]), window.results, window.kernel, window.strides, window.dilations)
-            window = Window(*padded, (0,) * len(ends))
-        return (total / _pooled(ones, window, 0.0, np.add),)
+            window = SlidingWindow(*padded, (0,) * len(ends))
+        return (total / _combine_elements_in_windows(ones, window, 0.0, np.add),)
 
 
 #: Operators that replace those of onnx's reference evaluator.

@@ -5,7 +5,7 @@ belongs to the given model.
 In: the directory of an emitted project (or a library file) and the module of the model.  Out: a
 `CompiledModel`.
 
-    built_project(Path("build/net"), module, target).session()
+    load_prebuilt_project(Path("build/net"), module, target).session()
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aotc_codegen.c.metadata import APPROXIMATE_BOUND, BOUND
+from aotc_codegen.c.project_metadata import APPROXIMATE_BOUND, BOUND
 
 from aotc.driver.pipeline import CompiledModel
 from aotc.driver.toolchain import resolve_target
 from aotc.ir import AotcError, TensorType, tensor_types
 from aotc.relay.graph_api import IRModule, type_of
-from aotc.relay.module import output_names
-from aotc.runtime.library import MARKER, Library, libraries_of, read_metadata
+from aotc.relay.module import output_names_or_default
+from aotc.runtime.library import METADATA_FILE_NAME, Library, all_libraries_in_project, read_project_metadata
 from aotc.runtime.tensor_info import TensorInfo
 from aotc.tir import Target
 
 
-def built_project(path: Path, module: IRModule, target: Target) -> CompiledModel:
+def load_prebuilt_project(path: Path, module: IRModule, target: Target) -> CompiledModel:
     """Return the most recently built library of a project, by `aotc compile` or by `make`, as a
     CompiledModel.
 
@@ -37,13 +37,16 @@ def built_project(path: Path, module: IRModule, target: Target) -> CompiledModel
     Raise AotcError: code "load" if `path` is no project, is not built, or is for another machine;
     code "project" if its inputs or outputs differ from the model's.
     """
-    metadata = _metadata_of(path)
-    library = _library_of(path, metadata)
+    metadata = _read_project_metadata(path)
+    library = _newest_project_library(path, metadata)
     found = Library(library)
     inputs = [(p.name, type_of(p)) for p in module.main.params]
     results = tensor_types(type_of(module.main.body))
-    outputs = list(zip(output_names(module, len(results)), results, strict=True))
-    problems = [*_differences("input", found.inputs, inputs), *_differences("output", found.outputs, outputs)]
+    outputs = list(zip(output_names_or_default(module, len(results)), results, strict=True))
+    problems = [
+        *_signature_mismatches("input", found.inputs, inputs),
+        *_signature_mismatches("output", found.outputs, outputs),
+    ]
     if problems:
         hint = "compile the model anew, or state the shapes that the project was compiled for (--dim, --input-shape)"
         raise AotcError(
@@ -53,15 +56,15 @@ def built_project(path: Path, module: IRModule, target: Target) -> CompiledModel
     return CompiledModel(path, library, metadata | {"error_bound": bound}, target)
 
 
-def _metadata_of(path: Path) -> dict[str, Any]:
+def _read_project_metadata(path: Path) -> dict[str, Any]:
     """Return the metadata of a project directory, or of the project that contains a library file;
     empty if there is none.
     """
     folders = [path] if path.is_dir() else path.absolute().parents[:2]
-    return next((found for folder in folders if (found := read_metadata(folder))), {})
+    return next((found for folder in folders if (found := read_project_metadata(folder))), {})
 
 
-def _library_of(path: Path, metadata: dict[str, Any]) -> Path:
+def _newest_project_library(path: Path, metadata: dict[str, Any]) -> Path:
     """Return the newest library file of a project directory; a path that is a file is returned
     unchanged.
 
@@ -72,8 +75,10 @@ def _library_of(path: Path, metadata: dict[str, Any]) -> Path:
         return path
     if not metadata:
         hint = "--project takes the directory that `aotc compile -o` wrote, or the library in it"
-        raise AotcError("load", f"{path} is not the project of a compiled model: it has no {MARKER}", hint=hint)
-    libraries = libraries_of(path)
+        raise AotcError(
+            "load", f"{path} is not the project of a compiled model: it has no {METADATA_FILE_NAME}", hint=hint
+        )
+    libraries = all_libraries_in_project(path)
     if libraries:
         return max(libraries, key=lambda file: file.stat().st_mtime_ns)
     stated = metadata.get("target")
@@ -84,15 +89,15 @@ def _library_of(path: Path, metadata: dict[str, Any]) -> Path:
     raise AotcError("load", f"{path} holds no library: build the project first", hint=f"run `make -C {path}`")
 
 
-def _differences(kind: str, infos: Sequence[TensorInfo], wanted: Sequence[tuple[str, Any]]) -> list[str]:
+def _signature_mismatches(kind: str, infos: Sequence[TensorInfo], expected: Sequence[tuple[str, Any]]) -> list[str]:
     """Return messages about inputs or outputs (`kind`) whose name, shape or dtype in a library
     differs from the model's.
     """
-    have, want = [i.name for i in infos], [name for name, _ in wanted]
+    have, want = [i.name for i in infos], [name for name, _ in expected]
     if have != want:
         return [f"its {kind}s are {', '.join(map(repr, have))}, those of the model {', '.join(map(repr, want))}"]
     found = []
-    for info, (name, ty) in zip(infos, wanted, strict=True):
+    for info, (name, ty) in zip(infos, expected, strict=True):
         own = TensorType(info.shape, info.dtype)
         # quantized integers may replace the model's real numbers
         alike = isinstance(ty, TensorType) and (ty.dtype == info.dtype or info.quantization is not None)

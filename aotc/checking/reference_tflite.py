@@ -2,7 +2,7 @@
 """Reference execution of a TFLite model by TFLite Micro or LiteRT: the interpreter whose integer
 rounding is asked for.
 
-    reference = tflite_reference(TfliteFile(Path("net.tflite"), "litert"), ["scores"])
+    reference = make_tflite_reference(TfliteFile(Path("net.tflite"), "litert"), ["scores"])
     reference.name, reference.run({"x": array})["scores"]          # "ai-edge-litert"
 """
 
@@ -14,13 +14,16 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.checking.input_generation import Arrays
-from aotc.checking.reference import Reference, session_runner
-from aotc.ir import AotcError, frozen, open_regular
+from aotc.checking.reference_implementations import Reference, make_session_runner
+from aotc.ir import AotcError, frozen, open_regular_file
 
 #: Module and package name of the interpreter for each rounding.
-_PACKAGES: Final = {"tflm": ("tflite_micro", "tflite-micro"), "litert": ("ai_edge_litert", "ai-edge-litert")}
+_INTERPRETER_PACKAGES: Final = {
+    "tflm": ("tflite_micro", "tflite-micro"),
+    "litert": ("ai_edge_litert", "ai-edge-litert"),
+}
 #: Size in bytes of the arena in which TFLite Micro allocates tensors.
-_ARENA: Final = 1 << 28
+_TFLM_ARENA_BYTES: Final = 1 << 28
 
 
 @frozen
@@ -33,55 +36,55 @@ class TfliteFile:
     rounding: str
 
 
-def _is_installed(rounding: str) -> bool:
+def _is_interpreter_installed(rounding: str) -> bool:
     """Return True if the interpreter for a rounding is installed."""
-    return importlib.util.find_spec(_PACKAGES[rounding][0]) is not None
+    return importlib.util.find_spec(_INTERPRETER_PACKAGES[rounding][0]) is not None
 
 
-def rounding_at_hand(path: Path, stated: str | None) -> str:
+def stated_or_installed_rounding(path: Path, stated: str | None) -> str:
     """Return the rounding `stated` by the caller, else that of the first installed interpreter that
     can load the TFLite file.
 
     Raise AotcError (code "reference") if no suitable interpreter is installed.
     """
-    wanted = [stated] if stated in _PACKAGES else list(_PACKAGES)
-    there = [name for name in wanted if _is_installed(name)]
-    found = next((name for name in there if len(there) == 1 or _takes(name, path)), None)
+    wanted = [stated] if stated in _INTERPRETER_PACKAGES else list(_INTERPRETER_PACKAGES)
+    there = [name for name in wanted if _is_interpreter_installed(name)]
+    found = next((name for name in there if len(there) == 1 or _can_interpreter_load(name, path)), None)
     if found is None:
-        names = " or ".join(_PACKAGES[name][1] for name in wanted)
+        names = " or ".join(_INTERPRETER_PACKAGES[name][1] for name in wanted)
         text = f"a TFLite model is compared with {names}, which is not installed"
-        raise AotcError("reference", text, hint=f"pip install {_PACKAGES[wanted[0]][1]}")
+        raise AotcError("reference", text, hint=f"pip install {_INTERPRETER_PACKAGES[wanted[0]][1]}")
     return found
 
 
-def _takes(rounding: str, path: Path) -> bool:
+def _can_interpreter_load(rounding: str, path: Path) -> bool:
     """Return True if an interpreter can load a TFLite file; LiteRT, the last choice, is assumed to
     load every file.
     """
     if rounding != "tflm":
         return True
     try:
-        _started(_read(path))
+        _new_tflite_micro_interpreter(_read_tflite_file(path))
     except Exception:  # any exception means that it cannot load the file
         return False
     return True
 
 
-def _read(path: Path) -> bytes:
-    with open_regular(path, "tflite-file") as file:
+def _read_tflite_file(path: Path) -> bytes:
+    with open_regular_file(path, "tflite-file") as file:
         return file.read()
 
 
-def tflite_reference(model: TfliteFile, names: Sequence[str]) -> Reference:
-    """Return a Reference that runs the interpreter for the rounding of a TFLite file; `names` are
+def make_tflite_reference(model: TfliteFile, output_names: Sequence[str]) -> Reference:
+    """Return a Reference that runs the interpreter for the rounding of a TFLite file; `output_names` are
     the model's output names, in order.
 
     Raise AotcError (code "reference") if the interpreter is not installed.
     """
-    rounding = rounding_at_hand(model.path, model.rounding)
-    name = _PACKAGES[rounding][1]
-    session = _Session(_read(model.path), _RUNS[rounding])
-    return Reference(name, session_runner(name, session, names), lambda _: None)
+    rounding = stated_or_installed_rounding(model.path, model.rounding)
+    name = _INTERPRETER_PACKAGES[rounding][1]
+    session = _Session(_read_tflite_file(model.path), _INTERPRETER_BY_ROUNDING[rounding])
+    return Reference(name, make_session_runner(name, session, output_names), lambda _: None)
 
 
 @frozen(eq=False)
@@ -97,36 +100,36 @@ class _Session:
         return [np.asarray(v) for v in self.interpret(self.data, list(inputs.values()))]
 
 
-def _started(data: bytes) -> Any:
+def _new_tflite_micro_interpreter(model_data: bytes) -> Any:
     """Return a new TFLite Micro interpreter of a model file's contents."""
     from tflite_micro.python.tflite_micro import runtime
 
-    return runtime.Interpreter.from_bytes(data, arena_size=_ARENA)
+    return runtime.Interpreter.from_bytes(model_data, arena_size=_TFLM_ARENA_BYTES)
 
 
-def _micro(data: bytes, inputs: list[Any]) -> list[Any]:
+def _run_tflite_micro(model_data: bytes, inputs: list[Any]) -> list[Any]:
     """Run TFLite Micro on inputs in the order of the model; return the outputs."""
-    interpreter = _started(data)
+    interpreter = _new_tflite_micro_interpreter(model_data)
     for place, array in enumerate(inputs):
         interpreter.set_input(array, place)
     interpreter.invoke()
-    return [interpreter.get_output(k) for k in range(_outputs(data))]
+    return [interpreter.get_output(k) for k in range(_count_tflite_outputs(model_data))]
 
 
-def _outputs(data: bytes) -> int:
+def _count_tflite_outputs(model_data: bytes) -> int:
     """Return the number of outputs of the first subgraph of a TFLite model."""
     import tflite
 
-    return int(tflite.Model.GetRootAs(data, 0).Subgraphs(0).OutputsLength())
+    return int(tflite.Model.GetRootAs(model_data, 0).Subgraphs(0).OutputsLength())
 
 
-def _litert(data: bytes, inputs: list[Any]) -> list[Any]:
+def _run_litert(model_data: bytes, inputs: list[Any]) -> list[Any]:
     """Run LiteRT on inputs in the order of the model, with input tensors resized to their shapes;
     return the outputs.
     """
     from ai_edge_litert.interpreter import Interpreter
 
-    interpreter = Interpreter(model_content=data)
+    interpreter = Interpreter(model_content=model_data)
     for detail, array in zip(interpreter.get_input_details(), inputs, strict=True):
         interpreter.resize_tensor_input(detail["index"], array.shape)
     interpreter.allocate_tensors()
@@ -136,4 +139,4 @@ def _litert(data: bytes, inputs: list[Any]) -> list[Any]:
     return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
 
 
-_RUNS: Final = {"tflm": _micro, "litert": _litert}
+_INTERPRETER_BY_ROUNDING: Final = {"tflm": _run_tflite_micro, "litert": _run_litert}

@@ -2,7 +2,7 @@
 """Reference execution of an exported PyTorch program by torch itself, also in float64.  Imports
 torch.
 
-    reference = torch_reference(program, ["output"])
+    reference = make_torch_reference(program, ["output"])
     reference.run({"x": array})["output"]; reference.exact({"x": array})
 """
 
@@ -15,24 +15,25 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.node import map_aggregate
 
+from aotc.checking.evaluation_memory_budget import DEFAULT_MEMORY_BYTES, EVALUATION_BYTES_PER_RESULT_BYTE, MemoryBudget
 from aotc.checking.input_generation import Arrays
-from aotc.checking.memory_budget import DEFAULT_MEMORY_BYTES, TEMPORARY_RESULTS, MemoryBudget
-from aotc.checking.reference import Reference, or_none
+from aotc.checking.reference_implementations import Reference, run_or_none_on_exception
 
 
-def torch_reference(program: Any, names: Sequence[str], memory: int = DEFAULT_MEMORY_BYTES) -> Reference:
-    """Return a Reference that runs an ExportedProgram in torch; `names` are the output names, in
+def make_torch_reference(program: Any, output_names: Sequence[str], memory: int = DEFAULT_MEMORY_BYTES) -> Reference:
+    """Return a Reference that runs an ExportedProgram in torch; `output_names` are the output names, in
     order.
 
     memory    largest number of bytes that a float64 evaluation may take
     """
     run, exact = (
-        partial(_run, kind, program, names) for kind in (torch.fx.Interpreter, partial(_InDouble, memory=memory))
+        partial(_run_exported_program, kind, program, output_names)
+        for kind in (torch.fx.Interpreter, partial(_Float64Interpreter, memory=memory))
     )
-    return Reference(f"torch {torch.__version__}", run, or_none(exact))
+    return Reference(f"torch {torch.__version__}", run, run_or_none_on_exception(exact))
 
 
-class _InDouble(torch.fx.Interpreter):  # type: ignore[misc]
+class _Float64Interpreter(torch.fx.Interpreter):  # type: ignore[misc]
     """Interpreter of a torch.fx program with float64 in place of float32, in tensors and in dtype
     arguments of operators.
 
@@ -49,26 +50,28 @@ class _InDouble(torch.fx.Interpreter):  # type: ignore[misc]
         budget = MemoryBudget(self._memory)
         for value in args:
             wide = 2 if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else 1
-            budget.require_fits("the parameters", wide * getattr(value, "nbytes", 0))
-            self._arguments.append(_wide(value))
-            budget.hold(self._arguments[-1])
+            budget.require_bytes_fit("the parameters", wide * getattr(value, "nbytes", 0))
+            self._arguments.append(_widen_float32_tensor(value))
+            budget.count_buffers_of_value(self._arguments[-1])
         return super().run(*self._arguments, **kwargs)
 
     def run_node(self, n: Any) -> Any:
         if n.op == "call_function":
             budget = MemoryBudget(self._memory)
-            budget.hold([*self._arguments, *self.env.values()])
-            budget.require_fits(f"node {n.name!r} ({n.target})", _temporary_bytes(n))
+            budget.count_buffers_of_value([*self._arguments, *self.env.values()])
+            budget.require_bytes_fit(f"node {n.name!r} ({n.target})", _estimated_float64_bytes_of_node(n))
         return super().run_node(n)
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return _wide(super().get_attr(target, args, kwargs))
+        return _widen_float32_tensor(super().get_attr(target, args, kwargs))
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return super().call_function(target, map_aggregate(args, _wide_dtype), map_aggregate(kwargs, _wide_dtype))
+        return super().call_function(
+            target, map_aggregate(args, _widen_float32_dtype), map_aggregate(kwargs, _widen_float32_dtype)
+        )
 
 
-def _temporary_bytes(node: Any) -> int:
+def _estimated_float64_bytes_of_node(node: Any) -> int:
     """Return the estimated bytes of the arrays that a torch.fx node allocates in float64, from the
     shapes in its metadata.
 
@@ -82,38 +85,42 @@ def _temporary_bytes(node: Any) -> int:
         weight = node.args[1].meta["val"]
         places = max(results[0][:, 0].numel(), node.args[0].meta["val"][:, 0].numel())
         return int(2 * sum(sizes) + 8 * places * weight.numel() // weight.shape[0])
-    return int(TEMPORARY_RESULTS * sum(sizes))
+    return int(EVALUATION_BYTES_PER_RESULT_BYTE * sum(sizes))
 
 
-def _wide(value: Any) -> Any:
+def _widen_float32_tensor(value: Any) -> Any:
     """Return a float32 tensor as float64, and any other value unchanged."""
     if isinstance(value, torch.Tensor) and value.dtype == torch.float32:
         return value.double()
     return value
 
 
-def _wide_dtype(value: Any) -> Any:
+def _widen_float32_dtype(value: Any) -> Any:
     """Return torch.float64 for torch.float32, and any other value unchanged."""
     return torch.float64 if value is torch.float32 else value
 
 
-def _run(kind: Callable[[Any], torch.fx.Interpreter], program: Any, names: Sequence[str], inputs: Arrays) -> Arrays:
+def _run_exported_program(
+    interpreter_class: Callable[[Any], torch.fx.Interpreter], program: Any, output_names: Sequence[str], inputs: Arrays
+) -> Arrays:
     """Return the outputs of an exported program by name for inputs by name.
 
     Parameters and constants come from the program, as do inputs that are not in `inputs`.
 
-    kind    class of the torch.fx interpreter, for instance the float64 one
+    interpreter_class    class of the torch.fx interpreter, for instance the float64 one
     """
     state = {**program.constants, **program.state_dict}
 
-    def argument(spec: Any) -> Any:
+    def argument_for_input_spec(spec: Any) -> Any:
         if spec.kind != InputKind.USER_INPUT:
             return state[spec.target]
         name = spec.arg.name
         return torch.from_numpy(np.array(inputs[name])) if name in inputs else spec.arg.value
 
     with torch.no_grad():
-        values = kind(program.graph_module).run(*map(argument, program.graph_signature.input_specs))
+        values = interpreter_class(program.graph_module).run(
+            *map(argument_for_input_spec, program.graph_signature.input_specs)
+        )
     specs = program.graph_signature.output_specs
     kept = [v for v, spec in zip(values, specs, strict=True) if spec.kind == OutputKind.USER_OUTPUT]
-    return {name: np.asarray(value) for name, value in zip(names, kept, strict=True)}
+    return {name: np.asarray(value) for name, value in zip(output_names, kept, strict=True)}

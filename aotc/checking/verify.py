@@ -9,92 +9,72 @@ and kernel that differ.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, field, replace
-from functools import cache
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import onnx
 
-from aotc.checking.compare import (
-    LARGE_NOISE,
-    UNTRUSTED,
-    Comparison,
-    bound_for,
-    compare,
-    exact_error,
-    judge_by_definition,
-    judge_by_exact,
-    judge_by_noise,
-    judge_by_others,
-    little_compared,
-    nothing_compared,
-)
+from aotc.checking.evaluation_memory_budget import DEFAULT_MEMORY_BYTES
 from aotc.checking.input_generation import (
-    NO_RANGES,
+    NO_INPUT_RANGES,
     Arrays,
     InputRanges,
     InputSet,
-    input_sets,
+    dequantize_tensors,
+    domains_overridden_by_user_ranges,
+    file_or_random_and_scaled_inputs,
     input_types,
-    ranged,
-    real_values,
-    stored_inputs,
+    quantize_real_inputs,
 )
-from aotc.checking.kernel_bisection import first_suspect
-from aotc.checking.memory_budget import DEFAULT_MEMORY_BYTES
-from aotc.checking.prebuilt_project import built_project
-from aotc.checking.reference import ExactRun, Reference, is_quantized, no_result, onnx_reference, relay_reference
-from aotc.checking.reference_tflite import TfliteFile, rounding_at_hand, tflite_reference
+from aotc.checking.kernel_bisection import find_first_wrong_kernel
+from aotc.checking.prebuilt_project import load_prebuilt_project
+from aotc.checking.reference_implementations import (
+    Reference,
+    has_quantized_operators,
+    make_onnx_reference,
+    make_relay_reference,
+)
+from aotc.checking.reference_tflite import TfliteFile, make_tflite_reference, stated_or_installed_rounding
+from aotc.checking.run_comparison import (
+    Case,
+    Run,
+    compare_runs_by_scale_factor,
+    inconclusive_and_weak_outputs,
+    select_runs_for_report,
+)
 from aotc.driver.compile import CompileOptions
-from aotc.driver.cuda_emulation import is_emulated
+from aotc.driver.cuda_emulation import is_gpu_emulated
 from aotc.driver.import_model import (
+    cut_model_at_tensors,
     is_exported_program,
-    is_relay_text,
-    is_tflite,
-    load_exported,
-    part_of,
+    is_relay_text_path,
+    is_tflite_path,
+    load_exported_program,
     read_relay_text,
-    require_whole_tflite,
+    require_tflite_model_is_not_cut,
 )
 from aotc.driver.pipeline import Compilation, CompiledModel
-from aotc.driver.toolchain import require_cpu
-from aotc.ir import AotcError, Array, DType, TensorType, frozen, gpus
+from aotc.driver.toolchain import require_cpu_can_run
+from aotc.ir import AotcError, TensorType, frozen, gpu_count
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.graph_api import IRModule, infer_module
-from aotc.relay.op.input_domains import input_domains
+from aotc.relay.op.input_domains import infer_input_domains
 from aotc.runtime.session import Session
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 #: Exit status of `aotc verify` for each verdict.
-EXIT_CODES: Final = {"agree": 0, "differ": 1, "inconclusive": 3}
+EXIT_CODE_BY_VERDICT: Final = {"agree": 0, "differ": 1, "inconclusive": 3}
 
 #: Number of evaluations whose results are in memory at one time: the compiled model, the
 #: reference, and two in onnx's evaluator.
-EVALUATIONS: Final = 4
+MAX_RESULTS_IN_MEMORY: Final = 4
 
 Model: TypeAlias = "onnx.ModelProto | ExportedProgram | IRModule | TfliteFile"
-
-
-@frozen
-class Case:
-    """Comparisons of all outputs for one set of inputs.
-
-    source     "seed 0" or the name of the inputs' file
-    outputs    one Comparison per output
-    ok         True if all comparisons pass
-    """
-
-    source: str
-    outputs: tuple[Comparison, ...]
-    ok: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "ok", all(o.ok for o in self.outputs))
 
 
 @frozen
@@ -139,148 +119,7 @@ class Report:
         return asdict(self)
 
 
-@frozen
-class Run:
-    """Outputs of the compiled model and of the reference for one set of inputs.
-
-    given     the inputs as they were drawn
-    inputs    the inputs that the reference gets
-    actual    outputs of the compiled model
-    expected  outputs of the reference
-    """
-
-    given: InputSet
-    inputs: Arrays
-    actual: Arrays
-    expected: Arrays
-
-
-def judged(runs: Sequence[Run], float32_bound: float, reference: Reference) -> tuple[Case, ...]:
-    """Compare the outputs of all runs with the reference; return one Case per run.
-
-    Outputs beyond their bound are judged again by the reference's other results: in float64, by
-    definition, or by a second evaluation.
-
-    float32_bound    largest accepted relative error of float32 outputs
-    """
-    found = [
-        {n: compare(n, r.actual[n], e, bound_for(DType.of(e), float32_bound)) for n, e in r.expected.items()}
-        for r in runs
-    ]
-    if reference.quantized:
-        _judge_integers(runs, found, reference.defined)
-    noisy = sorted({name for row in found for name, c in row.items() if not c.ok})
-    exact = _exact_results(reference.exact, runs) if noisy else None
-    if exact is not None and reference.quantized:
-        defined: Sequence[Arrays | None] = _exact_results(reference.defined, runs) or [None] * len(runs)
-        for name in noisy:
-            rows = [
-                (r.actual[name], r.expected[name], e[name], None if d is None else d[name])
-                for r, e, d in zip(runs, exact, defined, strict=True)
-            ]
-            for row in found:
-                row[name] = row[name] if row[name].ok else judge_by_noise(row[name], rows)
-    elif exact is not None:
-        rounded = cache(lambda: _exact_results(reference.rounded, runs))
-        for name in noisy:
-            _judge_floats(name, runs, found, exact, rounded)
-    return tuple(Case(r.given.source, tuple(row.values())) for r, row in zip(runs, found, strict=True))
-
-
-def _judged_sets(runs: Sequence[Run], float32_bound: float, reference: Reference) -> tuple[Case, ...]:
-    """Compare the outputs of all runs as `judged` does, with float64 results only for ordinary
-    inputs and for inputs whose outputs differ.
-
-    Runs are judged in groups by scale factor, together with the ordinary runs: the rounding error
-    for scaled inputs says nothing about inputs of another magnitude.
-    """
-    plain = replace(reference, exact=no_result, rounded=no_result)
-    cases = list(judged(runs, float32_bound, reference if reference.quantized else plain))
-    for factor in sorted({r.given.factor for r in runs}) if not reference.quantized else ():
-        wrong = [k for k, r in enumerate(runs) if not cases[k].ok and r.given.factor == factor]
-        group = sorted({*wrong, *(k for k, r in enumerate(runs) if r.given.usual)}) if wrong else []
-        for k, case in zip(group, judged([runs[k] for k in group], float32_bound, reference), strict=True):
-            cases[k] = case if k in wrong else cases[k]
-    return tuple(cases)
-
-
-def _judge_integers(runs: Sequence[Run], found: list[dict[str, Comparison]], defined_run: ExactRun) -> None:
-    """Judge integer outputs that differ from the reference's again by the network's definition;
-    update `found` in place.
-    """
-    kinds = runs[0].expected.items() if runs else ()
-    wrong = [n for n, e in kinds if e.dtype.kind in "iu" and not all(row[n].ok for row in found)]
-    defined = _exact_results(defined_run, runs) if wrong else None
-    for name in wrong if defined else ():
-        triples = [(r.actual[name], r.expected[name], d[name]) for r, d in zip(runs, defined or (), strict=True)]
-        for row in found:
-            row[name] = row[name] if row[name].ok else judge_by_definition(row[name], triples)
-
-
-def _judge_floats(
-    name: str,
-    runs: Sequence[Run],
-    found: list[dict[str, Comparison]],
-    exact: Sequence[Arrays],
-    rounded: Callable[[], list[Arrays] | None],
-) -> None:
-    """Judge a float output that differs from the reference's again by the float64 result; update
-    `found` in place.
-
-    found      for each run, comparisons by name of the output
-    exact      for each run, outputs in float64
-    rounded    returns the results of a second evaluation in the precision of the model; called only
-               if needed
-    """
-    wrong = [k for k, row in enumerate(found) if not row[name].ok]
-    close = [exact_error(runs[k].actual[name], exact[k][name]) <= found[k][name].bound for k in wrong]
-    others = [[r.expected[name] for r in runs]]
-    second = None if all(close) else _of_dtype(name, runs, rounded())
-    others += [] if second is None else [second]
-    errors = [[exact_error(a, e[name]) for a, e in zip(arrays, exact, strict=True)] for arrays in others]
-    # an error at a discontinuity that rounding crosses says nothing about the other runs
-    usable = [k for k in range(len(runs)) if all(row[k] <= UNTRUSTED for row in errors)] or range(len(runs))
-    noise, *rounding = (max(row[k] for k in usable) for row in errors)
-    # runs where both other evaluations are far from the exact result, with the distance between them
-    beyond = {
-        k: exact_error(second[k], r.expected[name])
-        for k, r in enumerate(runs)
-        if second is not None and min(row[k] for row in errors) > UNTRUSTED
-    }
-    apart = max((d for d in beyond.values() if d <= UNTRUSTED), default=0.0)
-    for k in wrong:
-        mine, e = runs[k].actual[name], exact[k][name]
-        if k in beyond:
-            found[k][name] = judge_by_others(found[k][name], mine, e, runs[k].expected[name], apart)
-        else:
-            found[k][name] = judge_by_exact(found[k][name], mine, e, noise, rounding[0] if rounding else None)
-
-
-def _of_dtype(name: str, runs: Sequence[Run], rounded: list[Arrays] | None) -> list[Array] | None:
-    """Return one output of a second evaluation for all runs; None if there is no evaluation or it
-    has another dtype than the reference.
-    """
-    if rounded is None or any(
-        found[name].dtype != r.expected[name].dtype for found, r in zip(rounded, runs, strict=True)
-    ):
-        return None
-    return [found[name] for found in rounded]
-
-
-def _exact_results(exact_run: ExactRun, runs: Sequence[Run]) -> list[Arrays] | None:
-    """Return the outputs of every run by another evaluation, for instance in float64; None if one
-    fails or has other shapes.
-    """
-    results: list[Arrays] = []
-    for r in runs:
-        exact = exact_run(r.inputs)
-        if exact is None or any(exact[n].shape != a.shape for n, a in r.expected.items()):
-            return None
-        results.append(exact)
-    return results
-
-
-def with_static_inputs(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> onnx.ModelProto:
+def pin_static_input_shapes(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> onnx.ModelProto:
     """Return a copy of an ONNX model whose inputs declare the static shapes in `types`, for which
     the model was compiled.
     """
@@ -292,28 +131,28 @@ def with_static_inputs(model: onnx.ModelProto, types: Mapping[str, TensorType]) 
     return pinned
 
 
-def reference_of(
-    model: Model, types: Mapping[str, TensorType], names: Sequence[str], memory: int = DEFAULT_MEMORY_BYTES
+def make_reference_for_model(
+    model: Model, types: Mapping[str, TensorType], output_names: Sequence[str], max_bytes: int = DEFAULT_MEMORY_BYTES
 ) -> Reference:
     """Return the Reference that a loaded model is compared with, by kind of model.
 
-    types     input types with static shapes
-    names     names of the outputs, in order
-    memory    largest number of bytes that a float64 evaluation may take
+    types           input types with static shapes
+    output_names    names of the outputs, in order
+    max_bytes       largest number of bytes that a float64 evaluation may take
     """
     if isinstance(model, IRModule):
-        return relay_reference(infer_module(model), names, memory)
+        return make_relay_reference(infer_module(model), output_names, max_bytes)
     if isinstance(model, TfliteFile):
-        return tflite_reference(model, names)
+        return make_tflite_reference(model, output_names)
     if is_exported_program(model):
         # torch is an optional dependency
-        from aotc.checking.reference_torch import torch_reference
+        from aotc.checking.reference_torch import make_torch_reference
 
-        return torch_reference(model, names, memory)
-    return onnx_reference(with_static_inputs(model, types), memory)
+        return make_torch_reference(model, output_names, max_bytes)
+    return make_onnx_reference(pin_static_input_shapes(model, types), max_bytes)
 
 
-def loaded(model: str | Path | Model, rounding: str = "tflm") -> Model:
+def load_model_of_any_format(model: str | Path | Model, rounding: str = "tflm") -> Model:
     """Return the model in memory: load a file of any supported format, return a loaded model
     unchanged.
 
@@ -323,29 +162,29 @@ def loaded(model: str | Path | Model, rounding: str = "tflm") -> Model:
         return model
     if isinstance(model, TfliteFile):
         return model
-    if is_relay_text(model):
+    if is_relay_text_path(model):
         return read_relay_text(model)
-    if isinstance(model, (str, Path)) and is_tflite(model):
+    if isinstance(model, (str, Path)) and is_tflite_path(model):
         return TfliteFile(Path(model), rounding)
-    return load_exported(model) if is_exported_program(model) else load_model(model)
+    return load_exported_program(model) if is_exported_program(model) else load_model(model)
 
 
-def _chosen(model: str | Path | Model, options: Mapping[str, Any]) -> CompileOptions:
+def _options_with_installed_rounding(model: str | Path | Model, options: Mapping[str, Any]) -> CompileOptions:
     """Return the compile options; for a TFLite file, with a rounding whose interpreter is
     installed.
     """
     chosen = CompileOptions(**options)
-    if not (isinstance(model, (str, Path)) and is_tflite(model)):
+    if not (isinstance(model, (str, Path)) and is_tflite_path(model)):
         return chosen
     stated = chosen.rounding or (chosen.config or {}).get("tflite.rounding")
-    return replace(chosen, rounding=rounding_at_hand(Path(model), stated))
+    return replace(chosen, rounding=stated_or_installed_rounding(Path(model), stated))
 
 
 def verify(
     path: str | Path | Model,
     *,
     inputs: Path | None = None,
-    input_ranges: InputRanges = NO_RANGES,
+    input_ranges: InputRanges = NO_INPUT_RANGES,
     seeds: int = 3,
     bisect: bool = False,
     check_compiler: bool | None = None,
@@ -375,88 +214,137 @@ def verify(
     project   a project of the model that was built earlier, or its library, to run instead of a new compilation
     options   as for `aotc.compile`
     """
-    chosen = _chosen(path, options)
-    default = chosen.machine.gpu is None and not bisect and project is None
-    checked = default if check_compiler is None else check_compiler
-    emulated = chosen.machine.gpu is not None and (is_emulated() or not gpus())
-    chosen = replace(chosen, check_compiler=checked, emulated=emulated)
-    require_cpu(chosen.machine)
-    _require_comparable(path, chosen, bisect, project)
-    model = part_of(loaded(path, chosen.chosen_rounding), chosen.cut)
+    chosen = _options_with_verification_defaults(path, options, check_compiler, bisect, project)
+    require_cpu_can_run(chosen.machine)
+    _require_options_allow_comparison(path, chosen, bisect, project)
+    model = cut_model_at_tensors(load_model_of_any_format(path, chosen.tflite_rounding_or_default), chosen.cut)
     source = path if isinstance(model, (onnx.ModelProto, TfliteFile)) else model
-    work = chosen.compilation(source, toolchain=chosen.toolchain())
+    work = chosen.start_compilation(source, toolchain=chosen.toolchain_factory())
     types = input_types(work.module)
-    domains = ranged(types, input_domains(work.module.main), input_ranges, inputs)
-    compiled = work.library() if project is None else built_project(project, work.module, chosen.machine)
+    domains = domains_overridden_by_user_ranges(types, infer_input_domains(work.module.main), input_ranges, inputs)
+    compiled = (
+        work.emit_project_and_build_library()
+        if project is None
+        else load_prebuilt_project(project, work.module, chosen.machine)
+    )
     chosen.progress("running the reference")
-    sets = input_sets(types, domains, inputs, seeds, int(compiled.metadata["macs"]), within_scales=_has_scales(model))
-    runs, report = _compared(compiled, model, types, sets, memory)
+    sets = file_or_random_and_scaled_inputs(
+        types, domains, inputs, seeds, int(compiled.metadata["macs"]), within_scales=_is_quantized_onnx(model)
+    )
+    runs, report = _run_and_report(compiled, model, types, sets, memory)
     if report.verdict != "differ" or not bisect:
         return report
-    bad = next(run for run, case in zip(runs, report.cases, strict=True) if not case.ok)
-    first = first_difference(model, types, bad.inputs, chosen, memory) if isinstance(model, onnx.ModelProto) else ""
-    if chosen.machine.gpu is not None:
-        return replace(report, first_difference=first)
-    return _blamed(
-        report, first, isinstance(model, onnx.ModelProto), work, bad.inputs, compiled.metadata["error_bound"], memory
-    )
+    wrong_run = next(run for run, case in zip(runs, report.cases, strict=True) if not case.ok)
+    bound = compiled.metadata["error_bound"]
+    return _report_with_bisection(report, model, types, wrong_run.inputs, work, chosen, bound, memory)
 
 
-def _has_scales(model: Model) -> bool:
+def _options_with_verification_defaults(
+    model: str | Path | Model,
+    options: Mapping[str, Any],
+    check_compiler: bool | None,
+    bisect: bool,
+    project: Path | None,
+) -> CompileOptions:
+    """Return the compile options of `verify`: with an installed rounding, the C compiler checked
+    or not, and GPUs emulated if there are none.
+    """
+    chosen = _options_with_installed_rounding(model, options)
+    default = chosen.machine.gpu is None and not bisect and project is None
+    checked = default if check_compiler is None else check_compiler
+    emulated = chosen.machine.gpu is not None and (is_gpu_emulated() or not gpu_count())
+    return replace(chosen, check_compiler=checked, emulated=emulated)
+
+
+def _is_quantized_onnx(model: Model) -> bool:
     """Return True for quantized ONNX models, whose scales suit inputs of ordinary magnitude only."""
-    return isinstance(model, onnx.ModelProto) and is_quantized(model)
+    return isinstance(model, onnx.ModelProto) and has_quantized_operators(model)
 
 
-def _require_comparable(model: object, chosen: CompileOptions, bisect: bool, project: Path | None) -> None:
+def _require_options_allow_comparison(
+    model: object, options: CompileOptions, bisect: bool, project: Path | None
+) -> None:
     """Raise AotcError for options with which a model cannot be compared or bisected."""
-    if bisect and chosen.io_dtype:
+    if bisect and options.io_dtype:
         text = "a model with integer inputs and outputs cannot be bisected"
         raise AotcError("io-dtype", text, hint="compare without io_dtype; the kernels are identical")
     if bisect and project is not None:
         text = "the kernels in a project cannot be called one by one"
         raise AotcError("project", text, hint="--bisect without --project compiles the model anew and looks there")
-    require_whole_tflite(model, chosen.cut)
+    require_tflite_model_is_not_cut(model, options.cut)
 
 
-def _blamed(
-    report: Report, first: str, has_nodes: bool, work: Compilation, inputs: Arrays, bound: float, memory: int
+def _report_with_bisection(
+    report: Report,
+    model: Model,
+    types: Mapping[str, TensorType],
+    inputs: Arrays,
+    compilation: Compilation,
+    options: CompileOptions,
+    bound: float,
+    memory: int,
+) -> Report:
+    """Return a report of a difference with the first node of an ONNX model that differs on these
+    inputs and, unless the model is for GPUs, the first wrong kernel and the cause of its error.
+
+    types     input types with static shapes
+    bound     largest accepted error of a float32 result, relative to its standard deviation
+    memory    bytes that float64 evaluations and results that become outputs may take
+    """
+    first, has_nodes = "", isinstance(model, onnx.ModelProto)
+    if isinstance(model, onnx.ModelProto):
+        first = describe_first_wrong_node(model, types, inputs, options, memory)
+    if options.machine.gpu is not None:
+        return replace(report, first_difference=first)
+    return _report_with_first_wrong_kernel(report, first, has_nodes, compilation, inputs, bound, memory)
+
+
+def _report_with_first_wrong_kernel(
+    report: Report,
+    first_wrong_node: str,
+    has_nodes: bool,
+    compilation: Compilation,
+    inputs: Arrays,
+    bound: float,
+    memory: int,
 ) -> Report:
     """Return a report of a difference with the first kernel that is wrong on these inputs and the
     cause of the error.
 
-    first        description of the first node that differs, "" for none
-    has_nodes    True if the results of single nodes were compared
-    bound        largest accepted error of a float32 result, relative to its standard deviation
+    first_wrong_node    description of the first node that differs, "" for none
+    has_nodes           True if the results of single nodes were compared
+    bound               largest accepted error of a float32 result, relative to its standard deviation
     """
-    suspect = first_suspect(work, inputs, bound=bound, memory=memory)
-    if not first and has_nodes:
-        first = "no node differs when every result is an output"
+    suspect = find_first_wrong_kernel(compilation, inputs, bound=bound, memory=memory)
+    if not first_wrong_node and has_nodes:
+        first_wrong_node = "no node differs when every result is an output"
     if not suspect.blame:
-        first += (
-            f"{first and ', and '}no kernel is wrong: a pass on the graph is (`aotc compile --check-passes` names it)"
+        first_wrong_node += (
+            f"{first_wrong_node and ', and '}no kernel is wrong: a pass on the "
+            "graph is (`aotc compile --check-passes` names it)"
         )
-    return replace(report, first_difference=first, wrong_kernel=suspect.kernel, blame=suspect.blame)
+    return replace(report, first_difference=first_wrong_node, wrong_kernel=suspect.kernel, blame=suspect.blame)
 
 
-def _run(drawn: InputSet, session: Session, reference: Reference) -> Run:
+def _run_compiled_and_reference(input_set: InputSet, session: Session, reference: Reference) -> Run:
     """Run the compiled model and the reference on one set of inputs.
 
     If the compiled model has quantized inputs or outputs and the reference does not, the values are
     quantized for the compiled model and dequantized for the reference and the comparison.
     """
     sides = session.get_inputs(), session.get_outputs()
-    arrays = drawn.arrays
-    given = stored_inputs(session, arrays)
+    arrays = input_set.arrays
+    given = quantize_real_inputs(session, arrays)
     stored = {n: a for n, a in given.items() if a is not arrays[n]}
-    real = {**arrays, **real_values(sides[0], stored)}
+    real = {**arrays, **dequantize_tensors(sides[0], stored)}
     made = session.run(None, given)
     expected = reference.run(real)
     found = dict(zip(expected, made, strict=True))
     whole = {n: a for n, a in found.items() if a.dtype != expected[n].dtype}
-    return Run(drawn, real, found | real_values(sides[1], whole), expected)
+    return Run(input_set, real, found | dequantize_tensors(sides[1], whole), expected)
 
 
-def _compared(
+def _run_and_report(
     compiled: CompiledModel, model: Model, types: Mapping[str, TensorType], inputs: Iterable[InputSet], memory: int
 ) -> tuple[list[Run], Report]:
     """Run a compiled model and its reference on sets of inputs; return the runs that are reported,
@@ -467,80 +355,41 @@ def _compared(
     """
     session = compiled.session()
     names = [o.name for o in session.get_outputs()]
-    reference = reference_of(model, types, names, memory)
-    runs = [_run(given, session, reference) for given in inputs if given.within_scales or not reference.quantized]
+    reference = make_reference_for_model(model, types, names, memory)
+    runs = [
+        _run_compiled_and_reference(given, session, reference)
+        for given in inputs
+        if given.within_scales or not reference.quantized
+    ]
     device = "" if session.device is None else "an emulated GPU" if compiled.emulated else "GPU 0"
-    cases = _judged_sets(runs, compiled.metadata["error_bound"], reference)
-    runs, cases = _shown(runs, cases, reference.quantized)
-    nothing, little = worth([run.expected for run in runs if run.given.usual])
+    cases = compare_runs_by_scale_factor(runs, compiled.metadata["error_bound"], reference)
+    runs, cases = select_runs_for_report(runs, cases, reference.quantized)
+    nothing, little = inconclusive_and_weak_outputs([run.expected for run in runs if run.given.usual])
     report = Report(
         reference.name, cases, device=device, unchecked=compiled.unchecked, inconclusive=nothing, warnings=little
     )
     return runs, report
 
 
-def _shown(runs: Sequence[Run], cases: Sequence[Case], is_quantized: bool) -> tuple[list[Run], tuple[Case, ...]]:
-    """Return the runs and cases for a report: ordinary inputs, inputs whose outputs differ, and the
-    case with the largest error of each other scale factor.
-    """
-    found = [(run, case) for run, case in zip(runs, cases, strict=True) if is_quantized or _counts(run, case)]
-    worst: dict[float, Case] = {}
-    for run, case in found:
-        if not run.given.usual and case.ok:
-            worst[run.given.factor] = max(worst.get(run.given.factor, case), case, key=_largest)
-    names = {case.source for case in worst.values()}
-    kept = [(r, c) for r, c in found if r.given.usual or not c.ok or c.source in names]
-    return [run for run, _ in kept], tuple(case for _, case in kept)
-
-
-def _largest(case: Case) -> float:
-    """Return the largest relative error of the outputs of a case."""
-    return max((output.relative for output in case.outputs), default=0.0)
-
-
-def _counts(run: Run, case: Case) -> bool:
-    """Return True if a case is evidence about the model.
-
-    A difference for scaled inputs counts only if the reference's error against the float64 result
-    is at most LARGE_NOISE.
-    """
-    known = [c.reference_exact for c in case.outputs if not c.ok and c.reference_exact is not None]
-    return run.given.factor == 1.0 or case.ok or any(error <= LARGE_NOISE for error in known)
-
-
-def worth(outputs: Sequence[Arrays]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return messages about outputs that allow no comparison, and messages about outputs that make
-    a weak one.
-
-    outputs    the reference's outputs by name, for each run
-    """
-    nothing, little = {}, {}
-    for name in outputs[0] if outputs else ():
-        arrays = [made[name] for made in outputs]
-        if problem := nothing_compared(arrays):
-            nothing[name] = f"output {name!r} {problem}"
-        elif problem := little_compared(arrays):
-            little[name] = f"output {name!r} {problem}"
-    return tuple(nothing.values()), tuple(little.values())
-
-
-def _exposed(model: onnx.ModelProto, known: Sequence[str], memory: int) -> Iterator[tuple[onnx.ModelProto, int]]:
+def _models_with_intermediates_as_outputs(
+    model: onnx.ModelProto, known_names: Sequence[str], max_bytes: int
+) -> Iterator[tuple[onnx.ModelProto, int]]:
     """Yield copies of an ONNX model in which intermediate results are outputs too, as many per copy
-    as `memory` allows, in the order of the nodes.
+    as `max_bytes` allows, in the order of the nodes.
 
     With each copy comes the number of leading nodes whose results this copy and the copies before
     it have as outputs.
     """
     inferred = onnx.shape_inference.infer_shapes(model)
     types = {v.name: v for v in inferred.graph.value_info if v.type.HasField("tensor_type")}
-    present = {*known, *(o.name for o in model.graph.output)}
+    present = {*known_names, *(o.name for o in model.graph.output)}
     made = {name: k for k, node in enumerate(model.graph.node) for name in node.output}
     rest = [types[name] for name in made if name in types and name not in present]
     while True:
         group: list[onnx.ValueInfoProto] = []
         size = 0
-        while rest and (not group or size + _shown_bytes(rest[0]) <= memory):
-            size += _shown_bytes(rest[0])
+        while rest and (not group or size + _exposed_output_bytes(rest[0]) <= max_bytes):
+            size += _exposed_output_bytes(rest[0])
             group.append(rest.pop(0))
         part = copy.deepcopy(model)
         part.graph.output.extend(group)
@@ -549,15 +398,15 @@ def _exposed(model: onnx.ModelProto, known: Sequence[str], memory: int) -> Itera
             return
 
 
-def _shown_bytes(value: onnx.ValueInfoProto) -> int:
+def _exposed_output_bytes(value: onnx.ValueInfoProto) -> int:
     """Return the bytes that an intermediate result takes as an output of every evaluation, in
     float64.
     """
-    return EVALUATIONS * 8 * prod(max(1, int(d.dim_value)) for d in value.type.tensor_type.shape.dim)
+    return MAX_RESULTS_IN_MEMORY * 8 * prod(max(1, int(d.dim_value)) for d in value.type.tensor_type.shape.dim)
 
 
-def first_difference(
-    model: onnx.ModelProto, types: Mapping[str, TensorType], inputs: Arrays, options: CompileOptions, memory: int
+def describe_first_wrong_node(
+    model: onnx.ModelProto, types: Mapping[str, TensorType], inputs: Arrays, options: CompileOptions, max_bytes: int
 ) -> str:
     """Return a description of the first node of an ONNX model, in its order, whose result differs
     from the reference when it is an output; "" for none.
@@ -565,14 +414,14 @@ def first_difference(
     Making results outputs changes which operators are fused: a difference that fusion causes may
     disappear.
 
-    memory    largest number of bytes of the results that are outputs at one time, and of float64
-              evaluations
+    max_bytes    largest number of bytes of the results that are outputs at one time, and of float64
+                 evaluations
     """
     options.progress("looking for the first node that differs")
     # the model has been cut already
     whole = replace(options, cut_before=(), cut_after=())
-    for exposed, count in _exposed(model, list(types), memory):
-        _, report = _compared(whole.compiled(exposed), exposed, types, [InputSet("", inputs)], memory)
+    for exposed, count in _models_with_intermediates_as_outputs(model, list(types), max_bytes):
+        _, report = _run_and_report(whole.compile_model(exposed), exposed, types, [InputSet("", inputs)], max_bytes)
         wrong = {c.name: c for c in report.cases[0].outputs if not c.ok}
         for index, node in enumerate(model.graph.node[:count]):
             for result in (wrong[name] for name in node.output if name in wrong):

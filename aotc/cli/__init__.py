@@ -6,24 +6,24 @@ import os
 import sys
 from contextlib import suppress
 
-from aotc.ir.interrupts import exit_on_signals
+from aotc.ir.interrupts import install_exit_signal_handlers
 
 
 def run() -> None:
     """Run the `aotc` command; an interrupt ends it with exit code 130 after removing temporary
     files.
     """
-    exit_on_signals()
+    install_exit_signal_handlers()
     code = 1
 
-    def leave() -> None:
+    def flush_and_exit() -> None:
         # registered first, so called last: the interpreter would ignore signals during its shutdown
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
         os._exit(code)
 
-    atexit.register(leave)
+    atexit.register(flush_and_exit)
     try:
         # imported here, under the signal handlers: the import takes about a second
         from aotc.cli.main import main

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Console output of commands: progress and errors on standard error, results on standard output.
 
-with reporting(quiet=False, as_json=False, verbose=0) as out:
-    out.stage("importing the model")
-    out.result({"path": "build/net"}, lambda data: [data["path"]])
+with report_errors_and_exit(quiet=False, as_json=False, verbose=0) as out:
+    out.report_stage("importing the model")
+    out.print_result({"path": "build/net"}, lambda data: [data["path"]])
 """
 
 import json
@@ -20,16 +20,16 @@ from rich.logging import RichHandler
 from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress
 
-from aotc.driver.temporary_folders import output_file
-from aotc.ir.diagnostics import AotcError, texts_of
+from aotc.driver.temporary_folders import open_output_file
+from aotc.ir.diagnostics import AotcError, diagnostic_texts
 
 #: Result of a command as --json prints it, and the parts printed otherwise.
-Data: TypeAlias = Mapping[str, Any]
-Shown: TypeAlias = Iterable[RenderableType]
+JsonObject: TypeAlias = Mapping[str, Any]
+RenderedParts: TypeAlias = Iterable[RenderableType]
 #: Width of output that is not a terminal: large enough that no table is folded.
-PIPE_WIDTH = 1_000_000
+PIPE_WIDTH_COLUMNS = 1_000_000
 #: Exit code for errors that the user can correct.
-USER_ERROR = 2
+USER_ERROR_EXIT_CODE = 2
 
 
 class Reporter:
@@ -38,14 +38,14 @@ class Reporter:
     def __init__(self, quiet: bool, as_json: bool) -> None:
         self.quiet = quiet
         self.as_json = as_json
-        self.console = _console()
+        self.console = _make_result_console()
         self.errors = Console(stderr=True, highlight=False, soft_wrap=True)
         self._silent = quiet or as_json or not self.errors.is_terminal
         self._status = self.errors.status("")
         self._stage = ""
         self._began = 0.0
 
-    def stage(self, name: str) -> None:
+    def report_stage(self, name: str) -> None:
         """Report on standard error that a stage begins: as a status on a terminal, else as a line
         of its own.
         """
@@ -55,14 +55,14 @@ class Reporter:
             self._status.update(escape(name))
             self._status.start()
         elif not (self.quiet or self.as_json):
-            self.note(f"aotc: {name}")
+            self.print_to_stderr(f"aotc: {name}")
 
-    def step(self, item: str) -> None:
+    def show_current_item(self, item: str) -> None:
         """Show on a terminal which item of the current stage is being processed."""
         if not self._silent:
             self._status.update(escape(f"{self._stage}: {item}"))
 
-    def progress(self, done: int, total: int, item: str) -> None:
+    def show_progress(self, done: int, total: int, item: str) -> None:
         """Show on a terminal the number of finished items of the stage, the current item and the
         time left.
 
@@ -70,10 +70,10 @@ class Reporter:
         """
         spent = time.monotonic() - self._began
         left = f", about {spent / done * (total - done):.0f} s left" if done and spent >= 1 else ""
-        self.step(f"{done} of {total} ({item}{left})")
+        self.show_current_item(f"{done} of {total} ({item}{left})")
 
     @contextmanager
-    def bar(self, name: str) -> Iterator[Callable[[int, int], None]]:
+    def progress_bar(self, name: str) -> Iterator[Callable[[int, int], None]]:
         """Context manager: show a progress bar on a terminal; yields a function of the numbers of
         finished and of all items.
         """
@@ -82,61 +82,61 @@ class Reporter:
             task = progress.add_task(name, total=None)
             yield lambda done, total: progress.update(task, completed=done, total=total)
 
-    def stop(self) -> None:
+    def stop_progress_display(self) -> None:
         """Remove the progress display of a command from the terminal."""
         self._status.stop()
 
-    def result(self, data: Data, show: Callable[[Data], Shown]) -> None:
-        """Print a result as JSON, or formatted by `show`, or not at all with --quiet."""
-        self.stop()
+    def print_result(self, data: JsonObject, render: Callable[[JsonObject], RenderedParts]) -> None:
+        """Print a result as JSON, or formatted by `render`, or not at all with --quiet."""
+        self.stop_progress_display()
         if self.as_json:
-            sys.stdout.write(_json(data))
+            sys.stdout.write(_format_json(data))
         elif not self.quiet:
-            for part in show(data):
+            for part in render(data):
                 self.console.print(part)
 
-    def text(self, data: Data, text: str) -> None:
+    def print_text_or_json(self, data: JsonObject, text: str) -> None:
         """Print requested text without wrapping and markup, also with --quiet; or `data` as JSON."""
-        self.stop()
-        sys.stdout.write(_json(data) if self.as_json else text)
+        self.stop_progress_display()
+        sys.stdout.write(_format_json(data) if self.as_json else text)
 
-    def note(self, text: str) -> None:
+    def print_to_stderr(self, text: str) -> None:
         """Print text to standard error without wrapping and markup."""
-        self.stop()
+        self.stop_progress_display()
         sys.stderr.write(f"{text}\n")
 
-    def write(self, path: Path, data: Data) -> None:
+    def write_json_file(self, path: Path, data: JsonObject) -> None:
         """Write a result to a file as JSON; AotcError (code "output") on failure."""
-        with output_file(path, "output") as file:
-            file.write(_json(data).encode())
+        with open_output_file(path, "output") as file:
+            file.write(_format_json(data).encode())
 
-    def failure(self, error: AotcError) -> None:
+    def print_error(self, error: AotcError) -> None:
         """Print every diagnostic of an error, with --json also as JSON on standard output."""
-        self.stop()
+        self.stop_progress_display()
         if self.as_json:
             problems = [
                 {"code": d.code, "message": d.message, "at": str(d.span or ""), "notes": d.notes, "hint": d.hint}
                 for d in error.diagnostics
             ]
-            sys.stdout.write(_json({"errors": problems}))
-        for text in texts_of(error.diagnostics):
+            sys.stdout.write(_format_json({"errors": problems}))
+        for text in diagnostic_texts(error.diagnostics):
             self.errors.print(f"[bold red]error[/]: {escape(text)}")
 
 
-def _console() -> Console:
+def _make_result_console() -> Console:
     """Return the console for results, where tables are as wide as their contents if the output is not a terminal."""
     console = Console(highlight=False, soft_wrap=True, markup=False)
     if not console.is_terminal:
-        console.width = PIPE_WIDTH
+        console.width = PIPE_WIDTH_COLUMNS
     return console
 
 
-def _json(data: Data) -> str:
+def _format_json(data: JsonObject) -> str:
     return json.dumps(data, indent=2, default=str) + "\n"
 
 
 @contextmanager
-def reporting(quiet: bool = False, as_json: bool = False, verbose: int = 0) -> Iterator[Reporter]:
+def report_errors_and_exit(quiet: bool = False, as_json: bool = False, verbose: int = 0) -> Iterator[Reporter]:
     """Context manager: yield a reporter for one command.
 
     An AotcError, an OSError of a file, or a MemoryError in the block is printed, and ends the
@@ -149,16 +149,16 @@ def reporting(quiet: bool = False, as_json: bool = False, verbose: int = 0) -> I
     try:
         yield reporter
     except AotcError as error:
-        reporter.failure(error)
-        raise SystemExit(USER_ERROR) from None
+        reporter.print_error(error)
+        raise SystemExit(USER_ERROR_EXIT_CODE) from None
     except OSError as error:
         if error.filename is None:
             # an error of a stream, not of a file
             raise
-        reporter.failure(AotcError("file", f"cannot use {error.filename}: {error.strerror}"))
-        raise SystemExit(USER_ERROR) from None
+        reporter.print_error(AotcError("file", f"cannot use {error.filename}: {error.strerror}"))
+        raise SystemExit(USER_ERROR_EXIT_CODE) from None
     except MemoryError:
-        reporter.failure(AotcError("memory", "not enough memory for this model"))
-        raise SystemExit(USER_ERROR) from None
+        reporter.print_error(AotcError("memory", "not enough memory for this model"))
+        raise SystemExit(USER_ERROR_EXIT_CODE) from None
     finally:
-        reporter.stop()
+        reporter.stop_progress_display()

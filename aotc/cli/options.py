@@ -5,7 +5,7 @@ values.
 --input-shape x:1,3,224,224   --dim batch=1
 
 @click.command()
-@option("--seeds", "Random input sets to try.", click.IntRange(1), 3)
+@declare_option("--seeds", "Random input sets to try.", click.IntRange(1), 3)
 @TARGET
 def verify(seeds, target, opt_level, accuracy, config): ...
 """
@@ -19,58 +19,60 @@ from typing import Any, Final, TypeAlias
 
 import click
 
-Command: TypeAlias = Callable[..., Any]
+CommandFunction: TypeAlias = Callable[..., Any]
 #: Decorator that adds an option or an argument to a command.
-Declaration: TypeAlias = Callable[[Command], Command]
-PATH: Final = click.Path(path_type=Path)
-LARGEST_DIM = (1 << 31) - 1
-MOST_THREADS = 1024
+OptionDecorator: TypeAlias = Callable[[CommandFunction], CommandFunction]
+PATH_TYPE: Final = click.Path(path_type=Path)
+MAX_DIMENSION = (1 << 31) - 1
+MAX_THREADS = 1024
 
 
 # --- parsers of option values
 
 
-def _dimension(text: str, where: str) -> int:
+def _parse_dimension(text: str, option_text: str) -> int:
     try:
         value = int(text)
     except ValueError:
         value = -1
-    if not 0 <= value <= LARGEST_DIM:
-        raise click.BadParameter(f"{text!r} in {where!r} is not a dimension")
+    if not 0 <= value <= MAX_DIMENSION:
+        raise click.BadParameter(f"{text!r} in {option_text!r} is not a dimension")
     return value
 
 
-def _pairs(values: tuple[str, ...], form: str, *, first: bool = False) -> Iterator[tuple[str, str, str]]:
+def _split_at_separator(
+    values: tuple[str, ...], example: str, *, first: bool = False
+) -> Iterator[tuple[str, str, str]]:
     """Split each text at its last separator, or at its first one; yield the text and both parts.
 
-    form    example of the format, which contains the separator (":" or "=") once
+    example    example of the format, which contains the separator (":" or "=") once
 
     Raises click.BadParameter if the separator or the first part is missing.
     """
-    (separator,) = (mark for mark in ":=" if mark in form)
+    (separator,) = (mark for mark in ":=" if mark in example)
     for value in values:
         name, found, text = value.partition(separator) if first else value.rpartition(separator)
         if not found or not name:
-            raise click.BadParameter(f"{value!r} is not of the form {form}")
+            raise click.BadParameter(f"{value!r} is not of the form {example}")
         yield value, name, text
 
 
-def read_shapes(values: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+def parse_input_shapes(values: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """Parse shapes NAME:1,3,224,224; the name may contain colons, and nothing after the last colon
     means a scalar.
     """
     return {
-        name: tuple(_dimension(d, value) for d in dims.split(",") if d.strip())
-        for value, name, dims in _pairs(values, "NAME:1,3,224,224")
+        name: tuple(_parse_dimension(d, value) for d in dims.split(",") if d.strip())
+        for value, name, dims in _split_at_separator(values, "NAME:1,3,224,224")
     }
 
 
-def read_dims(values: tuple[str, ...]) -> dict[str, int]:
+def parse_symbolic_dims(values: tuple[str, ...]) -> dict[str, int]:
     """Parse values of symbolic dimensions in the form SYMBOL=8; return integers by symbol."""
-    return {name: _dimension(number, value) for value, name, number in _pairs(values, "SYMBOL=8")}
+    return {name: _parse_dimension(number, value) for value, name, number in _split_at_separator(values, "SYMBOL=8")}
 
 
-def read_ranges(values: tuple[str, ...]) -> dict[str, tuple[float, float]]:
+def parse_input_ranges(values: tuple[str, ...]) -> dict[str, tuple[float, float]]:
     """Parse ranges NAME=-1:1; the name may contain equals signs.  The ranges are not compared with
     the model here.
     """
@@ -88,7 +90,7 @@ def read_ranges(values: tuple[str, ...]) -> dict[str, tuple[float, float]]:
     return ranges
 
 
-def read_io_dtypes(values: tuple[str, ...]) -> dict[str, str]:
+def parse_io_dtypes(values: tuple[str, ...]) -> dict[str, str]:
     """Parse dtypes of inputs and outputs, int8 or NAME:int8 (the name may contain colons).
 
     The key "" of the result stands for all names not given.
@@ -97,12 +99,12 @@ def read_io_dtypes(values: tuple[str, ...]) -> dict[str, str]:
     return {name: dtype for name, _, dtype in found}
 
 
-def read_config(values: tuple[str, ...]) -> dict[str, bool | int | float | str]:
+def parse_config_entries(values: tuple[str, ...]) -> dict[str, bool | int | float | str]:
     """Parse configuration entries KEY=VALUE; a value is JSON (true, false, a number) if it parses
     as such, else text.
     """
     config: dict[str, bool | int | float | str] = {}
-    for _, key, text in _pairs(values, "KEY=VALUE", first=True):
+    for _, key, text in _split_at_separator(values, "KEY=VALUE", first=True):
         try:
             config[key] = json.loads(text)
         except ValueError:
@@ -110,7 +112,7 @@ def read_config(values: tuple[str, ...]) -> dict[str, bool | int | float | str]:
     return config
 
 
-def read_flags(values: tuple[str, ...]) -> tuple[str, ...]:
+def split_compiler_flags(values: tuple[str, ...]) -> tuple[str, ...]:
     """Parse compiler flags, each text holding one or several, quoted as in a shell."""
     try:
         return tuple(flag for value in values for flag in shlex.split(value))
@@ -118,25 +120,25 @@ def read_flags(values: tuple[str, ...]) -> tuple[str, ...]:
         raise click.BadParameter(f"{values[-1]!r} cannot be split into flags: {error}") from error
 
 
-def read_names(value: str) -> tuple[str, ...]:
+def parse_comma_separated_names(value: str) -> tuple[str, ...]:
     """Parse a comma-separated list of names; return a tuple."""
     return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
-def read_counts(value: str) -> tuple[int, ...]:
+def parse_thread_counts(value: str) -> tuple[int, ...]:
     """Parse a list of integers from 1 to 1024, such as 1,2,4, without duplicates."""
     counts = [int(text) if text.strip().isdecimal() else 0 for text in value.split(",")]
-    if not all(1 <= count <= MOST_THREADS for count in counts):
-        raise click.BadParameter(f"{value!r} is not a list of numbers from 1 to {MOST_THREADS}")
+    if not all(1 <= count <= MAX_THREADS for count in counts):
+        raise click.BadParameter(f"{value!r} is not a list of numbers from 1 to {MAX_THREADS}")
     return tuple(dict.fromkeys(counts))
 
 
-def read_architectures(value: str | None) -> tuple[int, ...] | None:
+def parse_cuda_architectures(value: str | None) -> tuple[int, ...] | None:
     """Parse a list of CUDA compute capabilities, such as 80,90 for 8.0 and 9.0; None for None."""
-    return read_counts(value) if value is not None else None
+    return parse_thread_counts(value) if value is not None else None
 
 
-def read_seconds(value: str) -> float:
+def parse_seconds(value: str) -> float:
     """Parse a time such as 30, 30s, 5m or 1h; return seconds."""
     units = {"s": 1, "m": 60, "h": 3600}
     number, unit = (value[:-1], units[value[-1]]) if value[-1:] in units else (value, 1)
@@ -149,10 +151,10 @@ def read_seconds(value: str) -> float:
     return seconds
 
 
-_BYTE_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_BYTES_PER_UNIT: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-def read_bytes(value: str | None) -> int | None:
+def parse_byte_count(value: str | None) -> int | None:
     """Parse an amount of memory; return bytes, None for None.
 
     65536, 64K, 64KB and 64KiB are the same amount: every unit (K, M, G) is a power of 1,024, in either case.
@@ -162,12 +164,12 @@ def read_bytes(value: str | None) -> int | None:
     found = re.fullmatch(r"([0-9]+) ?(?:([kmg])i?)?b?", value.strip(), re.IGNORECASE | re.ASCII)
     if found is None or not int(found[1]):
         raise click.BadParameter(f"{value!r} is not a number of bytes such as 65536, 64K, 64KB or 1MiB")
-    return int(found[1]) * _BYTE_UNITS[(found[2] or "").upper()]
+    return int(found[1]) * _BYTES_PER_UNIT[(found[2] or "").upper()]
 
 
-def read_timeout(value: str | None) -> float | None:
-    """Parse a time limit as `read_seconds` does; return seconds, None for None.  Zero is an error."""
-    seconds = read_seconds(value) if value is not None else None
+def parse_timeout_seconds(value: str | None) -> float | None:
+    """Parse a time limit as `parse_seconds` does; return seconds, None for None.  Zero is an error."""
+    seconds = parse_seconds(value) if value is not None else None
     if seconds == 0:
         raise click.BadParameter(f"{value!r} is no time limit: it must be greater than zero")
     return seconds
@@ -176,40 +178,40 @@ def read_timeout(value: str | None) -> float | None:
 # --- declarations of options
 
 
-def option(
+def declare_option(
     names: str,
-    text: str,
+    help_text: str,
     kind: Any = None,
     default: Any = None,
     *,
     read: Callable[[Any], Any] | None = None,
     **more: Any,
-) -> Declaration:
+) -> OptionDecorator:
     """Declare an option by its names and help text, which shows the default, if there is one.
 
     read    function that parses the value
-    more    further arguments of `click.option`
+    more    further arguments of `click.declare_option`
     """
     if read is not None:
         more["callback"] = lambda context, parameter, value: read(value)
     shown = {"show_default": True, "default": default} if default is not None else {}
-    return click.option(*names.split(), type=kind, help=text, **shown, **more)
+    return click.option(*names.split(), type=kind, help=help_text, **shown, **more)
 
 
-def flag(names: str, text: str, **more: Any) -> Declaration:
+def declare_flag(names: str, help_text: str, **more: Any) -> OptionDecorator:
     """Declare a command line option without a value (a flag)."""
-    return click.option(*names.split(), is_flag=True, help=text, **more)
+    return click.option(*names.split(), is_flag=True, help=help_text, **more)
 
 
-def options(*declarations: Declaration) -> Declaration:
+def combine_declarations(*declarations: OptionDecorator) -> OptionDecorator:
     """Combine declarations of options, listed in this order in the help text."""
 
-    def declare(command: Command) -> Command:
+    def apply_declarations(command: CommandFunction) -> CommandFunction:
         for declaration in reversed(declarations):
             command = declaration(command)
         return command
 
-    return declare
+    return apply_declarations
 
 
 class RenamingCommand(click.Command):
@@ -227,117 +229,129 @@ class RenamingCommand(click.Command):
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments after replacing deprecated names of options."""
-        return super().parse_args(context, [self._present(k, args) for k in range(len(args))])
+        return super().parse_args(context, [self._current_option_name(k, args) for k in range(len(args))])
 
-    def _present(self, k: int, args: Sequence[str]) -> str:
-        name, equals, value = args[k].partition("=")
-        given = value if equals else args[k + 1] if k + 1 < len(args) else ""
+    def _current_option_name(self, index: int, args: Sequence[str]) -> str:
+        name, equals, value = args[index].partition("=")
+        given = value if equals else args[index + 1] if index + 1 < len(args) else ""
         form = f"{name} FILE" if given.endswith(".json") else ""
         former = form if form in self.renamed else name
-        if "--" in args[:k] or former not in self.renamed:
-            return args[k]
+        if "--" in args[:index] or former not in self.renamed:
+            return args[index]
         click.echo(f"warning: {former} is deprecated: write {self.renamed[former]}", err=True)
         return self.renamed[former] + equals + value
 
 
-MODEL: Final = click.argument("model", type=PATH)
-INPUTS: Final = options(
-    option("--inputs", "Inputs by name [default: random].", PATH, metavar="FILE.npz"),
-    option(
+MODEL_ARGUMENT: Final = click.argument("model", type=PATH_TYPE)
+INPUT_OPTIONS: Final = combine_declarations(
+    declare_option("--inputs", "Inputs by name [default: random].", PATH_TYPE, metavar="FILE.npz"),
+    declare_option(
         "--input-range input_ranges", "Range of a random input [default: by what the model does with it].",
-        multiple=True, read=read_ranges, metavar="NAME=LEAST:MOST",
+        multiple=True, read=parse_input_ranges, metavar="NAME=LEAST:MOST",
     ),
 )  # fmt: skip
-SHAPES: Final = options(
-    option(
+SHAPE_OPTIONS: Final = combine_declarations(
+    declare_option(
         "--input-shape input_shapes", "Shape of an input with dynamic dimensions.",
-        multiple=True, read=read_shapes, metavar="NAME:D,D,...",
+        multiple=True, read=parse_input_shapes, metavar="NAME:D,D,...",
     ),
-    option("--dim dims", "Value of a symbolic dimension.", multiple=True, read=read_dims, metavar="SYMBOL=N"),
+    declare_option("--dim dims", "Value of a "
+"symbolic dimension.", multiple=True, read=parse_symbolic_dims, metavar="SYMBOL=N"),
 )  # fmt: skip
-CUT: Final = options(
-    option(
+CUT_OPTIONS: Final = combine_declarations(
+    declare_option(
         "--cut-before", "Tensor of an ONNX or TFLite model that becomes an input: leave out what computes it.",
         multiple=True, metavar="NAME",
     ),
-    option(
+    declare_option(
         "--cut-after", "Tensor that becomes an output, in place of the model's: leave out what comes after it.",
         multiple=True, metavar="NAME",
     ),
 )  # fmt: skip
-TARGET: Final = options(
-    option("--target", "Machine to generate code for; `aotc targets` lists them.", default="host"),
-    option("-O opt_level", "Graph optimization level.", click.IntRange(0, 3), 3),
-    flag("--size", "Prefer small: no weights that are larger for the sake of time, such as Winograd's."),
-    option(
+TARGET_OPTIONS: Final = combine_declarations(
+    declare_option("--target", "Machine to generate code for; `aotc targets` lists them.", default="host"),
+    declare_option("-O opt_level", "Graph optimization level.", click.IntRange(0, 3), 3),
+    declare_flag("--size", "Prefer small: no weights that are larger for the sake of time, such as Winograd's."),
+    declare_option(
         "--accuracy", "strict: no algorithm that rounds more than an operator's definition (Winograd);"
         " reproducible: strict, and equal bits on all targets. [default: fast]",
         click.Choice(("fast", "strict", "reproducible")),
     ),
-    option(
+    declare_option(
         "--config", "Set an option of a pass, or a limit of the compiler, by its key; `aotc config` lists the keys.",
-        multiple=True, read=read_config, metavar="KEY=VALUE",
+        multiple=True, read=parse_config_entries, metavar="KEY=VALUE",
     ),
 )  # fmt: skip
-COMPILER: Final = options(
-    option("--cc", "C compiler [default: $CC; cc, gcc, clang or the cross compiler]."),
-    option(
+COMPILER_OPTIONS: Final = combine_declarations(
+    declare_option("--cc", "C compiler [default: $CC; cc, gcc, clang or the cross compiler]."),
+    declare_option(
         "--cflags", "Flags after the default ones, in emitted build files, too.",
-        multiple=True, read=read_flags, metavar="FLAGS",
+        multiple=True, read=split_compiler_flags, metavar="FLAGS",
     ),
-    option(
+    declare_option(
         "--cc-timeout", "A run of the C compiler that takes longer is ended (30s, 5m, 1h) [default: 30m].",
-        read=read_timeout, metavar="TIME",
+        read=parse_timeout_seconds, metavar="TIME",
     ),
-    flag("--no-cache cache", "Compile all C anew.", flag_value=False, default=True),
+    declare_flag("--no-cache cache", "Compile all C anew.", flag_value=False, default=True),
 )  # fmt: skip
-ARCHITECTURES: Final = option(
+CUDA_ARCH_OPTION: Final = declare_option(
     "--cuda-arch", "Compute capabilities of GPUs to make code for [default: 80,90,100,120].",
-    read=read_architectures, metavar="NN,...",
+    read=parse_cuda_architectures, metavar="NN,...",
 )  # fmt: skip
-BOARD: Final = options(
-    option(
+BOARD_OPTIONS: Final = combine_declarations(
+    declare_option(
         "--environment", "bare: a static library for programs without an operating system, as on microcontrollers.",
         metavar="hosted|bare",
     ),
-    option("--memories", "Memories of the board, the fastest first.", PATH, metavar="FILE.toml"),
-    option(
+    declare_option("--memories", "Memories of the board, the fastest first.", PATH_TYPE, metavar="FILE.toml"),
+    declare_option(
         "--float-abi", "Calling convention of floats on Arm microcontrollers; soft uses no FPU"
         " [default: that of the target].", click.Choice(("soft", "softfp", "hard")),
     ),
-    flag("--portable", "C99 without inline assembly and extensions of compilers."),
+    declare_flag("--portable", "C99 without inline assembly and extensions of compilers."),
 )  # fmt: skip
-WORKSPACE_IO: Final = flag(
+WORKSPACE_IO_FLAG: Final = declare_flag(
     "--workspace-io", "Give inputs and outputs places in the arena, where callers may keep them."
 )
-FIRMWARE: Final = options(
-    BOARD,
-    flag("--selftest", "Without an operating system: a function that runs the model on known values."),
-    flag("--single-file", "Without an operating system: one source and one header."),
+FIRMWARE_OPTIONS: Final = combine_declarations(
+    BOARD_OPTIONS,
+    declare_flag("--selftest", "Without an operating system: a function that runs the model on known values."),
+    declare_flag("--single-file", "Without an operating system: one source and one header."),
 )
-THREADS: Final = click.option(
+THREADS_OPTION: Final = click.option(
     "--threads/--no-threads",
     default=None,
     help="Make kernels that threads can share [default, where a target runs several], or not.",
 )
-TUNING: Final = flag("--no-tuning tuning", "Leave records of `aotc tune` alone.", flag_value=False, default=None)
-ROUNDING: Final = option(
+TUNING_FLAG: Final = declare_flag(
+    "--no-tuning tuning", "Leave records of `aotc tune` alone.", flag_value=False, default=None
+)
+ROUNDING_OPTION: Final = declare_option(
     "--rounding", "Whose integers a quantized .tflite model gives, bit by bit: TFLite Micro's or LiteRT's"
     " [default: tflm].", click.Choice(("tflm", "litert")),
 )  # fmt: skip
 #: Options of how a model is compiled, as in `CompileOptions`.
-COMPILATION: Final = options(SHAPES, CUT, TARGET, ARCHITECTURES, ROUNDING, COMPILER, TUNING)
-IO_DTYPE: Final = option(
-    "--io-dtype", "int8 or uint8: take and give integers where the model quantizes its inputs and dequantizes its"
-    " outputs; or by name (float32 leaves one as it is).", multiple=True, read=read_io_dtypes, metavar="[NAME:]TYPE",
-)  # fmt: skip
-BUDGETS: Final = options(
-    option("--ram", "Memory of a run, with inputs and outputs: fail if it takes more.", read=read_bytes, metavar="64K"),
-    option("--flash", "Code and parameters: fail if they take more.", read=read_bytes, metavar="256K"),
-    option("--stack", "Stack of a run: fail if it may take more.", read=read_bytes, metavar="2K"),
+COMPILATION_OPTIONS: Final = combine_declarations(
+    SHAPE_OPTIONS, CUT_OPTIONS, TARGET_OPTIONS, CUDA_ARCH_OPTION, ROUNDING_OPTION, COMPILER_OPTIONS, TUNING_FLAG
 )
-QUIET: Final = options(
-    flag("--quiet -q", "Print errors only."),
+IO_DTYPE_OPTION: Final = declare_option(
+    "--io-dtype", "int8 or uint8: take and give integers where the model quantizes its inputs and dequantizes its"
+    " outputs; or by name (float32 leaves one as it is).", multiple=True, read=parse_io_dtypes, metavar="[NAME:]TYPE",
+)  # fmt: skip
+BUDGET_OPTIONS: Final = combine_declarations(
+    declare_option(
+        "--ram",
+        "Memory of a run, with inputs and outputs: fail if it takes more.",
+        read=parse_byte_count,
+        metavar="64K",
+    ),
+    declare_option("--flash", "Code and parameters: fail if they take more.", read=parse_byte_count, metavar="256K"),
+    declare_option("--stack", "Stack of a run: fail if it may take more.", read=parse_byte_count, metavar="2K"),
+)
+VERBOSITY_OPTIONS: Final = combine_declarations(
+    declare_flag("--quiet -q", "Print errors only."),
     click.option("--verbose", "-v", count=True, help="Log what happens (twice: debugging)."),
 )
-OUTPUT: Final = options(QUIET, flag("--json as_json", "Print one JSON object."))
+COMMON_OUTPUT_OPTIONS: Final = combine_declarations(
+    VERBOSITY_OPTIONS, declare_flag("--json as_json", "Print one JSON object.")
+)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of `aotc compile` that inspect passes: they become pass instruments and a report.
 
-watch = Watch(out, model, output, facts, report=Path("out.html"), print_after=("FuseOps",), ...)
-with watch.writing() as stage:
-    watch.done(compile(model, instruments=watch.instruments(), progress=stage))
+watch = PassInspection(out, model, output, facts, report=Path("out.html"), print_after=("FuseOps",), ...)
+with watch.write_report_at_end() as stage:
+    watch.add_model_to_report(compile(model, instruments=watch.requested_pass_instruments(), progress=stage))
 """
 
 import time
@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from aotc.cli.console import Reporter
-from aotc.driver.pass_observers import NumericCheck, ProgramVerifier, TextAfter, dump_ir, require_passes
+from aotc.driver.pass_observers import NumericCheck, ProgramVerifier, TextAfter, dump_ir, require_known_passes
 from aotc.driver.pipeline import WRITING, CompiledModel
 from aotc.ir import AotcError, PassInfo, PassInstrument
 from aotc.ir.instrument import ALL_LEVELS
 from aotc.reporting.compile_report import PassReport
 
-WATCH_OPTIONS: Final = ("report", "print_after", "stop_after", "check_passes", "dump", "show_meta_data")
+PASS_INSPECTION_OPTIONS: Final = ("report", "print_after", "stop_after", "check_passes", "dump", "show_meta_data")
 #: Hint that explains why a pass may not run.
-_NOT_RUN: Final = (
+_PASS_NOT_RUN_HINT: Final = (
     "-O (3 is the default), the model and the target decide which passes run; "
     "some run at level 4 only, which a PassContext in Python has"
 )
@@ -37,18 +37,18 @@ class StageTimes:
 
     begins: list[tuple[str, float]] = field(default_factory=lambda: [("preparing", time.perf_counter())])
 
-    def before(self, show: Callable[[str], None]) -> Callable[[str], None]:
-        """Return a function that records the time when a stage begins and then calls `show` with
+    def record_stage_then_call(self, callback: Callable[[str], None]) -> Callable[[str], None]:
+        """Return a function that records the time when a stage begins and then calls `callback` with
         its name.
         """
 
-        def begin(name: str) -> None:
-            self.begins.append((name, time.perf_counter()))
-            show(name)
+        def record_and_show_stage(stage_name: str) -> None:
+            self.begins.append((stage_name, time.perf_counter()))
+            callback(stage_name)
 
-        return begin
+        return record_and_show_stage
 
-    def rows(self) -> list[dict[str, Any]]:
+    def stage_time_rows(self) -> list[dict[str, Any]]:
         """Return the name and the seconds of each stage, in order; the last stage ends at the time
         of the call.
         """
@@ -56,7 +56,7 @@ class StageTimes:
         return [{"stage": n, "seconds": end - began} for (n, began), end in zip(self.begins, ends, strict=True)]
 
     def __str__(self) -> str:
-        rows = self.rows()
+        rows = self.stage_time_rows()
         whole = sum(row["seconds"] for row in rows)
         lines = [f"{r['stage']:24} {r['seconds']:9.3f} s  {r['seconds'] / max(whole, 1e-9):6.1%}" for r in rows]
         return "\n".join([*lines, f"{'all stages':24} {whole:9.3f} s\n"])
@@ -81,7 +81,7 @@ class _Stopped(Exception):
 
 
 @dataclass
-class Watch:
+class PassInspection:
     """The pass inspection of one `aotc compile`.
 
     facts      facts for the head of the report
@@ -105,63 +105,63 @@ class Watch:
 
     def __post_init__(self) -> None:
         self._stops = [self.stop_after] if self.stop_after is not None else []
-        require_passes([*self.print_after, *self._stops])
+        require_known_passes([*self.print_after, *self._stops])
         if self.report is not None:
-            _check_place(self.report, self.model, self.output)
+            _require_usable_report_path(self.report, self.model, self.output)
         self._report = PassReport(str(self.model), list(self.facts.items()))
-        self._print = TextAfter(self.print_after, self._tell, self.show_meta_data)
+        self._print = TextAfter(self.print_after, self._print_program_after_pass, self.show_meta_data)
 
-    def instruments(self) -> list[Any]:
+    def requested_pass_instruments(self) -> list[Any]:
         """Return the pass instruments that the options request."""
         found: list[Any] = [self._report] if self.report is not None else []
         found += [dump_ir(self.dump, True, self.show_meta_data)] if self.dump is not None else []
         found += [self._print] if self.print_after else []
         found += [NumericCheck(), ProgramVerifier()] if self.check_passes else []
-        found += [TextAfter(self._stops, _stop, self.show_meta_data)] if self._stops else []
+        found += [TextAfter(self._stops, _stop_compilation, self.show_meta_data)] if self._stops else []
         return found
 
-    def _tell(self, name: str, text: str) -> None:
-        self.out.note(f"// after {name}\n{text}\n")
+    def _print_program_after_pass(self, pass_name: str, program_text: str) -> None:
+        self.out.print_to_stderr(f"// after {pass_name}\n{program_text}\n")
 
-    def done(self, model: CompiledModel) -> CompiledModel:
+    def add_model_to_report(self, model: CompiledModel) -> CompiledModel:
         """Add the compiled model to the report, if one is requested; return the model."""
         if self.report is not None:
-            self._report.stage("")
-            self._report.add_result(model)
+            self._report.begin_stage("")
+            self._report.add_compiled_model(model)
         return model
 
     @contextmanager
-    def writing(self) -> Iterator[Callable[[str], None]]:
+    def write_report_at_end(self) -> Iterator[Callable[[str], None]]:
         """Context manager: yield a function to be called with each stage; write the report at the
         end, also after errors.
         """
 
-        def stage(name: str) -> None:
-            if name == WRITING and self._stops:
+        def begin_stage(stage_name: str) -> None:
+            if stage_name == WRITING and self._stops:
                 # all passes have run
                 text = f"the pass {self.stop_after!r} did not run"
-                raise AotcError("stop-after", text, hint=_NOT_RUN)
-            self.out.stage(name)
-            self._report.stage(name)
+                raise AotcError("stop-after", text, hint=_PASS_NOT_RUN_HINT)
+            self.out.report_stage(stage_name)
+            self._report.begin_stage(stage_name)
 
         try:
-            yield stage
+            yield begin_stage
         except _Stopped as stop:
             self.stopped = str(stop)
         except AotcError as error:
-            self._write_report(error)
+            self._write_requested_report(error)
             raise
-        self._write_report(None)
+        self._write_requested_report(None)
         if self._print.missing:
-            self.out.note(f"these passes did not run: {', '.join(sorted(self._print.missing))}")
+            self.out.print_to_stderr(f"these passes did not run: {', '.join(sorted(self._print.missing))}")
 
-    def _write_report(self, failure: AotcError | None) -> None:
+    def _write_requested_report(self, failure: AotcError | None) -> None:
         """Write the report, if one is requested and there are passes; report an error of writing
         along with `failure`.
         """
         if self.report is None or (failure is not None and not self._report.passes):
             return
-        self._report.stage("")
+        self._report.begin_stage("")
         if self.stopped is not None:
             self._report.unfinished = "stopped"
         try:
@@ -170,11 +170,11 @@ class Watch:
             raise AotcError.collect([*(failure.diagnostics if failure else ()), *error.diagnostics]) from failure
 
 
-def _stop(_: str, text: str) -> None:
-    raise _Stopped(text)
+def _stop_compilation(_: str, program_text: str) -> None:
+    raise _Stopped(program_text)
 
 
-def _check_place(report: Path, model: Path, output: Path | None) -> None:
+def _require_usable_report_path(report: Path, model: Path, output: Path | None) -> None:
     """Raise AotcError if a report cannot be written to its path, or would replace the model or the
     project.
     """

@@ -2,7 +2,7 @@
 """Handle failures of the standard streams: an output that cannot be written ends the program with
 an exit code.
 
-with standard_streams():
+with exit_if_output_cannot_be_written():
     ...                                  # prints
 """
 
@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from typing import Final, TextIO
 
 #: Exit code if the reader of the output has closed it, as in `aotc ops | head -1`.
-READER_LEFT: Final = 1
+READER_CLOSED_EXIT_CODE: Final = 1
 #: Exit code if the output cannot be written, such as on a full disk.
-NOT_WRITTEN: Final = 2
+UNWRITABLE_OUTPUT_EXIT_CODE: Final = 2
 
 
 class _Closed(io.TextIOBase):
@@ -30,7 +30,7 @@ class _Closed(io.TextIOBase):
 
 
 @contextmanager
-def standard_streams() -> Iterator[None]:
+def exit_if_output_cannot_be_written() -> Iterator[None]:
     """Context manager: escape characters that an output's encoding lacks; exit if an output cannot
     be written.
     """
@@ -49,16 +49,16 @@ def standard_streams() -> Iterator[None]:
         finally:
             sys.stdout.flush()
     except OSError as error:
-        if not any([_fails(sys.stdout), _fails(sys.stderr)]):
+        if not any([_fails_to_flush(sys.stdout), _fails_to_flush(sys.stderr)]):
             raise
         if error.errno == errno.EPIPE:
-            raise SystemExit(READER_LEFT) from None
+            raise SystemExit(READER_CLOSED_EXIT_CODE) from None
         with suppress(OSError):
             sys.stderr.write(f"error: cannot write the output: {error.strerror}\n")
-        raise SystemExit(NOT_WRITTEN) from None
+        raise SystemExit(UNWRITABLE_OUTPUT_EXIT_CODE) from None
 
 
-def _fails(stream: TextIO | io.TextIOBase | None) -> bool:
+def _fails_to_flush(stream: TextIO | io.TextIOBase | None) -> bool:
     """Return True if a stream cannot be written; its pending data is discarded."""
     if stream is None:
         return False

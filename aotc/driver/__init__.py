@@ -6,11 +6,11 @@ output folders. Input: a model in any supported form and `CompileOptions`.  Outp
 programs, a C project or a library.
 
     model = compile("net.onnx", output="build/net")
-    CompileOptions(target="x86-64-v3").compilation("net.onnx").programs
+    CompileOptions(target="x86-64-v3").start_compilation("net.onnx").scheduled_programs
 
 Importing this package registers the operators and passes by name.
 """
 
-from aotc.driver.dependency_injection import install
+from aotc.driver.operator_and_pass_registration import install_operators_and_passes
 
-install()
+install_operators_and_passes()

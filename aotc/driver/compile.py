@@ -4,7 +4,7 @@ and its library out.
 
 model = compile("net.onnx", output="build/net", dims={"batch": 1})
 model.session().run(None, {"input": array})
-work = CompileOptions(target="x86-64-v3").compilation("net.onnx")        # to stop on the way: work.programs
+work = CompileOptions(target="x86-64-v3").start_compilation("net.onnx")  # to stop on the way: work.scheduled_programs
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias
 
-from aotc_codegen.c.c_identifiers import model_identifier
+from aotc_codegen.c.c_identifiers import c_model_identifier
 
-from aotc.driver.import_model import Cut, imported, is_tflite, with_params
+from aotc.driver.board_memory_map import read_memory_regions
+from aotc.driver.import_model import Cut, bind_params_as_constants, import_model_of_any_format, is_tflite_path
 from aotc.driver.memory_budgets import Budgets
-from aotc.driver.memory_map import read_memories
-from aotc.driver.output_folder import check_destination
-from aotc.driver.pass_observers import require_passes
+from aotc.driver.output_folder import check_output_folder_is_writable
+from aotc.driver.pass_observers import require_known_passes
 from aotc.driver.pipeline import ACCURACIES, IMPORTING, Compilation, CompiledModel, Progress, Tilings
-from aotc.driver.toolchain import FindToolchain, Toolchain, compiler_flags, find_toolchain, resolve_target
-from aotc.driver.tuning_store import Recorded
-from aotc.ir import AotcError, AotcTypeError, Array, PassContext, require_known, spending
+from aotc.driver.toolchain import Toolchain, ToolchainFactory, find_toolchain, flags_in_compiler_command, resolve_target
+from aotc.driver.tuning_store import RecordedTilings
+from aotc.ir import AotcError, AotcTypeError, Array, PassContext, budget_scope, require_known_name
 from aotc.relay.module import IRModule
-from aotc.tir.fast_math_check import require_exact
-from aotc.tir.float_abi import chosen_float_abi
-from aotc.tir.target import Target, for_environment, for_size, portable
+from aotc.tir.fast_math_check import require_exact_math_flags
+from aotc.tir.float_abi import select_float_abi
+from aotc.tir.target import Target, portable_c99_target, target_for_environment, target_optimized_for_size
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
 Model: TypeAlias = "str | Path | ModelProto | ExportedProgram | IRModule"
 
 
-def model_name(model: object, name: str | None) -> str:
+def c_name_of_model(model: object, name: str | None) -> str:
     """Return the C name of a model: `name` if given, else an identifier derived from the model's
     file name.
     """
     if name is not None:
-        made = model_identifier(name)
+        made = c_model_identifier(name)
         if made != name:
             text = f"{name!r} will not do as the name of a model in C"
             raise AotcError("name", text, hint=f"for example: {made}")
         return name
-    return model_identifier(Path(model).stem) if isinstance(model, (str, Path)) else "model"
+    return c_model_identifier(Path(model).stem) if isinstance(model, (str, Path)) else "model"
 
 
-def _require_sizes(dims: Mapping[str, int]) -> None:
+def _require_positive_dims(dims: Mapping[str, int]) -> None:
     """Raise AotcError (code "dims") naming every symbolic dimension whose value is not an integer
     of at least 1.
     """
@@ -65,7 +65,7 @@ def _require_sizes(dims: Mapping[str, int]) -> None:
         raise AotcError("dims", text, hint=hint)
 
 
-def for_architectures(target: Target, archs: int | Sequence[int]) -> Target:
+def target_for_cuda_architectures(target: Target, archs: int | Sequence[int]) -> Target:
     """Return `target` with code generated for the given CUDA compute capabilities (80 for 8.0).
 
     Raise AotcError (code "cuda-arch") if the target has no GPU, if no architecture is given, if one
@@ -138,7 +138,7 @@ class CompileOptions:
                   microcontrollers with -Os; `metadata["sizes"]` estimates the slowdown
     profile       deprecated name of `environment`
     memories      TOML file of the board's memory regions, replacing the target's (see
-                  `aotc.driver.memory_map`)
+                  `aotc.driver.board_memory_map`)
     selftest      bare-metal only: emit a function that runs the model on stored inputs and checks the
                   outputs
     single_file   bare-metal only: emit all code as one source file and one header
@@ -202,7 +202,7 @@ class CompileOptions:
         if self.profile is not None:
             warnings.warn("the option profile is now named environment", DeprecationWarning, stacklevel=3)
         if (environment := self.environment or self.profile) is not None:
-            machine = for_environment(machine, environment)
+            machine = target_for_environment(machine, environment)
         if self.threads and machine.threads is None:
             text = f"kernels for {machine.name} cannot run on several CPU threads"
             raise AotcError("target", text, hint="leave --threads out")
@@ -215,19 +215,19 @@ class CompileOptions:
                 hint = 'leave the memory map out, or compile for the environment "bare" or for a microcontroller'
                 raise AotcError("memories", text, hint=hint)
             least = max(space.align for space in machine.spaces)
-            spaces = read_memories(Path(self.memories), least)
+            spaces = read_memory_regions(Path(self.memories), least)
             machine = replace(machine, spaces=spaces)
         if self.cuda_arch is not None:
-            machine = for_architectures(machine, self.cuda_arch)
-        machine = chosen_float_abi(machine, self.float_abi, (*compiler_flags(self.cc), *self.cflags))
+            machine = target_for_cuda_architectures(machine, self.cuda_arch)
+        machine = select_float_abi(machine, self.float_abi, (*flags_in_compiler_command(self.cc), *self.cflags))
         if self.portable:
-            machine = portable(machine)
-        require_exact(self.cflags)
-        object.__setattr__(self, "machine", for_size(machine) if self.size else machine)
+            machine = portable_c99_target(machine)
+        require_exact_math_flags(self.cflags)
+        object.__setattr__(self, "machine", target_optimized_for_size(machine) if self.size else machine)
         if self.opt_level not in range(4):
             raise AotcError("opt-level", f"opt_level must be 0, 1, 2 or 3, not {self.opt_level}")
-        require_known("accuracy", "accuracy", self.chosen_accuracy, ACCURACIES)
-        require_passes(self.disabled_pass)
+        require_known_name("accuracy", "accuracy", self.accuracy_or_default, ACCURACIES)
+        require_known_passes(self.disabled_pass)
         if self.check_compiler and not self.build:
             text = "no library is built, so there is nothing of the C compiler's to check"
             raise AotcError(
@@ -235,9 +235,9 @@ class CompileOptions:
                 text,
                 hint="checking the compiler (--check-compiler) needs a build: leave out --no-build",
             )
-        _require_sizes(self.dims or {})
+        _require_positive_dims(self.dims or {})
         # raise for invalid values
-        self.context()
+        self.pass_context()
         _ = self.budgets
 
     @property
@@ -250,7 +250,7 @@ class CompileOptions:
         """Upper bounds, in bytes, on the RAM, flash and stack that the compiled model may need."""
         return Budgets(ram=self.ram, flash=self.flash, stack=self.stack)
 
-    def context(self, instruments: Iterable[Any] = ()) -> PassContext:
+    def pass_context(self, instruments: Iterable[Any] = ()) -> PassContext:
         """Return the pass context with the optimization level, passes, configuration and
         instruments of these options.
         """
@@ -262,34 +262,34 @@ class CompileOptions:
         return PassContext(self.opt_level, None, self.disabled_pass, instruments, config)
 
     @property
-    def chosen_accuracy(self) -> str:
+    def accuracy_or_default(self) -> str:
         """Return the accuracy from the option or the configuration, "fast" by default.
 
         Raise AotcError (code "accuracy") if the two disagree.
         """
-        return self._agreed("accuracy", "compile.accuracy", code="accuracy") or ACCURACIES[0]
+        return self._option_or_config_value("accuracy", "compile.accuracy", code="accuracy") or ACCURACIES[0]
 
     @property
-    def chosen_rounding(self) -> str:
+    def tflite_rounding_or_default(self) -> str:
         """Return the reference implementation whose integer results a TFLite model reproduces:
         "tflm" (default) or "litert".
 
         Raise AotcError (code "tflite-rounding") if the option and the configuration disagree.
         """
-        return self._agreed("rounding", "tflite.rounding", code="tflite-rounding") or "tflm"
+        return self._option_or_config_value("rounding", "tflite.rounding", code="tflite-rounding") or "tflm"
 
-    def _agreed(self, option: str, key: str, *, code: str) -> str:
-        """Return the value of an option, or of configuration key `key` if the option is unset;
+    def _option_or_config_value(self, option: str, config_key: str, *, code: str) -> str:
+        """Return the value of an option, or of configuration key `config_key` if the option is unset;
         AotcError if the two disagree.
         """
-        own, stated = getattr(self, option), (self.config or {}).get(key)
+        own, stated = getattr(self, option), (self.config or {}).get(config_key)
         if own and stated and own != stated:
-            text = f"the {option} is {own}, and {key} says {stated}"
+            text = f"the {option} is {own}, and {config_key} says {stated}"
             raise AotcError(code, text, hint="leave one of them out")
         return str(own or stated or "")
 
     @property
-    def toolchain(self) -> FindToolchain:
+    def toolchain_factory(self) -> ToolchainFactory:
         """Return a picklable factory of the C toolchain for this target or another one; it can be
         sent to another machine.
         """
@@ -297,20 +297,20 @@ class CompileOptions:
         given = self.cc, tuple(self.cflags)
         return partial(find_toolchain, *given, cache=cache, seconds=self.cc_timeout, target=self.machine)
 
-    def imported(self, model: Model) -> IRModule:
+    def import_as_graph_module(self, model: Model) -> IRModule:
         """Convert a model in any supported form to a graph module whose parameters are constants."""
         if not isinstance(model, (str, Path, IRModule)) and not hasattr(model, "graph"):
             kinds = "a path, a ModelProto, an ExportedProgram or an IRModule"
             raise AotcTypeError("model", f"a model is {kinds}, not {type(model).__name__}")
-        if self.rounding and not is_tflite(model):
+        if self.rounding and not is_tflite_path(model):
             text = "the rounding is chosen for TFLite models alone; others state their own"
             raise AotcError("tflite-rounding", text, hint="leave --rounding out")
         shapes, dims = dict(self.input_shapes or {}), dict(self.dims or {})
-        with spending(self.config or {}):
-            module = imported(model, shapes, dims, self.chosen_rounding, self.cut)
-        return with_params(module, self.params)
+        with budget_scope(self.config or {}):
+            module = import_model_of_any_format(model, shapes, dims, self.tflite_rounding_or_default, self.cut)
+        return bind_params_as_constants(module, self.params)
 
-    def compilation(
+    def start_compilation(
         self, model: Model, *, toolchain: Toolchain | None = None, tilings: Tilings | None = None
     ) -> Compilation:
         """Import a model and return its `Compilation`, from which graph, kernels, project and
@@ -318,14 +318,14 @@ class CompileOptions:
 
         `tilings` replaces the tilings recorded by `aotc tune`.
         """
-        recorded = Recorded(self.tuning) if self.tuning is not None else None
-        name = model_name(model, self.name)
+        recorded = RecordedTilings(self.tuning) if self.tuning is not None else None
+        name = c_name_of_model(model, self.name)
         self.progress(IMPORTING)
         return Compilation(
-            self.imported(model),
+            self.import_as_graph_module(model),
             self.machine,
             name,
-            self.context(self.instruments),
+            self.pass_context(self.instruments),
             threads=self.threads is not False,
             cache=self.cache,
             tilings=tilings or recorded,
@@ -340,20 +340,20 @@ class CompileOptions:
             cflags=tuple(self.cflags),
         )
 
-    def compiled(self, model: Model) -> CompiledModel:
+    def compile_model(self, model: Model) -> CompiledModel:
         """Compile a model: write its project and, if `build` is set, compile the library."""
         output = Path(self.output) if self.output is not None else None
-        toolchain = self.toolchain() if self.build else None
+        toolchain = self.toolchain_factory() if self.build else None
         # raise for an invalid name before any work is done
-        model_name(model, self.name)
+        c_name_of_model(model, self.name)
         if output is not None:
-            check_destination(output, self.overwrite)
-        work = self.compilation(model, toolchain=toolchain)
-        return work.library(output) if self.build else work.project(output)
+            check_output_folder_is_writable(output, self.overwrite)
+        work = self.start_compilation(model, toolchain=toolchain)
+        return work.emit_project_and_build_library(output) if self.build else work.emit_project(output)
 
 
 #: The beginning of the docstring of `compile`; the documentation of `CompileOptions` follows it.
-_COMPILE_HELP: Final = """Compile a model to a C project and, with `build`, to a library.
+_COMPILE_DOCSTRING_HEAD: Final = """Compile a model to a C project and, with `build`, to a library.
 
     model         a path or ModelProto of ONNX, a .pt2 file or ExportedProgram of PyTorch, a .tflite file, an IRModule
                   or a .relay file
@@ -367,18 +367,20 @@ _COMPILE_HELP: Final = """Compile a model to a C project and, with `build`, to a
 _Fields = ParamSpec("_Fields")
 
 
-def _of_fields(options: Callable[_Fields, CompileOptions]) -> Callable[Concatenate[Model, _Fields], CompiledModel]:
+def _make_compile_function(
+    options_class: Callable[_Fields, CompileOptions],
+) -> Callable[Concatenate[Model, _Fields], CompiledModel]:
     """Build the function `compile(model, **fields)` from the class `CompileOptions`: its fields become keywords."""
 
     def compile(model: Model, *args: _Fields.args, **fields: _Fields.kwargs) -> CompiledModel:
-        return options(*args, **fields).compiled(model)
+        return options_class(*args, **fields).compile_model(model)
 
     compile.__qualname__ = "compile"
-    compile.__doc__ = _COMPILE_HELP + "\n\n".join((CompileOptions.__doc__ or "").split("\n\n")[1:])
+    compile.__doc__ = _COMPILE_DOCSTRING_HEAD + "\n\n".join((CompileOptions.__doc__ or "").split("\n\n")[1:])
     own = inspect.signature(compile)
-    keywords = inspect.signature(options).parameters.values()
+    keywords = inspect.signature(options_class).parameters.values()
     compile.__signature__ = own.replace(parameters=[own.parameters["model"], *keywords])  # type: ignore[attr-defined]
     return compile  # type: ignore[return-value]  # the model can be given by name, too
 
 
-compile = _of_fields(CompileOptions)
+compile = _make_compile_function(CompileOptions)

@@ -2,8 +2,8 @@
 """Compile an emitted C project to a library without make: source files are compiled in parallel,
 and object files that were compiled before are read from the object cache.
 
-build_library(directory, metadata, toolchain, target)        # directory/lib/libnet.so
-record_checksum(directory, metadata, library)                # for whoever loads it
+build_project_library(directory, metadata, toolchain, target)  # directory/lib/libnet.so
+record_library_checksum(directory, metadata, library)        # for whoever loads it
 """
 
 import re
@@ -13,34 +13,41 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from aotc_codegen.c.compiler_flags import base_cflags
-from aotc_codegen.c.metadata import write_metadata
+from aotc_codegen.c.compiler_flags import non_kernel_cflags
+from aotc_codegen.c.project_metadata import write_metadata_file
 
-from aotc.driver.toolchain import ObjectCompiler, Toolchain, archiver, require_machine, require_vectors, run_compiler
+from aotc.driver.toolchain import (
+    ObjectCompiler,
+    Toolchain,
+    archiver_of_compiler,
+    require_compiler_for_architecture,
+    require_vector_extensions,
+    run_compiler,
+)
 from aotc.ir.atomic_write import temporary_folder
 from aotc.ir.diagnostics import AotcError, Diagnostic
-from aotc.runtime.library_integrity import checksum
+from aotc.runtime.library_integrity import sha256_of_file
 from aotc.tir.target import Target
 
 #: Omit the build ID: hashing all parameters takes most of the link time.
-_LINK_FLAGS = ("-Wl,--build-id=none",) if sys.platform == "linux" else ()
+_NO_BUILD_ID_LINK_FLAGS = ("-Wl,--build-id=none",) if sys.platform == "linux" else ()
 
 
-def object_compiler(
+def make_project_object_compiler(
     directory: Path, metadata: Mapping[str, Any], toolchain: Toolchain, target: Target, *, visible: bool = False
 ) -> ObjectCompiler:
     """Return the compiler of the C files of a project, with the flags that its library needs.
 
-    The arguments are those of `build_library`.
+    The arguments are those of `build_project_library`.
     """
     hidden = () if visible else ("-fvisibility=hidden",)
     shared = ("-ffunction-sections", "-fdata-sections") if target.bare else ("-fPIC", *hidden)
-    flags = ("-std=c99", *shared, "-Iinclude", "-Isrc", *base_cflags(target))
+    flags = ("-std=c99", *shared, "-Iinclude", "-Isrc", *non_kernel_cflags(target))
     special = {directory / file: isa["cflags"] for isa in metadata.get("isas", ()) for file in isa["files"]}
     return ObjectCompiler(toolchain, flags, directory, special)
 
 
-def build_library(
+def build_project_library(
     directory: Path, metadata: Mapping[str, Any], toolchain: Toolchain, target: Target, *, visible: bool = False
 ) -> Path:
     """Compile and link the project in `directory`; return the path of the library.
@@ -52,70 +59,83 @@ def build_library(
 
     Raises AotcError with the compiler's message: code "compiler-failed", or "external" if the
     user's code for a kernel does not compile or does not define the kernel; code "no-compiler" as
-    `require_machine`, "no-vectors" as `require_vectors`.
+    `require_compiler_for_architecture`, "no-vectors" as `require_vector_extensions`.
     """
-    require_machine(toolchain, target)
-    require_vectors(toolchain, target)
+    require_compiler_for_architecture(toolchain, target)
+    require_vector_extensions(toolchain, target)
     library = directory / str(metadata["library"])
     library.parent.mkdir(exist_ok=True)
     patterns = ("src/*.c", "src/*.S", "runtime/*.c")
     sources = sorted(path for pattern in patterns for path in directory.glob(pattern))
     sources = [s for s in sources if s.name != "params_to_c.c"]
-    compiler = object_compiler(directory, metadata, toolchain, target, visible=visible)
+    compiler = make_project_object_compiler(directory, metadata, toolchain, target, visible=visible)
     with temporary_folder(".objects-", directory.absolute()) as scratch:
         objects = {source: Path(scratch) / f"{source.name}.o" for source in sources}
         externals = {directory / e["source"]: e for e in metadata.get("externals", ())}
-        _compile_externals(compiler, {source: (objects[source], e) for source, e in externals.items()})
+        _compile_external_kernels(compiler, {source: (objects[source], e) for source, e in externals.items()})
         # longest jobs first: the parameters (assembly), then the largest sources
         rest = objects.keys() - externals.keys()
         ranked = sorted(rest, key=lambda s: (s.suffix == ".c", -s.stat().st_size, s))
-        compiler.compile_all([(source, objects[source]) for source in ranked])
+        compiler.compile_objects_in_parallel([(source, objects[source]) for source in ranked])
         if target.bare:
-            command = (archiver(toolchain), "rcs", str(metadata["library"]), *sorted(map(str, objects.values())))
+            command = (
+                archiver_of_compiler(toolchain),
+                "rcs",
+                str(metadata["library"]),
+                *sorted(map(str, objects.values())),
+            )
             run_compiler(command, directory, toolchain.seconds, library)
             return library
         threads = ("-pthread",) if any(s.name == "aotc_pool.c" for s in sources) else ()
-        files = (*map(str, objects.values()), *threads, "-lm", *_LINK_FLAGS, "-o", str(metadata["library"]))
-        link = partial(run_compiler, cwd=directory, seconds=toolchain.seconds, made=library)
-        _link(link, (*toolchain.cc, "-shared", *toolchain.cflags, *files), list(externals.values()))
+        files = (*map(str, objects.values()), *threads, "-lm", *_NO_BUILD_ID_LINK_FLAGS, "-o", str(metadata["library"]))
+        link = partial(run_compiler, cwd=directory, seconds=toolchain.seconds, required_output=library)
+        _link_requiring_external_kernels(
+            link, (*toolchain.cc, "-shared", *toolchain.cflags, *files), list(externals.values())
+        )
     return library
 
 
-def record_checksum(directory: Path, metadata: dict[str, Any], library: Path) -> None:
+def record_library_checksum(directory: Path, metadata: dict[str, Any], library: Path) -> None:
     """Add the SHA-256 of the library to the checksums in a project's metadata, and rewrite the
     metadata file.
     """
     name = library.relative_to(directory).as_posix()
-    metadata["sha256"] = metadata["sha256"] | {name: checksum(library)}
-    write_metadata(directory, metadata)
+    metadata["sha256"] = metadata["sha256"] | {name: sha256_of_file(library)}
+    write_metadata_file(directory, metadata)
 
 
 #: Metadata of a kernel whose source was written by the user's code generator.
-External: TypeAlias = "Mapping[str, str]"
+ExternalKernelMetadata: TypeAlias = "Mapping[str, str]"
 
 
-def _complaint(external: External, what: str, lines: Sequence[str]) -> Diagnostic:
-    text = f"what the generator for {external['generator']!r} wrote for @{external['kernel']} {what}"
+def _external_kernel_diagnostic(
+    external: ExternalKernelMetadata, failure: str, compiler_lines: Sequence[str]
+) -> Diagnostic:
+    text = f"what the generator for {external['generator']!r} wrote for @{external['kernel']} {failure}"
     hint = f"it must define, not as static: {external['prototype']}"
-    return Diagnostic("external", text, notes=tuple(lines), hint=hint)
+    return Diagnostic("external", text, notes=tuple(compiler_lines), hint=hint)
 
 
-def _compile_externals(compiler: ObjectCompiler, jobs: Mapping[Path, tuple[Path, External]]) -> None:
+def _compile_external_kernels(
+    compiler: ObjectCompiler, jobs: Mapping[Path, tuple[Path, ExternalKernelMetadata]]
+) -> None:
     """Compile the kernel sources written by the user; raise one AotcError that lists all that do
     not compile.
     """
     problems: list[Diagnostic] = []
     for source, (target, external) in jobs.items():
         try:
-            compiler.compile(source, target)
+            compiler.compile_to_object(source, target)
         except AotcError as error:
             said = [d.notes or (d.message,) for d in error.diagnostics]
-            problems += [_complaint(external, "does not compile", lines) for lines in said]
+            problems += [_external_kernel_diagnostic(external, "does not compile", lines) for lines in said]
     if problems:
         raise AotcError.collect(problems)
 
 
-def _link(link: Callable[[Sequence[str]], None], command: Sequence[str], externals: Sequence[External]) -> None:
+def _link_requiring_external_kernels(
+    link: Callable[[Sequence[str]], None], command: Sequence[str], externals: Sequence[ExternalKernelMetadata]
+) -> None:
     """Link the library; raise AotcError (code "external") for a kernel that the user's code does
     not define.
 
@@ -132,7 +152,7 @@ def _link(link: Callable[[Sequence[str]], None], command: Sequence[str], externa
         for e in externals:
             lines = [line for line in said if re.search(rf"\b_?{e['kernel']}\b", line)]
             if lines:
-                missing.append(_complaint(e, "does not define it", lines))
+                missing.append(_external_kernel_diagnostic(e, "does not define it", lines))
         if missing:
             raise AotcError.collect(missing) from error
         if not required:

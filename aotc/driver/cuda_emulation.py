@@ -2,8 +2,8 @@
 """CUDA without a GPU: compile CUDA kernels for this machine's CPU, and provide a fake CUDA driver
 that runs them.
 
-images = emulated_images(text_of_kernels, [80])      # {"sm_80": a shared library, in the place of a cubin}
-library = fake_driver()                              # .../libcuda.so.1; $AOTC_CUDA_DRIVER has the runtime take it
+images = compile_images_for_fake_device(text_of_kernels, [80])  # {"sm_80": a shared library, in the place of a cubin}
+library = build_fake_cuda_driver()                   # .../libcuda.so.1; $AOTC_CUDA_DRIVER has the runtime take it
 
 The rest of an emitted project is unchanged: only the driver loads images and runs the code in them.
 """
@@ -19,23 +19,23 @@ from pathlib import Path
 from typing import Final
 
 import aotc_runtime_c
-from aotc_codegen.c.compiler_flags import cflags
+from aotc_codegen.c.compiler_flags import kernel_cflags
 
 from aotc.driver.nvrtc import DeviceCompiler
-from aotc.driver.object_cache import default_cache, digest
-from aotc.driver.toolchain import Toolchain, resolve_target, run_compiler, version_of
+from aotc.driver.object_cache import sha256_of_parts, user_object_cache
+from aotc.driver.toolchain import Toolchain, compiler_version_line, resolve_target, run_compiler
 from aotc.ir import AotcError
 from aotc.ir.atomic_write import make_temporary_folder, temporary_folder
 
 #: The compute capability that the fake device has, times ten.
-ARCHITECTURE: Final = 80
+EMULATED_COMPUTE_CAPABILITY: Final = 80
 #: The environment variable that names the CUDA driver library for the runtime.
-DRIVER: Final = "AOTC_CUDA_DRIVER"
-CANDIDATES: Final = ("c++", "g++", "clang++")
-_FLAGS: Final = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden")
+CUDA_DRIVER_VARIABLE: Final = "AOTC_CUDA_DRIVER"
+CXX_COMPILER_CANDIDATES: Final = ("c++", "g++", "clang++")
+_CXX_FLAGS: Final = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden")
 
 
-def emulated_images(source: str, archs: Sequence[int], *more: str) -> Mapping[str, bytes]:
+def compile_images_for_fake_device(source: str, archs: Sequence[int], *more: str) -> Mapping[str, bytes]:
     """Compile CUDA source for the fake device; return {"sm_80": shared library}, whatever
     architectures are requested.
 
@@ -45,67 +45,81 @@ def emulated_images(source: str, archs: Sequence[int], *more: str) -> Mapping[st
     """
     folder = aotc_runtime_c.emulator_dir()
     header = (folder / "aotc_emulator.h").read_text(encoding="utf-8")
-    flags = ("-DAOTC_EMULATED", *cflags(resolve_target("host")), *more)
-    return {f"sm_{ARCHITECTURE}": _library({"kernels.cpp": source, "aotc_emulator.h": header}, flags)}
+    flags = ("-DAOTC_EMULATED", *kernel_cflags(resolve_target("host")), *more)
+    return {
+        f"sm_{EMULATED_COMPUTE_CAPABILITY}": _compile_cpp_library_cached(
+            {"kernels.cpp": source, "aotc_emulator.h": header}, flags
+        )
+    }
 
 
 @cache
-def fake_driver(*more: str) -> Path:
+def build_fake_cuda_driver(*more: str) -> Path:
     """Build the fake CUDA driver as a shared library; return its path, which exists until this
     process ends.
 
-    The arguments and errors are those of `emulated_images`.
+    The arguments and errors are those of `compile_images_for_fake_device`.
     """
-    headers = [path for path in (*aotc_runtime_c.sources(), *aotc_runtime_c.cuda_sources()) if path.suffix == ".h"]
+    headers = [
+        path
+        for path in (*aotc_runtime_c.hosted_runtime_files(), *aotc_runtime_c.cuda_runtime_files())
+        if path.suffix == ".h"
+    ]
     paths = [*aotc_runtime_c.emulator_dir().iterdir(), *headers]
     files = {path.name: path.read_text(encoding="utf-8") for path in sorted(paths)}
     kept = Path(make_temporary_folder("aotc-cuda-"))
     made = kept / "libcuda.so.1"
     # no soname: otherwise a later dlopen of the system's driver by name would return this library
-    made.write_bytes(_library(files, ("-O2", "-pthread", *more)))
+    made.write_bytes(_compile_cpp_library_cached(files, ("-O2", "-pthread", *more)))
     return made
 
 
 #: The device compiler for the fake device.
-EMULATOR: Final = DeviceCompiler(emulated_images, (ARCHITECTURE,), 12000)
+EMULATOR_DEVICE_COMPILER: Final = DeviceCompiler(compile_images_for_fake_device, (EMULATED_COMPUTE_CAPABILITY,), 12000)
 
 
-def is_emulated() -> bool:
+def is_gpu_emulated() -> bool:
     """Return True if $AOTC_CUDA_DRIVER names a driver that emulates a GPU."""
     with suppress(OSError):
-        return DRIVER in os.environ and hasattr(CDLL(os.environ[DRIVER]), "aotc_emulator_launch")
+        return CUDA_DRIVER_VARIABLE in os.environ and hasattr(
+            CDLL(os.environ[CUDA_DRIVER_VARIABLE]), "aotc_emulator_launch"
+        )
     return False
 
 
 @contextmanager
-def emulating() -> Iterator[None]:
+def run_models_on_fake_gpu() -> Iterator[None]:
     """Context manager: models for GPUs that are loaded inside the block run on the fake device."""
-    before = os.environ.get(DRIVER)
-    os.environ[DRIVER] = str(fake_driver())
+    before = os.environ.get(CUDA_DRIVER_VARIABLE)
+    os.environ[CUDA_DRIVER_VARIABLE] = str(build_fake_cuda_driver())
     try:
         yield
     finally:
-        os.environ.pop(DRIVER)
-        os.environ.update({} if before is None else {DRIVER: before})
+        os.environ.pop(CUDA_DRIVER_VARIABLE)
+        os.environ.update({} if before is None else {CUDA_DRIVER_VARIABLE: before})
 
 
-def _library(files: Mapping[str, str], flags: Sequence[str]) -> bytes:
+def _compile_cpp_library_cached(text_by_file_name: Mapping[str, str], flags: Sequence[str]) -> bytes:
     """Compile C++ files, given by name together with their headers, to a shared library; return its
     bytes.
     """
-    compiler, store = _compiler(), default_cache()
-    key = digest(
-        version_of(compiler), *compiler.cc, *_FLAGS, *flags, *(part for file in files.items() for part in file)
+    compiler, store = _find_cpp_compiler(), user_object_cache()
+    key = sha256_of_parts(
+        compiler_version_line(compiler),
+        *compiler.cc,
+        *_CXX_FLAGS,
+        *flags,
+        *(part for file in text_by_file_name.items() for part in file),
     )
     if store is not None and (found := store.get(key)) is not None:
         return found
     with temporary_folder("aotc-cuda-") as scratch:
         folder = Path(scratch)
-        for name, text in files.items():
+        for name, text in text_by_file_name.items():
             (folder / name).write_text(text, encoding="utf-8")
         made = folder / "library.so"
-        sources = [name for name in files if name.endswith(".cpp")]
-        command = (*compiler.cc, *_FLAGS, *flags, *sources, "-ldl", "-o", made.name)
+        sources = [name for name in text_by_file_name if name.endswith(".cpp")]
+        command = (*compiler.cc, *_CXX_FLAGS, *flags, *sources, "-ldl", "-o", made.name)
         run_compiler(command, folder, compiler.seconds, made)
         found = made.read_bytes()
     if store is not None:
@@ -113,13 +127,15 @@ def _library(files: Mapping[str, str], flags: Sequence[str]) -> bytes:
     return found
 
 
-def _compiler() -> Toolchain:
+def _find_cpp_compiler() -> Toolchain:
     """Return the C++ compiler: $CXX, else the first known one on the path; AotcError (code
     "no-compiler") if none.
     """
     wanted = tuple(shlex.split(os.environ.get("CXX", "")))
-    for name in wanted[:1] or CANDIDATES:
+    for name in wanted[:1] or CXX_COMPILER_CANDIDATES:
         if path := shutil.which(name):
             return Toolchain((path, *wanted[1:]))
-    text = f"no C++ compiler found (looked for {', '.join(wanted[:1] or CANDIDATES)}), which emulates a GPU"
+    text = (
+        f"no C++ compiler found (looked for {', '.join(wanted[:1] or CXX_COMPILER_CANDIDATES)}), which emulates a GPU"
+    )
     raise AotcError("no-compiler", text, hint="install g++ or clang++, name one with $CXX")

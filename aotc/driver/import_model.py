@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Import models from ONNX, PyTorch exported programs, TFLite files and Relay text as graph modules.
 
-module = imported("net.pt2", {}, {"batch": 1}, "tflm") module = read_relay_text("net.relay")
+module = import_model_of_any_format("net.pt2", {}, {"batch": 1}, "tflm") module = read_relay_text("net.relay")
 """
 
 import importlib
@@ -11,27 +11,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from aotc.ir import AotcError, frozen, open_regular
+from aotc.ir import AotcError, frozen, open_regular_file
 from aotc.relay.frontend.onnx import cut_model, from_onnx, load_model
 from aotc.relay.graph_api import IRModule, bind_params_by_name
 from aotc.relay.text.parser import parse
 
 
-def _front_end(name: str, package: str, needed: str, install: str) -> Any:
+def _import_front_end(name: str, package: str, need_text: str, pip_package: str) -> Any:
     """Return a front end module; raise AotcError if the package that it needs to read models is not
     installed.
     """
     try:
         importlib.import_module(package)
     except ImportError as error:
-        text = f"{needed}, which is missing: {error}"
-        raise AotcError(f"{package}-missing", text, hint=f"pip install {install}") from error
+        text = f"{need_text}, which is missing: {error}"
+        raise AotcError(f"{package}-missing", text, hint=f"pip install {pip_package}") from error
     return importlib.import_module(f"aotc.relay.frontend.{name}")
 
 
-def pytorch_front_end() -> Any:
+def import_pytorch_front_end() -> Any:
     """Return the PyTorch front end; raise AotcError if torch is not installed."""
-    return _front_end("pytorch", "torch", "PyTorch models need torch", "torch")
+    return _import_front_end("pytorch", "torch", "PyTorch models need torch", "torch")
 
 
 def is_exported_program(model: object) -> bool:
@@ -42,28 +42,28 @@ def is_exported_program(model: object) -> bool:
     return torch is not None and isinstance(model, torch.export.ExportedProgram)
 
 
-def load_exported(model: Any) -> Any:
+def load_exported_program(model: Any) -> Any:
     """Return the ExportedProgram in a .pt2 file; an ExportedProgram is returned unchanged."""
-    return pytorch_front_end().load_exported(model) if isinstance(model, (str, Path)) else model
+    return import_pytorch_front_end().load_exported(model) if isinstance(model, (str, Path)) else model
 
 
-def import_exported(model: Any, dims: Mapping[str, int]) -> IRModule:
+def import_exported_program(model: Any, dims: Mapping[str, int]) -> IRModule:
     """Convert an ExportedProgram or a .pt2 file to a graph module whose parameters are constants."""
-    module: IRModule = pytorch_front_end().from_exported(load_exported(model), dims=dims)[0]
+    module: IRModule = import_pytorch_front_end().from_exported(load_exported_program(model), dims=dims)[0]
     return module
 
 
-def tflite_front_end() -> Any:
+def import_tflite_front_end() -> Any:
     """Return the TFLite front end; raise AotcError if the package tflite is not installed."""
-    return _front_end("tflite", "tflite", "TFLite models need the package tflite", "'aotc[tflite]'")
+    return _import_front_end("tflite", "tflite", "TFLite models need the package tflite", "'aotc[tflite]'")
 
 
-def is_tflite(model: object) -> bool:
+def is_tflite_path(model: object) -> bool:
     """Return True if `model` is the path of a TFLite file: its name ends in .tflite."""
     return isinstance(model, (str, Path)) and Path(model).suffix == ".tflite"
 
 
-def is_relay_text(model: object) -> bool:
+def is_relay_text_path(model: object) -> bool:
     """Return True if `model` is the path of a file of Relay text: its name ends in .relay."""
     return isinstance(model, (str, Path)) and Path(model).suffix == ".relay"
 
@@ -73,7 +73,7 @@ def read_relay_text(path: str | Path) -> IRModule:
     parsed.
     """
     try:
-        with open_regular(path, "relay-file") as file:
+        with open_regular_file(path, "relay-file") as file:
             text = io.TextIOWrapper(file, encoding="utf-8").read()
     except UnicodeDecodeError as error:
         raise AotcError("relay-file", f"{path} is no text: {error.reason} at byte {error.start}") from error
@@ -98,31 +98,31 @@ class Cut:
 NO_CUT: Final = Cut()
 
 
-def part_of(model: Any, cut: Cut) -> Any:
+def cut_model_at_tensors(model: Any, cut: Cut) -> Any:
     """Extract the part of an ONNX model (path or ModelProto) between the tensors of `cut`, as a
     ModelProto.
 
     An empty cut returns the model unchanged; so does a TFLite file, which its importer cuts.
     Raises AotcError (code "cut") for models of other formats.
     """
-    if not cut or is_tflite(model):
+    if not cut or is_tflite_path(model):
         return model
-    if isinstance(model, IRModule) or is_relay_text(model) or is_exported_program(model):
+    if isinstance(model, IRModule) or is_relay_text_path(model) or is_exported_program(model):
         hint = "give a model whose outputs are the tensors you want: in PyTorch, export a module that returns them"
         raise AotcError("cut", "only ONNX and TFLite models can be cut at tensors", hint=hint)
     return cut_model(load_model(model), cut.before, cut.after)
 
 
-def require_whole_tflite(model: Any, cut: Cut) -> None:
+def require_tflite_model_is_not_cut(model: Any, cut: Cut) -> None:
     """Raise AotcError (code "cut") if a TFLite file is cut: TFLite interpreters run whole models
     only.
     """
-    if cut and is_tflite(model):
+    if cut and is_tflite_path(model):
         text = "a part of a TFLite model cannot be compared: its interpreters run whole models"
         raise AotcError("cut", text, hint="compile the part (aotc compile), or compare the whole model")
 
 
-def imported(
+def import_model_of_any_format(
     model: Any, shapes: Mapping[str, Any], dims: Mapping[str, int], rounding: str, cut: Cut = NO_CUT
 ) -> IRModule:
     """Convert a model in any supported form to a graph module whose parameters are constants.
@@ -136,8 +136,8 @@ def imported(
     format cannot be cut.
     """
     name = Path(model).name if cut and isinstance(model, (str, Path)) else None
-    model = part_of(model, cut)
-    if isinstance(model, IRModule) or is_relay_text(model):
+    model = cut_model_at_tensors(model, cut)
+    if isinstance(model, IRModule) or is_relay_text_path(model):
         if shapes or dims:
             text = "input_shapes and dims pin ONNX models; a module states its own types"
             raise AotcError("pin-module", text)
@@ -150,17 +150,17 @@ def imported(
                 "the shapes of an exported program are fixed in its file: leave out input shapes",
                 hint=hint,
             )
-        return import_exported(model, dims)
-    if is_tflite(model):
+        return import_exported_program(model, dims)
+    if is_tflite_path(model):
         if dims:
             hint = "give the shapes of inputs (--input-shape)"
             raise AotcError("tflite-pin", "TFLite models have no named dimensions: leave out dims (--dim)", hint=hint)
         ends = {"cut_before": cut.before, "cut_after": cut.after}
-        module: IRModule = tflite_front_end().from_tflite(model, shape=shapes, rounding=rounding, **ends)
+        module: IRModule = import_tflite_front_end().from_tflite(model, shape=shapes, rounding=rounding, **ends)
         return module
     return from_onnx(model, shape=shapes, dims=dims, name=name)
 
 
-def with_params(module: IRModule, params: Mapping[str, Any] | None) -> IRModule:
+def bind_params_as_constants(module: IRModule, params: Mapping[str, Any] | None) -> IRModule:
     """Return the module with some parameters of @main, given by name, replaced by constants."""
     return module.with_function("main", bind_params_by_name(module["main"], params)) if params else module

@@ -3,7 +3,7 @@
 exceeds them.
 
 budgets = Budgets(ram=64 << 10, flash=256 << 10)
-budgets.check(program, footprint, ways)  # AotcError with each exceeded budget, and what would help
+budgets.check_within_budgets(program, footprint, ways)  # AotcError with each exceeded budget, and what would help
 """
 
 import re
@@ -13,24 +13,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from aotc_codegen.c.c_identifiers import nodes_of
+from aotc_codegen.c.c_identifiers import model_nodes_of_span
 
-from aotc.driver.subprocesses import run
-from aotc.driver.toolchain import PROBE_SECONDS, Toolchain
+from aotc.driver.subprocesses import run_program
+from aotc.driver.toolchain import PROBE_TIMEOUT_SECONDS, Toolchain
 from aotc.ir import AotcError, Diagnostic, frozen
-from aotc.tir import Program, Storage, most_taken
+from aotc.tir import Program, Storage, peak_memory_step
 
 #: Largest number of tensors live at the arena's peak that an error names.
-SHOWN: Final = 4
+MAX_TENSORS_SHOWN: Final = 4
 #: Fraction of its bytes that a float32 tensor saves as int8.
-_SAVED_BY_BYTES: Final = 0.75
+_INT8_SAVED_FRACTION: Final = 0.75
 #: Matches a line of `size -A` for a code section; group 1 is its size in bytes.
-_CODE: Final = re.compile(r"^(?:\.text\S*|__text)\s+(\d+)", re.MULTILINE)
-_SYMBOL: Final = re.compile(r"^(?:[0-9a-f]+)? +(\w) (\S+)$", re.MULTILINE)
+_CODE_SECTION_PATTERN: Final = re.compile(r"^(?:\.text\S*|__text)\s+(\d+)", re.MULTILINE)
+_NM_SYMBOL_PATTERN: Final = re.compile(r"^(?:[0-9a-f]+)? +(\w) (\S+)$", re.MULTILINE)
 
 
 @frozen
-class Way:
+class MemorySaving:
     """A suggestion that reduces memory: a description, and the bytes saved, measured or estimated."""
 
     what: str
@@ -63,84 +63,93 @@ class Budgets:
     def __bool__(self) -> bool:
         return any(value is not None for value in (self.ram, self.flash, self.stack))
 
-    def check(self, program: Program, footprint: Mapping[str, Any], ways: Callable[[str], Sequence[Way]]) -> None:
+    def check_within_budgets(
+        self, program: Program, footprint: Mapping[str, Any], find_savings: Callable[[str], Sequence[MemorySaving]]
+    ) -> None:
         """Raise AotcError (code "over-budget") with a diagnostic for each budget that is exceeded.
 
-        footprint   sizes in bytes, as in the metadata of a project
-        ways        function from "ram", "flash" or "stack" to suggestions; called for exceeded
-                    budgets only
+        footprint       sizes in bytes, as in the metadata of a project
+        find_savings    function from "ram", "flash" or "stack" to suggestions; called for exceeded budgets
+                        only
         """
         problems: list[Diagnostic] = []
-        found = {"ram": _ram(program, footprint), "flash": _flash(program, footprint), "stack": _stack(footprint)}
+        found = {
+            "ram": _ram_needed(program, footprint),
+            "flash": _flash_needed(program, footprint),
+            "stack": _stack_needed(footprint),
+        }
         for name, (taken, text, notes) in found.items():
             budget = getattr(self, name)
             if budget is None or taken <= budget:
                 continue
             message = f"the model needs {taken} bytes of {name}, {taken - budget} more than the budget of {budget}"
-            better = sorted(ways(name), key=lambda way: -way.saved)
+            better = sorted(find_savings(name), key=lambda way: -way.saved)
             hint = "; ".join(map(str, better)) or "no option that was tried takes less"
             if not better or better[0].saved < taken - budget:
                 more = "none is enough by itself, and " if better else ""
-                hint += f"; {more}{_left(name, program, footprint)}: a smaller model, or --{name} {taken}"
+                hint += (
+                    "; "
+                    f"{more}{_irreducible_memory_text(name, program, footprint)}: a smaller model, or --{name} {taken}"
+                )
             problems.append(Diagnostic("over-budget", f"{message}: {text}", notes=tuple(notes), hint=hint))
         if problems:
             raise AotcError.collect(problems)
 
 
-UNLIMITED: Final = Budgets()
-_Needs = tuple[int, str, list[str]]
+UNLIMITED_BUDGETS: Final = Budgets()
+_MemoryNeed = tuple[int, str, list[str]]
 #: Entries of a footprint that count against each budget.
-COUNTED: Final = {"ram": ("arena", "io"), "flash": ("code", "parameters"), "stack": ("stack",)}
+FOOTPRINT_KEYS_BY_BUDGET: Final = {"ram": ("arena", "io"), "flash": ("code", "parameters"), "stack": ("stack",)}
 
 
-def _ram(program: Program, footprint: Mapping[str, Any]) -> _Needs:
+def _ram_needed(program: Program, footprint: Mapping[str, Any]) -> _MemoryNeed:
     """Return the RAM needed in bytes, its breakdown as text, and notes on the step at which the
     arena is fullest.
     """
     arena, outside = footprint["arena"], footprint["io"]
     text, notes = f"{arena} of the arena, {outside} of inputs and outputs outside of it", list[str]()
-    most = most_taken(program)
+    most = peak_memory_step(program)
     if most is not None and most[0].live:
         moment, step = most
-        nodes = ", ".join(nodes_of(step.span)[:SHOWN])
-        live = [_tensor(s) for s in moment.live[:SHOWN]]
-        live += [f"{len(moment.live) - SHOWN} more"] if len(moment.live) > SHOWN else []
+        nodes = ", ".join(model_nodes_of_span(step.span)[:MAX_TENSORS_SHOWN])
+        live = [_format_storage(s) for s in moment.live[:MAX_TENSORS_SHOWN]]
+        live += [f"{len(moment.live) - MAX_TENSORS_SHOWN} more"] if len(moment.live) > MAX_TENSORS_SHOWN else []
         place = f"step {moment.step} ({step.kernel.name}{': ' if nodes else ''}{nodes})"
         notes.append(f"the arena is fullest in {place}, with {moment.size} bytes: {', '.join(live)}")
-        gap = program.plan.gap
+        gap = program.plan.bytes_above_lower_bound
         notes += [f"{gap} bytes of the arena are gaps between tensors"] if gap else []
     return arena + outside, text, notes
 
 
-def _tensor(storage: Storage) -> str:
+def _format_storage(storage: Storage) -> str:
     return f"{storage.name} {storage.dtype}{list(storage.shape)} {storage.nbytes}"
 
 
-def _flash(program: Program, footprint: Mapping[str, Any]) -> _Needs:
+def _flash_needed(program: Program, footprint: Mapping[str, Any]) -> _MemoryNeed:
     code, parameters = footprint["code"], footprint["parameters"]
     how = "measured" if footprint["code_measured"] else "estimated"
     return code + parameters, f"{code} of code ({how}), {parameters} of parameters", []
 
 
-def _stack(footprint: Mapping[str, Any]) -> _Needs:
+def _stack_needed(footprint: Mapping[str, Any]) -> _MemoryNeed:
     return footprint["stack"], f"estimated, the largest frame is that of {footprint['stack_kernel']}", []
 
 
-def _left(name: str, program: Program, footprint: Mapping[str, Any]) -> str:
+def _irreducible_memory_text(budget_name: str, program: Program, footprint: Mapping[str, Any]) -> str:
     """Describe the part of "ram", "flash" or "stack" that no compiler option can reduce."""
-    if name == "ram":
+    if budget_name == "ram":
         least = program.plan.lower_bound
         return f"inputs and outputs take {footprint['io']} bytes, what one step works on {least}"
-    if name == "flash":
+    if budget_name == "flash":
         return f"{footprint['parameters']} bytes are parameters"
-    arrays = max((b.nbytes for kernel in program.kernels for b in kernel.stack), default=0)
+    arrays = max((b.nbytes for kernel in program.distinct_kernels for b in kernel.stack), default=0)
     if arrays:
         return f"the largest array there has {arrays} bytes"
     return "what is left are registers and addresses"
 
 
 @frozen(kw_only=True)
-class Change:
+class OptionChange:
     """An alternative set of options that may reduce the memory of a model.
 
     what     description for the error message
@@ -158,82 +167,88 @@ class Change:
     selftest: bool = True
 
 
-CHANGES: Final = (
-    Change(
+MEMORY_SAVING_CHANGES: Final = (
+    OptionChange(
         what="order steps for memory (--config compile.reorder=true)", helps=("ram",), config={"compile.reorder": True}
     ),
-    Change(
+    OptionChange(
         what="let results overlap inputs that die (--config compile.overlap=true)",
         helps=("ram",),
         config={"compile.overlap": True},
     ),
-    Change(
+    OptionChange(
         what="keep inputs and outputs in the arena (--workspace-io)",
         helps=("ram",),
         config={"compile.workspace_io": True},
     ),
-    Change(
+    OptionChange(
         what="take and give integers where the model quantizes (--io-dtype int8)",
         helps=("ram", "flash"),
         config={"compile.io_dtype": "int8"},
     ),
     *(
-        Change(
+        OptionChange(
             what=f"run the first layers in {count} parts (--config compile.patches={count})",
             helps=("ram",),
             config={"compile.patches": count},
         )
         for count in (2, 4, 8)
     ),
-    Change(
+    OptionChange(
         what="share kernels among layers, keep large arrays off the stack (--environment bare)",
         helps=("flash", "stack"),
         environment="bare",
     ),
-    Change(
+    OptionChange(
         what="keep all arrays off the stack (--config compile.stack_bytes=0)",
         helps=("stack",),
         config={"compile.stack_bytes": 0},
     ),
-    Change(what="prefer small code and weights (--size)", helps=("flash",), size=True),
-    Change(what="leave --selftest out", helps=("flash",), selftest=False),
+    OptionChange(what="prefer small code and weights (--size)", helps=("flash",), size=True),
+    OptionChange(what="leave --selftest out", helps=("flash",), selftest=False),
 )
 
 
-def ways_by_changes(name: str, taken: int, measured: Callable[[Change], int | None]) -> list[Way]:
-    """Return the alternatives (`CHANGES`) that reduce a budget, each applied by itself, with the
+def measured_savings_of_changes(
+    budget_name: str, bytes_needed: int, measure_change: Callable[[OptionChange], int | None]
+) -> list[MemorySaving]:
+    """Return the alternatives (`MEMORY_SAVING_CHANGES`) that reduce a budget, each applied by itself, with the
     bytes saved.
 
-    taken      bytes that the model needs now
-    measured   returns the bytes needed with a change; None if the change cannot be applied
+    bytes_needed      bytes that the model needs now
+    measure_change    returns the bytes needed with a change; None if the change cannot be applied
     """
-    tried = ((change, measured(change)) for change in CHANGES if name in change.helps)
-    return [Way(change.what, taken - less, True) for change, less in tried if less is not None and less < taken]
+    tried = ((change, measure_change(change)) for change in MEMORY_SAVING_CHANGES if budget_name in change.helps)
+    return [
+        MemorySaving(change.what, bytes_needed - less, True)
+        for change, less in tried
+        if less is not None and less < bytes_needed
+    ]
 
 
-def ways_to_bytes(program: Program, name: str) -> list[Way]:
+def int8_quantization_savings(program: Program, budget_name: str) -> list[MemorySaving]:
     """Suggest quantization to int8, with an estimate of the bytes saved, if more than half of the
     memory is float32.
 
     "ram" looks at the tensors live at the arena's peak, "flash" at the constants; nothing is
     suggested otherwise.
     """
-    most = most_taken(program)
+    most = peak_memory_step(program)
     live = most[0].live if most is not None else ()
-    found = {"ram": live, "flash": program.constants}.get(name, ())
+    found = {"ram": live, "flash": program.constants}.get(budget_name, ())
     floats = sum(s.nbytes for s in found if str(s.dtype) == "float32")
     if 2 * floats <= sum(s.nbytes for s in found):
         return []
     # tensors may share bytes of the arena, so the sum is bounded by the peak
-    there = min(floats, most[0].size) if name == "ram" and most is not None else floats
-    return [Way("quantize the model to int8 (aotc quantize)", int(_SAVED_BY_BYTES * there))]
+    there = min(floats, most[0].size) if budget_name == "ram" and most is not None else floats
+    return [MemorySaving("quantize the model to int8 (aotc quantize)", int(_INT8_SAVED_FRACTION * there))]
 
 
-def _told(toolchain: Toolchain, tool: str, *words: str) -> str:
+def _binary_utility_output(toolchain: Toolchain, tool: str, *words: str) -> str:
     """Return the output of a binary utility of the compiler, such as `size` or `nm`; "" if it is
     missing.
     """
-    probe = partial(run, seconds=PROBE_SECONDS)
+    probe = partial(run_program, seconds=PROBE_TIMEOUT_SECONDS)
     try:
         found = probe([*toolchain.cc, f"-print-prog-name={tool}"]).output.decode().strip()
         return probe([found or tool, *words]).output.decode()
@@ -241,16 +256,16 @@ def _told(toolchain: Toolchain, tool: str, *words: str) -> str:
         return ""
 
 
-def measured_code(library: Path, toolchain: Toolchain) -> int | None:
+def measure_code_bytes(library: Path, toolchain: Toolchain) -> int | None:
     """Return the bytes of code in a library, measured by `size -A` of the toolchain; None if
     unavailable.
     """
-    sizes = _CODE.findall(_told(toolchain, "size", "-A", str(library)))
+    sizes = _CODE_SECTION_PATTERN.findall(_binary_utility_output(toolchain, "size", "-A", str(library)))
     return sum(map(int, sizes)) if sizes else None
 
 
 def undefined_symbols(library: Path, toolchain: Toolchain) -> list[str]:
     """Return the external symbols that a library needs, found by `nm -g` of the toolchain, sorted."""
-    rows = _SYMBOL.findall(_told(toolchain, "nm", "-g", str(library)))
+    rows = _NM_SYMBOL_PATTERN.findall(_binary_utility_output(toolchain, "nm", "-g", str(library)))
     there = {symbol for kind, symbol in rows if kind != "U"}
     return sorted({symbol for _, symbol in rows} - there)

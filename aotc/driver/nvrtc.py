@@ -2,7 +2,7 @@
 """Compile CUDA source to GPU code with NVRTC, NVIDIA's run-time compiler, which the extra
 `aotc[cuda]` installs.
 
-nvrtc = find_nvrtc()
+nvrtc = find_nvrtc_compiler()
 nvrtc.images(text, (80, 90))             # {"sm_80": machine code, "sm_90": machine code, "compute_80": PTX}
 
 Machine code runs on GPUs of its major compute capability, PTX on all newer ones.  No GPU is needed.
@@ -18,23 +18,23 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from aotc_codegen.c.compiler_flags import ON_DEVICES
+from aotc_codegen.c.compiler_flags import CUDA_COMPILER_FLAGS
 
 from aotc.driver import nvrtc_worker
-from aotc.driver.object_cache import ObjectCache, digest
-from aotc.driver.subprocesses import Finished, run
-from aotc.driver.toolchain import CC_SECONDS, MESSAGE_LINES, PROBE_SECONDS
-from aotc.ir import AotcError, frozen, refusals
-from aotc.ir.atomic_write import written
+from aotc.driver.object_cache import ObjectCache, sha256_of_parts
+from aotc.driver.subprocesses import FinishedProcess, run_program
+from aotc.driver.toolchain import DEFAULT_CC_TIMEOUT_SECONDS, MAX_MESSAGE_LINES, PROBE_TIMEOUT_SECONDS
+from aotc.ir import AotcError, frozen, translate_os_errors
+from aotc.ir.atomic_write import open_for_atomic_write
 from aotc.tir import Gpu
 
 #: Function from CUDA source and compute capabilities (80 for 8.0) to code by architecture name.
-Images: TypeAlias = Callable[[str, Sequence[int]], Mapping[str, bytes]]
+ImageCompiler: TypeAlias = Callable[[str, Sequence[int]], Mapping[str, bytes]]
 #: Warning 39, division by a constant zero, is suppressed: models may contain such divisions.
-FLAGS: Final = (*ON_DEVICES, "--device-as-default-execution-space", "--diag-suppress=39")
+FLAGS: Final = (*CUDA_COMPILER_FLAGS, "--device-as-default-execution-space", "--diag-suppress=39")
 #: PTX version per architecture that drivers of CUDA 12.0, the oldest supported ones, accept.
-_PTX: Final = dict.fromkeys((75, 80, 86, 87, 89, 90), "8.0")
-_NAMES: Final = ("*/lib/libnvrtc.so.1?", "*/bin/nvrtc64_1*_0.dll", "*/bin/*/nvrtc64_1*_0.dll")
+_PTX_VERSION_BY_ARCHITECTURE: Final = dict.fromkeys((75, 80, 86, 87, 89, 90), "8.0")
+_NVRTC_LIBRARY_GLOBS: Final = ("*/lib/libnvrtc.so.1?", "*/bin/nvrtc64_1*_0.dll", "*/bin/*/nvrtc64_1*_0.dll")
 
 
 @frozen
@@ -46,11 +46,11 @@ class DeviceCompiler:
     least_driver    oldest driver version that accepts the code: 12040 for CUDA 12.4
     """
 
-    images: Images
+    images: ImageCompiler
     architectures: tuple[int, ...]
     least_driver: int
 
-    def chosen(self, gpu: Gpu | None) -> Sequence[int]:
+    def requested_or_supported_architectures(self, gpu: Gpu | None) -> Sequence[int]:
         """Return the compute capabilities to compile for: all that the user requested, else the
         target's defaults that this compiler supports.
         """
@@ -67,26 +67,28 @@ class _Nvrtc:
     architectures: tuple[int, ...]
 
 
-def find_nvrtc(
-    store: ObjectCache | None = None, folders: Iterable[str] | None = None, *, strict: bool = True
+def find_nvrtc_compiler(
+    cache: ObjectCache | None = None, package_folders: Iterable[str] | None = None, *, strict: bool = True
 ) -> DeviceCompiler:
     """Return a device compiler based on the newest NVRTC that is installed as a Python package.
 
-    store     object cache for the generated code; None for none
-    folders   folders with NVIDIA's packages; None for the installed package `nvidia`
-    strict    treat compiler warnings as errors; the pipeline does not, because a warning does not make
-              a kernel wrong
+    cache              object cache for the generated code; None for none
+    package_folders    folders with NVIDIA's packages; None for the installed package `nvidia`
+    strict             treat compiler warnings as errors; the pipeline does not, because a warning does not
+                       make a kernel wrong
 
     Raises AotcError (code "no-nvrtc") if NVRTC is not installed or cannot be loaded.
     """
-    package = find_spec("nvidia") if folders is None else None
+    package = find_spec("nvidia") if package_folders is None else None
     known = package.submodule_search_locations if package is not None else None
-    nvrtc = _nvrtc(tuple(known or ()) if folders is None else tuple(folders))
-    return DeviceCompiler(partial(_images, nvrtc, store, strict), nvrtc.architectures, 1000 * nvrtc.version[0])
+    nvrtc = _find_newest_nvrtc(tuple(known or ()) if package_folders is None else tuple(package_folders))
+    return DeviceCompiler(
+        partial(_compile_images_with_nvrtc, nvrtc, cache, strict), nvrtc.architectures, 1000 * nvrtc.version[0]
+    )
 
 
-def _images(
-    nvrtc: _Nvrtc, store: ObjectCache | None, strict: bool, source: str, archs: Sequence[int]
+def _compile_images_with_nvrtc(
+    nvrtc: _Nvrtc, cache: ObjectCache | None, strict: bool, source: str, archs: Sequence[int]
 ) -> Mapping[str, bytes]:
     """Compile CUDA source to machine code for each architecture, and to PTX for the first one.
 
@@ -98,65 +100,69 @@ def _images(
         text = f"NVRTC {'.'.join(map(str, nvrtc.version))} makes no code for {', '.join(unknown) or 'nothing'}"
         raise AotcError("cuda-arch", text, hint=f"known: {', '.join(map(str, nvrtc.architectures))}")
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        made = list(pool.map(partial(_compiled, nvrtc, store, strict, source), archs))
+        made = list(pool.map(partial(_compile_to_cubin_and_ptx, nvrtc, cache, strict, source), archs))
     images = {f"sm_{arch}": code for arch, (code, _) in zip(archs, made, strict=True)}
-    return images | {f"compute_{archs[0]}": _for_old_drivers(made[0][1], archs[0])}
+    return images | {f"compute_{archs[0]}": _lower_ptx_version(made[0][1], archs[0])}
 
 
-def _for_old_drivers(ptx: bytes, arch: int) -> bytes:
-    if arch not in _PTX:
+def _lower_ptx_version(ptx: bytes, arch: int) -> bytes:
+    if arch not in _PTX_VERSION_BY_ARCHITECTURE:
         return ptx
-    return re.sub(rb"^\.version \S+$", f".version {_PTX[arch]}".encode(), ptx, count=1, flags=re.MULTILINE)
+    return re.sub(
+        rb"^\.version \S+$", f".version {_PTX_VERSION_BY_ARCHITECTURE[arch]}".encode(), ptx, count=1, flags=re.MULTILINE
+    )
 
 
-def _compiled(nvrtc: _Nvrtc, store: ObjectCache | None, strict: bool, source: str, arch: int) -> tuple[bytes, bytes]:
+def _compile_to_cubin_and_ptx(
+    nvrtc: _Nvrtc, cache: ObjectCache | None, strict: bool, source: str, arch: int
+) -> tuple[bytes, bytes]:
     flags = (f"--gpu-architecture=sm_{arch}", *FLAGS)
-    key = digest("nvrtc", str(nvrtc.version), str(strict), *flags, source)
-    found = store.get(key) if store is not None else None
+    key = sha256_of_parts("nvrtc", str(nvrtc.version), str(strict), *flags, source)
+    found = cache.get(key) if cache is not None else None
     if found is None:
-        done = _work(nvrtc.path, *flags, text=source.encode())
+        done = _run_nvrtc_worker(nvrtc.path, *flags, text=source.encode())
         said = done.errors.decode("utf-8", "replace").strip()
         if done.code != 0 or (strict and "warning" in said):
-            lines = said.splitlines()[:MESSAGE_LINES]
+            lines = said.splitlines()[:MAX_MESSAGE_LINES]
             raise AotcError("compiler-failed", f"NVRTC cannot compile the kernels for sm_{arch}", notes=lines)
         found = done.output
-        if store is not None:
-            store.put(key, found)
+        if cache is not None:
+            cache.put(key, found)
     size = int.from_bytes(found[:8], "little")
     return found[8 : 8 + size], found[8 + size :].rstrip(b"\0")
 
 
-def _work(path: Path, *flags: str, text: bytes = b"") -> Finished:
-    command = (sys.executable, "-I", str(nvrtc_worker.__file__), str(path), *flags)
-    with refusals("compiler-failed", "run NVRTC"):
-        return run(command, seconds=CC_SECONDS if flags else PROBE_SECONDS, given=text)
+def _run_nvrtc_worker(nvrtc_library: Path, *flags: str, text: bytes = b"") -> FinishedProcess:
+    command = (sys.executable, "-I", str(nvrtc_worker.__file__), str(nvrtc_library), *flags)
+    with translate_os_errors("compiler-failed", "run NVRTC"):
+        return run_program(command, seconds=DEFAULT_CC_TIMEOUT_SECONDS if flags else PROBE_TIMEOUT_SECONDS, given=text)
 
 
 @lru_cache
-def _nvrtc(folders: Sequence[str]) -> _Nvrtc:
-    found = [path for folder in folders for name in _NAMES for path in Path(folder).glob(name)]
+def _find_newest_nvrtc(folders: Sequence[str]) -> _Nvrtc:
+    found = [path for folder in folders for name in _NVRTC_LIBRARY_GLOBS for path in Path(folder).glob(name)]
     if not found:
         hint = "install it: pip install 'aotc[cuda]'; no GPU and no CUDA toolkit are needed"
         raise AotcError("no-nvrtc", "NVRTC, NVIDIA's run-time compiler for GPU code, is not installed", hint=hint)
     path = max(found, key=lambda p: p.name)
-    done = _work(path)
+    done = _run_nvrtc_worker(path)
     if done.code != 0:
-        raise AotcError("no-nvrtc", f"{path} cannot be loaded", notes=done.lines()[-1:])
+        raise AotcError("no-nvrtc", f"{path} cannot be loaded", notes=done.error_or_output_lines()[-1:])
     major, minor, *archs = map(int, done.output.split())
     return _Nvrtc(path, (major, minor), tuple(archs))
 
 
-def rebuild(text: Path, *files: Path) -> None:
+def recompile_gpu_code_files(cuda_source: Path, *files: Path) -> None:
     """Recompile files of GPU code, such as net_sm_80.cubin and net_compute_80.ptx, from the CUDA
-    source `text`.
+    source `cuda_source`.
     """
     names = {file: "_".join(file.stem.split("_")[-2:]) for file in files}
     archs = sorted({int(name.rpartition("_")[2]) for name in names.values() if name.startswith("sm_")})
-    images = find_nvrtc(strict=False).images(text.read_text(encoding="utf-8"), archs)
+    images = find_nvrtc_compiler(strict=False).images(cuda_source.read_text(encoding="utf-8"), archs)
     for file, name in names.items():
-        with written(file) as target:
+        with open_for_atomic_write(file) as target:
             target.write(images[name])
 
 
 if __name__ == "__main__":
-    rebuild(*map(Path, sys.argv[1:]))
+    recompile_gpu_code_files(*map(Path, sys.argv[1:]))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def _describe(nvrtc: Any) -> str:
+def _version_and_architectures_text(nvrtc: Any) -> str:
     major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count))
@@ -24,37 +24,37 @@ def _describe(nvrtc: Any) -> str:
     return " ".join(map(str, (major.value, minor.value, *found)))
 
 
-def _taken(nvrtc: Any, what: str, program: Any) -> bytes:
+def _nvrtc_result_bytes(nvrtc: Any, result_name: str, program: Any) -> bytes:
     """Return a result of a compiled NVRTC program: "ProgramLog", "CUBIN" or "PTX"."""
     size = ctypes.c_size_t()
-    getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+    getattr(nvrtc, f"nvrtcGet{result_name}Size")(program, ctypes.byref(size))
     data = ctypes.create_string_buffer(max(1, size.value))
-    getattr(nvrtc, f"nvrtcGet{what}")(program, data)
+    getattr(nvrtc, f"nvrtcGet{result_name}")(program, data)
     return data.raw[: size.value]
 
 
-def _compile(nvrtc: Any, text: bytes, flags: Sequence[str]) -> int:
+def _compile_and_write_result(nvrtc: Any, cuda_source: bytes, flags: Sequence[str]) -> int:
     program = ctypes.c_void_p()
-    nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, b"kernels.cu", 0, None, None)
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), cuda_source, b"kernels.cu", 0, None, None)
     options = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
     result = int(nvrtc.nvrtcCompileProgram(program, len(flags), options))
-    sys.stderr.write(_taken(nvrtc, "ProgramLog", program).rstrip(b"\0").decode("utf-8", "replace"))
+    sys.stderr.write(_nvrtc_result_bytes(nvrtc, "ProgramLog", program).rstrip(b"\0").decode("utf-8", "replace"))
     if result == 0:
-        code, ptx = _taken(nvrtc, "CUBIN", program), _taken(nvrtc, "PTX", program)
+        code, ptx = _nvrtc_result_bytes(nvrtc, "CUBIN", program), _nvrtc_result_bytes(nvrtc, "PTX", program)
         sys.stdout.buffer.write(len(code).to_bytes(8, "little") + code + ptx)
     return result
 
 
-def main(path: str, *flags: str) -> int:
+def describe_nvrtc_or_compile(nvrtc_library: str, *flags: str) -> int:
     """Print NVRTC's version and architectures, or with flags compile standard input; return the
     exit status.
     """
-    nvrtc = ctypes.CDLL(path)
+    nvrtc = ctypes.CDLL(nvrtc_library)
     if flags:
-        return _compile(nvrtc, sys.stdin.buffer.read(), flags)
-    print(_describe(nvrtc))
+        return _compile_and_write_result(nvrtc, sys.stdin.buffer.read(), flags)
+    print(_version_and_architectures_text(nvrtc))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(describe_nvrtc_or_compile(*sys.argv[1:]))

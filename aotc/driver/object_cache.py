@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """On-disk cache of compiled objects, addressed by a hash of everything that they are made from.
 
-cache = default_cache()                              # ~/.cache/aotc, $XDG_CACHE_HOME/aotc or $AOTC_CACHE_DIR
-key = digest(preprocessed_source, flags, compiler)
+cache = user_object_cache()                          # ~/.cache/aotc, $XDG_CACHE_HOME/aotc or $AOTC_CACHE_DIR
+key = sha256_of_parts(preprocessed_source, flags, compiler)
 if (data := cache.get(key)) is None:
     data = ...                                       # make net.o
     cache.put(key, data)
-cache.trim()
+cache.trim_to_size_limit()
 
 An entry is a file with a SHA-256 of key and object, followed by the object.  Entries are created by
 renaming, so that other processes see a complete entry or none; an entry with a wrong checksum is
-deleted with a warning.  `trim` removes the least recently used entries.  Folders that other users
+deleted with a warning.  `trim_to_size_limit` removes the least recently used entries.  Folders that other users
 may write to are not used, because objects are linked into programs that the user runs.  Errors of
 the cache cost time but never change a result; each kind is logged once as a warning.
 """
@@ -32,23 +32,23 @@ from typing import Final
 import aotc_codegen
 import numpy as np
 
-from aotc.driver.temporary_folders import abandoned_files, written
+from aotc.driver.temporary_folders import abandoned_temporary_files, open_for_atomic_write
 from aotc.ir import AotcError
 
 LOG = logging.getLogger("aotc")
-DEFAULT_MEGABYTES: Final = 1000
+DEFAULT_CACHE_MEGABYTES: Final = 1000
 #: Fraction of the size limit that trimming leaves, so that not every compilation trims.
-TRIMMED: Final = 0.8
-_CHECK: Final = hashlib.sha256().digest_size
-_SUFFIX: Final = ".entry"
+TRIMMED_FRACTION_OF_LIMIT: Final = 0.8
+_CHECKSUM_BYTES: Final = hashlib.sha256().digest_size
+_ENTRY_SUFFIX: Final = ".entry"
 #: Patterns of names of subfolders and entries; other files in the folder are never touched.
-_FOLDER: Final = re.compile(r"[0-9a-f]{2}")
-_ENTRY: Final = re.compile(rf"[0-9a-f]{{64}}{re.escape(_SUFFIX)}")
+_SUBFOLDER_NAME_PATTERN: Final = re.compile(r"[0-9a-f]{2}")
+_ENTRY_NAME_PATTERN: Final = re.compile(rf"[0-9a-f]{{64}}{re.escape(_ENTRY_SUFFIX)}")
 #: Version of the format of entries; entries of another version are never found.
-_LAYOUT: Final = "2"
+_ENTRY_FORMAT_VERSION: Final = "2"
 
 
-def digest(*parts: bytes | str) -> str:
+def sha256_of_parts(*parts: bytes | str) -> str:
     """Return the SHA-256, in hexadecimal, of a sequence of strings, each hashed together with its
     length.
     """
@@ -60,15 +60,15 @@ def digest(*parts: bytes | str) -> str:
     return found.hexdigest()
 
 
-def _is_ours(found: os.stat_result) -> bool:
+def _is_writable_by_user_only(file_state: os.stat_result) -> bool:
     """Return True if a file or folder belongs to the current user and nobody else can write to it."""
     # Windows: access rights are not in the file mode
     if not hasattr(os, "geteuid"):
         return True
-    return found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return file_state.st_uid == os.geteuid() and not file_state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def distrust(folder: Path) -> str:
+def why_folder_is_untrusted(folder: Path) -> str:
     """Return the reason why another user could have written to a folder of the cache; "" if nobody
     could.
 
@@ -77,9 +77,9 @@ def distrust(folder: Path) -> str:
     """
     real = folder.resolve()
     found = real.stat()
-    if not _is_ours(found) and found.st_uid != os.geteuid():
+    if not _is_writable_by_user_only(found) and found.st_uid != os.geteuid():
         return f"{real} belongs to another user"
-    if not _is_ours(found):
+    if not _is_writable_by_user_only(found):
         return f"other users may write to {real} (chmod -R go-w {shlex.quote(str(real))} mends it, or removing it)"
     for above in dict.fromkeys((*real.parents, *folder.absolute().parents)):
         mode = above.stat().st_mode if hasattr(os, "geteuid") else 0
@@ -89,14 +89,14 @@ def distrust(folder: Path) -> str:
 
 
 #: Cache folders for which a warning that they are not used was logged.
-_REFUSED: Final[set[Path]] = set()
+_REFUSED_CACHE_FOLDERS: Final[set[Path]] = set()
 
 
 @dataclass
 class ObjectCache:
     """Cached objects in a folder, which is ignored if other users may write to it or to its parent.
 
-    limit    largest total size in bytes after `trim`
+    limit    largest total size in bytes after `trim_to_size_limit`
     hits     number of calls of `get` that found an entry
     misses   number of calls of `get` that did not
     """
@@ -108,44 +108,44 @@ class ObjectCache:
     _warned: bool = field(default=False, repr=False)
     _trusted: dict[Path, bool] = field(default_factory=dict, repr=False)
 
-    def _path(self, key: str) -> Path:
-        name = digest(_LAYOUT, key)
-        return self.folder / name[:2] / f"{name}{_SUFFIX}"
+    def _entry_path(self, key: str) -> Path:
+        name = sha256_of_parts(_ENTRY_FORMAT_VERSION, key)
+        return self.folder / name[:2] / f"{name}{_ENTRY_SUFFIX}"
 
-    def _trusts(self, *inside: Path) -> bool:
+    def _are_folders_trusted(self, *inside: Path) -> bool:
         """Return True if no other user can write to the existing folders of the cache; log one
         warning otherwise.
         """
         for folder in (self.folder.parent, self.folder, *inside):
             if folder not in self._trusted and folder.exists():
-                reason = distrust(folder)
+                reason = why_folder_is_untrusted(folder)
                 self._trusted[folder] = not reason
-                if reason and self.folder not in _REFUSED:
+                if reason and self.folder not in _REFUSED_CACHE_FOLDERS:
                     LOG.warning("the cache in %s is not used: %s", self.folder, reason)
-                    _REFUSED.add(self.folder)
+                    _REFUSED_CACHE_FOLDERS.add(self.folder)
             if not self._trusted.get(folder, True):
                 return False
         return True
 
     @contextmanager
-    def _telling(self, what: str) -> Iterator[None]:
-        """Context manager: log the first OSError of the block as a warning and suppress it; `what`
+    def _log_first_os_error(self, action: str) -> Iterator[None]:
+        """Context manager: log the first OSError of the block as a warning and suppress it; `action`
         names the action.
         """
         try:
             yield
         except OSError as error:
             if not self._warned:
-                LOG.warning("cannot %s the cache in %s: %s", what, self.folder, error.strerror)
+                LOG.warning("cannot %s the cache in %s: %s", action, self.folder, error.strerror)
             self._warned = True
 
     def get(self, key: str) -> bytes | None:
         """Return the object stored under a key; None if there is none.  A hit updates the time of
         last use.
         """
-        path = self._path(key)
-        with self._telling("read"), suppress(FileNotFoundError):
-            if self._trusts(path.parent) and (data := self._read(path, key)) is not None:
+        path = self._entry_path(key)
+        with self._log_first_os_error("read"), suppress(FileNotFoundError):
+            if self._are_folders_trusted(path.parent) and (data := self._read_checked_entry(path, key)) is not None:
                 self.hits += 1
                 # the entry was removed by another process or belongs to another user
                 with suppress(OSError):
@@ -155,89 +155,91 @@ class ObjectCache:
         self.misses += 1
         return None
 
-    def _read(self, path: Path, key: str) -> bytes | None:
+    def _read_checked_entry(self, path: Path, key: str) -> bytes | None:
         """Read a compiled object from its cache file; if the checksum is wrong, delete the file and
         return None.
         """
         data = path.read_bytes()
-        if _checksum(key, data[_CHECK:]) == data[:_CHECK] and _is_ours(path.stat()):
-            return data[_CHECK:]
+        if _entry_checksum(key, data[_CHECKSUM_BYTES:]) == data[:_CHECKSUM_BYTES] and _is_writable_by_user_only(
+            path.stat()
+        ):
+            return data[_CHECKSUM_BYTES:]
         LOG.warning("the cache entry %s is corrupt: it is thrown away and made again", path)
         path.unlink(missing_ok=True)
         return None
 
     def put(self, key: str, data: bytes) -> None:
         """Store the bytes of a compiled object in the cache under a key."""
-        path = self._path(key)
-        with self._telling("write to"):
+        path = self._entry_path(key)
+        with self._log_first_os_error("write to"):
             for folder in (self.folder.parent, self.folder, path.parent):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if self._trusts(path.parent):
-                with written(path, mode=0o600) as file:
-                    file.write(_checksum(key, data) + data)
+            if self._are_folders_trusted(path.parent):
+                with open_for_atomic_write(path, permissions=0o600) as file:
+                    file.write(_entry_checksum(key, data) + data)
 
-    def _entries(self) -> list[tuple[Path, os.stat_result]]:
+    def _entries_with_file_states(self) -> list[tuple[Path, os.stat_result]]:
         """Return the paths and states of all cache entries; other files in the folder are ignored."""
         found = []
-        for folder in self._folders():
+        for folder in self._entry_folders():
             for path in folder.iterdir():
-                if _ENTRY.fullmatch(path.name) and path.name[:2] == folder.name:
+                if _ENTRY_NAME_PATTERN.fullmatch(path.name) and path.name[:2] == folder.name:
                     with suppress(OSError):
                         # removed in the meantime
                         state = path.lstat()
                         found += [(path, state)] if stat.S_ISREG(state.st_mode) else []
         return found
 
-    def _folders(self) -> Iterator[Path]:
+    def _entry_folders(self) -> Iterator[Path]:
         """Yield the subfolders that hold entries; unreadable folders and symbolic links are
         skipped.
         """
         with suppress(OSError):
             for folder in self.folder.iterdir():
-                if _FOLDER.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
+                if _SUBFOLDER_NAME_PATTERN.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
                     yield folder
 
-    def usage(self) -> tuple[int, int]:
+    def entry_count_and_total_bytes(self) -> tuple[int, int]:
         """Return the number of entries in the cache and their total size in bytes."""
-        sizes = [found.st_size for _, found in self._entries()]
+        sizes = [found.st_size for _, found in self._entries_with_file_states()]
         return len(sizes), sum(sizes)
 
-    def trim(self) -> None:
+    def trim_to_size_limit(self) -> None:
         """Remove the least recently used entries beyond the limit, and temporary files left by
         killed processes.
         """
         # an unreadable folder holds no entries
         with suppress(OSError):
-            if self._trusts():
-                for folder in self._folders():
-                    _remove(abandoned_files(folder))
-                _remove(self._excess())
+            if self._are_folders_trusted():
+                for folder in self._entry_folders():
+                    _remove_files_or_warn(abandoned_temporary_files(folder))
+                _remove_files_or_warn(self._oldest_entries_over_limit())
 
-    def _excess(self) -> Iterator[Path]:
-        """Yield the least recently used entries to remove: down to `TRIMMED` of the limit if it is
+    def _oldest_entries_over_limit(self) -> Iterator[Path]:
+        """Yield the least recently used entries to remove: down to `TRIMMED_FRACTION_OF_LIMIT` of the limit if it is
         exceeded.
         """
-        entries = sorted(self._entries(), key=lambda e: e[1].st_mtime)
+        entries = sorted(self._entries_with_file_states(), key=lambda e: e[1].st_mtime)
         excess = sum(found.st_size for _, found in entries) - self.limit
-        excess += int((1 - TRIMMED) * self.limit) if excess > 0 else 0
+        excess += int((1 - TRIMMED_FRACTION_OF_LIMIT) * self.limit) if excess > 0 else 0
         for path, found in entries:
             if excess <= 0:
                 break
             yield path
             excess -= found.st_size
 
-    def clear(self) -> tuple[int, int]:
+    def remove_all_entries(self) -> tuple[int, int]:
         """Remove all entries of the cache; return their number and total size in bytes."""
-        found = self.usage()
-        _remove(path for path, _ in self._entries())
+        found = self.entry_count_and_total_bytes()
+        _remove_files_or_warn(path for path, _ in self._entries_with_file_states())
         return found
 
 
-def _checksum(key: str, data: bytes) -> bytes:
+def _entry_checksum(key: str, data: bytes) -> bytes:
     return hashlib.sha256(key.encode() + data).digest()
 
 
-def _remove(paths: Iterable[Path]) -> None:
+def _remove_files_or_warn(paths: Iterable[Path]) -> None:
     for path in paths:
         try:
             path.unlink(missing_ok=True)
@@ -246,13 +248,13 @@ def _remove(paths: Iterable[Path]) -> None:
 
 
 @lru_cache
-def code_digest() -> str:
+def compiler_code_digest() -> str:
     """Return a hash of the compiler's own Python code and of the versions of Python and numpy that
     run it.
     """
     folders = (Path(__file__).parents[1], Path(aotc_codegen.__file__).parent)
     files = sorted(path for folder in folders for path in folder.rglob("*.py"))
-    return digest(sys.version, np.__version__, *(part for f in files for part in (str(f), f.read_bytes())))
+    return sha256_of_parts(sys.version, np.__version__, *(part for f in files for part in (str(f), f.read_bytes())))
 
 
 def cache_folder() -> Path | None:
@@ -270,18 +272,18 @@ def cache_folder() -> Path | None:
         return None
 
 
-def cache_limit() -> int:
+def cache_limit_bytes() -> int:
     """Return the size limit of the cache in bytes, from $AOTC_CACHE_MB (megabytes) or the default.
 
     Raise AotcError (code "cache") if $AOTC_CACHE_MB is not a number.
     """
-    text = os.environ.get("AOTC_CACHE_MB") or str(DEFAULT_MEGABYTES)
+    text = os.environ.get("AOTC_CACHE_MB") or str(DEFAULT_CACHE_MEGABYTES)
     if not text.isdecimal():
         raise AotcError("cache", f"AOTC_CACHE_MB must be a number of megabytes, not {text!r}")
     return int(text) * 1_000_000
 
 
-def default_cache() -> ObjectCache | None:
+def user_object_cache() -> ObjectCache | None:
     """Return the user's object cache; None if there is no folder for it."""
     folder = cache_folder()
-    return ObjectCache(folder / "objects", cache_limit()) if folder is not None else None
+    return ObjectCache(folder / "objects", cache_limit_bytes()) if folder is not None else None

@@ -2,8 +2,8 @@
 """Write a project into its output folder without replacing or deleting files that aotc did not
 write.
 
-with staged(Path("build/net")) as work:          # a scratch folder inside of build/net
-    ...                                          # write into `work`; its files take their places on success
+with stage_output_files(Path("build/net")) as work:  # a scratch folder inside of build/net
+    ...                                          # write into `staging_folder`; its files take their places on success
 
 The manifest of a project (`aotc.ir.manifest`) holds the names and checksums of all files that were
 written; no other file is replaced or removed, unless `overwrite` is set.  Files are replaced one by
@@ -29,52 +29,61 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from aotc.driver.temporary_folders import exclusively, left_behind, scratch_folder, written
-from aotc.ir import AotcError, frozen, refusals
-from aotc.ir.interrupts import new_folders, uninterrupted
+from aotc.driver.temporary_folders import (
+    create_locked_scratch_folder,
+    lock_folder,
+    open_for_atomic_write,
+    unlocked_scratch_folders,
+)
+from aotc.ir import AotcError, frozen, translate_os_errors
+from aotc.ir.interrupts import create_folders_remove_if_empty, postpone_signals
 from aotc.ir.manifest import (
-    MANIFEST,
-    PENDING,
-    Found,
-    Known,
-    checksums,
-    look,
-    manifest_text,
-    mount_points,
-    read_manifest,
+    MANIFEST_FILE_NAME,
+    PENDING_MANIFEST_FILE_NAME,
+    PathState,
+    RecordedChecksums,
+    checksums_of_files,
+    inspect_path_in_folder,
+    manifest_json_text,
+    mount_points_below,
+    read_manifest_checksums,
 )
 
 LOG = logging.getLogger("aotc")
-_HINT: Final = "move them away, name another directory, or replace them with --overwrite (in Python overwrite=True)"
-_DAMAGED: Final = f"it says which files aotc wrote, and these are left alone without it; {_HINT}"
-_OTHER_PATH: Final = "give another path with -o"
+_FILE_CONFLICT_HINT: Final = (
+    "move them away, name another directory, or replace them with --overwrite (in Python overwrite=True)"
+)
+_DAMAGED_MANIFEST_HINT: Final = (
+    f"it says which files aotc wrote, and these are left alone without it; {_FILE_CONFLICT_HINT}"
+)
+_OTHER_PATH_HINT: Final = "give another path with -o"
 
 
-def check_destination(output: Path, overwrite: bool = False) -> None:
+def check_output_folder_is_writable(output: Path, overwrite: bool = False) -> None:
     """Raise AotcError (code "output") unless a project can be written to `output`, as far as can be
     known before its files exist.
 
     overwrite    allow replacing files that were changed since aotc wrote them
     """
-    with refusals("output", f"use {output}"):
+    with translate_os_errors("output", f"use {output}"):
         if output.is_symlink() or (output.exists() and not output.is_dir()):
-            raise AotcError("output", f"{output} is not a directory", hint=_OTHER_PATH)
+            raise AotcError("output", f"{output} is not a directory", hint=_OTHER_PATH_HINT)
         above = next((p for p in output.absolute().parents if os.path.lexists(p)), output)
         if not above.is_dir():
-            raise AotcError("output", f"cannot write to {output}: {above} is not a directory", hint=_OTHER_PATH)
+            raise AotcError("output", f"cannot write to {output}: {above} is not a directory", hint=_OTHER_PATH_HINT)
         if output.is_dir():
-            _Exchange.of(output, {}, overwrite).require_possible()
+            _Exchange.plan_file_exchange(output, {}, overwrite).require_no_file_conflicts()
 
 
-def _known(output: Path, overwrite: bool) -> dict[str, set[str]]:
+def _read_manifest_checksums(output: Path, overwrite: bool) -> dict[str, set[str]]:
     """Read the manifests in a folder; return the checksums by path.
 
     Raise AotcError (code "output") for a damaged manifest unless `overwrite` is set.
     """
     known: dict[str, set[str]] = {}
-    for name in (MANIFEST, PENDING):
+    for name in (MANIFEST_FILE_NAME, PENDING_MANIFEST_FILE_NAME):
         try:
-            for path, sums in read_manifest(output / name, "output", _DAMAGED).items():
+            for path, sums in read_manifest_checksums(output / name, "output", _DAMAGED_MANIFEST_HINT).items():
                 known.setdefault(path, set()).update(sums)
         except AotcError:
             if not overwrite:
@@ -93,31 +102,34 @@ class _Exchange:
     """
 
     output: Path
-    known: Known
+    known: RecordedChecksums
     new: Mapping[str, str]
-    found: Mapping[str, Found]
+    found: Mapping[str, PathState]
     overwrite: bool
 
     @classmethod
-    def of(cls, output: Path, new: Mapping[str, str], overwrite: bool) -> _Exchange:
-        known, mounts = _known(output, overwrite), mount_points(output)
-        found = {path: look(output, path, mounts) for path in {**known, **new}}
-        manifests = {path: look(output, path, mounts, read=False) for path in (MANIFEST, PENDING)}
-        return cls(output, known, new, found | manifests, overwrite)
+    def plan_file_exchange(cls, output: Path, new_checksums: Mapping[str, str], overwrite: bool) -> _Exchange:
+        known, mounts = _read_manifest_checksums(output, overwrite), mount_points_below(output)
+        found = {path: inspect_path_in_folder(output, path, mounts) for path in {**known, **new_checksums}}
+        manifests = {
+            path: inspect_path_in_folder(output, path, mounts, compute_checksum=False)
+            for path in (MANIFEST_FILE_NAME, PENDING_MANIFEST_FILE_NAME)
+        }
+        return cls(output, known, new_checksums, found | manifests, overwrite)
 
-    def is_ours(self, path: str) -> bool:
+    def is_written_by_aotc(self, path: str) -> bool:
         """Return True if an earlier run of aotc wrote the file that exists at a path."""
         return self.found[path].checksum in self.known.get(path, ())
 
-    def is_current(self, path: str) -> bool:
+    def has_new_contents_already(self, path: str) -> bool:
         """Return True if the output file at a path already has the contents that are to be written."""
         return self.found[path].exists and self.found[path].checksum == self.new.get(path)
 
-    def _problems(self) -> Iterator[tuple[Found, str]]:
+    def _conflicting_files_and_reasons(self) -> Iterator[tuple[PathState, str]]:
         for path, found in self.found.items():
-            if not found.exists or self.is_ours(path) or self.is_current(path):
+            if not found.exists or self.is_written_by_aotc(path) or self.has_new_contents_already(path):
                 continue
-            if path in (MANIFEST, PENDING):
+            if path in (MANIFEST_FILE_NAME, PENDING_MANIFEST_FILE_NAME):
                 # readable manifests were read already
                 if found.problem:
                     yield found, found.problem
@@ -127,49 +139,57 @@ class _Exchange:
             elif path in self.new:
                 yield found, found.problem or "not written by aotc"
 
-    def require_possible(self) -> None:
+    def require_no_file_conflicts(self) -> None:
         """Raise AotcError (code "output") that names every file that would be lost; PermissionError
         for a read-only folder.
         """
-        problems = {f.at: reason for f, reason in self._problems() if not (self.overwrite and f.removable)}
+        problems = {
+            f.at: reason for f, reason in self._conflicting_files_and_reasons() if not (self.overwrite and f.removable)
+        }
         if problems:
             rows = [f"{path}: {reason}" for path, reason in sorted(problems.items())]
             names = ", ".join(sorted(problems)[:3]) + (", ..." if len(problems) > 3 else "")
             text = f"{self.output} holds files that would be lost: {names}"
-            raise AotcError("output", text, notes=rows, hint=_HINT)
+            raise AotcError("output", text, notes=rows, hint=_FILE_CONFLICT_HINT)
         for folder in {self.output, *(self.output / PurePosixPath(path).parent for path in self.found)}:
             if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
-    def carry_out(self, work: Path) -> None:
-        """Rename the new files from `work` to their destinations, and remove obsolete files of the
+    def replace_output_files(self, staging_folder: Path) -> None:
+        """Rename the new files from `staging_folder` to their destinations, and remove obsolete files of the
         earlier project.
         """
-        if not all(map(self.is_current, self.new)) or self.known.keys() != self.new.keys() or self._is_pending():
-            former = {path: found.checksum for path, found in self.found.items() if self.is_ours(path)}
-            self._write(PENDING, manifest_text(self.new, former))
-            (self.output / MANIFEST).unlink(missing_ok=True)
+        if (
+            not all(map(self.has_new_contents_already, self.new))
+            or self.known.keys() != self.new.keys()
+            or self._was_earlier_exchange_interrupted()
+        ):
+            former = {path: found.checksum for path, found in self.found.items() if self.is_written_by_aotc(path)}
+            self._write_manifest(PENDING_MANIFEST_FILE_NAME, manifest_json_text(self.new, former))
+            (self.output / MANIFEST_FILE_NAME).unlink(missing_ok=True)
             for path in {self.found[path].at for path in self.new if self.found[path].problem}:
                 (self.output / path).unlink()
             for path in self.new:
-                if not self.is_current(path):
+                if not self.has_new_contents_already(path):
                     (self.output / path).parent.mkdir(parents=True, exist_ok=True)
-                    (work / path).replace(self.output / path)
-            self._remove(path for path in self.known if path not in self.new and self.is_ours(path))
-            self._write(MANIFEST, manifest_text(self.new))
-        (self.output / PENDING).unlink(missing_ok=True)
+                    (staging_folder / path).replace(self.output / path)
+            self._remove_files_and_empty_folders(
+                path for path in self.known if path not in self.new and self.is_written_by_aotc(path)
+            )
+            self._write_manifest(MANIFEST_FILE_NAME, manifest_json_text(self.new))
+        (self.output / PENDING_MANIFEST_FILE_NAME).unlink(missing_ok=True)
 
-    def _is_pending(self) -> bool:
-        return not self.found[MANIFEST].exists or self.found[PENDING].exists
+    def _was_earlier_exchange_interrupted(self) -> bool:
+        return not self.found[MANIFEST_FILE_NAME].exists or self.found[PENDING_MANIFEST_FILE_NAME].exists
 
-    def _write(self, name: str, text: str) -> None:
+    def _write_manifest(self, name: str, text: str) -> None:
         path = self.output / name
         if path.is_symlink() or (path.exists() and not path.is_file()):
             path.unlink()
-        with written(path) as file:
+        with open_for_atomic_write(path) as file:
             file.write(text.encode())
 
-    def _remove(self, paths: Iterable[str]) -> None:
+    def _remove_files_and_empty_folders(self, paths: Iterable[str]) -> None:
         """Remove files, and then folders that became empty, the deepest first."""
         gone = list(paths)
         for path in gone:
@@ -180,21 +200,21 @@ class _Exchange:
                 (self.output / folder).rmdir()
 
 
-def _install(work: Path, output: Path, overwrite: bool) -> None:
+def _move_files_under_lock(work: Path, output: Path, overwrite: bool) -> None:
     """Move the files of `work` to `output` while holding a lock on the folder, so that processes do
     it one at a time.
     """
     paths = (p.relative_to(work).as_posix() for p in sorted(work.rglob("*")) if p.is_file())
-    new = checksums(work, (path for path in paths if path != MANIFEST))
-    with exclusively(output):
-        exchange = _Exchange.of(output, new, overwrite)
-        exchange.require_possible()
-        with uninterrupted():
-            exchange.carry_out(work)
+    new = checksums_of_files(work, (path for path in paths if path != MANIFEST_FILE_NAME))
+    with lock_folder(output):
+        exchange = _Exchange.plan_file_exchange(output, new, overwrite)
+        exchange.require_no_file_conflicts()
+        with postpone_signals():
+            exchange.replace_output_files(work)
 
 
 @contextmanager
-def staged(output: Path, overwrite: bool = False) -> Iterator[Path]:
+def stage_output_files(output: Path, overwrite: bool = False) -> Iterator[Path]:
     """Context manager: yield a scratch directory whose files are moved to `output` when the block
     succeeds.
 
@@ -202,17 +222,17 @@ def staged(output: Path, overwrite: bool = False) -> Iterator[Path]:
 
     overwrite    allow replacing files that aotc did not write or that were changed since
 
-    Raises AotcError (code "output") as `check_destination` does, for a conflicting file that aotc
+    Raises AotcError (code "output") as `check_output_folder_is_writable` does, for a conflicting file that aotc
     did not write, and if the folder is not writable.
     """
-    check_destination(output, overwrite)
+    check_output_folder_is_writable(output, overwrite)
     try:
-        with new_folders(output), scratch_folder(output) as scratch:
-            for left in left_behind(output):
+        with create_folders_remove_if_empty(output), create_locked_scratch_folder(output) as scratch:
+            for left in unlocked_scratch_folders(output):
                 LOG.warning("%s may be left over from a run that was killed: remove it if it is not yours", left)
             work = scratch / "new"
             work.mkdir()
             yield work
-            _install(work, output, overwrite)
+            _move_files_under_lock(work, output, overwrite)
     except OSError as error:
         raise AotcError("output", f"cannot write to {error.filename or output}: {error.strerror or error}") from error

@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from aotc.ir import ALL_LEVELS, AotcError, PassInfo, PassInstrument, installed_passes, nearest
+from aotc.ir import ALL_LEVELS, AotcError, PassInfo, PassInstrument, did_you_mean_hint, installed_passes
 from aotc.relay.instrument.dump_ir import dump_ir as dump_ir
-from aotc.relay.instrument.dump_ir import text_of
+from aotc.relay.instrument.dump_ir import module_to_text
 from aotc.relay.instrument.numeric_check import NumericCheck as NumericCheck
-from aotc.tir import NAMES
+from aotc.tir import TENSOR_PASS_NAMES
 from aotc.tir import ProgramVerifier as ProgramVerifier
 
 
@@ -39,15 +39,15 @@ class PassList(PassInstrument):
         self._depth -= 1
 
 
-def require_passes(names: Iterable[str]) -> None:
+def require_known_passes(pass_names: Iterable[str]) -> None:
     """Raise AotcError (code "unknown-pass") listing all unknown pass names, with the nearest known
     name as a hint.
     """
-    known = [*installed_passes(), *NAMES, "optimize"]
-    unknown = [name for name in names if name not in known]
+    known = [*installed_passes(), *TENSOR_PASS_NAMES, "optimize"]
+    unknown = [name for name in pass_names if name not in known]
     if unknown:
         text = f"there is no pass called {', '.join(map(repr, unknown))}"
-        raise AotcError("unknown-pass", text, hint=nearest(unknown[0], known) or f"known: {', '.join(known)}")
+        raise AotcError("unknown-pass", text, hint=did_you_mean_hint(unknown[0], known) or f"known: {', '.join(known)}")
 
 
 @dataclass(eq=False)
@@ -70,4 +70,4 @@ class TextAfter(PassInstrument):
     def run_after_pass(self, module: Any, info: PassInfo) -> None:
         if info.name in self.names:
             self.missing.discard(info.name)
-            self.tell(info.name, text_of(module, self.show_meta_data))
+            self.tell(info.name, module_to_text(module, self.show_meta_data))

@@ -4,16 +4,15 @@ build the library.
 
 work = Compilation(module, target, "net", PassContext(3))
 work.graph                           # the module of fused functions
-work.calls, work.programs            # calls of kernels; these with memory planned, divided among threads
-work.project(Path("build/net"))      # C sources on disk
-work.library().session()             # compiled by the C compiler
+work.lowered_programs, work.scheduled_programs    # calls of kernels; these with memory planned, divided among threads
+work.emit_project(Path("build/net"))  # C sources on disk
+work.emit_project_and_build_library().session()  # compiled by the C compiler
 
 Each stage is computed from the previous one on first access and cached.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -23,45 +22,44 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from aotc_codegen.c.bare_metal_project import bare_footprint, emit_bare
-from aotc_codegen.c.host_project import emit
-from aotc_codegen.c.kernel_table import emit_kernels
-from aotc_codegen.c.metadata import write_metadata
-from aotc_codegen.cuda.cuda_project import device_text, emit_device
+from aotc_codegen.c.bare_metal_project import bare_metal_footprint, emit_bare_metal_project
+from aotc_codegen.c.host_project import emit_host_project
+from aotc_codegen.c.kernel_table import emit_kernel_table_project
+from aotc_codegen.c.project_metadata import write_metadata_file
+from aotc_codegen.cuda.cuda_project import emit_cuda_project, print_cuda_kernels_and_source
 
-from aotc.driver.compile_sources import build_library, record_checksum
-from aotc.driver.compiler_check import check_kernels, check_project
-from aotc.driver.cuda_emulation import EMULATOR, emulating
-from aotc.driver.failure_replay import keeping_failures
-from aotc.driver.memory_budgets import (
-    COUNTED,
-    UNLIMITED,
-    Budgets,
-    Change,
-    Way,
-    measured_code,
-    undefined_symbols,
-    ways_by_changes,
-    ways_to_bytes,
-)
-from aotc.driver.nvrtc import DeviceCompiler, find_nvrtc
-from aotc.driver.object_cache import code_digest, default_cache, digest
-from aotc.driver.output_folder import staged
+from aotc.driver.c_compiler_check import check_c_compiler_on_kernels, check_c_compiler_on_project
+from aotc.driver.compile_sources import build_project_library, record_library_checksum
+from aotc.driver.cuda_emulation import EMULATOR_DEVICE_COMPILER, run_models_on_fake_gpu
+from aotc.driver.failure_replay import write_report_on_internal_error
+from aotc.driver.memory_budgets import UNLIMITED_BUDGETS, Budgets, measure_code_bytes, undefined_symbols
+from aotc.driver.memory_savings import measure_memory_savings
+from aotc.driver.nvrtc import DeviceCompiler, find_nvrtc_compiler
+from aotc.driver.object_cache import compiler_code_digest, sha256_of_parts, user_object_cache
+from aotc.driver.output_folder import stage_output_files
 from aotc.driver.pass_observers import PassList
-from aotc.driver.selftest_data import golden
-from aotc.driver.toolchain import Toolchain, find_toolchain, require_cpu
-from aotc.driver.tuning_store import Recorded
+from aotc.driver.selftest_data import draw_selftest_data
+from aotc.driver.toolchain import Toolchain, find_toolchain, require_cpu_can_run
+from aotc.driver.tuning_store import RecordedTilings
 from aotc.driver.weight_sizes import weight_sizes
-from aotc.ir import AotcError, PassContext, frozen, remembering, require_known, setting, spending
+from aotc.ir import (
+    AotcError,
+    PassContext,
+    budget_scope,
+    frozen,
+    memoize_results_in_store,
+    require_known_name,
+    temporarily_set_context_variable,
+)
 from aotc.ir.atomic_write import temporary_folder
-from aotc.relay.backend.function_to_kernel import dynamic_inputs
-from aotc.relay.backend.kernel_table import lower_kernel
-from aotc.relay.backend.lower import lower_calls
+from aotc.relay.backend.function_to_kernel import diagnose_dynamic_inputs
+from aotc.relay.backend.kernel_table import lower_function_to_kernel
+from aotc.relay.backend.module_to_program import lower_main_to_program
 from aotc.relay.graph_api import Function, IRModule, post_order
-from aotc.relay.op.input_domains import input_domains
-from aotc.relay.transform.alter_op_layout import sums_bytes
-from aotc.relay.transform.pipeline import optimize, require_lowering
-from aotc.relay.value_domains import Domain
+from aotc.relay.op.input_domains import infer_input_domains
+from aotc.relay.transform.alter_op_layout import is_byte_contraction
+from aotc.relay.transform.pipeline import optimize, require_lowering_passes
+from aotc.relay.value_domains import ValueDomain
 from aotc.runtime.fork_safety import ScratchDirectory
 from aotc.runtime.kernel_library import KernelInfo, KernelLibrary
 from aotc.runtime.session import Session, load
@@ -72,25 +70,23 @@ from aotc.tir import (
     Kernel,
     Program,
     Target,
-    called,
-    for_environment,
-    for_size,
-    in_order,
+    eliminate_copies_pass,
     kernel_passes,
-    scheduled,
+    run_tensor_passes,
+    target_with_fixed_summation_order,
 )
-from aotc.tir.plan.copy_elimination import take_views
-from aotc.tir.plan.numerics_id import numerics
-from aotc.tir.schedule.contraction.tiling_choice import Site, choosing
+from aotc.tir.plan.copy_elimination import eliminate_copies
+from aotc.tir.plan.numerics_id import numerics_fingerprint
+from aotc.tir.schedule.contraction.tiling_choice import TilingSite, use_tiling_chooser
 
 IMPORTING, OPTIMIZING, LOWERING = "importing the model", "optimizing the graph", "lowering to kernels"
 #: The stages of a compilation.
 PLANNING, WRITING, BUILDING = "running tensor passes", "writing the C project", "compiling the C project"
-CHECKING = "checking the C compiler"
+CHECKING_COMPILER = "checking the C compiler"
 COMPILING_DEVICE = "compiling kernels for GPUs"
 ACCURACIES: Final = ("fast", "strict", "reproducible")
 #: Target whose weight layouts all reproducible graphs use: its blocks also fit shorter vectors.
-GRAPHS: Final = in_order(X86_64_V4)
+REPRODUCIBLE_GRAPH_TARGET: Final = target_with_fixed_summation_order(X86_64_V4)
 #: Function called with the name of each stage when it begins.
 Progress = Callable[[str], None]
 
@@ -98,14 +94,14 @@ Progress = Callable[[str], None]
 class Tilings(Protocol):
     """Chooses the tiling of a contraction (see `aotc.tir.schedule.contraction.tiling_choice`).
 
-    Called with a `Site`, returns a tiling, or None for the tiling with the least estimated cost.
-    Choosers with equal `digest` make equal choices.
+    Called with a `TilingSite`, returns a tiling, or None for the tiling with the least estimated cost.
+    Choosers with equal `sha256_of_parts` make equal choices.
     """
 
     @property
     def digest(self) -> str: ...
 
-    def __call__(self, site: Site) -> str | None: ...
+    def __call__(self, site: TilingSite) -> str | None: ...
 
 
 @frozen
@@ -150,13 +146,13 @@ class CompiledModel:
             raise AotcError(
                 "no-library", f"{self.path} holds a static library for firmware, which cannot be loaded here", hint=hint
             )
-        with emulating() if self.emulated else nullcontext():
+        with run_models_on_fake_gpu() if self.emulated else nullcontext():
             session = load(self.built, threads=threads, device=device)
         session.keep_alive = self.temporary
         return session
 
 
-_UNDER_WAY: Final[ContextVar[object]] = ContextVar("aotc_compilation", default=None)
+_CURRENT_COMPILATION: Final[ContextVar[object]] = ContextVar("aotc_compilation", default=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +167,7 @@ class Compilation:
     tilings    chooser of tilings for contractions; None for the recorded tilings
     toolchain  the C compiler; None for the machine's default
     progress   function called with the name of each stage when it begins
-    checked    compare the kernels of a library with -O0 (see `aotc.driver.compiler_check`)
+    checked    compare the kernels of a library with -O0 (see `aotc.driver.c_compiler_check`)
     emulated   compile GPU kernels for this machine's CPU
     budgets    upper bounds on RAM, flash and stack
     selftest   bare-metal only: emit a self-test with stored inputs and outputs
@@ -198,7 +194,7 @@ class Compilation:
     progress: Progress = lambda _: None
     checked: bool = False
     emulated: bool = False
-    budgets: Budgets = UNLIMITED
+    budgets: Budgets = UNLIMITED_BUDGETS
     selftest: bool = False
     single_file: bool = False
     overwrite: bool = False
@@ -206,7 +202,7 @@ class Compilation:
     _passes: PassList = field(default_factory=PassList, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        require_known("accuracy", "accuracy", self.accuracy, ACCURACIES)
+        require_known_name("accuracy", "accuracy", self.accuracy, ACCURACIES)
         if (self.selftest or self.single_file) and not self.target.bare:
             text = f"projects for {self.target.name} have neither a self-test nor a single source"
             raise AotcError("target", text, hint="take --environment bare, or the target of a microcontroller")
@@ -214,9 +210,9 @@ class Compilation:
             text = f"inputs and outputs have no one place in the workspaces of {self.target.name}"
             raise AotcError("target", text, hint="take a target of one instruction set, or leave --workspace-io out")
         if (arrays := self.context.get_config("compile.stack_bytes")) is not None:
-            object.__setattr__(self, "target", _with_stack(self.target, arrays))
+            object.__setattr__(self, "target", _target_with_stack_array_limit(self.target, arrays))
         if self.accuracy == "reproducible":
-            object.__setattr__(self, "target", in_order(self.target))
+            object.__setattr__(self, "target", target_with_fixed_summation_order(self.target))
         tf32 = self.context.get_config("compile.tf32", False)
         fast = self.accuracy == ACCURACIES[0]
         if tf32 and not fast:
@@ -240,98 +236,105 @@ class Compilation:
         return self.cache and bool(self.context.get_config("compile.cache", True))
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def activate_cache_tilings_and_reports(self) -> Iterator[None]:
         """Context manager for all work of this compilation: enables the kernel cache, the chosen
         tilings and failure reports.
         """
-        if _UNDER_WAY.get() is self:
+        if _CURRENT_COMPILATION.get() is self:
             yield
             return
-        kept = default_cache() if self.uses_cache else None
-        tilings = self.tilings or Recorded(None if self.context.get_config("compile.tuning", True) else False)
-        salt = digest(code_digest(), tilings.digest) if kept is not None else ""
-        with setting(_UNDER_WAY, self), keeping_failures(), choosing(tilings), remembering(kept, salt):
+        kept = user_object_cache() if self.uses_cache else None
+        tilings = self.tilings or RecordedTilings(None if self.context.get_config("compile.tuning", True) else False)
+        salt = sha256_of_parts(compiler_code_digest(), tilings.digest) if kept is not None else ""
+        with (
+            temporarily_set_context_variable(_CURRENT_COMPILATION, self),
+            write_report_on_internal_error(),
+            use_tiling_chooser(tilings),
+            memoize_results_in_store(kept, salt),
+        ):
             yield
         if kept is not None and kept.misses:
-            kept.trim()
+            kept.trim_to_size_limit()
 
     @contextmanager
-    def _passing(self) -> Iterator[None]:
+    def _activate_pass_context(self) -> Iterator[None]:
         """Context manager: run passes of this compilation under its pass context, kernel cache and
         failure reports.
         """
-        with self.running(), ExitStack() as stack:
+        with self.activate_cache_tilings_and_reports(), ExitStack() as stack:
             if PassContext.current() is not self.context:
                 stack.enter_context(self.context)
-            stack.enter_context(spending())
+            stack.enter_context(budget_scope())
             yield
 
     @cached_property
-    def machine(self) -> Target:
+    def target_without_equal_versions(self) -> Target:
         """The target, without instruction sets whose kernels would equal those of another one for
         this graph.
         """
         every = self.target.versions
         if not every:
             return self.target
-        functions = self.graph.functions.values()
-        if any(map(sums_bytes, chain.from_iterable(map(post_order, functions)))):
+        functions = self.optimized_graph.functions.values()
+        if any(map(is_byte_contraction, chain.from_iterable(map(post_order, functions)))):
             return self.target
         kept = (v for v in every if v.dots is None or v.dots.registers > 1)
         return replace(self.target, versions=tuple(kept))
 
     @property
-    def versions(self) -> tuple[Target, ...]:
+    def target_versions(self) -> tuple[Target, ...]:
         """The instruction sets of a multi-versioned target as a tuple of targets; otherwise the
         target alone.
         """
-        return self.machine.versions or (self.machine,)
+        return self.target_without_equal_versions.versions or (self.target_without_equal_versions,)
 
     @property
-    def here(self) -> int:
+    def index_of_best_runnable_version(self) -> int:
         """The index of the best instruction set, among the compiled versions, that this machine can
         run; 0 if none.
         """
-        return _best(self.versions)
+        return _index_of_best_runnable_version(self.target_versions)
 
     @cached_property
-    def graph(self) -> IRModule:
+    def optimized_graph(self) -> IRModule:
         """The graph module after the passes of the context's optimization level, with fused
         functions.
         """
-        with self._passing(), self.context.watched_by(self._passes):
+        with self._activate_pass_context(), self.context.temporarily_add_instrument(self._passes):
             self.progress(OPTIMIZING)
             try:
-                return optimize(self.module, GRAPHS if self.target.ordered else self.target)
+                return optimize(self.module, REPRODUCIBLE_GRAPH_TARGET if self.target.ordered else self.target)
             except AotcError as error:
-                if dynamic := dynamic_inputs(self.module.main):
+                if dynamic := diagnose_dynamic_inputs(self.module.main):
                     raise AotcError.collect([*dynamic, *error.diagnostics]) from error
                 raise
 
     @cached_property
-    def calls(self) -> tuple[Program, ...]:
+    def lowered_programs(self) -> tuple[Program, ...]:
         """For each target version, the kernel calls of the model, before memory planning: every
         tensor has its own memory.
         """
-        with self._passing():
-            require_lowering(self.context)
-            graph = self.graph
+        with self._activate_pass_context():
+            require_lowering_passes(self.context)
+            graph = self.optimized_graph
             self.progress(LOWERING)
-            return tuple(called(lower_calls(graph, one, self.name)) for one in self.versions)
+            return tuple(
+                eliminate_copies_pass(lower_main_to_program(graph, one, self.name)) for one in self.target_versions
+            )
 
     @cached_property
-    def programs(self) -> tuple[Program, ...]:
+    def scheduled_programs(self) -> tuple[Program, ...]:
         """For each version, the complete program to print as C: kernels, their schedule and the
         memory plan.
         """
-        with self._passing():
-            calls = self.calls
+        with self._activate_pass_context():
+            calls = self.lowered_programs
             self.progress(PLANNING)
             shared = self.threads and bool(self.context.get_config("compile.threads", 1))
-            return tuple(scheduled(p, one, shared) for p, one in zip(calls, self.versions, strict=True))
+            return tuple(run_tensor_passes(p, one, shared) for p, one in zip(calls, self.target_versions, strict=True))
 
     @cached_property
-    def numerics(self) -> tuple[str, ...]:
+    def numerics_ids(self) -> tuple[str, ...]:
         """For each version, an identifier of everything that determines its result bits
         (`aotc.tir.plan.numerics_id`).
 
@@ -339,51 +342,53 @@ class Compilation:
         because every target gives the bits of that program.
         """
         if not self.target.ordered:
-            return tuple(map(numerics, self.programs))
-        graph = self.graph
-        with self.running(), spending(self.context.config):
-            program = take_views(lower_calls(graph, in_order(C), self.name))
-            for item in kernel_passes(in_order(C)):
+            return tuple(map(numerics_fingerprint, self.scheduled_programs))
+        graph = self.optimized_graph
+        with self.activate_cache_tilings_and_reports(), budget_scope(self.context.config):
+            program = eliminate_copies(lower_main_to_program(graph, target_with_fixed_summation_order(C), self.name))
+            for item in kernel_passes(target_with_fixed_summation_order(C)):
                 program = item.run(program, self.context)
-            return (numerics(program),) * len(self.versions)
+            return (numerics_fingerprint(program),) * len(self.target_versions)
 
-    def project(self, output: Path | None = None) -> CompiledModel:
+    def emit_project(self, output: Path | None = None) -> CompiledModel:
         """Emit the C or CUDA project to a directory, or to a temporary one for None; on failure
         nothing is left.
         """
-        return self._written(output, None)
+        return self._emit_build_and_check(output, None)
 
-    def library(self, output: Path | None = None) -> CompiledModel:
-        """Emit the C project as `project` does, and build its library with the C compiler."""
-        return self._written(output, self._compiler())
+    def emit_project_and_build_library(self, output: Path | None = None) -> CompiledModel:
+        """Emit the C project as `emit_project` does, and build its library with the C compiler."""
+        return self._emit_build_and_check(output, self._find_c_toolchain())
 
-    def _written(self, output: Path | None, toolchain: Toolchain | None) -> CompiledModel:
+    def _emit_build_and_check(self, output: Path | None, toolchain: Toolchain | None) -> CompiledModel:
         temporary = ScratchDirectory("aotc-") if output is None else None
         path = Path(temporary.name) / self.name if temporary is not None else Path(output or ".")
-        with self.running():
+        with self.activate_cache_tilings_and_reports():
             # raise early, before any work is done
-            _device_compiler(self)
-            _ = self.programs
-            with staged(path, self.overwrite) as work:
-                metadata = _with_values(self, work, self._emitted(work))
+            _device_compiler_or_none(self)
+            _ = self.scheduled_programs
+            with stage_output_files(path, self.overwrite) as work:
+                metadata = _add_domains_and_weight_sizes(self, work, self._emit_sources(work))
                 library, unchecked = None, []
                 if toolchain is not None:
                     self.progress(BUILDING)
-                    library = build_library(work, metadata, toolchain, self.machine)
+                    library = build_project_library(work, metadata, toolchain, self.target_without_equal_versions)
                     if self.checked:
-                        self.progress(CHECKING)
-                        unchecked = check_project(work, metadata, self.programs, toolchain, self.machine)
+                        self.progress(CHECKING_COMPILER)
+                        unchecked = check_c_compiler_on_project(
+                            work, metadata, self.scheduled_programs, toolchain, self.target_without_equal_versions
+                        )
                 if library is not None and toolchain is not None:
-                    _measure(metadata, library, toolchain)
+                    _record_code_size_and_symbols(metadata, library, toolchain)
                     metadata["sizes"]["library"] = library.stat().st_size
-                self._within_budgets(metadata, toolchain)
+                self._check_memory_budgets(metadata, toolchain)
                 if library is not None:
-                    record_checksum(work, metadata, library)
+                    record_library_checksum(work, metadata, library)
         made = path / library.relative_to(work) if library else None
         left = tuple(unchecked)
-        return CompiledModel(path, made, metadata, self.machine, temporary, self.emulated, left)
+        return CompiledModel(path, made, metadata, self.target_without_equal_versions, temporary, self.emulated, left)
 
-    def _within_budgets(self, metadata: dict[str, Any], toolchain: Toolchain | None) -> None:
+    def _check_memory_budgets(self, metadata: dict[str, Any], toolchain: Toolchain | None) -> None:
         """Raise AotcError (code "over-budget") if the project exceeds a budget."""
         if not self.budgets:
             return
@@ -391,30 +396,45 @@ class Compilation:
             text = f"target {self.target.name} has no budgets of ram, flash and stack"
             raise AotcError("over-budget", text, hint="leave them out")
         facts = metadata["footprint"]
-        self.budgets.check(self.programs[0], facts, partial(_ways, self, facts, toolchain))
-
-    def _emitted(self, work: Path) -> dict[str, Any]:
-        """Emit the project into an empty directory; return its metadata."""
-        first, *others = self.programs
-        facts: dict[str, Any] = {"target": self.machine, "accuracy": self.accuracy, "passes": self._passes.names}
-        facts["cflags"] = self.cflags
-        compiler = _device_compiler(self)
-        if compiler is None:
-            self.progress(WRITING)
-            if self.machine.bare:
-                known = golden(self.graph, _domains(self)) if self.selftest else None
-                facts |= {"golden": known, "single_file": self.single_file}
-                return emit_bare(first, work, numerics=self.numerics[0], **facts)
-            return emit(first, work, others=others, numerics=self.numerics, **facts)
-        self.progress(COMPILING_DEVICE)
-        printed, text = device_text(first, self.target)
-        images = compiler.images(text, compiler.chosen(self.target.gpu))
-        self.progress(WRITING)
-        return emit_device(
-            first, printed, text, images, work, least_driver=compiler.least_driver, numerics=self.numerics[0], **facts
+        self.budgets.check_within_budgets(
+            self.scheduled_programs[0], facts, partial(measure_memory_savings, self, facts, toolchain)
         )
 
-    def _compiler(self) -> Toolchain:
+    def _emit_sources(self, empty_folder: Path) -> dict[str, Any]:
+        """Emit the project into an empty directory; return its metadata."""
+        first, *others = self.scheduled_programs
+        facts: dict[str, Any] = {
+            "target": self.target_without_equal_versions,
+            "accuracy": self.accuracy,
+            "passes": self._passes.names,
+        }
+        facts["cflags"] = self.cflags
+        compiler = _device_compiler_or_none(self)
+        if compiler is None:
+            self.progress(WRITING)
+            if self.target_without_equal_versions.bare:
+                known = (
+                    draw_selftest_data(self.optimized_graph, _unchanged_input_domains(self)) if self.selftest else None
+                )
+                facts |= {"golden": known, "single_file": self.single_file}
+                return emit_bare_metal_project(first, empty_folder, numerics=self.numerics_ids[0], **facts)
+            return emit_host_project(first, empty_folder, others=others, numerics=self.numerics_ids, **facts)
+        self.progress(COMPILING_DEVICE)
+        printed, text = print_cuda_kernels_and_source(first, self.target)
+        images = compiler.images(text, compiler.requested_or_supported_architectures(self.target.gpu))
+        self.progress(WRITING)
+        return emit_cuda_project(
+            first,
+            printed,
+            text,
+            images,
+            empty_folder,
+            least_driver=compiler.least_driver,
+            numerics=self.numerics_ids[0],
+            **facts,
+        )
+
+    def _find_c_toolchain(self) -> Toolchain:
         return self.toolchain or find_toolchain(cache=self.uses_cache, target=self.target)
 
     # --- kernels without their schedule
@@ -426,149 +446,119 @@ class Compilation:
         functions    of static types; each a fused function, one operator call, or a function that the user's
                      code computes.  Tuples in the types are flattened: kernels read and write tensors
         """
-        with self.running(), spending(self.context.config):
-            target = _own(self.target)
-            kernels = {name: self.vectorized(lower_kernel(f, target)) for name, f in functions.items()}
+        with self.activate_cache_tilings_and_reports(), budget_scope(self.context.config):
+            target = _best_runnable_version(self.target)
+            kernels = {
+                name: self.apply_kernel_passes(lower_function_to_kernel(f, target)) for name, f in functions.items()
+            }
         return self.compile_kernels(kernels)
 
     def compile_kernels(self, kernels: Mapping[str, Kernel]) -> KernelLibrary:
         """Compile kernels to a shared library without running further passes on them; return the
         library.
         """
-        with self.running():
-            return compile_table(kernels, _own(self.target), self._compiler() if kernels else None)
+        with self.activate_cache_tilings_and_reports():
+            return compile_kernel_library(
+                kernels, _best_runnable_version(self.target), self._find_c_toolchain() if kernels else None
+            )
 
-    def vectorized(self, kernel: Kernel) -> Kernel:
-        """Apply the passes that turn a kernel of `calls` into a kernel of `programs`; return the
+    def apply_kernel_passes(self, kernel: Kernel) -> Kernel:
+        """Apply the passes that turn a kernel of `lowered_programs` into a kernel of `scheduled_programs`; return the
         result.
         """
-        for item in kernel_passes(_own(self.target)):
-            kernel = item.kernel(kernel) if self.context.pass_enabled(item.info) else kernel
+        for item in kernel_passes(_best_runnable_version(self.target)):
+            kernel = item.rewrite_kernel(kernel) if self.context.pass_enabled(item.info) else kernel
         return kernel
 
 
-def _domains(c: Compilation) -> dict[str, Domain]:
+def _unchanged_input_domains(c: Compilation) -> dict[str, ValueDomain]:
     """Return the ranges of values that suit each model input, by name, as far as known.
 
     Inputs that the compiler changed to quantized integers are left out.
     """
-    before, after = ({p.name: p.checked_type for p in m.main.params} for m in (c.module, c.graph))
-    found = input_domains(c.module.main)
+    before, after = ({p.name: p.checked_type for p in m.main.params} for m in (c.module, c.optimized_graph))
+    found = infer_input_domains(c.module.main)
     return {name: domain for name, domain in found.items() if after.get(name) == before[name]}
 
 
-def _with_values(c: Compilation, work: Path, metadata: dict[str, Any]) -> dict[str, Any]:
+def _add_domains_and_weight_sizes(c: Compilation, project_folder: Path, metadata: dict[str, Any]) -> dict[str, Any]:
     """Add the suitable values of inputs and the sizes of weights to a project's metadata; rewrite
     its file.
     """
-    if found := _domains(c):
-        described = {name: {"values": domain.described} for name, domain in found.items()}
+    if found := _unchanged_input_domains(c):
+        described = {name: {"values": domain.to_json_fields} for name, domain in found.items()}
         metadata["inputs"] = [row | described.get(row["name"], {}) for row in metadata["inputs"]]
-    metadata["sizes"] = weight_sizes(c.module, c.graph, c.machine, c.programs[0], metadata["weights_bytes"])
-    write_metadata(work, metadata)
+    metadata["sizes"] = weight_sizes(
+        c.module, c.optimized_graph, c.target_without_equal_versions, c.scheduled_programs[0], metadata["weights_bytes"]
+    )
+    write_metadata_file(project_folder, metadata)
     return metadata
 
 
-def _measure(metadata: dict[str, Any], library: Path, toolchain: Toolchain) -> None:
+def _record_code_size_and_symbols(metadata: dict[str, Any], library: Path, toolchain: Toolchain) -> None:
     """Record the measured code size of a library and its undefined external symbols in the
     metadata.
     """
-    if "footprint" in metadata and (code := measured_code(library, toolchain)) is not None:
+    if "footprint" in metadata and (code := measure_code_bytes(library, toolchain)) is not None:
         metadata["footprint"] |= {"code": code, "code_measured": True}
     if "links" in metadata:
         metadata["links"]["undefined"] = undefined_symbols(library, toolchain)
 
 
-def footprint(c: Compilation) -> dict[str, Any] | None:
+def bare_metal_footprint_or_none(c: Compilation) -> dict[str, Any] | None:
     """Return the memory needed by a bare-metal project, with estimated code size; None for other
     targets.
     """
-    return bare_footprint(c.programs[0], c.machine) if c.machine.bare else None
+    return (
+        bare_metal_footprint(c.scheduled_programs[0], c.target_without_equal_versions)
+        if c.target_without_equal_versions.bare
+        else None
+    )
 
 
-def _ways(c: Compilation, facts: Mapping[str, Any], toolchain: Toolchain | None, name: str) -> list[Way]:
-    """Return suggestions that reduce "ram", "flash" or "stack", found by compiling and measuring
-    each alternative.
-    """
-
-    def taken(change: Change) -> int | None:
-        """Return the bytes that the model needs with a change of options; None if the change cannot
-        be applied.
-        """
-        if change.size and (c.target.small or toolchain is None or not facts["code_measured"]):
-            return None
-        if not (change.selftest or c.selftest):
-            return None
-        c.progress(f"trying to {change.what}")
-        with suppress(AotcError):
-            other = _changed(c, change)
-            built = toolchain if name == "flash" else None
-            made = (replace(other, toolchain=built).library if built is not None else other.project)()
-            return _sum(made.metadata["footprint"], name)
-        return None
-
-    return [*ways_by_changes(name, _sum(facts, name), taken), *ways_to_bytes(c.programs[0], name)]
-
-
-def _sum(facts: Mapping[str, Any], name: str) -> int:
-    """Return the bytes that a project needs of "ram", "flash" or "stack", from the footprint in its
-    metadata.
-    """
-    return sum(facts[key] for key in COUNTED[name])
-
-
-def _changed(c: Compilation, change: Change) -> Compilation:
-    """Return the compilation with a change applied, without memory bounds, instruments and
-    progress.
-    """
-    ctx = c.context
-    context = PassContext(ctx.opt_level, ctx.required_pass, ctx.disabled_pass, None, {**ctx.config, **change.config})
-    target = for_environment(c.target, change.environment) if change.environment else c.target
-    target = for_size(target) if change.size else target
-    tested, any_size = c.selftest and change.selftest, Budgets(flash=sys.maxsize)
-    made = replace(c, context=context, target=target, selftest=tested, budgets=any_size)
-    return replace(made, checked=False, progress=lambda _: None)
-
-
-def _with_stack(target: Target, size: int) -> Target:
+def _target_with_stack_array_limit(target: Target, max_bytes: int) -> Target:
     """Return the target with a limit, in bytes, on the arrays that kernels place on the stack.
 
     Raise AotcError (code "config") for a negative limit.
     """
-    if size < 0:
-        raise AotcError("config", f"compile.stack_bytes must be a number of bytes, not {size}")
-    versions = tuple(_with_stack(version, size) for version in target.versions)
-    return replace(target, budget=replace(target.budget, stack_bytes=size), versions=versions)
+    if max_bytes < 0:
+        raise AotcError("config", f"compile.stack_bytes must be a number of bytes, not {max_bytes}")
+    versions = tuple(_target_with_stack_array_limit(version, max_bytes) for version in target.versions)
+    return replace(target, budget=replace(target.budget, stack_bytes=max_bytes), versions=versions)
 
 
-def _device_compiler(c: Compilation) -> DeviceCompiler | None:
+def _device_compiler_or_none(c: Compilation) -> DeviceCompiler | None:
     """Return the compiler of GPU code; None if the target has no GPU."""
     if c.target.gpu is None:
         return None
-    return EMULATOR if c.emulated else find_nvrtc(default_cache() if c.uses_cache else None, strict=False)
+    return (
+        EMULATOR_DEVICE_COMPILER
+        if c.emulated
+        else find_nvrtc_compiler(user_object_cache() if c.uses_cache else None, strict=False)
+    )
 
 
-def _best(versions: Sequence[Target]) -> int:
+def _index_of_best_runnable_version(versions: Sequence[Target]) -> int:
     """Return the index of the first target version that this machine can run; 0 if it can run none."""
     for k, candidate in enumerate(versions):
         with suppress(AotcError):
-            require_cpu(candidate)
+            require_cpu_can_run(candidate)
             return k
     return 0
 
 
-def _own(target: Target) -> Target:
+def _best_runnable_version(target: Target) -> Target:
     """Return the version of a target for which stand-alone kernels are compiled: the best that runs
     here.
     """
     every = target.versions or (target,)
-    return every[_best(every)]
+    return every[_index_of_best_runnable_version(every)]
 
 
 # --- libraries of kernels
 
 
-def _info(kernel: Kernel) -> KernelInfo:
+def _runtime_kernel_info(kernel: Kernel) -> KernelInfo:
     """Describe the buffers of a kernel for the runtime, as one-dimensional tensors."""
 
     inputs, outputs = (
@@ -577,7 +567,9 @@ def _info(kernel: Kernel) -> KernelInfo:
     return KernelInfo(inputs, outputs, tuple(b.nbytes for b in kernel.workspace))
 
 
-def compile_table(kernels: Mapping[str, Kernel], target: Target, toolchain: Toolchain | None = None) -> KernelLibrary:
+def compile_kernel_library(
+    kernels: Mapping[str, Kernel], target: Target, toolchain: Toolchain | None = None
+) -> KernelLibrary:
     """Compile kernels to a library that calls them by name.
 
     toolchain    the C compiler; None for the machine's default
@@ -585,16 +577,16 @@ def compile_table(kernels: Mapping[str, Kernel], target: Target, toolchain: Tool
     folder = ScratchDirectory("aotc-kernels-")
     path = Path(folder.name)
     if kernels:
-        require_cpu(target)
-        metadata = emit_kernels(list(kernels.values()), path, target)
-        path = build_library(path, metadata, toolchain or find_toolchain(target=target), target)
-    return KernelLibrary(path, {name: _info(kernel) for name, kernel in kernels.items()}, folder)
+        require_cpu_can_run(target)
+        metadata = emit_kernel_table_project(list(kernels.values()), path, target)
+        path = build_project_library(path, metadata, toolchain or find_toolchain(target=target), target)
+    return KernelLibrary(path, {name: _runtime_kernel_info(kernel) for name, kernel in kernels.items()}, folder)
 
 
-def check_table(kernels: Sequence[Kernel], target: Target, toolchain: Toolchain) -> None:
+def check_kernels_against_unoptimized(kernels: Sequence[Kernel], target: Target, toolchain: Toolchain) -> None:
     """Raise AotcError (code "compiler-check") if the results of compiled kernels differ from those
     at -O0.
     """
     with temporary_folder("aotc-check-") as folder:
-        metadata = emit_kernels(kernels, Path(folder), target)
-        check_kernels(Path(folder), metadata, kernels, target, toolchain)
+        metadata = emit_kernel_table_project(kernels, Path(folder), target)
+        check_c_compiler_on_kernels(Path(folder), metadata, kernels, target, toolchain)

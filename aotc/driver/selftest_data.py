@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generate test inputs and expected outputs of a model, for the self-test of firmware.
 
-golden(work.graph, {})                   # Golden((image,), (scores,))
+draw_selftest_data(work.graph, {})       # Golden((image,), (scores,))
 """
 
 from collections.abc import Mapping
 
 import numpy as np
-from aotc_codegen.c.selftest import Golden
+from aotc_codegen.c.selftest import SelftestData
 
 from aotc.ir import AotcError, TensorType
 from aotc.relay.graph_api import IRModule, evaluate
-from aotc.relay.value_domains import FREE, Domain, draw
+from aotc.relay.value_domains import UNCONSTRAINED_DOMAIN, ValueDomain, random_array_in_domain
 
 
-def golden(graph: IRModule, domains: Mapping[str, Domain]) -> Golden:
+def draw_selftest_data(graph: IRModule, domains: Mapping[str, ValueDomain]) -> SelftestData:
     """Draw pseudorandom inputs with a fixed seed, and compute their outputs with the graph
     interpreter.
 
@@ -26,14 +26,17 @@ def golden(graph: IRModule, domains: Mapping[str, Domain]) -> Golden:
     Raises AotcError (code "selftest") if an output is not finite.
     """
     rng = np.random.default_rng(0)
-    inputs = tuple(draw(rng, t, domains.get(name, FREE)) for name, t in _types(graph).items())
+    inputs = tuple(
+        random_array_in_domain(rng, t, domains.get(name, UNCONSTRAINED_DOMAIN))
+        for name, t in _graph_input_types(graph).items()
+    )
     found = evaluate(graph, *inputs)
     outputs = tuple(map(np.asarray, found if isinstance(found, tuple) else (found,)))
     if not all(np.isfinite(a.astype(np.float64)).all() for a in outputs):
         text = "what random inputs give is not finite: a self-test cannot compare it"
         raise AotcError("selftest", text, hint="leave --selftest out")
-    return Golden(inputs, outputs)
+    return SelftestData(inputs, outputs)
 
 
-def _types(graph: IRModule) -> dict[str, TensorType]:
+def _graph_input_types(graph: IRModule) -> dict[str, TensorType]:
     return {p.name: ty for p in graph.main.params if isinstance(ty := p.checked_type, TensorType)}

@@ -2,7 +2,7 @@
 """Run external programs with a time limit; a program that exceeds it is killed with all its child
 processes.
 
-done = run(["cc", "--version"], seconds=60)
+done = run_program(["cc", "--version"], seconds=60)
 done.code, done.output, done.errors
 """
 
@@ -16,29 +16,31 @@ from pathlib import Path
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.ir.interrupts import end_children_by
+from aotc.ir.interrupts import register_child_terminator
 from aotc.runtime.fork_safety import ScratchDirectory
 
 #: Process group of each running program, mapped to the ID of the process that started it.
-_RUNNING: Final[dict[int, int]] = {}
+_PARENT_ID_BY_PROCESS_GROUP: Final[dict[int, int]] = {}
 
 
 @frozen
-class Finished:
+class FinishedProcess:
     """Result of a program: its exit code, standard output and standard error."""
 
     code: int
     output: bytes
     errors: bytes
 
-    def lines(self) -> list[str]:
+    def error_or_output_lines(self) -> list[str]:
         """Return the lines of standard error, or of standard output if that is empty, decoded as
         UTF-8.
         """
         return (self.errors or self.output).decode("utf-8", "backslashreplace").strip().splitlines()
 
 
-def run(command: Sequence[str], *, seconds: float, cwd: Path | None = None, given: bytes = b"") -> Finished:
+def run_program(
+    command: Sequence[str], *, seconds: float, cwd: Path | None = None, given: bytes = b""
+) -> FinishedProcess:
     """Run a program in its own process group, with `given` as standard input; return its result.
 
     Raises OSError if it cannot be started, TimeoutError after `seconds`; the program is then
@@ -46,41 +48,41 @@ def run(command: Sequence[str], *, seconds: float, cwd: Path | None = None, give
     """
     pipe = subprocess.PIPE
     # killed compilers leave temporary files: place them in a folder that is removed
-    environment = {**os.environ, "TMPDIR": _temporary_files().name}
+    environment = {**os.environ, "TMPDIR": _program_scratch_directory().name}
     with subprocess.Popen(
         command, cwd=cwd, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
     ) as process:
-        _RUNNING[process.pid] = os.getpid()
+        _PARENT_ID_BY_PROCESS_GROUP[process.pid] = os.getpid()
         try:
             output, errors = process.communicate(given, seconds)
         except subprocess.TimeoutExpired:
             raise TimeoutError from None
         finally:
-            _RUNNING.pop(process.pid, None)
+            _PARENT_ID_BY_PROCESS_GROUP.pop(process.pid, None)
             if process.returncode is None:
-                _kill(process.pid)
-    return Finished(process.returncode, output, errors)
+                _kill_process_group(process.pid)
+    return FinishedProcess(process.returncode, output, errors)
 
 
 @lru_cache
-def _temporary_files() -> ScratchDirectory:
+def _program_scratch_directory() -> ScratchDirectory:
     """Return the directory for temporary files of the programs that this process runs."""
     return ScratchDirectory("aotc-cc-")
 
 
-def end_all() -> None:
-    """Kill all programs started by `run` in any thread: they are in other process groups, so
+def kill_all_programs() -> None:
+    """Kill all programs started by `run_program` in any thread: they are in other process groups, so
     signals do not reach them.
     """
-    for group, parent in list(_RUNNING.items()):
+    for group, parent in list(_PARENT_ID_BY_PROCESS_GROUP.items()):
         # a forked child must not kill programs that its parent started
         if parent == os.getpid():
-            _kill(group)
+            _kill_process_group(group)
 
 
-def _kill(group: int) -> None:
+def _kill_process_group(group: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
 
 
-end_children_by(end_all)
+register_child_terminator(kill_all_programs)

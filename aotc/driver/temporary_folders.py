@@ -2,13 +2,14 @@
 """Temporary folders on disk that are removed at the end of a block, also when the process is
 interrupted.
 
-with scratch_folder(Path("build")) as folder:        # build/.aotc-0123456789abcdef, removed at the end of the block
+# build/.aotc-0123456789abcdef, removed at the end of the block
+with create_locked_scratch_folder(Path("build")) as folder:
     ...
-with exclusively(Path("build")):                     # other processes wait
+with lock_folder(Path("build")):                     # other processes wait
     ...
 
 A process that is killed leaves its folder.  The folder's owner is not certain, so aotc never
-removes it: `left_behind` finds it, and a warning asks the user to remove it.
+removes it: `unlocked_scratch_folders` finds it, and a warning asks the user to remove it.
 """
 
 import os
@@ -19,10 +20,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from aotc.ir.atomic_write import is_temporary_name, temporary_name
-from aotc.ir.atomic_write import output_file as output_file
-from aotc.ir.atomic_write import written as written
-from aotc.ir.interrupts import temporary
+from aotc.ir.atomic_write import is_temporary_name, random_temporary_name
+from aotc.ir.atomic_write import open_for_atomic_write as open_for_atomic_write
+from aotc.ir.atomic_write import open_output_file as open_output_file
+from aotc.ir.interrupts import remove_path_after_block
 
 try:
     import fcntl
@@ -35,7 +36,7 @@ _ABANDONED_SECONDS: Final = 86400
 
 
 @contextmanager
-def exclusively(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Context manager: hold an exclusive lock on a directory, if the file system supports locks.
 
     Other processes wait for the lock.  Raises OSError if the directory cannot be opened.
@@ -53,24 +54,24 @@ def exclusively(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def scratch_folder(home: Path) -> Iterator[Path]:
-    """Context manager: create a folder in `home`, locked during the block and removed at its end;
+def create_locked_scratch_folder(parent_folder: Path) -> Iterator[Path]:
+    """Context manager: create a folder in `parent_folder`, locked during the block and removed at its end;
     OSError on failure.
     """
-    with temporary(home / temporary_name()) as folder:
+    with remove_path_after_block(parent_folder / random_temporary_name()) as folder:
         folder.mkdir(mode=0o700)
-        with exclusively(folder):
+        with lock_folder(folder):
             yield folder
 
 
-def left_behind(home: Path) -> list[Path]:
-    """Return the folders in a directory that are named like a `scratch_folder` and that no process
+def unlocked_scratch_folders(parent_folder: Path) -> list[Path]:
+    """Return the folders in a directory that are named like a `create_locked_scratch_folder` and that no process
     has locked.
     """
     if fcntl is None:
         return []
     with suppress(OSError):
-        found = [path for path in sorted(home.iterdir()) if is_temporary_name(path.name)]
+        found = [path for path in sorted(parent_folder.iterdir()) if is_temporary_name(path.name)]
         return [path for path in found if path.is_dir() and not path.is_symlink() and not _is_locked(path)]
     return []
 
@@ -90,7 +91,7 @@ def _is_locked(folder: Path) -> bool:
     return False
 
 
-def abandoned_files(folder: Path) -> Iterator[Path]:
+def abandoned_temporary_files(folder: Path) -> Iterator[Path]:
     """Yield temporary files, older than a day, that killed processes left in a folder of the cache."""
     for path in folder.iterdir():
         with suppress(OSError):

@@ -2,7 +2,7 @@
 """Find the C compiler, check what it can compile for, run it, and cache its object files.
 
 toolchain = find_toolchain(cc=None, cflags=("-g",), target=target)
-build_library(project_directory, toolchain, target)          # .../lib/libnet.so
+build_project_library(project_directory, toolchain, target)          # .../lib/libnet.so
 """
 
 import ctypes
@@ -19,27 +19,27 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from aotc.driver.object_cache import ObjectCache, default_cache, digest
-from aotc.driver.subprocesses import Finished, end_all, run
-from aotc.ir import AotcError, architecture, frozen, refusals, report_progress
+from aotc.driver.object_cache import ObjectCache, sha256_of_parts, user_object_cache
+from aotc.driver.subprocesses import FinishedProcess, kill_all_programs, run_program
+from aotc.ir import AotcError, frozen, normalized_architecture_name, report_progress, translate_os_errors
 from aotc.ir.atomic_write import temporary_folder
-from aotc.tir import TARGETS, Target, feature_names, get_target, host_target, require_exact
+from aotc.tir import TARGETS, Target, feature_names_from_cpu_flags, get_target, host_target, require_exact_math_flags
 
-CANDIDATES = ("cc", "gcc", "clang")
+C_COMPILER_CANDIDATES = ("cc", "gcc", "clang")
 #: Cross compilers of bare-metal architectures, and the Debian packages of compiler and C library.
-_BARE: Final = {
+_BARE_METAL_CROSS_COMPILERS: Final = {
     "arm": ("arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi"),
     "riscv32": (
         "riscv64-unknown-elf-gcc --specs=picolibc.specs", "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf",
     ),
 }  # fmt: skip
-CPUINFO: Final = Path("/proc/cpuinfo")
+CPUINFO_PATH: Final = Path("/proc/cpuinfo")
 #: Largest number of lines of a compiler's message that an error quotes.
-MESSAGE_LINES = 30
+MAX_MESSAGE_LINES = 30
 #: Default time limit of one run of the C compiler, in seconds.
-CC_SECONDS: Final = 1800.0
+DEFAULT_CC_TIMEOUT_SECONDS: Final = 1800.0
 #: Time limit, in seconds, of commands that query the compiler, such as --version.
-PROBE_SECONDS: Final = 60.0
+PROBE_TIMEOUT_SECONDS: Final = 60.0
 
 
 @frozen
@@ -51,11 +51,11 @@ class Toolchain:
     cc: tuple[str, ...]
     cflags: tuple[str, ...] = ()
     cache: ObjectCache | None = None
-    seconds: float = CC_SECONDS
+    seconds: float = DEFAULT_CC_TIMEOUT_SECONDS
 
 
 #: A `find_toolchain` with some arguments already bound.
-FindToolchain: TypeAlias = Callable[..., Toolchain]
+ToolchainFactory: TypeAlias = Callable[..., Toolchain]
 
 
 def find_toolchain(
@@ -76,15 +76,15 @@ def find_toolchain(
     Raises AotcError: code "no-compiler" if there is none, "cflags" for flags that change results,
     "cc-timeout" for a limit that is not positive.
     """
-    limit = CC_SECONDS if seconds is None else seconds
+    limit = DEFAULT_CC_TIMEOUT_SECONDS if seconds is None else seconds
     if not limit > 0:
         raise AotcError("cc-timeout", f"the time limit of {limit:g} seconds is too short for a C compiler")
-    command = _command(cc, target)
-    require_exact((*command[1:], *cflags))
-    return Toolchain(command, tuple(cflags), default_cache() if cache else None, limit)
+    command = _c_compiler_command(cc, target)
+    require_exact_math_flags((*command[1:], *cflags))
+    return Toolchain(command, tuple(cflags), user_object_cache() if cache else None, limit)
 
 
-def _command(cc: str | None, target: Target | None) -> tuple[str, ...]:
+def _c_compiler_command(cc: str | None, target: Target | None) -> tuple[str, ...]:
     """Return the command of the C compiler with an absolute path, so that it runs from any
     directory.
     """
@@ -99,9 +99,9 @@ def _command(cc: str | None, target: Target | None) -> tuple[str, ...]:
         command = tuple(shlex.split(wanted))
     except ValueError as error:
         raise AotcError("no-compiler", f"C compiler {wanted!r} is not a command: {error}") from error
-    foreign = foreign_machine(target)
-    names = command[:1] or ((cross_compiler(foreign),) if foreign else CANDIDATES)
-    more = command[1:] if command else shlex.split(_BARE.get(foreign, ("",))[0])[1:]
+    foreign = foreign_architecture_of_target(target)
+    names = command[:1] or ((gnu_cross_compiler_name(foreign),) if foreign else C_COMPILER_CANDIDATES)
+    more = command[1:] if command else shlex.split(_BARE_METAL_CROSS_COMPILERS.get(foreign, ("",))[0])[1:]
     for name in names:
         if path := shutil.which(name):
             return (name if Path(path).is_absolute() else str(Path(path).absolute()), *more)
@@ -109,8 +109,11 @@ def _command(cc: str | None, target: Target | None) -> tuple[str, ...]:
         problem = "is a folder, not a compiler" if Path(command[0]).is_dir() else "not found"
         text, hint = f"C compiler {command[0]!r} {problem}", "give its path with --cc"
     elif foreign:
-        text = f"no C compiler for {foreign} found (looked for {names[0]}); this machine is {architecture()}"
-        _, package = _BARE.get(foreign, ("", f"gcc-{foreign.replace('_', '-')}-linux-gnu"))
+        text = (
+            f"no C compiler for {foreign} found (looked for {names[0]}); this "
+            f"machine is {normalized_architecture_name()}"
+        )
+        _, package = _BARE_METAL_CROSS_COMPILERS.get(foreign, ("", f"gcc-{foreign.replace('_', '-')}-linux-gnu"))
         hint = f"install it (on Debian and Ubuntu: {package}), name one with --cc"
     else:
         text = "no C compiler found (looked for cc, gcc, clang)"
@@ -118,44 +121,50 @@ def _command(cc: str | None, target: Target | None) -> tuple[str, ...]:
     raise AotcError("no-compiler", text, hint=f"{hint}, or emit sources only with --no-build")
 
 
-def compiler_flags(cc: str | None = None) -> tuple[str, ...]:
+def flags_in_compiler_command(cc: str | None = None) -> tuple[str, ...]:
     """Return the flags inside the compiler command `cc` or $CC; () if it cannot be parsed."""
     with suppress(ValueError):
         return tuple(shlex.split(cc or os.environ.get("CC") or "")[1:])
     return ()
 
 
-def cross_compiler(machine: str) -> str:
+def gnu_cross_compiler_name(machine: str) -> str:
     """Return the usual name of the GNU cross compiler for an architecture, for Linux or else
     bare-metal.
     """
-    return shlex.split(_BARE[machine][0])[0] if machine in _BARE else f"{machine}-linux-gnu-gcc"
+    return (
+        shlex.split(_BARE_METAL_CROSS_COMPILERS[machine][0])[0]
+        if machine in _BARE_METAL_CROSS_COMPILERS
+        else f"{machine}-linux-gnu-gcc"
+    )
 
 
-def foreign_machine(target: Target | None) -> str:
+def foreign_architecture_of_target(target: Target | None) -> str:
     """Return the architecture of a target if it differs from this machine's; "" otherwise."""
     wanted = target.machine if target is not None else ""
-    return "" if wanted in ("", architecture()) else wanted
+    return "" if wanted in ("", normalized_architecture_name()) else wanted
 
 
-def cpu_fact(name: str) -> str:
+def cpuinfo_field(name: str) -> str:
     """Return a field of the first processor in /proc/cpuinfo, such as "flags"; "" if unavailable."""
     with suppress(OSError):
-        found = re.search(rf"^{name}\s*:(.*)$", CPUINFO.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+        found = re.search(
+            rf"^{name}\s*:(.*)$", CPUINFO_PATH.read_text(encoding="utf-8", errors="replace"), re.MULTILINE
+        )
         return found[1].strip() if found is not None else ""
     return ""
 
 
-def _cpu_flags() -> frozenset[str]:
+def _usable_cpu_feature_flags() -> frozenset[str]:
     """Return the processor's feature flags, without AMX if the operating system does not save its
     registers.
     """
-    flags = frozenset(cpu_fact("flags").split())
+    flags = frozenset(cpuinfo_field("flags").split())
     matrices = frozenset(flag for flag in flags if flag.startswith("amx_"))
-    return flags - matrices if matrices and not _saves_matrices() else flags
+    return flags - matrices if matrices and not _os_saves_amx_tiles() else flags
 
 
-def _saves_matrices() -> bool:
+def _os_saves_amx_tiles() -> bool:
     """Return True if Linux saves AMX tile data: arch_prctl(ARCH_GET_XCOMP_SUPP), bit 18."""
     saved = ctypes.c_uint64()
     done = ctypes.CDLL(None).syscall(158, 0x1021, ctypes.byref(saved))
@@ -171,19 +180,19 @@ def resolve_target(target: str | Target) -> Target:
     if isinstance(target, Target):
         return target
     if target == "host":
-        return host_target(platform.machine(), _cpu_flags())
+        return host_target(platform.machine(), _usable_cpu_feature_flags())
     return get_target(target)
 
 
-def require_cpu(target: Target) -> None:
+def require_cpu_can_run(target: Target) -> None:
     """Raise AotcError (code "cpu") if code for a target cannot run here: it is for another
     architecture, or the processor is known to lack features that the target, or each of its
     versions, needs.
     """
-    flags = feature_names(_cpu_flags())
+    flags = feature_names_from_cpu_flags(_usable_cpu_feature_flags())
     lacks = [[f for f in version.features if f not in flags] for version in target.versions or (target,)]
-    if foreign := foreign_machine(target):
-        reason = f"it is for {foreign}, this machine is {architecture()}"
+    if foreign := foreign_architecture_of_target(target):
+        reason = f"it is for {foreign}, this machine is {normalized_architecture_name()}"
     elif flags and all(lacks):
         reason = f"the processor lacks {', '.join(sorted(lacks, key=len)[0])}"
     else:
@@ -196,9 +205,11 @@ def require_cpu(target: Target) -> None:
     raise AotcError("cpu", f"code for {target.name} cannot run here: {reason}", hint=hint)
 
 
-def _run(command: Sequence[str], seconds: float, cwd: Path | None = None, given: bytes = b"") -> Finished:
+def _run_compiler_command(
+    command: Sequence[str], seconds: float, cwd: Path | None = None, stdin_bytes: bytes = b""
+) -> FinishedProcess:
     try:
-        return run(command, cwd=cwd, given=given, seconds=seconds)
+        return run_program(command, cwd=cwd, given=stdin_bytes, seconds=seconds)
     except TimeoutError:
         text = f"{command[0]} was ended: it was not done after {seconds:g} seconds"
         hint = "--cc-timeout gives it more; the command was: " + shlex.join(command)
@@ -207,40 +218,46 @@ def _run(command: Sequence[str], seconds: float, cwd: Path | None = None, given:
         raise AotcError("compiler-failed", f"cannot run {command[0]}: {error.strerror or error}") from error
 
 
-def run_compiler(command: Sequence[str], cwd: Path, seconds: float = CC_SECONDS, made: Path | None = None) -> None:
+def run_compiler(
+    command: Sequence[str], cwd: Path, seconds: float = DEFAULT_CC_TIMEOUT_SECONDS, required_output: Path | None = None
+) -> None:
     """Run one compiler command.
 
-    seconds   time limit
-    made      the file that it must write
+    seconds            time limit
+    required_output    the file that it must write
 
     Raise AotcError (code "compiler-failed") with the compiler's message if it fails or does not
-    write `made`.
+    write `required_output`.
     """
-    done = _run(command, seconds, cwd)
+    done = _run_compiler_command(command, seconds, cwd)
     problem = f"failed with exit code {done.code}" if done.code else ""
-    if not problem and made is not None and not (made.is_file() and made.stat().st_size):
+    if (
+        not problem
+        and required_output is not None
+        and not (required_output.is_file() and required_output.stat().st_size)
+    ):
         problem = "did not fail, but wrote nothing"
     if problem:
-        notes = done.lines()[:MESSAGE_LINES]
+        notes = done.error_or_output_lines()[:MAX_MESSAGE_LINES]
         hint = f"the command was: {shlex.join(command)}"
         raise AotcError("compiler-failed", f"{command[0]} {problem}", notes=notes, hint=hint)
 
 
-def archiver(toolchain: Toolchain) -> str:
+def archiver_of_compiler(toolchain: Toolchain) -> str:
     """Return the archiver command `ar` that belongs to a C compiler (-print-prog-name=ar), for
     static libraries.
     """
-    done = _run([*toolchain.cc, "-print-prog-name=ar"], PROBE_SECONDS)
+    done = _run_compiler_command([*toolchain.cc, "-print-prog-name=ar"], PROBE_TIMEOUT_SECONDS)
     return done.output.decode("utf-8", "replace").strip() if done.code == 0 else "ar"
 
 
-def version_of(toolchain: Toolchain) -> str:
+def compiler_version_line(toolchain: Toolchain) -> str:
     """Return the first line of the compiler's --version: "cc (Debian 12.2.0-14) 12.2.0"."""
-    said = _run([*toolchain.cc, "--version"], PROBE_SECONDS).output
+    said = _run_compiler_command([*toolchain.cc, "--version"], PROBE_TIMEOUT_SECONDS).output
     return (said.decode("utf-8", "backslashreplace").splitlines() or ["unknown"])[0]
 
 
-_VECTORS: Final = """\
+_VECTOR_PROBE_SOURCE: Final = """\
 typedef float vector __attribute__((__vector_size__(16)));
 typedef int whole __attribute__((__vector_size__(16)));
 typedef char is_wide[sizeof(vector) == 16 ? 1 : -1];
@@ -249,40 +266,40 @@ whole doubled(vector a) { return __builtin_convertvector(a + a, whole); }
 
 
 @lru_cache
-def _has_vectors(cc: tuple[str, ...], seconds: float) -> bool:
+def _supports_vector_extensions(cc: tuple[str, ...], seconds: float) -> bool:
     """Return True if a compiler supports the vector extensions of gcc and clang.
 
     True as well if it cannot compile anything: later runs report that problem.
     """
     with temporary_folder("aotc-probe-") as folder:
-        for text in (_VECTORS, "int one(void) { return 1; }\n"):
+        for text in (_VECTOR_PROBE_SOURCE, "int one(void) { return 1; }\n"):
             (Path(folder) / "probe.c").write_text(text, encoding="utf-8")
-            if _run([*cc, "-c", "probe.c", "-o", "probe.o"], seconds, Path(folder)).code == 0:
-                return text is _VECTORS
+            if _run_compiler_command([*cc, "-c", "probe.c", "-o", "probe.o"], seconds, Path(folder)).code == 0:
+                return text is _VECTOR_PROBE_SOURCE
     return True
 
 
 @lru_cache
-def _dumped(command: tuple[str, ...], seconds: float) -> str:
-    done = _run([*command, "-dumpmachine"], seconds)
+def _architecture_from_dumpmachine(command: tuple[str, ...], seconds: float) -> str:
+    done = _run_compiler_command([*command, "-dumpmachine"], seconds)
     said = done.output.decode("utf-8", "replace")
-    return architecture(said.strip().partition("-")[0]) if done.code == 0 else ""
+    return normalized_architecture_name(said.strip().partition("-")[0]) if done.code == 0 else ""
 
 
-def machine_of(toolchain: Toolchain) -> str:
+def architecture_compiled_for(toolchain: Toolchain) -> str:
     """Return the architecture that a compiler generates code for (-dumpmachine); "" if no target
     has it.
     """
     command = (*toolchain.cc, *toolchain.cflags)
-    made = _dumped(command, min(toolchain.seconds, PROBE_SECONDS))
+    made = _architecture_from_dumpmachine(command, min(toolchain.seconds, PROBE_TIMEOUT_SECONDS))
     return made if any(t.machine == made for t in TARGETS.values()) else ""
 
 
-def require_machine(toolchain: Toolchain, target: Target) -> None:
+def require_compiler_for_architecture(toolchain: Toolchain, target: Target) -> None:
     """Raise AotcError (code "no-compiler") if the compiler generates code for an architecture other
     than the target's.
     """
-    made = machine_of(toolchain)
+    made = architecture_compiled_for(toolchain)
     # one RISC-V compiler generates code for both 32 and 64 bits
     if target.machine and made and made.removesuffix("64") != target.machine.removesuffix("32").removesuffix("64"):
         text = f"{shlex.join(toolchain.cc)} makes code for {made}"
@@ -292,52 +309,66 @@ def require_machine(toolchain: Toolchain, target: Target) -> None:
         raise AotcError("no-compiler", text, hint=hint)
 
 
-def require_vectors(toolchain: Toolchain, target: Target) -> None:
+def require_vector_extensions(toolchain: Toolchain, target: Target) -> None:
     """Raise AotcError (code "no-vectors") if the target's kernels use vectors and the compiler has
     no vector extensions.
     """
-    if not (target.is_scalar or _has_vectors(toolchain.cc, toolchain.seconds)):
+    if not (target.is_scalar or _supports_vector_extensions(toolchain.cc, toolchain.seconds)):
         text = f"{shlex.join(toolchain.cc)} has no vectors as gcc and clang have, and kernels for {target.name} do"
         raise AotcError("no-vectors", text, hint="name gcc or clang (--cc), or compile for the target c")
 
 
-def compiler_identity(toolchain: Toolchain) -> str:
+def compiler_identity_hash(toolchain: Toolchain) -> str:
     """Return a hash of the compiler's path, file size, modification time and version."""
     path = Path(shutil.which(toolchain.cc[0]) or toolchain.cc[0]).resolve()
-    said = _run([*toolchain.cc, "--version"], min(toolchain.seconds, PROBE_SECONDS)).output
-    with refusals("compiler-failed", f"run {toolchain.cc[0]}"):
+    said = _run_compiler_command([*toolchain.cc, "--version"], min(toolchain.seconds, PROBE_TIMEOUT_SECONDS)).output
+    with translate_os_errors("compiler-failed", f"run {toolchain.cc[0]}"):
         stat = path.stat()
-    return digest(str(path), f"{stat.st_size} {stat.st_mtime_ns}", said)
+    return sha256_of_parts(str(path), f"{stat.st_size} {stat.st_mtime_ns}", said)
 
 
 #: Prefixes of flags that write further files, or read files that the preprocessor does not show.
-UNCACHED = ("--coverage", "-fprofile", "-ftest-coverage", "-save-temps", "-M", "@", "-fplugin", "-specs", "--specs")
+UNCACHED_FLAG_PREFIXES = (
+    "--coverage",
+    "-fprofile",
+    "-ftest-coverage",
+    "-save-temps",
+    "-M",
+    "@",
+    "-fplugin",
+    "-specs",
+    "--specs",
+)
 
 
-_COMMENT: Final = rb"/\*.*?\*/"
-_INCLUDE: Final = rb"#[ \t]*include[ \t]+(?:<[^>\n]+>|\"[^\"\n]+\")(?=[ \t]*\n)"
-_HEADERS: Final = re.compile(rb"(?:\s+|" + _COMMENT + rb"|" + _INCLUDE + rb")*", re.DOTALL)
-_STRING_OR_COMMENT: Final = re.compile(
-    rb"(\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')|" + _COMMENT + rb"|//[^\n]*", re.DOTALL
+_COMMENT_PATTERN: Final = rb"/\*.*?\*/"
+_INCLUDE_LINE_PATTERN: Final = rb"#[ \t]*include[ \t]+(?:<[^>\n]+>|\"[^\"\n]+\")(?=[ \t]*\n)"
+_LEADING_INCLUDES_PATTERN: Final = re.compile(
+    rb"(?:\s+|" + _COMMENT_PATTERN + rb"|" + _INCLUDE_LINE_PATTERN + rb")*", re.DOTALL
+)
+_STRING_OR_COMMENT_PATTERN: Final = re.compile(
+    rb"(\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')|" + _COMMENT_PATTERN + rb"|//[^\n]*", re.DOTALL
 )
 #: Matches text whose preprocessing depends on more than the macros defined before it.
-_PLACE_MATTERS: Final = re.compile(
+_CONTEXT_DEPENDENT_PATTERN: Final = re.compile(
     rb"include|embed|__has_|__(?:FILE|BASE_FILE|LINE|DATE|TIME|TIMESTAMP|COUNTER|INCLUDE_LEVEL)__|\\\n|\?\?"
 )
 
 
-def _behind_headers(text: bytes) -> tuple[bytes, bytes] | None:
+def _split_leading_includes(c_source: bytes) -> tuple[bytes, bytes] | None:
     """Split a C file into its leading #include lines and the remaining text without comments.
 
     None if the remaining text may preprocess differently depending on its context (__LINE__,
     further includes, ...).
     """
-    found = _HEADERS.match(text)
+    found = _LEADING_INCLUDES_PATTERN.match(c_source)
     begin = found[0] if found is not None else b""
-    rest = _STRING_OR_COMMENT.sub(lambda part: part[1] or b" ", text[len(begin) :])
-    if _PLACE_MATTERS.search(rest):
+    rest = _STRING_OR_COMMENT_PATTERN.sub(lambda part: part[1] or b" ", c_source[len(begin) :])
+    if _CONTEXT_DEPENDENT_PATTERN.search(rest):
         return None
-    return b"\n".join([*re.findall(_INCLUDE, re.sub(_COMMENT, b" ", begin, flags=re.DOTALL)), b""]), rest
+    return b"\n".join(
+        [*re.findall(_INCLUDE_LINE_PATTERN, re.sub(_COMMENT_PATTERN, b" ", begin, flags=re.DOTALL)), b""]
+    ), rest
 
 
 @dataclass(frozen=True)
@@ -359,72 +390,74 @@ class ObjectCompiler:
     _headers: dict[tuple[str, ...], bytes | None] = field(default_factory=dict, repr=False)
 
     @cached_property
-    def _salt(self) -> str:
+    def _cache_key_salt(self) -> str:
         """A hash that separates cached objects of different toolchains, and of different CPUs for
         -march=native.
         """
         toolchain = self.toolchain
         native = any("native" in flag for flag in (*toolchain.cc, *self.flags, *toolchain.cflags))
-        cpu = " ".join(sorted(_cpu_flags())) if native else ""
-        return digest(compiler_identity(toolchain), *toolchain.cc, cpu)
+        cpu = " ".join(sorted(_usable_cpu_feature_flags())) if native else ""
+        return sha256_of_parts(compiler_identity_hash(toolchain), *toolchain.cc, cpu)
 
-    def _flags(self, source: Path) -> tuple[str, ...]:
+    def _flags_for_source(self, source: Path) -> tuple[str, ...]:
         return (*self.flags, *self.special.get(source, ()), *self.toolchain.cflags)
 
-    def compile(self, source: Path, target: Path) -> None:
+    def compile_to_object(self, source: Path, object_file: Path) -> None:
         """Compile one file, or copy its object from the cache; AotcError (code "compiler-failed")
         on failure.
         """
-        cache, key = self.toolchain.cache, self._key(source)
+        cache, key = self.toolchain.cache, self._object_cache_key(source)
         if cache is not None and key is not None and (data := cache.get(key)) is not None:
-            target.write_bytes(data)
+            object_file.write_bytes(data)
             return
         name = str(source.relative_to(self.directory))
-        command = (*self.toolchain.cc, *self._flags(source), "-c", name, "-o", str(target))
-        run_compiler(command, self.directory, self.toolchain.seconds, target)
+        command = (*self.toolchain.cc, *self._flags_for_source(source), "-c", name, "-o", str(object_file))
+        run_compiler(command, self.directory, self.toolchain.seconds, object_file)
         if cache is not None and key is not None:
-            cache.put(key, target.read_bytes())
+            cache.put(key, object_file.read_bytes())
 
-    def _key(self, source: Path) -> str | None:
+    def _object_cache_key(self, source: Path) -> str | None:
         """Return the cache key of an object; None if it may depend on files that the preprocessor
         does not read.
         """
-        flags = self._flags(source)
-        uncached = any(flag.startswith(UNCACHED) for flag in (*self.toolchain.cc[1:], *flags))
+        flags = self._flags_for_source(source)
+        uncached = any(flag.startswith(UNCACHED_FLAG_PREFIXES) for flag in (*self.toolchain.cc[1:], *flags))
         if self.toolchain.cache is None or source.suffix != ".c" or uncached:
             return None
         # keep line markers for debuggers
         debugging = any(flag.startswith("-g") for flag in flags)
-        if not debugging and (parts := _behind_headers(source.read_bytes())):
+        if not debugging and (parts := _split_leading_includes(source.read_bytes())):
             headers, rest = parts
-            known = self._meaning(headers, (*flags, "-iquote", str(source.parent.relative_to(self.directory))))
+            known = self._preprocess_includes_once(
+                headers, (*flags, "-iquote", str(source.parent.relative_to(self.directory)))
+            )
             if known is not None:
-                return digest("behind headers", self._salt, *flags, known, rest)
-        text = self._preprocessed(*flags, *(() if debugging else ("-P",)), str(source.relative_to(self.directory)))
-        return digest(self._salt, *flags, text) if text else None
+                return sha256_of_parts("behind headers", self._cache_key_salt, *flags, known, rest)
+        text = self._run_preprocessor(*flags, *(() if debugging else ("-P",)), str(source.relative_to(self.directory)))
+        return sha256_of_parts(self._cache_key_salt, *flags, text) if text else None
 
-    def _preprocessed(self, *arguments: str, text: bytes = b"") -> bytes | None:
+    def _run_preprocessor(self, *arguments: str, text: bytes = b"") -> bytes | None:
         """Run the C preprocessor (cc -E); return its output, None if it fails."""
         command = (*self.toolchain.cc, *arguments, "-E")
-        done = _run(command, self.toolchain.seconds, self.directory, text)
+        done = _run_compiler_command(command, self.toolchain.seconds, self.directory, text)
         return done.output if done.code == 0 else None
 
-    def _meaning(self, headers: bytes, flags: Sequence[str]) -> bytes | None:
+    def _preprocess_includes_once(self, include_lines: bytes, flags: Sequence[str]) -> bytes | None:
         """Return the preprocessed includes with the macros that they define (-dD); computed once
         per set of flags.
         """
-        key = (headers.decode("latin-1"), *flags)
+        key = (include_lines.decode("latin-1"), *flags)
         if key not in self._headers:
-            self._headers[key] = self._preprocessed(*flags, "-dD", "-P", "-x", "c", "-", text=headers)
+            self._headers[key] = self._run_preprocessor(*flags, "-dD", "-P", "-x", "c", "-", text=include_lines)
         return self._headers[key]
 
-    def compile_all(self, jobs: Sequence[tuple[Path, Path]]) -> None:
+    def compile_objects_in_parallel(self, jobs: Sequence[tuple[Path, Path]]) -> None:
         """Compile (source, object) pairs in parallel, one job per processor, and trim the cache
         afterwards.
         """
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
             try:
-                running = {pool.submit(self.compile, *job): job[0].name for job in jobs}
+                running = {pool.submit(self.compile_to_object, *job): job[0].name for job in jobs}
                 report_progress(0, len(jobs), jobs[0][0].name if jobs else "")
                 for done, result in enumerate(as_completed(running), 1):
                     result.result()
@@ -433,7 +466,7 @@ class ObjectCompiler:
                 pool.shutdown(wait=False, cancel_futures=True)
                 if not isinstance(error, Exception):
                     # an interrupt
-                    end_all()
+                    kill_all_programs()
                 raise
         if self.toolchain.cache is not None and self.toolchain.cache.misses:
-            self.toolchain.cache.trim()
+            self.toolchain.cache.trim_to_size_limit()

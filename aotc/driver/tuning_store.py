@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Store measured tilings of contractions in an SQLite file that several processes can share.
 
-store = TuningStore(store_path())                    # $AOTC_TUNING_STORE, else tuning.sqlite in the cache's folder
-store.write([Record(signature, cpu, "lanes axis=1 vectors=2 lanes=16", 1.2e-5, 8)])
-store.choices(cpu)                                   # {signature: Record}
+store = TuningStore(user_tuning_store_path())        # $AOTC_TUNING_STORE, else tuning.sqlite in the cache's folder
+store.write_records([TuningRecord(signature, cpu, "lanes axis=1 vectors=2 lanes=16", 1.2e-5, 8)])
+store.read_records_by_signature(cpu)                 # {signature: Record}
 
 Reading never creates a file.  A corrupt SQLite file is renamed with a warning, and the next write
 creates a new one.  A file that is not SQLite is never changed: writing to it is an error.  The file
@@ -24,34 +24,34 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from aotc.driver.object_cache import cache_folder, digest
-from aotc.driver.toolchain import cpu_fact
+from aotc.driver.object_cache import cache_folder, sha256_of_parts
+from aotc.driver.toolchain import cpuinfo_field
 from aotc.ir import AotcError, frozen
-from aotc.tir.schedule.contraction.tiling_choice import Site
+from aotc.tir.schedule.contraction.tiling_choice import TilingSite
 
 LOG = logging.getLogger("aotc")
 #: Largest number of records (about 5 MB); the oldest are deleted beyond it.
-MOST_RECORDS: Final = 20_000
+MAX_RECORDS: Final = 20_000
 #: Exceptions of sqlite3 for a corrupt file; UnicodeDecodeError comes from composing the message.
-_CORRUPT: Final = (sqlite3.DatabaseError, UnicodeDecodeError)
+_CORRUPT_FILE_EXCEPTIONS: Final = (sqlite3.DatabaseError, UnicodeDecodeError)
 #: Largest number of corrupt files that are renamed and retained.
 _MAX_CORRUPT_FILES: Final = 100
 #: The first bytes of an SQLite file.
-_SQLITE: Final = b"SQLite format 3\0"
+_SQLITE_SIGNATURE: Final = b"SQLite format 3\0"
 #: Time in seconds to wait for another process that writes to the file.
-_WAIT_SECONDS: Final = 20.0
-_TABLE: Final = """CREATE TABLE tilings (signature TEXT, cpu TEXT, candidate TEXT, seconds REAL,
+_LOCK_WAIT_SECONDS: Final = 20.0
+_CREATE_TABLE_SQL: Final = """CREATE TABLE tilings (signature TEXT, cpu TEXT, candidate TEXT, seconds REAL,
     trials INTEGER, written REAL, PRIMARY KEY (signature, cpu)) WITHOUT ROWID"""
 #: Largest number of characters of a text in a record.
-_LONGEST_TEXT: Final = 1000
+_MAX_TEXT_CHARACTERS: Final = 1000
 
 
 @frozen
-class Record:
+class TuningRecord:
     """The fastest tiling measured for a contraction on a CPU.
 
     signature    identifies the contraction (`aotc.tir.schedule.contraction.tiling_choice`)
-    cpu          name of the CPU, see `cpu_model`
+    cpu          name of the CPU, see `cpu_model_name`
     candidate    the tiling as text (`aotc.tir.schedule.contraction.tiling_choice`)
     seconds      time of one call
     trials       number of candidates measured
@@ -64,22 +64,22 @@ class Record:
     trials: int
 
     @property
-    def is_sound(self) -> bool:
+    def has_valid_values(self) -> bool:
         """Return True if the types and values are possible results of a measurement: SQLite does
         not enforce types.
         """
         texts = (self.signature, self.cpu, self.candidate)
-        if not all(isinstance(text, str) and len(text) <= _LONGEST_TEXT for text in texts):
+        if not all(isinstance(text, str) and len(text) <= _MAX_TEXT_CHARACTERS for text in texts):
             return False
         return type(self.seconds) is float and 0 < self.seconds < math.inf and type(self.trials) is int
 
 
-def cpu_model() -> str:
+def cpu_model_name() -> str:
     """Return the name of the processor: "Intel(R) Xeon(R) Platinum 8370C CPU @ 2.80GHz"."""
-    return cpu_fact("model name") or platform.processor() or platform.machine()
+    return cpuinfo_field("model name") or platform.processor() or platform.machine()
 
 
-def store_path() -> Path | None:
+def user_tuning_store_path() -> Path | None:
     """Return the path of the user's tuning records; None if there is no folder for them."""
     if given := os.environ.get("AOTC_TUNING_STORE"):
         return Path(given)
@@ -93,82 +93,82 @@ class TuningStore:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def choices(self, cpu: str) -> Mapping[str, Record]:
+    def read_records_by_signature(self, cpu: str) -> Mapping[str, TuningRecord]:
         """Return the records of a CPU by signature; empty, with a warning, if the file cannot be
         read.
         """
-        inode = self._inode()
+        inode = self._store_file_inode()
         if inode is None:
             return {}
-        query = f"SELECT signature, cpu, candidate, seconds, trials FROM tilings WHERE cpu = ? LIMIT {MOST_RECORDS}"
+        query = f"SELECT signature, cpu, candidate, seconds, trials FROM tilings WHERE cpu = ? LIMIT {MAX_RECORDS}"
         try:
-            with closing(self._connect()) as base:
-                _check_tables(base)
-                records = [Record(*row) for row in base.execute(query, (cpu,))]
-            sound = {record.signature: record for record in records if record.is_sound}
+            with closing(self._open_database()) as base:
+                _has_tilings_table_or_is_empty(base)
+                records = [TuningRecord(*row) for row in base.execute(query, (cpu,))]
+            sound = {record.signature: record for record in records if record.has_valid_values}
             if unsound := len(records) - len(sound):
                 LOG.warning("%d tuning records in %s are ignored: no measurement gives such", unsound, self.path)
             return sound
         except sqlite3.OperationalError as error:
             # locked, not readable, or with the tables of another program
             LOG.warning("the tuning records in %s are ignored: %s", self.path, error)
-        except _CORRUPT as error:
+        except _CORRUPT_FILE_EXCEPTIONS as error:
             try:
-                self._move_aside(inode, error)
+                self._rename_corrupt_file(inode, error)
             except sqlite3.OperationalError as problem:
                 LOG.warning("the tuning records in %s are ignored: %s", self.path, problem)
         return {}
 
-    def write(self, records: Iterable[Record]) -> None:
+    def write_records(self, records: Iterable[TuningRecord]) -> None:
         """Write tuning records, replacing those of equal signature and CPU; raise AotcError (code
         "tuning") on failure.
 
-        The oldest records beyond `MOST_RECORDS` are deleted, and a corrupt file is renamed first.
+        The oldest records beyond `MAX_RECORDS` are deleted, and a corrupt file is renamed first.
         """
         rows = [(*astuple(record), time.time()) for record in records]
-        inode = self._inode()
+        inode = self._store_file_inode()
         try:
             try:
-                self._insert(rows)
+                self._insert_rows_and_prune(rows)
             except sqlite3.OperationalError:
                 raise
-            except _CORRUPT as error:
-                self._move_aside(inode, error)
-                self._insert(rows)
-        except (OSError, *_CORRUPT) as error:
+            except _CORRUPT_FILE_EXCEPTIONS as error:
+                self._rename_corrupt_file(inode, error)
+                self._insert_rows_and_prune(rows)
+        except (OSError, *_CORRUPT_FILE_EXCEPTIONS) as error:
             hint = "name another file with AOTC_TUNING_STORE"
             raise AotcError("tuning", f"cannot write tuning records to {self.path}: {error}", hint=hint) from error
 
-    def _insert(self, rows: Iterable[tuple[object, ...]]) -> None:
+    def _insert_rows_and_prune(self, rows: Iterable[tuple[object, ...]]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with closing(self._connect()) as base:
+        with closing(self._open_database()) as base:
             base.execute("PRAGMA journal_mode = WAL")
             with base:
                 base.execute("BEGIN IMMEDIATE")
-                if not _check_tables(base):
-                    base.execute(_TABLE)
+                if not _has_tilings_table_or_is_empty(base):
+                    base.execute(_CREATE_TABLE_SQL)
                 base.executemany("INSERT OR REPLACE INTO tilings VALUES (?, ?, ?, ?, ?, ?)", rows)
                 kept = "SELECT written FROM tilings ORDER BY written DESC LIMIT 1 OFFSET ?"
-                base.execute(f"DELETE FROM tilings WHERE written <= ({kept})", (MOST_RECORDS,))
+                base.execute(f"DELETE FROM tilings WHERE written <= ({kept})", (MAX_RECORDS,))
 
-    def _connect(self) -> sqlite3.Connection:
-        base = sqlite3.connect(self.path, timeout=_WAIT_SECONDS)
+    def _open_database(self) -> sqlite3.Connection:
+        base = sqlite3.connect(self.path, timeout=_LOCK_WAIT_SECONDS)
         base.execute("PRAGMA trusted_schema = OFF")
         return base
 
-    def _inode(self) -> int | None:
+    def _store_file_inode(self) -> int | None:
         try:
             return self.path.stat().st_ino
         except OSError:
             return None
 
-    def _move_aside(self, inode: int | None, error: Exception) -> None:
+    def _rename_corrupt_file(self, inode: int | None, error: Exception) -> None:
         """Rename a corrupt file, unless another process has replaced it since (its inode differs
         from `inode`).
         """
-        if inode is None or inode != self._inode():
+        if inode is None or inode != self._store_file_inode():
             return
-        if not self._is_sqlite():
+        if not self._has_sqlite_signature():
             raise sqlite3.OperationalError("it is no SQLite file") from error
         ends = ("", *(f".{k}" for k in range(1, _MAX_CORRUPT_FILES)))
         names = (self.path.with_name(f"{self.path.name}.corrupt{end}") for end in ends)
@@ -183,26 +183,26 @@ class TuningStore:
                 if log.exists():
                     log.rename(aside.with_name(aside.name + suffix))
 
-    def _is_sqlite(self) -> bool:
+    def _has_sqlite_signature(self) -> bool:
         """Return True if the store's file begins with the SQLite signature."""
         with suppress(OSError), self.path.open("rb") as file:
-            return file.read(len(_SQLITE)) == _SQLITE
+            return file.read(len(_SQLITE_SIGNATURE)) == _SQLITE_SIGNATURE
         return False
 
 
-def _check_tables(base: sqlite3.Connection) -> bool:
+def _has_tilings_table_or_is_empty(database: sqlite3.Connection) -> bool:
     """Return True if the table of tilings exists, False for an empty database.
 
     Raise sqlite3.OperationalError for any other schema: views in an untrusted file could run
     forever.
     """
-    found = [row[0] for row in base.execute("SELECT sql FROM sqlite_master")]
-    if found not in ([], [_TABLE]):
+    found = [row[0] for row in database.execute("SELECT sql FROM sqlite_master")]
+    if found not in ([], [_CREATE_TABLE_SQL]):
         raise sqlite3.OperationalError("it holds other tables than records of tilings")
     return bool(found)
 
 
-class Recorded:
+class RecordedTilings:
     """Chooser of tilings for `aotc.tir.schedule.contraction.tiling_choice`: the recorded tiling of
     this CPU, if any.
 
@@ -211,19 +211,25 @@ class Recorded:
     """
 
     def __init__(self, tuning: str | Path | bool | None) -> None:
-        wanted = store_path() if tuning is None or tuning is True else tuning
+        wanted = user_tuning_store_path() if tuning is None or tuning is True else tuning
         self._path = Path(wanted) if wanted else None
 
     @cached_property
-    def known(self) -> Mapping[str, Record]:
+    def records_by_signature(self) -> Mapping[str, TuningRecord]:
         """The tuning records of this machine's CPU, by the signature of the contraction."""
-        return TuningStore(self._path).choices(cpu_model()) if self._path is not None else {}
+        return TuningStore(self._path).read_records_by_signature(cpu_model_name()) if self._path is not None else {}
 
     @property
     def digest(self) -> str:
         """A hash of all recorded tilings, which is part of the keys of cached kernels."""
-        return digest(*(part for key in sorted(self.known) for part in (key, self.known[key].candidate)))
+        return sha256_of_parts(
+            *(
+                part
+                for key in sorted(self.records_by_signature)
+                for part in (key, self.records_by_signature[key].candidate)
+            )
+        )
 
-    def __call__(self, site: Site) -> str | None:
-        record = self.known.get(site.signature) if self.known else None
+    def __call__(self, site: TilingSite) -> str | None:
+        record = self.records_by_signature.get(site.contraction_fingerprint) if self.records_by_signature else None
         return record.candidate if record is not None else None

@@ -17,13 +17,13 @@ from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, post_
 from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs
 from aotc.relay.op.dense import DensePackAttrs
 from aotc.relay.op.winograd_conv import Conv2DWinogradAttrs
-from aotc.relay.transform.alter_op_layout import WORTH
-from aotc.tir import TAPS, TILES, Program, Target
-from aotc.tir.schedule.algorithms.winograd import convolution_cost
+from aotc.relay.transform.alter_op_layout import MAX_WINOGRAD_TIME_RATIO
+from aotc.tir import FILTER_EXTENT, SUPPORTED_OUTPUT_TILES, Program, Target
+from aotc.tir.schedule.algorithms.winograd import convolution_cycles_3x3
 from aotc.tir.target import Budget, get_target
 
 #: Budget of targets on which optimizations may enlarge weights.
-_USUAL: Final[Budget] = get_target("x86-64").budget
+_SPEED_TARGET_BUDGET: Final[Budget] = get_target("x86-64").budget
 
 
 def weight_sizes(
@@ -49,9 +49,9 @@ def weight_sizes(
     winograd = padding = 0
     saved = 0.0
     seen = set[int]()
-    for call, weight in _weighted(graph):
-        saved += _saved_cycles(call, target)
-        plain = _plain_elements(call)
+    for call, weight in _calls_with_constant_weights(graph):
+        saved += _cycles_saved_by_winograd(call, target)
+        plain = _weight_elements_before_packing(call)
         if id(weight) in seen or plain is None:
             continue
         seen.add(id(weight))
@@ -67,18 +67,20 @@ def weight_sizes(
         "padding": padding,
         "other": weights_bytes - model - winograd - padding,
         "small": target.small,
-        "time_ratio": _time_ratio(sum(s.kernel.macs for s in program.steps) / target.winograd.macs, saved),
+        "time_ratio": _direct_to_winograd_time_ratio(
+            sum(s.kernel.macs for s in program.steps) / target.winograd.macs, saved
+        ),
     }
 
 
-def _time_ratio(direct: float, saved: float) -> float:
+def _direct_to_winograd_time_ratio(direct_cycles: float, saved_cycles: float) -> float:
     """Return the time of direct convolution divided by that of Winograd, from the direct cycles and
     the cycles saved.
     """
-    return round(direct / (direct - saved), 2) if 0 < saved < direct else 1.0
+    return round(direct_cycles / (direct_cycles - saved_cycles), 2) if 0 < saved_cycles < direct_cycles else 1.0
 
 
-def _weighted(graph: IRModule) -> Iterator[tuple[Call, Constant]]:
+def _calls_with_constant_weights(graph: IRModule) -> Iterator[tuple[Call, Constant]]:
     """Yield each call with a constant second argument, also inside fused functions, together with
     that constant.
     """
@@ -101,14 +103,14 @@ def _is_static_tensor(expr: Expr) -> bool:
     return isinstance(ty, TensorType) and is_static(ty.shape)
 
 
-def _plain_elements(call: Call) -> int | None:
+def _weight_elements_before_packing(call: Call) -> int | None:
     """Return the number of weight elements of a call before the Winograd transform and padding;
     None if unchanged.
     """
     data = tensor_type_of(call.args[0]).static_shape
     match call.attrs:
         case Conv2DWinogradAttrs(channels=channels):
-            return channels * data[1] * TAPS**2
+            return channels * data[1] * FILTER_EXTENT**2
         case ConvAttrs(channels=int(channels), data_layout=layout, kernel_layout=kernel) as attrs:
             packed = layout.isupper() and not kernel.isupper()
             inputs = data[layout.index("C")] // attrs.groups if packed else 0
@@ -118,7 +120,7 @@ def _plain_elements(call: Call) -> int | None:
     return None
 
 
-def _saved_cycles(call: Call, target: Target) -> float:
+def _cycles_saved_by_winograd(call: Call, target: Target) -> float:
     """Return the cycles that Winograd convolution saves in a call, or would save if the project
     were not small.
     """
@@ -126,31 +128,40 @@ def _saved_cycles(call: Call, target: Target) -> float:
     match call.attrs:
         case Conv2DWinogradAttrs(tile_size=tile):
             images, channels, height, width = shape
-            return _gain((images, channels, height, width), data.static_shape[1], tile, target)
-        case Conv2DAttrs() as attrs if target.small and not target.is_scalar and _is_candidate(call, attrs):
+            return _winograd_cycle_gain((images, channels, height, width), data.static_shape[1], tile, target)
+        case Conv2DAttrs() as attrs if target.small and not target.is_scalar and _is_winograd_candidate(call, attrs):
             axes = dict(zip(attrs.out_layout or attrs.data_layout, shape, strict=True))
             inputs = data.static_shape[attrs.data_layout.index("C")]
             sizes = axes["N"], axes["C"], axes["H"], axes["W"]
-            return max(0.0, *(_worth(sizes, inputs, tile, target) for tile in TILES))
+            return max(
+                0.0,
+                *(_winograd_cycle_gain_if_profitable(sizes, inputs, tile, target) for tile in SUPPORTED_OUTPUT_TILES),
+            )
     return 0.0
 
 
-def _is_candidate(call: Call, attrs: ConvAttrs) -> bool:
+def _is_winograd_candidate(call: Call, attrs: ConvAttrs) -> bool:
     """Return True if a call is an ungrouped float32 3x3 convolution of stride and dilation 1."""
     float32 = all(tensor_type_of(x).dtype == "float32" for x in (call, *call.args[:2]))
     plain = attrs.groups == 1 and {*attrs.strides, *attrs.dilation} == {1} and attrs.data_layout.isupper()
-    return float32 and plain and tuple(attrs.kernel_size or ()) == (TAPS, TAPS)
+    return float32 and plain and tuple(attrs.kernel_size or ()) == (FILTER_EXTENT, FILTER_EXTENT)
 
 
-def _gain(sizes: tuple[int, int, int, int], inputs: int, tile: int, target: Target) -> float:
-    return convolution_cost(sizes, inputs, 0, target) - convolution_cost(sizes, inputs, tile, target)
+def _winograd_cycle_gain(
+    output_sizes: tuple[int, int, int, int], input_channels: int, tile_size: int, target: Target
+) -> float:
+    return convolution_cycles_3x3(output_sizes, input_channels, 0, target) - convolution_cycles_3x3(
+        output_sizes, input_channels, tile_size, target
+    )
 
 
-def _worth(sizes: tuple[int, int, int, int], inputs: int, tile: int, target: Target) -> float:
-    """Return the cycles that Winograd tiles of size `tile` save; 0 if the compiler would not use
+def _winograd_cycle_gain_if_profitable(
+    output_sizes: tuple[int, int, int, int], input_channels: int, tile_size: int, target: Target
+) -> float:
+    """Return the cycles that Winograd tiles of size `tile_size` save; 0 if the compiler would not use
     them.
     """
-    saved = _gain(sizes, inputs, tile, target)
-    added = ((tile + TAPS - 1) ** 2 - TAPS**2) * sizes[1] * inputs * 4
-    enough = saved > (1 - WORTH) * convolution_cost(sizes, inputs, 0, target)
-    return saved if enough and saved >= _USUAL.parameter_saving * added else 0.0
+    saved = _winograd_cycle_gain(output_sizes, input_channels, tile_size, target)
+    added = ((tile_size + FILTER_EXTENT - 1) ** 2 - FILTER_EXTENT**2) * output_sizes[1] * input_channels * 4
+    enough = saved > (1 - MAX_WINOGRAD_TIME_RATIO) * convolution_cycles_3x3(output_sizes, input_channels, 0, target)
+    return saved if enough and saved >= _SPEED_TARGET_BUDGET.parameter_saving * added else 0.0

@@ -2,9 +2,9 @@
 """Write files atomically: a file appears complete or not at all, also when the process is
 interrupted.
 
-with written(Path("out.npz")) as file:               # a temporary file beside it, renamed at the end of the block
+with open_for_atomic_write(Path("out.npz")) as file:  # a temporary file beside it, renamed at the end of the block
     file.write(data)
-with output_file(Path("out.npz"), "outputs-file", inputs=[model]) as file:      # with AotcErrors
+with open_output_file(Path("out.npz"), "outputs-file", inputs_to_protect=[model]) as file:  # with AotcErrors
     file.write(data)
 """
 
@@ -19,21 +19,21 @@ from pathlib import Path
 from typing import IO, Final
 
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.interrupts import register_temporary, temporary
-from aotc.ir.regular_files import refusals
+from aotc.ir.interrupts import register_temporary_path, remove_path_after_block
+from aotc.ir.regular_files import translate_os_errors
 
-_PREFIX: Final = ".aotc-"
-_NAME: Final = re.compile(r"\.aotc-[0-9a-f]{16}")
+_TEMPORARY_NAME_PREFIX: Final = ".aotc-"
+_TEMPORARY_NAME_PATTERN: Final = re.compile(r"\.aotc-[0-9a-f]{16}")
 
 
-def temporary_name() -> str:
+def random_temporary_name() -> str:
     """Return a random name for a temporary file or folder: .aotc- and 16 hexadecimal digits."""
-    return _PREFIX + secrets.token_hex(8)
+    return _TEMPORARY_NAME_PREFIX + secrets.token_hex(8)
 
 
 def is_temporary_name(name: str) -> bool:
-    """Return True if a file name has the form that `temporary_name` generates."""
-    return _NAME.fullmatch(name) is not None
+    """Return True if a file name has the form that `random_temporary_name` generates."""
+    return _TEMPORARY_NAME_PATTERN.fullmatch(name) is not None
 
 
 def make_temporary_folder(prefix: str) -> str:
@@ -42,27 +42,29 @@ def make_temporary_folder(prefix: str) -> str:
     It is removed when the process ends, if not before.
     """
     path = Path(tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(8)}"
-    register_temporary(path)
+    register_temporary_path(path)
     path.mkdir(mode=0o700)
     return str(path)
 
 
 @contextmanager
-def temporary_folder(prefix: str, home: Path | None = None) -> Iterator[str]:
-    """Context manager: create a private folder in `home`, or in the directory for temporary files;
+def temporary_folder(prefix: str, parent_folder: Path | None = None) -> Iterator[str]:
+    """Context manager: create a private folder in `parent_folder`, or in the directory for temporary files;
     remove it after the block.
     """
-    with temporary(Path(home or tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(8)}") as path:
+    with remove_path_after_block(
+        Path(parent_folder or tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(8)}"
+    ) as path:
         path.mkdir(mode=0o700)
         yield str(path)
 
 
 @contextmanager
-def written(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
+def open_for_atomic_write(path: Path, permissions: int = 0o666) -> Iterator[IO[bytes]]:
     """Context manager: yield a file to write, which replaces `path` atomically when the block
     succeeds.
 
-    mode    permissions of a new file, before the umask is applied
+    permissions    permissions of a new file, before the umask is applied
 
     If `path` is a symbolic link, its target is replaced.  Devices and pipes are written directly.
     Raises OSError on failure; an existing file is then unchanged.
@@ -72,8 +74,8 @@ def written(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
             yield file
         return
     target = Path(os.path.realpath(path))
-    with temporary(target.with_name(temporary_name())) as unfinished:
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+    with remove_path_after_block(target.with_name(random_temporary_name())) as unfinished:
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), permissions)
         with os.fdopen(descriptor, "wb") as file:
             yield file
         if target.exists():
@@ -82,22 +84,23 @@ def written(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def output_file(path: Path, code: str, inputs: Iterable[object] = ()) -> Iterator[IO[bytes]]:
-    """Context manager: like `written`, but raise AotcError with the given code if the file cannot
+def open_output_file(path: Path, error_code: str, inputs_to_protect: Iterable[object] = ()) -> Iterator[IO[bytes]]:
+    """Context manager: like `open_for_atomic_write`, but raise AotcError with the given code if the file cannot
     be written.
 
-    inputs    paths that must not be overwritten (other values are ignored): AotcError if `path` is one of them
+    inputs_to_protect    paths that must not be overwritten (other values are ignored): AotcError if `path` is
+                         one of them
     """
-    require_other_file(path, code, inputs)
-    with refusals(code, f"write {path}"), written(path) as file:
+    require_not_an_input_file(path, error_code, inputs_to_protect)
+    with translate_os_errors(error_code, f"write {path}"), open_for_atomic_write(path) as file:
         yield file
 
 
-def require_other_file(path: Path, code: str, inputs: Iterable[object]) -> None:
+def require_not_an_input_file(path: Path, error_code: str, inputs: Iterable[object]) -> None:
     """Raise AotcError with a code if the output `path` and an input are one file, also through
     links.
     """
     for given in inputs:
         if isinstance(given, (str, Path)) and path.is_file() and Path(given).exists() and path.samefile(given):
             text = f"cannot write {path}: it is the input {given}"
-            raise AotcError(code, text, hint="give the output another name")
+            raise AotcError(error_code, text, hint="give the output another name")

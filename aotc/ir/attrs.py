@@ -4,7 +4,7 @@
 class SoftmaxAttrs(Attrs):
     axis: int = -1
 
-SoftmaxAttrs(axis=1).changed()         # {"axis": 1}: what the text form prints
+SoftmaxAttrs(axis=1).non_default_fields()  # {"axis": 1}: what the text form prints
 """
 
 from __future__ import annotations
@@ -39,14 +39,16 @@ class Param:
     takes: Takes | None = None
 
 
-def param(*, default: Any = dataclasses.MISSING, type: str = "", given: Any = ..., takes: Takes | None = None) -> Any:
+def attribute_field(
+    *, default: Any = dataclasses.MISSING, type: str = "", parameter_default: Any = ..., convert: Takes | None = None
+) -> Any:
     """Declare a field of an attribute record whose parameter differs from the attribute; see
     `Param`.
     """
-    return dataclasses.field(default=default, metadata={"param": Param(type, given, takes)})
+    return dataclasses.field(default=default, metadata={"param": Param(type, parameter_default, convert)})
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(param,))
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(attribute_field,))
 @dataclass(frozen=True, kw_only=True)
 class Attrs:
     """Base class of attribute records: each subclass becomes a frozen, keyword-only dataclass.
@@ -69,7 +71,7 @@ class Attrs:
         """Return the value of an operator attribute by name; raise KeyError for an unknown name."""
         return dict(self.items())[name]
 
-    def changed(self) -> dict[str, Any]:
+    def non_default_fields(self) -> dict[str, Any]:
         """Return the fields without a default or with a value that differs from it, in declaration
         order.
         """
@@ -84,22 +86,22 @@ class Attrs:
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
 
-def variant(base: type[T], name: str, **fields: Any) -> type[T]:
-    """Return a subclass of an attribute record with new defaults, or new `param`s, for the given
+def attrs_class_with_defaults(base: type[T], name: str, **fields: Any) -> type[T]:
+    """Return a subclass of an attribute record with new defaults, or new `attribute_field`s, for the given
     fields.
     """
     types = {f.name: f.type for f in dataclasses.fields(base)}  # type: ignore[arg-type]
-    return _made(name, base, {field: types[field] for field in fields}, fields)
+    return _create_attrs_class(name, base, {field: types[field] for field in fields}, fields)
 
 
-def record(name: str, fields: Sequence[dataclasses.Field[Any]]) -> type[Attrs]:
+def attrs_class_from_fields(name: str, fields: Sequence[dataclasses.Field[Any]]) -> type[Attrs]:
     """Return a new class of operator attributes made of attribute fields of other classes."""
     values = {f.name: dataclasses.field(default=f.default, metadata=f.metadata) for f in fields}
-    return _made(name, Attrs, {f.name: f.type for f in fields}, values)
+    return _create_attrs_class(name, Attrs, {f.name: f.type for f in fields}, values)
 
 
-def _made(name: str, base: type[T], types: Mapping[str, Any], values: Mapping[str, Any]) -> type[T]:
-    return type(name, (base,), {"__annotations__": types, "__module__": base.__module__, **values})
+def _create_attrs_class(name: str, base: type[T], field_types: Mapping[str, Any], values: Mapping[str, Any]) -> type[T]:
+    return type(name, (base,), {"__annotations__": field_types, "__module__": base.__module__, **values})
 
 
 class DictAttrs(Attrs):
@@ -113,7 +115,7 @@ class DictAttrs(Attrs):
     def items(self) -> Iterator[tuple[str, Any]]:
         return iter(self.values.items())
 
-    def changed(self) -> dict[str, Any]:
+    def non_default_fields(self) -> dict[str, Any]:
         return dict(self.values)
 
     def __getattr__(self, name: str) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field
 from enum import Enum
 
-from aotc.ir.frozen_dataclass import fill, frozen
+from aotc.ir.frozen_dataclass import frozen, set_frozen_fields
 from aotc.ir.types import FuncType
 
 
@@ -67,15 +67,15 @@ class VMFunction:
 
     def __post_init__(self) -> None:
         code = self.code
-        tail = frozenset(pc for pc in range(len(code)) if _is_tail(code, pc))
-        fill(self, dead=_dead(code, len(self.params)), tail=tail)
+        tail = frozenset(pc for pc in range(len(code)) if _is_tail_call(code, pc))
+        set_frozen_fields(self, dead=_registers_dying_at_each_instruction(code, len(self.params)), tail=tail)
 
     def __str__(self) -> str:
         head = f"{self.name}({', '.join(self.params)})  # {self.registers} registers, {len(self.code)} instructions"
         return "\n".join([head, *(f"{k:4}: {ins}" for k, ins in enumerate(self.code))])
 
 
-def _is_tail(code: Sequence[Instruction], pc: int) -> bool:
+def _is_tail_call(code: Sequence[Instruction], pc: int) -> bool:
     """Return True if only moves and jumps lie between the call at `pc` and the return of its
     result.
     """
@@ -91,11 +91,11 @@ def _is_tail(code: Sequence[Instruction], pc: int) -> bool:
             return ins.opcode is Opcode.RET and ins.args == (register,)
 
 
-def _bits(registers: Iterable[int]) -> int:
+def _register_bit_mask(registers: Iterable[int]) -> int:
     return sum(1 << register for register in set(registers))
 
 
-def _members(mask: int) -> tuple[int, ...]:
+def _set_bit_positions(mask: int) -> tuple[int, ...]:
     found = []
     while mask:
         low = mask & -mask
@@ -104,20 +104,20 @@ def _members(mask: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _next(pc: int, ins: Instruction) -> tuple[int, ...]:
+def _successor_positions(pc: int, instruction: Instruction) -> tuple[int, ...]:
     """Return the positions of the bytecode instructions that may be executed after the one at `pc`."""
-    match ins.opcode:
+    match instruction.opcode:
         case Opcode.RET:
             return ()
         case Opcode.GOTO:
-            return (ins.index,)
+            return (instruction.index,)
         case Opcode.IF:
-            return (pc + 1, ins.index)
+            return (pc + 1, instruction.index)
         case _:
             return (pc + 1,)
 
 
-def _dead(code: Sequence[Instruction], params: int) -> tuple[tuple[int, ...], ...]:
+def _registers_dying_at_each_instruction(code: Sequence[Instruction], num_params: int) -> tuple[tuple[int, ...], ...]:
     """Compute for each instruction the registers that become dead there.
 
     Live sets are bit masks; one backward and one forward sweep suffice, because all jumps go
@@ -127,13 +127,13 @@ def _dead(code: Sequence[Instruction], params: int) -> tuple[tuple[int, ...], ..
     live_in, live_out = [0] * size, [0] * size
     for pc in reversed(range(size)):
         ins = code[pc]
-        for k in _next(pc, ins):
+        for k in _successor_positions(pc, ins):
             live_out[pc] |= live_in[k]
         written = 1 << ins.dst if ins.dst >= 0 else 0
-        live_in[pc] = live_out[pc] & ~written | _bits(ins.args)
+        live_in[pc] = live_out[pc] & ~written | _register_bit_mask(ins.args)
     held = [0] * size
-    held[0] = (1 << params) - 1
+    held[0] = (1 << num_params) - 1
     for pc, ins in enumerate(code):
-        for k in _next(pc, ins):
+        for k in _successor_positions(pc, ins):
             held[k] |= live_out[pc] | (1 << ins.dst if ins.dst >= 0 else 0)
-    return tuple(_members(held[pc] & ~live_out[pc]) for pc in range(size))
+    return tuple(_set_bit_positions(held[pc] & ~live_out[pc]) for pc in range(size))

@@ -4,9 +4,10 @@
 Input: the estimated cost of a computation, such as folding a constant.  Output: a decision whether
 it is within the limits of the compilation, or an AotcError that names the limit.
 
-with spending({"compile.max_bytes": 1 << 20}):
-    budget().affords(Cost(work=100, nbytes=800))             # True, and 100 operations are spent
-    budget().require(Cost(1 << 30, 8 << 30), "a range")      # AotcError: needed, allowed, and the key to raise
+with budget_scope({"compile.max_bytes": 1 << 20}):
+    current_budget().spend_if_affordable(Cost(work=100, nbytes=800))  # True, and 100 operations are spent
+    # AotcError: needed, allowed, and the key to raise
+    current_budget().spend_or_raise(Cost(1 << 30, 8 << 30), "a range")
 """
 
 from collections.abc import Mapping
@@ -16,12 +17,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from aotc.ir.context_variables import setting
+from aotc.ir.context_variables import temporarily_set_context_variable
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.span import current_span
 from aotc.ir.transform import PassContext
 
-_KEYS: Final = {
+_LIMIT_DEFAULTS_AND_UNITS: Final = {
     "compile.max_work": (1 << 35, "operations of the compiler"),
     "compile.max_bytes": (1 << 30, "bytes of the compiler's memory"),
     "compile.max_nodes": (500_000, "nodes in all"),
@@ -33,7 +34,9 @@ _KEYS: Final = {
 #: max_bytes    bytes of arrays that the compiler allocates at once, beyond the model's own
 #: max_nodes    graph nodes that functions, loops and branches expand to in total
 #: max_unroll   iterations of one unrolled loop, and outputs of one split
-LIMITS: Final = MappingProxyType({key: default for key, (default, _) in _KEYS.items()})
+DEFAULT_COMPILE_LIMITS: Final = MappingProxyType(
+    {key: default for key, (default, _) in _LIMIT_DEFAULTS_AND_UNITS.items()}
+)
 
 
 class Cost(NamedTuple):
@@ -61,72 +64,74 @@ class Budget:
     limits: Mapping[str, int]
     spent: dict[str, int] = field(default_factory=dict)
 
-    def left(self, key: str) -> int:
+    def remaining(self, limit_key: str) -> int:
         """Return how much of a compile-time limit, such as scalar operations, is not spent yet."""
-        return self.limits[key] - self.spent.get(key, 0)
+        return self.limits[limit_key] - self.spent.get(limit_key, 0)
 
-    def spend(self, key: str, amount: int, what: str) -> None:
+    def spend(self, limit_key: str, amount: int, purpose: str) -> None:
         """Spend `amount` of a cumulative limit; raise AotcError (code "budget") if less than that
         is left.
         """
-        self.check(key, self.spent.get(key, 0) + amount, what)
-        self.spent[key] = self.spent.get(key, 0) + amount
+        self.require_within_limit(limit_key, self.spent.get(limit_key, 0) + amount, purpose)
+        self.spent[limit_key] = self.spent.get(limit_key, 0) + amount
 
-    def check(self, key: str, needed: int, what: str) -> None:
-        """Raise AotcError (code "budget") if `needed` exceeds the limit `key`; the message states
-        both and `what` needs it.
+    def require_within_limit(self, limit_key: str, needed: int, purpose: str) -> None:
+        """Raise AotcError (code "budget") if `needed` exceeds the limit `limit_key`; the message states
+        both and `purpose` needs it.
         """
-        limit = self.limits[key]
+        limit = self.limits[limit_key]
         if needed > limit:
-            text = f"{what} would need {needed} {_KEYS[key][1]}; {limit} are allowed"
-            hint = f"if the model is to be trusted: --config {key}={needed}"
+            text = f"{purpose} would need {needed} {_LIMIT_DEFAULTS_AND_UNITS[limit_key][1]}; {limit} are allowed"
+            hint = f"if the model is to be trusted: --config {limit_key}={needed}"
             raise AotcError("budget", text, span=current_span(), hint=hint)
 
-    def fits(self, cost: Cost) -> bool:
+    def can_afford(self, cost: Cost) -> bool:
         """Return True if a compile-time computation is within the memory limit and the unspent
         operations.
         """
-        return cost.nbytes <= self.limits["compile.max_bytes"] and cost.work <= self.left("compile.max_work")
+        return cost.nbytes <= self.limits["compile.max_bytes"] and cost.work <= self.remaining("compile.max_work")
 
-    def affords(self, cost: Cost) -> bool:
+    def spend_if_affordable(self, cost: Cost) -> bool:
         """Return True and spend the operations if a computation is within the limits; otherwise
         return False.
         """
-        if not self.fits(cost):
+        if not self.can_afford(cost):
             return False
         self.spent["compile.max_work"] = self.spent.get("compile.max_work", 0) + cost.work
         return True
 
-    def require(self, cost: Cost, what: str) -> None:
+    def spend_or_raise(self, cost: Cost, purpose: str) -> None:
         """Spend the cost of a computation that cannot be left to run time; AotcError (code
         "budget") if it exceeds a limit.
         """
-        self.check("compile.max_bytes", cost.nbytes, what)
-        self.spend("compile.max_work", cost.work, what)
+        self.require_within_limit("compile.max_bytes", cost.nbytes, purpose)
+        self.spend("compile.max_work", cost.work, purpose)
 
 
-_CURRENT: ContextVar[Budget | None] = ContextVar("aotc_budget", default=None)
+_CURRENT_BUDGET: ContextVar[Budget | None] = ContextVar("aotc_budget", default=None)
 
 
-def budget() -> Budget:
+def current_budget() -> Budget:
     """Return the budget of the running compilation; outside of a compilation, a new one with the
     pass context's limits.
     """
-    return _CURRENT.get() or _configured(PassContext.current().config)
+    return _CURRENT_BUDGET.get() or _budget_from_config(PassContext.current().config)
 
 
-def _configured(config: Mapping[str, Any]) -> Budget:
-    limits = {key: config.get(key, default) for key, default in LIMITS.items()}
+def _budget_from_config(config: Mapping[str, Any]) -> Budget:
+    limits = {key: config.get(key, default) for key, default in DEFAULT_COMPILE_LIMITS.items()}
     for key, limit in limits.items():
         if limit < 0:
             raise AotcError("budget", f"{key} must not be negative, got {limit}")
     return Budget(limits)
 
 
-def spending(config: Mapping[str, Any] | None = None) -> AbstractContextManager[Budget]:
+def budget_scope(config: Mapping[str, Any] | None = None) -> AbstractContextManager[Budget]:
     """Context manager: use one budget for the block, that of the running compilation if there is
     one.
 
-    config   values for keys of `LIMITS`, other keys are ignored; None: the pass context's configuration
+    config   values for keys of `DEFAULT_COMPILE_LIMITS`, other keys are ignored; None: the pass context's configuration
     """
-    return setting(_CURRENT, budget() if config is None else _CURRENT.get() or _configured(config))
+    return temporarily_set_context_variable(
+        _CURRENT_BUDGET, current_budget() if config is None else _CURRENT_BUDGET.get() or _budget_from_config(config)
+    )

@@ -3,7 +3,7 @@
 context.
 
 _DEPTH: ContextVar[int] = ContextVar("depth", default=0)
-with setting(_DEPTH, 1):
+with temporarily_set_context_variable(_DEPTH, 1):
     _DEPTH.get()                                     # 1
 """
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def setting(variable: ContextVar[T] | ContextVar[T | None], value: T) -> Iterator[T]:
+def temporarily_set_context_variable(variable: ContextVar[T] | ContextVar[T | None], value: T) -> Iterator[T]:
     """Context manager: set a context variable to a value in the block, yield the value, and restore
     it afterwards.
     """

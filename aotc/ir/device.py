@@ -10,11 +10,11 @@ import os
 import sys
 from typing import Final
 
-from aotc.ir.diagnostics import AotcError, nearest
+from aotc.ir.diagnostics import AotcError, did_you_mean_hint
 from aotc.ir.frozen_dataclass import frozen
 
-_KINDS: Final = {"cpu": "cpu", "llvm": "cpu", "c": "cpu", "host": "cpu", "cuda": "cuda", "gpu": "cuda"}
-_TYPES: Final = {"cpu": 1, "cuda": 2}
+_KIND_BY_DEVICE_NAME: Final = {"cpu": "cpu", "llvm": "cpu", "c": "cpu", "host": "cpu", "cuda": "cuda", "gpu": "cuda"}
+_DLPACK_DEVICE_TYPES: Final = {"cpu": 1, "cuda": 2}
 
 
 @frozen(repr=False)
@@ -31,7 +31,7 @@ class Device:
     @property
     def device_type(self) -> int:
         """DLPack's code of the device kind: 1 for the CPU, 2 for CUDA."""
-        return _TYPES[self.kind]
+        return _DLPACK_DEVICE_TYPES[self.kind]
 
     @property
     def device_id(self) -> int:
@@ -40,7 +40,7 @@ class Device:
     @property
     def exist(self) -> bool:
         """True if the device exists on this machine, so that compiled models can run on it."""
-        return self.index < (1 if self.kind == "cpu" else gpus())
+        return self.index < (1 if self.kind == "cpu" else gpu_count())
 
     def __repr__(self) -> str:
         return f"{self.kind}({self.index})"
@@ -64,13 +64,13 @@ def device(kind: str, index: int = 0) -> Device:
     Raises AotcError (code "device") for an unknown kind or a negative index.
     """
     words = kind.split() if isinstance(kind, str) else []
-    if not words or words[0] not in _KINDS:
-        known = ", ".join(_KINDS)
-        hint = nearest(str(kind), _KINDS) or f"known: {known}"
+    if not words or words[0] not in _KIND_BY_DEVICE_NAME:
+        known = ", ".join(_KIND_BY_DEVICE_NAME)
+        hint = did_you_mean_hint(str(kind), _KIND_BY_DEVICE_NAME) or f"known: {known}"
         raise AotcError("device", f"unknown kind of device {kind!r}", hint=hint)
     if isinstance(index, bool) or not isinstance(index, int) or index < 0:
         raise AotcError("device", f"a device index must be a non-negative integer, not {index!r}")
-    return Device(_KINDS[words[0]], index)
+    return Device(_KIND_BY_DEVICE_NAME[words[0]], index)
 
 
 def cpu(index: int = 0) -> Device:
@@ -83,39 +83,39 @@ def cuda(index: int = 0) -> Device:
     return device("cuda", index)
 
 
-def driver_path() -> str:
+def cuda_driver_path() -> str:
     """Return the path of the CUDA driver library: $AOTC_CUDA_DRIVER, else the system's library
     name.
     """
     return os.environ.get("AOTC_CUDA_DRIVER") or ("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
 
-def gpus() -> int:
+def gpu_count() -> int:
     """Return the number of GPUs that the CUDA driver reports; 0 if the driver cannot be loaded."""
     count = ctypes.c_int()
     try:
-        driver = ctypes.CDLL(driver_path())
+        driver = ctypes.CDLL(cuda_driver_path())
         works = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
     except (OSError, AttributeError):
         return 0
     return count.value if works else 0
 
 
-def require_device(wanted: Device | None, *, cuda: bool = False) -> Device:
-    """Return a device on which models can run: `wanted`, or cpu(0) for None.
+def require_usable_device(requested: Device | None, *, allow_cuda: bool = False) -> Device:
+    """Return a device on which models can run: `requested`, or cpu(0) for None.
 
-    cuda    allow a GPU
+    allow_cuda    allow a GPU
 
-    Raises AotcError (code "device") if `wanted` is not a device, is a GPU that is not allowed, or
+    Raises AotcError (code "device") if `requested` is not a device, is a GPU that is not allowed, or
     does not exist.
     """
-    if wanted is None:
+    if requested is None:
         return Device("cpu")
-    if not isinstance(wanted, Device):
-        raise AotcError("device", f"expected a device, not {type(wanted).__name__}", hint="aotc.cpu() makes one")
-    if wanted.kind == "cuda" and not cuda:
-        raise AotcError("device", f"{wanted} cannot be used here: this model runs on the CPU", hint="use aotc.cpu()")
-    if not wanted.exist:
-        hint = "the processor is cpu(0)" if wanted.kind == "cpu" else f"GPUs whose driver is found: {gpus()}"
-        raise AotcError("device", f"there is no device {wanted}", hint=hint)
-    return wanted
+    if not isinstance(requested, Device):
+        raise AotcError("device", f"expected a device, not {type(requested).__name__}", hint="aotc.cpu() makes one")
+    if requested.kind == "cuda" and not allow_cuda:
+        raise AotcError("device", f"{requested} cannot be used here: this model runs on the CPU", hint="use aotc.cpu()")
+    if not requested.exist:
+        hint = "the processor is cpu(0)" if requested.kind == "cpu" else f"GPUs whose driver is found: {gpu_count()}"
+        raise AotcError("device", f"there is no device {requested}", hint=hint)
+    return requested

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from aotc.ir.frozen_dataclass import frozen
-from aotc.ir.printable import printable
+from aotc.ir.terminal_safe_text import escape_unsafe_text
 
 if TYPE_CHECKING:
     from aotc.ir.span import Span
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Diagnostic:
     """One problem: a stable `code`, a message, a source location, notes and a hint.
 
-    All texts are made printable (see `aotc.ir.printable`), because they may quote names from the
+    All texts are made printable (see `aotc.ir.terminal_safe_text`), because they may quote names from the
     model.
     """
 
@@ -35,20 +35,20 @@ class Diagnostic:
     hint: str = ""
 
     def __post_init__(self) -> None:
-        shown = {"message": printable(self.message), "hint": printable(self.hint)}
-        for name, value in {**shown, "notes": tuple(map(printable, self.notes))}.items():
+        shown = {"message": escape_unsafe_text(self.message), "hint": escape_unsafe_text(self.hint)}
+        for name, value in {**shown, "notes": tuple(map(escape_unsafe_text, self.notes))}.items():
             object.__setattr__(self, name, value)
 
     def __str__(self) -> str:
         lines = [f"{self.span}: {self.message}" if self.span is not None else self.message]
-        lines += [excerpt for excerpt in (self.span.excerpt() if self.span is not None else "",) if excerpt]
+        lines += [excerpt for excerpt in (self.span.source_line_excerpt() if self.span is not None else "",) if excerpt]
         lines += [f"  note: {note}" for note in self.notes]
         if self.hint:
             lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
 
 
-def texts_of(diagnostics: Sequence[Diagnostic]) -> list[str]:
+def diagnostic_texts(diagnostics: Sequence[Diagnostic]) -> list[str]:
     """Return the text of each diagnostic; a hint that several share appears only with the last of
     them.
     """
@@ -71,7 +71,7 @@ class AotcError(Exception):
         items = tuple(diagnostics)
         error = cls(items[0].code, items[0].message)
         error.diagnostics = items
-        error.args = ("\n".join(texts_of(items)),)
+        error.args = ("\n".join(diagnostic_texts(items)),)
         return error
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -81,7 +81,7 @@ class AotcError(Exception):
     def code(self) -> str:
         return self.diagnostics[0].code
 
-    def at(self, span: Span | None) -> AotcError:
+    def with_default_span(self, span: Span | None) -> AotcError:
         """Return the error with the source location `span` added to diagnostics that have no
         location.
         """
@@ -100,7 +100,7 @@ class AotcValueError(AotcError, ValueError):
     """Argument of the right type but with an invalid value passed to the Python interface."""
 
 
-def nearest(name: str, candidates: Iterable[str]) -> str:
+def did_you_mean_hint(name: str, candidates: Iterable[str]) -> str:
     """Return a hint naming up to three candidates closest to a misspelt `name`; "" if none is
     close.
     """
@@ -108,13 +108,13 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     return f"did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
-def require_known(code: str, what: str, name: object, known: Collection[str]) -> None:
-    """Raise AotcError unless `name` is in `known`; the hint names the closest known names, else
+def require_known_name(error_code: str, kind: str, name: object, known_names: Collection[str]) -> None:
+    """Raise AotcError unless `name` is in `known_names`; the hint names the closest known names, else
     all.
     """
-    if name not in known:
-        hint = nearest(str(name), known) or f"known: {', '.join(known)}"
-        raise AotcError(code, f"unknown {what} {name!r}", hint=hint)
+    if name not in known_names:
+        hint = did_you_mean_hint(str(name), known_names) or f"known: {', '.join(known_names)}"
+        raise AotcError(error_code, f"unknown {kind} {name!r}", hint=hint)
 
 
 def assert_never(value: NoReturn) -> NoReturn:

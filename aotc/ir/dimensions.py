@@ -30,13 +30,13 @@ class SymDim:
         return name if self.upper is None else f"{name}<={self.upper}"
 
     def __add__(self, other: Dim) -> Dim:
-        return total((self, other))
+        return sum_of_dims((self, other))
 
     def __sub__(self, other: int) -> Dim:
-        return total((self, -other))
+        return sum_of_dims((self, -other))
 
     def __mul__(self, other: Dim) -> Dim:
-        return product((self, other))
+        return product_of_dims((self, other))
 
     __radd__, __rmul__ = __add__, __mul__
 
@@ -45,12 +45,12 @@ Dim: TypeAlias = "int | SymDim"
 Shape: TypeAlias = "tuple[Dim, ...]"
 
 
-def total(dims: Iterable[Dim]) -> Dim:
+def sum_of_dims(dims: Iterable[Dim]) -> Dim:
     """Return the sum of dimensions, as an int or as a symbol named after its terms.
 
     Its upper bound is the sum of the bounds, if all symbols have one.
     """
-    symbols, known, bounds = _parts(dims, sum)
+    symbols, known, bounds = _split_symbolic_and_static_dims(dims, sum)
     if not symbols or (len(symbols) == 1 and known == 0):
         return symbols[0] if symbols else known
     upper = None if bounds is None else sum(bounds) + known
@@ -62,18 +62,18 @@ def total(dims: Iterable[Dim]) -> Dim:
     return SymDim("+".join(names) + (f"{known:+d}" if known else "") if all(names) else "", upper)
 
 
-def product(dims: Iterable[Dim]) -> Dim:
+def product_of_dims(dims: Iterable[Dim]) -> Dim:
     """Return the product of dimensions, as an int or as a symbol named after its factors.
 
     Its upper bound is the product of the bounds, if all symbols have one.
     """
-    symbols, known, bounds = _parts(dims, math.prod)
+    symbols, known, bounds = _split_symbolic_and_static_dims(dims, math.prod)
     if not symbols or known == 0:
         return known
     if len(symbols) == 1 and known == 1:
         return symbols[0]
     upper = None if bounds is None else math.prod(bounds) * known
-    names = [_factor(d.name) for d in symbols]
+    names = [_parenthesize_factor(d.name) for d in symbols]
     first = re.fullmatch(r"(\d+)\*(.+)", names[0])
     if first:
         names[0], known = first[2], known * int(first[1])
@@ -85,25 +85,27 @@ def indexdiv(a: Dim, b: Dim) -> Dim:
     """Return `a // b`; if a dimension is symbolic, a symbol with this expression as its name."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b
-    names = [_factor(d.name) if isinstance(d, SymDim) else str(d) for d in (a, b)]
+    names = [_parenthesize_factor(d.name) if isinstance(d, SymDim) else str(d) for d in (a, b)]
     upper = None
     if isinstance(a, SymDim) and isinstance(b, int) and a.upper is not None:
         upper = a.upper // b
     return SymDim("//".join(names) if all(names) else "", upper)
 
 
-def _parts(dims: Iterable[Dim], join: Callable[[list[int]], int]) -> tuple[list[SymDim], int, list[int] | None]:
-    """Split dimensions into symbols, the combined ints (`join`), and the symbols' bounds, None
+def _split_symbolic_and_static_dims(
+    dims: Iterable[Dim], combine_ints: Callable[[list[int]], int]
+) -> tuple[list[SymDim], int, list[int] | None]:
+    """Split dimensions into symbols, the combined ints (`combine_ints`), and the symbols' bounds, None
     unless all are bounded.
     """
     items = list(dims)
     symbols = [d for d in items if isinstance(d, SymDim)]
     bounds = [d.upper for d in symbols if d.upper is not None]
-    known = join([index(d) for d in items if not isinstance(d, SymDim)])
+    known = combine_ints([index(d) for d in items if not isinstance(d, SymDim)])
     return symbols, known, bounds if len(bounds) == len(symbols) else None
 
 
-def _factor(name: str) -> str:
+def _parenthesize_factor(name: str) -> str:
     """Return a dimension's name as a factor: in parentheses if it contains sums or quotients."""
     return name if re.fullmatch(r"\w*(\*(\w+|\([^()]*\)))*", name) else f"({name})"
 
@@ -113,7 +115,7 @@ def is_static(shape: Iterable[Dim]) -> bool:
     return all(isinstance(d, int) for d in shape)
 
 
-def static_shape(shape: Iterable[Dim]) -> tuple[int, ...]:
+def require_static_shape(shape: Iterable[Dim]) -> tuple[int, ...]:
     """Return a static shape as a tuple of ints; raise TypeError if a dimension is symbolic."""
     dims = tuple(shape)
     if not all(isinstance(d, int) for d in dims):
@@ -123,7 +125,7 @@ def static_shape(shape: Iterable[Dim]) -> tuple[int, ...]:
 
 def numel(shape: Iterable[Dim]) -> int:
     """Return the number of elements of a static shape (1 for rank 0)."""
-    return math.prod(static_shape(shape))
+    return math.prod(require_static_shape(shape))
 
 
 def same_dim(a: Dim, b: Dim) -> bool:
@@ -133,17 +135,19 @@ def same_dim(a: Dim, b: Dim) -> bool:
     return a == b
 
 
-def fits(shape: Shape, sizes: Sequence[int], known: dict[str, int]) -> bool:
+def is_shape_compatible(shape: Shape, sizes: Sequence[int], symbol_sizes: dict[str, int]) -> bool:
     """Return True if a shape can have the given sizes.
 
-    `known` maps names of symbols to sizes: a symbol not in it is added with its size, otherwise
+    `symbol_sizes` maps names of symbols to sizes: a symbol not in it is added with its size, otherwise
     sizes must agree.
     """
-    return len(shape) == len(sizes) and all(_fits(dim, size, known) for dim, size in zip(shape, sizes, strict=True))
+    return len(shape) == len(sizes) and all(
+        _is_dim_compatible(dim, size, symbol_sizes) for dim, size in zip(shape, sizes, strict=True)
+    )
 
 
-def _fits(dim: Dim, size: int, known: dict[str, int]) -> bool:
+def _is_dim_compatible(dim: Dim, size: int, symbol_sizes: dict[str, int]) -> bool:
     if isinstance(dim, int):
         return dim == size
     within = dim.upper is None or size <= dim.upper
-    return within and (not dim.name or known.setdefault(dim.name, size) == size)
+    return within and (not dim.name or symbol_sizes.setdefault(dim.name, size) == size)

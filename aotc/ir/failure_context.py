@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Record on an unexpected exception which pass or kernel the compiler was processing.
 
-with blaming(Failure("pass", "FuseOps", module, options=fuse, context=context)):
-    ...                                              # an exception that is no AotcError now has `failure_of(error)`
+with attach_failure_to_exceptions(Failure("pass", "FuseOps", module, options=fuse, context=context)):
+    ...                                              # an exception that is no AotcError now has
+                                                     `failure_attached_to(error)`
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any, Final
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.frozen_dataclass import frozen
 
-_NAME: Final = "aotc_failure"
+_FAILURE_ATTRIBUTE_NAME: Final = "aotc_failure"
 
 
 @frozen
@@ -34,7 +35,7 @@ class Failure:
 
 
 @contextmanager
-def blaming(failure: Failure) -> Iterator[None]:
+def attach_failure_to_exceptions(failure: Failure) -> Iterator[None]:
     """Context manager: attach `failure` to unexpected exceptions from the block.
 
     Exceptions that already carry a failure, AotcError and MemoryError are not changed.
@@ -44,25 +45,25 @@ def blaming(failure: Failure) -> Iterator[None]:
     except (AotcError, MemoryError):
         raise
     except Exception as error:
-        if not hasattr(error, _NAME):
-            setattr(error, _NAME, failure)
+        if not hasattr(error, _FAILURE_ATTRIBUTE_NAME):
+            setattr(error, _FAILURE_ATTRIBUTE_NAME, failure)
         raise
 
 
 @contextmanager
-def pardoning() -> Iterator[None]:
+def exempt_from_failure_attribution() -> Iterator[None]:
     """Context manager for calls of user code: exceptions from the block are not attributed to an
-    enclosing `blaming`.
+    enclosing `attach_failure_to_exceptions`.
     """
     try:
         yield
     except Exception as error:
-        if not hasattr(error, _NAME):
-            setattr(error, _NAME, None)
+        if not hasattr(error, _FAILURE_ATTRIBUTE_NAME):
+            setattr(error, _FAILURE_ATTRIBUTE_NAME, None)
         raise
 
 
-def failure_of(error: BaseException) -> Failure | None:
-    """Return which pass or kernel an exception was attributed to by `blaming`; None if to none."""
-    found = getattr(error, _NAME, None)
+def failure_attached_to(error: BaseException) -> Failure | None:
+    """Return which pass or kernel an exception was attributed to by `attach_failure_to_exceptions`; None if to none."""
+    found = getattr(error, _FAILURE_ATTRIBUTE_NAME, None)
     return found if isinstance(found, Failure) else None

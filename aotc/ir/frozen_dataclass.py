@@ -34,7 +34,7 @@ def frozen(cls: Any = None, **options: Any) -> Any:
     return dataclass(cls, frozen=True, slots=True, **options)
 
 
-def fill(record: object, **fields: Any) -> None:
+def set_frozen_fields(record: object, **fields: Any) -> None:
     """Set fields of a frozen record during its initialization."""
     for name, value in fields.items():
         object.__setattr__(record, name, value)

@@ -12,9 +12,9 @@ get_global_func("relay.ext.dnnl", True)          # None: no such compiler is bui
 from collections.abc import Callable
 from typing import Any, Final
 
-from aotc.ir.diagnostics import AotcError, AotcValueError, nearest
+from aotc.ir.diagnostics import AotcError, AotcValueError, did_you_mean_hint
 
-_FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {}
+_REGISTERED_FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {}
 
 
 def register_func(func_name: str, f: Callable[..., Any] | None = None, override: bool = False) -> Any:
@@ -24,9 +24,9 @@ def register_func(func_name: str, f: Callable[..., Any] | None = None, override:
     """
     if f is None:
         return lambda given: register_func(func_name, given, override)
-    if func_name in _FUNCTIONS and not override:
+    if func_name in _REGISTERED_FUNCTIONS and not override:
         raise AotcValueError("name", f"{func_name!r} is registered already", hint="override=True replaces it")
-    _FUNCTIONS[func_name] = f
+    _REGISTERED_FUNCTIONS[func_name] = f
     return f
 
 
@@ -35,6 +35,8 @@ def get_global_func(name: str, allow_missing: bool = False) -> Any:
 
     If there is none, return None if `allow_missing` is True, else raise AotcError (code "name").
     """
-    if name not in _FUNCTIONS and not allow_missing:
-        raise AotcError("name", f"no function is registered as {name!r}", hint=nearest(name, _FUNCTIONS))
-    return _FUNCTIONS.get(name)
+    if name not in _REGISTERED_FUNCTIONS and not allow_missing:
+        raise AotcError(
+            "name", f"no function is registered as {name!r}", hint=did_you_mean_hint(name, _REGISTERED_FUNCTIONS)
+        )
+    return _REGISTERED_FUNCTIONS.get(name)

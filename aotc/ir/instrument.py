@@ -23,8 +23,8 @@ from typing import IO, Any, ClassVar, Final, TypeVar
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError
 from aotc.ir.frozen_dataclass import frozen
-from aotc.ir.manifest import remove_recorded, write_recorded
-from aotc.ir.regular_files import refusals
+from aotc.ir.manifest import remove_files_recorded_in_manifest, write_file_and_record_in_manifest
+from aotc.ir.regular_files import translate_os_errors
 
 C = TypeVar("C", bound=type)
 #: Function that formats a module as text.
@@ -32,7 +32,7 @@ Show = Callable[[Any], str]
 #: Levels of an instrument that observes passes on graphs and on kernel programs.
 ALL_LEVELS: Final = frozenset({"graph", "tensor"})
 #: Name of the manifest of the files that dumps wrote to a folder.
-_DUMPS: Final = "aotc-dump.json"
+_DUMP_MANIFEST_NAME: Final = "aotc-dump.json"
 
 
 @frozen(repr=False)
@@ -115,9 +115,9 @@ def pass_instrument(cls: C | None = None) -> Any:
     return type(cls.__name__, (cls, PassInstrument), body)
 
 
-class Watch(PassInstrument):
+class PassObserver(PassInstrument):
     """Instrument that observes each pass with a generator, from start to end; subclasses define
-    `watch` and `restart`.
+    `observe_pass` and `reset`.
     """
 
     def __init__(self) -> None:
@@ -125,10 +125,10 @@ class Watch(PassInstrument):
         self.running: list[Generator[None, Any, None]] = []
         self._contexts = 0
 
-    def restart(self) -> None:
+    def reset(self) -> None:
         """Pass instrument hook: called before the outermost of nested pass contexts is entered."""
 
-    def watch(self, module: Any, info: PassInfo) -> Generator[None, Any, None]:
+    def observe_pass(self, module: Any, info: PassInfo) -> Generator[None, Any, None]:
         """Generator hook: run code before a pass on `module`, yield to receive the resulting
         module, run code after it.
 
@@ -139,14 +139,14 @@ class Watch(PassInstrument):
     def enter_pass_ctx(self) -> None:
         if self._contexts == 0:
             self.running = []
-            self.restart()
+            self.reset()
         self._contexts += 1
 
     def exit_pass_ctx(self) -> None:
         self._contexts = max(0, self._contexts - 1)
 
     def run_before_pass(self, module: Any, info: PassInfo) -> None:
-        watch = self.watch(module, info)
+        watch = self.observe_pass(module, info)
         next(watch)
         self.running.append(watch)
 
@@ -174,7 +174,7 @@ class PassProfile:
     children: list[PassProfile] = field(default_factory=list)
 
 
-class PassTimingInstrument(Watch):
+class PassTimingInstrument(PassObserver):
     """Instrument that measures the time of every pass.
 
     The profile remains readable after the context is left, and is reset when one is entered.
@@ -188,13 +188,13 @@ class PassTimingInstrument(Watch):
         """
         super().__init__()
         self._clock = clock
-        self.restart()
+        self.reset()
 
-    def restart(self) -> None:
+    def reset(self) -> None:
         self._roots: list[PassProfile] = []
         self._siblings = self._roots  # profiles at the level of the next pass
 
-    def watch(self, module: Any, info: PassInfo) -> Generator[None, Any, None]:
+    def observe_pass(self, module: Any, info: PassInfo) -> Generator[None, Any, None]:
         profile = PassProfile(info.name, self._clock())
         siblings, self._siblings = self._siblings, profile.children
         siblings.append(profile)
@@ -230,9 +230,11 @@ class PassTimingInstrument(Watch):
         return "".join(lines)
 
 
-def _timing_line(profile: PassProfile, depth: int, total: float, parent: float) -> str:
+def _timing_line(profile: PassProfile, depth: int, total_duration: float, parent_duration: float) -> str:
     own = profile.duration - sum(child.duration for child in profile.children)
-    of_total, of_parent = (100 * profile.duration / whole if whole else 0.0 for whole in (total, parent))
+    of_total, of_parent = (
+        100 * profile.duration / whole if whole else 0.0 for whole in (total_duration, parent_duration)
+    )
     text = f"{profile.name}: {profile.duration:.0f}us [{own:.0f}us] ({of_total:.2f}%; {of_parent:.2f}%)"
     return "\t" * depth + text + "\n"
 
@@ -240,7 +242,7 @@ def _timing_line(profile: PassProfile, depth: int, total: float, parent: float) 
 # --- printing
 
 
-class _Printing(PassInstrument):
+class _ModulePrinter(PassInstrument):
     """Base of instruments that print modules, formatted by `show`, to a file or the current
     standard output.
     """
@@ -251,11 +253,11 @@ class _Printing(PassInstrument):
         self._show = show
         self._file = file
 
-    def _print(self, title: str, module: Any, end: str = "\n") -> None:
+    def _print_module(self, title: str, module: Any, end: str = "\n") -> None:
         print(f"{title}\n{self._show(module)}", end=end, file=self._file or sys.stdout)
 
 
-class PassPrintingInstrument(_Printing):
+class PassPrintingInstrument(_ModulePrinter):
     """Instrument that prints the module before and after the passes with the given names."""
 
     def __init__(
@@ -271,25 +273,25 @@ class PassPrintingInstrument(_Printing):
 
     def run_before_pass(self, module: Any, info: PassInfo) -> None:
         if info.name in self.before:
-            self._print(f"Print IR before: {info.name}", module, end="\n\n\n")
+            self._print_module(f"Print IR before: {info.name}", module, end="\n\n\n")
 
     def run_after_pass(self, module: Any, info: PassInfo) -> None:
         if info.name in self.after:
-            self._print(f"Print IR after: {info.name}", module, end="\n\n\n")
+            self._print_module(f"Print IR after: {info.name}", module, end="\n\n\n")
 
 
-class PrintBeforeAll(_Printing):
+class PrintBeforeAll(_ModulePrinter):
     """Instrument that prints the module before every pass."""
 
     def run_before_pass(self, module: Any, info: PassInfo) -> None:
-        self._print(f"Before Running Pass: {info}", module)
+        self._print_module(f"Before Running Pass: {info}", module)
 
 
-class PrintAfterAll(_Printing):
+class PrintAfterAll(_ModulePrinter):
     """Instrument that prints the module after every pass."""
 
     def run_after_pass(self, module: Any, info: PassInfo) -> None:
-        self._print(f"After Running Pass: {info}", module)
+        self._print_module(f"After Running Pass: {info}", module)
 
 
 class DumpIR(PassInstrument):
@@ -314,14 +316,14 @@ class DumpIR(PassInstrument):
         self.counter = start
         self._show = show
         self._suffix = suffix
-        with refusals("dump-ir", f"write to {self.dump_dir}"):
+        with translate_os_errors("dump-ir", f"write to {self.dump_dir}"):
             self.dump_dir.mkdir(parents=True, exist_ok=True)
         if refresh:
-            remove_recorded(self.dump_dir, _DUMPS, "dump-ir")
+            remove_files_recorded_in_manifest(self.dump_dir, _DUMP_MANIFEST_NAME, "dump-ir")
 
     def run_after_pass(self, module: Any, info: PassInfo) -> None:
         name = re.sub(r"\W+", "_", info.name, flags=re.ASCII).strip("_")
         file = f"{self.counter:03d}_{name}.{'tir' if info.level == 'tensor' else self._suffix}"
         self.counter += 1
         text = self._show(module).encode("utf-8", "backslashreplace")
-        write_recorded(self.dump_dir, _DUMPS, file, text, "dump-ir")
+        write_file_and_record_in_manifest(self.dump_dir, _DUMP_MANIFEST_NAME, file, text, "dump-ir")

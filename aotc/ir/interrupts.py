@@ -2,15 +2,16 @@
 """Handle interrupts: remove temporary files when the process ends, and protect short critical
 sections.
 
-with temporary(folder / ".aotc-k3j2h1g0") as path:      # removed at the end of the block, or of the process
+with remove_path_after_block(folder / ".aotc-k3j2h1g0") as path:  # removed at the end of the block, or of the process
     path.mkdir()
-with uninterrupted():                                   # a signal in this block takes effect after it
+with postpone_signals():                                # a signal in this block takes effect after it
     ...
-exit_on_signals()                                       # the command: SIGINT and SIGTERM clean up and end the process
+install_exit_signal_handlers()                          # the command: SIGINT and SIGTERM clean up and end the process
 
-`exit_on_signals` does not raise an exception: libraries catch or translate KeyboardInterrupt (click exits with 1, C
-extensions print and ignore it).  Its handler ends child processes, removes every path that is registered as temporary,
-and leaves the process with exit code 128 + the number of the signal, as shells do.
+`install_exit_signal_handlers` does not raise an exception: libraries catch or translate
+KeyboardInterrupt (click exits with 1, C extensions print and ignore it).  Its handler ends child
+processes, removes every path that is registered as temporary, and leaves the process with exit code
+128 + the number of the signal, as shells do.
 """
 
 import atexit
@@ -26,49 +27,51 @@ from types import FrameType
 from typing import Any, Final
 
 #: Temporary paths with the ID of the process that registered each: forked children must not remove them.
-_TEMPORARY: Final[dict[Path, int]] = {}
+_TEMPORARY_PATHS: Final[dict[Path, int]] = {}
 #: Directories created for results, with the process ID; removed at exit if they are empty.
 _NEW_FOLDERS: Final[dict[Path, int]] = {}
 #: Functions that end child processes.
-_END_CHILDREN: Final[list[Callable[[], None]]] = []
+_CHILD_TERMINATORS: Final[list[Callable[[], None]]] = []
 #: Number of attempts, and pause between them, to remove files that other threads still write to.
-_ATTEMPTS: Final = 100
+_MAX_REMOVAL_ATTEMPTS: Final = 100
 _PAUSE_SECONDS: Final = 0.01
-_SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-_SHOW_CURSOR: Final = b"\r\x1b[K\x1b[?25h"
+_HANDLED_SIGNALS: Final = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+_SHOW_CURSOR_SEQUENCE: Final = b"\r\x1b[K\x1b[?25h"
 
 
 @contextmanager
-def temporary(path: Path) -> Iterator[Path]:
+def remove_path_after_block(path: Path) -> Iterator[Path]:
     """Context manager: register a path, with a unique name, as temporary before it is created;
     remove it after the block.
 
     A path that an interrupt leaves is removed when the process ends.
     """
-    register_temporary(path)
+    register_temporary_path(path)
     try:
         yield path
     finally:
-        remove_temporary(path)
+        remove_temporary_path(path)
 
 
-def register_temporary(path: Path) -> None:
-    """Register a path to be removed when the process ends, unless `remove_temporary` removes it
+def register_temporary_path(path: Path) -> None:
+    """Register a path to be removed when the process ends, unless `remove_temporary_path` removes it
     earlier.
     """
-    _TEMPORARY[path] = os.getpid()
+    _TEMPORARY_PATHS[path] = os.getpid()
 
 
-def remove_temporary(path: Path) -> None:
-    """Remove the file or folder at a path registered by `register_temporary`, and forget the path."""
+def remove_temporary_path(path: Path) -> None:
+    """Remove the file or folder at a path registered by `register_temporary_path`, and forget the path."""
     if os.path.lexists(path):
-        _remove(path)
+        _remove_file_or_folder(path)
     if not os.path.lexists(path):
-        _TEMPORARY.pop(path, None)
+        _TEMPORARY_PATHS.pop(path, None)
 
 
 @contextmanager
-def new_folders(folder: Path) -> Iterator[None]:
+def create_folders_remove_if_empty(folder: Path) -> Iterator[None]:
     """Context manager: create a directory and its parents; after the block, remove those created
     that are empty.
 
@@ -86,15 +89,15 @@ def new_folders(folder: Path) -> Iterator[None]:
             _NEW_FOLDERS.pop(path, None)
 
 
-def end_children_by(action: Callable[[], None]) -> None:
+def register_child_terminator(terminate_children: Callable[[], None]) -> None:
     """Register a function that ends child processes; the signal handler calls it before the process
     exits.
     """
-    _END_CHILDREN.append(action)
+    _CHILD_TERMINATORS.append(terminate_children)
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
+def postpone_signals() -> Iterator[None]:
     """Context manager: postpone signals until the end of the block, which must be short.
 
     Python runs signal handlers in the main thread only, so blocks in other threads are not changed.
@@ -105,7 +108,7 @@ def uninterrupted() -> Iterator[None]:
     arrived: list[int] = []
     former: dict[int, Any] = {}
     try:
-        for number in _SIGNALS:
+        for number in _HANDLED_SIGNALS:
             # None: a handler not installed by Python, which cannot be restored
             if (handler := signal.getsignal(number)) not in (None, signal.SIG_IGN):
                 former[number] = handler
@@ -119,38 +122,38 @@ def uninterrupted() -> Iterator[None]:
             signal.raise_signal(number)
 
 
-def exit_on_signals() -> None:
+def install_exit_signal_handlers() -> None:
     """Install handlers that end this process on SIGINT, SIGTERM and SIGHUP with exit code 128 +
     signal number.
 
     Child processes are ended and temporary files removed first.  Ignored signals stay ignored
     (nohup).
     """
-    for number in _SIGNALS:
+    for number in _HANDLED_SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _exit)
+            signal.signal(number, _clean_up_and_exit_on_signal)
 
 
-def _exit(number: int, _: FrameType | None) -> None:
+def _clean_up_and_exit_on_signal(signal_number: int, _: FrameType | None) -> None:
     # only system calls: any lock may be held when the signal is handled
-    for _attempt in range(_ATTEMPTS):
-        for action in _END_CHILDREN:
+    for _attempt in range(_MAX_REMOVAL_ATTEMPTS):
+        for action in _CHILD_TERMINATORS:
             action()
-        if _remove_all():
+        if _remove_all_temporary_paths():
             break
         # other threads are still writing
         time.sleep(_PAUSE_SECONDS)
     with suppress(OSError):
         if os.isatty(2):
-            os.write(2, _SHOW_CURSOR)
-    os._exit(128 + number)
+            os.write(2, _SHOW_CURSOR_SEQUENCE)
+    os._exit(128 + signal_number)
 
 
-def _remove_all() -> bool:
+def _remove_all_temporary_paths() -> bool:
     """Remove the temporary paths of this process; return True if none is left."""
-    own = [path for path, process in list(_TEMPORARY.items()) if process == os.getpid()]
+    own = [path for path, process in list(_TEMPORARY_PATHS.items()) if process == os.getpid()]
     for path in own:
-        _remove(path)
+        _remove_file_or_folder(path)
     folders = [path for path, process in list(_NEW_FOLDERS.items()) if process == os.getpid()]
     for path in sorted(folders, key=lambda p: len(p.parts), reverse=True):
         with suppress(OSError):
@@ -158,7 +161,7 @@ def _remove_all() -> bool:
     return not any(map(os.path.lexists, own))
 
 
-def _remove(path: Path) -> None:
+def _remove_file_or_folder(path: Path) -> None:
     with suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -166,4 +169,4 @@ def _remove(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-atexit.register(_remove_all)
+atexit.register(_remove_all_temporary_paths)

@@ -9,7 +9,7 @@ from aotc.relay import analysis as analysis            # a module of the package
 
 The package then contains
 
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__ = lazy_module_getattr_and_dir(__name__)
 """
 
 import importlib
@@ -20,39 +20,39 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
-from aotc.ir.diagnostics import nearest
+from aotc.ir.diagnostics import did_you_mean_hint
 
-_IMPORT: Final = re.compile(r"^from (\S+) import (\w+) as \w+\r?$", re.MULTILINE)
+_STUB_IMPORT_PATTERN: Final = re.compile(r"^from (\S+) import (\w+) as \w+\r?$", re.MULTILINE)
 
 
-def lazy_names(
-    module: str, more: Callable[[], Mapping[str, Any]] = dict
+def lazy_module_getattr_and_dir(
+    module_name: str, extra_names: Callable[[], Mapping[str, Any]] = dict
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and `__dir__` of a module of public names that has a stub file.
 
-    module       name of the module
-    more         returns further names with values, which take precedence; called before any other lookup
+    module_name    name of the module
+    extra_names    returns further names with values, which take precedence; called before any other lookup
     """
-    stub = pkgutil.get_data(module, PurePath(str(sys.modules[module].__file__)).stem + ".pyi") or b""
-    homes = {name: home for home, name in _IMPORT.findall(stub.decode("utf-8"))}
+    stub = pkgutil.get_data(module_name, PurePath(str(sys.modules[module_name].__file__)).stem + ".pyi") or b""
+    homes = {name: home for home, name in _STUB_IMPORT_PATTERN.findall(stub.decode("utf-8"))}
 
-    def fetch(name: str) -> Any:
+    def import_exported_name(name: str) -> Any:
         # special names, which the import system and tools query
         if name.startswith("__") and name != "__all__":
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        found = more()
+            raise AttributeError(f"module {module_name!r} has no attribute {name!r}")
+        found = extra_names()
         if name == "__all__":
             return sorted({*homes, *found})
         if name in found:
             return found[name]
-        if homes.get(name) == module:
-            return importlib.import_module(f"{module}.{name}")
+        if homes.get(name) == module_name:
+            return importlib.import_module(f"{module_name}.{name}")
         if name in homes:
             return getattr(importlib.import_module(homes[name]), name)
-        hint = nearest(name, [*homes, *found])
-        raise AttributeError(f"module {module!r} has no attribute {name!r}" + (f"; {hint}" if hint else ""))
+        hint = did_you_mean_hint(name, [*homes, *found])
+        raise AttributeError(f"module {module_name!r} has no attribute {name!r}" + (f"; {hint}" if hint else ""))
 
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[module]), *homes, *more()})
+    def list_exported_names() -> list[str]:
+        return sorted({*vars(sys.modules[module_name]), *homes, *extra_names()})
 
-    return fetch, names
+    return import_exported_name, list_exported_names

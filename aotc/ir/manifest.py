@@ -3,9 +3,9 @@
 
 MANIFEST = {"generator": "aotc", "format": 1, "files": {"src/net.c": "9f86d081...", ...}}
 
-known = read_manifest(folder / MANIFEST, "output")   # {"src/net.c": {"9f86d081..."}}, {} where there is none
-look(folder, "src/net.c").checksum in known["src/net.c"]
-write_recorded(folder, DUMPS, "000_FuseOps.relay", data)
+known = read_manifest_checksums(folder / MANIFEST, "output")  # {"src/net.c": {"9f86d081..."}}, {} where there is none
+inspect_path_in_folder(folder, "src/net.c").checksum in known["src/net.c"]
+write_file_and_record_in_manifest(folder, DUMPS, "000_FuseOps.relay", data)
 
 A manifest is untrusted, because the folder may come from anyone.  It names regular files by
 relative path; they are replaced or removed only if their checksum matches, and symbolic links and
@@ -22,27 +22,27 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeAlias
 
-from aotc.ir.atomic_write import written
+from aotc.ir.atomic_write import open_for_atomic_write
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.regular_files import read_table, refusals
+from aotc.ir.regular_files import read_json_object, translate_os_errors
 
 #: File names of a project's manifest, and of the manifest while its files are being replaced.
-MANIFEST: Final = "aotc-manifest.json"
-PENDING: Final = "aotc-manifest.pending.json"
-_FORMAT: Final = 1
+MANIFEST_FILE_NAME: Final = "aotc-manifest.json"
+PENDING_MANIFEST_FILE_NAME: Final = "aotc-manifest.pending.json"
+_MANIFEST_FORMAT_VERSION: Final = 1
 #: Recorded checksums by path: an unchanged file has one of them.
-Known: TypeAlias = Mapping[str, Collection[str]]
+RecordedChecksums: TypeAlias = Mapping[str, Collection[str]]
 _MAX_MANIFEST_BYTES: Final = 1 << 24
 _MAX_PATH_CHARACTERS: Final = 1000
-_PIECE_BYTES: Final = 1 << 20
-_CHECKSUM: Final = re.compile(r"[0-9a-f]{64}")
+_READ_CHUNK_BYTES: Final = 1 << 20
+_SHA256_HEX_PATTERN: Final = re.compile(r"[0-9a-f]{64}")
 #: Relative paths of printable ASCII, without the separators of Windows: backslash and colon.
-_PATH: Final = re.compile(r"[!-.0-9;-\[\]-~ ]+(/[!-.0-9;-\[\]-~ ]+)*")
-_MOUNTS: Final = Path("/proc/self/mountinfo")
+_RELATIVE_PATH_PATTERN: Final = re.compile(r"[!-.0-9;-\[\]-~ ]+(/[!-.0-9;-\[\]-~ ]+)*")
+_MOUNTINFO_PATH: Final = Path("/proc/self/mountinfo")
 
 
 @dataclass(frozen=True)
-class Found:
+class PathState:
     """State of the file system at a relative path of a folder.
 
     at          the path of an obstacle, or of the file itself
@@ -59,17 +59,23 @@ class Found:
     removable: bool = True
 
 
-def manifest_text(files: Mapping[str, str], former: Mapping[str, str] | None = None) -> str:
-    """Return a manifest as JSON text: checksums by path; `former` holds checksums of files not yet
+def manifest_json_text(
+    checksum_by_path: Mapping[str, str], former_checksum_by_path: Mapping[str, str] | None = None
+) -> str:
+    """Return a manifest as JSON text: checksums by path; `former_checksum_by_path` holds checksums of files not yet
     replaced.
     """
-    table: dict[str, object] = {"generator": "aotc", "format": _FORMAT, "files": dict(sorted(files.items()))}
-    if former is not None:
-        table["former"] = dict(sorted(former.items()))
+    table: dict[str, object] = {
+        "generator": "aotc",
+        "format": _MANIFEST_FORMAT_VERSION,
+        "files": dict(sorted(checksum_by_path.items())),
+    }
+    if former_checksum_by_path is not None:
+        table["former"] = dict(sorted(former_checksum_by_path.items()))
     return json.dumps(table, indent=1) + "\n"
 
 
-def read_manifest(path: Path, code: str, hint: str = "") -> dict[str, set[str]]:
+def read_manifest_checksums(path: Path, error_code: str, hint: str = "") -> dict[str, set[str]]:
     """Read a manifest; return the set of recorded checksums by path, {} if there is no file.
 
     Raises AotcError with a code and a hint for a file that is not a valid manifest: links and
@@ -81,77 +87,85 @@ def read_manifest(path: Path, code: str, hint: str = "") -> dict[str, set[str]]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise AotcError(code, f"cannot read {path}: {error.strerror}") from error
+        raise AotcError(error_code, f"cannot read {path}: {error.strerror}") from error
     if not stat.S_ISREG(found.st_mode):
         problem = "is not a regular file"
     elif found.st_size > _MAX_MANIFEST_BYTES:
         problem = f"is larger than {_MAX_MANIFEST_BYTES >> 20} MiB"
     if problem:
-        raise AotcError(code, f"{path} {problem}", hint=hint)
-    table = read_table(path, code, hint)
+        raise AotcError(error_code, f"{path} {problem}", hint=hint)
+    table = read_json_object(path, error_code, hint)
     known: dict[str, set[str]] = {}
-    is_ours = table.get("generator") == "aotc" and table.get("format") == _FORMAT
+    is_ours = table.get("generator") == "aotc" and table.get("format") == _MANIFEST_FORMAT_VERSION
     if not is_ours or not {"files"} <= table.keys() <= {"generator", "format", "files", "former"}:
-        raise AotcError(code, f"{path} is not a manifest written by aotc", hint=hint)
+        raise AotcError(error_code, f"{path} is not a manifest written by aotc", hint=hint)
     for part in (table["files"], table.get("former", {})):
-        if not isinstance(part, dict) or not all(map(_is_entry, part.items())):
-            raise AotcError(code, f"{path} is damaged: it has entries that aotc never writes", hint=hint)
+        if not isinstance(part, dict) or not all(map(_is_valid_manifest_entry, part.items())):
+            raise AotcError(
+                error_code,
+                f"{path}, the list of the files that aotc wrote, is damaged: it has entries that aotc never writes",
+                hint=hint,
+            )
         for name, checksum in part.items():
             known.setdefault(name, set()).add(checksum)
     return known
 
 
-def _is_entry(entry: tuple[str, object]) -> bool:
+def _is_valid_manifest_entry(entry: tuple[str, object]) -> bool:
     """Return True if a manifest entry has a valid relative path without `.` and `..`, and a valid
     checksum.
     """
     path, checksum = entry
-    if not isinstance(checksum, str) or not _CHECKSUM.fullmatch(checksum):
+    if not isinstance(checksum, str) or not _SHA256_HEX_PATTERN.fullmatch(checksum):
         return False
-    if len(path) > _MAX_PATH_CHARACTERS or not _PATH.fullmatch(path):
+    if len(path) > _MAX_PATH_CHARACTERS or not _RELATIVE_PATH_PATTERN.fullmatch(path):
         return False
     return not {".", ".."} & {*path.split("/")}
 
 
-def look(folder: Path, path: str, mounts: Collection[str] = (), read: bool = True) -> Found:
+def inspect_path_in_folder(
+    folder: Path, relative_path: str, mounted_paths: Collection[str] = (), compute_checksum: bool = True
+) -> PathState:
     """Return the state of a relative path; links and mount points are not followed, only regular
     files are opened.
 
-    mounts    mount points, as `mount_points` returns them
-    read      compute the checksum
+    mounted_paths       mount points, as `mount_points_below` returns them
+    compute_checksum    compute the checksum
 
     Raises OSError if the file cannot be read.
     """
-    *parents, _ = (str(p) for p in [*reversed(PurePosixPath(path).parents), PurePosixPath(path)][1:])
+    *parents, _ = (str(p) for p in [*reversed(PurePosixPath(relative_path).parents), PurePosixPath(relative_path)][1:])
     for parent in parents:
         try:
             mode = (folder / parent).lstat().st_mode
         except FileNotFoundError:
-            return Found(path)
+            return PathState(relative_path)
         if stat.S_ISLNK(mode):
-            return Found(parent, "a link, which is not followed", exists=True)
+            return PathState(parent, "a link, which is not followed", exists=True)
         if not stat.S_ISDIR(mode):
-            return Found(parent, "a file where a directory is needed", exists=True)
-        if parent in mounts:
-            return Found(parent, "a mount, which is not entered", exists=True, removable=False)
+            return PathState(parent, "a file where a directory is needed", exists=True)
+        if parent in mounted_paths:
+            return PathState(parent, "a mount, which is not entered", exists=True, removable=False)
     try:
-        mode = (folder / path).lstat().st_mode
+        mode = (folder / relative_path).lstat().st_mode
     except FileNotFoundError:
-        return Found(path)
-    if path in mounts:
-        return Found(path, "a mount", exists=True, removable=False)
+        return PathState(relative_path)
+    if relative_path in mounted_paths:
+        return PathState(relative_path, "a mount", exists=True, removable=False)
     if stat.S_ISDIR(mode):
-        return Found(path, "a directory where a file is needed", exists=True, removable=False)
+        return PathState(relative_path, "a directory where a file is needed", exists=True, removable=False)
     if not stat.S_ISREG(mode):
-        return Found(path, "a link" if stat.S_ISLNK(mode) else "a special file", exists=True)
-    return Found(path, checksum=file_checksum(folder / path) if read else "", exists=True)
+        return PathState(relative_path, "a link" if stat.S_ISLNK(mode) else "a special file", exists=True)
+    return PathState(
+        relative_path, checksum=file_checksum(folder / relative_path) if compute_checksum else "", exists=True
+    )
 
 
-def mount_points(folder: Path) -> set[str]:
+def mount_points_below(folder: Path) -> set[str]:
     """Return the relative paths of mount points below a folder (on Linux; empty elsewhere)."""
     home = os.path.realpath(folder)
     try:
-        rows = _MOUNTS.read_bytes().decode("utf-8", "surrogateescape").splitlines()
+        rows = _MOUNTINFO_PATH.read_bytes().decode("utf-8", "surrogateescape").splitlines()
     except OSError:
         return set()
     points = (re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), row.split(" ")[4]) for row in rows)
@@ -165,60 +179,69 @@ def file_checksum(path: Path) -> str:
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     found = hashlib.sha256()
     with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
-        while piece := file.read(_PIECE_BYTES):
+        while piece := file.read(_READ_CHUNK_BYTES):
             found.update(piece)
     return found.hexdigest()
 
 
-def write_recorded(folder: Path, manifest: str, name: str, data: bytes, code: str) -> None:
+def write_file_and_record_in_manifest(
+    folder: Path, manifest_name: str, file_name: str, data: bytes, error_code: str
+) -> None:
     """Write a file into the user's folder and record it in a manifest there.
 
     Raises AotcError with a code if a file exists that the manifest does not record or that was
     changed since.
     """
-    with refusals(code, f"write {folder / name}"):
-        known = _known(folder, manifest, code)
-        found = look(folder, name)
+    with translate_os_errors(error_code, f"write {folder / file_name}"):
+        known = _read_checksums_from_folder_manifest(folder, manifest_name, error_code)
+        found = inspect_path_in_folder(folder, file_name)
         checksum = hashlib.sha256(data).hexdigest()
-        if found.exists and found.checksum not in {*known.get(name, ()), checksum}:
-            text = f"cannot write {folder / name}: aotc did not write what is there, or it was changed since"
-            raise AotcError(code, text, hint="move it away, or name another directory")
+        if found.exists and found.checksum not in {*known.get(file_name, ()), checksum}:
+            text = f"cannot write {folder / file_name}: aotc did not write what is there, or it was changed since"
+            raise AotcError(error_code, text, hint="move it away, or name another directory")
         # record both checksums until the file is replaced: the process may be killed in between
-        record = {path: _actual(folder, path, checksums) for path, checksums in known.items()}
-        _write(folder / manifest, manifest_text(record | {name: checksum}, {name: found.checksum or checksum}))
-        _write(folder / name, data)
-        _write(folder / manifest, manifest_text(record | {name: checksum}))
+        record = {path: _recorded_checksum_of_file(folder, path, checksums) for path, checksums in known.items()}
+        _write_atomically(
+            folder / manifest_name,
+            manifest_json_text(record | {file_name: checksum}, {file_name: found.checksum or checksum}),
+        )
+        _write_atomically(folder / file_name, data)
+        _write_atomically(folder / manifest_name, manifest_json_text(record | {file_name: checksum}))
 
 
-def remove_recorded(folder: Path, manifest: str, code: str) -> None:
+def remove_files_recorded_in_manifest(folder: Path, manifest_name: str, error_code: str) -> None:
     """Remove a manifest and the files that it records, except files that were changed since.
 
     Raises AotcError with a code if the manifest is damaged.
     """
-    with refusals(code, f"write to {folder}"):
-        for name, checksums in _known(folder, manifest, code).items():
-            if look(folder, name).checksum in checksums:
+    with translate_os_errors(error_code, f"write to {folder}"):
+        for name, checksums in _read_checksums_from_folder_manifest(folder, manifest_name, error_code).items():
+            if inspect_path_in_folder(folder, name).checksum in checksums:
                 (folder / name).unlink()
-        (folder / manifest).unlink(missing_ok=True)
+        (folder / manifest_name).unlink(missing_ok=True)
 
 
-def _actual(folder: Path, path: str, checksums: Collection[str]) -> str:
+def _recorded_checksum_of_file(folder: Path, path: str, recorded_checksums: Collection[str]) -> str:
     """Return which of the recorded checksums of a path its file has; the smallest if it has none of
     them.
     """
-    first = min(checksums)
-    return first if len(checksums) == 1 else next(iter({look(folder, path).checksum} & {*checksums}), first)
+    first = min(recorded_checksums)
+    return (
+        first
+        if len(recorded_checksums) == 1
+        else next(iter({inspect_path_in_folder(folder, path).checksum} & {*recorded_checksums}), first)
+    )
 
 
-def _known(folder: Path, manifest: str, code: str) -> dict[str, set[str]]:
-    return read_manifest(folder / manifest, code, "move it away, or name another directory")
+def _read_checksums_from_folder_manifest(folder: Path, manifest_name: str, error_code: str) -> dict[str, set[str]]:
+    return read_manifest_checksums(folder / manifest_name, error_code, "move it away, or name another directory")
 
 
-def _write(path: Path, content: str | bytes) -> None:
-    with written(path) as file:
+def _write_atomically(path: Path, content: str | bytes) -> None:
+    with open_for_atomic_write(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
-def checksums(folder: Path, files: Iterable[str]) -> dict[str, str]:
+def checksums_of_files(folder: Path, relative_paths: Iterable[str]) -> dict[str, str]:
     """Return the SHA-256 checksums of files in a folder, by path."""
-    return {path: file_checksum(folder / path) for path in files}
+    return {path: file_checksum(folder / path) for path in relative_paths}

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from aotc.ir.device import Device, require_device
+from aotc.ir.device import Device, require_usable_device
 from aotc.ir.diagnostics import AotcError, AotcTypeError
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType, Type
@@ -30,9 +30,9 @@ class NDArray:
     """
 
     def __init__(self, data: Any, device: Device | None = None) -> None:
-        self.device = require_device(device, cuda=True)
-        self._data: Array = _owned(np.asarray(data))
-        self.dtype = DType.of(self._data)
+        self.device = require_usable_device(device, allow_cuda=True)
+        self._data: Array = _read_only_copy(np.asarray(data))
+        self.dtype = DType.from_numpy(self._data)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -65,10 +65,10 @@ class NDArray:
         differ.
         """
         data = np.asarray(source)
-        if data.shape != self.shape or DType.of(data) != self.dtype:
+        if data.shape != self.shape or DType.from_numpy(data) != self.dtype:
             text = f"cannot copy {data.dtype}{list(data.shape)} into {self.dtype}{list(self.shape)}"
             raise AotcError("ndarray", text, hint="shape and dtype must be equal")
-        self._data = _owned(data)
+        self._data = _read_only_copy(data)
         return self
 
     def copyto(self, target: NDArray | Device) -> NDArray:
@@ -102,9 +102,9 @@ class HostArray(np.ndarray[Any, Any]):
     asnumpy = numpy
 
 
-def _owned(data: Array) -> Array:
+def _read_only_copy(data: Array) -> Array:
     """Return a read-only, C-contiguous copy of an array in native byte order."""
-    copy = np.array(data, DType.of(data).numpy, order="C")
+    copy = np.array(data, DType.from_numpy(data).numpy, order="C")
     copy.flags.writeable = False
     return copy
 
@@ -122,18 +122,18 @@ def empty(shape: int | Sequence[int], dtype: str = "float32", device: Device | N
     return NDArray(np.zeros(shape, DType(dtype).numpy), device)
 
 
-def as_tensors(value: Any, sequence: Callable[[Iterable[Any]], Any] = tuple) -> Any:
-    """Convert numpy arrays in a nested result of a model to NDArrays, and tuples to `sequence`."""
+def convert_arrays_to_ndarrays(value: Any, make_sequence: Callable[[Iterable[Any]], Any] = tuple) -> Any:
+    """Convert numpy arrays in a nested result of a model to NDArrays, and tuples to `make_sequence`."""
     match value:
         case np.ndarray():
             return NDArray(value)
         case tuple():
-            return sequence(as_tensors(item, sequence) for item in value)
+            return make_sequence(convert_arrays_to_ndarrays(item, make_sequence) for item in value)
         case _:
             return value
 
 
-def literal(value: Any, dtype: str | TensorType | None = None) -> Array:
+def convert_literal_to_array(value: Any, dtype: str | TensorType | None = None) -> Array:
     """Convert a value to a numpy array: Python numbers become int32, float32 or bool; arrays keep
     their dtype.
 
@@ -146,16 +146,16 @@ def literal(value: Any, dtype: str | TensorType | None = None) -> Array:
     wanted = DType(dtype).numpy if dtype is not None else array.dtype
     if dtype is None and not isinstance(value, (np.ndarray, np.generic, NDArray)):
         wanted = np.dtype({"i": np.int32, "f": np.float32}.get(array.dtype.kind, array.dtype))
-    DType.of(array)
+    DType.from_numpy(array)
     with np.errstate(all="ignore"):
         result = array.astype(wanted)
     exact = array.dtype.kind in "iub" and np.issubdtype(wanted, np.integer)
     if exact and not np.array_equal(result, array):
-        raise AotcError("const", f"{value!r} does not fit {DType.of(result)}", hint="give a wider dtype")
+        raise AotcError("const", f"{value!r} does not fit {DType.from_numpy(result)}", hint="give a wider dtype")
     return result
 
 
-def as_array(value: Any, ty: Type | None) -> Array:
+def convert_argument_to_array(value: Any, ty: Type | None) -> Array:
     """Convert an argument to an array of type `ty`: numbers and lists get the dtype if it can hold
     them.
 

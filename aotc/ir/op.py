@@ -2,13 +2,14 @@
 """Definition of an operator as the graph IR sees it, and the registry of operators by name.
 
 The operators themselves are in `aotc.relay.op`, which adds their lowering to tensor programs.
-`aotc.driver.dependency_injection` calls `install` once to register them.
+`aotc.driver.operator_and_pass_registration` calls `install_op_table` once to register them.
 
     get_op("nn.relu").infer(NO_ATTRS, [TensorType((2,), "float32")])
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum, IntEnum
@@ -17,7 +18,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 from aotc.ir.attrs import REQUIRED, Attrs, NoAttrs, Takes
 from aotc.ir.compile_time_limits import Cost
-from aotc.ir.diagnostics import AotcError, nearest
+from aotc.ir.diagnostics import AotcError, did_you_mean_hint
 from aotc.ir.frozen_dataclass import frozen
 from aotc.ir.span import Span, current_span
 from aotc.ir.types import TensorType, Type, tensor_types
@@ -37,7 +38,7 @@ class OpPattern(IntEnum):
     OPAQUE = 8  # never fused
 
 
-class Precision(IntEnum):
+class PrecisionTreatment(IntEnum):
     """Treatment of an operator when a program is converted to 16-bit floats; the integer values are
     Relay's.
     """
@@ -47,7 +48,7 @@ class Precision(IntEnum):
     NEVER = 2  # always in float32: results much larger than arguments, or long sums
 
 
-class Layout(Enum):
+class LayoutTreatment(Enum):
     """Treatment of an operator when the axes of its tensors are reordered."""
 
     CHOICE = "choice"  # an attribute names the layout, and any supported layout can be chosen
@@ -56,7 +57,7 @@ class Layout(Enum):
     BARRIER = "barrier"  # arguments are needed in their original order
 
 
-class Quantized(Enum):
+class QuantizationTreatment(Enum):
     """Treatment of an operator when its tensors are quantized to integers with scale and zero
     point.
     """
@@ -94,12 +95,12 @@ class Arg:
     takes: Takes | None = None
 
 
-DATA: Final = (Arg("data"),)
+DATA_ARGUMENT: Final = (Arg("data"),)
 
 
-def args(*names: str | Arg) -> tuple[Arg, ...]:
+def declare_arguments(*names_or_args: str | Arg) -> tuple[Arg, ...]:
     """Return the argument declarations of an operator, given as names or `Arg` objects."""
-    return tuple(Arg(name) if isinstance(name, str) else name for name in names)
+    return tuple(Arg(name) if isinstance(name, str) else name for name in names_or_args)
 
 
 #: The types of the arguments of a call.
@@ -110,7 +111,7 @@ Axes = Callable[[Any, Types], "AxisMap | None"]
 Scratch = Callable[[Any, Types], int]
 Moved = Callable[[Any, Types, Callable[[int], int]], "Attrs | None"]
 #: Bytes of the widest element type, in which references may compute.
-WIDEST: Final = 8
+MAX_ELEMENT_BYTES: Final = 8
 
 
 @frozen(kw_only=True, eq=False)
@@ -133,18 +134,18 @@ class Op:
 
     The following fields are derived from the pattern, the axis map and names of attributes if None:
 
-    layout     treatment under reordered axes, see `layout_kind`; or the layout, as letters, that data
+    layout     treatment under reordered axes, see `layout_treatment`; or the layout, as letters, that data
                and result of that rank always have
     moved      (attrs, argument types, function from an axis of the data to its new position) ->
                attributes for the reordered data, None if the original order is required.
                If given, no other property of the operator may depend on the order of axes
-    precision  treatment in narrower floating types, see `precision_kind`
-    quantized  treatment on quantized tensors, see `quantized_kind`
+    precision  treatment in narrower floating types, see `precision_treatment`
+    quantized  treatment on quantized tensors, see `quantization_treatment`
     """
 
     name: str
     attrs: type[Attrs] = NoAttrs
-    args: tuple[Arg, ...] = DATA
+    args: tuple[Arg, ...] = DATA_ARGUMENT
     order: str = ""
     doc: str = ""
     infer: Infer
@@ -153,10 +154,10 @@ class Op:
     axes: Axes | None = None
     refine: Refine | None = None
     scratch: Scratch | None = None
-    layout: Layout | str | None = None
+    layout: LayoutTreatment | str | None = None
     moved: Moved | None = None
-    precision: Precision | None = None
-    quantized: Quantized | None = None
+    precision: PrecisionTreatment | None = None
+    quantized: QuantizationTreatment | None = None
 
     #: Formats the operator as Relay text; set by package `aotc.relay`.
     astext: ClassVar[Callable[..., str]]
@@ -164,7 +165,7 @@ class Op:
     computed: ClassVar[bool] = True
 
     @property
-    def named_layouts(self) -> tuple[str, str]:
+    def default_data_and_kernel_layouts(self) -> tuple[str, str]:
         """The default layouts of data and kernel, as named by the attributes; "" for a layout not
         named.
         """
@@ -173,21 +174,21 @@ class Op:
         return str(data), str(default.get("kernel_layout", ""))
 
     @property
-    def layout_kind(self) -> Layout:
+    def layout_treatment(self) -> LayoutTreatment:
         """The treatment under reordered axes: as declared, else CHOICE if attributes name a layout
         of a kernel or a single input, CARRY if axes are mapped, BARRIER otherwise.
 
         For CARRY, the axis map of each call decides which axes can be reordered.
         """
-        if isinstance(self.layout, Layout):
+        if isinstance(self.layout, LayoutTreatment):
             return self.layout
-        data, kernel = self.named_layouts
+        data, kernel = self.default_data_and_kernel_layouts
         if kernel or (data and self.arity == 1):
-            return Layout.CHOICE
-        return Layout.CARRY if self.axes is not None else Layout.BARRIER
+            return LayoutTreatment.CHOICE
+        return LayoutTreatment.CARRY if self.axes is not None else LayoutTreatment.BARRIER
 
     @property
-    def precision_kind(self) -> Precision | None:
+    def precision_treatment(self) -> PrecisionTreatment | None:
         """The treatment in 16-bit floats: as declared, else ALWAYS for contractions, FOLLOW for
         elementwise and injective operators, NEVER for other reductions.
 
@@ -196,26 +197,26 @@ class Op:
         if self.precision is not None or self.pattern is OpPattern.OPAQUE:
             return self.precision
         if self.pattern <= OpPattern.INJECTIVE:
-            return Precision.FOLLOW
-        return Precision.ALWAYS if self.is_contraction else Precision.NEVER
+            return PrecisionTreatment.FOLLOW
+        return PrecisionTreatment.ALWAYS if self.is_contraction else PrecisionTreatment.NEVER
 
     @property
-    def quantized_kind(self) -> Quantized:
+    def quantization_treatment(self) -> QuantizationTreatment:
         """The treatment on quantized tensors: as declared, else RESCALE for contractions, PASS for
         operators that only move elements of one tensor, REFUSE for all others.
         """
         if self.quantized is not None:
             return self.quantized
         if self.is_contraction:
-            return Quantized.RESCALE
+            return QuantizationTreatment.RESCALE
         injective = self.arity == 1 and self.pattern in (OpPattern.BROADCAST, OpPattern.INJECTIVE)
-        return Quantized.PASS if injective else Quantized.REFUSE
+        return QuantizationTreatment.PASS if injective else QuantizationTreatment.REFUSE
 
     @property
-    def moves(self) -> bool:
+    def is_data_movement(self) -> bool:
         """True if the operator only moves or repeats elements of one tensor."""
         injective = self.arity == 1 and self.pattern in (OpPattern.BROADCAST, OpPattern.INJECTIVE)
-        return injective and self.quantized_kind is Quantized.PASS
+        return injective and self.quantization_treatment is QuantizationTreatment.PASS
 
     @property
     def is_contraction(self) -> bool:
@@ -245,16 +246,18 @@ class Op:
     def __str__(self) -> str:
         return self.name
 
-    def work(self, attributes: Attrs, types: Types, result: Type) -> int:
+    def reference_operation_count(self, attributes: Attrs, argument_types: Types, result_type: Type) -> int:
         """Return the approximate number of scalar operations of the reference on arguments of
         static types.
         """
-        return sum(t.numel for t in _tensors((*types, result)))
+        return sum(t.numel for t in _flatten_to_tensor_types((*argument_types, result_type)))
 
-    def cost(self, attributes: Attrs, types: Types, result: Type) -> Cost:
+    def reference_cost(self, attributes: Attrs, argument_types: Types, result_type: Type) -> Cost:
         """Return the cost of running the reference: operations, and bytes of temporary arrays."""
-        scratch = self.scratch(attributes, types) if self.scratch is not None else 0
-        return Cost(self.work(attributes, types, result), scratch * WIDEST)
+        scratch = self.scratch(attributes, argument_types) if self.scratch is not None else 0
+        return Cost(
+            self.reference_operation_count(attributes, argument_types, result_type), scratch * MAX_ELEMENT_BYTES
+        )
 
     @staticmethod
     def get(op_name: str) -> Op:
@@ -281,7 +284,7 @@ class Op:
         reset_op_attr(self.name, attr_name)
 
 
-def _tensors(types: Types) -> list[TensorType]:
+def _flatten_to_tensor_types(types: Types) -> list[TensorType]:
     return [tensor for ty in types for tensor in tensor_types(ty)]
 
 
@@ -291,27 +294,31 @@ class _Table:
     attrs: dict[tuple[str, str], tuple[Any, int]] = field(default_factory=dict)
 
 
-_TABLE = _Table()
+_OP_REGISTRY = _Table()
 
 
-def install(ops: Mapping[str, Op]) -> None:
+def install_op_table(ops: Mapping[str, Op]) -> None:
     """Install the table of operators in which `get_op` looks up names."""
-    _TABLE.ops = MappingProxyType(dict(ops))
+    _OP_REGISTRY.ops = MappingProxyType(dict(ops))
 
 
 def installed_ops() -> Mapping[str, Op]:
     """Return all operators known to the compiler, by name."""
-    return _TABLE.ops
+    return _OP_REGISTRY.ops
 
 
-def get_op(name: str, others: Iterable[str] = ()) -> Op:
+def get_op(name: str, extra_suggestions: Iterable[str] = ()) -> Op:
     """Return the operator called `name`; raise AotcError (code "unknown-op") if there is none.
 
-    The hint suggests similar names of operators or of `others`.
+    The hint suggests similar names of operators or of `extra_suggestions`.
     """
-    op = _TABLE.ops.get(name)
+    op = _OP_REGISTRY.ops.get(name)
     if op is None:
-        raise AotcError("unknown-op", f"operator `{name}` not found", hint=nearest(name, [*_TABLE.ops, *others]))
+        raise AotcError(
+            "unknown-op",
+            f"operator `{name}` not found",
+            hint=did_you_mean_hint(name, [*_OP_REGISTRY.ops, *extra_suggestions]),
+        )
     return op
 
 
@@ -327,35 +334,35 @@ def register_op_attr(op_name: str, attr_key: str, value: Any = None, level: int 
     if value is None:
         return lambda function: register_op_attr(op_name, attr_key, function, level)
     key = get_op(op_name).name, attr_key
-    if level >= _TABLE.attrs.get(key, (None, level))[1]:
-        _TABLE.attrs[key] = value, level
+    if level >= _OP_REGISTRY.attrs.get(key, (None, level))[1]:
+        _OP_REGISTRY.attrs[key] = value, level
     return value
 
 
 def get_op_attr(op_name: str, attr_key: str) -> Any:
     """Return the value attached to an operator under a key; None if there is none."""
-    return _TABLE.attrs.get((op_name, attr_key), (None,))[0]
+    return _OP_REGISTRY.attrs.get((op_name, attr_key), (None,))[0]
 
 
-def is_attached(attr_key: str) -> bool:
+def is_any_op_attr_registered(attr_key: str) -> bool:
     """Return True if any operator has a value attached under a key."""
-    return any(key == attr_key for _, key in _TABLE.attrs)
+    return any(key == attr_key for _, key in _OP_REGISTRY.attrs)
 
 
 def reset_op_attr(op_name: str, attr_key: str) -> None:
     """Remove the value attached to an operator under a key, if any."""
-    _TABLE.attrs.pop((op_name, attr_key), None)
+    _OP_REGISTRY.attrs.pop((op_name, attr_key), None)
 
 
-def require(code: str, condition: bool, message: str | Callable[[], str], hint: str = "") -> None:
+def require(error_code: str, condition: bool, message: str | Callable[[], str], hint: str = "") -> None:
     """Raise AotcError with a code and a message unless `condition` is True; used by type rules of
     operators.
     """
     if not condition:
-        raise AotcError(code, message if isinstance(message, str) else message(), hint=hint)
+        raise AotcError(error_code, message if isinstance(message, str) else message(), hint=hint)
 
 
-def _usage(op: Op) -> str:
+def _op_usage_hint(op: Op) -> str:
     """Return the usage of an operator for a hint: its name, arguments and the first sentence of its
     docstring.
     """
@@ -363,24 +370,31 @@ def _usage(op: Op) -> str:
     return f"{op.name}({names}): {' '.join(op.doc.partition(chr(10) * 2)[0].split())}"
 
 
-def check_arity(op: Op, count: int, span: Span | None = None) -> None:
-    """Raise AotcError (code "arity") unless `op` takes `count` arguments."""
-    if count != op.arity:
-        text = f"{op.name}: expected {op.arity} arguments, got {count}"
-        raise AotcError("arity", text, span=span, hint=_usage(op))
+def check_arity(op: Op, argument_count: int, span: Span | None = None) -> None:
+    """Raise AotcError (code "arity") unless `op` takes `argument_count` arguments."""
+    if argument_count != op.arity:
+        text = f"{op.name}: expected {op.arity} arguments, got {argument_count}"
+        raise AotcError("arity", text, span=span, hint=_op_usage_hint(op))
 
 
-def infer_op(op: Op, attrs: Attrs, types: list[Type], span: Span | None = None) -> Type:
+def infer_op_result_type(op: Op, attrs: Attrs, argument_types: list[Type], span: Span | None = None) -> Type:
     """Infer the result type of `op` from attributes and argument types.
 
     Errors are located at `span` and name the operator.
     """
-    check_arity(op, len(types), span)
+    check_arity(op, len(argument_types), span)
     try:
-        return op.infer(attrs, types)
+        return op.infer(attrs, argument_types)
     except AotcError as error:
         first = error.diagnostics[0]
         # for a node of an imported model, the usage of `op` would not help the user
         place = span or current_span()
-        hint = first.hint or ("" if place and place.node else _usage(op))
+        hint = first.hint or ("" if place and place.node else _op_usage_hint(op))
         raise AotcError(error.code, f"{op.name}: {first.message}", span=span, hint=hint) from error
+
+
+def __getattr__(name: str) -> type[PrecisionTreatment]:
+    if name == "Precision":
+        warnings.warn("aotc.ir.op.Precision is now named PrecisionTreatment", DeprecationWarning, stacklevel=2)
+        return PrecisionTreatment
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

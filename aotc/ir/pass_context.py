@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType, TracebackType
 from typing import Any, Final
 
-from aotc.ir.diagnostics import AotcError, AotcTypeError, AotcValueError, nearest
+from aotc.ir.diagnostics import AotcError, AotcTypeError, AotcValueError, did_you_mean_hint
 from aotc.ir.instrument import PassInfo, PassInstrument
 
 LOG: Final = logging.getLogger("aotc.pass")
@@ -46,7 +46,7 @@ class _Table:
     passes: Mapping[str, Callable[[], Any]] = field(default_factory=lambda: MappingProxyType({}))
 
 
-_TABLE: Final = _Table({
+_REGISTRY: Final = _Table({
     "compile.accuracy": ConfigKey(str, "fast", "fast, strict or reproducible, as --accuracy"),
     "compile.cache": ConfigKey(bool, "true", "Take kernels and object files from the cache, and add to it."),
     "compile.halve_bytes": ConfigKey(
@@ -99,38 +99,38 @@ _TABLE: Final = _Table({
 
 def install_passes(passes: Mapping[str, Callable[[], Any]]) -> None:
     """Register passes by name for `get_pass`: functions that create the pass with default options."""
-    _TABLE.passes = MappingProxyType(dict(passes))
+    _REGISTRY.passes = MappingProxyType(dict(passes))
 
 
 def installed_passes() -> Mapping[str, Callable[[], Any]]:
     """Return the passes known to the compiler: functions that create each with default options, by
     name.
     """
-    return _TABLE.passes
+    return _REGISTRY.passes
 
 
-def config_keys() -> dict[str, ConfigKey]:
+def registered_config_keys() -> dict[str, ConfigKey]:
     """Return the keys that the configuration of pass contexts accepts, sorted by name."""
-    return dict(sorted(_TABLE.config.items()))
+    return dict(sorted(_REGISTRY.config.items()))
 
 
-def register_config(key: str, value_type: type) -> None:
+def register_config_key(key: str, value_type: type) -> None:
     """Register the configuration key `key` with values of one type.
 
     Raises AotcValueError if it is registered already.
     """
-    if key in _TABLE.config:
+    if key in _REGISTRY.config:
         raise AotcValueError("config", f"config option {key!r} is registered already")
-    _TABLE.config[key] = ConfigKey(value_type, "", "")
+    _REGISTRY.config[key] = ConfigKey(value_type, "", "")
 
 
-def _check_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def _validate_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
     for key, value in (config or {}).items():
-        if key not in _TABLE.config:
-            known = " ,".join(sorted(_TABLE.config))
+        if key not in _REGISTRY.config:
+            known = " ,".join(sorted(_REGISTRY.config))
             message = f"Invalid config option '{key}' candidates are: {known}"
-            raise PassConfigError("config", message, hint=nearest(str(key), _TABLE.config))
-        wanted = _TABLE.config[key].kind
+            raise PassConfigError("config", message, hint=did_you_mean_hint(str(key), _REGISTRY.config))
+        wanted = _REGISTRY.config[key].kind
         accepted = (int, bool) if wanted in (int, bool) else (int, float) if wanted is float else wanted
         if not isinstance(value, accepted) or (wanted is float and isinstance(value, bool)):
             message = f"expect config {key} to have type {wanted.__name__} but get {type(value).__name__}"
@@ -138,7 +138,7 @@ def _check_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return MappingProxyType(dict(config or {}))
 
 
-def _pass_names(what: str, names: Iterable[str] | None) -> tuple[str, ...]:
+def _validate_pass_names(argument_name: str, names: Iterable[str] | None) -> tuple[str, ...]:
     """Validate a list of pass names and return it as a tuple.
 
     Warn about an unknown name that is close to that of an installed pass; raise AotcTypeError for
@@ -146,18 +146,18 @@ def _pass_names(what: str, names: Iterable[str] | None) -> tuple[str, ...]:
     """
     if isinstance(names, str):
         hint = f"write [{names!r}]"
-        raise AotcTypeError("pass-names", f"{what} must be a list of pass names, not a string", hint=hint)
+        raise AotcTypeError("pass-names", f"{argument_name} must be a list of pass names, not a string", hint=hint)
     items = tuple(names or ())
     for name in items:
         if not isinstance(name, str):
-            raise AotcTypeError("pass-names", f"{what} must hold pass names, not {type(name).__name__}")
-        close = nearest(name, _TABLE.passes) if name not in _TABLE.passes else ""
+            raise AotcTypeError("pass-names", f"{argument_name} must hold pass names, not {type(name).__name__}")
+        close = did_you_mean_hint(name, _REGISTRY.passes) if name not in _REGISTRY.passes else ""
         if close:
-            warnings.warn(f"{what}: there is no pass {name!r}; {close}", stacklevel=3)
+            warnings.warn(f"{argument_name}: there is no pass {name!r}; {close}", stacklevel=3)
     return items
 
 
-def _checked_instruments(instruments: Iterable[PassInstrument] | None) -> tuple[PassInstrument, ...]:
+def _validate_instruments(instruments: Iterable[PassInstrument] | None) -> tuple[PassInstrument, ...]:
     if isinstance(instruments, PassInstrument):
         hint = "write instruments=[instrument]"
         raise AotcTypeError("instrument", "instruments must be a list of pass instruments, not one", hint=hint)
@@ -196,24 +196,24 @@ class PassContext:
         if not isinstance(opt_level, int):
             raise AotcTypeError("opt-level", f"opt_level: expected int but got {type(opt_level).__name__}")
         self.opt_level = int(opt_level)
-        self.required_pass = _pass_names("required_pass", required_pass)
-        self.disabled_pass = _pass_names("disabled_pass", disabled_pass)
-        self.config = _check_config(config)
-        self._instruments = _checked_instruments(instruments)
+        self.required_pass = _validate_pass_names("required_pass", required_pass)
+        self.disabled_pass = _validate_pass_names("disabled_pass", disabled_pass)
+        self.config = _validate_config(config)
+        self._instruments = _validate_instruments(instruments)
 
     @property
     def instruments(self) -> tuple[PassInstrument, ...]:
         return self._instruments
 
     def __repr__(self) -> str:
-        def quoted(names: Iterable[str]) -> str:
+        def quoted_name_list(names: Iterable[str]) -> str:
             return "[" + ", ".join(f'"{name}"' for name in names) + "]"
 
         config = ", ".join(f'"{key}": {value}' for key, value in self.config.items())
         return (
             f"Pass context information: \n\topt_level: {self.opt_level}"
-            f"\n\trequired passes: {quoted(self.required_pass)}"
-            f"\n\tdisabled passes: {quoted(self.disabled_pass)}"
+            f"\n\trequired passes: {quoted_name_list(self.required_pass)}"
+            f"\n\tdisabled passes: {quoted_name_list(self.disabled_pass)}"
             f"\n\tinstruments: [{', '.join(i.name for i in self._instruments)}]"
             f"\n\tconfig: {{{config}}}"
         )
@@ -223,13 +223,13 @@ class PassContext:
         """Return the innermost active pass context of this thread, or its default (opt_level 2, no
         instruments).
         """
-        state = _state()
+        state = _pass_contexts_of_thread()
         return state.stack[-1] if state.stack else state.default
 
     @staticmethod
     def list_configs() -> dict[str, dict[str, str]]:
         """Return the type of each configuration key of pass contexts, as {key: {"type": "int"}}."""
-        return {key: {"type": row.kind.__name__} for key, row in config_keys().items()}
+        return {key: {"type": row.kind.__name__} for key, row in registered_config_keys().items()}
 
     def get_config(self, key: str, default: Any = None) -> Any:
         """Return the configured value of a key of the pass context, else `default`."""
@@ -247,13 +247,13 @@ class PassContext:
         """Replace the instruments of the pass context: exit the current ones, then enter the new
         ones (none for None).
         """
-        new = _checked_instruments(instruments)
+        new = _validate_instruments(instruments)
         self._exit_instruments()
         self._instruments = new
         self._enter_instruments()
 
     @contextmanager
-    def watched_by(self, instrument: PassInstrument) -> Iterator[None]:
+    def temporarily_add_instrument(self, instrument: PassInstrument) -> Iterator[None]:
         """Context manager: add an instrument to the pass context for the block, without its enter
         and exit hooks.
         """
@@ -265,13 +265,13 @@ class PassContext:
 
     def __enter__(self) -> PassContext:
         self._enter_instruments()
-        _state().stack.append(self)
+        _pass_contexts_of_thread().stack.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        stack = _state().stack
+        stack = _pass_contexts_of_thread().stack
         if not stack or stack[-1] is not self:
             raise RuntimeError("a pass context was left that is not the innermost one")
         stack.pop()
@@ -291,7 +291,7 @@ class PassContext:
         except BaseException:
             self._drop_instruments("entering")
             for instrument in reversed(entered):
-                _leave_failed(instrument)
+                _exit_instrument_logging_errors(instrument)
             raise
 
     def _exit_instruments(self) -> None:
@@ -305,33 +305,33 @@ class PassContext:
             self._drop_instruments("exiting")
             raise
 
-    def _drop_instruments(self, step: str) -> None:
-        LOG.warning("Pass instrumentation %s pass context failed.", step)
+    def _drop_instruments(self, failed_step: str) -> None:
+        LOG.warning("Pass instrumentation %s pass context failed.", failed_step)
         LOG.warning("Disable pass instrumentation.")
         self._instruments = ()
 
-    def watching(self, info: PassInfo) -> tuple[PassInstrument, ...]:
+    def instruments_for_level_of_pass(self, info: PassInfo) -> tuple[PassInstrument, ...]:
         """Return the instruments that observe passes of the level ("graph" or "tensor") of a pass."""
         return tuple(i for i in self._instruments if info.level in i.levels)
 
-    def should_run(self, module: Any, info: PassInfo) -> bool:
+    def should_run_pass(self, module: Any, info: PassInfo) -> bool:
         """Return True if the pass is required or if should_run of all its instruments returns True;
         all are called.
         """
         if info.name in self.required_pass:
             return True
-        answers = [_answer(i, module, info) for i in self.watching(info)]
+        answers = [_ask_instrument_should_run(i, module, info) for i in self.instruments_for_level_of_pass(info)]
         return all(answers)
 
 
-def _answer(instrument: PassInstrument, module: Any, info: PassInfo) -> bool:
+def _ask_instrument_should_run(instrument: PassInstrument, module: Any, info: PassInfo) -> bool:
     answer = instrument.should_run(module, info)
     if answer is None:
         raise AotcTypeError("instrument", f"{instrument.name}.should_run returned None instead of True or False")
     return bool(answer)
 
 
-def _leave_failed(instrument: PassInstrument) -> None:
+def _exit_instrument_logging_errors(instrument: PassInstrument) -> None:
     """Exit an instrument while another exception propagates; an exception of its own is only
     logged.
     """
@@ -344,7 +344,7 @@ def _leave_failed(instrument: PassInstrument) -> None:
         LOG.warning("%s exited PassContext.", instrument.name)
 
 
-class _State:
+class _PassContextStack:
     """Pass contexts of one thread, and of threads that run in a copy of its `contextvars` context."""
 
     def __init__(self) -> None:
@@ -352,13 +352,13 @@ class _State:
         self.default = PassContext()
 
 
-_STATE: Final[ContextVar[_State | None]] = ContextVar("aotc_pass_contexts", default=None)
+_PASS_CONTEXT_STATE: Final[ContextVar[_PassContextStack | None]] = ContextVar("aotc_pass_contexts", default=None)
 
 
-def _state() -> _State:
+def _pass_contexts_of_thread() -> _PassContextStack:
     """Return the stack of pass contexts of the current thread."""
-    state = _STATE.get()
+    state = _PASS_CONTEXT_STATE.get()
     if state is None:
-        state = _State()
-        _STATE.set(state)
+        state = _PassContextStack()
+        _PASS_CONTEXT_STATE.set(state)
     return state

@@ -2,13 +2,14 @@
 """Persistent memoization: cache results across runs of the compiler under a hash of everything they
 depend on.
 
-    with remembering(store, salt):                                    # the salt stands for the code that makes them
-        kernel = remembered("kernel", (name, outputs, target), lambda: make(name, outputs, target), KERNELS)
-        text = remembered("text", kernel, lambda: printed(kernel), Form(str))  # known by what it was made from
+    with memoize_results_in_store(store, salt):                       # the salt stands for the code that makes them
+        kernel = load_or_compute_memoized_result("kernel", key, lambda: make(name, outputs, target), KERNELS)
+        # known by what it was made from
+        text = load_or_compute_memoized_result("text", kernel, lambda: printed(kernel), Form(str))
 
 Sources are pickled to compute the hash, but no pickle is ever read.  Results are stored in a
-`Form`, so reading a stored result creates only data, whoever wrote it.  Results that contain code
-or are nested too deeply are not stored, and nothing is stored outside of `remembering`.
+`JsonFormat`, so reading a stored result creates only data, whoever wrote it.  Results that contain code
+or are nested too deeply are not stored, and nothing is stored outside of `memoize_results_in_store`.
 """
 
 import hashlib
@@ -19,12 +20,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
-from aotc.ir.context_variables import setting
-from aotc.ir.safe_json import Form
+from aotc.ir.context_variables import temporarily_set_context_variable
+from aotc.ir.safe_json import JsonFormat
 
 T = TypeVar("T")
 #: Exceptions of pickle for objects that it cannot serialize.
-_UNFIT: Final = (pickle.PicklingError, TypeError, AttributeError, RecursionError)
+_PICKLE_ERRORS: Final = (pickle.PicklingError, TypeError, AttributeError, RecursionError)
 
 
 class Store(Protocol):
@@ -36,7 +37,7 @@ class Store(Protocol):
 
 
 @dataclass(slots=True)
-class _Memory:
+class _MemoState:
     """State of memoization in the current context: the store, the salt, and the keys of results by
     object identity.
     """
@@ -45,7 +46,7 @@ class _Memory:
     salt: str
     names: dict[int, tuple[object, str]] = field(default_factory=dict)
 
-    def key(self, kind: str, source: object) -> str | None:
+    def hash_key_of_result(self, kind: str, source: object) -> str | None:
         """Return the hash of a result's kind, its source and the salt; None if the source cannot be
         pickled.
         """
@@ -55,64 +56,67 @@ class _Memory:
         try:
             named = [part if name is None else name[1] for part, name in zip(parts, known, strict=True)]
             data = pickle.dumps(named, protocol=5)
-        except _UNFIT:
+        except _PICKLE_ERRORS:
             return None
         found = hashlib.sha256(f"{self.salt} {kind} {[name is not None for name in known]}\n".encode())
         found.update(data)
         return found.hexdigest()
 
 
-_MEMORY: Final[ContextVar[_Memory | None]] = ContextVar("aotc_memory", default=None)
+_CURRENT_MEMO_STATE: Final[ContextVar[_MemoState | None]] = ContextVar("aotc_memory", default=None)
 
 
-def remembering(store: Store | None, salt: str) -> AbstractContextManager[object]:
-    """Context manager: store results of `remembered` in `store` (None: do not store).
+def memoize_results_in_store(store: Store | None, salt: str) -> AbstractContextManager[object]:
+    """Context manager: store results of `load_or_compute_memoized_result` in `store` (None: do not store).
 
     `salt` is part of every key; it stands for dependencies outside the sources, such as the version
     of the code.
     """
-    return setting(_MEMORY, _Memory(store, salt) if store is not None else None)
+    return temporarily_set_context_variable(_CURRENT_MEMO_STATE, _MemoState(store, salt) if store is not None else None)
 
 
-def remembered(kind: str, source: object, make: Callable[[], T], form: Form[T]) -> T:
-    """Return the stored result for an equal source, else call `make`, store its result and return
+def load_or_compute_memoized_result(
+    result_kind: str, dependencies: object, compute: Callable[[], T], form: JsonFormat[T]
+) -> T:
+    """Return the stored result for an equal source, else call `compute`, store its result and return
     it.
 
-    source    everything that the result depends on; may be, or be a tuple containing, results of `remembered`
-    form      serialization of the result; a result that it cannot express is not stored
+    dependencies    everything that the result depends on; may be, or be a tuple containing, results of
+                    `load_or_compute_memoized_result`
+    form            serialization of the result; a result that it cannot express is not stored
     """
-    memory = _MEMORY.get()
-    key = memory.key(kind, source) if memory is not None else None
+    memory = _CURRENT_MEMO_STATE.get()
+    key = memory.hash_key_of_result(result_kind, dependencies) if memory is not None else None
     if memory is None or key is None:
-        return make()
-    result = _kept(memory.store, key, form)
+        return compute()
+    result = _load_memoized_result(memory.store, key, form)
     if result is None:
-        result = make()
+        result = compute()
         try:
-            memory.store.put(key, form.dump(result))
+            memory.store.put(key, form.dump_json(result))
         except TypeError:
             return result
     memory.names.setdefault(id(result), (result, key))
     return result
 
 
-def _kept(store: Store, key: str, form: Form[T]) -> T | None:
+def _load_memoized_result(store: Store, key: str, form: JsonFormat[T]) -> T | None:
     """Read a memoized result from the store; None if there is none or it is invalid."""
     data = store.get(key)
     try:
-        return None if data is None else form.load(data)
+        return None if data is None else form.load_json(data)
     except ValueError:
         return None
 
 
-def alike(new: T, old: object) -> T:
+def share_memo_key(new: T, old: object) -> T:
     """Register `new` under the key of the remembered `old`, so that results derived from either
     share an entry.
 
     `new` may differ from `old` only in properties that no derived result depends on.  Returns
     `new`.
     """
-    memory = _MEMORY.get()
+    memory = _CURRENT_MEMO_STATE.get()
     if memory is not None and id(old) in memory.names:
         memory.names[id(new)] = (new, memory.names[id(old)][1])
     return new

@@ -4,7 +4,7 @@
 def show(done, total, item):                         # 3, 93, "conv2d_3"
     ...
 
-with listening(show):
+with listen_to_progress(show):
     for k, kernel in enumerate(kernels):
         report_progress(k, len(kernels), kernel.name)
 """
@@ -14,18 +14,18 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeAlias
 
-from aotc.ir.context_variables import setting
+from aotc.ir.context_variables import temporarily_set_context_variable
 
 #: Function called with the number of items done, the total number, and the name of the current item.
-Listener: TypeAlias = Callable[[int, int, str], None]
+ProgressListener: TypeAlias = Callable[[int, int, str], None]
 
-_LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
+_CURRENT_PROGRESS_LISTENER: ContextVar[ProgressListener | None] = ContextVar("listener", default=None)
 
 
 @contextmanager
-def listening(listener: Listener) -> Iterator[None]:
+def listen_to_progress(listener: ProgressListener) -> Iterator[None]:
     """Context manager: call `listener` for every item that code in the block reports."""
-    with setting(_LISTENER, listener):
+    with temporarily_set_context_variable(_CURRENT_PROGRESS_LISTENER, listener):
         yield
 
 
@@ -33,5 +33,5 @@ def report_progress(done: int, total: int, item: str) -> None:
     """Report to the listener, if any, that `done` of `total` items are done and that `item` is
     being processed.
     """
-    if (listener := _LISTENER.get()) is not None:
+    if (listener := _CURRENT_PROGRESS_LISTENER.get()) is not None:
         listener(done, total, item)

@@ -2,8 +2,8 @@
 """Serialize values of a fixed set of classes to JSON and back; reading creates no objects of other
 classes, so its input need not be trusted.
 
-form = Form(Kernel, [Kernel, Block, Store, Const, DType], shared=[PART])
-form.load(form.dump(kernel))                         # equal; what was one object in many places still is
+form = JsonFormat(Kernel, [Kernel, Block, Store, Const, DType], shared=[PART])
+form.load_json(form.dump_json(kernel))               # equal; what was one object in many places still is
 
 The JSON is a list in which each value comes after its parts.  A number, string, true, false or null
 stands for itself; [k, i, j] is an object of class number k made from values number i and j.  The
@@ -21,10 +21,10 @@ from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
-_ATOMS: Final = frozenset({type(None), bool, int, float, str})
+_JSON_ATOM_TYPES: Final = frozenset({type(None), bool, int, float, str})
 
 
-class Form(Generic[T]):
+class JsonFormat(Generic[T]):
     """Serialization format for values of one class and the classes of their parts.
 
     result    class of the whole value
@@ -37,17 +37,17 @@ class Form(Generic[T]):
         self._result = result
         self._shared = tuple(shared)
         self._numbers: dict[type, int] = {cls: k for k, cls in enumerate((tuple, frozenset, list, dict, *classes))}
-        self._makers = [_maker(cls) for cls in self._numbers]
-        self._parts = {cls: _parts(cls) for cls in self._numbers}
+        self._makers = [_object_builder(cls) for cls in self._numbers]
+        self._parts = {cls: _parts_getter(cls) for cls in self._numbers}
 
-    def dump(self, value: T) -> bytes:
+    def dump_json(self, value: T) -> bytes:
         """Serialize a value to JSON; raise TypeError if a part is of a class that the format does
         not include.
         """
         entries: list[Any] = []
         places: dict[object, int] = {id(item): k for k, item in enumerate(self._shared)}
 
-        def place(key: object, entry: Any) -> None:
+        def append_entry_once(key: object, entry: Any) -> None:
             if key not in places:
                 places[key] = len(self._shared) + len(entries)
                 entries.append(entry)
@@ -56,30 +56,32 @@ class Form(Generic[T]):
         while work:
             item, parts = work.pop()
             if parts is not None:
-                place(id(item), [self._numbers[type(item)], *[places[_key(part)] for part in parts]])
+                append_entry_once(
+                    id(item), [self._numbers[type(item)], *[places[_part_identity_key(part)] for part in parts]]
+                )
             elif id(item) not in places:
-                parts = self._parts_of(item)
+                parts = self._direct_parts(item)
                 work.append((item, parts))
                 for part in parts:
-                    if type(part) in _ATOMS:
-                        place(_key(part), part)
+                    if type(part) in _JSON_ATOM_TYPES:
+                        append_entry_once(_part_identity_key(part), part)
                     else:
                         work.append((part, None))
         return json.dumps(entries, separators=(",", ":")).encode()
 
-    def _parts_of(self, item: object) -> Sequence[Any]:
+    def _direct_parts(self, item: object) -> Sequence[Any]:
         known = self._parts.get(type(item))
         if known is None:
             raise TypeError(f"{type(item).__name__} is not among the classes that are kept")
         return known(item)
 
-    def load(self, data: bytes) -> T:
-        """Deserialize a value from JSON; raise ValueError for data that `dump` cannot have written."""
+    def load_json(self, data: bytes) -> T:
+        """Deserialize a value from JSON; raise ValueError for data that `dump_json` cannot have written."""
         collecting = gc.isenabled()
         # no garbage collection while many live objects are created: it only costs time
         gc.disable()
         try:
-            value = self._made(json.loads(data))
+            value = self._build_value_from_entries(json.loads(data))
         except Exception as error:  # constructors may raise anything for invalid parts
             raise ValueError("this is no value that was kept") from error
         finally:
@@ -89,7 +91,7 @@ class Form(Generic[T]):
             raise ValueError(f"this is no {self._result.__name__}")
         return value
 
-    def _made(self, entries: list[Any]) -> object:
+    def _build_value_from_entries(self, entries: list[Any]) -> object:
         values: list[Any] = list(self._shared)
         makers = self._makers
         put, get = values.append, values.__getitem__
@@ -99,7 +101,7 @@ class Form(Generic[T]):
         return whole
 
 
-def _key(item: object) -> object:
+def _part_identity_key(item: object) -> object:
     """Return a key that identifies a part: unlike ==, it distinguishes 0.0 from -0.0 and 1 from
     True.
     """
@@ -108,10 +110,10 @@ def _key(item: object) -> object:
         if math.isnan(item) and math.copysign(1.0, item) < 0:  # type: ignore[arg-type]
             raise TypeError("JSON does not tell the sign of what is no number")
         return kind, repr(item)
-    return (kind, item) if kind in _ATOMS else id(item)
+    return (kind, item) if kind in _JSON_ATOM_TYPES else id(item)
 
 
-def _parts(cls: type) -> Callable[[Any], Sequence[Any]]:
+def _parts_getter(cls: type) -> Callable[[Any], Sequence[Any]]:
     if is_dataclass(cls):
         names = [field.name for field in fields(cls)]
         return attrgetter(*names) if len(names) > 1 else lambda item: [getattr(item, name) for name in names]
@@ -122,7 +124,7 @@ def _parts(cls: type) -> Callable[[Any], Sequence[Any]]:
     return (lambda item: [str(item)]) if issubclass(cls, str) else tuple
 
 
-def _maker(cls: type) -> Callable[[Iterable[Any]], Any]:
+def _object_builder(cls: type) -> Callable[[Iterable[Any]], Any]:
     """Return a function that creates an object of a class from an iterable of its fields or items."""
     if cls is dict:
         return lambda parts: dict(zip(each := iter(parts), each, strict=True))
@@ -133,10 +135,10 @@ def _maker(cls: type) -> Callable[[Iterable[Any]], Any]:
     if [p.name for p in takes if p.kind is p.POSITIONAL_OR_KEYWORD] == names:
         return lambda parts: cls(*parts)
 
-    def make(parts: Iterable[Any]) -> Any:
+    def build_without_init(parts: Iterable[Any]) -> Any:
         made = object.__new__(cls)
         for name, part in zip(names, parts, strict=True):
             object.__setattr__(made, name, part)
         return made
 
-    return make
+    return build_without_init

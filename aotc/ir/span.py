@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import field, replace
 
-from aotc.ir.context_variables import setting
+from aotc.ir.context_variables import temporarily_set_context_variable
 from aotc.ir.frozen_dataclass import frozen
-from aotc.ir.printable import masked, printable
+from aotc.ir.terminal_safe_text import escape_unsafe_text, mask_unsafe_characters
 
 
 @frozen
@@ -46,47 +46,47 @@ class Span:
         """Return True if `other` is this very source location object, not only an equal one."""
         return self is other
 
-    def excerpt(self) -> str:
+    def source_line_excerpt(self) -> str:
         """Return the source line with a caret under the column, cut to 100 characters; "" if there
         is no text.
         """
         if not self.text or not self.column:
             return ""
         left = max(0, self.column - 60)
-        line = masked(self.text[left : left + 100].replace("\t", " "))
+        line = mask_unsafe_characters(self.text[left : left + 100].replace("\t", " "))
         return f"  {line}\n  {' ' * (self.column - 1 - left)}^"
 
     def __str__(self) -> str:
         text = f"{self.source}:{self.line}:{self.column}" if self.line else self.source
-        text = printable(text)
+        text = escape_unsafe_text(text)
         if self.node:
-            node = printable(self.node)
+            node = escape_unsafe_text(self.node)
             text = f"{text}: node {node}" if text else f"node {node}"
         return text
 
-    def origins(self) -> tuple[Span, ...]:
+    def all_origins(self) -> tuple[Span, ...]:
         """Return this source location and those merged into it, without duplicates, in order."""
         return tuple(dict.fromkeys((replace(self, merged=()), *self.merged)))
 
 
 def merge_spans(spans: Iterable[Span | None]) -> Span | None:
     """Return one span for a node that replaces nodes with the given spans; None if none has a span."""
-    origins = list(dict.fromkeys(o for s in spans if s is not None for o in s.origins()))
+    origins = list(dict.fromkeys(o for s in spans if s is not None for o in s.all_origins()))
     if not origins:
         return None
     return replace(origins[0], merged=tuple(origins[1:]))
 
 
-_SCOPE: ContextVar[Span | None] = ContextVar("aotc_span", default=None)
+_CURRENT_SPAN: ContextVar[Span | None] = ContextVar("aotc_span", default=None)
 
 
 def current_span() -> Span | None:
     """Return the default source location of graph nodes being built; None outside of `span_scope`."""
-    return _SCOPE.get()
+    return _CURRENT_SPAN.get()
 
 
 def span_scope(span: Span | None) -> AbstractContextManager[Span | None]:
     """Context manager: nodes built in the block get `span` by default; front ends use it per model
     node.
     """
-    return setting(_SCOPE, span)
+    return temporarily_set_context_variable(_CURRENT_SPAN, span)

@@ -5,7 +5,7 @@ own stack.
 def depth(node):                       # reads like recursion, works at any depth
     return 1 + (yield depth(node.body)) if isinstance(node, Let) else 0
 
-run(depth(chain))
+run_recursive_task(depth(chain))
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 Task: TypeAlias = "Generator[Task[Any], Any, T]"
 
 
-def run(task: Task[T]) -> T:
+def run_recursive_task(task: Task[T]) -> T:
     """Run a task and all tasks that it yields, without recursion; return its result.  Exceptions
     propagate.
     """

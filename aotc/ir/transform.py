@@ -16,15 +16,15 @@ from dataclasses import FrozenInstanceError
 from functools import update_wrapper
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from aotc.ir.diagnostics import AotcError, AotcTypeError, AotcValueError, nearest
-from aotc.ir.failure_context import Failure, blaming, pardoning
+from aotc.ir.diagnostics import AotcError, AotcTypeError, AotcValueError, did_you_mean_hint
+from aotc.ir.failure_context import Failure, attach_failure_to_exceptions, exempt_from_failure_attribution
 from aotc.ir.instrument import PassInfo as PassInfo
 from aotc.ir.instrument import PassInstrument
 from aotc.ir.pass_context import PassConfigError as PassConfigError
 from aotc.ir.pass_context import PassContext as PassContext
 from aotc.ir.pass_context import install_passes as install_passes
 from aotc.ir.pass_context import installed_passes as installed_passes
-from aotc.ir.pass_context import register_config as register_config
+from aotc.ir.pass_context import register_config_key as register_config_key
 
 
 class Module(Protocol):
@@ -44,7 +44,7 @@ def get_pass(name: str) -> Pass[Any]:
     """
     passes = installed_passes()
     if name not in passes:
-        raise AotcError("unknown-pass", f"Cannot use {name} to create the pass", hint=nearest(name, passes))
+        raise AotcError("unknown-pass", f"Cannot use {name} to create the pass", hint=did_you_mean_hint(name, passes))
     made: Pass[Any] = passes[name]()
     return made
 
@@ -77,13 +77,13 @@ class Pass(Generic[M]):
     def run(self, module: M, ctx: PassContext) -> M:
         """Apply the pass: return the transformed module, or `module` itself if nothing changes."""
 
-    def accepts(self, module: Any) -> bool:
+    def accepts_module(self, module: Any) -> bool:
         """Return True if `module` is of the kind that this pass transforms, a graph module by
         default.
         """
         return isinstance(module, Mapping)
 
-    def state(self, module: M) -> object:
+    def comparable_module_state(self, module: M) -> object:
         """Return everything of a module that an instrument could modify, for comparison; None
         disables the check.
         """
@@ -94,19 +94,19 @@ class Pass(Generic[M]):
 
         Raises AotcTypeError if `module` is not a module.
         """
-        if not self.accepts(module):
+        if not self.accepts_module(module):
             raise AotcTypeError("pass-argument", f"{self.info.name}: expected a module, got {type(module).__name__}")
         ctx = PassContext.current()
         info = self.info
-        if not ctx.should_run(module, info):
+        if not ctx.should_run_pass(module, info):
             return module
-        return _observed(self, module, ctx, info)
+        return _run_pass_with_instruments(self, module, ctx, info)
 
     def __repr__(self) -> str:
         return f"Run {self.kind} pass: {self.info.name} at the optimization level {self.info.opt_level}"
 
 
-def _observed(pass_: Pass[M], module: M, ctx: PassContext, info: PassInfo) -> M:
+def _run_pass_with_instruments(pass_: Pass[M], module: M, ctx: PassContext, info: PassInfo) -> M:
     """Run a pass between the hooks of the instruments.
 
     If a hook or the pass raises, pass_failed is called on all instruments that saw its start but
@@ -114,16 +114,16 @@ def _observed(pass_: Pass[M], module: M, ctx: PassContext, info: PassInfo) -> M:
     """
     started: list[PassInstrument] = []
     try:
-        with pardoning():
-            for instrument in ctx.watching(info):
-                _show(instrument.run_before_pass, instrument, pass_, module)
+        with exempt_from_failure_attribution():
+            for instrument in ctx.instruments_for_level_of_pass(info):
+                _call_instrument_hook(instrument.run_before_pass, instrument, pass_, module)
                 started.append(instrument)
-        with blaming(Failure("pass", info.name, module, pass_, ctx)):
-            result = _checked_run(pass_, module, ctx, info)
-        with pardoning():
+        with attach_failure_to_exceptions(Failure("pass", info.name, module, pass_, ctx)):
+            result = _run_pass_and_check_result(pass_, module, ctx, info)
+        with exempt_from_failure_attribution():
             while started:
                 instrument = started.pop(0)
-                _show(instrument.run_after_pass, instrument, pass_, result)
+                _call_instrument_hook(instrument.run_after_pass, instrument, pass_, result)
     except BaseException:
         for instrument in reversed(started):
             instrument.pass_failed(info)
@@ -131,22 +131,24 @@ def _observed(pass_: Pass[M], module: M, ctx: PassContext, info: PassInfo) -> M:
     return result
 
 
-def _show(hook: Callable[[M, PassInfo], None], instrument: PassInstrument, pass_: Pass[M], module: M) -> None:
+def _call_instrument_hook(
+    hook: Callable[[M, PassInfo], None], instrument: PassInstrument, pass_: Pass[M], module: M
+) -> None:
     """Call a hook of a pass instrument; raise AotcError (code "instrument") if the hook modifies
     the module.
     """
     text = f"{instrument.name} changes the program that it is shown by {pass_.info.name}"
     hint = "instruments watch; a pass gives another program"
-    before = pass_.state(module)
+    before = pass_.comparable_module_state(module)
     try:
         hook(module, pass_.info)
     except FrozenInstanceError as error:
         raise AotcError("instrument", f"{text}: {error}", hint=hint) from error
-    if pass_.state(module) != before:
+    if pass_.comparable_module_state(module) != before:
         raise AotcError("instrument", text, hint=hint)
 
 
-def _checked_run(pass_: Pass[M], module: M, ctx: PassContext, info: PassInfo) -> M:
+def _run_pass_and_check_result(pass_: Pass[M], module: M, ctx: PassContext, info: PassInfo) -> M:
     checked = ctx.get_config("testing.immutable_module") and isinstance(module, Mapping)
     snapshot = {name: module[name] for name in module} if checked else None
     result = pass_.run(module, ctx)
@@ -181,7 +183,7 @@ class Sequential(Pass[M]):
         for item in self.passes:
             if not isinstance(item, Pass):
                 raise AotcTypeError("sequential", f"passes must be a list of Pass objects, got {item!r}")
-        self._info = PassInfo(opt_level, name, _required_names(required))
+        self._info = PassInfo(opt_level, name, _validate_required_pass_names(required))
 
     def run(self, module: M, ctx: PassContext) -> M:
         for item in self.passes:
@@ -200,7 +202,7 @@ class Sequential(Pass[M]):
 # --- decorators
 
 
-def _required_names(required: Sequence[str] | None) -> tuple[str, ...]:
+def _validate_required_pass_names(required: Sequence[str] | None) -> tuple[str, ...]:
     if required is not None and not isinstance(required, (list, tuple)):
         raise AotcTypeError("required", "Required is expected to be the type of list/tuple.")
     return tuple(required or ())
@@ -217,48 +219,52 @@ class ModulePass(Pass[M]):
         return self._body(module, ctx)
 
 
-def decorated(
-    make: Callable[[Callable[..., Any], PassInfo], Pass[Any]],
-    method: str,
-    target: Any,
+def make_pass_decorator(
+    create_pass: Callable[[Callable[..., Any], PassInfo], Pass[Any]],
+    method_name: str,
+    function_or_class: Any,
     opt_level: int | None,
     name: str | None,
     required: Sequence[str] | None,
 ) -> Any:
     """Implement the pass decorators.
 
-    make     creates the pass from its function and PassInfo
-    method   name of the method that implements the pass if a class is decorated
-    target   a function, a class, or None if the decorator is called with options only
+    create_pass          creates the pass from its function and PassInfo
+    method_name          name of the method that implements the pass if a class is decorated
+    function_or_class    a function, a class, or None if the decorator is called with options only
 
     Raises AotcValueError without opt_level, AotcTypeError if `required` is not a list.
     """
     if opt_level is None:
-        raise AotcValueError("opt-level", f"Please provide opt_level for the {method.split('_')[1]} pass.")
-    level, names = opt_level, _required_names(required)
+        raise AotcValueError("opt-level", f"Please provide opt_level for the {method_name.split('_')[1]} pass.")
+    level, names = opt_level, _validate_required_pass_names(required)
 
-    def decorate(item: Any) -> Any:
+    def decorate_function_or_class(item: Any) -> Any:
         if not callable(item):
             raise AotcTypeError("pass-function", f"a pass is made of a function or a class, not {item!r}")
         info = PassInfo(level, name or str(getattr(item, "__name__", type(item).__name__)), names)
-        return _decorated_class(make, method, item, info) if isinstance(item, type) else make(item, info)
+        return (
+            _pass_class_wrapping_class(create_pass, method_name, item, info)
+            if isinstance(item, type)
+            else create_pass(item, info)
+        )
 
-    return decorate if target is None else decorate(target)
+    return decorate_function_or_class if function_or_class is None else decorate_function_or_class(function_or_class)
 
 
-def _decorated_class(
-    make: Callable[[Callable[..., Any], PassInfo], Pass[Any]], method: str, cls: type, info: PassInfo
+def _pass_class_wrapping_class(
+    create_pass: Callable[[Callable[..., Any], PassInfo], Pass[Any]], method_name: str, cls: type, info: PassInfo
 ) -> Any:
     """Return a pass class that takes the arguments of `cls`; its passes expose the attributes of
     their `cls` instance.
     """
-    if not hasattr(cls, method):
-        raise AotcTypeError("pass-class", f"{cls.__name__} has no method {method}")
+    if not hasattr(cls, method_name):
+        raise AotcTypeError("pass-class", f"{cls.__name__} has no method {method_name}")
 
     class DecoratedPass(Pass[Any]):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             self._instance = cls(*args, **kwargs)
-            self._pass = make(getattr(self._instance, method), info)
+            self._pass = create_pass(getattr(self._instance, method_name), info)
             self.kind = self._pass.kind  # type: ignore[misc]
             self._info = info
 
@@ -282,4 +288,4 @@ def module_pass(
     Use it as a decorator with options, or call it on the function; the name defaults to the
     function's.
     """
-    return decorated(ModulePass, "transform_module", pass_func, opt_level, name, required)
+    return make_pass_decorator(ModulePass, "transform_module", pass_func, opt_level, name, required)

@@ -19,31 +19,31 @@ from operator import attrgetter, index
 from typing import Any, Final, TypeAlias
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError, assert_never
-from aotc.ir.dimensions import Dim, Shape, SymDim, is_static, numel, static_shape
+from aotc.ir.dimensions import Dim, Shape, SymDim, is_static, numel, require_static_shape
 from aotc.ir.dtype import DType
-from aotc.ir.env_func import EnvFunc
-from aotc.ir.frozen_dataclass import fill, frozen
+from aotc.ir.frozen_dataclass import frozen, set_frozen_fields
+from aotc.ir.type_relation_reference import EnvFunc
 
 T = typing.TypeVar("T")
 
 #: Largest nesting depth of types: the size of their text grows with the square of the depth.
-MOST_NESTED: Final = 100
+MAX_TYPE_DEPTH: Final = 100
 
 
 #: Largest number of elements of a tensor; extents of 0 count as 1, which also bounds the strides.
-MOST_ELEMENTS: Final = 1 << 40
+MAX_TENSOR_ELEMENTS: Final = 1 << 40
 
 
 #: Largest rank of a tensor: the limit of numpy, in which constants are evaluated.
 MAX_RANK: Final = 32
 
 
-def check_rank(rank: int, what: str = "a tensor") -> None:
-    """Raise AotcError (code "rank") if `rank` exceeds MAX_RANK; `what` names the tensor in the
+def check_rank(rank: int, description: str = "a tensor") -> None:
+    """Raise AotcError (code "rank") if `rank` exceeds MAX_RANK; `description` names the tensor in the
     message.
     """
     if rank > MAX_RANK:
-        raise AotcError("rank", f"{what} would have {rank} dimensions; at most {MAX_RANK} are supported")
+        raise AotcError("rank", f"{description} would have {rank} dimensions; at most {MAX_RANK} are supported")
 
 
 class _Printed:
@@ -55,7 +55,7 @@ class _Printed:
         return type_text(self)  # type: ignore[arg-type]
 
 
-def _dim(value: Any) -> Dim:
+def _require_dimension(value: Any) -> Dim:
     try:
         return value if isinstance(value, SymDim) else index(value)
     except TypeError:
@@ -80,15 +80,15 @@ class TensorType(_Printed):
         except TypeError:
             hint = "a shape is a tuple: (3,), or () of a scalar"
             raise AotcTypeError("shape", f"{shape!r} is no shape", hint=hint) from None
-        dims = tuple(map(_dim, given))
+        dims = tuple(map(_require_dimension, given))
         check_rank(len(dims))
         if any(isinstance(d, int) and d < 0 for d in dims):
             raise AotcError("shape", f"a shape has a negative dimension: ({', '.join(map(str, dims))})")
-        if math.prod(d for d in dims if isinstance(d, int) and d) > MOST_ELEMENTS:
+        if math.prod(d for d in dims if isinstance(d, int) and d) > MAX_TENSOR_ELEMENTS:
             raise AotcError(
                 "shape", f"a tensor of this shape would exceed the address space: ({', '.join(map(str, dims))})"
             )
-        fill(self, shape=dims, dtype=DType(dtype))
+        set_frozen_fields(self, shape=dims, dtype=DType(dtype))
 
     @property
     def rank(self) -> int:
@@ -100,7 +100,7 @@ class TensorType(_Printed):
 
     @property
     def static_shape(self) -> tuple[int, ...]:
-        return static_shape(self.shape)
+        return require_static_shape(self.shape)
 
     @property
     def concrete_shape(self) -> tuple[int, ...]:
@@ -118,33 +118,33 @@ class TensorType(_Printed):
 
 
 @frozen(init=False)
-class _Compound(_Printed):
-    """Base of types composed of other types; raises AotcError if nested more than MOST_NESTED deep
+class _CompositeType(_Printed):
+    """Base of types composed of other types; raises AotcError if nested more than MAX_TYPE_DEPTH deep
     (`depth`).
     """
 
     depth: int = field(compare=False, repr=False)
 
-    def _fill(self, **fields: Any) -> None:
-        fill(self, **fields)
-        depth = 1 + max((getattr(t, "depth", 1) for t in parts(self)), default=0)  # type: ignore[arg-type]
-        if depth > MOST_NESTED:
-            raise AotcError("type-depth", f"a type is nested more than {MOST_NESTED} deep")
-        fill(self, depth=depth)
+    def _set_fields_and_check_depth(self, **fields: Any) -> None:
+        set_frozen_fields(self, **fields)
+        depth = 1 + max((getattr(t, "depth", 1) for t in component_types(self)), default=0)  # type: ignore[arg-type]
+        if depth > MAX_TYPE_DEPTH:
+            raise AotcError("type-depth", f"a type is nested more than {MAX_TYPE_DEPTH} deep")
+        set_frozen_fields(self, depth=depth)
 
 
 @frozen(init=False)
-class TupleType(_Compound):
+class TupleType(_CompositeType):
     """The type of a tuple of values, given by the types of its fields."""
 
     fields: tuple[Type, ...]
 
     def __init__(self, fields: Iterable[Type]) -> None:
-        self._fill(fields=tuple(fields))
+        self._set_fields_and_check_depth(fields=tuple(fields))
 
 
 @frozen(init=False)
-class FuncType(_Compound):
+class FuncType(_CompositeType):
     """Type of a function, generic in its `type_params`.
 
     Types that differ only in the names of their type parameters are equal.
@@ -164,22 +164,28 @@ class FuncType(_Compound):
     ) -> None:
         args, params = tuple(arg_types), tuple(type_params or ())
         constraints = tuple(type_constraints or ())
-        self._fill(arg_types=args, ret_type=ret_type, type_params=params, type_constraints=constraints)
+        self._set_fields_and_check_depth(
+            arg_types=args, ret_type=ret_type, type_params=params, type_constraints=constraints
+        )
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, FuncType) or self.kinds != other.kinds:
+        if not isinstance(other, FuncType) or self.type_param_kinds != other.type_param_kinds:
             return False
         common = [TypeVar(v.name, v.kind) for v in self.type_params]
         mine, theirs = (dict(zip(f.type_params, common, strict=True)) for f in (self, other))
-        pairs = zip(parts(self), parts(other), strict=False)
-        alike = len(self.arg_types) == len(other.arg_types) and len(parts(self)) == len(parts(other))
-        return alike and all(with_types(a, mine) == with_types(b, theirs) for a, b in pairs)
+        pairs = zip(component_types(self), component_types(other), strict=False)
+        alike = len(self.arg_types) == len(other.arg_types) and len(component_types(self)) == len(
+            component_types(other)
+        )
+        return alike and all(substitute_type_vars(a, mine) == substitute_type_vars(b, theirs) for a, b in pairs)
 
     def __hash__(self) -> int:
-        return hash((len(self.arg_types), self.kinds) if self.kinds else (self.arg_types, self.ret_type))
+        return hash(
+            (len(self.arg_types), self.type_param_kinds) if self.type_param_kinds else (self.arg_types, self.ret_type)
+        )
 
     @property
-    def kinds(self) -> tuple[TypeKind, ...]:
+    def type_param_kinds(self) -> tuple[TypeKind, ...]:
         return tuple(v.kind for v in self.type_params)
 
 
@@ -203,7 +209,7 @@ class TypeVar(_Printed):
     kind: TypeKind = TypeKind.Type
 
     def __post_init__(self) -> None:
-        fill(self, kind=TypeKind(self.kind))
+        set_frozen_fields(self, kind=TypeKind(self.kind))
 
     name_hint = property(attrgetter("name"), doc="Relay's word for the name.")
 
@@ -222,28 +228,28 @@ class GlobalTypeVar(_Printed):
 
 
 @frozen(init=False)
-class TypeCall(_Compound):
+class TypeCall(_CompositeType):
     """An algebraic data type of Relay applied to type arguments, such as List[int32]."""
 
     func: GlobalTypeVar
     args: tuple[Type, ...]
 
     def __init__(self, func: GlobalTypeVar, args: Iterable[Type]) -> None:
-        self._fill(func=func, args=tuple(args))
+        self._set_fields_and_check_depth(func=func, args=tuple(args))
 
 
 @frozen(init=False)
-class RefType(_Compound):
+class RefType(_CompositeType):
     """The type of a mutable reference (Relay's Ref) to a value."""
 
     value: Type
 
     def __init__(self, value: Type) -> None:
-        self._fill(value=value)
+        self._set_fields_and_check_depth(value=value)
 
 
 @frozen(init=False)
-class TypeRelation(_Compound):
+class TypeRelation(_CompositeType):
     """A type relation `func` over `args`, of which the first `num_inputs` determine the remaining
     ones.
 
@@ -258,7 +264,7 @@ class TypeRelation(_Compound):
     attrs: Any
 
     def __init__(self, func: EnvFunc | None, args: Iterable[Type], num_inputs: int, attrs: Any) -> None:
-        self._fill(func=func, args=tuple(args), num_inputs=num_inputs, attrs=attrs)
+        self._set_fields_and_check_depth(func=func, args=tuple(args), num_inputs=num_inputs, attrs=attrs)
 
 
 @frozen(eq=False)
@@ -273,37 +279,41 @@ Type: TypeAlias = (
 )
 
 
-def type_text(ty: Type, dim_text: Callable[[Dim], str] = str) -> str:
-    """Return a type in Relay's text format, with dimensions formatted by `dim_text`."""
+def type_text(ty: Type, format_dim: Callable[[Dim], str] = str) -> str:
+    """Return a type in Relay's text format, with dimensions formatted by `format_dim`."""
 
-    def inner(types: Iterable[Type]) -> str:
-        return ", ".join(type_text(t, dim_text) for t in types)
+    def comma_separated_types(types: Iterable[Type]) -> str:
+        return ", ".join(type_text(t, format_dim) for t in types)
 
     match ty:
         case TensorType():
             if ty.shape:
-                return f"Tensor[({', '.join(map(dim_text, ty.shape))}), {ty.dtype}]"
+                return f"Tensor[({', '.join(map(format_dim, ty.shape))}), {ty.dtype}]"
             return str(ty.dtype)
         case TupleType():
-            return f"({inner(ty.fields)},)" if len(ty.fields) == 1 else f"({inner(ty.fields)})"
+            return (
+                f"({comma_separated_types(ty.fields)},)"
+                if len(ty.fields) == 1
+                else f"({comma_separated_types(ty.fields)})"
+            )
         case FuncType():
-            quantified = f"[{inner(ty.type_params)}]" if ty.type_params else ""
-            return f"fn {quantified}({inner(ty.arg_types)}) -> {type_text(ty.ret_type, dim_text)}"
+            quantified = f"[{comma_separated_types(ty.type_params)}]" if ty.type_params else ""
+            return f"fn {quantified}({comma_separated_types(ty.arg_types)}) -> {type_text(ty.ret_type, format_dim)}"
         case TypeVar() | GlobalTypeVar():
             return ty.name
         case TypeCall():
-            return f"{ty.func.name}[{inner(ty.args)}]" if ty.args else ty.func.name
+            return f"{ty.func.name}[{comma_separated_types(ty.args)}]" if ty.args else ty.func.name
         case RefType():
-            return f"ref({type_text(ty.value, dim_text)})"
+            return f"ref({type_text(ty.value, format_dim)})"
         case TypeRelation():
-            return f"{'?' if ty.func is None else ty.func.relation}({inner(ty.args)})"
+            return f"{'?' if ty.func is None else ty.func.relation_name}({comma_separated_types(ty.args)})"
         case IncompleteType():
             return "?"
         case _:
             assert_never(ty)
 
 
-def parts(ty: Type) -> tuple[Type, ...]:
+def component_types(ty: Type) -> tuple[Type, ...]:
     """Return the direct component types of a composite type; () for tensor types and variables."""
     match ty:
         case TupleType():
@@ -318,50 +328,50 @@ def parts(ty: Type) -> tuple[Type, ...]:
             return ()
 
 
-def types_in(*types: Type) -> Iterator[Type]:
+def walk_nested_types(*types: Type) -> Iterator[Type]:
     """Yield types and all their components recursively, each before its components."""
     for ty in types:
         yield ty
-        yield from types_in(*parts(ty))
+        yield from walk_nested_types(*component_types(ty))
 
 
-def is_complete(ty: Type) -> bool:
+def is_fully_inferred(ty: Type) -> bool:
     """Return True if type inference has resolved a type: it contains no IncompleteType."""
-    return not any(isinstance(part, IncompleteType) for part in types_in(ty))
+    return not any(isinstance(part, IncompleteType) for part in walk_nested_types(ty))
 
 
-def with_parts(ty: Type, new: tuple[Type, ...]) -> Any:
-    """Return a composite type with its component types replaced by `new`, in the order of `parts`."""
-    if new == parts(ty):
+def replace_component_types(ty: Type, components: tuple[Type, ...]) -> Any:
+    """Return a composite type with its component types replaced by `components`, in the order of `component_types`."""
+    if components == component_types(ty):
         return ty
     match ty:
         case FuncType():
             count = len(ty.arg_types)
-            return FuncType(new[:count], new[count], ty.type_params, new[count + 1 :])
+            return FuncType(components[:count], components[count], ty.type_params, components[count + 1 :])
         case TypeCall():
-            return TypeCall(ty.func, new)
+            return TypeCall(ty.func, components)
         case RefType():
-            return RefType(new[0])
+            return RefType(components[0])
         case TypeRelation():
-            return TypeRelation(ty.func, new, ty.num_inputs, ty.attrs)
+            return TypeRelation(ty.func, components, ty.num_inputs, ty.attrs)
         case _:
-            return TupleType(new)
+            return TupleType(components)
 
 
-def with_types(ty: Type, mapping: Mapping[TypeVar, Type]) -> Any:
+def substitute_type_vars(ty: Type, mapping: Mapping[TypeVar, Type]) -> Any:
     """Substitute type variables in a type by the types that `mapping` gives for them."""
     if not mapping:
         return ty
     if isinstance(ty, TypeVar):
         return mapping.get(ty, ty)
-    return with_parts(ty, tuple(with_types(t, mapping) for t in parts(ty)))
+    return replace_component_types(ty, tuple(substitute_type_vars(t, mapping) for t in component_types(ty)))
 
 
 def type_vars(ty: Type) -> list[TypeVar]:
     """Return the type variables in a type without duplicates, in order; a function's own type
     parameters come first.
     """
-    found = (t.type_params if isinstance(t, FuncType) else [t] for t in types_in(ty))
+    found = (t.type_params if isinstance(t, FuncType) else [t] for t in walk_nested_types(ty))
     return list(dict.fromkeys(v for own in found for v in own if isinstance(v, TypeVar)))
 
 
@@ -378,15 +388,15 @@ def tensor_types(ty: Type) -> tuple[TensorType, ...]:
             raise TypeError(f"{ty} holds no tensors")
 
 
-def leaves(value: Any) -> list[Any]:
+def flatten_nested_tuple(value: Any) -> list[Any]:
     """Flatten a nested tuple of values to a list; any other value becomes a list of one element."""
-    return [leaf for item in value for leaf in leaves(item)] if isinstance(value, tuple) else [value]
+    return [leaf for item in value for leaf in flatten_nested_tuple(item)] if isinstance(value, tuple) else [value]
 
 
-def nested(ty: Type, values: Iterator[T]) -> T | tuple[Any, ...]:
+def nest_values_like_type(ty: Type, values: Iterator[T]) -> T | tuple[Any, ...]:
     """Arrange a flat sequence of values, one for each tensor of a type, in the nested tuples of the
     type.
     """
     if isinstance(ty, TupleType):
-        return tuple(nested(field, values) for field in ty.fields)
+        return tuple(nest_values_like_type(field, values) for field in ty.fields)
     return next(values)

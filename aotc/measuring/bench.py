@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Benchmark a compiled model against other implementations in one process.
 
-result = bench("net.onnx", against=("onnxruntime", "ncnn"), threads=(1, 2), repeat=100)
+result = benchmark_model("net.onnx", against=("onnxruntime", "ncnn"), threads=(1, 2), repeat=100)
 result["rounds"][0]["contestants"][0]["milliseconds"]["min"]
 
 The implementations are measured alternately, so that a temporary slowdown of the machine affects
@@ -24,21 +24,43 @@ from pathlib import Path
 from typing import Any, Final
 
 import onnx
-from aotc_codegen.c.metadata import APPROXIMATE_BOUND
+from aotc_codegen.c.project_metadata import APPROXIMATE_BOUND
 
-from aotc.checking.input_generation import NO_RANGES, InputRanges, InputSet, session_inputs, session_types
-from aotc.checking.reference import Reference
-from aotc.checking.verify import Run, judged, loaded, reference_of, with_static_inputs, worth
+from aotc.checking.input_generation import (
+    NO_INPUT_RANGES,
+    InputRanges,
+    InputSet,
+    read_or_draw_session_inputs,
+    session_input_types,
+)
+from aotc.checking.reference_implementations import Reference
+from aotc.checking.run_comparison import Run, compare_runs_with_reference, inconclusive_and_weak_outputs
+from aotc.checking.verify import load_model_of_any_format, make_reference_for_model, pin_static_input_shapes
 from aotc.driver.compile import CompileOptions
-from aotc.driver.import_model import Cut, is_exported_program, is_relay_text, is_tflite, part_of, require_whole_tflite
+from aotc.driver.import_model import (
+    Cut,
+    cut_model_at_tensors,
+    is_exported_program,
+    is_relay_text_path,
+    is_tflite_path,
+    require_tflite_model_is_not_cut,
+)
 from aotc.driver.pipeline import CompiledModel, Progress
-from aotc.driver.toolchain import find_toolchain, require_cpu, version_of
-from aotc.driver.tuning_store import cpu_model
+from aotc.driver.toolchain import compiler_version_line, find_toolchain, require_cpu_can_run
+from aotc.driver.tuning_store import cpu_model_name
 from aotc.ir import AotcError
 from aotc.ir.atomic_write import temporary_folder
 from aotc.ir.version import VERSION
-from aotc.measuring.competitors import RIVALS, Contestant, Entrant, ours, prepare, require_rivals, started
-from aotc.measuring.timing import milliseconds, summary, turns
+from aotc.measuring.competitors import (
+    RIVAL_LOADERS,
+    BenchmarkModel,
+    Contestant,
+    load_and_time_first_run,
+    load_aotc_library,
+    load_rival,
+    require_known_rivals,
+)
+from aotc.measuring.timing import milliseconds_per_call, min_and_median, repeat_for_seconds
 from aotc.relay.frontend.onnx import load_model
 from aotc.runtime.library import find_library
 
@@ -47,60 +69,64 @@ TURN_SECONDS: Final = 0.02
 #: Pause before a turn with several threads: OpenMP's workers may spin for 20 ms after a run.
 PAUSE_SECONDS: Final = 0.03
 #: Smallest number of turns, whatever the time limit.
-LEAST_TURNS: Final = 3
+MIN_TURNS: Final = 3
 #: Largest relative error of a rival on quantized models, where values may be rounded either way.
-QUANTIZED_BOUND: Final = 5e-2
-_QUANTIZED: Final = re.compile(r"Quantize|QLinear|Integer$")
+MAX_QUANTIZED_RELATIVE_ERROR: Final = 5e-2
+_QUANTIZED_OPERATOR_PATTERN: Final = re.compile(r"Quantize|QLinear|Integer$")
 
 
-def _turn(contestant: Contestant) -> list[float]:
+def _time_one_turn(contestant: Contestant) -> list[float]:
     """Benchmark one implementation for one turn; return the times of its timed runs in
     milliseconds.
     """
     if contestant.threads > 1:
         time.sleep(PAUSE_SECONDS)
     contestant.run()
-    return [milliseconds(contestant.run) for _ in turns(1, TURN_SECONDS)]
+    return [milliseconds_per_call(contestant.run) for _ in repeat_for_seconds(1, TURN_SECONDS)]
 
 
-def take_turns(contestants: Sequence[Contestant], repeat: int, seconds: float) -> list[list[float]]:
+def time_contestants_in_turns(contestants: Sequence[Contestant], repeat: int, seconds: float) -> list[list[float]]:
     """Measure implementations alternately for `repeat` turns, or fewer when `seconds` are over.
 
-    Return the times of each one's timed runs in milliseconds.  At least `LEAST_TURNS` turns are
+    Return the times of each one's timed runs in milliseconds.  At least `MIN_TURNS` turns are
     measured.
     """
     times: list[list[float]] = [[] for _ in contestants]
-    for _ in turns(LEAST_TURNS, seconds, repeat):
+    for _ in repeat_for_seconds(MIN_TURNS, seconds, repeat):
         for contestant, record in zip(contestants, times, strict=True):
-            record.extend(_turn(contestant))
+            record.extend(_time_one_turn(contestant))
     return times
 
 
-def machine() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
     """Describe the machine: CPU, number of processors, operating system and load."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    return {"cpu": cpu_model(), "processors": os.cpu_count(), "system": platform.system(), "load": load}
+    return {"cpu": cpu_model_name(), "processors": os.cpu_count(), "system": platform.system(), "load": load}
 
 
 class Judge:
     """Compares the outputs of implementations with an independent reference, as `aotc verify` does."""
 
-    def __init__(self, entrant: Entrant, outputs: Sequence[str]) -> None:
-        self._inputs, self._model = entrant.inputs, loaded(entrant.path)
-        found = reference_of(self._model, {}, outputs)
+    def __init__(self, entrant: BenchmarkModel, outputs: Sequence[str]) -> None:
+        self._inputs, self._model = entrant.inputs, load_model_of_any_format(entrant.path)
+        found = make_reference_for_model(self._model, {}, outputs)
         self.reference, self._expected = found.name, found.run(entrant.inputs)
-        self.inconclusive, self.warnings = worth([self._expected])
+        self.inconclusive, self.warnings = inconclusive_and_weak_outputs([self._expected])
         # the float64 reference is slow and equal for all contestants: compute it once
         exact = cache(lambda: found.exact(entrant.inputs))
         self._judging = Reference(found.name, found.run, lambda _: exact())
 
     @property
-    def bound(self) -> float:
+    def max_rival_relative_error(self) -> float:
         """Largest allowed error of another implementation, which may use any algorithm and
         rounding.
         """
         nodes = self._model.graph.node if isinstance(self._model, onnx.ModelProto) else ()
-        return QUANTIZED_BOUND if any(_QUANTIZED.search(n.op_type) for n in nodes) else APPROXIMATE_BOUND
+        return (
+            MAX_QUANTIZED_RELATIVE_ERROR
+            if any(_QUANTIZED_OPERATOR_PATTERN.search(n.op_type) for n in nodes)
+            else APPROXIMATE_BOUND
+        )
 
     def __call__(self, contestant: Contestant, bound: float) -> dict[str, Any]:
         """Compare the outputs of an implementation with the reference.
@@ -117,31 +143,31 @@ class Judge:
             for a, (n, e) in zip(made, self._expected.items(), strict=True)
         }
         run = Run(InputSet("", self._inputs), self._inputs, actual, self._expected)
-        (case,) = judged([run], bound, self._judging)
+        (case,) = compare_runs_with_reference([run], bound, self._judging)
         worst = max(case.outputs, key=lambda o: (not o.ok, o.relative))
         return {"agrees": case.ok, "relative": float(worst.relative), "reason": worst.reason}
 
 
 @contextmanager
-def _entrant(
+def _prepare_model_and_inputs(
     model: Path, compiled: CompiledModel, inputs: Path | None, ranges: InputRanges, cut: Cut
-) -> Iterator[Entrant]:
+) -> Iterator[BenchmarkModel]:
     """Context manager: yield the model and inputs for all implementations.
 
     Of an ONNX model this is the compiled part with the compiled shapes, written to a temporary file
     if it differs.
     """
     session = compiled.session()
-    types, arrays = session_types(session), session_inputs(session, inputs, ranges)
+    types, arrays = session_input_types(session), read_or_draw_session_inputs(session, inputs, ranges)
     with temporary_folder("aotc-bench-") as scratch:
         path = model
-        if not (is_exported_program(model) or is_tflite(model)):
-            proto = part_of(load_model(model), cut)
-            pinned = with_static_inputs(proto, types)
+        if not (is_exported_program(model) or is_tflite_path(model)):
+            proto = cut_model_at_tensors(load_model(model), cut)
+            pinned = pin_static_input_shapes(proto, types)
             if cut or pinned.graph.input != proto.graph.input:
                 path = Path(scratch) / "pinned.onnx"
                 onnx.save(pinned, path)
-        yield Entrant(path, arrays, Path(scratch))
+        yield BenchmarkModel(path, arrays, Path(scratch))
 
 
 @dataclass(frozen=True)
@@ -151,42 +177,48 @@ class _Bench:
     """
 
     compiled: CompiledModel
-    entrant: Entrant
+    entrant: BenchmarkModel
     judge: Judge
     against: tuple[str, ...]
     repeat: int
     seconds: float
     progress: Progress
 
-    def round(self, threads: int) -> dict[str, Any]:
+    def measure_with_threads(self, threads: int) -> dict[str, Any]:
         """Measure all implementations with one number of threads; return their figures and the
         skipped ones.
         """
         library, skipped = find_library(self.compiled.path), []
-        contestants = [started("aotc", threads, lambda: ours(library, self.entrant.inputs, threads))]
+        contestants = [
+            load_and_time_first_run("aotc", threads, lambda: load_aotc_library(library, self.entrant.inputs, threads))
+        ]
         for name in self.against:
             self.progress(f"preparing {name}, {threads} threads")
             try:
-                contestants.append(prepare(name, self.entrant, threads))
+                contestants.append(load_rival(name, self.entrant, threads))
             except AotcError as error:
                 skipped.append({"name": name, "reason": error.diagnostics[0].message})
         self.progress(f"measuring, {threads} threads")
-        times = take_turns(contestants, self.repeat, self.seconds)
-        rows = [self._row(c, t, min(times[0])) for c, t in zip(contestants, times, strict=True)]
+        times = time_contestants_in_turns(contestants, self.repeat, self.seconds)
+        rows = [self._contestant_result_row(c, t, min(times[0])) for c, t in zip(contestants, times, strict=True)]
         right = [row for row in rows[1:] if row["agrees"]]
         best = min(right, key=lambda row: float(row["milliseconds"]["min"]), default={"name": None, "ratio": None})
         found = {"fastest_rival": best["name"], "ratio": best["ratio"]}
         return {"threads": threads, "contestants": rows, "skipped": skipped, **found}
 
-    def _row(self, contestant: Contestant, times: list[float], own: float) -> dict[str, Any]:
+    def _contestant_result_row(
+        self, contestant: Contestant, times: list[float], aotc_milliseconds: float
+    ) -> dict[str, Any]:
         is_own = contestant.name == "aotc"
-        verdict = self.judge(contestant, self.compiled.metadata["error_bound"] if is_own else self.judge.bound)
+        verdict = self.judge(
+            contestant, self.compiled.metadata["error_bound"] if is_own else self.judge.max_rival_relative_error
+        )
         head = {key: getattr(contestant, key) for key in ("name", "version", "threads", "memory")}
-        figures = {**summary(times), "all": times, "load": contestant.load, "first": contestant.first}
-        return head | {"milliseconds": figures, "ratio": None if is_own else own / min(times)} | verdict
+        figures = {**min_and_median(times), "all": times, "load": contestant.load, "first": contestant.first}
+        return head | {"milliseconds": figures, "ratio": None if is_own else aotc_milliseconds / min(times)} | verdict
 
 
-def _verdict(judge: Judge, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _summarize_verdict(judge: Judge, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Summarize the comparisons of aotc's outputs (the first contestant of each round) with the
     reference.
     """
@@ -195,11 +227,11 @@ def _verdict(judge: Judge, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any
     return {"verdict": verdict, "inconclusive": list(judge.inconclusive), "warnings": list(judge.warnings)}
 
 
-def _require_rivals_read(path: Path) -> None:
+def _require_rivals_can_read(path: Path) -> None:
     """Raise AotcError (code "rival") for a file of Relay text, which no other implementation can
     read.
     """
-    if is_relay_text(path):
+    if is_relay_text_path(path):
         raise AotcError(
             "rival",
             f"{path} is Relay text, which the other implementations cannot read",
@@ -207,22 +239,22 @@ def _require_rivals_read(path: Path) -> None:
         )
 
 
-def bench(
+def benchmark_model(
     model: str | Path,
     *,
-    against: Sequence[str] = tuple(RIVALS),
+    against: Sequence[str] = tuple(RIVAL_LOADERS),
     threads: Sequence[int] = (1,),
     repeat: int = 100,
     seconds: float = 20.0,
     inputs: Path | None = None,
-    input_ranges: InputRanges = NO_RANGES,
+    input_ranges: InputRanges = NO_INPUT_RANGES,
     **options: Any,
 ) -> dict[str, Any]:
     """Compile a model and benchmark it against other implementations; return all figures, ready for
     JSON.
 
     model     path of an ONNX, PyTorch (.pt2) or TFLite model
-    against   keys of RIVALS; implementations that are missing or fail are listed with the reason
+    against   keys of RIVAL_LOADERS; implementations that are missing or fail are listed with the reason
     threads   numbers of threads, with one round of measurements for each
     repeat    turns of each implementation in a round; fewer if `seconds` are over
     seconds   time limit of a round
@@ -239,28 +271,28 @@ def bench(
     or "inconclusive" if an output of the reference is all NaN, infinite or empty.  "inconclusive"
     lists these outputs, "warnings" lists constant ones.
     """
-    require_rivals(against)
+    require_known_rivals(against)
     chosen = CompileOptions(**options)
-    require_cpu(chosen.machine)
+    require_cpu_can_run(chosen.machine)
     path = Path(model)
-    require_whole_tflite(path, chosen.cut)
-    _require_rivals_read(path)
+    require_tflite_model_is_not_cut(path, chosen.cut)
+    _require_rivals_can_read(path)
     start = time.perf_counter()
-    compiled = chosen.compiled(path)
+    compiled = chosen.compile_model(path)
     build_seconds, metadata = time.perf_counter() - start, compiled.metadata
-    with _entrant(path, compiled, inputs, input_ranges, chosen.cut) as entrant:
+    with _prepare_model_and_inputs(path, compiled, inputs, input_ranges, chosen.cut) as entrant:
         judge = Judge(entrant, [tensor["name"] for tensor in metadata["outputs"]])
         work = _Bench(compiled, entrant, judge, tuple(dict.fromkeys(against)), repeat, seconds, chosen.progress)
-        rounds = [work.round(n) for n in threads]
-    compiler, python = version_of(find_toolchain(chosen.cc)), platform.python_version()
+        rounds = [work.measure_with_threads(n) for n in threads]
+    compiler, python = compiler_version_line(find_toolchain(chosen.cc)), platform.python_version()
     return {
         "model": str(model),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "machine": machine(),
+        "machine": describe_machine(),
         "versions": {"aotc": VERSION, "compiler": compiler, "python": python},
         "target": metadata["target"],
         "reference": judge.reference,
-        **_verdict(judge, rounds),
+        **_summarize_verdict(judge, rounds),
         "library_bytes": compiled.library.stat().st_size if compiled.library else 0,
         "weights_bytes": metadata["weights_bytes"],
         "memory": {k: metadata["memory"][k] for k in ("peak", "lower_bound")},

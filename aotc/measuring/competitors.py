@@ -5,7 +5,7 @@
 Input: a model with static input shapes.  Output: a `Contestant` for each implementation, ready to
 run repeatedly on fixed buffers.
 
-entrant = Entrant(Path("net.onnx"), {"x": array}, Path(scratch)) contestant = prepare("openvino",
+entrant = BenchmarkModel(Path("net.onnx"), {"x": array}, Path(scratch)) contestant = load_rival("openvino",
 entrant, threads=2) contestant.run(); contestant.outputs()
 
 All rivals compute in float32: options that would choose a narrower type are switched off.
@@ -26,22 +26,22 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.checking.input_generation import Arrays
-from aotc.driver.import_model import load_exported
-from aotc.driver.subprocesses import run
-from aotc.ir import AotcError, Array, frozen, require_known
+from aotc.driver.import_model import load_exported_program
+from aotc.driver.subprocesses import run_program
+from aotc.ir import AotcError, Array, frozen, require_known_name
 from aotc.runtime.session import load
 
 #: Time limit of a conversion by pnnx, in seconds.
-CONVERSION_SECONDS: Final = 180
+MAX_CONVERSION_SECONDS: Final = 180
 #: Largest number of characters quoted of an implementation's error message.
-COMPLAINT_CHARACTERS: Final = 300
+MAX_ERROR_CHARACTERS: Final = 300
 
 
 @frozen
 class Contestant:
     """An implementation with bound inputs.
 
-    name       "aotc", or a key of RIVALS
+    name       "aotc", or a key of RIVAL_LOADERS
     threads    number of threads that it uses
     version    version of the implementation, and of the converter that it needed
     run        runs the model once on the bound inputs
@@ -62,25 +62,27 @@ class Contestant:
 
 
 #: Version of an implementation, function that runs it, and function that returns its outputs.
-Made: TypeAlias = tuple[str, Callable[[], object], Callable[[], list[Array]]]
+LoadedImplementation: TypeAlias = tuple[str, Callable[[], object], Callable[[], list[Array]]]
 
 
-def started(name: str, threads: int, make: Callable[[], Made]) -> Contestant:
+def load_and_time_first_run(
+    name: str, threads: int, load_implementation: Callable[[], LoadedImplementation]
+) -> Contestant:
     """Load a model in one implementation and run it once; record the times and the growth of
     memory.
     """
-    before = _resident("VmRSS", forget_peak=True)
+    before = _resident_memory_bytes("VmRSS", forget_peak=True)
     begin = time.perf_counter()
-    contestant = Contestant(name, threads, *make())
+    contestant = Contestant(name, threads, *load_implementation())
     ready = time.perf_counter()
     contestant.run()
     end = time.perf_counter()
-    peak = _resident("VmHWM")
+    peak = _resident_memory_bytes("VmHWM")
     memory = None if before is None or peak is None else max(0, peak - before)
     return replace(contestant, load=1e3 * (ready - begin), first=1e3 * (end - ready), memory=memory)
 
 
-def _resident(which: str, *, forget_peak: bool = False) -> int | None:
+def _resident_memory_bytes(status_field: str, *, forget_peak: bool = False) -> int | None:
     """Return this process's resident memory ("VmRSS") or its peak since the last reset ("VmHWM") in
     bytes; None off Linux.
 
@@ -92,11 +94,11 @@ def _resident(which: str, *, forget_peak: bool = False) -> int | None:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{which}:")), None)
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{status_field}:")), None)
 
 
 @dataclass(frozen=True)
-class Entrant:
+class BenchmarkModel:
     """A model with inputs, for all implementations to run.
 
     path      path of an ONNX model with static input shapes, or of a .pt2 or .tflite file
@@ -109,22 +111,22 @@ class Entrant:
     scratch: Path
 
     @property
-    def is_onnx(self) -> bool:
+    def is_onnx_model(self) -> bool:
         return self.path.suffix not in (".pt2", ".tflite")
 
     @property
-    def pnnx(self) -> Path:
+    def pnnx_folder(self) -> Path:
         """The folder of the model converted by pnnx: m.ncnn.param, m.ncnn.bin, m_ncnn.py,
         m_pnnx.py.
 
         Raises AotcError (code "rival") if the conversion fails.
         """
-        if self._pnnx_complaint:
-            raise AotcError("rival", self._pnnx_complaint)
+        if self._pnnx_conversion_error:
+            raise AotcError("rival", self._pnnx_conversion_error)
         return self.scratch / "pnnx"
 
     @cached_property
-    def _pnnx_complaint(self) -> str:
+    def _pnnx_conversion_error(self) -> str:
         """Convert the model with pnnx, once; return the reason of a failure, "" on success."""
         if importlib.util.find_spec("pnnx") is None:
             return "it reads ONNX models through pnnx, which is not installed (pip install pnnx)"
@@ -133,9 +135,9 @@ class Entrant:
         (folder / "m.onnx").write_bytes(self.path.read_bytes())
         command = (sys.executable, "-c", "import pnnx; pnnx.pnnx()", "m.onnx", "fp16=0")
         try:
-            done = run(command, cwd=folder, seconds=CONVERSION_SECONDS)
+            done = run_program(command, cwd=folder, seconds=MAX_CONVERSION_SECONDS)
         except TimeoutError:
-            return f"pnnx took longer than {CONVERSION_SECONDS} s"
+            return f"pnnx took longer than {MAX_CONVERSION_SECONDS} s"
         if done.code == 0 and (folder / "m_pnnx.py").exists():
             return ""
         lines = (done.errors + done.output).decode("utf-8", "replace").splitlines()
@@ -143,14 +145,14 @@ class Entrant:
         return f"pnnx cannot convert the model (exit code {done.code}){': ' + said[-1] if said else ''}"
 
 
-def ours(library: Path, inputs: Arrays, threads: int) -> Made:
+def load_aotc_library(library: Path, inputs: Arrays, threads: int) -> LoadedImplementation:
     """Load the library that aotc compiled, for a benchmark, and bind the inputs."""
     session = load(library, threads=threads)
     binding = session.bind(inputs)
     return session.version, binding.run, lambda: list(binding.outputs.values())
 
 
-def _onnxruntime(ort: Any, entrant: Entrant, threads: int) -> Made:
+def _load_in_onnxruntime(ort: Any, entrant: BenchmarkModel, threads: int) -> LoadedImplementation:
     """Create an ONNX Runtime session with bound inputs and outputs.
 
     Its workers stop spinning after each run, because they would slow down other implementations.
@@ -169,12 +171,12 @@ def _onnxruntime(ort: Any, entrant: Entrant, threads: int) -> Made:
     return ort.__version__, run, binding.copy_outputs_to_cpu
 
 
-def _openvino(openvino: Any, entrant: Entrant, threads: int) -> Made:
+def _load_in_openvino(openvino: Any, entrant: BenchmarkModel, threads: int) -> LoadedImplementation:
     """Create an OpenVINO request in float32, tuned for latency, that shares the memory of the
     inputs.
     """
     core, path = openvino.Core(), entrant.path
-    model = core.read_model(path) if entrant.is_onnx else openvino.convert_model(load_exported(path))
+    model = core.read_model(path) if entrant.is_onnx_model else openvino.convert_model(load_exported_program(path))
     config = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1}
     config |= {"PERFORMANCE_HINT": "LATENCY", "ENABLE_HYPER_THREADING": True}
     request = core.compile_model(model, "CPU", config).create_infer_request()
@@ -187,19 +189,19 @@ def _openvino(openvino: Any, entrant: Entrant, threads: int) -> Made:
     return version("openvino"), request.infer, outputs
 
 
-def _batch_axes(script: str, call: str) -> list[int]:
-    """Return the batch axis in each line of pnnx's example script that contains `call`; 233, which
+def _batch_axes_in_pnnx_script(script: str, call_text: str) -> list[int]:
+    """Return the batch axis in each line of pnnx's example script that contains `call_text`; 233, which
     means none, if absent.
     """
-    found = [re.search(r"batch_index=(\d+)", line) for line in script.splitlines() if call in line]
+    found = [re.search(r"batch_index=(\d+)", line) for line in script.splitlines() if call_text in line]
     return [int(axis[1]) if axis else 233 for axis in found]
 
 
-def _ncnn(ncnn: Any, entrant: Entrant, threads: int) -> Made:
+def _load_in_ncnn(ncnn: Any, entrant: BenchmarkModel, threads: int) -> LoadedImplementation:
     """Create an ncnn network in float32 (with its Winograd algorithm); each run uses a new
     extractor, as ncnn expects.
     """
-    folder = entrant.pnnx
+    folder = entrant.pnnx_folder
     net = ncnn.Net()
     net.opt.num_threads = threads
     for option in ("fp16_packed", "fp16_storage", "fp16_arithmetic", "bf16_packed", "bf16_storage", "vulkan_compute"):
@@ -207,14 +209,14 @@ def _ncnn(ncnn: Any, entrant: Entrant, threads: int) -> Made:
     if net.load_param(str(folder / "m.ncnn.param")) != 0 or net.load_model(str(folder / "m.ncnn.bin")) != 0:
         raise AotcError("rival", "ncnn cannot load the model converted by pnnx")
     script = (folder / "m_ncnn.py").read_text(encoding="utf-8")
-    axes_in, axes_out = (_batch_axes(script, call) for call in ("ex.input(", "torch.from_numpy(out"))
+    axes_in, axes_out = (_batch_axes_in_pnnx_script(script, call) for call in ("ex.input(", "torch.from_numpy(out"))
     arrays = entrant.inputs.values()
     if len(axes_in) != len(arrays) or any(a.dtype != np.float32 for a in arrays):
         raise AotcError("rival", "ncnn takes float32 inputs only")
     mats = [ncnn.Mat(a, batch_index=k).clone() for a, k in zip(arrays, axes_in, strict=True)]
     found: list[Any] = [None] * len(axes_out)
 
-    def run() -> None:
+    def run_extractor() -> None:
         extractor = net.create_extractor()
         for k, mat in enumerate(mats):
             extractor.input(f"in{k}", mat)
@@ -223,60 +225,60 @@ def _ncnn(ncnn: Any, entrant: Entrant, threads: int) -> Made:
             if status != 0:
                 raise AotcError("rival", f"ncnn fails with status {status}")
 
-    def outputs() -> list[Array]:
+    def copy_outputs() -> list[Array]:
         return [np.array(mat.numpy(batch_index=k)) for mat, k in zip(found, axes_out, strict=True)]
 
-    return f"{version('ncnn')} through pnnx", run, outputs
+    return f"{version('ncnn')} through pnnx", run_extractor, copy_outputs
 
 
-def _torch_program(entrant: Entrant) -> tuple[Callable[..., Any], str]:
+def _torch_module_and_version_suffix(entrant: BenchmarkModel) -> tuple[Callable[..., Any], str]:
     """Return the model as a torch module, and " through pnnx" if pnnx converted it, else ""."""
-    if not entrant.is_onnx:
-        return load_exported(entrant.path).module(), ""
+    if not entrant.is_onnx_model:
+        return load_exported_program(entrant.path).module(), ""
     # the script reads the weights by a relative path: make it absolute
-    path = entrant.pnnx / "m_pnnx.py"
-    text = path.read_text(encoding="utf-8").replace("'m.pnnx.bin'", repr(str(entrant.pnnx / "m.pnnx.bin")))
+    path = entrant.pnnx_folder / "m_pnnx.py"
+    text = path.read_text(encoding="utf-8").replace("'m.pnnx.bin'", repr(str(entrant.pnnx_folder / "m.pnnx.bin")))
     namespace: dict[str, Any] = {"__name__": "m_pnnx"}
     exec(compile(text, str(path), "exec"), namespace)
     return namespace["Model"]().float().eval(), " through pnnx"
 
 
-def _torch(torch: Any, entrant: Entrant, threads: int) -> Made:
+def _load_in_torch(torch: Any, entrant: BenchmarkModel, threads: int) -> LoadedImplementation:
     """Set up a model in eager PyTorch for a benchmark, in inference mode."""
-    module, through = _torch_program(entrant)
+    module, through = _torch_module_and_version_suffix(entrant)
     torch.set_num_threads(threads)
     tensors = [torch.from_numpy(a) for a in entrant.inputs.values()]
     found: list[Any] = []
 
-    def run() -> None:
+    def run_module() -> None:
         with torch.inference_mode():
             found[:] = [module(*tensors)]
 
-    def outputs() -> list[Array]:
+    def outputs_as_numpy() -> list[Array]:
         leaves = found[0] if isinstance(found[0], (tuple, list)) else found
         return [leaf.numpy() for leaf in leaves]
 
-    return torch.__version__ + through, run, outputs
+    return torch.__version__ + through, run_module, outputs_as_numpy
 
 
 #: Adapters by package name: functions of the imported package, the model and the number of threads.
-RIVALS: Final[Mapping[str, Callable[[Any, Entrant, int], Made]]] = {
-    "onnxruntime": _onnxruntime,
-    "openvino": _openvino,
-    "ncnn": _ncnn,
-    "torch": _torch,
+RIVAL_LOADERS: Final[Mapping[str, Callable[[Any, BenchmarkModel, int], LoadedImplementation]]] = {
+    "onnxruntime": _load_in_onnxruntime,
+    "openvino": _load_in_openvino,
+    "ncnn": _load_in_ncnn,
+    "torch": _load_in_torch,
 }
-_THROUGH_PNNX: Final = ("ncnn", "torch")
-_ONNX_ALONE: Final = ("onnxruntime", "ncnn")
+_RIVALS_THROUGH_PNNX: Final = ("ncnn", "torch")
+_ONNX_ONLY_RIVALS: Final = ("onnxruntime", "ncnn")
 
 
-def require_rivals(names: Sequence[str]) -> None:
+def require_known_rivals(names: Sequence[str]) -> None:
     """Raise AotcError (code "rival") unless all names are implementations that benchmarks support."""
     for name in names:
-        require_known("rival", "contestant", name, RIVALS)
+        require_known_name("rival", "contestant", name, RIVAL_LOADERS)
 
 
-def prepare(name: str, entrant: Entrant, threads: int) -> Contestant:
+def load_rival(name: str, entrant: BenchmarkModel, threads: int) -> Contestant:
     """Create the implementation `name` and run it once; AotcError (code "rival") with the reason if
     it fails.
     """
@@ -284,14 +286,14 @@ def prepare(name: str, entrant: Entrant, threads: int) -> Contestant:
         raise AotcError("rival", f"not installed (pip install {name})")
     try:
         package = importlib.import_module(name)
-        if name in _ONNX_ALONE and not entrant.is_onnx:
+        if name in _ONNX_ONLY_RIVALS and not entrant.is_onnx_model:
             raise AotcError("rival", "it reads ONNX models only")
-        if name in _THROUGH_PNNX and entrant.is_onnx:
-            _ = entrant.pnnx
-        return started(name, threads, lambda: RIVALS[name](package, entrant, threads))
+        if name in _RIVALS_THROUGH_PNNX and entrant.is_onnx_model:
+            _ = entrant.pnnx_folder
+        return load_and_time_first_run(name, threads, lambda: RIVAL_LOADERS[name](package, entrant, threads))
     except AotcError:
         raise
     except Exception as error:
         # any exception of an implementation excludes it, with the reason
         text = " ".join(str(error).split())
-        raise AotcError("rival", f"{type(error).__name__}: {text[:COMPLAINT_CHARACTERS]}") from error
+        raise AotcError("rival", f"{type(error).__name__}: {text[:MAX_ERROR_CHARACTERS]}") from error

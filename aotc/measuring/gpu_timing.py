@@ -2,22 +2,22 @@
 """Read a GPU's peak rates from its driver, and time kernels with CUDA events.
 
 clock = DeviceClock(session.device)
-clock.flops(), clock.bandwidth()                  # operations and bytes in a second that it could do
-clock.step_times(binding)                         # milliseconds
+clock.peak_flops_per_second(), clock.peak_bytes_per_second()  # operations and bytes in a second that it could do
+clock.measure_step_milliseconds(binding)          # milliseconds
 """
 
 import ctypes
 from typing import Final
 
 from aotc.runtime.abi import ffi
-from aotc.runtime.gpu_session import Device
+from aotc.runtime.gpu_session import OpenGpu
 from aotc.runtime.session import Binding
 
 #: CUdevice_attribute numbers; clocks are in kHz, the memory bus width is in bits.
 _CLOCK, _PROCESSORS, _MEMORY_CLOCK, _BUS, _MAJOR, _MINOR = 13, 16, 36, 37, 75, 76
 #: float32 multiply-adds per cycle and multiprocessor (CUDA C++ Programming Guide, "Arithmetic Instructions").
-_LANES: Final = {75: 64, 80: 64}
-_MOST_LANES: Final = 128
+_FMA_LANES_BY_ARCHITECTURE: Final = {75: 64, 80: 64}
+_DEFAULT_FMA_LANES: Final = 128
 
 
 class DeviceClock:
@@ -26,26 +26,26 @@ class DeviceClock:
     Raises AotcError (code "gpu") with the name of the driver's error.
     """
 
-    def __init__(self, device: Device) -> None:
-        self._driver, self._steps = device.driver, device.steps
+    def __init__(self, device: OpenGpu) -> None:
+        self._driver, self._steps = device.cuda_driver, device.steps
         self._events = [ctypes.c_void_p() for _ in range(device.steps + 1)]
         for event in self._events:
             self._driver("cuEventCreate", ctypes.byref(event), 0)
 
-    def flops(self) -> float:
+    def peak_flops_per_second(self) -> float:
         """Return the peak float32 rate in operations per second; a multiply-add counts as two."""
-        arch = 10 * self._driver.attribute(_MAJOR) + self._driver.attribute(_MINOR)
-        lanes = _LANES.get(arch, _MOST_LANES) * self._driver.attribute(_PROCESSORS)
-        return 2e3 * lanes * self._driver.attribute(_CLOCK)
+        arch = 10 * self._driver.gpu_attribute(_MAJOR) + self._driver.gpu_attribute(_MINOR)
+        lanes = _FMA_LANES_BY_ARCHITECTURE.get(arch, _DEFAULT_FMA_LANES) * self._driver.gpu_attribute(_PROCESSORS)
+        return 2e3 * lanes * self._driver.gpu_attribute(_CLOCK)
 
-    def bandwidth(self) -> float:
+    def peak_bytes_per_second(self) -> float:
         """Return the peak memory bandwidth in bytes per second: two transfers per clock cycle."""
-        return 2e3 * self._driver.attribute(_MEMORY_CLOCK) * self._driver.attribute(_BUS) / 8
+        return 2e3 * self._driver.gpu_attribute(_MEMORY_CLOCK) * self._driver.gpu_attribute(_BUS) / 8
 
-    def step_times(self, binding: Binding) -> list[float]:
+    def measure_step_milliseconds(self, binding: Binding) -> list[float]:
         """Run the model once; return the time of each step in milliseconds."""
         addresses = [ffi.cast("void *", event.value) for event in self._events]
-        binding.run_timed(ffi.new("void *[]", addresses))
+        binding.run_recording_cuda_events(ffi.new("void *[]", addresses))
         taken = ctypes.c_float()
         times = []
         for begin, end in zip(self._events, self._events[1:], strict=False):

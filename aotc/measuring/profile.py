@@ -2,7 +2,7 @@
 """Profile a compiled model: the time of each step of its schedule, compared with the machine's
 roofline.
 
-result = profile("build/net", repeat=50)
+result = profile_library("build/net", repeat=50)
 result["kernels"][0]               # the most expensive: milliseconds, calls, gflops, nodes of the model, ...
 
 The model calls a function that reads the clock between steps; the time of this call is subtracted.
@@ -17,69 +17,81 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.checking.input_generation import NO_RANGES, InputRanges, session_inputs
+from aotc.checking.input_generation import NO_INPUT_RANGES, InputRanges, read_or_draw_session_inputs
 from aotc.driver.toolchain import find_toolchain, resolve_target
 from aotc.ir import AotcError, Array
 from aotc.measuring.gpu_timing import DeviceClock
 from aotc.measuring.machine_peak import Probe
-from aotc.measuring.timing import milliseconds, summary, turns
-from aotc.runtime.library import MARKER, find_library, read_metadata
+from aotc.measuring.timing import milliseconds_per_call, min_and_median, repeat_for_seconds
+from aotc.runtime.library import METADATA_FILE_NAME, find_library, read_project_metadata
 from aotc.runtime.session import Binding, Session, load
 from aotc.tir import Target
 
 #: Ratio to the fastest run up to which a run counts as undisturbed.
-QUIET: Final = 1.25
+MAX_QUIET_RUN_RATIO: Final = 1.25
 #: Milliseconds from which a run is timed in CPU time: the scheduler interrupts longer runs.
-LONG_RUN: Final = 1.0
+MIN_CPU_TIMED_MILLISECONDS: Final = 1.0
 #: Seconds for which each rate of the machine is measured between two runs.
-SAMPLE_SECONDS: Final = 0.005
+RATE_SAMPLE_SECONDS: Final = 0.005
 #: Bytes larger than any cache, beyond which the read bandwidth no longer changes.
-MOST_READ: Final = 256 << 20
+MAX_READ_BYTES: Final = 256 << 20
 #: Valid range of the operations or bytes of a step.
-_COUNT: Final = range(1 << 64)
-_STEP: Final = {"kernel": str, "macs": _COUNT, "bytes_read": _COUNT, "bytes_written": _COUNT, "nodes": [str]}
+_COUNT_RANGE: Final = range(1 << 64)
+_STEP_SCHEMA: Final = {
+    "kernel": str,
+    "macs": _COUNT_RANGE,
+    "bytes_read": _COUNT_RANGE,
+    "bytes_written": _COUNT_RANGE,
+    "nodes": [str],
+}
 #: Schema of the entries of a project's metadata that profiling needs.
-_PROJECT: Final = {"target": str, "steps": [_STEP], "isas": [{"name": str, "steps": [str]}]}
+_PROJECT_SCHEMA: Final = {"target": str, "steps": [_STEP_SCHEMA], "isas": [{"name": str, "steps": [str]}]}
 
 
-def _has_form(value: object, form: object) -> bool:
+def _matches_schema(value: object, schema: object) -> bool:
     """Return True if JSON data matches a schema: a type, a range of integers, [schema of items], or
     {key: schema}.
     """
-    match form:
+    match schema:
         case dict():
-            return isinstance(value, dict) and all(_has_form(value.get(key), part) for key, part in form.items())
+            return isinstance(value, dict) and all(
+                _matches_schema(value.get(key), part) for key, part in schema.items()
+            )
         case range():
             # a range also matches the sequence pattern below
-            return type(value) is int and value in form
+            return type(value) is int and value in schema
         case [item]:
-            return isinstance(value, list) and all(_has_form(part, item) for part in value)
+            return isinstance(value, list) and all(_matches_schema(part, item) for part in value)
         case _:
-            return type(value) is form
+            return type(value) is schema
 
 
-def _metadata(library: Path) -> Mapping[str, Any]:
+def _read_profiling_metadata(library: Path) -> Mapping[str, Any]:
     """Return the metadata of the project that contains a library.
 
     Raise AotcError (code "profile") if they are missing or lack the target and the steps.
     """
     project = library.resolve().parent.parent
-    found = read_metadata(project)
+    found = read_project_metadata(project)
     if not found:
-        text = f"{library} is not in an emitted project: {MARKER}, which tells the steps, is missing"
+        text = f"{library} is not in an emitted project: {METADATA_FILE_NAME}, which tells the steps, is missing"
         raise AotcError("profile", text, hint="give the directory that `aotc compile -o` wrote")
     found = {"isas": [], **found}
-    sound = _has_form(found, _PROJECT) and all(len(one["steps"]) == len(found["steps"]) for one in found["isas"])
+    sound = _matches_schema(found, _PROJECT_SCHEMA) and all(
+        len(one["steps"]) == len(found["steps"]) for one in found["isas"]
+    )
     if not sound:
-        raise _stale(f"{project / MARKER} does not tell the target and the steps as aotc writes them")
+        raise _stale_project_error(
+            f"{project / METADATA_FILE_NAME} does not tell the target and the steps as aotc writes them"
+        )
     return found
 
 
-def _stale(text: str) -> AotcError:
+def _stale_project_error(text: str) -> AotcError:
     return AotcError("profile", text, hint="compile the model again")
 
 
-def _rows(metadata: Mapping[str, Any], isa: str) -> list[Mapping[str, Any]]:
+def _steps_with_kernels_of_isa(metadata: Mapping[str, Any], isa: str) -> list[Mapping[str, Any]]:
     """Return the steps of a project's schedule with the names of the kernels for one instruction
     set.
     """
@@ -89,46 +101,50 @@ def _rows(metadata: Mapping[str, Any], isa: str) -> list[Mapping[str, Any]]:
     return [{**row, "kernel": name} for row, name in zip(rows, names, strict=True)]
 
 
-def _step_times(binding: Binding, probe: Probe, steps: int) -> Array:
+def _measure_step_nanoseconds(binding: Binding, probe: Probe, step_count: int) -> Array:
     """Run the model once; return the time of each step in nanoseconds, shape (steps,)."""
-    marks = np.zeros(steps + 2, np.int64)
-    marks[0] = steps
-    binding.run_watched(probe.step_function, marks.ctypes.data)
-    if marks[0] != steps:
-        raise _stale(f"the library has more steps than the {steps} in its project's {MARKER}")
+    marks = np.zeros(step_count + 2, np.int64)
+    marks[0] = step_count
+    binding.run_with_step_callback(probe.step_callback_address, marks.ctypes.data)
+    if marks[0] != step_count:
+        raise _stale_project_error(
+            f"the library has more steps than the {step_count} in its project's {METADATA_FILE_NAME}"
+        )
     if marks[-1] == 0:
         older = "it was compiled by an older aotc, or with -DAOTC_NO_STEPS"
-        raise _stale(f"the library does not report its steps: {older}")
+        raise _stale_project_error(f"the library does not report its steps: {older}")
     return np.diff(marks[1:])
 
 
-def _measured_here(binding: Binding, probe: Probe, steps: int, repeat: int, touched: int) -> tuple[Array, float, float]:
+def _measure_steps_and_peaks_on_cpu(
+    binding: Binding, probe: Probe, step_count: int, repeat: int, touched_bytes: int
+) -> tuple[Array, float, float]:
     """Measure a CPU: times of steps in milliseconds, shape (repeat, steps), peak operations and
     bytes per second of a core.
 
     The peak rates are measured between the runs, so that a slowdown of the machine affects both.
     """
-    measures = probe.arithmetic(), probe.reading(min(touched, MOST_READ))
-    overhead = probe.clock_nanoseconds()
-    times, rates = np.empty((repeat, steps)), []
+    measures = probe.make_flops_measurement(), probe.make_read_bandwidth_measurement(min(touched_bytes, MAX_READ_BYTES))
+    overhead = probe.clock_overhead_nanoseconds()
+    times, rates = np.empty((repeat, step_count)), []
     for k in range(repeat):
-        times[k] = np.maximum(_step_times(binding, probe, steps) - overhead, 1) / 1e6
-        rates.append([max(measure() for _ in turns(3, SAMPLE_SECONDS)) for measure in measures])
+        times[k] = np.maximum(_measure_step_nanoseconds(binding, probe, step_count) - overhead, 1) / 1e6
+        rates.append([max(measure() for _ in repeat_for_seconds(3, RATE_SAMPLE_SECONDS)) for measure in measures])
     peak, bandwidth = np.max(rates, axis=0).tolist()
     return times, peak, bandwidth
 
 
-def quiet_runs(totals: Array) -> Array:
-    """Find the undisturbed runs: those that took at most `QUIET` times as long as the fastest one.
+def undisturbed_run_mask(run_times: Array) -> Array:
+    """Find the undisturbed runs: those that took at most `MAX_QUIET_RUN_RATIO` times as long as the fastest one.
 
-    totals    time of each run, shape (runs,)
+    run_times    time of each run, shape (runs,)
 
     Returns a boolean array of shape (runs,).
     """
-    return np.asarray(totals <= QUIET * totals.min(initial=np.inf))
+    return np.asarray(run_times <= MAX_QUIET_RUN_RATIO * run_times.min(initial=np.inf))
 
 
-def _rated(row: dict[str, Any], peak: float, bandwidth: float) -> dict[str, Any]:
+def _add_rates_and_roofline_share(row: dict[str, Any], peak: float, bandwidth: float) -> dict[str, Any]:
     """Add to a step or kernel its rates, and the ratios of its lower time bounds (peak, roofline)
     to its time.
     """
@@ -155,7 +171,7 @@ def _step_rows(rows: Sequence[Mapping[str, Any]], milliseconds: Sequence[float])
     ]
 
 
-def _by_kernel(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _sum_steps_by_kernel(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Sum the times, operations and bytes of steps by kernel; the most expensive kernel comes
     first.
     """
@@ -169,27 +185,35 @@ def _by_kernel(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows.values(), key=lambda row: -row["milliseconds"])
 
 
-def _measured(
-    session: Session, binding: Binding, steps: int, repeat: int, touched: int, target: Target, cc: str | None
+def _measure_steps_and_peaks(
+    session: Session, binding: Binding, step_count: int, repeat: int, touched_bytes: int, target: Target, cc: str | None
 ) -> tuple[Array, float, float]:
     """Return the times of all steps in milliseconds, shape (repeat, steps), and the peak operations
     and bytes per second.
     """
     if session.device is None:
-        probe = Probe(target, find_toolchain(cc), milliseconds(binding.run) >= LONG_RUN)
-        return _measured_here(binding, probe, steps, repeat, touched)
-    if session.device.steps != steps:
-        raise _stale(f"the library has {session.device.steps} steps, not the {steps} in its project's {MARKER}")
+        probe = Probe(target, find_toolchain(cc), milliseconds_per_call(binding.run) >= MIN_CPU_TIMED_MILLISECONDS)
+        return _measure_steps_and_peaks_on_cpu(binding, probe, step_count, repeat, touched_bytes)
+    if session.device.steps != step_count:
+        raise _stale_project_error(
+            f"the library has {session.device.steps} steps, not the {step_count} in its project's {METADATA_FILE_NAME}"
+        )
     clock = DeviceClock(session.device)
-    times = np.array([clock.step_times(binding) for _ in range(repeat)]).reshape(repeat, steps)
-    return times, clock.flops(), clock.bandwidth()
+    times = np.array([clock.measure_step_milliseconds(binding) for _ in range(repeat)]).reshape(repeat, step_count)
+    return times, clock.peak_flops_per_second(), clock.peak_bytes_per_second()
 
 
-def profile(
+def _bytes_touched_by_run(session: Session, binding: Binding) -> int:
+    """Return the bytes of memory that a run touches: workspace, weights, inputs and outputs."""
+    touched = session.workspace_bytes + session.weights_bytes
+    return touched + sum(a.nbytes for a in (*binding.inputs.values(), *binding.outputs.values()))
+
+
+def profile_library(
     library: str | Path,
     *,
     inputs: Path | None = None,
-    input_ranges: InputRanges = NO_RANGES,
+    input_ranges: InputRanges = NO_INPUT_RANGES,
     repeat: int = 20,
     cc: str | None = None,
     isa: str | None = None,
@@ -202,12 +226,13 @@ def profile(
     inputs    an .npz file; None: random inputs with a fixed seed
     input_ranges   smallest and largest value of random inputs, by name
     repeat    number of profiled runs, and of plain runs.  The time of a step is its median over the profiled
-              runs, without those slower than `QUIET` times the fastest one, which other programs disturbed
+              runs, without those slower than `MAX_QUIET_RUN_RATIO` times the fastest one, which
+              other programs disturbed
     cc        C compiler for the measuring program
     isa, device, check   as for `load`
 
     Entries of the result: "milliseconds" has the minimum and median of the plain runs, and the sum
-    of the times of all steps ("watched"), which are CPU times if a run takes `LONG_RUN`
+    of the times of all steps ("watched"), which are CPU times if a run takes `MIN_CPU_TIMED_MILLISECONDS`
     milliseconds or more; "disturbed" is the number of runs left out; "machine" has the peak rate
     and bandwidth, measured between the runs, or as stated by the driver of a GPU.  "steps" follow
     the schedule; "kernels" are sums over the steps of each kernel, the most expensive first.  Each
@@ -217,17 +242,16 @@ def profile(
     faster cache.
     """
     path = find_library(Path(library))
-    metadata = _metadata(path)
+    metadata = _read_profiling_metadata(path)
     session = load(path, isa=isa, device=device, check=check)
-    rows = _rows(metadata, session.isa)
-    binding = session.bind(session_inputs(session, inputs, input_ranges))
+    rows = _steps_with_kernels_of_isa(metadata, session.isa)
+    binding = session.bind(read_or_draw_session_inputs(session, inputs, input_ranges))
     target = resolve_target(session.isa or metadata["target"])
     binding.run()
-    plain = [milliseconds(binding.run) for _ in range(repeat)]
-    touched = session.workspace_bytes + session.weights_bytes
-    touched += sum(a.nbytes for a in (*binding.inputs.values(), *binding.outputs.values()))
-    times, peak, bandwidth = _measured(session, binding, len(rows), repeat, touched, target, cc)
-    quiet = quiet_runs(times.sum(axis=1))
+    plain = [milliseconds_per_call(binding.run) for _ in range(repeat)]
+    touched = _bytes_touched_by_run(session, binding)
+    times, peak, bandwidth = _measure_steps_and_peaks(session, binding, len(rows), repeat, touched, target, cc)
+    quiet = undisturbed_run_mask(times.sum(axis=1))
     medians = np.median(times[quiet], axis=0).tolist()
     steps = _step_rows(rows, medians)
     return {
@@ -235,13 +259,13 @@ def profile(
         "target": target.name,
         "repeat": repeat,
         "disturbed": int(repeat - quiet.sum()),
-        "milliseconds": {**summary(plain), "watched": sum(medians)},
+        "milliseconds": {**min_and_median(plain), "watched": sum(medians)},
         "machine": {
             "peak_gflops": peak / 1e9,
             "bandwidth_gbytes_per_s": bandwidth / 1e9,
             "touched_bytes": touched,
             "measured": session.device is None,
         },
-        "steps": [_rated(step, peak, bandwidth) for step in steps],
-        "kernels": [_rated(kernel, peak, bandwidth) for kernel in _by_kernel(steps)],
+        "steps": [_add_rates_and_roofline_share(step, peak, bandwidth) for step in steps],
+        "kernels": [_add_rates_and_roofline_share(kernel, peak, bandwidth) for kernel in _sum_steps_by_kernel(steps)],
     }

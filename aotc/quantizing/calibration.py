@@ -4,7 +4,7 @@
 Input: the types of the model's inputs, and an .npz file, a folder of .npz files (or .npy files, for
 models with one input), or sets of arrays.  Output: sets of inputs of exactly these types.
 
-    calibration_sets("images.npz", {"x": TensorType((1, 3, 32, 32))})
+    load_calibration_sets("images.npz", {"x": TensorType((1, 3, 32, 32))})
 
 An array in a file has the type of the input, or holds several inputs along the first axis: for an
 input of shape (1, 3, 32, 32), arrays of shape (1, 3, 32, 32), (200, 3, 32, 32) or (200, 1, 3, 32,
@@ -20,14 +20,14 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.checking.input_generation import Arrays
-from aotc.ir import AotcError, Array, Diagnostic, TensorType, nearest, open_regular, refusals
+from aotc.ir import AotcError, Array, Diagnostic, TensorType, did_you_mean_hint, open_regular_file, translate_os_errors
 
 #: Code of diagnostics about calibration data.
-CODE: Final = "calibration"
-Data: TypeAlias = "str | Path | Iterable[Mapping[str, Any]]"
+DIAGNOSTIC_CODE: Final = "calibration"
+CalibrationData: TypeAlias = "str | Path | Iterable[Mapping[str, Any]]"
 
 
-def calibration_sets(data: Data, types: Mapping[str, TensorType]) -> list[Arrays]:
+def load_calibration_sets(data: CalibrationData, types: Mapping[str, TensorType]) -> list[Arrays]:
     """Return all sets of inputs, in the order of files and rows.
 
     data    a path, or sets of arrays by input name
@@ -37,18 +37,20 @@ def calibration_sets(data: Data, types: Mapping[str, TensorType]) -> list[Arrays
     """
     problems: list[Diagnostic] = []
     sets: list[Arrays] = []
-    for source, arrays in _sources(data, types, problems):
-        sets += _sets(source, arrays, types, problems)
+    for source, arrays in _calibration_arrays_by_source(data, types, problems):
+        sets += _split_arrays_into_input_sets(source, arrays, types, problems)
     if problems:
         raise AotcError.collect(problems)
     if not sets:
         hint = "save arrays with the names of the inputs by numpy.savez"
-        raise AotcError(CODE, "no calibration data was given: at least one set of inputs is needed", hint=hint)
+        raise AotcError(
+            DIAGNOSTIC_CODE, "no calibration data was given: at least one set of inputs is needed", hint=hint
+        )
     return sets
 
 
-def _sources(
-    data: Data, types: Mapping[str, TensorType], problems: list[Diagnostic]
+def _calibration_arrays_by_source(
+    data: CalibrationData, types: Mapping[str, TensorType], problems: list[Diagnostic]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the arrays by name from each file or set, with a description of their source; add
     errors to `problems`.
@@ -57,27 +59,29 @@ def _sources(
         yield from ((f"set {k}", arrays) for k, arrays in enumerate(data))
         return
     path = Path(data)
-    for file in _files(path, types) if path.is_dir() else [path]:
+    for file in _calibration_files_in_folder(path, types) if path.is_dir() else [path]:
         try:
-            yield str(file), _arrays(file, types)
+            yield str(file), _load_arrays_by_input_name(file, types)
         except AotcError as error:
             problems += error.diagnostics
 
 
-def _files(folder: Path, types: Mapping[str, TensorType]) -> list[Path]:
+def _calibration_files_in_folder(folder: Path, types: Mapping[str, TensorType]) -> list[Path]:
     """Return the data files in a folder, sorted by name; AotcError if there are none."""
     endings = (".npz", ".npy") if len(types) == 1 else (".npz",)
-    with refusals(CODE, f"read {folder}"):
+    with translate_os_errors(DIAGNOSTIC_CODE, f"read {folder}"):
         found = sorted(p for p in folder.iterdir() if p.suffix in endings)
     if not found:
         text = f"there is no calibration data in {folder}: it holds no file *{' or *'.join(endings)}"
-        raise AotcError(CODE, text, hint="save each set of inputs with numpy.savez, under the names of the inputs")
+        raise AotcError(
+            DIAGNOSTIC_CODE, text, hint="save each set of inputs with numpy.savez, under the names of the inputs"
+        )
     return found
 
 
-def _arrays(path: Path, types: Mapping[str, TensorType]) -> dict[str, Array]:
+def _load_arrays_by_input_name(path: Path, types: Mapping[str, TensorType]) -> dict[str, Array]:
     """Load the arrays in a file; the array of an .npy file is the model's only input."""
-    with open_regular(path, CODE) as file:
+    with open_regular_file(path, DIAGNOSTIC_CODE) as file:
         try:
             loaded = np.load(file, allow_pickle=False)
             if not isinstance(loaded, np.ndarray):
@@ -85,14 +89,14 @@ def _arrays(path: Path, types: Mapping[str, TensorType]) -> dict[str, Array]:
         except Exception as error:
             # numpy and zipfile raise various exceptions for damaged files
             text = f"cannot read {path}: it is damaged, or no file of arrays"
-            raise AotcError(CODE, text, hint="numpy.savez writes one") from error
+            raise AotcError(DIAGNOSTIC_CODE, text, hint="numpy.savez writes one") from error
     if len(types) != 1:
         text = f"{path} holds a single array without a name, but the model has {len(types)} inputs"
-        raise AotcError(CODE, text, hint="save the inputs under their names with numpy.savez")
+        raise AotcError(DIAGNOSTIC_CODE, text, hint="save the inputs under their names with numpy.savez")
     return dict.fromkeys(types, loaded)
 
 
-def _sets(
+def _split_arrays_into_input_sets(
     source: str, arrays: Mapping[str, Any], types: Mapping[str, TensorType], problems: list[Diagnostic]
 ) -> list[Arrays]:
     """Split arrays from one source into sets of inputs; add errors to `problems` and return [] if
@@ -102,26 +106,26 @@ def _sets(
     columns: dict[str, Array] = {}
     for name in arrays:
         if name not in types:
-            hint = nearest(name, types) or f"inputs: {', '.join(types)}"
-            problems.append(Diagnostic(CODE, f"{source}: the model has no input {name!r}", hint=hint))
+            hint = did_you_mean_hint(name, types) or f"inputs: {', '.join(types)}"
+            problems.append(Diagnostic(DIAGNOSTIC_CODE, f"{source}: the model has no input {name!r}", hint=hint))
     for name, ty in types.items():
         if name not in arrays:
-            problems.append(Diagnostic(CODE, f"{source}: there is no array for input {name!r} ({ty})"))
+            problems.append(Diagnostic(DIAGNOSTIC_CODE, f"{source}: there is no array for input {name!r} ({ty})"))
             continue
         array = np.asarray(arrays[name])
-        problem = _dtype_problem(array, ty) or _value_problem(array)
-        found = _rows(array, ty)
+        problem = _dtype_problem(array, ty) or _nonfinite_value_problem(array)
+        found = _split_into_tensors_of_type(array, ty)
         if found is None:
             of = "x".join(map(str, array.shape)) or "scalar"
             problem = problem or f"has the shape {of}, which holds no {ty}, and no number of them along its first axis"
         if problem or found is None:
-            problems.append(Diagnostic(CODE, f"{source}: the array for input {name!r} {problem}"))
+            problems.append(Diagnostic(DIAGNOSTIC_CODE, f"{source}: the array for input {name!r} {problem}"))
             continue
         columns[name] = found
     lengths = {name: len(column) for name, column in columns.items()}
     if len(problems) == before and len(set(lengths.values())) > 1:
         told = ", ".join(f"{n} of {name!r}" for name, n in lengths.items())
-        problems.append(Diagnostic(CODE, f"{source}: the inputs are not as many of each: {told}"))
+        problems.append(Diagnostic(DIAGNOSTIC_CODE, f"{source}: the inputs are not as many of each: {told}"))
     if len(problems) > before:
         return []
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -133,7 +137,7 @@ def _dtype_problem(array: Array, ty: TensorType) -> str:
     return f"is {array.dtype.name}, expected {ty.dtype}"
 
 
-def _value_problem(array: Array) -> str:
+def _nonfinite_value_problem(array: Array) -> str:
     """Describe NaN and infinite values, for which no quantization range exists; "" if there are
     none.
     """
@@ -145,7 +149,7 @@ def _value_problem(array: Array) -> str:
     return f"cannot be used: {', '.join(told)}" if told else ""
 
 
-def _rows(array: Array, ty: TensorType) -> Array | None:
+def _split_into_tensors_of_type(array: Array, ty: TensorType) -> Array | None:
     """Split an array into tensors of a type along a new first axis; None if its shape does not
     allow that.
     """

@@ -5,44 +5,55 @@ report = quantize("net.onnx", "net_int8.onnx", "samples", per_channel=True)
 report["layers"][0], report["suggested_exclusions"], report["ratio"]
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
 import onnx
 
-from aotc.checking.input_generation import Arrays, input_types, real_values, stored_inputs
-from aotc.checking.verify import with_static_inputs
-from aotc.driver.compile import CompileOptions, model_name
-from aotc.driver.import_model import is_exported_program, is_relay_text, is_tflite, part_of
-from aotc.driver.memory_budgets import COUNTED
-from aotc.driver.pipeline import CompiledModel, footprint
-from aotc.driver.temporary_folders import output_file
-from aotc.driver.toolchain import require_cpu
+from aotc.checking.input_generation import Arrays, dequantize_tensors, input_types, quantize_real_inputs
+from aotc.checking.verify import pin_static_input_shapes
+from aotc.driver.compile import CompileOptions, c_name_of_model
+from aotc.driver.import_model import cut_model_at_tensors, is_exported_program, is_relay_text_path, is_tflite_path
+from aotc.driver.memory_budgets import FOOTPRINT_KEYS_BY_BUDGET
+from aotc.driver.pipeline import CompiledModel, bare_metal_footprint_or_none
+from aotc.driver.temporary_folders import open_output_file
+from aotc.driver.toolchain import require_cpu_can_run
 from aotc.ir import AotcError, Array, TensorType
-from aotc.ir.atomic_write import require_other_file
-from aotc.measuring.bench import take_turns
-from aotc.measuring.competitors import Contestant, ours, started
-from aotc.measuring.timing import summary
-from aotc.quantizing.calibration import Data, calibration_sets
-from aotc.quantizing.layers import decibels, layer_errors, power, suggested
-from aotc.quantizing.quantizer import Settings, layers_of, prepare, quantize_prepared, quantizer
+from aotc.ir.atomic_write import require_not_an_input_file
+from aotc.measuring.bench import time_contestants_in_turns
+from aotc.measuring.competitors import Contestant, load_and_time_first_run, load_aotc_library
+from aotc.measuring.timing import min_and_median
+from aotc.quantizing.calibration import CalibrationData, load_calibration_sets
+from aotc.quantizing.layer_errors import (
+    measure_error_of_each_layer,
+    power_ratio_decibels,
+    suggest_layers_to_leave_in_float,
+    sum_of_squares,
+)
+from aotc.quantizing.onnxruntime_quantizer import (
+    Settings,
+    import_onnxruntime_quantizer,
+    names_of_nodes_to_quantize,
+    prepare_for_quantization,
+    quantize_prepared_model,
+)
 from aotc.relay.frontend.onnx import load_model
-from aotc.relay.frontend.onnx.model_inputs import pin_hint
+from aotc.relay.frontend.onnx.model_inputs import dim_pinning_hint
 from aotc.relay.module import IRModule
 from aotc.runtime.session import Session
 
 #: Largest number of sets of inputs on which the models are compared, spread evenly over all sets.
-MOST_COMPARED: Final = 32
+MAX_COMPARED_SETS: Final = 32
 #: Largest number of turns of measuring each model.
-TURNS: Final = 100
+MAX_TURNS: Final = 100
 
 
 def quantize(
     model: str | Path | onnx.ModelProto,
     output: str | Path | None,
-    calibration: Data,
+    calibration: CalibrationData,
     *,
     per_channel: bool = False,
     method: str = "minmax",
@@ -58,7 +69,7 @@ def quantize(
     output        .onnx file for the quantized model, which `aotc.compile` accepts; None: no file
     calibration   data from which ranges of activations are computed: an .npz file, a folder of them, or
                   mappings from input names to arrays (see `aotc.quantizing.calibration`)
-    per_channel, method, weights, exclude   see `aotc.quantizing.quantizer.Settings`
+    per_channel, method, weights, exclude   see `aotc.quantizing.onnxruntime_quantizer.Settings`
     seconds       time limit for measuring
     options       as for `aotc.compile`.  With `build=False` nothing is compiled and measured; `io_dtype`
                   applies to the quantized model; for bare-metal targets memory is reported instead of times
@@ -72,22 +83,22 @@ def quantize(
     """
     settings = Settings(per_channel, method, weights, tuple(exclude))
     chosen = CompileOptions(**options)
-    quantizer()
-    _require_onnx(model, output)
+    import_onnxruntime_quantizer()
+    _require_onnx_model_and_output(model, output)
     if chosen.build and not chosen.machine.bare:
-        require_cpu(chosen.machine)
-    chosen.progress("importing the model")
-    types = input_types(chosen.imported(model))
-    _require_static(types)
-    sets = calibration_sets(calibration, types)
-    prepared = prepare(with_static_inputs(part_of(load_model(model), chosen.cut), types), weights, per_channel)
+        require_cpu_can_run(chosen.machine)
+    types = _static_input_types(model, chosen)
+    sets = load_calibration_sets(calibration, types)
+    prepared = prepare_for_quantization(
+        pin_static_input_shapes(cut_model_at_tensors(load_model(model), chosen.cut), types), weights, per_channel
+    )
     chosen.progress(f"calibrating on {len(sets)} sets of inputs")
-    made = quantize_prepared(prepared, sets, settings)
-    compared = sets[:: -(-len(sets) // MOST_COMPARED)]
+    made = quantize_prepared_model(prepared, sets, settings)
+    compared = sets[:: -(-len(sets) // MAX_COMPARED_SETS)]
     chosen.progress("measuring the error of each layer")
-    layers = layer_errors(prepared, made, layers_of(prepared, settings), compared)
+    layers = measure_error_of_each_layer(prepared, made, names_of_nodes_to_quantize(prepared, settings), compared)
     if output is not None:
-        with output_file(Path(output), "output", [model]) as file:
+        with open_output_file(Path(output), "output", [model]) as file:
             file.write(made.SerializeToString())
     report = {
         "model": str(model) if isinstance(model, (str, Path)) else None,
@@ -96,13 +107,13 @@ def quantize(
         "calibration_sets": len(sets),
         "compared_sets": len(compared),
         "layers": [asdict(layer) for layer in layers],
-        "suggested_exclusions": suggested(layers),
+        "suggested_exclusions": suggest_layers_to_leave_in_float(layers),
     }
-    return report | _costs(model, made, compared, chosen, seconds)
+    return report | _compare_memory_or_times(model, made, compared, chosen, seconds)
 
 
-def _require_onnx(model: object, output: str | Path | None) -> None:
-    others = (is_relay_text, is_exported_program, is_tflite)
+def _require_onnx_model_and_output(model: object, output: str | Path | None) -> None:
+    others = (is_relay_text_path, is_exported_program, is_tflite_path)
     if isinstance(model, IRModule) or any(is_other(model) for is_other in others):
         text = "only ONNX models are quantized"
         raise AotcError("quantize", text, hint="export the model to ONNX, or quantize it in its own framework")
@@ -111,29 +122,39 @@ def _require_onnx(model: object, output: str | Path | None) -> None:
         hint = f"for example: {Path(output).with_suffix('.onnx')}"
         raise AotcError("quantize", text, hint=hint)
     if output is not None:
-        require_other_file(Path(output), "output", [model])
+        require_not_an_input_file(Path(output), "output", [model])
 
 
-def _require_static(types: Mapping[str, TensorType]) -> None:
-    """Raise AotcError, with the options that fix them, if inputs have dynamic dimensions."""
-    if hint := pin_hint(types):
+def _static_input_types(model: str | Path | onnx.ModelProto, options: CompileOptions) -> dict[str, TensorType]:
+    """Import a model and return the types of its inputs.
+
+    Raise AotcError, with the options that fix them, if inputs have dynamic dimensions.
+    """
+    options.progress("importing the model")
+    types = input_types(options.import_as_graph_module(model))
+    if hint := dim_pinning_hint(types):
         text = "the model has inputs with dynamic dimensions, and calibration needs fixed ones"
         raise AotcError("quantize", text, hint=hint)
+    return types
 
 
-def _both(model: str | Path | onnx.ModelProto, chosen: CompileOptions) -> tuple[CompileOptions, CompileOptions]:
+def _options_for_float_and_quantized(
+    model: str | Path | onnx.ModelProto, chosen_options: CompileOptions
+) -> tuple[CompileOptions, CompileOptions]:
     """Return the compile options for the float model and for the quantized one, whose shapes are
     already static.
     """
-    plain = replace(chosen, output=None, name=model_name(model, chosen.name), io_dtype=None)
-    return plain, replace(plain, io_dtype=chosen.io_dtype, input_shapes=None, dims=None, cut_before=(), cut_after=())
+    plain = replace(chosen_options, output=None, name=c_name_of_model(model, chosen_options.name), io_dtype=None)
+    return plain, replace(
+        plain, io_dtype=chosen_options.io_dtype, input_shapes=None, dims=None, cut_before=(), cut_after=()
+    )
 
 
-def _costs(
+def _compare_memory_or_times(
     model: str | Path | onnx.ModelProto,
-    made: onnx.ModelProto,
+    quantized_model: onnx.ModelProto,
     sets: Sequence[Arrays],
-    chosen: CompileOptions,
+    chosen_options: CompileOptions,
     seconds: float,
 ) -> dict[str, Any]:
     """Compare the costs of the float and the quantized model: memory on bare-metal targets, else
@@ -141,81 +162,101 @@ def _costs(
 
     Return {} if the models are not to be built.
     """
-    if chosen.machine.bare:
-        return _needs(model, made, chosen)
-    return _measured(model, made, sets, chosen, seconds) if chosen.build else {}
+    if chosen_options.machine.bare:
+        return _ram_and_flash_of_both_models(model, quantized_model, chosen_options)
+    return (
+        _compile_and_compare_both_models(model, quantized_model, sets, chosen_options, seconds)
+        if chosen_options.build
+        else {}
+    )
 
 
-def _needs(model: str | Path | onnx.ModelProto, made: onnx.ModelProto, chosen: CompileOptions) -> dict[str, Any]:
+def _ram_and_flash_of_both_models(
+    model: str | Path | onnx.ModelProto, quantized_model: onnx.ModelProto, chosen_options: CompileOptions
+) -> dict[str, Any]:
     """Return the RAM and flash that both models need on a bare-metal target, in bytes."""
     found: dict[str, Any] = {}
-    parts = zip(("float32", "quantized"), _both(model, chosen), (model, made), strict=True)
+    parts = zip(
+        ("float32", "quantized"),
+        _options_for_float_and_quantized(model, chosen_options),
+        (model, quantized_model),
+        strict=True,
+    )
     for what, options, own in parts:
-        chosen.progress(f"planning the memory of the {what} model")
-        sizes = footprint(options.compilation(own))
+        chosen_options.progress(f"planning the memory of the {what} model")
+        sizes = bare_metal_footprint_or_none(options.start_compilation(own))
         assert sizes is not None, "the target has no operating system"
-        found[what] = {f"{kind}_bytes": sum(sizes[part] for part in COUNTED[kind]) for kind in ("ram", "flash")}
-    return _both_spellings(found)
+        found[what] = {
+            f"{kind}_bytes": sum(sizes[part] for part in FOOTPRINT_KEYS_BY_BUDGET[kind]) for kind in ("ram", "flash")
+        }
+    return _add_old_spelling_of_key(found)
 
 
-def _both_spellings(report: dict[str, Any]) -> dict[str, Any]:
+def _add_old_spelling_of_key(report: dict[str, Any]) -> dict[str, Any]:
     """Return `report` with "quantized" also under the name "quantised", which release 0.1 used."""
     return {**report, "quantised": report["quantized"]}
 
 
-def _measured(
+def _compile_and_compare_both_models(
     model: str | Path | onnx.ModelProto,
-    made: onnx.ModelProto,
+    quantized_model: onnx.ModelProto,
     sets: Sequence[Arrays],
-    chosen: CompileOptions,
+    chosen_options: CompileOptions,
     seconds: float,
 ) -> dict[str, Any]:
     """Compile both models; return their output errors, sizes, times and the ratio of times."""
-    plain, pinned = _both(model, chosen)
-    both = plain.compiled(model), pinned.compiled(made)
+    plain, pinned = _options_for_float_and_quantized(model, chosen_options)
+    both = plain.compile_model(model), pinned.compile_model(quantized_model)
     before, after = (compiled.session() for compiled in both)
-    chosen.progress("comparing outputs")
-    outputs = _compared(before, after, sets)
-    chosen.progress("measuring both models")
-    contestants = [_contestant(c, s, sets[0]) for c, s in zip(both, (before, after), strict=True)]
-    times = take_turns(contestants, TURNS, seconds)
-    rows = [_facts(compiled, found) for compiled, found in zip(both, times, strict=True)]
+    chosen_options.progress("comparing outputs")
+    outputs = _output_errors_of_quantized_model(before, after, sets)
+    chosen_options.progress("measuring both models")
+    contestants = [_load_benchmark_contestant(c, s, sets[0]) for c, s in zip(both, (before, after), strict=True)]
+    times = time_contestants_in_turns(contestants, MAX_TURNS, seconds)
+    rows = [_sizes_and_times_of_model(compiled, found) for compiled, found in zip(both, times, strict=True)]
     ratio = min(times[1]) / min(times[0])
-    return {"outputs": outputs, **_both_spellings({"float32": rows[0], "quantized": rows[1]}), "ratio": ratio}
+    return {"outputs": outputs, **_add_old_spelling_of_key({"float32": rows[0], "quantized": rows[1]}), "ratio": ratio}
 
 
-def _results(session: Session, arrays: Arrays) -> list[Array]:
+def _run_and_dequantize_outputs(session: Session, arrays: Arrays) -> list[Array]:
     """Run a model; return its outputs as real numbers, dequantized if necessary."""
     infos = session.get_outputs()
-    made = session.run(None, stored_inputs(session, arrays))
+    made = session.run(None, quantize_real_inputs(session, arrays))
     named = {i.name: value for i, value in zip(infos, made, strict=True)}
-    return list(real_values(infos, named).values())
+    return list(dequantize_tensors(infos, named).values())
 
 
-def _compared(plain: Session, quantized: Session, sets: Sequence[Arrays]) -> list[dict[str, Any]]:
+def _output_errors_of_quantized_model(
+    float_session: Session, quantized_session: Session, sets: Sequence[Arrays]
+) -> list[dict[str, Any]]:
     """Return for each output the signal-to-noise ratio and the largest absolute error of the
     quantized model.
     """
-    rows = [(_results(plain, arrays), _results(quantized, arrays)) for arrays in sets]
+    rows = [
+        (_run_and_dequantize_outputs(float_session, arrays), _run_and_dequantize_outputs(quantized_session, arrays))
+        for arrays in sets
+    ]
     found = []
-    for k, info in enumerate(plain.get_outputs()):
+    for k, info in enumerate(float_session.get_outputs()):
         pairs = [(wanted[k].astype(float), made[k].astype(float)) for wanted, made in rows]
-        noise = sum(power(wanted - made) for wanted, made in pairs)
+        noise = sum(sum_of_squares(wanted - made) for wanted, made in pairs)
         largest = max(float(abs(wanted - made).max(initial=0)) for wanted, made in pairs)
-        snr = decibels(sum(power(wanted) for wanted, _ in pairs), noise)
+        snr = power_ratio_decibels(sum(sum_of_squares(wanted) for wanted, _ in pairs), noise)
         found.append({"name": info.name, "snr_db": snr, "max_abs": largest})
     return found
 
 
-def _contestant(compiled: CompiledModel, session: Session, arrays: Arrays) -> Contestant:
-    return started("aotc", 1, lambda: ours(compiled.built, stored_inputs(session, arrays), 1))
+def _load_benchmark_contestant(compiled: CompiledModel, session: Session, arrays: Arrays) -> Contestant:
+    return load_and_time_first_run(
+        "aotc", 1, lambda: load_aotc_library(compiled.built, quantize_real_inputs(session, arrays), 1)
+    )
 
 
-def _facts(compiled: CompiledModel, times: Sequence[float]) -> dict[str, Any]:
+def _sizes_and_times_of_model(compiled: CompiledModel, times: Sequence[float]) -> dict[str, Any]:
     """Return the sizes in bytes and the times in milliseconds of a compiled model."""
     return {
         "weights_bytes": compiled.metadata["weights_bytes"],
         "library_bytes": compiled.built.stat().st_size,
         "arena_bytes": compiled.metadata["memory"]["peak"],
-        "milliseconds": summary(times),
+        "milliseconds": min_and_median(times),
     }

@@ -9,7 +9,7 @@ lib = relay.build(aotc.IRModule.from_expr(relay.nn.relu(x)), "llvm")
 import importlib
 import typing as _typing
 
-from aotc.ir.lazy_exports import lazy_names
+from aotc.ir.lazy_exports import lazy_module_getattr_and_dir
 from aotc.ir.op import Op as _Op
 from aotc.relay.module import IRModule as _IRModule
 from aotc.relay.text import printer as _printer
@@ -19,9 +19,11 @@ _Printed.astext = _Op.astext = _printer.astext
 _Printed.to_text = _printer.to_text
 
 
-def _operators() -> _typing.Mapping[str, _typing.Any]:
+def _operator_functions_by_name() -> _typing.Mapping[str, _typing.Any]:
     """Return Relay's operator functions by name; the import registers operators and passes."""
-    found: _typing.Mapping[str, _typing.Any] = importlib.import_module("aotc.relay_api.expr").op_namespace("")
+    found: _typing.Mapping[str, _typing.Any] = importlib.import_module("aotc.relay_api.expr").op_functions_with_prefix(
+        ""
+    )
     return found
 
 
@@ -32,4 +34,4 @@ def _import_from_std(module: _IRModule, name: str) -> None:
 
 _IRModule.import_from_std = _import_from_std
 
-__getattr__, __dir__ = lazy_names(__name__, more=_operators)
+__getattr__, __dir__ = lazy_module_getattr_and_dir(__name__, extra_names=_operator_functions_by_name)

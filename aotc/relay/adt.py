@@ -18,7 +18,7 @@ from dataclasses import field
 from importlib import import_module
 from typing import Any, TypeAlias
 
-from aotc.ir import GlobalTypeVar, Type, TypeCall, TypeVar, fill, frozen
+from aotc.ir import GlobalTypeVar, Type, TypeCall, TypeVar, frozen, set_frozen_fields
 
 
 @frozen(init=False, eq=False)
@@ -34,21 +34,21 @@ class TypeData:
     constructors: tuple[Any, ...]
 
     def __init__(self, header: GlobalTypeVar, type_vars: Iterable[TypeVar], constructors: Iterable[Any]) -> None:
-        fill(self, header=header, type_vars=tuple(type_vars), constructors=tuple(constructors))
+        set_frozen_fields(self, header=header, type_vars=tuple(type_vars), constructors=tuple(constructors))
         for constructor in self.constructors:
-            constructor.define(self)
+            constructor.set_data_type_definition(self)
 
     @property
-    def type(self) -> TypeCall:
+    def instance_type(self) -> TypeCall:
         """The type of the data type's values, applied to its own type variables."""
         return TypeCall(self.header, self.type_vars)
 
     @property
-    def parts(self) -> list[Type]:
+    def component_types(self) -> list[Type]:
         """All types used in the data type's definition, including its own name and type variables."""
         return [self.header, *self.type_vars, *(ty for c in self.constructors for ty in c.inputs)]
 
-    def tag(self, constructor: object) -> int:
+    def tag_of_constructor(self, constructor: object) -> int:
         """Return the tag (a number) of a constructor of the data type; it is equal in every
         process.
         """
@@ -87,7 +87,7 @@ class PatternConstructor:
     patterns: tuple[Pattern, ...] = field(default=())
 
     def __init__(self, constructor: Any, patterns: Iterable[Pattern] | None = None) -> None:
-        fill(self, constructor=constructor, patterns=tuple(patterns or ()))
+        set_frozen_fields(self, constructor=constructor, patterns=tuple(patterns or ()))
 
 
 @frozen(init=False, eq=False)
@@ -97,7 +97,7 @@ class PatternTuple:
     patterns: tuple[Pattern, ...] = field(default=())
 
     def __init__(self, patterns: Iterable[Pattern] | None = None) -> None:
-        fill(self, patterns=tuple(patterns or ()))
+        set_frozen_fields(self, patterns=tuple(patterns or ()))
 
 
 Pattern: TypeAlias = PatternWildcard | PatternVar | PatternConstructor | PatternTuple
@@ -111,30 +111,30 @@ class Clause:
     rhs: Any
 
 
-def inner(pattern: Pattern) -> tuple[Pattern, ...]:
+def subpatterns(pattern: Pattern) -> tuple[Pattern, ...]:
     """Return the subpatterns of a match pattern."""
     return pattern.patterns if isinstance(pattern, PatternConstructor | PatternTuple) else ()
 
 
-def over(pattern: Pattern, new: Iterable[Pattern]) -> Pattern:
+def replace_subpatterns(pattern: Pattern, new_subpatterns: Iterable[Pattern]) -> Pattern:
     """Return a copy of a match pattern with new subpatterns."""
     if isinstance(pattern, PatternConstructor):
-        return PatternConstructor(pattern.constructor, new)
-    return PatternTuple(new) if isinstance(pattern, PatternTuple) else pattern
+        return PatternConstructor(pattern.constructor, new_subpatterns)
+    return PatternTuple(new_subpatterns) if isinstance(pattern, PatternTuple) else pattern
 
 
 def pattern_vars(pattern: Pattern) -> Iterator[Any]:
     """Yield the variables that a pattern binds, from left to right."""
     if isinstance(pattern, PatternVar):
         yield pattern.var
-    for part in inner(pattern):
+    for part in subpatterns(pattern):
         yield from pattern_vars(part)
 
 
-def with_vars(pattern: Pattern, variables: Iterator[Any]) -> Pattern:
+def rebind_pattern_vars(pattern: Pattern, variables: Iterator[Any]) -> Pattern:
     """Return a copy of a pattern that binds the next variables of an iterator, in the order of
     `pattern_vars`.
     """
     if isinstance(pattern, PatternVar):
         return PatternVar(next(variables))
-    return over(pattern, [with_vars(part, variables) for part in inner(pattern)])
+    return replace_subpatterns(pattern, [rebind_pattern_vars(part, variables) for part in subpatterns(pattern)])

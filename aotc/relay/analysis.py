@@ -12,21 +12,21 @@ from types import SimpleNamespace
 from typing import Any, TypeGuard
 
 from aotc.ir import AotcError, Op, PassContext, Sequential, TensorType, installed_passes
-from aotc.relay.calibration import get_calibration_data as get_calibration_data
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Match, Tuple, TupleGetItem, Var
-from aotc.relay.feature import Feature as Feature
-from aotc.relay.feature import detect_feature as detect_feature
+from aotc.relay.external_compiler_calibration import get_calibration_data as get_calibration_data
 from aotc.relay.graph_api import (
     IRModule,
-    binders,
     children,
+    new_solver_methods_by_name,
     pattern_vars,
     post_order,
-    solver_functions,
     structural_hash,
+    variables_bound_below,
 )
+from aotc.relay.language_features import Feature as Feature
+from aotc.relay.language_features import detect_feature as detect_feature
 from aotc.relay.match_exhaustiveness import unmatched_cases as unmatched_cases
-from aotc.relay.node_scopes import Blocks, is_atom, left_alone
+from aotc.relay.node_scopes import BlockAssignment, is_atom, is_opaque_function
 from aotc.relay.type_kinds import all_type_vars as all_type_vars
 from aotc.relay.type_kinds import bound_type_vars as bound_type_vars
 from aotc.relay.type_kinds import check_kind as check_kind
@@ -37,7 +37,7 @@ from aotc.relay.visitor import bound_vars as bound_vars
 from aotc.relay.visitor import free_vars as free_vars
 
 #: Stand-in for the C++ functions that Relay's Python code and tests call.
-_ffi_api = SimpleNamespace(_test_type_solver=solver_functions)
+_ffi_api = SimpleNamespace(_test_type_solver=new_solver_methods_by_name)
 
 
 def post_order_visit(expr: Expr, visit: Callable[[Expr], object]) -> None:
@@ -72,22 +72,22 @@ def list_fake_quantized_op_freqs(module: Mapping[str, Function]) -> dict[str, in
     """
     found: dict[Call, None] = {}
     for node in (n for function in module.values() for n in post_order(function)):
-        if _calls(node, "qnn.quantize") and (region := _fake_region(node.args[0])) is not None:
+        if _is_call_of_op(node, "qnn.quantize") and (region := _fake_quantized_region_calls(node.args[0])) is not None:
             found |= dict.fromkeys(region)
     return dict(Counter(call.op.name for call in found if isinstance(call.op, Op)))
 
 
-def _calls(node: Expr, name: str) -> TypeGuard[Call]:
-    return isinstance(node, Call) and isinstance(node.op, Op) and node.op.name == name
+def _is_call_of_op(node: Expr, op_name: str) -> TypeGuard[Call]:
+    return isinstance(node, Call) and isinstance(node.op, Op) and node.op.name == op_name
 
 
-def _fake_region(root: Expr) -> list[Call] | None:
+def _fake_quantized_region_calls(root: Expr) -> list[Call] | None:
     """Return the calls between `root` and the dequantized tensors from which it is computed.
 
     None if there are no such tensors, or variables, functions or lets are involved.
     """
-    order = list(post_order(root, lambda n: not _calls(n, "qnn.dequantize")))
-    ends = [n for n in order if _calls(n, "qnn.dequantize")]
+    order = list(post_order(root, lambda n: not _is_call_of_op(n, "qnn.dequantize")))
+    ends = [n for n in order if _is_call_of_op(n, "qnn.dequantize")]
     if not ends or any(isinstance(n, (Var, GlobalVar, Function, Let)) for n in order):
         return None
     return [n for n in order if isinstance(n, Call) and n not in ends]
@@ -117,7 +117,7 @@ def global_uses(expr: Expr) -> list[str]:
 def escaping_vars(root: Expr) -> frozenset[Expr]:
     """Return the variables that are bound below `root` and used outside of their scopes."""
     params = root.params if isinstance(root, Function) else ()
-    local = set(binders(root)) - set(params)
+    local = set(variables_bound_below(root)) - set(params)
     loose: dict[Expr, frozenset[Expr]] = {}
     for node in post_order(root):
         match node:
@@ -145,7 +145,7 @@ def well_formed(expr: Expr | Mapping[str, Function]) -> bool:
     expr    an expression, which may have free variables, or a module
     """
     roots = list(expr.values()) if isinstance(expr, Mapping) else [expr]
-    bound = Counter(v for root in roots for v in binders(root))
+    bound = Counter(v for root in roots for v in variables_bound_below(root))
     return all(n == 1 for n in bound.values()) and not any(map(escaping_vars, roots))
 
 
@@ -153,37 +153,37 @@ def check_basic_block_normal_form(expr: Expr) -> bool:
     """Return True if no two blocks (bodies of functions, branches of ifs) share a node other than a
     variable or constant.
     """
-    order = list(post_order(expr, lambda n: not left_alone(n)))
-    return all(is_atom(node) for node in Blocks(order).spread)
+    order = list(post_order(expr, lambda n: not is_opaque_function(n)))
+    return all(is_atom(node) for node in BlockAssignment(order).spread)
 
 
 # --- size
 
 
-def _layout_size(ty: TensorType, layout: str, axes: str) -> int:
+def _extent_product_of_axes(ty: TensorType, layout: str, axes: str) -> int:
     """Return the product of the extents of the axes `axes` in a layout."""
     letters = [c for c in layout if c.isalpha()]
     return math.prod(n for n, letter in zip(ty.static_shape, letters, strict=True) if letter in axes)
 
 
-def _conv_macs(a: Any, data: TensorType, weight: TensorType, out: TensorType) -> int:
-    channels = _layout_size(data, a.data_layout, "Cc") // int(a.groups)
-    return out.numel * channels * _layout_size(weight, a.kernel_layout, "DHW")
+def _conv_macs(attrs: Any, data: TensorType, weight: TensorType, out: TensorType) -> int:
+    channels = _extent_product_of_axes(data, attrs.data_layout, "Cc") // int(attrs.groups)
+    return out.numel * channels * _extent_product_of_axes(weight, attrs.kernel_layout, "DHW")
 
 
-def _macs(call: Call) -> int:
+def _multiply_accumulates_of_call(call: Call) -> int:
     """Return the multiplications of one call: the size of the result times the number of products
     in each sum.
 
     Raise AotcError if a type is missing.
     """
-    if not isinstance(call.op, Op) or not (call.op.is_contraction or call.op.name == _WINOGRAD):
+    if not isinstance(call.op, Op) or not (call.op.is_contraction or call.op.name == _WINOGRAD_OP_NAME):
         return 0
     tensors = [ty for node in (*call.args[:2], call) if isinstance(ty := node.checked_type, TensorType)]
     if len(tensors) < 3:
         raise AotcError("untyped", f"{call.op.name} has no type yet", span=call.span, hint="run InferType first")
     data, weight, out = tensors
-    if call.op.name == _WINOGRAD:  # counted as the 3x3 convolution that it computes
+    if call.op.name == _WINOGRAD_OP_NAME:  # counted as the 3x3 convolution that it computes
         return out.numel * data.static_shape[1] * 9
     if call.op.name.startswith("nn.conv"):
         return _conv_macs(call.attrs, data, weight, out)
@@ -191,7 +191,7 @@ def _macs(call: Call) -> int:
     return out.numel * data.static_shape[-2 if transposed else -1]
 
 
-_WINOGRAD = "nn.contrib_conv2d_winograd_without_weight_transform"
+_WINOGRAD_OP_NAME = "nn.contrib_conv2d_winograd_without_weight_transform"
 
 
 def get_total_mac_number(expr: Expr) -> int:
@@ -201,7 +201,7 @@ def get_total_mac_number(expr: Expr) -> int:
     A transposed convolution is counted as Relay does: all products for each output element,
     including those with the zeros between the inputs. Raise AotcError if a type is missing.
     """
-    return sum(_macs(node) for node in post_order(expr) if isinstance(node, Call))
+    return sum(_multiply_accumulates_of_call(node) for node in post_order(expr) if isinstance(node, Call))
 
 
 def count_layers(expr: Expr, valid_ops: Collection[str]) -> int:
@@ -209,7 +209,7 @@ def count_layers(expr: Expr, valid_ops: Collection[str]) -> int:
     values: dict[Expr, Expr] = {n.var: n.value for n in post_order(expr) if isinstance(n, Let)}
     depth: dict[Expr, int] = {}
 
-    def known(node: Expr) -> int:
+    def known_depth(node: Expr) -> int:
         while node in values:
             node = values[node]
         return depth.get(node, 0)  # a recursive function counts once
@@ -217,8 +217,8 @@ def count_layers(expr: Expr, valid_ops: Collection[str]) -> int:
     for node in post_order(expr):
         below = (node.body,) if isinstance(node, Let) else children(node)
         own = isinstance(node, Call) and isinstance(node.op, Op) and node.op.name in valid_ops
-        depth[node] = own + max(map(known, below), default=0)
-    return known(expr)
+        depth[node] = own + max(map(known_depth, below), default=0)
+    return known_depth(expr)
 
 
 def extract_fused_functions(module: Mapping[str, Function]) -> dict[str, Function]:

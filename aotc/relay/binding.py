@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import AotcError, AotcTypeError, Diagnostic, Op, TensorType, Type, nearest
+from aotc.ir import AotcError, AotcTypeError, Diagnostic, Op, TensorType, Type, did_you_mean_hint
 from aotc.relay.analysis import bound_vars, free_vars
-from aotc.relay.graph_api import Constant, Expr, Function, Node, Var, merge_types, substitute
+from aotc.relay.graph_api import Constant, Expr, Function, Node, Var, merge_types, substitute_variables
 
 
 def bind_params_by_name(function: Function, params: Mapping[str, np.ndarray[Any, Any]]) -> Function:
@@ -32,21 +32,23 @@ def bind_params_by_name(function: Function, params: Mapping[str, np.ndarray[Any,
     for name, value in params.items():
         found = by_name.get(name, [])
         if len(found) != 1:
-            what, hint = ("several parameters are", "") if found else ("no parameter is", nearest(name, by_name))
+            what, hint = (
+                ("several parameters are", "") if found else ("no parameter is", did_you_mean_hint(name, by_name))
+            )
             problems.append(Diagnostic("bind", f"{what} called {name!r}", hint=hint))
             continue
-        constant = Constant(_held(np.asarray(value), found[0].checked_type))
-        problems += _mismatches(f"parameter {name!r}", found[0], constant)
+        constant = Constant(_convert_integers_if_exact(np.asarray(value), found[0].checked_type))
+        problems += _diagnose_type_mismatch(f"parameter {name!r}", found[0], constant)
         mapping[found[0]] = constant
     if problems:
         raise AotcError.collect(problems)
     rest = tuple(p for p in function.params if p not in mapping)
     if len(rest) == len(function.params):
         return function
-    return replace(function, params=rest, body=substitute(function.body, mapping))
+    return replace(function, params=rest, body=substitute_variables(function.body, mapping))
 
 
-def _held(value: np.ndarray[Any, Any], ty: Type | None) -> np.ndarray[Any, Any]:
+def _convert_integers_if_exact(value: np.ndarray[Any, Any], ty: Type | None) -> np.ndarray[Any, Any]:
     """Return integers converted to a tensor type if it holds each of them exactly; other values
     unchanged.
     """
@@ -79,8 +81,8 @@ def bind(expr: Expr, binds: Mapping[Var, Expr]) -> Expr:
     type does not fit the variable.
     """
     body = expr.body if isinstance(expr, Function) else expr
-    _check(body, binds)
-    new = substitute(body, dict(binds))
+    _check_bindings(body, binds)
+    new = substitute_variables(body, dict(binds))
     if not isinstance(expr, Function):
         return new
     kept = [binds.get(p, p) for p in expr.params]
@@ -92,14 +94,14 @@ def bind(expr: Expr, binds: Mapping[Var, Expr]) -> Expr:
     return replace(expr, params=(*params, *more), body=new)
 
 
-def _mismatches(called: str, var: Var, value: Expr) -> list[Diagnostic]:
+def _diagnose_type_mismatch(description: str, var: Var, value: Expr) -> list[Diagnostic]:
     """Return a diagnostic if a variable and a value have known types that cannot be merged."""
     wanted, found = var.checked_type, value.checked_type
     wrong = wanted is not None and found is not None and merge_types(wanted, found) is None
-    return [Diagnostic("bind", f"{called} is {wanted}, the value is {found}", var.span)] if wrong else []
+    return [Diagnostic("bind", f"{description} is {wanted}, the value is {found}", var.span)] if wrong else []
 
 
-def _check(body: Expr, binds: Mapping[Var, Expr]) -> None:
+def _check_bindings(body: Expr, binds: Mapping[Var, Expr]) -> None:
     """Raise AotcTypeError or AotcError if variables of expression `body` cannot be replaced by the
     given values.
     """
@@ -114,6 +116,6 @@ def _check(body: Expr, binds: Mapping[Var, Expr]) -> None:
     problems = []
     for var in (v for v in binds if v in inner):
         problems.append(Diagnostic("bind", f"%{var.name} is bound inside the expression", var.span))
-    problems += [d for v, e in binds.items() for d in _mismatches(f"%{v.name}", v, e)]
+    problems += [d for v, e in binds.items() for d in _diagnose_type_mismatch(f"%{v.name}", v, e)]
     if problems:
         raise AotcError.collect(problems)

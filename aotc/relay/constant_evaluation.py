@@ -6,7 +6,7 @@ Memory and time are bounded. Nothing is computed if the result or an argument wo
 limit and larger than the stored constants, or if the budget (`aotc.ir.compile_time_limits`) is
 exhausted. Splats (one repeated value) stay splats: they are computed on one element.
 
-    evaluate_call(call(add, (one, two)), max_bytes=1 << 20)       # Constant(3), or None where it is too large
+    evaluate_constant_call(call(add, (one, two)), max_bytes=1 << 20)  # Constant(3), or None where it is too large
 """
 
 from __future__ import annotations
@@ -17,81 +17,83 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir import AotcError, Attrs, Cost, FuncType, Op, OpPattern, TensorType, TupleType, Type, tensor_types
-from aotc.ir.compile_time_limits import budget
-from aotc.relay.expr import Call, Constant, Expr, Tuple, axis_map
+from aotc.ir.compile_time_limits import current_budget
+from aotc.relay.expr import Call, Constant, Expr, Tuple, axis_map_of_call
 
 #: Default size limit, in bytes, of a folded constant that is larger than the constants it is
 #: computed from.
-MAX_BYTES: Final = 64 << 20
+MAX_FOLDED_CONSTANT_BYTES: Final = 64 << 20
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Value: TypeAlias = "Array | tuple[Array, ...]"
 
 #: Operators whose result has equal elements.
-_UNIFORM: Final = frozenset({"zeros", "ones", "full", "zeros_like", "ones_like", "full_like"})
+_FILL_OPS: Final = frozenset({"zeros", "ones", "full", "zeros_like", "ones_like", "full_like"})
 #: Operators whose result consists of elements of the first argument: a splat gives a splat.
-_MOVES: Final = frozenset(
+_SPLAT_PRESERVING_OPS: Final = frozenset(
     {"broadcast_to", "reshape", "transpose", "squeeze", "expand_dims", "nn.batch_flatten", "strided_slice"}
     | {"tile", "repeat", "reverse", "copy"}
 )
 #: Operators whose result depends on the argument's type only.
-_SHAPE_ONLY: Final = frozenset({"shape_of", "ndarray_size", "zeros_like", "ones_like"})
-_IMPURE: Final = frozenset({"nn.dropout"})
+_SHAPE_ONLY_OPS: Final = frozenset({"shape_of", "ndarray_size", "zeros_like", "ones_like"})
+_IMPURE_OPS: Final = frozenset({"nn.dropout"})
 
 
 def is_constant(expr: Expr) -> bool:
     """Return True if `expr` is a constant or a tuple of constants."""
-    return all(isinstance(part, Constant) for part in _parts(expr))
+    return all(isinstance(part, Constant) for part in _tuple_fields_or_self(expr))
 
 
-def _parts(expr: Expr) -> tuple[Expr, ...]:
+def _tuple_fields_or_self(expr: Expr) -> tuple[Expr, ...]:
     return expr.fields if isinstance(expr, Tuple) else (expr,)
 
 
-def evaluate_call(node: Call, max_bytes: int = MAX_BYTES) -> Expr | None:
+def evaluate_constant_call(node: Call, max_bytes: int = MAX_FOLDED_CONSTANT_BYTES) -> Expr | None:
     """Return the value of a typed operator call on constants; None if it has none or one that is
     too large.
 
     max_bytes    size limit of results that are larger than all arguments together; splats count as one element
     """
     op, ty = node.op, node.checked_type
-    if not isinstance(op, Op) or not op.computed or op.name in _IMPURE:
+    if not isinstance(op, Op) or not op.computed or op.name in _IMPURE_OPS:
         return None
     if ty is None or isinstance(ty, FuncType):
         return None
     if not all(t.is_static for t in tensor_types(ty)):
         return None
-    if op.name in _SHAPE_ONLY:
-        return _of_shape(node, op, ty)
+    if op.name in _SHAPE_ONLY_OPS:
+        return _evaluate_shape_only_op(node, op, ty)
     if not all(is_constant(a) for a in node.args):
         return None
-    uniform = _uniform(node, op, ty)
+    uniform = _evaluate_as_splat(node, op, ty)
     if uniform is not None:
         return uniform
     stored = sum(map(_stored_bytes, node.args))
-    if max(_shown_bytes(node), *map(_shown_bytes, node.args), 0) > max(max_bytes, stored):
+    if max(_materialized_bytes(node), *map(_materialized_bytes, node.args), 0) > max(max_bytes, stored):
         return None
-    if not budget().affords(_cost(node, op, ty, stored)):
+    if not current_budget().spend_if_affordable(_constant_evaluation_cost(node, op, ty, stored)):
         return None
-    return wrap(run_reference(op, node.attrs, [value_of(a) for a in node.args]), ty, node)
+    return wrap_result_in_constants(
+        run_numpy_reference(op, node.attrs, [arrays_of_constant(a) for a in node.args]), ty, node
+    )
 
 
-def _cost(node: Call, op: Op, ty: Type, stored: int) -> Cost:
+def _constant_evaluation_cost(node: Call, op: Op, ty: Type, stored_bytes: int) -> Cost:
     """Return the cost of evaluating a call: its work, and the bytes beyond the constants that are
     stored already.
     """
-    cost = op.cost(node.attrs, [a.checked_type for a in node.args if a.checked_type is not None], ty)
-    shown = _shown_bytes(node) + sum(map(_shown_bytes, node.args))
-    return Cost(cost.work, cost.nbytes + max(shown - 2 * stored, 0))
+    cost = op.reference_cost(node.attrs, [a.checked_type for a in node.args if a.checked_type is not None], ty)
+    shown = _materialized_bytes(node) + sum(map(_materialized_bytes, node.args))
+    return Cost(cost.work, cost.nbytes + max(shown - 2 * stored_bytes, 0))
 
 
-def run_reference(op: Op, attributes: Attrs, args: Sequence[Value]) -> Any:
+def run_numpy_reference(op: Op, attributes: Attrs, args: Sequence[Value]) -> Any:
     """Return the result of an operator's numpy reference; floating-point warnings are suppressed."""
     with np.errstate(all="ignore"):
         return op.reference(attributes, *args)
 
 
-def value_of(expr: Expr) -> Value:
+def arrays_of_constant(expr: Expr) -> Value:
     """Return the array of a constant, or the arrays of a tuple of constants."""
     if isinstance(expr, Tuple):
         return tuple(f.data for f in expr.fields if isinstance(f, Constant))
@@ -99,13 +101,15 @@ def value_of(expr: Expr) -> Value:
     return expr.data
 
 
-def wrap(value: Any, ty: Type, origin: Expr) -> Expr:
+def wrap_result_in_constants(value: Any, ty: Type, origin: Expr) -> Expr:
     """Wrap arrays that an operator's reference implementation returned in constants of the inferred type.
 
     Raise AotcError (code "reference-type") if the result has another type.
     """
     if isinstance(ty, TupleType):
-        return Tuple((wrap(v, t, origin) for v, t in zip(value, ty.fields, strict=True)), origin.span)
+        return Tuple(
+            (wrap_result_in_constants(v, t, origin) for v, t in zip(value, ty.fields, strict=True)), origin.span
+        )
     array = np.asarray(value)
     constant = Constant(array, origin.span)
     if constant.checked_type != ty:
@@ -115,7 +119,7 @@ def wrap(value: Any, ty: Type, origin: Expr) -> Expr:
     return constant
 
 
-def _shown_bytes(expr: Expr) -> int:
+def _materialized_bytes(expr: Expr) -> int:
     """Return the bytes that the value of a typed expression may take in a reference, where splats
     are materialized.
     """
@@ -124,72 +128,78 @@ def _shown_bytes(expr: Expr) -> int:
 
 def _stored_bytes(expr: Expr) -> int:
     """Return the bytes that a constant argument takes in memory."""
-    return sum(part.stored.nbytes for part in _parts(expr) if isinstance(part, Constant))
+    return sum(part.stored_elements.nbytes for part in _tuple_fields_or_self(expr) if isinstance(part, Constant))
 
 
-def _of_shape(node: Call, op: Op, ty: Type) -> Expr | None:
+def _evaluate_shape_only_op(node: Call, op: Op, ty: Type) -> Expr | None:
     """Return the value of an operator that depends on its argument's type only; the argument need
     not be constant.
     """
     source = node.args[0].checked_type
     if not isinstance(source, TensorType) or not source.is_static or not isinstance(ty, TensorType):
         return None
-    if op.name in _UNIFORM:
-        one = run_reference(op, node.attrs, [np.zeros((1,), source.dtype.numpy)])
-        return _spread(np.asarray(one), ty, node)
+    if op.name in _FILL_OPS:
+        one = run_numpy_reference(op, node.attrs, [np.zeros((1,), source.dtype.numpy)])
+        return _splat_constant_of_type(np.asarray(one), ty, node)
     stand_in = np.broadcast_to(np.zeros((), source.dtype.numpy), source.static_shape)
-    return wrap(run_reference(op, node.attrs, [stand_in]), ty, node)
+    return wrap_result_in_constants(run_numpy_reference(op, node.attrs, [stand_in]), ty, node)
 
 
-def _uniform(node: Call, op: Op, ty: Type) -> Expr | None:
+def _evaluate_as_splat(node: Call, op: Op, ty: Type) -> Expr | None:
     """Return the value of a call as a splat, computed on one element, if it is one by construction;
     else None.
     """
     if not isinstance(ty, TensorType) or ty.numel <= 1:
         return None
-    if op.name in _UNIFORM:
-        return _filled(node, op, ty)
+    if op.name in _FILL_OPS:
+        return _fold_fill_op_to_splat(node, op, ty)
     arrays = [a.data for a in node.args if isinstance(a, Constant)]
     if not arrays or len(arrays) != len(node.args):
         return None
-    if op.name in _MOVES:
-        return _spread(arrays[0].flat[0:1], ty, node) if _one_value(arrays[0]) else None
-    if op.pattern > OpPattern.BROADCAST or not all(map(_one_value, arrays)) or _by_position(node, ty):
+    if op.name in _SPLAT_PRESERVING_OPS:
+        return _splat_constant_of_type(arrays[0].flat[0:1], ty, node) if _is_splat_array(arrays[0]) else None
+    if (
+        op.pattern > OpPattern.BROADCAST
+        or not all(map(_is_splat_array, arrays))
+        or _depends_on_element_position(node, ty)
+    ):
         return None
-    one = np.asarray(run_reference(op, node.attrs, [_shrunk(a) for a in arrays]))
-    return _spread(one, ty, node) if one.size == 1 else None
+    one = np.asarray(run_numpy_reference(op, node.attrs, [_shrink_splat_to_one_element(a) for a in arrays]))
+    return _splat_constant_of_type(one, ty, node) if one.size == 1 else None
 
 
-def _by_position(node: Call, ty: TensorType) -> bool:
+def _depends_on_element_position(node: Call, ty: TensorType) -> bool:
     """Return True if an operator's result depends on element positions, e.g. trilu.
 
     Some axis of the result is then not an axis of any argument.
     """
-    maps = axis_map(node)
+    maps = axis_map_of_call(node)
     if maps is None:
         return False
     return any(d != 1 and all(axes[k] is None for axes in maps.inputs) for k, d in enumerate(ty.shape))
 
 
-def _filled(node: Call, op: Op, ty: TensorType) -> Expr | None:
+def _fold_fill_op_to_splat(node: Call, op: Op, ty: TensorType) -> Expr | None:
     """Return zeros, ones or full as a splat; the value is computed on a shape of one element and
     equal rank.
     """
     if not any(f == "shape" for f, _ in node.attrs.items()):
         return None
     small = node.attrs.replace(shape=(1,) * ty.rank)
-    return _spread(np.asarray(run_reference(op, small, [value_of(a) for a in node.args])), ty, node)
+    return _splat_constant_of_type(
+        np.asarray(run_numpy_reference(op, small, [arrays_of_constant(a) for a in node.args])), ty, node
+    )
 
 
-def _one_value(array: Array) -> bool:
+def _is_splat_array(array: Array) -> bool:
     return array.size == 1 or (array.size > 1 and not any(array.strides))
 
 
-def _shrunk(array: Array) -> Array:
+def _shrink_splat_to_one_element(array: Array) -> Array:
     """Return the value of a splat as a one-element array of equal rank."""
     return array[(slice(0, 1),) * array.ndim] if array.ndim else array
 
 
-def _spread(one: Array, ty: TensorType, origin: Expr) -> Constant:
-    value = one.reshape(()).astype(ty.dtype.numpy, copy=False)
+def _splat_constant_of_type(element: Array, ty: TensorType, origin: Expr) -> Constant:
+    value = element.reshape(()).astype(ty.dtype.numpy, copy=False)
     return Constant(np.broadcast_to(value, ty.static_shape), origin.span)

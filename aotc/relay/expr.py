@@ -21,18 +21,18 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from aotc.ir import NO_ATTRS, AotcTypeError, Attrs, AxisMap, DType, Op, Span, current_span, get_op, infer_op
+from aotc.ir import NO_ATTRS, AotcTypeError, Attrs, AxisMap, DType, Op, Span, current_span, get_op, infer_op_result_type
 from aotc.ir import types as ir_types
-from aotc.ir.frozen_dataclass import dataclass_transform, fill
-from aotc.ir.ndarray import HostArray, literal
+from aotc.ir.frozen_dataclass import dataclass_transform, set_frozen_fields
+from aotc.ir.ndarray import HostArray, convert_literal_to_array
 from aotc.ir.types import FuncType, GlobalTypeVar, IncompleteType, TensorType, TupleType, Type
-from aotc.relay.graph_api import Clause, Printed, TypeData, type_arguments
+from aotc.relay.graph_api import Clause, Printed, TypeData, infer_type_arguments
 
 T = TypeVar("T")
 EMPTY_ATTRS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-def operand(value: Any) -> Expr:
+def require_expression(value: Any) -> Expr:
     """Return `value` if it is an expression, and raise AotcTypeError otherwise.
 
     Numbers and arrays are rejected because their dtype would have to be guessed; `const` converts
@@ -45,24 +45,24 @@ def operand(value: Any) -> Expr:
     raise AotcTypeError("operand", f"expected an expression, not {type(value).__name__}")
 
 
-def _op_call(name: str, *args: Any, **attrs: Any) -> Call:
+def _call_op_by_name(name: str, *args: Any, **attrs: Any) -> Call:
     op = get_op(name)
-    return call(op, tuple(map(operand, args)), op.attrs(**attrs))
+    return typed_op_call(op, tuple(map(require_expression, args)), op.attrs(**attrs))
 
 
-def _binary(name: str) -> Callable[[Any, Any], Call]:
-    return lambda self, other: _op_call(name, self, other)
+def _infix_method_for_op(op_name: str) -> Callable[[Any, Any], Call]:
+    return lambda self, other: _call_op_by_name(op_name, self, other)
 
 
-def _reflected(name: str) -> Callable[[Any, Any], Call]:
-    return lambda self, other: _op_call(name, other, self)
+def _reflected_infix_method_for_op(op_name: str) -> Callable[[Any, Any], Call]:
+    return lambda self, other: _call_op_by_name(op_name, other, self)
 
 
-def _set(node: object, span: Span | None, **fields: Any) -> None:
+def _init_node_fields(node: object, span: Span | None, **fields: Any) -> None:
     """Initialize the fields of a frozen expression node; a missing span is replaced by the span in
     scope.
     """
-    fill(node, span=span if span is not None else current_span(), **fields)
+    set_frozen_fields(node, span=span if span is not None else current_span(), **fields)
 
 
 class Node(Printed):
@@ -78,34 +78,34 @@ class Node(Printed):
         return self  # an expression with a tuple value is used as the tuple
 
     def __post_init__(self) -> None:
-        _set(self, getattr(self, "span", None))
+        _init_node_fields(self, getattr(self, "span", None))
 
-    __add__, __radd__ = _binary("add"), _reflected("add")
-    __sub__, __rsub__ = _binary("subtract"), _reflected("subtract")
-    __mul__, __rmul__ = _binary("multiply"), _reflected("multiply")
-    __truediv__, __rtruediv__ = _binary("divide"), _reflected("divide")
-    __lt__, __le__ = _binary("less"), _binary("less_equal")
-    __gt__, __ge__ = _binary("greater"), _binary("greater_equal")
+    __add__, __radd__ = _infix_method_for_op("add"), _reflected_infix_method_for_op("add")
+    __sub__, __rsub__ = _infix_method_for_op("subtract"), _reflected_infix_method_for_op("subtract")
+    __mul__, __rmul__ = _infix_method_for_op("multiply"), _reflected_infix_method_for_op("multiply")
+    __truediv__, __rtruediv__ = _infix_method_for_op("divide"), _reflected_infix_method_for_op("divide")
+    __lt__, __le__ = _infix_method_for_op("less"), _infix_method_for_op("less_equal")
+    __gt__, __ge__ = _infix_method_for_op("greater"), _infix_method_for_op("greater_equal")
 
     def __neg__(self) -> Call:
-        return _op_call("negative", self)
+        return _call_op_by_name("negative", self)
 
     def astype(self, dtype: str) -> Call:
         """Return a call of `cast` that converts the values to a dtype."""
-        return _op_call("cast", self, dtype=dtype)
+        return _call_op_by_name("cast", self, dtype=dtype)
 
     def __call__(self, *args: Any) -> Call:
         """Return a call of this function with the given arguments."""
-        return Call(cast("Callee", self), tuple(map(operand, args)))
+        return Call(cast("Callee", self), tuple(map(require_expression, args)))
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
-def _node(cls: type[T]) -> type[T]:
+def _node_dataclass(cls: type[T]) -> type[T]:
     """Class decorator for kinds of nodes: a frozen dataclass, compared by identity."""
     return dataclass(frozen=True, slots=True, eq=False, repr=False)(cls)
 
 
-@_node
+@_node_dataclass
 class Var(Node):
     """A variable. `annotation` is the declared type, None if inference must find it."""
 
@@ -116,7 +116,7 @@ class Var(Node):
 
     def __post_init__(self) -> None:
         known = None if isinstance(self.annotation, IncompleteType) else self.annotation
-        _set(self, self.span, annotation=known, checked_type=known)
+        _init_node_fields(self, self.span, annotation=known, checked_type=known)
 
     name_hint = property(attrgetter("name"), doc="Relay's word for the name.")
     type_annotation = property(attrgetter("annotation"), doc="Relay's word for the annotation.")
@@ -129,7 +129,7 @@ class Var(Node):
         return f"Var({self.name})" if ty is None else f"Var({self.name}, ty={ty})"
 
 
-@_node
+@_node_dataclass
 class GlobalVar(Node):
     """A reference to a function of the module, by name."""
 
@@ -140,11 +140,11 @@ class GlobalVar(Node):
     name_hint = property(attrgetter("name"), doc="Relay's word for the name.")
 
 
-@_node
+@_node_dataclass
 class Constant(Node):
     """A tensor known at compile time. `data` is read-only; `data.numpy()` returns a copy.
 
-    A splat (one repeated value) is a zero-stride array made by `splat`: it takes no memory until it
+    A splat (one repeated value) is a zero-stride array made by `splat_constant`: it takes no memory until it
     is copied.
     """
 
@@ -155,7 +155,7 @@ class Constant(Node):
     def __init__(self, data: np.ndarray[Any, Any], span: Span | None = None) -> None:
         view = np.asarray(data).view(HostArray)
         view.flags.writeable = False
-        _set(self, span, data=view, checked_type=TensorType(view.shape, DType.of(view)))
+        _init_node_fields(self, span, data=view, checked_type=TensorType(view.shape, DType.from_numpy(view)))
 
     def __repr__(self) -> str:
         return f"Constant({self.data if self.data.ndim == 0 else self.checked_type})"
@@ -166,12 +166,12 @@ class Constant(Node):
         return self.data.size > 1 and not any(self.data.strides)
 
     @property
-    def stored(self) -> np.ndarray[Any, Any]:
+    def stored_elements(self) -> np.ndarray[Any, Any]:
         """The elements that are stored in memory: all of them, or the one that a splat repeats."""
         return self.data.flat[:1] if self.is_splat else self.data
 
 
-@_node
+@_node_dataclass
 class Call(Node):
     """An operator, function, or global function applied to arguments."""
 
@@ -193,7 +193,9 @@ class Call(Node):
         """Create a call node; `type_args` is ignored, since type inference finds them, but Relay's
         signature has it.
         """
-        _set(self, span, op=op, args=tuple(args), attrs=NO_ATTRS if attrs is None else attrs, checked_type=checked_type)
+        _init_node_fields(
+            self, span, op=op, args=tuple(args), attrs=NO_ATTRS if attrs is None else attrs, checked_type=checked_type
+        )
 
     @property
     def type_args(self) -> list[Type]:
@@ -202,7 +204,7 @@ class Call(Node):
         """
         types = [a.checked_type for a in self.args if a.checked_type is not None]
         callee = None if isinstance(self.op, Op) else self.op.checked_type
-        return types if callee is None else [*type_arguments(cast(FuncType, callee), types).values()]
+        return types if callee is None else [*infer_type_arguments(cast(FuncType, callee), types).values()]
 
     def __bool__(self) -> bool:
         return True  # also for calls whose tuple has length 0
@@ -242,7 +244,7 @@ class TupleWrapper(metaclass=_OfFields):
     """Relay's class for calls with several results; here it is the call itself."""
 
 
-@_node
+@_node_dataclass
 class Tuple(Node):
     """Expression node: a tuple of expressions."""
 
@@ -251,10 +253,10 @@ class Tuple(Node):
     checked_type: Type | None
 
     def __init__(self, fields: Iterable[Expr], span: Span | None = None, checked_type: Type | None = None) -> None:
-        items = tuple(f if isinstance(f, Op) else operand(f) for f in fields)
+        items = tuple(f if isinstance(f, Op) else require_expression(f) for f in fields)
         if checked_type is None and all(f.checked_type is not None for f in items):
             checked_type = TupleType(f.checked_type for f in items if f.checked_type is not None)
-        _set(self, span, fields=items, checked_type=checked_type)
+        _init_node_fields(self, span, fields=items, checked_type=checked_type)
 
     def __bool__(self) -> bool:
         return True  # also for the empty tuple
@@ -269,7 +271,7 @@ class Tuple(Node):
         return iter(self.fields)
 
 
-@_node
+@_node_dataclass
 class TupleGetItem(Node):
     """Expression node: one field of a tuple value."""
 
@@ -282,10 +284,10 @@ class TupleGetItem(Node):
         whole, ty = self.tuple_value.checked_type, self.checked_type
         if ty is None and isinstance(whole, TupleType) and 0 <= self.index < len(whole.fields):
             ty = whole.fields[self.index]
-        _set(self, self.span, checked_type=ty)
+        _init_node_fields(self, self.span, checked_type=ty)
 
 
-@_node
+@_node_dataclass
 class Let(Node):
     """`let var = value; body`: binds a variable to a value, which may be a recursive function."""
 
@@ -296,10 +298,10 @@ class Let(Node):
     checked_type: Type | None = None
 
     def __post_init__(self) -> None:
-        _set(self, self.span, checked_type=self.checked_type or self.body.checked_type)
+        _init_node_fields(self, self.span, checked_type=self.checked_type or self.body.checked_type)
 
 
-@_node
+@_node_dataclass
 class If(Node):
     """Expression node: an if with a bool scalar as condition and two branches of one type."""
 
@@ -310,10 +312,10 @@ class If(Node):
     checked_type: Type | None = None
 
     def __post_init__(self) -> None:
-        _set(self, self.span, checked_type=self.checked_type or self.true_branch.checked_type)
+        _init_node_fields(self, self.span, checked_type=self.checked_type or self.true_branch.checked_type)
 
 
-@_node
+@_node_dataclass
 class Function(Node):
     """A function value. `attrs` is a read-only mapping; a fused kernel has the attribute
     `Primitive=1`.
@@ -346,7 +348,7 @@ class Function(Node):
             checked = FuncType((p.checked_type for p in items if p.checked_type is not None), result, generic)
         frozen = MappingProxyType(dict(attrs or {}))
         types = {"ret_type": ret_type, "type_params": generic, "checked_type": checked}
-        _set(self, span, params=items, body=body, attrs=frozen, **types)
+        _init_node_fields(self, span, params=items, body=body, attrs=frozen, **types)
 
     def with_attr(self, key: str | Mapping[str, Any], value: Any = None) -> Function:
         """Return the function with one attribute, or all attributes of a mapping, added or
@@ -367,7 +369,7 @@ class Function(Node):
         return bool(self.attrs.get("Primitive", 0))
 
 
-@_node
+@_node_dataclass
 class RefCreate(Node):
     """Expression node that creates a mutable reference with an initial value."""
 
@@ -376,7 +378,7 @@ class RefCreate(Node):
     checked_type: Type | None = None
 
 
-@_node
+@_node_dataclass
 class RefRead(Node):
     """Expression node that reads the value of a mutable reference."""
 
@@ -385,7 +387,7 @@ class RefRead(Node):
     checked_type: Type | None = None
 
 
-@_node
+@_node_dataclass
 class RefWrite(Node):
     """Expression node that writes a mutable reference; its value is the empty tuple."""
 
@@ -395,7 +397,7 @@ class RefWrite(Node):
     checked_type: Type | None = None
 
 
-@_node
+@_node_dataclass
 class Constructor(Node):
     """Constructor of an algebraic data type, with field types `inputs`; `data` is set when the type
     is defined.
@@ -408,20 +410,20 @@ class Constructor(Node):
     checked_type: Type | None = None
     data: TypeData | None = field(init=False, default=None)
 
-    def define(self, data: TypeData) -> None:
+    def set_data_type_definition(self, data: TypeData) -> None:
         """Set the definition of the constructor's data type, from which the constructor's type
         follows.
         """
-        result = FuncType(self.inputs, data.type, data.type_vars)
-        _set(self, self.span, inputs=tuple(self.inputs), data=data, checked_type=result)
+        result = FuncType(self.inputs, data.instance_type, data.type_vars)
+        _init_node_fields(self, self.span, inputs=tuple(self.inputs), data=data, checked_type=result)
 
     @property
     def tag(self) -> int:
         """The tag (a number) of the constructor; -1 if its data type is not defined yet."""
-        return -1 if self.data is None else self.data.tag(self)
+        return -1 if self.data is None else self.data.tag_of_constructor(self)
 
 
-@_node
+@_node_dataclass
 class Match(Node):
     """Expression node: a match, whose value is that of the first clause whose pattern matches
     `data`.
@@ -436,7 +438,7 @@ class Match(Node):
     checked_type: Type | None = None
 
     def __post_init__(self) -> None:
-        _set(self, self.span, clauses=tuple(self.clauses))
+        _init_node_fields(self, self.span, clauses=tuple(self.clauses))
 
 
 Callee: TypeAlias = "Op | Function | GlobalVar | Var | Let | If | TupleGetItem | Call | Constructor | Match | RefRead"
@@ -451,11 +453,11 @@ ExprT = TypeVar(
 
 
 def const(value: Any, dtype: str | TensorType | None = None, span: Span | None = None) -> Constant:
-    """Return a constant with the value of an array, number or list; see `aotc.ir.ndarray.literal`."""
-    return Constant(literal(value, dtype), span)
+    """Return a constant with the value of an array, number or list; see `aotc.ir.ndarray.convert_literal_to_array`."""
+    return Constant(convert_literal_to_array(value, dtype), span)
 
 
-def splat(value: Any, shape: Iterable[int], dtype: str, span: Span | None = None) -> Constant:
+def splat_constant(value: Any, shape: Iterable[int], dtype: str, span: Span | None = None) -> Constant:
     """Return a constant of one repeated value, which takes the memory of one element."""
     return Constant(np.broadcast_to(np.asarray(value, DType(dtype).numpy), tuple(shape)), span)
 
@@ -479,14 +481,14 @@ def tensor_type_of(expr: Expr) -> TensorType:
     raise TypeError(f"expected a tensor, got {ty}")
 
 
-def as_function(expr: Expr) -> Function:
+def require_function(expr: Expr) -> Function:
     """Return `expr`, which must be a function; raise TypeError (a bug in a pass) if it is not."""
     if not isinstance(expr, Function):
         raise TypeError(f"expected a function, got a {type(expr).__name__}")
     return expr
 
 
-def op_of(call: Call) -> Op:
+def require_op_of_call(call: Call) -> Op:
     """Return the operator of a call; raise TypeError (a bug in a pass) if the call is not an
     operator call.
     """
@@ -495,36 +497,36 @@ def op_of(call: Call) -> Op:
     return call.op
 
 
-def item_of(value: Expr, index: int, span: Span | None = None) -> Expr:
+def tuple_item(value: Expr, index: int, span: Span | None = None) -> Expr:
     """Return an item of a tuple value: the field's expression itself if `value` is a Tuple node."""
     return value.fields[index] if isinstance(value, Tuple) else TupleGetItem(value, index, span)
 
 
-def axis_map(call: Call) -> AxisMap | None:
+def axis_map_of_call(call: Call) -> AxisMap | None:
     """Return the axis map of an operator call with typed arguments; None if no axis is mapped."""
-    axes = op_of(call).axes
+    axes = require_op_of_call(call).axes
     return axes(call.attrs, [type_of(a) for a in call.args]) if axes is not None else None
 
 
-def with_type(expr: ExprT, ty: Type | None) -> ExprT:
+def with_checked_type(expr: ExprT, ty: Type | None) -> ExprT:
     """Return `expr` with `checked_type` set; the same object if it has that type already."""
     if expr.checked_type == ty:
         return expr
     copy = object.__new__(type(expr))
     fields = {f.name: getattr(expr, f.name) for f in dataclasses.fields(expr)}
-    fill(copy, **{**fields, "checked_type": ty})
+    set_frozen_fields(copy, **{**fields, "checked_type": ty})
     return copy
 
 
-def call(op: Op, args: Iterable[Expr], attrs: Attrs = NO_ATTRS, span: Span | None = None) -> Call:
+def typed_op_call(op: Op, args: Iterable[Expr], attrs: Attrs = NO_ATTRS, span: Span | None = None) -> Call:
     """Return a call of an operator, with its type inferred if all arguments have types.
 
     Raise AotcError (with `span` as location) if the operator's type rule rejects the arguments,
     AotcTypeError if one is not an expression.
     """
     from_args = tuple(args)
-    types = [operand(a).checked_type for a in from_args]
+    types = [require_expression(a).checked_type for a in from_args]
     known = [t for t in types if t is not None]
     if len(known) != len(types):
         return Call(op, from_args, attrs, span=span)
-    return Call(op, from_args, attrs, None, span, infer_op(op, attrs, known, span))
+    return Call(op, from_args, attrs, None, span, infer_op_result_type(op, attrs, known, span))

@@ -18,17 +18,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from aotc.relay.graph_api import Expr, children, kind_of, rebuild
+from aotc.relay.graph_api import Expr, children, map_children, node_kind
 
 #: Depth of nested visits on one stack; with a few Python calls for each, well below Python's limit
 #: of 1000.
-NESTED: Final = 64
+MAX_VISIT_DEPTH_PER_STACK: Final = 64
 
 
-def _on_new_stack(call: Callable[[], Any]) -> Any:
-    """Call `call` in another thread, in this thread's context, and return or raise its outcome."""
+def _call_on_new_stack(function: Callable[[], Any]) -> Any:
+    """Call `function` in another thread, in this thread's context, and return or raise its outcome."""
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="aotc-visit") as pool:
-        return pool.submit(contextvars.copy_context().run, call).result()
+        return pool.submit(contextvars.copy_context().run, function).result()
 
 
 class ExprFunctor:
@@ -47,15 +47,19 @@ class ExprFunctor:
         if expr not in self.memo_map:
             self._depth += 1
             try:
-                full = self._depth % NESTED == 0
-                made = _on_new_stack(lambda: self._dispatch(expr)) if full else self._dispatch(expr)
+                full = self._depth % MAX_VISIT_DEPTH_PER_STACK == 0
+                made = (
+                    _call_on_new_stack(lambda: self._call_visit_method_of_kind(expr))
+                    if full
+                    else self._call_visit_method_of_kind(expr)
+                )
                 self.memo_map[expr] = made
             finally:
                 self._depth -= 1
         return self.memo_map[expr]
 
-    def _dispatch(self, expr: Expr) -> Any:
-        return getattr(self, f"visit_{kind_of(expr).name}")(expr)
+    def _call_visit_method_of_kind(self, expr: Expr) -> Any:
+        return getattr(self, f"visit_{node_kind(expr).name}")(expr)
 
     def visit_default(self, expr: Expr) -> Any:
         """Return the visitor's result for a node whose kind has no method of its own; raises
@@ -63,12 +67,12 @@ class ExprFunctor:
         """
         raise NotImplementedError(f"{type(self).__name__} does not say what to do with a {type(expr).__name__}")
 
-    def _as_default(self, expr: Any) -> Any:
+    def _call_visit_default(self, expr: Any) -> Any:
         return self.visit_default(expr)
 
-    visit_function = visit_call = visit_let = visit_if = visit_tuple = visit_tuple_getitem = _as_default
-    visit_ref_create = visit_ref_read = visit_ref_write = visit_constructor = visit_match = _as_default
-    visit_var = visit_global_var = visit_constant = visit_op = _as_default
+    visit_function = visit_call = visit_let = visit_if = visit_tuple = visit_tuple_getitem = _call_visit_default
+    visit_ref_create = visit_ref_read = visit_ref_write = visit_constructor = visit_match = _call_visit_default
+    visit_var = visit_global_var = visit_constant = visit_op = _call_visit_default
 
 
 class ExprVisitor(ExprFunctor):
@@ -90,4 +94,4 @@ class ExprMutator(ExprFunctor):
     """
 
     def visit_default(self, expr: Expr) -> Any:
-        return rebuild(expr, self.visit)
+        return map_children(expr, self.visit)

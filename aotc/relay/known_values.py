@@ -9,7 +9,7 @@ from aotc.ir import TensorType
 from aotc.relay.expr import Constant, Expr
 
 
-def known_data(expr: Expr) -> np.ndarray[Any, Any] | None:
+def compile_time_elements(expr: Expr) -> np.ndarray[Any, Any] | None:
     """Return the elements of a tensor known at compile time; None if they are not known.
 
     They are known for a constant, and for a tensor of static shape without elements, which has one

@@ -9,10 +9,18 @@ level at a time. The search is therefore only as deep as the patterns of the cla
 
 from enum import IntEnum
 
-from aotc.relay.graph_api import Match, Pattern, PatternConstructor, PatternTuple, PatternWildcard, inner, over
+from aotc.relay.graph_api import (
+    Match,
+    Pattern,
+    PatternConstructor,
+    PatternTuple,
+    PatternWildcard,
+    replace_subpatterns,
+    subpatterns,
+)
 
 
-class _Verdict(IntEnum):
+class _Coverage(IntEnum):
     """Result of comparing a clause's pattern with a candidate pattern: covers all of its values,
     some, or none.
 
@@ -35,27 +43,27 @@ def unmatched_cases(match: Match, module: object = None) -> list[Pattern]:
     while candidates:
         candidate = candidates.pop()
         for clause in match.clauses:
-            verdict = _verdict(clause.lhs, candidate)
-            if verdict is _Verdict.OPEN:
-                candidates += _detailed(clause.lhs, candidate)
-            if verdict is not _Verdict.REFUSED:
+            verdict = _pattern_coverage(clause.lhs, candidate)
+            if verdict is _Coverage.OPEN:
+                candidates += _split_candidate_pattern(clause.lhs, candidate)
+            if verdict is not _Coverage.REFUSED:
                 break
         else:
             missing.append(candidate)
     return missing
 
 
-def _verdict(pattern: Pattern, candidate: Pattern) -> _Verdict:
+def _pattern_coverage(pattern: Pattern, candidate: Pattern) -> _Coverage:
     if not isinstance(pattern, PatternConstructor | PatternTuple):
-        return _Verdict.TAKEN
+        return _Coverage.TAKEN
     if not isinstance(candidate, PatternConstructor | PatternTuple):
-        return _Verdict.OPEN
+        return _Coverage.OPEN
     if getattr(pattern, "constructor", None) is not getattr(candidate, "constructor", None):
-        return _Verdict.REFUSED
-    return max(map(_verdict, inner(pattern), inner(candidate)), default=_Verdict.TAKEN)
+        return _Coverage.REFUSED
+    return max(map(_pattern_coverage, subpatterns(pattern), subpatterns(candidate)), default=_Coverage.TAKEN)
 
 
-def _detailed(pattern: Pattern, candidate: Pattern) -> list[Pattern]:
+def _split_candidate_pattern(pattern: Pattern, candidate: Pattern) -> list[Pattern]:
     """Split a candidate pattern, where the clause's pattern is more specific, into candidates that
     together cover it.
     """
@@ -64,10 +72,10 @@ def _detailed(pattern: Pattern, candidate: Pattern) -> list[Pattern]:
             of = pattern.constructor
             alternatives = of.data.constructors if of.data is not None else (of,)
             return [PatternConstructor(c, [PatternWildcard()] * len(c.inputs)) for c in alternatives]
-        return [PatternTuple([PatternWildcard()] * len(inner(pattern)))]
-    parts = [*inner(candidate)]
-    open_at = next(k for k, p in enumerate(inner(pattern)) if _verdict(p, parts[k]) is _Verdict.OPEN)
+        return [PatternTuple([PatternWildcard()] * len(subpatterns(pattern)))]
+    parts = [*subpatterns(candidate)]
+    open_at = next(k for k, p in enumerate(subpatterns(pattern)) if _pattern_coverage(p, parts[k]) is _Coverage.OPEN)
     return [
-        over(candidate, [*parts[:open_at], part, *parts[open_at + 1 :]])
-        for part in _detailed(inner(pattern)[open_at], parts[open_at])
+        replace_subpatterns(candidate, [*parts[:open_at], part, *parts[open_at + 1 :]])
+        for part in _split_candidate_pattern(subpatterns(pattern)[open_at], parts[open_at])
     ]

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, overload
 
-from aotc.ir import AotcError, AotcTypeError, DType, GlobalTypeVar, Quantization, nearest
+from aotc.ir import AotcError, AotcTypeError, DType, GlobalTypeVar, Quantization, did_you_mean_hint
 from aotc.relay.graph_api import EMPTY_ATTRS, Expr, Function, GlobalVar, Printed, TypeData
 from aotc.relay.visitor import free_vars
 
-EMPTY_TYPES: Final[Mapping[GlobalTypeVar, TypeData]] = MappingProxyType({})
+EMPTY_TYPE_DEFINITIONS: Final[Mapping[GlobalTypeVar, TypeData]] = MappingProxyType({})
 
 
 class FunctionName(str):
@@ -42,7 +42,7 @@ class IRModule(Printed, Mapping[str, Function]):
         self,
         functions: Mapping[str, Function] | Mapping[GlobalVar, Function] | None = None,
         attrs: Mapping[str, Any] = EMPTY_ATTRS,
-        type_definitions: Mapping[GlobalTypeVar, TypeData] = EMPTY_TYPES,
+        type_definitions: Mapping[GlobalTypeVar, TypeData] = EMPTY_TYPE_DEFINITIONS,
     ) -> None:
         #: True if type inference has processed everything in the module.
         self.typed = False
@@ -69,11 +69,13 @@ class IRModule(Printed, Mapping[str, Function]):
     def __getitem__(self, name: str | GlobalVar | GlobalTypeVar) -> Function | TypeData:
         if isinstance(name, GlobalTypeVar):
             if name not in self._types:
-                raise AotcError("type", f"no data type {name}", hint=nearest(name.name, map(str, self._types)))
+                raise AotcError(
+                    "type", f"no data type {name}", hint=did_you_mean_hint(name.name, map(str, self._types))
+                )
             return self._types[name]
         key = name.name if isinstance(name, GlobalVar) else name
         if key not in self._functions:
-            raise AotcError("unknown-function", f"no function @{key}", hint=nearest(key, self._functions))
+            raise AotcError("unknown-function", f"no function @{key}", hint=did_you_mean_hint(key, self._functions))
         return self._functions[key]
 
     def __setitem__(self, name: str | GlobalVar | GlobalTypeVar, value: Function | TypeData) -> None:
@@ -177,7 +179,7 @@ class IRModule(Printed, Mapping[str, Function]):
         return self.with_functions({name: function})
 
 
-def output_names(module: IRModule, count: int) -> Sequence[str]:
+def output_names_or_default(module: IRModule, count: int) -> Sequence[str]:
     """Return the names of the results of @main: the module attribute "output_names" if it is set,
     else default names.
     """
@@ -185,23 +187,23 @@ def output_names(module: IRModule, count: int) -> Sequence[str]:
     return module.attrs.get("output_names") or usual
 
 
-def quantizations(module: IRModule, side: str, count: int) -> list[Quantization | None]:
+def quantizations_of_inputs_or_outputs(module: IRModule, input_or_output: str, count: int) -> list[Quantization | None]:
     """Return the quantization of each input or output, from the module attributes
     "input_quantization" and "output_quantization".
 
-    side     "input" or "output"
-    count    number of inputs or outputs; the result has None where the quantization is not known
+    input_or_output    "input" or "output"
+    count              number of inputs or outputs; the result has None where the quantization is not known
     """
-    rows = module.attrs.get(f"{side}_quantization") or [None] * count
+    rows = module.attrs.get(f"{input_or_output}_quantization") or [None] * count
     return [row and Quantization(DType(row[0]), tuple(row[1]), tuple(row[2]), row[3]) for row in rows]
 
 
-def fresh_name(wanted: str, taken: Collection[str]) -> str:
-    """Return the name `wanted`, with a number appended if it is already used (an element of
-    `taken`).
+def unused_name(base_name: str, used_names: Collection[str]) -> str:
+    """Return the name `base_name`, with a number appended if it is already used (an element of
+    `used_names`).
     """
-    number, name = 0, wanted
-    while name in taken:
+    number, name = 0, base_name
+    while name in used_names:
         number += 1
-        name = f"{wanted}_{number}"
+        name = f"{base_name}_{number}"
     return name

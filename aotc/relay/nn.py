@@ -3,7 +3,7 @@
 
 from functools import partial
 
-from aotc.ir.lazy_exports import lazy_names
-from aotc.relay_api.expr import op_namespace as _op_namespace
+from aotc.ir.lazy_exports import lazy_module_getattr_and_dir
+from aotc.relay_api.expr import op_functions_with_prefix as _op_namespace
 
-__getattr__, __dir__ = lazy_names(__name__, more=partial(_op_namespace, "nn"))
+__getattr__, __dir__ = lazy_module_getattr_and_dir(__name__, extra_names=partial(_op_namespace, "nn"))

@@ -14,22 +14,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from aotc.ir import AotcError, Type
-from aotc.relay.graph_api import Block, Expr, If, Var
+from aotc.relay.graph_api import Expr, If, ScopeBlock, Var
 
 
 @dataclass(slots=True, eq=False)
-class _Scope(Block):
+class _Scope(ScopeBlock):
     """State of a block of lets under construction: its pending if, and its result."""
 
     choice: tuple[Expr, Expr] | None = None
     result: Expr | None = None
 
-    def close(self, what: str) -> Expr:
+    def finish_block(self, description: str) -> Expr:
         if self.choice is not None:
-            raise AotcError("scope", f"{what} ends after an if_scope", hint="an else_scope must follow it")
+            raise AotcError("scope", f"{description} ends after an if_scope", hint="an else_scope must follow it")
         if self.result is None:
-            raise AotcError("scope", f"{what} has no result", hint="give it one with ret")
-        return self.around(self.result)
+            raise AotcError("scope", f"{description} has no result", hint="give it one with ret")
+        return self.wrap_in_lets(self.result)
 
 
 class ScopeBuilder:
@@ -40,15 +40,15 @@ class ScopeBuilder:
     def __init__(self) -> None:
         self._scopes = [_Scope()]
 
-    def _open(self, step: str) -> _Scope:
+    def _require_open_block(self, step_description: str) -> _Scope:
         """Return the innermost block; raise AotcError if it already has a result or waits for an
         else_scope.
         """
         scope = self._scopes[-1]
         if scope.result is not None:
-            raise AotcError("scope", f"{step} after the result of the block")
+            raise AotcError("scope", f"{step_description} after the result of the block")
         if scope.choice is not None:
-            raise AotcError("scope", f"{step} after an if_scope", hint="an else_scope must follow it")
+            raise AotcError("scope", f"{step_description} after an if_scope", hint="an else_scope must follow it")
         return scope
 
     def let(self, var: Var | str | tuple[str, Type], value: Expr) -> Var:
@@ -57,7 +57,7 @@ class ScopeBuilder:
 
         var     a variable, or the name of a new one, or its name and type
         """
-        scope = self._open("let")
+        scope = self._require_open_block("let")
         declared = (var, value.checked_type) if isinstance(var, str) else var
         named = Var(*declared) if isinstance(declared, tuple) else declared
         scope.lets.append((named, value))
@@ -68,8 +68,8 @@ class ScopeBuilder:
         """Context manager: a block that is evaluated if `cond` is true; an `else_scope` must follow
         it.
         """
-        outer = self._open("if_scope")
-        branch = yield from self._block("the if_scope")
+        outer = self._require_open_block("if_scope")
+        branch = yield from self._build_nested_block("the if_scope")
         outer.choice = cond, branch
 
     @contextmanager
@@ -80,11 +80,11 @@ class ScopeBuilder:
         outer = self._scopes[-1]
         if outer.choice is None:
             raise AotcError("scope", "an else_scope must follow an if_scope")
-        branch = yield from self._block("the else_scope")
+        branch = yield from self._build_nested_block("the else_scope")
         cond, true_branch = outer.choice
         outer.choice, outer.result = None, If(cond, true_branch, branch)
 
-    def _block(self, what: str) -> Generator[None, None, Expr]:
+    def _build_nested_block(self, description: str) -> Generator[None, None, Expr]:
         inner = _Scope()
         depth = len(self._scopes)
         self._scopes.append(inner)
@@ -92,14 +92,14 @@ class ScopeBuilder:
             yield
         finally:
             del self._scopes[depth:]
-        return inner.close(what)
+        return inner.finish_block(description)
 
     def ret(self, value: Expr) -> None:
         """Set the result of the innermost block under construction."""
-        self._open("ret").result = value
+        self._require_open_block("ret").result = value
 
     def get(self) -> Expr:
         """Return the built expression. Raise AotcError if a block is still open or has no result."""
         if len(self._scopes) > 1:
             raise AotcError("scope", "get inside of a scope")
-        return self._scopes[0].close("the program")
+        return self._scopes[0].finish_block("the program")

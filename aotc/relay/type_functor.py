@@ -12,7 +12,7 @@ Dtypes().visit(relay.TupleType([relay.TensorType((2,), "int8")]))      # int8
 import re
 from typing import Any
 
-from aotc.ir import Type, parts, with_parts
+from aotc.ir import Type, component_types, replace_component_types
 from aotc.relay.adt import TypeData
 
 
@@ -39,7 +39,7 @@ class TypeVisitor(TypeFunctor):
     """Visits every type that is part of a type."""
 
     def visit_default(self, typ: Any) -> Any:
-        for part in typ.parts if isinstance(typ, TypeData) else parts(typ):
+        for part in typ.component_types if isinstance(typ, TypeData) else component_types(typ):
             self.visit(part)
 
 
@@ -47,4 +47,8 @@ class TypeMutator(TypeFunctor):
     """Rebuilds a type from rewritten parts; a type without changes stays the same object."""
 
     def visit_default(self, typ: Any) -> Any:
-        return typ if isinstance(typ, TypeData) else with_parts(typ, tuple(map(self.visit, parts(typ))))
+        return (
+            typ
+            if isinstance(typ, TypeData)
+            else replace_component_types(typ, tuple(map(self.visit, component_types(typ))))
+        )

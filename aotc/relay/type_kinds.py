@@ -7,7 +7,18 @@ free_type_vars(relay.FuncType([a], b, [a]))      # [b]
 
 from collections.abc import Iterator
 
-from aotc.ir import AotcError, Diagnostic, FuncType, GlobalTypeVar, Span, Type, TypeRelation, TypeVar, parts, types_in
+from aotc.ir import (
+    AotcError,
+    Diagnostic,
+    FuncType,
+    GlobalTypeVar,
+    Span,
+    Type,
+    TypeRelation,
+    TypeVar,
+    component_types,
+    walk_nested_types,
+)
 from aotc.ir.types import IncompleteType, TypeCall, TypeKind, type_vars
 from aotc.relay.graph_api import Expr, Function, IRModule, TypeData, Var, post_order
 
@@ -22,7 +33,7 @@ def check_kind(t: Type | TypeData, mod: IRModule | None = None) -> TypeKind:
         return TypeKind.TypeData
     if isinstance(t, TypeVar | GlobalTypeVar | IncompleteType):
         return t.kind
-    for part in parts(t):
+    for part in component_types(t):
         wanted = TypeKind.Constraint if isinstance(part, TypeRelation) else TypeKind.Type
         if (kind := check_kind(part, mod)) is not wanted:
             text = f"a part of a {type(t).__name__} is of kind {kind.name}, not {wanted.name}"
@@ -31,34 +42,38 @@ def check_kind(t: Type | TypeData, mod: IRModule | None = None) -> TypeKind:
         if t.func.kind is not TypeKind.AdtHandle:
             hint = "make its GlobalTypeVar of kind AdtHandle"
             raise AotcError("type", f"{t.func} is of kind {t.func.kind.name}, not a data type", hint=hint)
-        if mod is not None and (wrong := _miscounted(t, mod[t.func])) is not None:
+        if mod is not None and (wrong := _diagnose_type_argument_count(t, mod[t.func])) is not None:
             raise AotcError.collect([wrong])
     return TypeKind.Constraint if isinstance(t, TypeRelation) else TypeKind.Type
 
 
-def _miscounted(ty: TypeCall, data: TypeData, span: Span | None = None) -> Diagnostic | None:
+def _diagnose_type_argument_count(ty: TypeCall, data: TypeData, span: Span | None = None) -> Diagnostic | None:
     if (count := len(data.type_vars)) == len(ty.args):
         return None
     hint = f"write {ty.func}[{', '.join(v.name for v in data.type_vars)}], with a type for each"
     return Diagnostic("type", f"{ty.func} takes {count} types, got {len(ty.args)}", span, hint=hint)
 
 
-def miscounted(module: IRModule) -> Iterator[Diagnostic]:
+def diagnose_type_argument_counts(module: IRModule) -> Iterator[Diagnostic]:
     """Yield a diagnostic for each annotation in which a data type has a wrong number of type
     arguments.
     """
     known = module.type_definitions
     declared = [(t, c.span) for data in known.values() for c in data.constructors for t in c.inputs]
-    declared += [found for f in module.functions.values() for found in _types_in(f)] if known else []
-    for t, span in ((t, span) for ty, span in declared for t in types_in(ty)):
-        if isinstance(t, TypeCall) and t.func in known and (wrong := _miscounted(t, known[t.func], span)):
+    declared += [found for f in module.functions.values() for found in _annotated_types_with_spans(f)] if known else []
+    for t, span in ((t, span) for ty, span in declared for t in walk_nested_types(ty)):
+        if (
+            isinstance(t, TypeCall)
+            and t.func in known
+            and (wrong := _diagnose_type_argument_count(t, known[t.func], span))
+        ):
             yield wrong
 
 
 # --- type variables
 
 
-def _types_in(node: Expr | Type) -> Iterator[tuple[Type, Span | None]]:
+def _annotated_types_with_spans(node: Expr | Type) -> Iterator[tuple[Type, Span | None]]:
     if not isinstance(node, Expr):
         yield node, None
         return
@@ -71,7 +86,7 @@ def _types_in(node: Expr | Type) -> Iterator[tuple[Type, Span | None]]:
 
 def all_type_vars(expr: Expr | Type, mod: IRModule | None = None) -> list[TypeVar]:
     """Return the type variables of an expression or type, each once."""
-    return list(dict.fromkeys(v for ty, _ in _types_in(expr) for v in type_vars(ty)))
+    return list(dict.fromkeys(v for ty, _ in _annotated_types_with_spans(expr) for v in type_vars(ty)))
 
 
 def bound_type_vars(expr: Expr | Type, mod: IRModule | None = None) -> list[TypeVar]:
@@ -79,7 +94,7 @@ def bound_type_vars(expr: Expr | Type, mod: IRModule | None = None) -> list[Type
     bound: dict[TypeVar, None] = {}
     if isinstance(expr, Expr):
         bound.update((v, None) for f in post_order(expr) if isinstance(f, Function) for v in f.type_params)
-    inside = types_in(*(ty for ty, _ in _types_in(expr)))
+    inside = walk_nested_types(*(ty for ty, _ in _annotated_types_with_spans(expr)))
     bound.update((v, None) for ty in inside if isinstance(ty, FuncType) for v in ty.type_params)
     return list(bound)
 

@@ -10,8 +10,19 @@ from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any
 
-from aotc.ir import AotcError, Dim, FuncType, IncompleteType, TensorType, Type, parts, same_dim, with_parts, with_types
-from aotc.ir.types import TypeCall, TypeRelation, TypeVar, types_in
+from aotc.ir import (
+    AotcError,
+    Dim,
+    FuncType,
+    IncompleteType,
+    TensorType,
+    Type,
+    component_types,
+    replace_component_types,
+    same_dim,
+    substitute_type_vars,
+)
+from aotc.ir.types import TypeCall, TypeRelation, TypeVar, walk_nested_types
 from aotc.relay.type_unification import merge_types
 
 
@@ -30,8 +41,8 @@ class TypeSolver:
 
     def resolve(self, t: Type) -> Type:
         """Return a type with its incomplete parts replaced by the types solved so far."""
-        whole = self._known(t)
-        made: Type = with_parts(whole, tuple(map(self.resolve, parts(whole))))
+        whole = self._solved_type(t)
+        made: Type = replace_component_types(whole, tuple(map(self.resolve, component_types(whole))))
         if isinstance(made, FuncType) and made.type_params:
             params = [self._renamed.get(v, v) for v in made.type_params]
             return FuncType(made.arg_types, made.ret_type, params, made.type_constraints)
@@ -39,22 +50,22 @@ class TypeSolver:
 
     def unify(self, a: Type, b: Type) -> Type:
         """Make two types equal and return the resulting type."""
-        a, b = self._known(a), self._known(b)
+        a, b = self._solved_type(a), self._solved_type(b)
         match a, b:
             case IncompleteType(), _:
-                return self._learn(a, b)
+                return self._solve_incomplete_type(a, b)
             case _, IncompleteType():
-                return self._learn(b, a)
+                return self._solve_incomplete_type(b, a)
             case FuncType(), FuncType():
-                return self._functions(a, b)
+                return self._unify_function_types(a, b)
             case TensorType(), TensorType() if (merged := merge_types(a, b)) is not None:
                 return merged
             case _ if a == b:
                 return a
-        alike = type(a) is type(b) and len(parts(a)) == len(parts(b)) > 0
+        alike = type(a) is type(b) and len(component_types(a)) == len(component_types(b)) > 0
         if not alike or (isinstance(a, TypeCall) and isinstance(b, TypeCall) and a.func != b.func):
             raise AotcError("type", f"types {self.resolve(a)} and {self.resolve(b)} cannot be unified")
-        made: Type = with_parts(a, tuple(map(self.unify, parts(a), parts(b))))
+        made: Type = replace_component_types(a, tuple(map(self.unify, component_types(a), component_types(b))))
         return made
 
     def add_constraint(self, relation: TypeRelation) -> None:
@@ -66,22 +77,22 @@ class TypeSolver:
         count = len(self._relations) + 1
         while len(self._relations) < count:
             count = len(self._relations)
-            self._relations = [r for r in self._relations if not self._holds(r)]
+            self._relations = [r for r in self._relations if not self._try_solve_relation(r)]
         return not self._relations
 
-    def _known(self, ty: Type) -> Type:
+    def _solved_type(self, ty: Type) -> Type:
         while isinstance(ty, IncompleteType) and ty in self._found:
             ty = self._found[ty]
         return ty
 
-    def _learn(self, unknown: Type, ty: Type) -> Type:
+    def _solve_incomplete_type(self, unknown: Type, ty: Type) -> Type:
         if unknown is not ty:
-            if unknown in types_in(whole := self.resolve(ty)):
+            if unknown in walk_nested_types(whole := self.resolve(ty)):
                 raise AotcError("type", f"a type would contain itself: {whole}")
             self._found[unknown] = ty
         return self.resolve(ty)
 
-    def _functions(self, a: FuncType, b: FuncType) -> Type:
+    def _unify_function_types(self, a: FuncType, b: FuncType) -> Type:
         """Unify two function types: their first type parameters are identified, the remaining ones
         are solved for.
         """
@@ -92,37 +103,37 @@ class TypeSolver:
         given: dict[TypeVar, Type] = {v: IncompleteType(v.kind) for v in a.type_params}
         given.update(zip(a.type_params, b.type_params, strict=False))
         self._renamed.update((v, w) for v, w in zip(a.type_params, b.type_params, strict=False) if v is not w)
-        args = [self.unify(with_types(x, given), y) for x, y in zip(a.arg_types, b.arg_types, strict=True)]
-        return FuncType(args, self.unify(with_types(a.ret_type, given), b.ret_type), b.type_params)
+        args = [self.unify(substitute_type_vars(x, given), y) for x, y in zip(a.arg_types, b.arg_types, strict=True)]
+        return FuncType(args, self.unify(substitute_type_vars(a.ret_type, given), b.ret_type), b.type_params)
 
-    def _holds(self, relation: TypeRelation) -> bool:
+    def _try_solve_relation(self, relation: TypeRelation) -> bool:
         """Return True if a relation holds or was made to hold; False if its inputs are not known
         yet.
         """
         counts = {"Identity": 1, "Broadcast": 2}
         func, given = relation.func, relation.num_inputs
-        count = counts.get(func.relation) if func else None
+        count = counts.get(func.relation_name) if func else None
         if given != count or len(relation.args) != given + 1:
             raise AotcError("type", f"the type relation {relation} has no solving rule")
-        *inputs, out = map(self._known, relation.args)
+        *inputs, out = map(self._solved_type, relation.args)
         if count == 1:
             self.unify(inputs[0], out)
             return True
         tensors = [t for t in inputs if isinstance(t, TensorType)]
         if len(tensors) < len(inputs):
             return False
-        self.unify(_broadcast(*tensors), out)
+        self.unify(_broadcast_tensor_types(*tensors), out)
         return True
 
 
-def _broadcast(a: TensorType, b: TensorType) -> TensorType:
+def _broadcast_tensor_types(a: TensorType, b: TensorType) -> TensorType:
     pairs = zip_longest(reversed(a.shape), reversed(b.shape), fillvalue=1)
     if a.dtype != b.dtype:
         raise AotcError("type", f"data types {a.dtype} and {b.dtype} do not match")
-    return TensorType([_wider(d, e) for d, e in pairs][::-1], a.dtype)
+    return TensorType([_broadcast_dims(d, e) for d, e in pairs][::-1], a.dtype)
 
 
-def _wider(a: Dim, b: Dim) -> Dim:
+def _broadcast_dims(a: Dim, b: Dim) -> Dim:
     if b == 1 or same_dim(a, b):
         return a
     if a != 1:
@@ -130,7 +141,7 @@ def _wider(a: Dim, b: Dim) -> Dim:
     return b
 
 
-def solver_functions() -> Callable[[str], Callable[..., Any]]:
+def new_solver_methods_by_name() -> Callable[[str], Callable[..., Any]]:
     """Return a function that gives access to a new solver's methods by name, as Relay's tests
     expect.
     """

@@ -2,7 +2,7 @@
 """Merging and joining of types, and instantiation of polymorphic function types at calls.
 
 merge_types(TensorType((SymDim(), 3)), TensorType((2, 3)))      # Tensor[(2, 3), float32]
-instance(FuncType((a,), a, (a,)), [int32])                      # fn (int32) -> int32
+instantiate_function_type(FuncType((a,), a, (a,)), [int32])     # fn (int32) -> int32
 """
 
 from __future__ import annotations
@@ -11,8 +11,18 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from aotc.ir import Dim, IncompleteType, SymDim, is_complete, same_dim, with_types
-from aotc.ir.types import FuncType, RefType, TensorType, TupleType, Type, TypeCall, TypeVar, parts, with_parts
+from aotc.ir import Dim, IncompleteType, SymDim, is_fully_inferred, same_dim, substitute_type_vars
+from aotc.ir.types import (
+    FuncType,
+    RefType,
+    TensorType,
+    TupleType,
+    Type,
+    TypeCall,
+    TypeVar,
+    component_types,
+    replace_component_types,
+)
 
 T = typing.TypeVar("T")
 
@@ -21,7 +31,7 @@ def merge_types(a: Type, b: Type) -> Type | None:
     """Return the most general type that is both types, with the more precise of each two
     dimensions; None if there is none.
     """
-    return _combine(a, b, _narrower)
+    return _combine_types(a, b, _more_precise_dim)
 
 
 def join_types(a: Type, b: Type) -> Type | None:
@@ -30,65 +40,72 @@ def join_types(a: Type, b: Type) -> Type | None:
 
     None if dtypes, ranks or static dimensions differ.
     """
-    return _combine(a, b, _wider)
+    return _combine_types(a, b, _more_general_dim)
 
 
-def _combine(a: Type, b: Type, dims: Callable[[Dim, Dim], Dim | None]) -> Type | None:
+def _combine_types(a: Type, b: Type, combine_dims: Callable[[Dim, Dim], Dim | None]) -> Type | None:
     if a == b:
         return a
-    types = partial(_combine, dims=dims)
+    types = partial(_combine_types, combine_dims=combine_dims)
     match a, b:
         case TensorType(), TensorType() if a.dtype == b.dtype:
-            shape = _pairwise(a.shape, b.shape, dims)
+            shape = _combine_pairs_or_none(a.shape, b.shape, combine_dims)
             return None if shape is None else TensorType(shape, a.dtype)
         case IncompleteType(), _:
             return b
         case _, IncompleteType():
             return a
         case FuncType(), FuncType():
-            return _made_of(a := instance(a), _pairwise(parts(a), parts(instance(b)), types))
+            return _replace_components_unless_none(
+                a := instantiate_function_type(a),
+                _combine_pairs_or_none(component_types(a), component_types(instantiate_function_type(b)), types),
+            )
         case TypeCall(), TypeCall() if a.func != b.func:
             return None
         case (TupleType(), TupleType()) | (TypeCall(), TypeCall()) | (RefType(), RefType()):
-            return _made_of(a, _pairwise(parts(a), parts(b), types))
+            return _replace_components_unless_none(
+                a, _combine_pairs_or_none(component_types(a), component_types(b), types)
+            )
         case _:
             return None
 
 
-def _made_of(ty: Type, new: list[Type] | None) -> Type | None:
-    return None if new is None else with_parts(ty, tuple(new))
+def _replace_components_unless_none(ty: Type, components: list[Type] | None) -> Type | None:
+    return None if components is None else replace_component_types(ty, tuple(components))
 
 
-def instance(ty: FuncType, args: Sequence[Type] = ()) -> FuncType:
-    """Return a function type with its type parameters replaced; see `type_arguments`."""
-    chosen = type_arguments(ty, args)
+def instantiate_function_type(ty: FuncType, args: Sequence[Type] = ()) -> FuncType:
+    """Return a function type with its type parameters replaced; see `infer_type_arguments`."""
+    chosen = infer_type_arguments(ty, args)
     if chosen:
-        return FuncType((with_types(t, chosen) for t in ty.arg_types), with_types(ty.ret_type, chosen))
+        return FuncType(
+            (substitute_type_vars(t, chosen) for t in ty.arg_types), substitute_type_vars(ty.ret_type, chosen)
+        )
     return ty
 
 
-def type_arguments(ty: FuncType, args: Sequence[Type]) -> dict[TypeVar, Type]:
+def infer_type_arguments(ty: FuncType, args: Sequence[Type]) -> dict[TypeVar, Type]:
     """Return a type for each type parameter: the one that the argument types imply, or else an
     incomplete type.
     """
     found: dict[TypeVar, Type] = {v: IncompleteType() for v in ty.type_params}
     pairs: list[tuple[Type, Type]] = [*zip(ty.arg_types, args, strict=False)] if found else []
     for wanted, have in pairs:  # the list grows in the loop
-        given = instance(have) if isinstance(have, FuncType) else have
+        given = instantiate_function_type(have) if isinstance(have, FuncType) else have
         if isinstance(wanted, TypeVar) and wanted in found:
             found[wanted] = merge_types(found[wanted], given) or given
         elif type(wanted) is type(given):
-            pairs.extend(zip(parts(wanted), parts(given), strict=False))
+            pairs.extend(zip(component_types(wanted), component_types(given), strict=False))
     return found
 
 
-def declared(ty: Type | None, types: Mapping[TypeVar, Type]) -> Type | None:
+def substitute_declared_type(ty: Type | None, type_by_variable: Mapping[TypeVar, Type]) -> Type | None:
     """Return a declared type with its type variables replaced; None if it remains incomplete."""
-    made: Type | None = ty and with_types(ty, types)
-    return made if made is None or is_complete(made) else None
+    made: Type | None = ty and substitute_type_vars(ty, type_by_variable)
+    return made if made is None or is_fully_inferred(made) else None
 
 
-def _pairwise(a: Sequence[T], b: Sequence[T], combine: Callable[[T, T], T | None]) -> list[T] | None:
+def _combine_pairs_or_none(a: Sequence[T], b: Sequence[T], combine: Callable[[T, T], T | None]) -> list[T] | None:
     """Return the results of `combine` for each pair; None if the lengths differ or a pair has no
     result.
     """
@@ -96,13 +113,13 @@ def _pairwise(a: Sequence[T], b: Sequence[T], combine: Callable[[T, T], T | None
     return found if len(found) == len(a) == len(b) else None
 
 
-def _narrower(a: Dim, b: Dim) -> Dim | None:
+def _more_precise_dim(a: Dim, b: Dim) -> Dim | None:
     if isinstance(a, SymDim):
         return b if not isinstance(b, SymDim) or not a.name else a
     return a if isinstance(b, SymDim) or a == b else None
 
 
-def _wider(a: Dim, b: Dim) -> Dim | None:
+def _more_general_dim(a: Dim, b: Dim) -> Dim | None:
     if same_dim(a, b):
         return a
     return SymDim() if isinstance(a, SymDim) or isinstance(b, SymDim) else None

@@ -6,5 +6,5 @@ exe = relay.vm.compile(mod, "llvm")
 aotc.runtime.vm.VirtualMachine(exe, aotc.cpu()).invoke("main", x)
 """
 
-from aotc.relay_api.vm import compile as compile
+from aotc.relay_api.vm_compiler import compile as compile
 from aotc.runtime.vm import Executable as Executable

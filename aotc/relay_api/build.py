@@ -15,20 +15,20 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-from aotc_codegen.c.c_identifiers import model_identifier
+from aotc_codegen.c.c_identifiers import c_model_identifier
 
-from aotc.driver.cuda_emulation import is_emulated
-from aotc.driver.import_model import with_params
+from aotc.driver.cuda_emulation import is_gpu_emulated
+from aotc.driver.import_model import bind_params_as_constants
 from aotc.driver.pipeline import Compilation, CompiledModel
-from aotc.driver.temporary_folders import output_file
+from aotc.driver.temporary_folders import open_output_file
 from aotc.ir import AotcError, AotcTypeError, NDArray, PassContext
 from aotc.relay.backend import Executor, Runtime
 from aotc.relay.graph_api import Function, IRModule
 from aotc.relay.text.printer import astext
-from aotc.relay_api.graph import constant_names, graph_json, graph_machine
+from aotc.relay_api.kernel_call_graph import compile_graph_interpreter, constant_names_in_graph, tvm_graph_json
 from aotc.relay_api.target import Target
 from aotc.runtime.graph_executor import BuiltInConstant
-from aotc.runtime.module import PREFIX, CompiledLibrary
+from aotc.runtime.module import MODEL_NAME_PREFIX, CompiledLibrary
 from aotc.runtime.params import save_param_dict
 from aotc.tir.target import Target as MachineTarget
 
@@ -48,7 +48,7 @@ class ExecutorFactory:
 
     def __init__(self, work: Compilation, library: CompiledLibrary, project: Path) -> None:
         self.ir_mod, self.target, self.libmod_name = work.module, work.target, library.name
-        self._program, self.lib, self._project = work.programs[0], library, project
+        self._program, self.lib, self._project = work.scheduled_programs[0], library, project
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """Return the function that creates executors of the model `name`. Raises AotcError for
@@ -66,7 +66,7 @@ class ExecutorFactory:
         """Return the kernel calls as JSON text in the format of TVM's graph executor; see
         `aotc.relay_api.graph`.
         """
-        return graph_json(self._program)
+        return tvm_graph_json(self._program)
 
     @property
     def graph_json(self) -> str:
@@ -83,7 +83,7 @@ class ExecutorFactory:
         """Return the constants of the compiled model, in the layout of the kernels, by their names
         in the graph (p0, p1, ...).
         """
-        return {name: BuiltInConstant(storage.data) for storage, name in constant_names(self._program).items()}
+        return {name: BuiltInConstant(storage.data) for storage, name in constant_names_in_graph(self._program).items()}
 
     @property
     def params(self) -> dict[str, NDArray]:
@@ -102,7 +102,7 @@ class ExecutorFactory:
         file = Path(file_name)
         if file.suffix not in (".so", ".tar"):
             raise AotcError("export", f"cannot export to {file.name!r}", hint="the name ends in .so or .tar")
-        with output_file(file, "export") as out:
+        with open_output_file(file, "export") as out:
             if file.suffix == ".tar":
                 self._write_archive(out)
             else:
@@ -125,14 +125,14 @@ class ExecutorFactory:
                 tar.addfile(entry, io.BytesIO(data))
 
 
-def require_module(value: object, code: str) -> None:
-    """Raise AotcTypeError (code `code`) unless a value is an IRModule."""
+def require_ir_module(value: object, error_code: str) -> None:
+    """Raise AotcTypeError (code `error_code`) unless a value is an IRModule."""
     if not isinstance(value, IRModule):
         hint = "IRModule.from_expr makes one of a function"
-        raise AotcTypeError(code, f"expected an IRModule, not {type(value).__name__}", hint=hint)
+        raise AotcTypeError(error_code, f"expected an IRModule, not {type(value).__name__}", hint=hint)
 
 
-def _require_names(module: IRModule) -> None:
+def _require_distinct_input_names(module: IRModule) -> None:
     """Raise AotcError (code "build") if two inputs of @main have equal names, since callers pass
     inputs by name.
     """
@@ -141,19 +141,21 @@ def _require_names(module: IRModule) -> None:
         raise AotcError("build", f"several inputs of @main have the name {', '.join(twice)}")
 
 
-def compile_static(module: IRModule, target: MachineTarget, c_name: str) -> tuple[Compilation, CompiledModel]:
+def compile_static_module(
+    module: IRModule, target: MachineTarget, c_identifier: str
+) -> tuple[Compilation, CompiledModel]:
     """Compile a module under the current pass context and return the compilation and the compiled
     model. Raises AotcError (code "build") if the result holds no tensor.
     """
-    emulated = target.gpu is not None and is_emulated()
-    work = Compilation(module, target, c_name, PassContext.current(), emulated=emulated)
-    with work.running():
-        if not work.calls[0].outputs:
+    emulated = target.gpu is not None and is_gpu_emulated()
+    work = Compilation(module, target, c_identifier, PassContext.current(), emulated=emulated)
+    with work.activate_cache_tilings_and_reports():
+        if not work.lowered_programs[0].outputs:
             raise AotcError("build", "the result of @main holds no tensor: there is nothing to compute")
-        return work, work.library()
+        return work, work.emit_project_and_build_library()
 
 
-def one_target(target: Any) -> MachineTarget:
+def require_single_target(target: Any) -> MachineTarget:
     """Return the target that is given, alone or in a list or mapping of equal ones; for None return
     the target of the enclosing `with target:`.
 
@@ -171,7 +173,7 @@ def one_target(target: Any) -> MachineTarget:
     return several[0]
 
 
-def executor_threads(context: PassContext) -> int:
+def configured_executor_threads(context: PassContext) -> int:
     """Return the number of threads of executors that the pass context sets (`compile.threads`)."""
     return int(context.get_config("compile.threads", 1)) or 1
 
@@ -187,10 +189,15 @@ def optimize(
     Raises AotcError as `build` does.
     """
     module = IRModule.from_expr(mod) if isinstance(mod, Function) else mod
-    require_module(module, "build")
-    work = Compilation(with_params(module, params), one_target(target), f"{PREFIX}default", PassContext.current())
-    with work.running():
-        return work.graph, {}
+    require_ir_module(module, "build")
+    work = Compilation(
+        bind_params_as_constants(module, params),
+        require_single_target(target),
+        f"{MODEL_NAME_PREFIX}default",
+        PassContext.current(),
+    )
+    with work.activate_cache_tilings_and_reports():
+        return work.optimized_graph, {}
 
 
 def build(
@@ -219,24 +226,24 @@ def build(
     """
     if isinstance(ir_mod, Function):
         ir_mod = IRModule.from_expr(ir_mod)
-    require_module(ir_mod, "build")
+    require_ir_module(ir_mod, "build")
     if params is not None and not isinstance(params, Mapping):
         raise AotcTypeError("build", f"params must be a mapping from names to arrays, not {type(params).__name__}")
     for choice, kind in ((executor, Executor), (runtime, Runtime)):
         if choice is not None and not isinstance(choice, kind):
             text = f"expected a {kind.__name__}, not {type(choice).__name__}"
             raise AotcTypeError("build", text, hint=f"relay.backend.{kind.__name__}(name)")
-    machine = one_target(target)
+    machine = require_single_target(target)
     if machine.versions:
         hint = f"aotc.compile makes libraries of several; here: {', '.join(v.name for v in machine.versions)}"
         raise AotcError("target", f"relay.build compiles for one instruction set, not for {machine.name}", hint=hint)
-    c_name = f"{PREFIX}{mod_name}"
-    if not isinstance(mod_name, str) or not mod_name or model_identifier(c_name) != c_name:
+    c_name = f"{MODEL_NAME_PREFIX}{mod_name}"
+    if not isinstance(mod_name, str) or not mod_name or c_model_identifier(c_name) != c_name:
         raise AotcError("name", f"a module cannot be called {mod_name!r}", hint="letters, digits and underscores")
-    module = with_params(ir_mod, params)
-    _require_names(module)
-    work, made = compile_static(module, machine, c_name)
-    threads = executor_threads(work.context)
-    debug = None if machine.gpu is not None else cache(lambda: graph_machine(work))
+    module = bind_params_as_constants(ir_mod, params)
+    _require_distinct_input_names(module)
+    work, made = compile_static_module(module, machine, c_name)
+    threads = configured_executor_threads(work.context)
+    debug = None if machine.gpu is not None else cache(lambda: compile_graph_interpreter(work))
     library = CompiledLibrary(made.built, made.temporary, threads=threads, debug=debug)
     return ExecutorFactory(work, library, made.path)

@@ -21,31 +21,41 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.driver.import_model import with_params
-from aotc.ir import AotcError, Array, Device, as_array, as_tensors, require_device, require_known
-from aotc.ir.types import FuncType, TensorType, TupleType, Type, leaves, nested
+from aotc.driver.import_model import bind_params_as_constants
+from aotc.ir import (
+    AotcError,
+    Array,
+    Device,
+    convert_argument_to_array,
+    convert_arrays_to_ndarrays,
+    require_known_name,
+    require_usable_device,
+)
+from aotc.ir.types import FuncType, TensorType, TupleType, Type, flatten_nested_tuple, nest_values_like_type
 from aotc.relay.analysis import free_vars
-from aotc.relay.expr import Constant, Expr, Function, GlobalVar, Let, Tuple, Var, as_function, type_of
-from aotc.relay.graph_api import IRModule, fresh_name, infer_module, mutated, substitute
-from aotc.relay.interp import Closure, apply, bind_arguments, evaluate
-from aotc.relay_api.build import compile_static, executor_threads, require_module
+from aotc.relay.expr import Constant, Expr, Function, GlobalVar, Let, Tuple, Var, require_function, type_of
+from aotc.relay.graph_api import IRModule, infer_module, rewrite_bottom_up, substitute_variables, unused_name
+from aotc.relay.interpreter import Closure, bind_arguments, call_function_value, evaluate
+from aotc.relay_api.build import compile_static_module, configured_executor_threads, require_ir_module
 from aotc.relay_api.target import Target
-from aotc.relay_api.vm import compile as compile_for_vm
-from aotc.runtime.module import PREFIX
+from aotc.relay_api.vm_compiler import compile as compile_for_vm
+from aotc.runtime.module import MODEL_NAME_PREFIX
 from aotc.runtime.vm import VirtualMachine
 from aotc.tir.target import Target as MachineTarget
 
 #: A prepared program: a function from the values of @main's parameters to its result, made of
 #: arrays and tuples.
-Run: TypeAlias = Callable[[Sequence[Any]], Any]
+RunFunction: TypeAlias = Callable[[Sequence[Any]], Any]
 
 #: Kinds of executors that run static programs only.
-_STATIC: Final = frozenset({"graph", "aot"})
+_STATIC_EXECUTOR_KINDS: Final = frozenset({"graph", "aot"})
 #: Diagnostic codes of programs that cannot be compiled statically.
-_BEYOND_STATIC: Final = frozenset({"control-flow", "first-class-function", "dynamic-shape", "not-fused"})
-_MAIN: Final = "main"
+_NON_STATIC_PROGRAM_ERROR_CODES: Final = frozenset(
+    {"control-flow", "first-class-function", "dynamic-shape", "not-fused"}
+)
+_MAIN_NAME: Final = "main"
 #: Temporary name of the function to evaluate, until it becomes @main.
-_ENTRY: Final = ""
+_TEMPORARY_ENTRY_NAME: Final = ""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,7 +89,7 @@ class Executor:
         programs that this kind of executor does not support; the returned function raises it for
         missing, superfluous or ill-typed arguments.
         """
-        whole = self._module(expr, binds or {})
+        whole = self._module_with_main_expression(expr, binds or {})
         loose = free_vars(whole.main)
         if loose:
             names = ", ".join(f"%{v.name}" for v in loose)
@@ -87,12 +97,12 @@ class Executor:
             raise AotcError("free-variable", f"no value is given for {names}", span=loose[0].span, hint=hint)
         module = infer_module(whole)
         # as in Relay: graph and aot return lists, other executors tuples
-        made = list if self.kind in _STATIC else tuple
-        run = _PREPARE[self.kind](module, self.target, self.device)
+        made = list if self.kind in _STATIC_EXECUTOR_KINDS else tuple
+        run = _PREPARE_BY_EXECUTOR_KIND[self.kind](module, self.target, self.device)
         call = FunctionValue(module.main.params, run, sequence=made)
         return call if expr is None or isinstance(expr, (Function, GlobalVar)) else call()
 
-    def _module(self, expr: Expr | None, binds: Mapping[Var, Any]) -> IRModule:
+    def _module_with_main_expression(self, expr: Expr | None, binds: Mapping[Var, Any]) -> IRModule:
         """Return the module whose @main is the expression to evaluate, with `binds` bound by let.
         Raises AotcError for keys of `binds` that are not free in the expression.
         """
@@ -100,15 +110,15 @@ class Executor:
             if binds:
                 raise AotcError("executor", "binds go with an expression, @main takes its inputs as arguments")
             # raises an error if there is no @main
-            self.mod[_MAIN]
+            self.mod[_MAIN_NAME]
             return self.mod
         for var, value in reversed(list(binds.items())):
             if var not in free_vars(expr):
                 name = f"%{var.name}" if isinstance(var, Var) else repr(var)
                 text = f"the expression has no free variable {name}"
                 raise AotcError("binds", text, hint="the keys of binds are the variables themselves")
-            expr = Let(var, _expression(var, value), expr)
-        return _with_entry(self.mod, expr)
+            expr = Let(var, _binding_as_expression(var, value), expr)
+        return _replace_main(self.mod, expr)
 
     def __repr__(self) -> str:
         return f"<Executor {self.kind!r} for {self.target.name}>"
@@ -132,14 +142,14 @@ def create_executor(
 
     Raises AotcError for an unknown kind, a missing device, an unknown target and wrong parameters.
     """
-    require_known("executor", "kind of executor", kind, _PREPARE)
+    require_known_name("executor", "kind of executor", kind, _PREPARE_BY_EXECUTOR_KIND)
     module = mod if mod is not None else IRModule()
-    require_module(module, "executor")
-    where, machine = require_device(device, cuda=kind in _STATIC), Target(target)
+    require_ir_module(module, "executor")
+    where, machine = require_usable_device(device, allow_cuda=kind in _STATIC_EXECUTOR_KINDS), Target(target)
     if (machine.gpu is not None) != (where.kind == "cuda"):
         text = f"{where} does not run what is compiled for {machine.name}"
         raise AotcError("device", text, hint='GPUs take device=aotc.cuda(0) and target="cuda"')
-    return Executor(kind, with_params(module, params), where, machine)
+    return Executor(kind, bind_params_as_constants(module, params), where, machine)
 
 
 def run_const_expr(expr: Expr) -> Array:
@@ -152,28 +162,30 @@ def run_const_expr(expr: Expr) -> Array:
 # --- the expression to evaluate
 
 
-def _with_entry(module: IRModule, expr: Expr) -> IRModule:
+def _replace_main(module: IRModule, expr: Expr) -> IRModule:
     """Return `module` with `expr` as its @main; an existing function @main is renamed."""
     functions = dict(module.functions)
     entry = module[expr] if isinstance(expr, GlobalVar) else expr
-    functions[_ENTRY] = entry if isinstance(entry, Function) else Function((), entry)
-    if _MAIN in functions:
-        name = fresh_name(_MAIN, functions)
+    functions[_TEMPORARY_ENTRY_NAME] = entry if isinstance(entry, Function) else Function((), entry)
+    if _MAIN_NAME in functions:
+        name = unused_name(_MAIN_NAME, functions)
 
-        def renamed(_: Expr, new: Expr) -> Expr:
-            return GlobalVar(name, new.span) if isinstance(new, GlobalVar) and new.name == _MAIN else new
+        def rename_main_reference(_: Expr, new: Expr) -> Expr:
+            return GlobalVar(name, new.span) if isinstance(new, GlobalVar) and new.name == _MAIN_NAME else new
 
-        functions[name] = functions.pop(_MAIN)
-        functions = {other: as_function(mutated(f, renamed)) for other, f in functions.items()}
-    return IRModule({_MAIN: functions.pop(_ENTRY), **functions})
+        functions[name] = functions.pop(_MAIN_NAME)
+        functions = {
+            other: require_function(rewrite_bottom_up(f, rename_main_reference)) for other, f in functions.items()
+        }
+    return IRModule({_MAIN_NAME: functions.pop(_TEMPORARY_ENTRY_NAME), **functions})
 
 
-def _expression(var: Var, value: Any) -> Expr:
+def _binding_as_expression(var: Var, value: Any) -> Expr:
     """Return the expression to which a variable is bound: `value` itself if it is an expression,
     otherwise a constant.
     """
     data = hasattr(value, "__array__") or isinstance(value, (bool, int, float, list))
-    return Constant(as_array(value, var.checked_type)) if data else value
+    return Constant(convert_argument_to_array(value, var.checked_type)) if data else value
 
 
 # --- conversion of values
@@ -188,25 +200,27 @@ class FunctionValue:
     """
 
     params: Sequence[Var]
-    run: Run
+    run: RunFunction
     closure: Closure | None = None
     sequence: type[list[Any]] | type[tuple[Any, ...]] = tuple
 
     def __call__(self, /, *args: Any, **named: Any) -> Any:
-        named = {name: _inside(value) for name, value in named.items()}
-        return as_tensors(self.run(bind_arguments(self.params, _inside(args), named)), self.sequence)
+        named = {name: _to_interpreter_arguments(value) for name, value in named.items()}
+        return convert_arrays_to_ndarrays(
+            self.run(bind_arguments(self.params, _to_interpreter_arguments(args), named)), self.sequence
+        )
 
     def __repr__(self) -> str:
         return f"<function of ({', '.join(p.name for p in self.params)})>"
 
 
-def _inside(value: Any) -> Any:
+def _to_interpreter_arguments(value: Any) -> Any:
     """Replace Python functions in an argument by the closures of the interpreter, and constants by
     their arrays.
     """
     if isinstance(value, (tuple, list)):
         kind = tuple if isinstance(value, tuple) else list
-        return kind(map(_inside, value))
+        return kind(map(_to_interpreter_arguments, value))
     if isinstance(value, Constant):
         return value.data
     return value.closure if isinstance(value, FunctionValue) else value
@@ -215,62 +229,69 @@ def _inside(value: Any) -> Any:
 # --- kinds of executors
 
 
-def _debug(module: IRModule, target: MachineTarget, device: Device) -> Run:
-    return lambda values: _callable(evaluate(module, *values), module)
+def _prepare_interpreter(module: IRModule, target: MachineTarget, device: Device) -> RunFunction:
+    return lambda values: _closures_to_python_functions(evaluate(module, *values), module)
 
 
-def _callable(value: Any, module: IRModule) -> Any:
+def _closures_to_python_functions(value: Any, module: IRModule) -> Any:
     """Convert closures in a result of the interpreter to Python functions."""
     match value:
         case tuple():
-            return tuple(_callable(item, module) for item in value)
+            return tuple(_closures_to_python_functions(item, module) for item in value)
         case Closure():
-            run: Run = lambda values: _callable(apply(value, values, module), module)  # noqa: E731
-            return FunctionValue(value.function.params, run, value)
+
+            def run_closure(values: Sequence[Any]) -> Any:
+                return _closures_to_python_functions(call_function_value(value, values, module), module)
+
+            return FunctionValue(value.function.params, run_closure, value)
         case _:
             return value
 
 
-def _compiled(kind: str, module: IRModule, target: MachineTarget, device: Device) -> Run:
-    with _static_only(kind):
-        flat = with_flat_inputs(module)
-        work, made = compile_static(flat, target, f"{PREFIX}default")
+def _prepare_compiled_library(kind: str, module: IRModule, target: MachineTarget, device: Device) -> RunFunction:
+    with _add_executor_hint_to_errors(kind):
+        flat = flatten_tuple_inputs(module)
+        work, made = compile_static_module(flat, target, f"{MODEL_NAME_PREFIX}default")
     number = device.index if device.kind == "cuda" else None
-    session = made.session(executor_threads(work.context), number)
+    session = made.session(configured_executor_threads(work.context), number)
     names = [p.name for p in flat.main.params]
     result = type_of(module.main.body)
 
-    def run(values: Sequence[Any]) -> Any:
-        inputs = dict(zip(names, leaves(tuple(values)), strict=True))
-        return nested(result, iter(session.run(None, inputs)))
+    def run_session(values: Sequence[Any]) -> Any:
+        inputs = dict(zip(names, flatten_nested_tuple(tuple(values)), strict=True))
+        return nest_values_like_type(result, iter(session.run(None, inputs)))
 
-    return run
+    return run_session
 
 
-def _vm(module: IRModule, target: MachineTarget, device: Device) -> Run:
+def _prepare_virtual_machine(module: IRModule, target: MachineTarget, device: Device) -> RunFunction:
     program = compile_for_vm(module, target)
-    machine, main = VirtualMachine(program), program.function(_MAIN)
-    return lambda values: machine.execute(main, values)
+    machine, main = VirtualMachine(program), program.function_by_name(_MAIN_NAME)
+    return lambda values: machine.execute_function(main, values)
 
 
 @contextmanager
-def _static_only(kind: str) -> Iterator[None]:
+def _add_executor_hint_to_errors(executor_kind: str) -> Iterator[None]:
     """Return a context manager that adds to errors about programs without a static form a hint that
     names executors that run them.
     """
     try:
         yield
     except AotcError as error:
-        if error.code not in _BEYOND_STATIC:
+        if error.code not in _NON_STATIC_PROGRAM_ERROR_CODES:
             raise
-        able = " or ".join(f'create_executor("{name}", ...)' for name in _PREPARE if name not in _STATIC)
+        able = " or ".join(
+            f'create_executor("{name}", ...)'
+            for name in _PREPARE_BY_EXECUTOR_KIND
+            if name not in _STATIC_EXECUTOR_KINDS
+        )
         hint = f"{able} runs such programs"
         raise AotcError.collect(
-            replace(d, message=f"not for executor {kind!r}: {d.message}", hint=hint) for d in error.diagnostics
+            replace(d, message=f"not for executor {executor_kind!r}: {d.message}", hint=hint) for d in error.diagnostics
         ) from error
 
 
-def with_flat_inputs(module: IRModule) -> IRModule:
+def flatten_tuple_inputs(module: IRModule) -> IRModule:
     """Return `module` with tuple inputs replaced by one input per tensor, so that all inputs are
     tensors of distinct names.
 
@@ -280,31 +301,31 @@ def with_flat_inputs(module: IRModule) -> IRModule:
     if all(isinstance(p.checked_type, TensorType) for p in old) and len({p.name for p in old}) == len(old):
         return module
     params: list[Var] = []
-    mapping: dict[Var, Expr] = {p: _spread(type_of(p), params, p) for p in old}
-    body = substitute(module.main.body, mapping)
-    return infer_module(module.with_function(_MAIN, Function(params, body, attrs=module.main.attrs)))
+    mapping: dict[Var, Expr] = {p: _tuple_of_new_parameters(type_of(p), params, p) for p in old}
+    body = substitute_variables(module.main.body, mapping)
+    return infer_module(module.with_function(_MAIN_NAME, Function(params, body, attrs=module.main.attrs)))
 
 
-def _spread(ty: Type, params: list[Var], origin: Var) -> Expr:
+def _tuple_of_new_parameters(ty: Type, new_params: list[Var], origin: Var) -> Expr:
     """Return an expression of type `ty`, a nested tuple of tensors, over new parameters, one per
-    tensor, which are appended to `params`. Raises AotcError (code "first-class-function") for a
+    tensor, which are appended to `new_params`. Raises AotcError (code "first-class-function") for a
     function type.
     """
     match ty:
         case TensorType():
-            params.append(Var(f"p{len(params)}", ty, origin.span))
-            return params[-1]
+            new_params.append(Var(f"p{len(new_params)}", ty, origin.span))
+            return new_params[-1]
         case TupleType():
-            return Tuple([_spread(f, params, origin) for f in ty.fields], origin.span)
+            return Tuple([_tuple_of_new_parameters(f, new_params, origin) for f in ty.fields], origin.span)
         case _:
             kind = "a function" if isinstance(ty, FuncType) else f"of type {ty}"
             raise AotcError("first-class-function", f"input {origin.name!r} is {kind}", span=origin.span)
 
 
 #: For each kind of executor, the function that compiles or prepares a program.
-_PREPARE: Final[Mapping[str, Callable[[IRModule, MachineTarget, Device], Run]]] = {
-    "debug": _debug,
-    "graph": partial(_compiled, "graph"),
-    "aot": partial(_compiled, "aot"),
-    "vm": _vm,
+_PREPARE_BY_EXECUTOR_KIND: Final[Mapping[str, Callable[[IRModule, MachineTarget, Device], RunFunction]]] = {
+    "debug": _prepare_interpreter,
+    "graph": partial(_prepare_compiled_library, "graph"),
+    "aot": partial(_prepare_compiled_library, "aot"),
+    "vm": _prepare_virtual_machine,
 }

@@ -2,7 +2,7 @@
 """Relay's functions that build expressions: variables, scalar types, text, and operators by name.
 
 x = var("x", shape=(1, 3))
-op_namespace("")["add"](x, const(1.0))
+op_functions_with_prefix("")["add"](x, const(1.0))
 """
 
 import typing
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 
-from aotc.driver.dependency_injection import install
+from aotc.driver.operator_and_pass_registration import install_operators_and_passes
 from aotc.ir import AotcError, Span, TensorType, Type
 from aotc.ir.immediates import Any as Any
 from aotc.relay.expr import const as const
@@ -18,7 +18,7 @@ from aotc.relay.graph_api import IRModule, Var
 from aotc.relay.op.call_builders import FUNCTIONS
 from aotc.relay.text.parser import parse
 
-install()
+install_operators_and_passes()
 
 
 def var(
@@ -51,7 +51,7 @@ def fromtext(text: str, source_name: str = "from_string") -> IRModule:
 
 
 @cache
-def op_namespace(prefix: str) -> Mapping[str, Callable[..., typing.Any]]:
+def op_functions_with_prefix(prefix: str) -> Mapping[str, Callable[..., typing.Any]]:
     """Return the functions that build calls of the operators called PREFIX.name, by name; for ""
     the functions of operators without a prefix.
     """

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aotc.driver.import_model import pytorch_front_end, tflite_front_end
+from aotc.driver.import_model import import_pytorch_front_end, import_tflite_front_end
 from aotc.ir import AotcError, NDArray, PassContext, array
 from aotc.relay.frontend.onnx.convert import from_onnx as convert_onnx
 from aotc.relay.graph_api import IRModule, tensor_type_of
@@ -63,7 +63,7 @@ def from_pytorch(
     source; wrong descriptions of inputs; operators in training mode; branches on values known only
     at run time.
     """
-    module, params = pytorch_front_end().from_script(
+    module, params = import_pytorch_front_end().from_script(
         script_module, input_infos, custom_convert_map, default_dtype, use_parser_friendly_name
     )
     return module, {name: array(value) for name, value in params.items()}
@@ -90,7 +90,7 @@ def from_exported_program(
     Raises AotcError with all problems: unsupported operators, with the node and its line of Python
     source; programs that modify buffers or inputs; dynamic dimensions where a number is needed.
     """
-    module, params = pytorch_front_end().from_exported(
+    module, params = import_pytorch_front_end().from_exported(
         exported_program, keep_params_as_input, unwrap_unit_return_tuple, dims
     )
     return module, {name: array(value) for name, value in params.items()}
@@ -118,7 +118,7 @@ def from_tflite(
     if op_converter is not None:
         raise AotcError("tflite-op", "custom converters are not supported", hint="leave op_converter out")
     rounding = PassContext.current().get_config("tflite.rounding", "tflm")
-    module: IRModule = tflite_front_end().from_tflite(model, shape=shape_dict, rounding=rounding)
+    module: IRModule = import_tflite_front_end().from_tflite(model, shape=shape_dict, rounding=rounding)
     types = {p.name: str(tensor_type_of(p).dtype) for p in module.main.params}
     for name, dtype in (dtype_dict or {}).items():
         if types.get(name) != dtype:

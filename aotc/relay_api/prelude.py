@@ -11,14 +11,14 @@ prelude.hd(prelude.map(f, cons(x, nil())))
 from functools import cache
 from typing import Final
 
-from aotc.driver.dependency_injection import install
-from aotc.ir import AotcError, require_known
+from aotc.driver.operator_and_pass_registration import install_operators_and_passes
+from aotc.ir import AotcError, require_known_name
 from aotc.relay.graph_api import GlobalVar, IRModule, infer_module
 from aotc.relay.text.parser import parse
 
-install()
+install_operators_and_passes()
 
-_PRELUDE: Final = """#[version = "0.0.5"]
+_PRELUDE_TEXT: Final = """#[version = "0.0.5"]
 type List[A] { Cons(A, List[A]), Nil, }
 type Option[A] { Some(A), None, }
 type Tree[A] { Rose(A, List[Tree[A]]), }
@@ -107,13 +107,13 @@ def @nat_iterate[A](%f: fn (A) -> A, %n: nat) -> fn (A) -> A {
   match (%n) { Z => fn (%x: A) -> A { %x }, S(%m) => @compose(%f, @nat_iterate(%f, %m)) }
 }
 """
-_CORE: Final = '#[version = "0.0.5"]\nextern type Storage\n'
+_CORE_TEXT: Final = '#[version = "0.0.5"]\nextern type Storage\n'
 #: The files of Relay's standard library; the data type nat of nat.rly is part of the prelude here.
-_FILES: Final = {"prelude.rly": _PRELUDE, "nat.rly": _PRELUDE, "core.rly": _CORE}
+_TEXT_BY_FILE_NAME: Final = {"prelude.rly": _PRELUDE_TEXT, "nat.rly": _PRELUDE_TEXT, "core.rly": _CORE_TEXT}
 
 
 @cache
-def _parsed(text: str) -> IRModule:
+def _parse_and_infer_types(text: str) -> IRModule:
     return infer_module(parse(text))
 
 
@@ -142,8 +142,8 @@ def import_from_std(module: IRModule, name: str) -> None:
 
     Raises AotcError (code "type") for an unknown file.
     """
-    require_known("type", "part of the prelude", name, _FILES)
-    found = _parsed(_FILES[name])
+    require_known_name("type", "part of the prelude", name, _TEXT_BY_FILE_NAME)
+    found = _parse_and_infer_types(_TEXT_BY_FILE_NAME[name])
     for header, data in found.type_definitions.items():
         if header not in module.type_definitions:
             module[header] = data

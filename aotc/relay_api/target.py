@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from aotc.driver.toolchain import resolve_target
-from aotc.ir import AotcError, AotcTypeError, AotcValueError, require_known
+from aotc.ir import AotcError, AotcTypeError, AotcValueError, require_known_name
 from aotc.tir import TARGETS
 from aotc.tir import Target as MachineTarget
 
-_LATER: Final = {name.lower(): name for name in ("ROCm", "OpenCL", "Vulkan", "Metal")}
+_UNSUPPORTED_BACK_ENDS: Final = {name.lower(): name for name in ("ROCm", "OpenCL", "Vulkan", "Metal")}
 #: Targets by LLVM's names of processors (-mcpu).
-_PROCESSORS: Final = {
+_TARGET_BY_LLVM_PROCESSOR: Final = {
     **dict.fromkeys(("core-avx2", "haswell", "broadwell", "skylake", "znver2", "znver3"), "x86-64-v3"),
     "skylake-avx512": "x86-64-v4",
     **dict.fromkeys(("cascadelake", "icelake-server", "znver4"), "x86-64-v4-vnni"),
@@ -24,8 +24,13 @@ _PROCESSORS: Final = {
     **dict.fromkeys(("cortex-a55", "cortex-a76", "neoverse-n1"), "aarch64-dotprod"),
 }
 #: Targets by the architecture in LLVM's target triple (-mtriple).
-_TRIPLES: Final = {"x86_64": "x86-64", "aarch64": "aarch64", "arm64": "aarch64", "riscv64": "riscv64"}
-_HINT: Final = 'name the machine itself, for example "x86-64-v3"'
+_TARGET_BY_LLVM_ARCHITECTURE: Final = {
+    "x86_64": "x86-64",
+    "aarch64": "aarch64",
+    "arm64": "aarch64",
+    "riscv64": "riscv64",
+}
+_NAME_MACHINE_HINT: Final = 'name the machine itself, for example "x86-64-v3"'
 
 
 def Target(target: str | MachineTarget, host: str | MachineTarget | None = None) -> MachineTarget:
@@ -44,20 +49,22 @@ def Target(target: str | MachineTarget, host: str | MachineTarget | None = None)
     if not isinstance(target, str):
         raise AotcTypeError("target", f"a target is a name or a Target, not {type(target).__name__}")
     name, *options = target.split() or [""]
-    if name in _LATER:
-        text = f"target {name!r} cannot be compiled for: there is no {_LATER[name]} back end yet"
+    if name in _UNSUPPORTED_BACK_ENDS:
+        text = f"target {name!r} cannot be compiled for: there is no {_UNSUPPORTED_BACK_ENDS[name]} back end yet"
         raise AotcError("target", text, hint='"llvm" compiles for the processor of this machine')
     given = dict(option.lstrip("-").partition("=")[::2] for option in options)
     known = {"llvm": {"mcpu", "mtriple", "device"}, "cuda": {"arch"}}.get(name, set())
     if unknown := [key for key in given if key not in known]:
-        raise AotcValueError("target", f"target {name!r} has no option {unknown[0]!r}: {target!r}", hint=_HINT)
+        raise AotcValueError(
+            "target", f"target {name!r} has no option {unknown[0]!r}: {target!r}", hint=_NAME_MACHINE_HINT
+        )
     if name == "llvm":
-        name = _of_llvm(given)
-    require_known("target", "target", name, ["llvm", "host", *TARGETS])
+        name = _target_name_from_llvm_options(given)
+    require_known_name("target", "target", name, ["llvm", "host", *TARGETS])
     return resolve_target(name)
 
 
-def _of_llvm(options: Mapping[str, str]) -> str:
+def _target_name_from_llvm_options(options: Mapping[str, str]) -> str:
     """Return the name of the target that LLVM's options select. Raises AotcValueError for a
     processor that no target supports.
     """
@@ -66,10 +73,10 @@ def _of_llvm(options: Mapping[str, str]) -> str:
     processor = options.get("mcpu", "")
     if not machine and not processor:
         return "host"
-    name = _PROCESSORS.get(processor, "") if processor else _TRIPLES.get(machine, "")
+    name = _TARGET_BY_LLVM_PROCESSOR.get(processor, "") if processor else _TARGET_BY_LLVM_ARCHITECTURE.get(machine, "")
     if not name or (machine and TARGETS[name].machine != machine.replace("arm64", "aarch64")):
         text = f"no target is the processor {processor or machine!r}"
-        raise AotcValueError("target", text, hint=_HINT)
+        raise AotcValueError("target", text, hint=_NAME_MACHINE_HINT)
     return name
 
 

@@ -2,7 +2,7 @@
 """Report of a compilation: text tables for the terminal, and one HTML page with charts.
 
 report = PassReport("net.onnx")
-report.add_result(aotc.compile("net.onnx", instruments=[report], progress=report.stage))
+report.add_compiled_model(aotc.compile("net.onnx", instruments=[report], progress=report.stage))
 print(report.render())
 report.save_html("report.html")
 """
@@ -18,21 +18,21 @@ import jinja2
 from rich.console import Console
 
 from aotc.driver.pipeline import BUILDING, LOWERING, PLANNING, WRITING, CompiledModel
-from aotc.driver.temporary_folders import output_file
+from aotc.driver.temporary_folders import open_output_file
 from aotc.ir import ALL_LEVELS
 from aotc.ir.version import VERSION
-from aotc.relay.instrument.pass_statistics import Measure, PassRecord, PassRecords, RuleFigures
+from aotc.relay.instrument.pass_statistics import PassRecord, PassRecords, ProgramStatistics, RuleFigures
 from aotc.relay.transform.pass_base import rewrite_report
-from aotc.reporting.graph_drawing import difference, nodes_of
-from aotc.reporting.svg_charts import Picture, arena_picture, roofline_picture
-from aotc.reporting.text_tables import grid, spilled, unit
+from aotc.reporting.graph_drawing import draw_graphs_before_and_after, nodes_to_draw
+from aotc.reporting.svg_charts import Picture, draw_arena_chart, draw_roofline_chart
+from aotc.reporting.text_tables import describe_register_spills, format_with_unit_prefix, make_borderless_table
 from aotc.tir import Program, Target, scalar_loops
 
-TEMPLATES: Final = Path(__file__).with_name("templates")
+TEMPLATE_FOLDER: Final = Path(__file__).with_name("templates")
 #: Largest number of lines of a program that is diffed; for longer ones only the lengths are shown.
-LONGEST: Final = 4000
+MAX_DIFFED_PROGRAM_LINES: Final = 4000
 #: Largest number of lines of a diff that are shown.
-SHOWN: Final = 1500
+MAX_DIFF_LINES_SHOWN: Final = 1500
 
 
 class PassReport(PassRecords):
@@ -58,45 +58,45 @@ class PassReport(PassRecords):
         self._program: Program | None = None
         self._pictures: list[tuple[str, Picture]] = []
 
-    def measured(self, module: Any) -> Measure:
+    def measure_module(self, module: Any) -> ProgramStatistics:
         if not isinstance(module, Program):
-            return super().measured(module)
+            return super().measure_module(module)
         self._program = module
         calls = Counter("shared call" if step.kernel.team else "call" for step in module.steps)
         parameters = sum(storage.nbytes for storage in module.constants)
         macs = sum(step.kernel.macs for step in module.steps)
-        return Measure(calls, parameters, 2 * macs, module.plan.lower_bound)
+        return ProgramStatistics(calls, parameters, 2 * macs, module.plan.lower_bound)
 
-    def drawn(self, module: Any) -> Any:
-        return nodes_of(module)
+    def diagram_data(self, module: Any) -> Any:
+        return nodes_to_draw(module)
 
-    def add_result(self, model: CompiledModel) -> None:
+    def add_compiled_model(self, model: CompiledModel) -> None:
         """Add the results of a compilation to the report: kernels, memory and file sizes.
 
         The project must still exist on disk.
         """
         metadata, sources = model.metadata, [*model.path.glob("src/*.c"), *model.path.glob("src/*.h")]
         code = sum(p.stat().st_size for p in sources if not p.name.endswith("_params.c"))
-        memory, weights = metadata["memory"], unit(metadata["weights_bytes"], "B")
+        memory, weights = metadata["memory"], format_with_unit_prefix(metadata["weights_bytes"], "B")
         self._target = model.target
         self.facts += [(fact, metadata[fact]) for fact in ("target", "numerics")]
-        self.facts.append(("warning: kernels spill", spilled(metadata)))
+        self.facts.append(("warning: kernels spill", describe_register_spills(metadata)))
         self._results = {
             LOWERING: f"{metadata['kernels']} kernels for {len(metadata['steps'])} calls",
-            PLANNING: f"arena of {unit(memory['peak'], 'B')} for {len(memory['buffers'])} tensors; "
-            f"{unit(memory['lower_bound'], 'B')} are live at once",
-            WRITING: f"{unit(code, 'B')} of C, {weights} of parameters",
+            PLANNING: f"arena of {format_with_unit_prefix(memory['peak'], 'B')} for {len(memory['buffers'])} tensors; "
+            f"{format_with_unit_prefix(memory['lower_bound'], 'B')} are live at once",
+            WRITING: f"{format_with_unit_prefix(code, 'B')} of C, {weights} of parameters",
         }
         if model.library is not None:
-            self._results[BUILDING] = f"library of {unit(model.library.stat().st_size, 'B')}"
-        self._pictures.append(("Memory", arena_picture(metadata)))
+            self._results[BUILDING] = f"library of {format_with_unit_prefix(model.library.stat().st_size, 'B')}"
+        self._pictures.append(("Memory", draw_arena_chart(metadata)))
 
     def add_profile(self, result: Mapping[str, Any]) -> None:
         """Add the times of a run by kernel; `result` is the result of `aotc.measuring.profile`."""
         self.facts.append(("target", result["target"]))
-        self._pictures.append(("Roofline", roofline_picture(result)))
+        self._pictures.append(("Roofline", draw_roofline_chart(result)))
 
-    def _facts(self) -> list[tuple[str, str]]:
+    def _header_facts(self) -> list[tuple[str, str]]:
         """Return the facts for the head of the report: target, options and versions, as (name,
         value) pairs.
         """
@@ -112,20 +112,20 @@ class PassReport(PassRecords):
         facts["passes"] = f"{len(self.passes)} in {1e3 * whole:.1f} ms" if self.passes else ""
         return [(name, value) for name, value in facts.items() if value]
 
-    def _stages(self) -> list[tuple[str, str, str, str]]:
+    def _stage_table_rows(self) -> list[tuple[str, str, str, str]]:
         """Return for each stage its name, milliseconds, result, and time as a percentage of the
         longest stage.
         """
         longest = max((seconds for _, seconds in self.stages), default=0.0)
-        return [(n, f"{1e3 * s:.1f}", self._results.get(n, ""), _share(s, longest)) for n, s in self.stages]
+        return [(n, f"{1e3 * s:.1f}", self._results.get(n, ""), _format_percentage(s, longest)) for n, s in self.stages]
 
-    def _scalar(self) -> list[tuple[str, str, str]]:
+    def _scalar_loop_rows(self) -> list[tuple[str, str, str]]:
         """Return the loop nests without vectorization in the last program: kernel, loop variables
         and reason.
         """
         if self._program is None or self._target is None:
             return []
-        kernels = self._program.kernels
+        kernels = self._program.distinct_kernels
         return [(k.name, s.loop, s.reason) for k in kernels for s in scalar_loops(k, self._target)]
 
     def render(self, width: int = 140) -> str:
@@ -134,20 +134,26 @@ class PassReport(PassRecords):
         """
         passes, rules = list[tuple[str, ...]](), list[tuple[str, ...]]()
         for record in self.passes:
-            operators = ", ".join(f"{op} {count:+d}" for op, count in record.change.items())
+            operators = ", ".join(f"{op} {count:+d}" for op, count in record.op_call_count_changes.items())
             times = f"{1e3 * record.seconds:.2f}", f"{1e3 * record.own:.2f}"
-            figures = (unit(*figure) for figure in _figures(record.after or record.before))
+            figures = (
+                format_with_unit_prefix(*figure) for figure in _figures_with_units(record.after or record.before)
+            )
             unfinished = f" ({self.unfinished})" if record.after is None else ""
             passes.append((f"{'  ' * record.depth}{record.name}{unfinished}", *times, *figures, operators))
-            rules += [(record.name, row["hits"], row["tried"], row["ms"], row["name"]) for row in _rules(record)]
+            rules += [
+                (record.name, row["hits"], row["tried"], row["ms"], row["name"]) for row in _rewrite_rule_rows(record)
+            ]
         tables: dict[tuple[str, ...], Sequence[Sequence[str]]] = {
-            ("", ""): self._facts(),
-            ("stage", "ms", "result"): [stage[:3] for stage in self._stages()],
+            ("", ""): self._header_facts(),
+            ("stage", "ms", "result"): [stage[:3] for stage in self._stage_table_rows()],
             ("pass", "ms", "own", "calls", "parameters", "FLOPs", "live", "operators"): passes,
             ("rules of", "hits", "tried", "ms", "rule"): rules,
-            ("scalar loops", "of", "because of"): self._scalar(),
+            ("scalar loops", "of", "because of"): self._scalar_loop_rows(),
         }
-        shown = [grid(*headers, rows=rows, figures=slice(1, -1)) for headers, rows in tables.items() if rows]
+        shown = [
+            make_borderless_table(*headers, rows=rows, figures=slice(1, -1)) for headers, rows in tables.items() if rows
+        ]
         console = Console(width=width, color_system=None, legacy_windows=False)
         with console.capture() as text:
             for k, table in enumerate(shown):
@@ -156,38 +162,38 @@ class PassReport(PassRecords):
 
     def to_html(self) -> str:
         """Return the compilation report as one self-contained HTML page."""
-        loader = jinja2.FileSystemLoader(TEMPLATES)
+        loader = jinja2.FileSystemLoader(TEMPLATE_FOLDER)
         environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
         longest = max((r.own for r in self.passes), default=0.0)
         return environment.get_template("report.html.j2").render(
             title=self.title or "compilation",
-            facts=self._facts(),
+            facts=self._header_facts(),
             unfinished=self.unfinished,
-            stages=self._stages(),
-            scalar=self._scalar(),
+            stages=self._stage_table_rows(),
+            scalar=self._scalar_loop_rows(),
             pictures=self._pictures,
-            passes=[_row(k, r, longest) for k, r in enumerate(self.passes, 1)],
+            passes=[_pass_table_row(k, r, longest) for k, r in enumerate(self.passes, 1)],
         )
 
     def save_html(self, path: str | Path) -> None:
         """Write the HTML page to a file; AotcError (code "report") if that fails."""
         text = self.to_html()
-        with output_file(Path(path), "report") as file:
+        with open_output_file(Path(path), "report") as file:
             file.write(text.encode("utf-8", "backslashreplace"))
 
 
-def _rules(record: PassRecord) -> list[dict[str, str]]:
+def _rewrite_rule_rows(record: PassRecord) -> list[dict[str, str]]:
     """Return the rewrite rules tried in a pass with their figures, those with the most hits first."""
 
-    def tried(figures: RuleFigures) -> int:
+    def count_rule_attempts(figures: RuleFigures) -> int:
         return figures.hits + figures.misses + figures.refused.total()
 
-    ranked = sorted(record.rules.items(), key=lambda item: (-item[1].hits, -tried(item[1]), item[0]))
+    ranked = sorted(record.rules.items(), key=lambda item: (-item[1].hits, -count_rule_attempts(item[1]), item[0]))
     return [
         {
             "name": name,
             "hits": str(figures.hits),
-            "tried": str(tried(figures)),
+            "tried": str(count_rule_attempts(figures)),
             "ms": f"{1e3 * figures.seconds:.2f}",
             "refused": "; ".join(f"{reason} ({count})" for reason, count in figures.refused.most_common()),
         }
@@ -195,23 +201,23 @@ def _rules(record: PassRecord) -> list[dict[str, str]]:
     ]
 
 
-def _share(part: float, whole: float) -> str:
+def _format_percentage(part: float, whole: float) -> str:
     return f"{100 * part / whole if whole else 0:.1f}"
 
 
-def _figures(m: Measure) -> tuple[tuple[int, str], ...]:
+def _figures_with_units(measure: ProgramStatistics) -> tuple[tuple[int, str], ...]:
     """Return calls, parameters, FLOPs and live memory of a program, each with its unit, for a
     report.
     """
-    return (m.operators.total(), ""), (m.parameters, "B"), (m.flops, ""), (m.live, "B")
+    return (measure.operators.total(), ""), (measure.parameters, "B"), (measure.flops, ""), (measure.live, "B")
 
 
-def _row(number: int, record: PassRecord, longest: float) -> dict[str, Any]:
+def _pass_table_row(number: int, record: PassRecord, longest_seconds: float) -> dict[str, Any]:
     """Return the values for one compiler pass in the HTML report: times, figures, changes and
     graphs.
     """
     after = record.after or record.before
-    diff = list(_difference(record))
+    diff = list(_program_diff_lines(record))
     added, removed = (sum(line["kind"] == kind for line in diff) for kind in ("add", "del"))
     return {
         "number": number,
@@ -221,41 +227,49 @@ def _row(number: int, record: PassRecord, longest: float) -> dict[str, Any]:
         "idle": record.after is not None and record.text_after is None,
         "ms": f"{1e3 * record.seconds:.2f}",
         "own": f"{1e3 * record.own:.2f}",
-        "share": _share(record.own, longest),
-        "cells": [_cell(old, *new) for (old, _), new in zip(_figures(record.before), _figures(after), strict=True)],
-        "operators": [{"name": n, "change": f"{c:+d}", "kind": _kind(c)} for n, c in record.change.items()],
-        "rules": _rules(record),
+        "share": _format_percentage(record.own, longest_seconds),
+        "cells": [
+            _before_after_table_cell(old, *new)
+            for (old, _), new in zip(_figures_with_units(record.before), _figures_with_units(after), strict=True)
+        ],
+        "operators": [
+            {"name": n, "change": f"{c:+d}", "kind": _change_css_class(c)}
+            for n, c in record.op_call_count_changes.items()
+        ],
+        "rules": _rewrite_rule_rows(record),
         "hits": sum(figures.hits for figures in record.rules.values()),
         "diff": diff,
-        "graphs": difference(record.drawn_before, record.drawn_after) if record.text_after is not None else (),
+        "graphs": draw_graphs_before_and_after(record.drawn_before, record.drawn_after)
+        if record.text_after is not None
+        else (),
         "summary": f"+{added} −{removed} lines",
     }
 
 
-def _kind(change: float) -> str:
+def _change_css_class(change: float) -> str:
     return "more" if change > 0 else "less"
 
 
-def _cell(before: int, after: int, name: str) -> dict[str, str]:
+def _before_after_table_cell(before: int, after: int, unit_name: str) -> dict[str, str]:
     change = after - before
     sign = "+" if change > 0 else "−"
-    text = f"{sign}{unit(abs(change), name)}" if change else ""
-    return {"text": unit(after, name), "change": text, "kind": _kind(change)}
+    text = f"{sign}{format_with_unit_prefix(abs(change), unit_name)}" if change else ""
+    return {"text": format_with_unit_prefix(after, unit_name), "change": text, "kind": _change_css_class(change)}
 
 
-def _difference(record: PassRecord) -> Iterator[dict[str, str]]:
+def _program_diff_lines(record: PassRecord) -> Iterator[dict[str, str]]:
     """Yield the lines of a unified diff of the program before and after a pass, with three lines of
     context.
     """
     if record.text_after is None:
         return
     before, after = record.text_before.splitlines(), record.text_after.splitlines()
-    if max(len(before), len(after)) > LONGEST:
+    if max(len(before), len(after)) > MAX_DIFFED_PROGRAM_LINES:
         text = f"{len(before)} lines before, {len(after)} after: too long to compare here; --dump-ir writes both"
         yield {"kind": "hunk", "text": text}
         return
     lines = list(difflib.unified_diff(before, after, lineterm="", n=3))[2:]
-    for line in lines[:SHOWN]:
+    for line in lines[:MAX_DIFF_LINES_SHOWN]:
         yield {"kind": {"+": "add", "-": "del", "@": "hunk"}.get(line[:1], ""), "text": line}
-    if len(lines) > SHOWN:
-        yield {"kind": "hunk", "text": f"{len(lines) - SHOWN} more lines are left out"}
+    if len(lines) > MAX_DIFF_LINES_SHOWN:
+        yield {"kind": "hunk", "text": f"{len(lines) - MAX_DIFF_LINES_SHOWN} more lines are left out"}

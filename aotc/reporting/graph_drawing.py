@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw graphs and schedules as boxes in layers, with the changes of a pass highlighted in color.
 
-before, after = nodes_of(module), nodes_of(FuseOps()(module))
-left, right = difference(before, after)        # the picture before, without what is gone; the one after, what is new
+before, after = nodes_to_draw(module), nodes_to_draw(FuseOps()(module))
+# the picture before, without what is gone; the one after, what is new
+left, right = draw_graphs_before_and_after(before, after)
 
 Input: a module of functions, or a program of kernels.  Output: a `Picture`.  The time is
 proportional to the number of edges.
@@ -20,19 +21,19 @@ from aotc.reporting.svg_charts import Box, Picture
 from aotc.tir.plan.program import Program, Storage
 
 #: Largest number of boxes of a picture.
-BOXES: Final = 2000
+MAX_BOXES: Final = 2000
 #: Largest number of nodes of a graph that is drawn in full ...
-SMALL: Final = 40
+MAX_FULLY_DRAWN_NODES: Final = 40
 #: ... in larger graphs, chains of at least this many unchanged nodes are drawn as one box.
-RUN: Final = 4
+MIN_COLLAPSED_CHAIN_NODES: Final = 4
 #: Largest number of nodes of a chain, or arguments of a call, that a description names.
-TOLD: Final = 30
+MAX_DESCRIBED_ITEMS: Final = 30
 #: Distances between boxes, and their size, in pixels.
 LANE, LAYER, WIDTH, HEIGHT = 172, 48, 156, 24
 
 
 @frozen
-class Node:
+class DrawnNode:
     """A node of a graph to be drawn.
 
     label    text in its box
@@ -47,25 +48,25 @@ class Node:
     inputs: tuple[int, ...]
 
 
-def nodes_of(module: Any) -> tuple[Node, ...]:
+def nodes_to_draw(module: Any) -> tuple[DrawnNode, ...]:
     """Return nodes to draw: the calls and inputs of a graph module, or the steps of a program, each
     after its inputs.
     """
     if isinstance(module, Program):
-        return tuple(_steps(module))
-    nodes: list[Node] = []
+        return tuple(_program_nodes_to_draw(module))
+    nodes: list[DrawnNode] = []
     for function in module.functions.values() if isinstance(module, IRModule) else ():
         places: dict[Expr, int] = {}
         for node in (*function.params, *post_order(function.body, lambda n: not isinstance(n, Function))):
             if node not in places and not isinstance(node, (Constant, Function, GlobalVar, Op)):
                 inputs = tuple(places[c] for c in children(node) if c in places)
-                label, text = _label(node), _text(node)
+                label, text = _node_label(node), _node_description(node)
                 places[node] = len(nodes)
-                nodes.append(Node(label, text, (label, text), inputs))
+                nodes.append(DrawnNode(label, text, (label, text), inputs))
     return tuple(nodes)
 
 
-def _label(node: Expr) -> str:
+def _node_label(node: Expr) -> str:
     match node:
         case Var():
             return f"%{node.name_hint}"
@@ -82,53 +83,60 @@ def _label(node: Expr) -> str:
             return type(node).__name__.lower()
 
 
-def _text(node: Expr) -> str:
-    lines = [_label(node)] if node.checked_type is None else [_label(node), str(node.checked_type)]
+def _node_description(node: Expr) -> str:
+    lines = [_node_label(node)] if node.checked_type is None else [_node_label(node), str(node.checked_type)]
     if isinstance(node, Call) and node.attrs is not None and isinstance(node.op, Op):
-        lines += [f"{name} = {value}" for name, value in node.attrs.changed().items()]
+        lines += [f"{name} = {value}" for name, value in node.attrs.non_default_fields().items()]
     if isinstance(node, (Call, Tuple)):
-        lines += [f"constant {c.checked_type}" for c in children(node)[:TOLD] if isinstance(c, Constant)]
-    return "\n".join([*lines, *_origins(node.span)])
+        lines += [f"constant {c.checked_type}" for c in children(node)[:MAX_DESCRIBED_ITEMS] if isinstance(c, Constant)]
+    return "\n".join([*lines, *_span_origin_lines(node.span)])
 
 
-def _origins(span: Span | None) -> list[str]:
-    return [f"from {origin}" for origin in span.origins()[:TOLD]] if span is not None else []
+def _span_origin_lines(span: Span | None) -> list[str]:
+    return [f"from {origin}" for origin in span.all_origins()[:MAX_DESCRIBED_ITEMS]] if span is not None else []
 
 
-def _steps(program: Program) -> Iterator[Node]:
+def _program_nodes_to_draw(program: Program) -> Iterator[DrawnNode]:
     """Yield nodes to draw for the inputs of a program and for its kernel calls."""
     written: dict[Storage, int] = {}
     for storage in program.inputs:
         text = f"{storage.dtype}{[*storage.shape]}"
         written[storage] = len(written)
-        yield Node(storage.name, text, (storage.name, text), ())
+        yield DrawnNode(storage.name, text, (storage.name, text), ())
     for place, step in enumerate(program.steps, len(written)):
-        views = (f"{v.storage.kind} {v.storage.name}: {v.storage.dtype}{[*v.storage.shape]}" for v in step.args[:TOLD])
+        views = (
+            f"{v.storage.kind} {v.storage.name}: {v.storage.dtype}{[*v.storage.shape]}"
+            for v in step.args[:MAX_DESCRIBED_ITEMS]
+        )
         lines = [step.kernel.name, *views, f"{step.kernel.macs} multiply-adds"]
-        text = "\n".join([*lines, *(["shared among threads"] if step.kernel.team else []), *_origins(step.span)])
+        text = "\n".join(
+            [*lines, *(["shared among threads"] if step.kernel.team else []), *_span_origin_lines(step.span)]
+        )
         inputs = tuple(dict.fromkeys(written[v.storage] for v in step.inputs if v.storage in written))
         written |= {view.storage: place for view in step.outputs}
-        yield Node(step.kernel.name.removeprefix(f"{program.name}_"), text, (text, step.kernel), inputs)
+        yield DrawnNode(step.kernel.name.removeprefix(f"{program.name}_"), text, (text, step.kernel), inputs)
 
 
 # --- what differs
 
 
-def difference(before: Sequence[Node], after: Sequence[Node]) -> tuple[Picture, Picture]:
+def draw_graphs_before_and_after(before: Sequence[DrawnNode], after: Sequence[DrawnNode]) -> tuple[Picture, Picture]:
     """Draw the graph before a pass, with removed nodes in red, and the graph after it, with new
     nodes in green.
     """
-    return _picture(before, _missing(before, after), "gone"), _picture(after, _missing(after, before), "new")
+    return _draw_graph(before, _positions_missing_in_other_graph(before, after), "gone"), _draw_graph(
+        after, _positions_missing_in_other_graph(after, before), "new"
+    )
 
 
-def _missing(nodes: Sequence[Node], others: Sequence[Node]) -> set[int]:
+def _positions_missing_in_other_graph(nodes: Sequence[DrawnNode], other_nodes: Sequence[DrawnNode]) -> set[int]:
     """Return the positions of nodes that the other graph lacks, or has less often.
 
     Common prefixes and suffixes of the two node sequences are matched first.
     """
-    keys, theirs = [n.key for n in nodes], [n.key for n in others]
-    start = _common(keys, theirs)
-    end = _common(keys[start:][::-1], theirs[start:][::-1])
+    keys, theirs = [n.key for n in nodes], [n.key for n in other_nodes]
+    start = _common_prefix_length(keys, theirs)
+    end = _common_prefix_length(keys[start:][::-1], theirs[start:][::-1])
     left, found = Counter(theirs[start : len(theirs) - end]), set()
     for place, key in enumerate(keys[start : len(keys) - end], start):
         left[key] -= 1
@@ -137,12 +145,12 @@ def _missing(nodes: Sequence[Node], others: Sequence[Node]) -> set[int]:
     return found
 
 
-def _common(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
+def _common_prefix_length(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
     """Return the length of the common prefix of two sequences."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
-def _gathered(nodes: Sequence[Node], changed: set[int]) -> tuple[list[Node], set[int]]:
+def _collapse_unchanged_chains(nodes: Sequence[DrawnNode], changed: set[int]) -> tuple[list[DrawnNode], set[int]]:
     """Shorten a graph to be drawn: replace each long chain of unchanged nodes by one node.
 
     Return the new nodes and the positions of changed nodes among them.
@@ -152,43 +160,43 @@ def _gathered(nodes: Sequence[Node], changed: set[int]) -> tuple[list[Node], set
     for place, node in enumerate(nodes):
         follows = len(node.inputs) == 1 and uses[node.inputs[0]] == 1 and not {place, *node.inputs} & changed
         heads[place] = heads[node.inputs[0]] if follows else place
-    sizes, members = Counter(heads), dict[int, list[Node]]()
+    sizes, members = Counter(heads), dict[int, list[DrawnNode]]()
     for place, head in enumerate(heads):
-        heads[place] = head if sizes[head] >= RUN else place
+        heads[place] = head if sizes[head] >= MIN_COLLAPSED_CHAIN_NODES else place
         members.setdefault(heads[place], []).append(nodes[place])
-    made, places = list[Node](), dict[int, int]()
+    made, places = list[DrawnNode](), dict[int, int]()
     for head, run in members.items():
         node, inputs = nodes[head], tuple(places[heads[k]] for k in nodes[head].inputs)
         places[head] = len(made)
         label = node.label if len(run) == 1 else f"{len(run)} × {run[0].label} … {run[-1].label}"
-        short = (" ".join(n.text.splitlines()[:2]) for n in run[:TOLD])
+        short = (" ".join(n.text.splitlines()[:2]) for n in run[:MAX_DESCRIBED_ITEMS])
         text = node.text if len(run) == 1 else "\n".join(short)
-        made.append(Node(label, text, node.key, inputs))
+        made.append(DrawnNode(label, text, node.key, inputs))
     return made, {places[k] for k in changed}
 
 
 # --- layout
 
 
-def _picture(nodes: Sequence[Node], changed: set[int], color: str) -> Picture:
+def _draw_graph(nodes: Sequence[DrawnNode], changed: set[int], changed_css_class: str) -> Picture:
     """Draw a graph from top to bottom, with boxes of the given color class for changed nodes."""
-    if len(nodes) > SMALL:
-        nodes, changed = _gathered(nodes, changed)
-    if len(nodes) > BOXES:
+    if len(nodes) > MAX_FULLY_DRAWN_NODES:
+        nodes, changed = _collapse_unchanged_chains(nodes, changed)
+    if len(nodes) > MAX_BOXES:
         return Picture(note=f"{len(nodes)} boxes are too many to draw; --dump-ir writes the program as text")
-    layers = _layers(nodes)
-    lanes = _lanes(nodes, layers)
+    layers = _layer_of_each_node(nodes)
+    lanes = _column_of_each_node(nodes, layers)
     spots = [(20 + LANE * lanes[k], 20 + LAYER * layer) for k, layer in enumerate(layers)]
     boxes = [
-        Box(*spot, WIDTH, HEIGHT, color if k in changed else "", node.label, node.text, 4)
+        Box(*spot, WIDTH, HEIGHT, changed_css_class if k in changed else "", node.label, node.text, 4)
         for k, (node, spot) in enumerate(zip(nodes, spots, strict=True))
     ]
-    lines = [(_edge(spots[k], spot), "") for node, spot in zip(nodes, spots, strict=True) for k in node.inputs]
+    lines = [(_edge_svg_path(spots[k], spot), "") for node, spot in zip(nodes, spots, strict=True) for k in node.inputs]
     size = 20 + LANE * (1 + max(lanes.values(), default=0)), 20 + LAYER * (1 + max(layers, default=0))
     return Picture(*size, boxes, lines, focus=spots[min(changed)] if changed else (0, 0))
 
 
-def _edge(source: tuple[float, float], target: tuple[float, float]) -> str:
+def _edge_svg_path(source: tuple[float, float], target: tuple[float, float]) -> str:
     """Return the SVG path of an edge: straight down from its source, then a curve to its target
     just above it.
     """
@@ -196,7 +204,7 @@ def _edge(source: tuple[float, float], target: tuple[float, float]) -> str:
     return f"M{x} {y}V{end - 22}C{x} {end - 8} {to} {end - 14} {to} {end}"
 
 
-def _layers(nodes: Sequence[Node]) -> list[int]:
+def _layer_of_each_node(nodes: Sequence[DrawnNode]) -> list[int]:
     """Return the layer of each node, below its inputs; graph inputs are placed directly above their
     first use.
     """
@@ -209,7 +217,7 @@ def _layers(nodes: Sequence[Node]) -> list[int]:
     return [n if node.inputs else first.get(k, 1) - 1 for k, (n, node) in enumerate(zip(layers, nodes, strict=True))]
 
 
-def _lanes(nodes: Sequence[Node], layers: Sequence[int]) -> dict[int, int]:
+def _column_of_each_node(nodes: Sequence[DrawnNode], layers: Sequence[int]) -> dict[int, int]:
     """Assign a column to each node, reserved down to its last use, so that no edge crosses a box."""
     last = list(layers)
     for place, node in enumerate(nodes):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Charts for an HTML page, rendered as SVG: the arena over time, and kernels on a roofline.
 
-arena_picture(model.metadata)                  # which tensors lie where in memory, step by step
-roofline_picture(profile("build/net"))         # how fast kernels are, and how fast they could be
+draw_arena_chart(model.metadata)               # which tensors lie where in memory, step by step
+draw_roofline_chart(profile("build/net"))      # how fast kernels are, and how fast they could be
 
 Positions and sizes are in pixels, with y pointing down.
 """
@@ -12,18 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from aotc.ir import frozen
-from aotc.reporting.text_tables import unit
+from aotc.reporting.text_tables import format_with_unit_prefix
 from aotc.tir.target import get_target
 
 #: Size of a chart, and its margins: at the left and bottom for labels of axes, and at the other sides.
 WIDE, HIGH, LEFT, BOTTOM, MARGIN = 1100, 460, 90, 40, 24
 #: Largest width and height of the initial view of a picture with a focus.
-SEEN: Final = (760, 460)
-COLORS: Final = 6
+MAX_INITIAL_VIEW_PIXELS: Final = (760, 460)
+COLOR_COUNT: Final = 6
 #: Average width of a character.
-CHARACTER: Final = 6.3
+MEAN_CHARACTER_PIXELS: Final = 6.3
 #: Largest number of model nodes in the tooltip of a kernel.
-NODES: Final = 15
+MAX_TOOLTIP_NODES: Final = 15
 
 
 @frozen
@@ -47,7 +47,7 @@ class Box:
     @property
     def short(self) -> str:
         """The label of the box, cut to its width; "" if the box is too small for text."""
-        room = int((self.width - 6) / CHARACTER)
+        room = int((self.width - 6) / MEAN_CHARACTER_PIXELS)
         if room < 3 or self.height < 12:
             return ""
         return self.label if len(self.label) <= room else self.label[: room - 1] + "…"
@@ -80,10 +80,10 @@ class Picture:
         """The part of the picture that is shown initially: left, top, width and height in pixels."""
         if self.focus is None:
             return 0, 0, self.width, self.height
-        width, height = min(SEEN[0], self.width), min(SEEN[1], self.height)
+        width, height = min(MAX_INITIAL_VIEW_PIXELS[0], self.width), min(MAX_INITIAL_VIEW_PIXELS[1], self.height)
         left = max(0, min(self.focus[0] - width / 2, self.width - width))
         top = max(0, min(self.focus[1] - height / 2, self.height - height))
-        return left, top, *SEEN
+        return left, top, *MAX_INITIAL_VIEW_PIXELS
 
 
 @frozen
@@ -104,7 +104,7 @@ class Axis:
         low, high = self.scale(self.low), self.scale(self.high)
         return self.start + self.length * (self.scale(value) - low) / (high - low)
 
-    def ticks(self) -> list[float]:
+    def tick_values(self) -> list[float]:
         """Return the values of tick marks: powers of ten on a logarithmic axis, else up to eleven
         round numbers.
         """
@@ -115,21 +115,23 @@ class Axis:
         return [step * k for k in range(int(self.high / step) + 1)]
 
 
-def _axes(x: Axis, y: Axis, names: tuple[str, str], units: tuple[str, str]) -> tuple[list[Box], list[tuple[str, str]]]:
+def _axis_labels_and_grid_lines(
+    x: Axis, y: Axis, names: tuple[str, str], units: tuple[str, str]
+) -> tuple[list[Box], list[tuple[str, str]]]:
     """Return labels and grid lines of two axes: their names, and the values at tick marks."""
     boxes = [Box(x.start + x.length / 2 - 250, HIGH - 20, 500, 20, "text", names[0])]
     boxes.append(Box(0, 0, 500, 20, "text left", names[1]))
     lines = []
-    for value in x.ticks():
-        boxes.append(Box(x(value) - 40, HIGH - BOTTOM, 80, 20, "text", unit(value, units[0])))
+    for value in x.tick_values():
+        boxes.append(Box(x(value) - 40, HIGH - BOTTOM, 80, 20, "text", format_with_unit_prefix(value, units[0])))
         lines.append((f"M{x(value)} {y.start}v{y.length}", "grid"))
-    for value in y.ticks():
-        boxes.append(Box(0, y(value) - 10, LEFT - 4, 20, "text right", unit(value, units[1])))
+    for value in y.tick_values():
+        boxes.append(Box(0, y(value) - 10, LEFT - 4, 20, "text right", format_with_unit_prefix(value, units[1])))
         lines.append((f"M{x.start} {y(value)}h{x.length}", "grid"))
     return boxes, lines
 
 
-def arena_picture(metadata: Mapping[str, Any]) -> Picture:
+def draw_arena_chart(metadata: Mapping[str, Any]) -> Picture:
     """Draw the memory of a run over the steps of its schedule: one rectangle per tensor, over its
     live range.
 
@@ -140,20 +142,20 @@ def arena_picture(metadata: Mapping[str, Any]) -> Picture:
         return Picture(note="no tensor lies in the arena")
     x = Axis(0, len(steps), LEFT, WIDE - LEFT - MARGIN)
     y = Axis(0, memory["peak"], HIGH - BOTTOM, BOTTOM + MARGIN - HIGH)
-    boxes, lines = _axes(x, y, ("step of the schedule", "place in the arena"), ("", "B"))
+    boxes, lines = _axis_labels_and_grid_lines(x, y, ("step of the schedule", "place in the arena"), ("", "B"))
     for k, buffer in enumerate(memory["buffers"]):
         first, last = buffer["first_step"], buffer["last_step"]
-        top, size = y(buffer["offset"] + buffer["bytes"]), unit(buffer["bytes"], "B")
+        top, size = y(buffer["offset"] + buffer["bytes"]), format_with_unit_prefix(buffer["bytes"], "B")
         made, used = steps[first]["kernel"], steps[last]["kernel"]
         lives = f"lives from step {first} ({made}) to step {last} ({used})"
         title = f"{buffer['name']}\n{size} at byte {buffer['offset']}\n{lives}"
         width, height = x(last + 1) - x(first), y(buffer["offset"]) - top
-        boxes.append(Box(x(first), top, width, height, f"c{k % COLORS}", f"{buffer['name']} {size}", title))
+        boxes.append(Box(x(first), top, width, height, f"c{k % COLOR_COUNT}", f"{buffer['name']} {size}", title))
     note = "A rectangle is a tensor: where it lies in the memory of a run, and from which step to which it is needed."
     return Picture(WIDE, HIGH, boxes, lines, note=note)
 
 
-def roofline_picture(profile: Mapping[str, Any]) -> Picture:
+def draw_roofline_chart(profile: Mapping[str, Any]) -> Picture:
     """Draw kernels as circles by operations per byte (x) and operations per second (y), with areas
     by time.
 
@@ -174,9 +176,14 @@ def roofline_picture(profile: Mapping[str, Any]) -> Picture:
     spots = [(ops or low, (ops or low) * 1e9 * row["gbytes_per_s"]) for ops, row in zip(intensities, rows, strict=True)]
     speeds = [peak, low * bandwidth, low * modeled, *(speed for _, speed in spots)]
     y = Axis(min(speeds) / 2, 2 * max(speeds), HIGH - BOTTOM, BOTTOM + MARGIN - HIGH, math.log10)
-    boxes, lines = _axes(x, y, ("operations for each byte", "operations in a second"), ("", ""))
-    rates = f"solid: measured {unit(peak, 'FLOP/s')}, {unit(bandwidth, 'B/s')}; dashed: model of {target.name}"
-    boxes.append(Box(WIDE - MARGIN - 600, 0, 600, 20, "text right", f"{rates}, {unit(modeled, 'B/s')}"))
+    boxes, lines = _axis_labels_and_grid_lines(x, y, ("operations for each byte", "operations in a second"), ("", ""))
+    rates = (
+        f"solid: measured {format_with_unit_prefix(peak, 'FLOP/s')}, "
+        f"{format_with_unit_prefix(bandwidth, 'B/s')}; dashed: model of {target.name}"
+    )
+    boxes.append(
+        Box(WIDE - MARGIN - 600, 0, 600, 20, "text right", f"{rates}, {format_with_unit_prefix(modeled, 'B/s')}")
+    )
     for rate, css in ((bandwidth, "roof"), (modeled, "roof dashed")):
         lines.append((f"M{x(x.low)} {y(x.low * rate)}L{x(peak / rate)} {y(peak)}L{x(x.high)} {y(peak)}", css))
     whole, named = sum(row["milliseconds"] for row in rows) or 1, list[Box]()
@@ -186,9 +193,9 @@ def roofline_picture(profile: Mapping[str, Any]) -> Picture:
         name = row["kernel"].removeprefix(f"{profile['model']}_")
         times = f"{row['milliseconds']:.3f} ms ({share:.1%}) in {row['calls']} calls"
         rates = f"{row['gflops']:.1f} GFLOP/s, {row['gbytes_per_s']:.1f} GB/s; {row['of_roofline']:.0%} of the roof"
-        title = "\n".join([row["kernel"], times, rates, *row["nodes"][:NODES]])
+        title = "\n".join([row["kernel"], times, rates, *row["nodes"][:MAX_TOOLTIP_NODES]])
         left, top = x(ops) - radius, y(speed) - radius
-        boxes.append(Box(left, top, 2 * radius, 2 * radius, f"c{k % COLORS}", "", title, radius))
+        boxes.append(Box(left, top, 2 * radius, 2 * radius, f"c{k % COLOR_COUNT}", "", title, radius))
         label = Box(x(ops) + radius, y(speed) - 10, 180, 20, "text left", name)
         named += [label] if all(abs(label.x - b.x) > 180 or abs(label.y - b.y) > 12 for b in named) else []
     note = (

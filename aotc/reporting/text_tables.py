@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Format numbers and tables as text, for terminals and HTML pages.
 
-unit(1234567, "B")                                   # "1.235 MB"
-grid("kernel", "ms", rows=[("conv2d", "0.12")], figures=slice(1, None))
+format_with_unit_prefix(1234567, "B")                # "1.235 MB"
+make_borderless_table("kernel", "ms", rows=[("conv2d", "0.12")], figures=slice(1, None))
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,16 +12,16 @@ from rich.table import Column, Table
 from rich.text import Text
 
 
-def unit(number: float, name: str = "") -> str:
+def format_with_unit_prefix(number: float, unit_name: str = "") -> str:
     """Format a number with up to four significant digits and a unit prefix: 1234567 is "1.235 M"."""
     for prefix in ("", "k", "M", "G"):
         if abs(number) < 1000:
-            return f"{number:.4g} {prefix}{name}".strip()
+            return f"{number:.4g} {prefix}{unit_name}".strip()
         number /= 1000
-    return f"{number:.4g} T{name}"
+    return f"{number:.4g} T{unit_name}"
 
 
-def spilled(metadata: Mapping[str, Any]) -> str:
+def describe_register_spills(metadata: Mapping[str, Any]) -> str:
     """List the GPU kernels of a project that spill registers to local memory, with bytes per
     thread; "" if none.
     """
@@ -32,7 +32,9 @@ def spilled(metadata: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} ({size} bytes of a thread)" for name, size in most.items() if size)
 
 
-def grid(*headers: str, rows: Iterable[Sequence[str | Text]], figures: slice = slice(0), **more: Any) -> Table:
+def make_borderless_table(
+    *headers: str, rows: Iterable[Sequence[str | Text]], figures: slice = slice(0), **more: Any
+) -> Table:
     """Return a table without lines; the columns `figures` are right-aligned and not wrapped.
 
     rows    cells as text, shown without markup

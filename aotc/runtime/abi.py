@@ -14,19 +14,19 @@ import re
 from typing import Any, Final
 
 import cffi
-from aotc_runtime_c import cuda_sources, sources
+from aotc_runtime_c import cuda_runtime_files, hosted_runtime_files
 
 from aotc.ir.dtype import DType
-from aotc.runtime.fork_safety import own_lock
+from aotc.runtime.fork_safety import fork_safe_lock_of
 
-_HEADER, _SOURCE = (path.read_text(encoding="utf-8") for path in sources())
-_CUDA_HEADER = cuda_sources()[0].read_text(encoding="utf-8")
-_DEFINED: Final = dict(re.findall(r'^#define AOTC_(\w+) "?(\w+)', _HEADER, re.MULTILINE))
-ABI_VERSION: Final = int(_DEFINED["ABI_VERSION"])
-ENTRY_SYMBOL: Final = _DEFINED["ENTRY_SYMBOL"]
-MAX_THREADS: Final = int(_DEFINED["MAX_THREADS"])
+_HEADER, _SOURCE = (path.read_text(encoding="utf-8") for path in hosted_runtime_files())
+_CUDA_HEADER = cuda_runtime_files()[0].read_text(encoding="utf-8")
+_HEADER_CONSTANTS: Final = dict(re.findall(r'^#define AOTC_(\w+) "?(\w+)', _HEADER, re.MULTILINE))
+ABI_VERSION: Final = int(_HEADER_CONSTANTS["ABI_VERSION"])
+ENTRY_SYMBOL: Final = _HEADER_CONSTANTS["ENTRY_SYMBOL"]
+MAX_THREADS: Final = int(_HEADER_CONSTANTS["MAX_THREADS"])
 #: Declarations of the functions that the library of a model exports.
-_EXPORTED: Final = f"""
+_EXPORTED_DECLARATIONS: Final = f"""
 const aotc_model *{ENTRY_SYMBOL}(void);
 int aotc_model_threads_create(int32_t parts, const aotc_threads **threads);
 void aotc_model_threads_destroy(const aotc_threads *threads);
@@ -34,27 +34,29 @@ const aotc_cuda_program *aotc_model_cuda_program(void);
 """
 
 
-def interface_of(declarations: str) -> Any:
+def cffi_interface_for(declarations: str) -> Any:
     """Return a cffi interface for C declarations; its lock, held while a library is opened, is
     renewed after a fork.
     """
     interface: Any = cffi.FFI()
     interface.cdef(declarations)
-    interface._lock = own_lock(interface)
+    interface._lock = fork_safe_lock_of(interface)
     return interface
 
 
-def _declarations(header: str) -> str:
+def _strip_header_for_cffi(header: str) -> str:
     """Return a C header without preprocessor lines and parts for C++, as cffi expects it."""
     c_only = re.sub(r"^#ifdef __cplusplus$.*?^#endif$", "", header, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"^#.*$", "", c_only, flags=re.MULTILINE)
 
 
 #: The shared cffi interface: its pointers can be passed to every loaded library.
-ffi: Final = interface_of(_declarations(_HEADER) + _declarations(_CUDA_HEADER) + _EXPORTED)
+ffi: Final = cffi_interface_for(
+    _strip_header_for_cffi(_HEADER) + _strip_header_for_cffi(_CUDA_HEADER) + _EXPORTED_DECLARATIONS
+)
 
 #: The element types by their code in `aotc_dtype`.
-DTYPES: Final = tuple(
+DTYPE_BY_CODE: Final = tuple(
     DType(name.removeprefix("AOTC_").lower()) for _, name in sorted(ffi.typeof("aotc_dtype").elements.items())
 )
 

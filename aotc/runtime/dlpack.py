@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exchange tensors in GPU memory with other libraries, through DLPack or __cuda_array_interface__.
 
-array = on_gpu(tensor, stream)           # of torch, cupy, numba, jax; None for what lies in the host's memory
+array = view_gpu_tensor(tensor, stream)  # of torch, cupy, numba, jax; None for what lies in the host's memory
 array.pointer, array.shape, array.dtype, array.problem
 torch.from_dlpack(array), cupy.asarray(array)
 
@@ -21,14 +21,14 @@ import numpy as np
 from aotc.ir import AotcError, DType, frozen
 
 _CUDA, _CUDA_MANAGED = 2, 13
-_NAME: Final = b"dltensor"
-_CODES: Final = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
-_KINDS: Final = {code: kind for kind, code in _CODES.items()}
+_DLPACK_CAPSULE_NAME: Final = b"dltensor"
+_DLPACK_CODE_BY_KIND: Final = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
+_KIND_BY_DLPACK_CODE: Final = {code: kind for kind, code in _DLPACK_CODE_BY_KIND.items()}
 #: The legacy default stream, which synchronizes with other streams, in the driver and both protocols.
-LEGACY: Final = 1
+LEGACY_DEFAULT_STREAM: Final = 1
 
 
-class _Tensor(ctypes.Structure):
+class _DLManagedTensor(ctypes.Structure):
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("device", ctypes.c_int32 * 2),
@@ -45,28 +45,28 @@ class _Tensor(ctypes.Structure):
     )
 
 
-def _capsules(name: str, result: Any, *arguments: Any) -> Any:
+def _pycapsule_function(name: str, result_type: Any, *arguments: Any) -> Any:
     """Return a function of Python's C API for capsules, PyCapsule_NAME, callable through ctypes."""
-    return ctypes.PYFUNCTYPE(result, *arguments)((f"PyCapsule_{name}", ctypes.pythonapi))
+    return ctypes.PYFUNCTYPE(result_type, *arguments)((f"PyCapsule_{name}", ctypes.pythonapi))
 
 
 _freeing: Final[Any] = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_new: Final = _capsules("New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_new: Final = _pycapsule_function("New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 #: Takes the address of the capsule: a destructor must not create new references to it.
-_pointer_in: Final = _capsules("GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
-_is_valid: Final = _capsules("IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+_pointer_in: Final = _pycapsule_function("GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+_is_valid: Final = _pycapsule_function("IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
 #: Exported tensors by address, with the objects that they point to.
-_GIVEN: Final[dict[int, Any]] = {}
+_EXPORTED_TENSORS: Final[dict[int, Any]] = {}
 
 
-def _forget(capsule: int) -> None:
+def _free_unconsumed_capsule(capsule_address: int) -> None:
     """Destructor of a DLPack capsule: free the tensor if the capsule was never consumed."""
-    if _is_valid(capsule, _NAME):
-        _GIVEN.pop(_pointer_in(capsule, _NAME), None)
+    if _is_valid(capsule_address, _DLPACK_CAPSULE_NAME):
+        _EXPORTED_TENSORS.pop(_pointer_in(capsule_address, _DLPACK_CAPSULE_NAME), None)
 
 
-_free: Final = _freeing(lambda tensor: _GIVEN.pop(tensor, None) and None)
-_drop: Final = _freeing(_forget)
+_free: Final = _freeing(lambda tensor: _EXPORTED_TENSORS.pop(tensor, None) and None)
+_drop: Final = _freeing(_free_unconsumed_capsule)
 
 
 @frozen
@@ -101,7 +101,7 @@ class DeviceArray:
         created.
         """
         made = np.empty(self.shape, self.dtype)
-        self.owner.read(made.ctypes.data, made.nbytes)
+        self.owner.copy_to_host(made.ctypes.data, made.nbytes)
         return made
 
     @property
@@ -122,23 +122,25 @@ class DeviceArray:
         """
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError("memory of a GPU is handed on as it is, not copied")
-        return capsule_of(self, self.__dlpack_device__())
+        return export_dlpack_capsule(self, self.__dlpack_device__())
 
 
-def capsule_of(array: Any, device: tuple[int, int]) -> Any:
+def export_dlpack_capsule(array: Any, device: tuple[int, int]) -> Any:
     """Return a DLPack capsule for a contiguous array with `pointer`, `shape` and `dtype` on a
     device (kind, number).
     """
-    match = re.fullmatch("([a-z]+)([0-9]+)", DType.of(array.dtype).replace("bool", "bool8"))
-    if match is None or match[1] not in _CODES:
+    match = re.fullmatch("([a-z]+)([0-9]+)", DType.from_numpy(array.dtype).replace("bool", "bool8"))
+    if match is None or match[1] not in _DLPACK_CODE_BY_KIND:
         raise BufferError(f"DLPack has no {array.dtype}")
     shape = (ctypes.c_int64 * len(array.shape))(*array.shape)
-    steps = (ctypes.c_int64 * len(array.shape))(*_contiguous(array.shape))
+    steps = (ctypes.c_int64 * len(array.shape))(*_contiguous_strides(array.shape))
     free = ctypes.cast(_free, ctypes.c_void_p)
-    made = _Tensor(array.pointer, device, len(shape), _CODES[match[1]], int(match[2]), 1, shape, steps, 0, None, free)
+    made = _DLManagedTensor(
+        array.pointer, device, len(shape), _DLPACK_CODE_BY_KIND[match[1]], int(match[2]), 1, shape, steps, 0, None, free
+    )
     address = ctypes.addressof(made)
-    _GIVEN[address] = made, shape, steps, array
-    return _new(address, _NAME, ctypes.cast(_drop, ctypes.c_void_p))
+    _EXPORTED_TENSORS[address] = made, shape, steps, array
+    return _new(address, _DLPACK_CAPSULE_NAME, ctypes.cast(_drop, ctypes.c_void_p))
 
 
 def is_on_gpu(value: Any) -> bool:
@@ -148,11 +150,11 @@ def is_on_gpu(value: Any) -> bool:
     return hasattr(value, "__cuda_array_interface__")
 
 
-def on_gpu(value: Any, stream: int) -> DeviceArray | None:
+def view_gpu_tensor(value: Any, consumer_stream: int) -> DeviceArray | None:
     """Return a view of a tensor in GPU memory; None if it is elsewhere.
 
-    stream    CUDA stream that will use the tensor: with DLPack it waits for the values; otherwise the
-              result's `stream` names the stream to wait for
+    consumer_stream    CUDA stream that will use the tensor: with DLPack it waits for the values; otherwise
+                       the result's `consumer_stream` names the stream to wait for
 
     Raises AotcError (code "device-array") if the tensor's library cannot export it.
     """
@@ -162,41 +164,49 @@ def on_gpu(value: Any, stream: int) -> DeviceArray | None:
         return value
     try:
         if hasattr(value, "__dlpack__"):
-            return _by_dlpack(value.__dlpack__(stream=stream))
-        return _by_interface(value, value.__cuda_array_interface__)
+            return _device_array_from_dlpack(value.__dlpack__(stream=consumer_stream))
+        return _device_array_from_cuda_interface(value, value.__cuda_array_interface__)
     except (AttributeError, BufferError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise AotcError("device-array", f"a {type(value).__name__} cannot be read on the GPU: {error}") from error
 
 
-def _by_dlpack(capsule: Any) -> DeviceArray:
+def _device_array_from_dlpack(capsule: Any) -> DeviceArray:
     """Return the tensor in a DLPack capsule; the capsule remains its owner and frees it."""
-    tensor = _Tensor.from_address(_pointer_in(id(capsule), _NAME))
-    kind, bits = _KINDS[tensor.code], tensor.bits
+    tensor = _DLManagedTensor.from_address(_pointer_in(id(capsule), _DLPACK_CAPSULE_NAME))
+    kind, bits = _KIND_BY_DLPACK_CODE[tensor.code], tensor.bits
     dtype = DType(kind if kind == "bool" else f"{kind}{bits}").numpy
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
-    problem = _gaps(shape, strides) if tensor.lanes == 1 else "has vectors as elements"
+    problem = _describe_non_contiguity(shape, strides) if tensor.lanes == 1 else "has vectors as elements"
     return DeviceArray((tensor.data or 0) + tensor.offset, shape, dtype, tensor.device[1], problem, owner=capsule)
 
 
-def _by_interface(value: Any, said: dict[str, Any]) -> DeviceArray:
-    shape, dtype, strides = tuple(said["shape"]), np.dtype(said["typestr"]), said.get("strides")
+def _device_array_from_cuda_interface(value: Any, cuda_array_interface: dict[str, Any]) -> DeviceArray:
+    shape, dtype, strides = (
+        tuple(cuda_array_interface["shape"]),
+        np.dtype(cuda_array_interface["typestr"]),
+        cuda_array_interface.get("strides"),
+    )
     steps = None if strides is None else [step / dtype.itemsize for step in strides]
-    pointer, fixed = said["data"]
-    problem = _gaps(shape, steps) if said.get("mask") is None else "has a mask, which models do not know"
-    return DeviceArray(pointer or 0, shape, dtype, None, problem, fixed, said.get("stream"), value)
+    pointer, fixed = cuda_array_interface["data"]
+    problem = (
+        _describe_non_contiguity(shape, steps)
+        if cuda_array_interface.get("mask") is None
+        else "has a mask, which models do not know"
+    )
+    return DeviceArray(pointer or 0, shape, dtype, None, problem, fixed, cuda_array_interface.get("stream"), value)
 
 
-def _contiguous(shape: Sequence[int]) -> list[int]:
+def _contiguous_strides(shape: Sequence[int]) -> list[int]:
     """Return the strides of a C-contiguous tensor, in elements."""
     return [math.prod(shape[k + 1 :]) for k in range(len(shape))]
 
 
-def _gaps(shape: Sequence[int], strides: Sequence[float] | None) -> str:
+def _describe_non_contiguity(shape: Sequence[int], strides: Sequence[float] | None) -> str:
     """Return "" if strides (in elements; None means contiguous) are those of a C-contiguous tensor,
     else the problem.
     """
     if strides is None or math.prod(shape) == 0:
         return ""
-    ways = zip(shape, strides, _contiguous(shape), strict=True)
+    ways = zip(shape, strides, _contiguous_strides(shape), strict=True)
     return "" if all(size == 1 or step == dense for size, step, dense in ways) else "is not contiguous"

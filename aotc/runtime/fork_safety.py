@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Locks and temporary directories that are safe when the process forks.
 
-self._lock = own_lock(self)                 # forked children get another one
+self._lock = fork_safe_lock_of(self)        # forked children get another one
 folder = ScratchDirectory("aotc-")          # folder.name; removed by this process, not by its children
 """
 
@@ -12,36 +12,36 @@ from pathlib import Path
 from typing import Any, Final
 
 from aotc.ir.atomic_write import make_temporary_folder
-from aotc.ir.interrupts import remove_temporary
+from aotc.ir.interrupts import remove_temporary_path
 
-_OWNERS: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+_LOCK_OWNERS: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
-def own_lock(owner: Any) -> threading.Lock:
+def fork_safe_lock_of(owner: Any) -> threading.Lock:
     """Return a lock for the attribute `_lock` of an object; forked children replace it by a new,
     free lock.
 
     Otherwise a lock held by another thread at the time of the fork would never be released in the
     child.
     """
-    _OWNERS.add(owner)
+    _LOCK_OWNERS.add(owner)
     return threading.Lock()
 
 
-def _renew() -> None:
-    for owner in _OWNERS:
+def _replace_locks_after_fork() -> None:
+    for owner in _LOCK_OWNERS:
         owner._lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
+    os.register_at_fork(after_in_child=_replace_locks_after_fork)
 
 
-class Turns:
+class ForkSafeMutex:
     """A mutex for `with` statements that is always free in forked child processes."""
 
     def __init__(self) -> None:
-        self._lock = own_lock(self)
+        self._lock = fork_safe_lock_of(self)
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -61,9 +61,9 @@ class ScratchDirectory:
 
     def __init__(self, prefix: str) -> None:
         self.name: Final = make_temporary_folder(prefix)
-        self.remove: Final = weakref.finalize(self, _remove, self.name, os.getpid())
+        self.remove: Final = weakref.finalize(self, _remove_unless_forked, self.name, os.getpid())
 
 
-def _remove(path: str, process: int) -> None:
-    if os.getpid() == process:
-        remove_temporary(Path(path))
+def _remove_unless_forked(path: str, creator_process_id: int) -> None:
+    if os.getpid() == creator_process_id:
+        remove_temporary_path(Path(path))

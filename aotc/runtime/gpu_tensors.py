@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inputs and outputs of one run on a GPU, each of which may be in GPU or host memory.
 
-run = Exchange(device, stream)
-sources = run.inputs({"x": torch_tensor}, library.inputs)               # pointers for C
-targets = run.outputs("device", library.outputs)
-run.finish(), run.results                # after the run
+run = GpuRunTensors(device, stream)
+sources = run.input_pointers({"x": torch_tensor}, library.inputs)       # pointers for C
+targets = run.output_pointers("device", library.outputs)
+run.convert_outputs_after_run(), run.results  # after the run
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,12 +16,20 @@ import numpy as np
 from aotc.ir import AotcError, Diagnostic
 from aotc.runtime import tensor_info as tensors
 from aotc.runtime.abi import ffi
-from aotc.runtime.dlpack import LEGACY, DeviceArray, on_gpu
-from aotc.runtime.gpu_session import Device
-from aotc.runtime.tensor_info import Array, TensorInfo, check_inputs, moves, own_memory, require_none, transfer
+from aotc.runtime.dlpack import LEGACY_DEFAULT_STREAM, DeviceArray, view_gpu_tensor
+from aotc.runtime.gpu_session import OpenGpu
+from aotc.runtime.tensor_info import (
+    Array,
+    TensorInfo,
+    arrays_in_c_memory_format,
+    convert_and_check_inputs,
+    copy_array_pairs,
+    pairs_of_distinct_arrays,
+    raise_if_problems,
+)
 
 
-def stream_number(stream: Any) -> int:
+def cuda_stream_handle(stream: Any) -> int:
     """Return a CUDA stream as the driver's number, from a number or a torch stream; the legacy
     stream for 0 and None.
 
@@ -31,18 +39,18 @@ def stream_number(stream: Any) -> int:
     if found is not None and (isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < 1 << 64):
         text = f"a stream is a number, or has one as its cuda_stream, not {type(stream).__name__}"
         raise AotcError("device-array", text, hint="torch.cuda.current_stream()")
-    return found or LEGACY
+    return found or LEGACY_DEFAULT_STREAM
 
 
-class Exchange:
+class GpuRunTensors:
     """Inputs and outputs of one run of a model on a GPU, checked and converted to pointers for C.
 
     options    C structure of the run's options
     results    outputs in order: the arrays given by the caller, and new ones
     """
 
-    def __init__(self, device: Device, stream: Any) -> None:
-        self._driver, self._stream = device.driver, stream_number(stream)
+    def __init__(self, device: OpenGpu, stream: Any) -> None:
+        self._driver, self._stream = device.cuda_driver, cuda_stream_handle(stream)
         self.options = ffi.new("aotc_cuda_options *", [ffi.sizeof("aotc_cuda_options")])
         self.options.stream = ffi.cast("void *", self._stream)
         self.results: list[Any] = []
@@ -51,77 +59,79 @@ class Exchange:
         self._kept: list[Any] = []
         self._stores: list[tuple[Array, Array]] = []
 
-    def inputs(self, given: Mapping[str, Any], infos: Sequence[TensorInfo]) -> list[Any]:
+    def input_pointers(self, tensors_by_name: Mapping[str, Any], infos: Sequence[TensorInfo]) -> list[Any]:
         """Return pointers to the inputs for C; inputs that C cannot read in place are copied.
 
         Raises AotcError listing missing, unknown and mismatched inputs.
         """
-        found, others = self._sorted("input", given, infos)
+        found, others = self._split_gpu_and_host_tensors("input", tensors_by_name, infos)
         known = [info for info in infos if info.name not in found]
-        arrays, problems = check_inputs(others, known)
-        require_none(self._problems + problems)
-        buffers = own_memory(arrays, known)
-        transfer(moves(buffers, arrays))
+        arrays, problems = convert_and_check_inputs(others, known)
+        raise_if_problems(self._problems + problems)
+        buffers = arrays_in_c_memory_format(arrays, known)
+        copy_array_pairs(pairs_of_distinct_arrays(buffers, arrays))
         found |= {info.name: buffer for info, buffer in zip(known, buffers, strict=True)}
-        return [self._placed("input", info, found[info.name]) for info in infos]
+        return [self._pointer_without_overlap("input", info, found[info.name]) for info in infos]
 
-    def outputs(self, wanted: Any, infos: Sequence[TensorInfo]) -> list[Any]:
+    def output_pointers(self, destination: Any, infos: Sequence[TensorInfo]) -> list[Any]:
         """Return pointers to the outputs for C.
 
         "device" allocates all outputs in GPU memory; otherwise outputs given by name are used, and
         the remaining ones are new arrays in host memory.
         """
-        there = isinstance(wanted, str) and wanted == "device"
-        if not there and not isinstance(wanted, Mapping | None):
-            text = f'outputs go to the "device" or into arrays by their names, not to {wanted!r:.80}'
+        there = isinstance(destination, str) and destination == "device"
+        if not there and not isinstance(destination, Mapping | None):
+            text = f'outputs go to the "device" or into arrays by their names, not to {destination!r:.80}'
             raise AotcError("device-array", text)
-        given = wanted if isinstance(wanted, Mapping) else {}
-        found, others = self._sorted("output", given, infos)
-        require_none(self._problems + tensors.check_outputs(others, infos))
+        given = destination if isinstance(destination, Mapping) else {}
+        found, others = self._split_gpu_and_host_tensors("output", given, infos)
+        raise_if_problems(self._problems + tensors.diagnose_output_arrays(others, infos))
         pointers = []
         for info in infos:
             array: Any = found.get(info.name)
             if there:
-                array = self._driver.allocated(tuple(info.shape), info.memory)
+                array = self._driver.allocate_tensor(tuple(info.shape), info.c_memory_dtype)
             elif array is None:
                 result = others.get(info.name, np.empty(info.shape, info.dtype.numpy))
-                (array,) = own_memory([result], [info])
-                self._stores += moves([result], [array])
+                (array,) = arrays_in_c_memory_format([result], [info])
+                self._stores += pairs_of_distinct_arrays([result], [array])
                 others[info.name] = result
             self.results.append(given.get(info.name, others.get(info.name, array)))
-            pointers.append(self._placed("output", info, array))
+            pointers.append(self._pointer_without_overlap("output", info, array))
         return pointers
 
-    def _sorted(self, role: str, given: Mapping[str, Any], infos: Sequence[TensorInfo]) -> tuple[dict[str, Any], ...]:
+    def _split_gpu_and_host_tensors(
+        self, role: str, tensors_by_name: Mapping[str, Any], infos: Sequence[TensorInfo]
+    ) -> tuple[dict[str, Any], ...]:
         """Split the given tensors into those in GPU memory, which are checked, and all others.
 
         Waits for the streams that produce the GPU tensors.
         """
-        arrays = {name: on_gpu(value, self._stream) for name, value in given.items()}
+        arrays = {name: view_gpu_tensor(value, self._stream) for name, value in tensors_by_name.items()}
         found = {name: array for name, array in arrays.items() if array is not None}
-        others = {name: given[name] for name, array in arrays.items() if array is None}
-        self._problems += tensors.unknown_names(role, found, infos)
+        others = {name: tensors_by_name[name] for name, array in arrays.items() if array is None}
+        self._problems += tensors.diagnose_unknown_names(role, found, infos)
         for info in infos:
             if info.name in found:
-                self._problems += self._wrong(role, info, found[info.name])
+                self._problems += self._diagnose_gpu_tensor(role, info, found[info.name])
         for array in found.values():
             if array.stream not in (None, self._stream):
                 self._driver("cuStreamSynchronize", c_void_p(array.stream))
         return found, others
 
-    def _wrong(self, role: str, info: TensorInfo, array: DeviceArray) -> Iterator[Diagnostic]:
-        yield from tensors.mismatches(role, info, array)
+    def _diagnose_gpu_tensor(self, role: str, info: TensorInfo, array: DeviceArray) -> Iterator[Diagnostic]:
+        yield from tensors.diagnose_dtype_and_shape(role, info, array)
         problem = array.problem
         if array.fixed and role == "output":
             problem = "may not be written"
-        if array.nbytes and self._driver.number_of(array.pointer) != self._driver.number:
+        if array.nbytes and self._driver.gpu_owning_address(array.pointer) != self._driver.number:
             problem = f"does not lie on GPU {self._driver.number}, which runs the model"
         if problem:
             yield Diagnostic("device-array", f"{role} {info.name!r} {problem}")
 
-    def _placed(self, role: str, info: TensorInfo, array: Any) -> Any:
+    def _pointer_without_overlap(self, role: str, info: TensorInfo, array: Any) -> Any:
         """Return a pointer to an array; AotcError if an output overlaps another output or an input."""
-        here = array.pointer if isinstance(array, DeviceArray) else tensors.address(array)
+        here = array.pointer if isinstance(array, DeviceArray) else tensors.memory_address(array)
         others = self._places if role == "output" else {}
         for name, (begin, end) in others.items():
             if here < end and begin < here + array.nbytes:
@@ -131,8 +141,8 @@ class Exchange:
         self._kept.append(array)
         return ffi.cast("void *", here) if array.nbytes else ffi.NULL
 
-    def finish(self) -> None:
+    def convert_outputs_after_run(self) -> None:
         """Complete a GPU run: convert outputs in C's memory format to the caller's arrays where
         they differ.
         """
-        transfer(self._stores)
+        copy_array_pairs(self._stores)

@@ -17,14 +17,23 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AotcError, AotcTypeError, Device, NDArray, TensorType, as_array, frozen, require_device
+from aotc.ir import (
+    AotcError,
+    AotcTypeError,
+    Device,
+    NDArray,
+    TensorType,
+    convert_argument_to_array,
+    frozen,
+    require_usable_device,
+)
 from aotc.runtime.graph_interpreter import GraphMachine
 from aotc.runtime.module import CompiledLibrary
 from aotc.runtime.params import load_param_dict
 from aotc.runtime.session import Session
-from aotc.runtime.tensor_info import TensorInfo, check_inputs, require_none, unknown_names
+from aotc.runtime.tensor_info import TensorInfo, convert_and_check_inputs, diagnose_unknown_names, raise_if_problems
 
-_COLUMNS: Final = ("mean", "median", "max", "min", "std")
+_STATISTICS_NAMES: Final = ("mean", "median", "max", "min", "std")
 
 
 @frozen
@@ -43,8 +52,8 @@ class BenchmarkResult:
     std = property(lambda self: statistics.pstdev(self.results))
 
     def __str__(self) -> str:
-        heads = " ".join(f"{name} (ms)".center(12) for name in _COLUMNS)
-        values = " ".join(f"{1e3 * getattr(self, name):.4f}".center(12) for name in _COLUMNS)
+        heads = " ".join(f"{name} (ms)".center(12) for name in _STATISTICS_NAMES)
+        values = " ".join(f"{1e3 * getattr(self, name):.4f}".center(12) for name in _STATISTICS_NAMES)
         return f"Execution time summary:\n{heads}\n{values}\n"
 
 
@@ -58,11 +67,13 @@ class BuiltInConstant(NDArray):
         raise AotcError("ndarray", "constants of a compiled library cannot be changed", hint="build the model anew")
 
 
-def _integers(value: Any, info: TensorInfo) -> Any:
+def _convert_integer_input(value: Any, info: TensorInfo) -> Any:
     """Convert an integer array to the input's type if it can hold all values; return other values
     unchanged.
     """
-    return as_array(value, TensorType(info.shape, info.dtype)) if hasattr(value, "__array__") else value
+    return (
+        convert_argument_to_array(value, TensorType(info.shape, info.dtype)) if hasattr(value, "__array__") else value
+    )
 
 
 def create(graph_json_str: str, libmod: CompiledLibrary, device: Device) -> GraphModule:
@@ -101,32 +112,34 @@ class GraphModule:
         """
         given = dict(params)
         if key is not None:
-            name = key if isinstance(key, str) else _at("input", self._inputs, key).name
+            name = key if isinstance(key, str) else _require_tensor_info_at("input", self._inputs, key).name
             if name in given:
                 raise AotcError("input", f"input {name!r} is given twice")
             given[name] = value
-        self._set(given)
+        self._check_and_set_inputs(given)
 
     def load_params(self, params_bytes: bytes) -> None:
         """Set inputs from values saved by `save_param_dict`; raises AotcError as `set_input` does."""
-        self._set(load_param_dict(params_bytes))
+        self._check_and_set_inputs(load_param_dict(params_bytes))
 
-    def _set(self, given: Mapping[str, Any]) -> None:
-        known = [i for i in self._inputs if i.name in given]
-        arrays, problems = check_inputs({i.name: _integers(given[i.name], i) for i in known}, known)
-        names = [name for name, value in given.items() if not isinstance(value, BuiltInConstant)]
-        require_none([*unknown_names("input", names, self._inputs), *problems])
+    def _check_and_set_inputs(self, values_by_name: Mapping[str, Any]) -> None:
+        known = [i for i in self._inputs if i.name in values_by_name]
+        arrays, problems = convert_and_check_inputs(
+            {i.name: _convert_integer_input(values_by_name[i.name], i) for i in known}, known
+        )
+        names = [name for name, value in values_by_name.items() if not isinstance(value, BuiltInConstant)]
+        raise_if_problems([*diagnose_unknown_names("input", names, self._inputs), *problems])
         for info, array in zip(known, arrays, strict=True):
             np.copyto(self._arrays[info.name], array)
             self._missing.pop(info.name, None)
 
     def run(self, **inputs: Any) -> None:
         """Set the given inputs and run the model; AotcError if an input was never set."""
-        self.run_on(inputs)
+        self.run_with_inputs(inputs)
 
-    def run_on(self, inputs: Mapping[str, Any]) -> None:
+    def run_with_inputs(self, inputs: Mapping[str, Any]) -> None:
         """Set inputs from a mapping and run the model; unlike `run`, this allows any input names."""
-        self._set(inputs)
+        self._check_and_set_inputs(inputs)
         if self._missing:
             names = ", ".join(map(repr, self._missing))
             raise AotcError("input-missing", f"not set: {names}", hint="set_input(name, value), or run(name=value)")
@@ -137,18 +150,18 @@ class GraphModule:
         """Return an output of the model's last run, as a new tensor or copied into `out` (equal
         shape and dtype).
         """
-        info = _at("output", self._outputs, index)
+        info = _require_tensor_info_at("output", self._outputs, index)
         if not self._has_run:
             raise AotcError("not-run", "the model has no outputs before its first run")
-        return _given(self._binding.outputs[info.name], out)
+        return _copy_to_ndarray(self._binding.outputs[info.name], out)
 
     def get_input(self, index: int | str, out: NDArray | None = None) -> NDArray:
         """Return the value of an input, by position or name; AotcError if it was never set."""
-        name = index if isinstance(index, str) else _at("input", self._inputs, index).name
-        require_none(list(unknown_names("input", [name], self._inputs)))
+        name = index if isinstance(index, str) else _require_tensor_info_at("input", self._inputs, index).name
+        raise_if_problems(list(diagnose_unknown_names("input", [name], self._inputs)))
         if name in self._missing:
             raise AotcError("input-missing", f"not set: {name!r}")
-        return _given(self._arrays[name], out)
+        return _copy_to_ndarray(self._arrays[name], out)
 
     def get_num_inputs(self) -> int:
         """Return the number of inputs of the model."""
@@ -185,27 +198,29 @@ class GraphModule:
         Raises AotcError for counts below 1, a `func_name` other than "run", and a device that does
         not exist.
         """
-        require_device(device, cuda=True)
+        require_usable_device(device, allow_cuda=True)
         if func_name != "run":
             raise AotcError("benchmark", f"there is no function {func_name!r} to time", hint='only "run"')
-        require_counts(repeat, number)
+        require_positive_counts(repeat, number)
         self.run(**inputs)
 
-        def whole() -> None:
+        def set_run_and_get_outputs() -> None:
             self.run(**inputs)
             for k in range(self.get_num_outputs()):
                 self.get_output(k)
 
-        return measure(whole if end_to_end else self._binding.run, repeat, number, min_repeat_ms)
+        return benchmark_function(
+            set_run_and_get_outputs if end_to_end else self._binding.run, repeat, number, min_repeat_ms
+        )
 
 
-def require_counts(repeat: int, number: int) -> None:
+def require_positive_counts(repeat: int, number: int) -> None:
     """Raise AotcError (code "benchmark") if the number of repetitions or of runs is below 1."""
     if repeat < 1 or number < 1:
         raise AotcError("benchmark", f"repeat and number must be at least 1, not {repeat} and {number}")
 
 
-def measure(
+def benchmark_function(
     function: Callable[[], object], repeat: int, number: int, min_repeat_ms: float | None = None
 ) -> BenchmarkResult:
     """Time a function `repeat` times; each time is the average over `number` calls.
@@ -213,21 +228,21 @@ def measure(
     `number` is increased until the calls take `min_repeat_ms` milliseconds.  Raises AotcError for
     counts below 1.
     """
-    require_counts(repeat, number)
+    require_positive_counts(repeat, number)
 
-    def seconds() -> float:
+    def seconds_of_all_calls() -> float:
         start = time.perf_counter()
         for _ in range(number):
             function()
         return time.perf_counter() - start
 
     if min_repeat_ms:
-        once = max(seconds() / number, 1e-9)
+        once = max(seconds_of_all_calls() / number, 1e-9)
         number = max(number, math.ceil(min_repeat_ms / 1e3 / once))
-    return BenchmarkResult(tuple(seconds() / number for _ in range(repeat)))
+    return BenchmarkResult(tuple(seconds_of_all_calls() / number for _ in range(repeat)))
 
 
-def _at(role: str, infos: list[TensorInfo], index: object) -> TensorInfo:
+def _require_tensor_info_at(role: str, infos: list[TensorInfo], index: object) -> TensorInfo:
     if isinstance(index, bool) or not isinstance(index, int):
         raise AotcTypeError(f"{role}-index", f"the position of an {role} is an integer, not {type(index).__name__}")
     if not 0 <= index < len(infos):
@@ -235,7 +250,7 @@ def _at(role: str, infos: list[TensorInfo], index: object) -> TensorInfo:
     return infos[index]
 
 
-def _given(array: np.ndarray[Any, Any], out: NDArray | None) -> NDArray:
+def _copy_to_ndarray(array: np.ndarray[Any, Any], out: NDArray | None) -> NDArray:
     if out is not None and not isinstance(out, NDArray):
         raise AotcTypeError("ndarray", f"out must be an NDArray, not {type(out).__name__}")
     return NDArray(array) if out is None else out.copyfrom(array)

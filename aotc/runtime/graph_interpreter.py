@@ -15,12 +15,18 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Protocol
 
 from aotc.ir import Span, frozen
-from aotc.runtime.fork_safety import Turns
-from aotc.runtime.kernel_library import ALIGNMENT, KernelLibrary
-from aotc.runtime.tensor_info import Array, TensorInfo, aligned, check_inputs, require_none
+from aotc.runtime.fork_safety import ForkSafeMutex
+from aotc.runtime.kernel_library import ALIGNMENT_BYTES, KernelLibrary
+from aotc.runtime.tensor_info import (
+    Array,
+    TensorInfo,
+    allocate_aligned_bytes,
+    convert_and_check_inputs,
+    raise_if_problems,
+)
 
 
-class Place(Protocol):
+class TensorPart(Protocol):
     """A contiguous part of a tensor: the tensor's key, and the offset of its first element."""
 
     @property
@@ -40,10 +46,10 @@ class GraphNode:
     """
 
     name: str
-    outputs: tuple[Place, ...]
+    outputs: tuple[TensorPart, ...]
     shapes: tuple[tuple[int, ...], ...]
     kernel: str = ""
-    inputs: tuple[Place, ...] = ()
+    inputs: tuple[TensorPart, ...] = ()
     span: Span | None = None
 
 
@@ -79,8 +85,8 @@ class GraphMachine:
         place.  Raises AotcError with one diagnostic for each array that is missing, unknown or of
         another type.
         """
-        arrays, problems = check_inputs(inputs, self.get_inputs())
-        require_none(problems)
+        arrays, problems = convert_and_check_inputs(inputs, self.get_inputs())
+        raise_if_problems(problems)
         return GraphBinding(self, {**self.constants, **dict(zip(self.inputs, arrays, strict=True))})
 
 
@@ -89,27 +95,29 @@ class GraphBinding:
 
     def __init__(self, machine: GraphMachine, given: Mapping[Hashable, Array]) -> None:
         infos = machine.tensors
-        self._turns = Turns()
+        self._turns = ForkSafeMutex()
         self._tensors = {
-            k: given[k] if k in given else aligned(i.nbytes, ALIGNMENT).view(i.dtype.numpy).reshape(i.shape)
+            k: given[k]
+            if k in given
+            else allocate_aligned_bytes(i.nbytes, ALIGNMENT_BYTES).view(i.dtype.numpy).reshape(i.shape)
             for k, i in infos.items()
         }
         self._nodes = machine.nodes
-        self._calls = [self._bind(node, machine.library) for node in machine.nodes]
+        self._calls = [self._bind_node_kernel(node, machine.library) for node in machine.nodes]
         self.outputs = {infos[k].name: self._tensors[k] for k in machine.outputs}
 
-    def _bind(self, node: GraphNode, library: KernelLibrary) -> Callable[[], None]:
+    def _bind_node_kernel(self, node: GraphNode, library: KernelLibrary) -> Callable[[], None]:
         if not node.kernel:
             return lambda: None
         info = library.infos[node.kernel]
-        inputs = [self._part(p, t.shape) for p, t in zip(node.inputs, info.inputs, strict=True)]
-        outputs = [self._part(p, t.shape) for p, t in zip(node.outputs, info.outputs, strict=True)]
-        return library.bind(node.kernel, inputs, outputs)
+        inputs = [self._array_view_of_part(p, t.shape) for p, t in zip(node.inputs, info.inputs, strict=True)]
+        outputs = [self._array_view_of_part(p, t.shape) for p, t in zip(node.outputs, info.outputs, strict=True)]
+        return library.bind_kernel(node.kernel, inputs, outputs)
 
-    def _part(self, place: Place, shape: Sequence[int]) -> Array:
+    def _array_view_of_part(self, part: TensorPart, shape: Sequence[int]) -> Array:
         """Return a part of a tensor as an array view of the given shape."""
-        end = place.offset + math.prod(shape)
-        return self._tensors[place.storage].reshape(-1)[place.offset : end].reshape(shape)
+        end = part.offset + math.prod(shape)
+        return self._tensors[part.storage].reshape(-1)[part.offset : end].reshape(shape)
 
     def run(self) -> None:
         """Run the kernels of all nodes of the graph, in order."""
@@ -125,4 +133,4 @@ class GraphBinding:
     def node_outputs(self, index: int) -> list[Array]:
         """Return the outputs of a node from its last run; for an input or constant, its value."""
         node = self._nodes[index]
-        return [self._part(place, shape) for place, shape in zip(node.outputs, node.shapes, strict=True)]
+        return [self._array_view_of_part(place, shape) for place, shape in zip(node.outputs, node.shapes, strict=True)]

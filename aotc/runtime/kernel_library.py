@@ -4,8 +4,8 @@
 Input: a shared library with a table of kernels, and a description of each kernel.
 
 library = KernelLibrary(path, {"relu": KernelInfo(inputs=(info,), outputs=(info,))})
-library.call("relu", [x], [y])                       # writes y
-call = library.bind("relu", [x], [y]); call()        # the same arrays again and again
+library.run_kernel("relu", [x], [y])                 # writes y
+call = library.bind_kernel("relu", [x], [y]); run_kernel()  # the same arrays again and again
 """
 
 import math
@@ -19,16 +19,23 @@ from typing import Final
 import numpy as np
 
 from aotc.ir import AotcError, frozen
-from aotc.runtime.abi import interface_of
-from aotc.runtime.library import open_library
-from aotc.runtime.tensor_info import Array, TensorInfo, address, aligned, moves, transfer
+from aotc.runtime.abi import cffi_interface_for
+from aotc.runtime.library import load_shared_library
+from aotc.runtime.tensor_info import (
+    Array,
+    TensorInfo,
+    allocate_aligned_bytes,
+    copy_array_pairs,
+    memory_address,
+    pairs_of_distinct_arrays,
+)
 
 #: Bytes to which tensors and scratch memory are aligned.
-ALIGNMENT: Final = 64
+ALIGNMENT_BYTES: Final = 64
 
 
-_DECLARED: Final = "extern void (*const aotc_kernels[])(void *const *);"
-_FFI: Final = interface_of(f"{_DECLARED} const char *aotc_kernels_lack(void);")
+_KERNEL_TABLE_DECLARATION: Final = "extern void (*const aotc_kernels[])(void *const *);"
+_FFI: Final = cffi_interface_for(f"{_KERNEL_TABLE_DECLARATION} const char *aotc_kernels_lack(void);")
 
 
 @frozen
@@ -42,11 +49,11 @@ class KernelInfo:
     workspace: tuple[int, ...] = ()
 
 
-def holds_kernels(path: Path) -> bool:
+def has_kernel_table(path: Path) -> bool:
     """Return True if a library contains a table of kernels; AotcError (code "load") if it is not a
     library.
     """
-    library = open_library(path, _FFI)
+    library = load_shared_library(path, _FFI)
     with suppress(KeyError, AttributeError):  # of cffi, for a symbol that is not there
         return library.aotc_kernels is not None
     return False
@@ -69,29 +76,29 @@ class KernelLibrary:
     def __init__(self, path: Path, infos: Mapping[str, KernelInfo], keep_alive: object = None) -> None:
         self.path, self.infos = path, dict(infos)
         self._keep_alive = keep_alive
-        self._handle = open_library(path, _FFI) if infos else None
+        self._handle = load_shared_library(path, _FFI) if infos else None
         if self._handle is not None and (lacked := self._handle.aotc_kernels_lack()) != _FFI.NULL:
             text = f"{path} has kernels that need what this processor lacks: {_FFI.string(lacked).decode()}"
             raise AotcError("cpu", text, hint="compile with --target host to run them here")
         entries = self._handle.aotc_kernels if self._handle is not None else ()
         self._functions = {name: entries[k] for k, name in enumerate(self.infos)}
         self._forms = {
-            name: [(t.dtype.numpy, math.prod(t.shape), t.memory) for t in (*info.inputs, *info.outputs)]
+            name: [(t.dtype.numpy, math.prod(t.shape), t.c_memory_dtype) for t in (*info.inputs, *info.outputs)]
             for name, info in self.infos.items()
         }
         self._local = threading.local()
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def kernel_names(self) -> tuple[str, ...]:
         return tuple(self.infos)
 
-    def call(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+    def run_kernel(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Run a kernel: read `inputs` and write `outputs`, all C-contiguous and of the stated size
         and dtype.
         """
-        self.bind(name, inputs, outputs)()
+        self.bind_kernel(name, inputs, outputs)()
 
-    def bind(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
+    def bind_kernel(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
         """Return a function that runs a kernel on the given arrays; only one thread may call it at
         a time.
         """
@@ -103,29 +110,29 @@ class KernelLibrary:
         for array, (dtype, size, memory) in zip(arrays, forms, strict=True):
             assert array.dtype == dtype and array.size == size and array.flags.c_contiguous, name
             buffers.append(array if memory == dtype else np.empty(array.shape, memory))
-        loads = moves(buffers, inputs)
-        stores = moves(outputs, buffers[len(inputs) :])
+        loads = pairs_of_distinct_arrays(buffers, inputs)
+        stores = pairs_of_distinct_arrays(outputs, buffers[len(inputs) :])
         pointers = _FFI.new("void *[]", len(arrays) + len(info.workspace) + 1)
         for k, buffer in enumerate(buffers):
-            pointers[k] = _FFI.cast("void *", address(buffer))
+            pointers[k] = _FFI.cast("void *", memory_address(buffer))
 
-        def run() -> None:
-            transfer(loads)
-            for k, start in enumerate(self._scratch(info.workspace), len(arrays)):
+        def run_bound_kernel() -> None:
+            copy_array_pairs(loads)
+            for k, start in enumerate(self._scratch_buffer_addresses(info.workspace), len(arrays)):
                 pointers[k] = _FFI.cast("void *", start)
             function(pointers)
-            transfer(stores)
+            copy_array_pairs(stores)
 
-        return run
+        return run_bound_kernel
 
-    def _scratch(self, sizes: Sequence[int]) -> list[int]:
+    def _scratch_buffer_addresses(self, sizes: Sequence[int]) -> list[int]:
         """Return the addresses of the calling thread's scratch buffers, which are enlarged if they
         are too small.
         """
-        ends = list(accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes))
+        ends = list(accumulate(-(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for size in sizes))
         if not ends:
             return []
         memory = getattr(self._local, "memory", None)
         if memory is None or memory.nbytes < ends[-1]:
-            memory = self._local.memory = aligned(ends[-1], ALIGNMENT)
-        return [address(memory) + start for start in (0, *ends[:-1])]
+            memory = self._local.memory = allocate_aligned_bytes(ends[-1], ALIGNMENT_BYTES)
+        return [memory_address(memory) + start for start in (0, *ends[:-1])]

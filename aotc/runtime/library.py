@@ -15,19 +15,28 @@ from itertools import count, takewhile
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from aotc.ir import AotcError, DType, Quantization, architecture, elf_architecture, nearest, read_table, refusals
-from aotc.ir.manifest import MANIFEST, PENDING
-from aotc.runtime.abi import ABI_VERSION, DTYPES, ENTRY_SYMBOL, MAX_THREADS, ffi
-from aotc.runtime.fork_safety import Turns
-from aotc.runtime.library_integrity import require_checksum, require_whole
+from aotc.ir import (
+    AotcError,
+    DType,
+    Quantization,
+    did_you_mean_hint,
+    elf_architecture,
+    normalized_architecture_name,
+    read_json_object,
+    translate_os_errors,
+)
+from aotc.ir.manifest import MANIFEST_FILE_NAME, PENDING_MANIFEST_FILE_NAME
+from aotc.runtime.abi import ABI_VERSION, DTYPE_BY_CODE, ENTRY_SYMBOL, MAX_THREADS, ffi
+from aotc.runtime.fork_safety import ForkSafeMutex
+from aotc.runtime.library_integrity import require_complete_library_file, require_file_checksum
 from aotc.runtime.tensor_info import TensorInfo
 
 #: Name of the metadata file in a project's directory.
-MARKER: Final = "metadata.json"
-_FOLDERS: Final = ("lib", "build")
+METADATA_FILE_NAME: Final = "metadata.json"
+_LIBRARY_FOLDERS: Final = ("lib", "build")
 #: Largest number of characters of a name that a message quotes.
-_MOST_SHOWN: Final = 80
-_SUFFIXES: Final = (".so", ".dylib", ".dll")
+_MAX_QUOTED_CHARACTERS: Final = 80
+_LIBRARY_SUFFIXES: Final = (".so", ".dylib", ".dll")
 
 
 def find_library(path: Path, check: bool | str = False) -> Path:
@@ -39,103 +48,103 @@ def find_library(path: Path, check: bool | str = False) -> Path:
     Raises AotcError: code "load" if there is no library or several candidates; code "checksum" if
     the checksums differ or the metadata contain none.
     """
-    with refusals("load", f"look at {path}"):
+    with translate_os_errors("load", f"look at {path}"):
         if not path.exists():
             raise AotcError("load", f"no such file or directory: {path}")
-        library = _library_of(path) if path.is_dir() else path
+        library = _require_library_of_project(path) if path.is_dir() else path
     if check:
-        require_checksum(library, check if isinstance(check, str) else _stated_checksum(library))
+        require_file_checksum(library, check if isinstance(check, str) else _checksum_from_metadata(library))
     return library
 
 
-def libraries_of(project: Path) -> list[Path]:
+def all_libraries_in_project(project: Path) -> list[Path]:
     """Return all libraries in the directory of a project, the one that its metadata name first.
 
     Raises AotcError (code "load") if the metadata are damaged or name a library outside of the
     project.
     """
-    named = _named_in_metadata(project)
+    named = _library_named_in_metadata(project)
     first = [named] if named is not None and named.is_file() else []
-    others = [file for folder in _FOLDERS for file in _libraries_in(project / folder)]
+    others = [file for folder in _LIBRARY_FOLDERS for file in _library_files_in_folder(project / folder)]
     return list(dict.fromkeys([*first, *others]))
 
 
-def _libraries_in(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.glob("*") if file.suffix in _SUFFIXES and file.is_file())
+def _library_files_in_folder(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.glob("*") if file.suffix in _LIBRARY_SUFFIXES and file.is_file())
 
 
-def _library_of(path: Path) -> Path:
-    named = _named_in_metadata(path)
+def _require_library_of_project(path: Path) -> Path:
+    named = _library_named_in_metadata(path)
     if named is not None and named.is_file():
         return named
-    for folder in _FOLDERS:
-        found = _libraries_in(path / folder)
+    for folder in _LIBRARY_FOLDERS:
+        found = _library_files_in_folder(path / folder)
         if len(found) == 1:
             return found[0]
         if found:
             text = f"{path / folder} holds several libraries: {', '.join(p.name for p in found)}"
             raise AotcError("load", text, hint="give the file itself")
-    hint = f"looked in {' and '.join(f'{f}/' for f in _FOLDERS)}; `make` in an emitted project builds it"
+    hint = f"looked in {' and '.join(f'{f}/' for f in _LIBRARY_FOLDERS)}; `make` in an emitted project builds it"
     raise AotcError("load", f"no compiled library in {path}", hint=hint)
 
 
-def _named_in_metadata(project: Path) -> Path | None:
+def _library_named_in_metadata(project: Path) -> Path | None:
     """Return the library that a project's metadata name, None if they name none; AotcError if it is
     outside of it.
     """
-    name = read_metadata(project).get("library")
+    name = read_project_metadata(project).get("library")
     if name is None:
         return None
     problem = "names no file as the library"
     if isinstance(name, str) and name:
-        if is_inside(project, name):
+        if is_path_inside_folder(project, name):
             return project / name
-        problem = f"places the library outside: {shown(name)}"
-    hint = f"the library is part of the project: a relative path in {MARKER}; else give the file itself"
-    raise AotcError("load", f"{project / MARKER} {problem}", hint=hint)
+        problem = f"places the library outside: {quote_shortened(name)}"
+    hint = f"the library is part of the project: a relative path in {METADATA_FILE_NAME}; else give the file itself"
+    raise AotcError("load", f"{project / METADATA_FILE_NAME} {problem}", hint=hint)
 
 
-def shown(text: str) -> str:
+def quote_shortened(text: str) -> str:
     """Return a text from a file in quotes, cut to 80 characters, for an error message."""
-    return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}...")
+    return repr(text if len(text) <= _MAX_QUOTED_CHARACTERS else f"{text[:_MAX_QUOTED_CHARACTERS]}...")
 
 
-def is_inside(folder: Path, name: str) -> bool:
+def is_path_inside_folder(folder: Path, relative_path: str) -> bool:
     """Return True if a relative path, after resolving links, is inside a folder."""
-    path = PurePath(name)
-    if "\0" in name or path.is_absolute() or ".." in path.parts:
+    path = PurePath(relative_path)
+    if "\0" in relative_path or path.is_absolute() or ".." in path.parts:
         return False
     return Path(os.path.realpath(folder / path)).is_relative_to(os.path.realpath(folder))
 
 
-def read_metadata(project: Path) -> dict[str, Any]:
+def read_project_metadata(project: Path) -> dict[str, Any]:
     """Return the metadata in a directory; {} if there are none.
 
     Raises AotcError (code "load") for damaged metadata, and for a project whose files were only
     partly replaced.
     """
-    path = project / MARKER
-    if (project / PENDING).exists() and not (project / MANIFEST).exists():
+    path = project / METADATA_FILE_NAME
+    if (project / PENDING_MANIFEST_FILE_NAME).exists() and not (project / MANIFEST_FILE_NAME).exists():
         text = f"{project} is incomplete: a compile was ended while it wrote there"
         raise AotcError("load", text, hint="compile the model again")
-    return read_table(path, "load") if path.is_file() else {}
+    return read_json_object(path, "load") if path.is_file() else {}
 
 
-def is_project(directory: Path) -> bool:
+def is_aotc_project(directory: Path) -> bool:
     """Return True if a directory contains a project that aotc emitted."""
     try:
-        return read_metadata(directory).get("generator") == "aotc"
+        return read_project_metadata(directory).get("generator") == "aotc"
     except (OSError, AotcError):
         return False
 
 
-def _stated_checksum(library: Path) -> str:
+def _checksum_from_metadata(library: Path) -> str:
     """Return the SHA-256 of a library from its project's metadata; AotcError (code "checksum") if
     there is none.
     """
     file = library.absolute()
     for project in file.parents[:2]:
-        stated = read_metadata(project).get("sha256")
+        stated = read_project_metadata(project).get("sha256")
         found = stated.get(file.relative_to(project).as_posix()) if isinstance(stated, dict) else None
         if isinstance(found, str):
             return found
@@ -143,45 +152,47 @@ def _stated_checksum(library: Path) -> str:
     raise AotcError("checksum", f"the metadata has no checksum of {library}", hint=hint)
 
 
-_TURNS: Final = Turns()
+_SPELLINGS_LOCK: Final = ForkSafeMutex()
 #: Spellings of a path by the (device, inode) of each file seen there.
-_SEEN: Final[dict[Path, dict[tuple[int, int], str]]] = {}
+_SPELLINGS_BY_PATH: Final[dict[Path, dict[tuple[int, int], str]]] = {}
 
 
-def _spelling(path: Path) -> str:
+def _path_spelling_unique_to_file(path: Path) -> str:
     """Return a spelling of an absolute path that is unique to the file that is there now.
 
     The dynamic linker of glibc identifies loaded libraries by path, even if the file was replaced
     since.  Each file seen at a path therefore gets its own spelling, with one more slash.
     """
     stat = path.stat()
-    with _TURNS:
-        seen = _SEEN.setdefault(path, {})
+    with _SPELLINGS_LOCK:
+        seen = _SPELLINGS_BY_PATH.setdefault(path, {})
         slashes = seen.setdefault((stat.st_dev, stat.st_ino), "/" * (1 + len(seen)))
     return f"{path.parent}{slashes}{path.name}"
 
 
-def open_library(path: Path, interface: Any = ffi) -> Any:
+def load_shared_library(path: Path, cffi_interface: Any = ffi) -> Any:
     """Load a shared library for a cffi interface; return its handle.
 
     Raises AotcError (code "load") if the file is incomplete or cannot be loaded.
     """
-    require_whole(path)
+    require_complete_library_file(path)
     try:
-        return interface.dlopen(_spelling(path.resolve()), interface.RTLD_NOW | interface.RTLD_LOCAL)
+        return cffi_interface.dlopen(
+            _path_spelling_unique_to_file(path.resolve()), cffi_interface.RTLD_NOW | cffi_interface.RTLD_LOCAL
+        )
     except OSError as error:
-        raise _unloadable(path, error) from error
+        raise _load_failure_error(path, error) from error
 
 
-def _unloadable(path: Path, error: OSError) -> AotcError:
+def _load_failure_error(path: Path, error: OSError) -> AotcError:
     """Return an AotcError that explains why the dynamic linker cannot load a file."""
     hint = "expected a library that `aotc compile` built for this machine, or the directory of a project"
     text, notes = f"cannot load {path}", [str(error)]
     with suppress(OSError), path.open("rb") as file:
         head = file.read(20)
         made_for = elf_architecture(head)
-        if made_for not in ("", architecture()):
-            text = f"{path} was compiled for {made_for}, this machine is {architecture()}"
+        if made_for not in ("", normalized_architecture_name()):
+            text = f"{path} was compiled for {made_for}, this machine is {normalized_architecture_name()}"
             notes = []
             hint = "compile with --target host to run it here; docs/targets.md tells how to run it elsewhere"
         elif head.startswith(b"!<arch>\n"):
@@ -193,7 +204,7 @@ def _unloadable(path: Path, error: OSError) -> AotcError:
     return AotcError("load", text, notes=notes, hint=hint)
 
 
-def _model(path: Path, handle: Any) -> Any:
+def _require_model_descriptor(path: Path, handle: Any) -> Any:
     entry = getattr(handle, ENTRY_SYMBOL, None)
     if entry is None:
         hint = "only libraries built by aotc can be loaded"
@@ -209,7 +220,7 @@ def _model(path: Path, handle: Any) -> Any:
     return model
 
 
-def _isas(path: Path, model: Any) -> dict[str, tuple[str, ...]]:
+def _missing_features_by_instruction_set(path: Path, model: Any) -> dict[str, tuple[str, ...]]:
     """Return the instruction sets of a library's kernels, best first, each with the features that
     this CPU lacks.
 
@@ -218,34 +229,34 @@ def _isas(path: Path, model: Any) -> dict[str, tuple[str, ...]]:
     if not model.num_isas:
         return {}
     names = map(model.cpu_features.__getitem__, count())
-    features = list(map(_text, takewhile(lambda name: name != ffi.NULL, names)))
+    features = list(map(_decode_c_string, takewhile(lambda name: name != ffi.NULL, names)))
     lacks = int(model.cpu_missing())
     found = {}
     for isa in model.isas[0 : model.num_isas]:
         needs = int(isa.needs) & lacks
-        found[_text(isa.name)] = tuple(f for bit, f in enumerate(features) if needs >> bit & 1)
+        found[_decode_c_string(isa.name)] = tuple(f for bit, f in enumerate(features) if needs >> bit & 1)
     if all(found.values()):
-        raise _lacks(path, *list(found.items())[-1])
+        raise _missing_cpu_features_error(path, *list(found.items())[-1])
     return found
 
 
-def _lacks(path: Path, isa: str, features: Sequence[str]) -> AotcError:
+def _missing_cpu_features_error(path: Path, isa: str, features: Sequence[str]) -> AotcError:
     text = f"{path} has code for {isa}, which needs what this processor lacks: {', '.join(features)}"
     return AotcError("cpu", text, hint="compile with --target host to run it here, or --target x86-64 for any x86-64")
 
 
-def _text(pointer: Any) -> str:
+def _decode_c_string(pointer: Any) -> str:
     return bytes(ffi.string(pointer)).decode("utf-8", "replace")
 
 
-def _tensors(path: Path, pointer: Any, number: int) -> tuple[TensorInfo, ...]:
+def _tensor_infos_from_c(path: Path, pointer: Any, tensor_count: int) -> tuple[TensorInfo, ...]:
     infos = []
-    for tensor in pointer[0:number] if number else ():
-        name, code = _text(tensor.name), int(tensor.dtype)
-        if not 0 <= code < len(DTYPES):
+    for tensor in pointer[0:tensor_count] if tensor_count else ():
+        name, code = _decode_c_string(tensor.name), int(tensor.dtype)
+        if not 0 <= code < len(DTYPE_BY_CODE):
             raise AotcError("load", f"{path}: tensor {name!r} has the unknown element type {code}")
-        shape, dtype = [int(tensor.shape[d]) for d in range(tensor.rank)], DTYPES[code]
-        info = TensorInfo(name, shape, dtype, _quantization(dtype, tensor.quantization))
+        shape, dtype = [int(tensor.shape[d]) for d in range(tensor.rank)], DTYPE_BY_CODE[code]
+        info = TensorInfo(name, shape, dtype, _quantization_from_c(dtype, tensor.quantization))
         if info.nbytes != tensor.bytes:
             raise AotcError(
                 "load", f"{path}: tensor {name!r} declares {tensor.bytes} bytes, but its shape needs {info.nbytes}"
@@ -254,12 +265,12 @@ def _tensors(path: Path, pointer: Any, number: int) -> tuple[TensorInfo, ...]:
     return tuple(infos)
 
 
-def _quantization(dtype: DType, stated: Any) -> Quantization | None:
+def _quantization_from_c(dtype: DType, parameters: Any) -> Quantization | None:
     """Convert the quantization parameters of a tensor from their C structure; None for NULL."""
-    if stated == ffi.NULL:
+    if parameters == ffi.NULL:
         return None
-    scales, zeros = (tuple(numbers[0 : stated.count]) for numbers in (stated.scale, stated.zero_point))
-    return Quantization(dtype, scales, zeros, stated.axis if stated.axis >= 0 else None)
+    scales, zeros = (tuple(numbers[0 : parameters.count]) for numbers in (parameters.scale, parameters.zero_point))
+    return Quantization(dtype, scales, zeros, parameters.axis if parameters.axis >= 0 else None)
 
 
 class Library:
@@ -286,13 +297,13 @@ class Library:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.absolute = path.absolute()
-        self.handle = open_library(path)
-        model = _model(path, self.handle)
-        self.isas = _isas(path, model)
-        self.name = _text(model.name)
-        self.version = _text(model.version)
-        self.inputs = _tensors(path, model.inputs, model.num_inputs)
-        self.outputs = _tensors(path, model.outputs, model.num_outputs)
+        self.handle = load_shared_library(path)
+        model = _require_model_descriptor(path, self.handle)
+        self.isas = _missing_features_by_instruction_set(path, model)
+        self.name = _decode_c_string(model.name)
+        self.version = _decode_c_string(model.version)
+        self.inputs = _tensor_infos_from_c(path, model.inputs, model.num_inputs)
+        self.outputs = _tensor_infos_from_c(path, model.outputs, model.num_outputs)
         self.workspace_bytes = int(model.workspace_bytes)
         self.workspace_alignment = max(1, int(model.workspace_alignment))
         self.weights_bytes = int(model.weights_bytes)
@@ -300,45 +311,45 @@ class Library:
         self.run: Any = model.run
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (str(self.absolute),)
+        return _reopen_pickled_library, (str(self.absolute),)
 
-    def choose_isa(self, name: str | None) -> str:
-        """Return the instruction set for runs: `name`, else $AOTC_ISA if the library has several,
+    def choose_instruction_set(self, requested_isa: str | None) -> str:
+        """Return the instruction set for runs: `requested_isa`, else $AOTC_ISA if the library has several,
         else the processor's best.
 
         Raises AotcError: code "isa" if the library has no kernels for it, "cpu" if the processor
         lacks features.
         """
-        if name is None and len(self.isas) > 1:
-            name = os.environ.get("AOTC_ISA") or None
-        if name is None:
+        if requested_isa is None and len(self.isas) > 1:
+            requested_isa = os.environ.get("AOTC_ISA") or None
+        if requested_isa is None:
             return next((isa for isa, lacks in self.isas.items() if not lacks), "")
-        if name not in self.isas:
-            hint = nearest(name, self.isas) or f"known: {', '.join(self.isas)}"
-            raise AotcError("isa", f"{self.path} has no kernels for the instruction set {name!r}", hint=hint)
-        if self.isas[name]:
-            raise _lacks(self.path, name, self.isas[name])
-        return name
+        if requested_isa not in self.isas:
+            hint = did_you_mean_hint(requested_isa, self.isas) or f"known: {', '.join(self.isas)}"
+            raise AotcError("isa", f"{self.path} has no kernels for the instruction set {requested_isa!r}", hint=hint)
+        if self.isas[requested_isa]:
+            raise _missing_cpu_features_error(self.path, requested_isa, self.isas[requested_isa])
+        return requested_isa
 
-    def start_threads(self, count: int) -> Threads | None:
+    def start_thread_pool(self, thread_count: int) -> ThreadPool | None:
         """Start a pool of threads for runs of this or any other compiled model.
 
-        count   1 to 64, including the calling thread
+        thread_count    1 to 64, including the calling thread
 
         Returns None for count 1, and for a library whose kernels cannot divide their work.  Raises
         AotcError (code "threads") for other counts, and if the system cannot create the threads.
         """
-        if not 1 <= count <= MAX_THREADS:
-            raise AotcError("threads", f"threads must be 1 to {MAX_THREADS}, got {count}")
-        if count == 1 or not hasattr(self.handle, "aotc_model_threads_create"):
+        if not 1 <= thread_count <= MAX_THREADS:
+            raise AotcError("threads", f"threads must be 1 to {MAX_THREADS}, got {thread_count}")
+        if thread_count == 1 or not hasattr(self.handle, "aotc_model_threads_create"):
             return None
         found = ffi.new("const aotc_threads **")
-        if self.handle.aotc_model_threads_create(count, found) != 0:
-            raise AotcError("threads", f"the operating system cannot create {count} threads")
-        return Threads(self, count, found[0])
+        if self.handle.aotc_model_threads_create(thread_count, found) != 0:
+            raise AotcError("threads", f"the operating system cannot create {thread_count} threads")
+        return ThreadPool(self, thread_count, found[0])
 
 
-class Threads:
+class ThreadPool:
     """A pool of threads that execute runs; it ends when no longer referenced.
 
     count   number of threads that execute a run, including the calling thread
@@ -359,10 +370,10 @@ class Threads:
         self._destroy(self.pointer)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Library.start_threads, (self._library, self.count)
+        return Library.start_thread_pool, (self._library, self.count)
 
 
-def _reopened(path: str) -> Library:
+def _reopen_pickled_library(path: str) -> Library:
     """Load a library that was pickled by its path; AotcError (code "load") if the file no longer
     exists.
     """

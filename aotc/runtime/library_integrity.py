@@ -4,8 +4,8 @@
 The dynamic linker crashes the process if it maps a truncated file, so the headers of ELF, PE and
 Mach-O files are compared with the file size first.  Changed bytes are detected by a checksum only.
 
-require_whole(path)                       # AotcError (code "load") where the file is shorter than its headers say
-require_checksum(path, sha256)            # AotcError (code "checksum") where its contents are others
+require_complete_library_file(path)       # AotcError (code "load") where the file is shorter than its headers say
+require_file_checksum(path, sha256)       # AotcError (code "checksum") where its contents are others
 """
 
 import hashlib
@@ -14,32 +14,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Final
 
-from aotc.ir import AotcError, frozen, open_regular, refusals
+from aotc.ir import AotcError, frozen, open_regular_file, translate_os_errors
 
-_PIECE: Final = 1 << 20
+_READ_CHUNK_BYTES: Final = 1 << 20
 #: Largest size in bytes of the load commands of a Mach-O file; a larger one is another format.
-_COMMANDS: Final = 1 << 16
+_MAX_LOAD_COMMANDS_BYTES: Final = 1 << 16
 #: Largest number of architectures in a Mach-O file; a larger one is another format.
-_SLICES: Final = 16
+_MAX_MACHO_ARCHITECTURES: Final = 16
 
 
-def require_whole(path: Path) -> None:
+def require_complete_library_file(path: Path) -> None:
     """Raise AotcError (code "load") unless a path is a regular file at least as long as its headers
     state.
 
     Files of unknown formats are accepted: the dynamic linker rejects them.
     """
-    with open_regular(path, "load") as file:
+    with open_regular_file(path, "load") as file:
         size = os.fstat(file.fileno()).st_size
-        with refusals("load", f"load {path}"):
-            stated = _stated_size(_Headers(file, size))
+        with translate_os_errors("load", f"load {path}"):
+            stated = _file_size_required_by_headers(_BinaryHeaders(file, size))
     if stated > size:
         text = f"cannot load {path}: it ends after {size} bytes, its headers speak of {stated}"
         raise AotcError("load", text, hint="the file was cut short: copy it again, or compile the model again")
 
 
 @frozen
-class _Headers:
+class _BinaryHeaders:
     """Reader of the binary headers of a library that begins at offset `base` of a file.
 
     big     True for big-endian numbers
@@ -52,106 +52,110 @@ class _Headers:
     width: int = 4
     base: int = 0
 
-    def number(self, at: int, size: int) -> int:
-        """Read an unsigned number of `size` bytes at an offset of a library file; 0 beyond the end
+    def read_unsigned(self, offset: int, byte_count: int) -> int:
+        """Read an unsigned number of `byte_count` bytes at an offset of a library file; 0 beyond the end
         of the file.
         """
-        self.file.seek(min(at, self.file_bytes))
-        data = self.file.read(size)
-        return int.from_bytes(data, "big" if self.big else "little") if len(data) == size else 0
+        self.file.seek(min(offset, self.file_bytes))
+        data = self.file.read(byte_count)
+        return int.from_bytes(data, "big" if self.big else "little") if len(data) == byte_count else 0
 
-    def address(self, at: int) -> int:
+    def read_stored_offset_or_size(self, offset: int) -> int:
         """Read an offset or size (a number of `width` bytes) stored at an offset of a library file."""
-        return self.number(at, self.width)
+        return self.read_unsigned(offset, self.width)
 
-    def table_end(self, start: int, count: int, stride: int, offset: int, size: int, kind: int = 0) -> int:
+    def end_of_header_table_and_parts(
+        self, start: int, count: int, stride: int, offset_field: int, size_field: int, row_kind: int = 0
+    ) -> int:
         """Return the largest end of a header table and of the file parts that its rows describe.
 
-        offset, size    positions in a row of the offset and the size of a part
-        kind            consider only rows that begin with this number; 0: all rows
+        offset_field, size_field    positions in a row of the offset and the size of a part
+        row_kind                    consider only rows that begin with this number; 0: all rows
         """
         end = start + count * stride
         for row in (start + k * stride for k in range(count if end <= self.file_bytes else 0)):
             # an empty part may have any offset
-            part = self.address(row + size)
-            if part and kind in (0, self.number(row, 4)):
-                end = max(end, self.base + self.address(row + offset) + part)
+            part = self.read_stored_offset_or_size(row + size_field)
+            if part and row_kind in (0, self.read_unsigned(row, 4)):
+                end = max(end, self.base + self.read_stored_offset_or_size(row + offset_field) + part)
         return end
 
 
-def _stated_size(raw: _Headers) -> int:
+def _file_size_required_by_headers(raw: _BinaryHeaders) -> int:
     """Return the smallest file size that is consistent with the headers of a library; 0 for unknown
     formats.
     """
-    match raw.number(0, 4):
+    match raw.read_unsigned(0, 4):
         case 0x7F454C46:
-            return _elf(raw)
+            return _elf_file_end(raw)
         case 0xCAFEBABE:
-            return _fat(raw)
+            return _fat_macho_file_end(raw)
         case 0xCAFEBABF:
-            return _fat(replace(raw, width=8))
+            return _fat_macho_file_end(replace(raw, width=8))
         case _:
-            return _pe(replace(raw, big=False)) if raw.number(0, 2) == 0x4D5A else _mach(raw, 0)
+            return (
+                _pe_file_end(replace(raw, big=False)) if raw.read_unsigned(0, 2) == 0x4D5A else _macho_file_end(raw, 0)
+            )
 
 
-def _elf(raw: _Headers) -> int:
-    width = 8 if raw.number(4, 1) == 2 else 4
-    headers = replace(raw, big=raw.number(5, 1) == 2, width=width)
-    segments = headers.address(24 + width)
-    sections = headers.address(24 + 2 * width)
+def _elf_file_end(raw: _BinaryHeaders) -> int:
+    width = 8 if raw.read_unsigned(4, 1) == 2 else 4
+    headers = replace(raw, big=raw.read_unsigned(5, 1) == 2, width=width)
+    segments = headers.read_stored_offset_or_size(24 + width)
+    sections = headers.read_stored_offset_or_size(24 + 2 * width)
     counts = 30 + 3 * width
-    stride, count, section_bytes, section_count = (headers.number(counts + at, 2) for at in (0, 2, 4, 6))
-    loaded = headers.table_end(segments, count, stride, width, 4 * width, kind=1)
+    stride, count, section_bytes, section_count = (headers.read_unsigned(counts + at, 2) for at in (0, 2, 4, 6))
+    loaded = headers.end_of_header_table_and_parts(segments, count, stride, width, 4 * width, row_kind=1)
     return max(counts + 10, sections + section_bytes * section_count, loaded)
 
 
-def _pe(headers: _Headers) -> int:
-    start = headers.number(60, 4)
-    if headers.number(start, 4) != 0x4550:
+def _pe_file_end(headers: _BinaryHeaders) -> int:
+    start = headers.read_unsigned(60, 4)
+    if headers.read_unsigned(start, 4) != 0x4550:
         return max(64, start + 24)
-    first = start + 24 + headers.number(start + 20, 2)
-    return max(64, headers.table_end(first, headers.number(start + 6, 2), 40, 20, 16))
+    first = start + 24 + headers.read_unsigned(start + 20, 2)
+    return max(64, headers.end_of_header_table_and_parts(first, headers.read_unsigned(start + 6, 2), 40, 20, 16))
 
 
-def _fat(headers: _Headers) -> int:
+def _fat_macho_file_end(headers: _BinaryHeaders) -> int:
     """Return the end of a Mach-O file with libraries for several architectures."""
-    count, width = headers.number(4, 4), headers.width
-    if count > _SLICES:
+    count, width = headers.read_unsigned(4, 4), headers.width
+    if count > _MAX_MACHO_ARCHITECTURES:
         return 0
     stride = 8 + 3 * width
-    ends = [_mach(headers, headers.address(16 + k * stride)) for k in range(count)]
-    return max([headers.table_end(8, count, stride, 8, 8 + width), *ends])
+    ends = [_macho_file_end(headers, headers.read_stored_offset_or_size(16 + k * stride)) for k in range(count)]
+    return max([headers.end_of_header_table_and_parts(8, count, stride, 8, 8 + width), *ends])
 
 
-def _mach(raw: _Headers, base: int) -> int:
+def _macho_file_end(raw: _BinaryHeaders, base: int) -> int:
     """Return the end of a Mach-O library that begins at offset `base`."""
-    headers = replace(raw, big=raw.number(base, 1) == 0xFE, base=base)
-    magic = headers.number(base, 4)
-    length = headers.number(base + 20, 4)
-    if magic not in (0xFEEDFACE, 0xFEEDFACF) or length > _COMMANDS:
+    headers = replace(raw, big=raw.read_unsigned(base, 1) == 0xFE, base=base)
+    magic = headers.read_unsigned(base, 4)
+    length = headers.read_unsigned(base + 20, 4)
+    if magic not in (0xFEEDFACE, 0xFEEDFACF) or length > _MAX_LOAD_COMMANDS_BYTES:
         return 0
     width, kind = (8, 0x19) if magic == 0xFEEDFACF else (4, 0x1)
     headers = replace(headers, width=width)
     at, offset = base + 24 + width, 24 + 2 * width
     end = last = at + length
-    while at < last and (step := headers.number(at + 4, 4)) >= 8:
-        end = max(end, headers.table_end(at, 1, 8, offset, offset + width, kind))
+    while at < last and (step := headers.read_unsigned(at + 4, 4)) >= 8:
+        end = max(end, headers.end_of_header_table_and_parts(at, 1, 8, offset, offset + width, kind))
         at += step
     return end
 
 
-def require_checksum(path: Path, expected: str) -> None:
+def require_file_checksum(path: Path, expected: str) -> None:
     """Raise AotcError (code "checksum") unless the SHA-256 of a file is `expected`, in hexadecimal."""
-    found = checksum(path)
+    found = sha256_of_file(path)
     if found != expected.lower():
         text = f"{path} is not what was written: its SHA-256 is {found}, expected {expected}"
         raise AotcError("checksum", text, hint="copy it again, or compile the model again")
 
 
-def checksum(path: Path) -> str:
+def sha256_of_file(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal; AotcError (code "load") if it cannot be read."""
     found = hashlib.sha256()
-    with refusals("load", f"read {path}"), path.open("rb", buffering=0) as file:
-        while piece := file.read(_PIECE):
+    with translate_os_errors("load", f"read {path}"), path.open("rb", buffering=0) as file:
+        while piece := file.read(_READ_CHUNK_BYTES):
             found.update(piece)
     return found.hexdigest()

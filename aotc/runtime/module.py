@@ -11,18 +11,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
 
-from aotc.ir import AotcError, Device, gpus, nearest, open_regular, refusals, require_device
+from aotc.ir import (
+    AotcError,
+    Device,
+    did_you_mean_hint,
+    gpu_count,
+    open_regular_file,
+    require_usable_device,
+    translate_os_errors,
+)
 from aotc.runtime.fork_safety import ScratchDirectory
-from aotc.runtime.gpu_session import is_for_gpus
+from aotc.runtime.gpu_session import has_gpu_code
 from aotc.runtime.graph_interpreter import GraphMachine
-from aotc.runtime.kernel_library import holds_kernels
-from aotc.runtime.library import Library, find_library, is_inside, shown
-from aotc.runtime.library_integrity import require_checksum
+from aotc.runtime.kernel_library import has_kernel_table
+from aotc.runtime.library import Library, find_library, is_path_inside_folder, quote_shortened
+from aotc.runtime.library_integrity import require_file_checksum
 from aotc.runtime.session import Session
 
 #: Prefix of the C name of a model before the name that the user gave to `relay.build`.
-PREFIX: Final = "aotcgen_"
-_HOSTS: Final = frozenset({"llvm", "c", "cpu", "host"})
+MODEL_NAME_PREFIX: Final = "aotcgen_"
+_HOST_TARGET_NAMES: Final = frozenset({"llvm", "c", "cpu", "host"})
 
 
 class Module:
@@ -43,7 +51,7 @@ class KernelModule(Module):
         """Copy the shared library of kernels to a file (.so) for `load_module`; AotcError (code
         "export") on failure.
         """
-        with refusals("export", f"write {file_name}"):
+        with translate_os_errors("export", f"write {file_name}"):
             shutil.copyfile(self.path, file_name)
 
 
@@ -67,7 +75,7 @@ class CompiledLibrary(Module):
         self._library, self._keep_alive = Library(path), keep_alive
         self._threads, self._debug = threads, debug
         self.path = path
-        self.name = self._library.name.removeprefix(PREFIX)
+        self.name = self._library.name.removeprefix(MODEL_NAME_PREFIX)
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """Return the function that creates executors of the model `name`, AotcError for another
@@ -78,27 +86,27 @@ class CompiledLibrary(Module):
         which keep every intermediate.
         """
         if name == "debug_create":
-            return self._debug_executor
+            return self._create_debug_executor
         if name != self.name:
-            hint = nearest(str(name), [self.name]) or f"the model is called {self.name!r}"
+            hint = did_you_mean_hint(str(name), [self.name]) or f"the model is called {self.name!r}"
             raise AotcError("module-name", f"the library holds no model {name!r}", hint=hint)
-        return self._executor
+        return self._create_executor
 
     def __iter__(self) -> Iterator[str]:
         return iter([self.name])
 
-    def _executor(self, device: Device, threads: int | None = None) -> Session:
-        wanted = require_device(device, cuda=True)
-        if wanted.kind == "cpu" and is_for_gpus(self._library):
+    def _create_executor(self, device: Device, threads: int | None = None) -> Session:
+        wanted = require_usable_device(device, allow_cuda=True)
+        if wanted.kind == "cpu" and has_gpu_code(self._library):
             raise AotcError("device", f"{self.path.name} runs on GPUs only, not on {wanted}", hint="use aotc.cuda(0)")
         number = wanted.index if wanted.kind == "cuda" else None
         session = Session(self._library, self._threads if threads is None else threads, device=number)
         session.keep_alive = self._keep_alive
         return session
 
-    def _debug_executor(self, name: str, device: Device) -> GraphMachine:
+    def _create_debug_executor(self, name: str, device: Device) -> GraphMachine:
         self[name]
-        require_device(device)
+        require_usable_device(device)
         if self._debug is None:
             text = f"{self.path.name} keeps its kernels to itself: it cannot be executed call by call"
             raise AotcError("debug", text, hint="relay.build the module in this process, for a processor")
@@ -121,27 +129,27 @@ def load_module(path: str | Path, *, check: bool | str = False) -> Any:
     """
     file = Path(path)
     if isinstance(check, str) and file.is_file():
-        require_checksum(file, check)
+        require_file_checksum(file, check)
         check = False
     if file.suffix != ".tar" or not file.is_file():
         library = find_library(file, check)
-        return KernelModule(library) if holds_kernels(library) else CompiledLibrary(library)
+        return KernelModule(library) if has_kernel_table(library) else CompiledLibrary(library)
     folder = ScratchDirectory("aotc-load-")
     try:
-        _extract(file, Path(folder.name))
+        _extract_model_archive(file, Path(folder.name))
         return CompiledLibrary(find_library(Path(folder.name), check), folder)
     except BaseException:
         folder.remove()
         raise
 
 
-def _extract(archive: Path, folder: Path) -> None:
+def _extract_model_archive(archive: Path, folder: Path) -> None:
     """Extract an archive of regular files; AotcError for links, paths outside of it, duplicates,
     and damage.
     """
     hint = "load_module unpacks what export_library wrote; other archives can be unpacked by hand"
     try:
-        refused = _unpack(archive, folder)
+        refused = _extract_until_refused_member(archive, folder)
     except OSError as error:
         reason = error.strerror or "its data end too soon"
         raise AotcError("load", f"cannot unpack {archive}: {reason}", hint=hint) from error
@@ -149,32 +157,32 @@ def _extract(archive: Path, folder: Path) -> None:
         # tarfile does not validate numbers, sizes and depths in headers
         raise AotcError("load", f"cannot unpack {archive}: it is damaged, or no archive", hint=hint) from error
     if refused:
-        raise AotcError("load", f"{archive}: will not unpack {shown(refused)}", hint=hint)
+        raise AotcError("load", f"{archive}: will not unpack {quote_shortened(refused)}", hint=hint)
 
 
-def _unpack(archive: Path, folder: Path) -> str:
+def _extract_until_refused_member(archive: Path, folder: Path) -> str:
     """Extract an uncompressed tar archive; return the first member that is not allowed, "" if there
     is none.
 
     Compressed archives are refused: a small one can expand to fill the disk.
     """
-    with open_regular(archive, "load") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+    with open_regular_file(archive, "load") as file, tarfile.open(fileobj=file, mode="r:") as tar:
         for member in tar:
             if member.isdir():
                 continue
             path = folder / PurePosixPath(member.name)
-            data = tar.extractfile(member) if _is_plain(member) else None
-            if data is None or not is_inside(folder, member.name) or path.exists():
+            data = tar.extractfile(member) if _is_regular_tar_member(member) else None
+            if data is None or not is_path_inside_folder(folder, member.name) or path.exists():
                 return member.name or "a member without a name"
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("xb") as out:
                 shutil.copyfileobj(data, out)
-        if not _is_end(file, tar.offset):
+        if not _is_tar_end_block(file, tar.offset):
             raise EOFError
     return ""
 
 
-def _is_end(file: IO[bytes], offset: int) -> bool:
+def _is_tar_end_block(file: IO[bytes], offset: int) -> bool:
     """Return True if an archive has its terminating block of zeros at `offset`: otherwise it is
     truncated or damaged.
     """
@@ -182,7 +190,7 @@ def _is_end(file: IO[bytes], offset: int) -> bool:
     return file.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE)
 
 
-def _is_plain(member: tarfile.TarInfo) -> bool:
+def _is_regular_tar_member(member: tarfile.TarInfo) -> bool:
     """Return True if an archive member is a regular, non-sparse file: sparse files can state any
     size.
     """
@@ -194,4 +202,4 @@ def enabled(target: str) -> bool:
     machine.
     """
     words = str(target).split()
-    return bool(words) and (words[0] in _HOSTS or (words[0] == "cuda" and gpus() > 0))
+    return bool(words) and (words[0] in _HOST_TARGET_NAMES or (words[0] == "cuda" and gpu_count() > 0))

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AotcError, NDArray, Reader, save_array
+from aotc.ir import AotcError, NDArray, ParameterFileReader, serialize_array
 
 _MAGIC: Final = 0xF7E58D4F05049CB7
 
@@ -26,7 +26,7 @@ def save_param_dict(params: Mapping[str, Any]) -> bytearray:
     names = [name.encode() for name in params]
     head = [struct.pack("<QQQ", _MAGIC, 0, len(names))]
     head += [struct.pack("<Q", len(name)) + name for name in names]
-    arrays = [save_array(np.asarray(v)) for v in params.values()]
+    arrays = [serialize_array(np.asarray(v)) for v in params.values()]
     return bytearray().join([*head, struct.pack("<Q", len(names)), *arrays])
 
 
@@ -35,28 +35,28 @@ def load_param_dict(blob: bytes) -> dict[str, NDArray]:
     damaged or in another format.
     """
     try:
-        return _loaded(Reader(bytes(blob)))
+        return _read_param_dict(ParameterFileReader(bytes(blob)))
     except UnicodeDecodeError as error:
         raise AotcError("params", "the name of a parameter is not valid UTF-8") from error
     except ValueError as error:
         raise AotcError("params", f"the parameters are damaged: {error}") from error
 
 
-def _loaded(reader: Reader) -> dict[str, NDArray]:
-    magic, _, count = reader.unpack("<QQQ")
+def _read_param_dict(reader: ParameterFileReader) -> dict[str, NDArray]:
+    magic, _, count = reader.read_struct("<QQQ")
     if magic != _MAGIC:
         raise AotcError("params", "the data is not a file of saved parameters: the magic number is wrong")
-    names = [reader.take(*reader.unpack("<Q")).decode() for _ in range(count)]
-    if reader.unpack("<Q") != (count,) or len(set(names)) != count:
+    names = [reader.read_bytes(*reader.read_struct("<Q")).decode() for _ in range(count)]
+    if reader.read_struct("<Q") != (count,) or len(set(names)) != count:
         raise AotcError(
             "params", "the saved parameters have a different number of names and arrays, or a duplicate name"
         )
     params = {}
     for name in names:
         try:
-            params[name] = NDArray(reader.array())
+            params[name] = NDArray(reader.read_array())
         except ValueError as error:
             raise ValueError(f"parameter {name!r}: {error}") from error
-    if reader.left:
-        raise AotcError("params", f"{reader.left} bytes follow the saved parameters")
+    if reader.remaining_bytes:
+        raise AotcError("params", f"{reader.remaining_bytes} bytes follow the saved parameters")
     return params

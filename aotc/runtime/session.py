@@ -26,15 +26,23 @@ from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
 from aotc.runtime import tensor_info as tensors
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
 from aotc.runtime.dlpack import is_on_gpu
-from aotc.runtime.fork_safety import own_lock
-from aotc.runtime.gpu_session import DeviceSession, open_device
-from aotc.runtime.gpu_tensors import Exchange
-from aotc.runtime.library import Library, Threads, find_library
-from aotc.runtime.tensor_info import Array, TensorInfo, check_inputs, moves, own_memory, require_none, transfer
+from aotc.runtime.fork_safety import fork_safe_lock_of
+from aotc.runtime.gpu_session import DeviceSession, open_gpu_for_library
+from aotc.runtime.gpu_tensors import GpuRunTensors
+from aotc.runtime.library import Library, ThreadPool, find_library
+from aotc.runtime.tensor_info import (
+    Array,
+    TensorInfo,
+    arrays_in_c_memory_format,
+    convert_and_check_inputs,
+    copy_array_pairs,
+    pairs_of_distinct_arrays,
+    raise_if_problems,
+)
 
-_POINTERS: Final = ffi.typeof("void *[]")
+_POINTER_ARRAY_TYPE: Final = ffi.typeof("void *[]")
 #: Flags of numpy arrays that are aligned and C-contiguous: NPY_ARRAY_ALIGNED | NPY_ARRAY_C_CONTIGUOUS.
-_IN_PLACE: Final = 0x101
+_ALIGNED_CONTIGUOUS_FLAGS: Final = 0x101
 #: Returns a buffer of an array's memory for C.
 _memory: Final = ffi.from_buffer
 
@@ -42,7 +50,7 @@ _memory: Final = ffi.from_buffer
 def load(
     path: str | Path,
     *,
-    threads: int | Threads = 1,
+    threads: int | ThreadPool = 1,
     isa: str | None = None,
     device: int | None = None,
     check: bool | str = False,
@@ -70,15 +78,15 @@ def load(
     return Session(Library(find_library(Path(path), check)), threads, isa, device)
 
 
-def _pointers(arrays: Sequence[Array]) -> Any:
+def _c_array_of_addresses(arrays: Sequence[Array]) -> Any:
     """Return a C array of the arrays' addresses; it has one entry even for a model without inputs,
     as C expects.
     """
-    return ffi.new(_POINTERS, list(map(_memory, arrays)) or 1)
+    return ffi.new(_POINTER_ARRAY_TYPE, list(map(_memory, arrays)) or 1)
 
 
 #: C arrays of pointers to inputs and outputs, pointer to the workspace, owner of the workspace.
-_Frame: TypeAlias = tuple[Any, Any, Any, Array | DeviceSession]
+_RunFrame: TypeAlias = tuple[Any, Any, Any, Array | DeviceSession]
 
 
 class Session:
@@ -98,23 +106,25 @@ class Session:
     """
 
     def __init__(
-        self, library: Library, threads: int | Threads = 1, isa: str | None = None, device: int | None = None
+        self, library: Library, threads: int | ThreadPool = 1, isa: str | None = None, device: int | None = None
     ) -> None:
         self._library = library
-        self.isa = library.choose_isa(isa)
+        self.isa = library.choose_instruction_set(isa)
         self._isa = ffi.new("char[]", self.isa.encode()) if len(library.isas) > 1 else ffi.NULL
-        self.threads = threads if isinstance(threads, Threads) else library.start_threads(threads)
-        self.device = open_device(library, device)
+        self.threads = threads if isinstance(threads, ThreadPool) else library.start_thread_pool(threads)
+        self.device = open_gpu_for_library(library, device)
         self._arguments = self.threads or threads, isa, device
-        self._options = self._options_with()
+        self._options = self._create_run_options()
         self._call = library.run
-        self._lock = own_lock(self)
+        self._lock = fork_safe_lock_of(self)
         self._calls = 0
-        self._frames: list[_Frame] = []
+        self._frames: list[_RunFrame] = []
         self._expected = [(i.name, i.dtype.numpy, tuple(i.shape)) for i in library.inputs]
-        self._direct = all(i.memory == i.dtype.numpy for i in library.inputs)
-        self._results = [(tuple(i.shape), i.memory) for i in library.outputs]
-        self._converted = [(k, i.dtype.numpy) for k, i in enumerate(library.outputs) if i.memory != i.dtype.numpy]
+        self._direct = all(i.c_memory_dtype == i.dtype.numpy for i in library.inputs)
+        self._results = [(tuple(i.shape), i.c_memory_dtype) for i in library.outputs]
+        self._converted = [
+            (k, i.dtype.numpy) for k, i in enumerate(library.outputs) if i.c_memory_dtype != i.dtype.numpy
+        ]
         self._places = {info.name: k for k, info in enumerate(library.outputs)}
         self.name = library.name
         self.version = library.version
@@ -164,13 +174,13 @@ class Session:
 
         Raises AotcError with one diagnostic for each problem.
         """
-        sources = self._in_place(inputs)
-        chosen = self._chosen(output_names)
-        if outputs is not None or stream is not None or (sources is None and _names_gpu(inputs)):
-            return self._run_there(output_names, inputs, outputs, stream)
+        sources = self._input_buffers_if_readable_in_place(inputs)
+        chosen = self._output_positions_if_valid(output_names)
+        if outputs is not None or stream is not None or (sources is None and _has_gpu_inputs(inputs)):
+            return self._run_with_gpu_tensors(output_names, inputs, outputs, stream)
         if sources is None or chosen is None:
-            sources, chosen = self._prepared(output_names, inputs)
-        frame = self._take_frame()
+            sources, chosen = self._validate_and_copy_inputs(output_names, inputs)
+        frame = self._take_or_create_run_frame()
         try:
             read, written, workspace, _ = frame
             for k, source in enumerate(sources):
@@ -179,37 +189,39 @@ class Session:
             for k, (shape, dtype) in enumerate(self._results):
                 results.append(result := np.empty(shape, dtype))
                 written[k] = _memory(result)
-            self._invoke(read, written, workspace)
+            self._invoke_compiled_model(read, written, workspace)
         finally:
             self._frames.append(frame)
         for k, dtype in self._converted:
             results[k] = results[k].astype(dtype)
         return [results[k] for k in chosen]
 
-    def _run_there(self, names: Iterable[str] | None, inputs: Any, outputs: Any, stream: Any) -> list[Any]:
+    def _run_with_gpu_tensors(
+        self, output_names: Iterable[str] | None, inputs: Any, outputs: Any, stream: Any
+    ) -> list[Any]:
         """Run the compiled model once, with inputs or outputs in GPU memory; return the outputs."""
         if self.device is None:
             text = f"{self.name} runs on the processor, which cannot use the memory of a GPU"
             raise AotcError("device-array", text, hint="compile with --target cuda, or copy the tensors to the host")
-        self.device.require_here()
-        exchange = Exchange(self.device, stream)
-        numbers = self._numbers(names)
-        sources = exchange.inputs(inputs, self._library.inputs)
-        targets = exchange.outputs(outputs, self._library.outputs)
-        options = self._options_with(cuda=exchange.options)
-        frame = self._take_frame()
+        self.device.require_opening_process()
+        exchange = GpuRunTensors(self.device, stream)
+        numbers = self._require_output_positions(output_names)
+        sources = exchange.input_pointers(inputs, self._library.inputs)
+        targets = exchange.output_pointers(outputs, self._library.outputs)
+        options = self._create_run_options(cuda=exchange.options)
+        frame = self._take_or_create_run_frame()
         try:
             read, written, workspace, _ = frame
             for pointers, given in ((read, sources), (written, targets)):
                 for k, pointer in enumerate(given):
                     pointers[k] = pointer
-            self._invoke(read, written, workspace, options)
+            self._invoke_compiled_model(read, written, workspace, options)
         finally:
             self._frames.append(frame)
-        exchange.finish()
+        exchange.convert_outputs_after_run()
         return [exchange.results[k] for k in numbers]
 
-    def _in_place(self, inputs: Mapping[str, Any]) -> list[Any] | None:
+    def _input_buffers_if_readable_in_place(self, inputs: Mapping[str, Any]) -> list[Any] | None:
         """Return buffers of the inputs if all are valid and can be read in place by C; None
         otherwise.
         """
@@ -220,41 +232,49 @@ class Session:
             array = inputs.get(name)
             if type(array) is not np.ndarray or array.shape != shape:
                 return None
-            if (array.dtype is not dtype and array.dtype != dtype) or array.flags.num & _IN_PLACE != _IN_PLACE:
+            if (
+                array.dtype is not dtype and array.dtype != dtype
+            ) or array.flags.num & _ALIGNED_CONTIGUOUS_FLAGS != _ALIGNED_CONTIGUOUS_FLAGS:
                 return None
             # the array cannot be resized while this buffer exists
             found.append(_memory(array))
         return found
 
-    def _chosen(self, names: Iterable[str] | None) -> Iterable[int] | None:
+    def _output_positions_if_valid(self, output_names: Iterable[str] | None) -> Iterable[int] | None:
         """Return the positions of the outputs with the given names; None if the names need
         validation.
         """
-        if names is None:
+        if output_names is None:
             return self._places.values()
         try:
-            return [self._places[name] for name in names] if type(names) is list and names else None
+            return (
+                [self._places[name] for name in output_names] if type(output_names) is list and output_names else None
+            )
         except (KeyError, TypeError):
             return None
 
-    def _prepared(self, names: Iterable[str] | None, inputs: Mapping[str, Any]) -> tuple[list[Any], Iterable[int]]:
+    def _validate_and_copy_inputs(
+        self, output_names: Iterable[str] | None, inputs: Mapping[str, Any]
+    ) -> tuple[list[Any], Iterable[int]]:
         """Validate the inputs; return buffers for C, copied if needed, and the positions of the
         named outputs.
         """
-        arrays, problems = check_inputs(inputs, self._library.inputs)
-        numbers = self._numbers(names, problems)
-        buffers = own_memory(arrays, self._library.inputs)
-        transfer(moves(buffers, arrays))
+        arrays, problems = convert_and_check_inputs(inputs, self._library.inputs)
+        numbers = self._require_output_positions(output_names, problems)
+        buffers = arrays_in_c_memory_format(arrays, self._library.inputs)
+        copy_array_pairs(pairs_of_distinct_arrays(buffers, arrays))
         return list(map(_memory, buffers)), numbers
 
-    def _numbers(self, names: Iterable[str] | None, problems: Sequence[Diagnostic] = ()) -> list[int]:
+    def _require_output_positions(
+        self, output_names: Iterable[str] | None, problems: Sequence[Diagnostic] = ()
+    ) -> list[int]:
         """Return the positions of the named outputs; AotcError for unknown names and for earlier
         `problems`.
         """
-        if isinstance(names, str):
-            raise AotcTypeError("output-type", "output names must be a list, not a string", hint=f"[{names!r}]")
-        wanted = list(names or ()) or list(self._places)
-        require_none([*problems, *tensors.unknown_names("output", wanted, self._library.outputs)])
+        if isinstance(output_names, str):
+            raise AotcTypeError("output-type", "output names must be a list, not a string", hint=f"[{output_names!r}]")
+        wanted = list(output_names or ()) or list(self._places)
+        raise_if_problems([*problems, *tensors.diagnose_unknown_names("output", wanted, self._library.outputs)])
         return [self._places[name] for name in wanted]
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> Binding:
@@ -268,11 +288,11 @@ class Session:
         Raises AotcError with one diagnostic for each problem.
         """
         given = {} if outputs is None else outputs
-        arrays, problems = check_inputs(inputs, self._library.inputs)
-        require_none([*problems, *tensors.check_outputs(given, self._library.outputs)])
+        arrays, problems = convert_and_check_inputs(inputs, self._library.inputs)
+        raise_if_problems([*problems, *tensors.diagnose_output_arrays(given, self._library.outputs)])
         return Binding(self, arrays, given)
 
-    def _take_frame(self) -> _Frame:
+    def _take_or_create_run_frame(self) -> _RunFrame:
         """Return the workspace and pointer arrays of one run: a free one of an earlier run, else a
         new one.
 
@@ -281,19 +301,19 @@ class Session:
         try:
             return self._frames.pop()
         except IndexError:
-            memory, workspace = self._new_workspace()
+            memory, workspace = self._allocate_workspace()
             sides = self._library.inputs, self._library.outputs
-            read, written = (ffi.new(_POINTERS, max(1, len(side))) for side in sides)
+            read, written = (ffi.new(_POINTER_ARRAY_TYPE, max(1, len(side))) for side in sides)
             return read, written, workspace, memory
 
-    def _new_workspace(self) -> tuple[Array | DeviceSession, Any]:
+    def _allocate_workspace(self) -> tuple[Array | DeviceSession, Any]:
         if self.device is not None:
             session = DeviceSession(self.device)
             return session, ffi.cast("void *", session.pointer)
-        memory = tensors.aligned(self.workspace_bytes, self._library.workspace_alignment)
-        return memory, ffi.cast("void *", tensors.address(memory))
+        memory = tensors.allocate_aligned_bytes(self.workspace_bytes, self._library.workspace_alignment)
+        return memory, ffi.cast("void *", tensors.memory_address(memory))
 
-    def _options_with(self, on_step: Any = ffi.NULL, context: Any = ffi.NULL, cuda: Any = ffi.NULL) -> Any:
+    def _create_run_options(self, on_step: Any = ffi.NULL, context: Any = ffi.NULL, cuda: Any = ffi.NULL) -> Any:
         """Return the C structure of run options: step callback, threads, instruction set and GPU
         options.
         """
@@ -301,16 +321,16 @@ class Session:
         threads = ffi.NULL if self.threads is None else self.threads.pointer
         return ffi.new("aotc_run_options *", [size, on_step, context, threads, self._isa, cuda])
 
-    def _invoke(self, inputs: Any, outputs: Any, workspace: Any, options: Any = None) -> None:
+    def _invoke_compiled_model(self, inputs: Any, outputs: Any, workspace: Any, options: Any = None) -> None:
         with self._lock:
             self._calls += 1
         if self.device is not None:
-            self.device.require_here()
+            self.device.require_opening_process()
         status = self._call(inputs, outputs, workspace, self._options if options is None else options)
         if status != 0:
             reason = STATUS_MESSAGES.get(status, "unknown status")
             if self.device is not None:
-                reason += self.device.explain(status, workspace)
+                reason += self.device.driver_error_text(status, workspace)
             raise AotcError("run", f"{self.name}_run failed with status {status}: {reason}")
 
 
@@ -328,18 +348,18 @@ class Binding:
         infos_out = session.get_outputs()
         results = [outputs[i.name] if i.name in outputs else np.empty(i.shape, i.dtype.numpy) for i in infos_out]
         self._session = session
-        self._lock = own_lock(self)
-        self.inputs: Mapping[str, Array] = _by_name(infos_in, inputs)
-        self.outputs: Mapping[str, Array] = _by_name(infos_out, results)
-        sources = own_memory(inputs, infos_in)
-        targets = own_memory(results, infos_out)
+        self._lock = fork_safe_lock_of(self)
+        self.inputs: Mapping[str, Array] = _arrays_by_tensor_name(infos_in, inputs)
+        self.outputs: Mapping[str, Array] = _arrays_by_tensor_name(infos_out, results)
+        sources = arrays_in_c_memory_format(inputs, infos_in)
+        targets = arrays_in_c_memory_format(results, infos_out)
         if outputs:
-            _require_apart(dict(self.outputs), dict(zip(self.inputs, sources, strict=True)))
-        self._loads = moves(sources, inputs)
-        self._stores = moves(results, targets)
-        self._memory, workspace = session._new_workspace()
+            _require_no_memory_overlap(dict(self.outputs), dict(zip(self.inputs, sources, strict=True)))
+        self._loads = pairs_of_distinct_arrays(sources, inputs)
+        self._stores = pairs_of_distinct_arrays(results, targets)
+        self._memory, workspace = session._allocate_workspace()
         self._keep = sources, targets
-        self._arguments = _pointers(sources), _pointers(targets), workspace
+        self._arguments = _c_array_of_addresses(sources), _c_array_of_addresses(targets), workspace
 
     def __reduce__(self) -> NoReturn:
         text = "a binding cannot be pickled: its buffers are memory of this process"
@@ -347,42 +367,44 @@ class Binding:
 
     def run(self) -> None:
         """Run the compiled model once on the arrays bound to its inputs and outputs."""
-        self._run(None)
+        self._run_with_options(None)
 
-    def run_watched(self, on_step: int, context: int) -> None:
+    def run_with_step_callback(self, on_step: int, context: int) -> None:
         """Run the model once; C calls a function before each step of the schedule and after the
         last one.
 
         on_step    address of an `aotc_step_fn` (see aotc.h)
         context    address passed to it
         """
-        self._run(self._session._options_with(ffi.cast("aotc_step_fn", on_step), ffi.cast("void *", context)))
+        self._run_with_options(
+            self._session._create_run_options(ffi.cast("aotc_step_fn", on_step), ffi.cast("void *", context))
+        )
 
-    def run_timed(self, events: Any) -> None:
+    def run_recording_cuda_events(self, events: Any) -> None:
         """Run the model once on a GPU, recording CUDA events before the first kernel and after each
         kernel.
 
         events    C array of event handles, one more than there are steps
         """
         how = ffi.new("aotc_cuda_options *", {"size": ffi.sizeof("aotc_cuda_options"), "events": events})
-        self._run(self._session._options_with(cuda=how))
+        self._run_with_options(self._session._create_run_options(cuda=how))
 
-    def _run(self, options: Any) -> None:
+    def _run_with_options(self, options: Any) -> None:
         with self._lock:
-            transfer(self._loads)
-            self._session._invoke(*self._arguments, options)
-            transfer(self._stores)
+            copy_array_pairs(self._loads)
+            self._session._invoke_compiled_model(*self._arguments, options)
+            copy_array_pairs(self._stores)
 
 
-def _names_gpu(inputs: object) -> bool:
+def _has_gpu_inputs(inputs: object) -> bool:
     return isinstance(inputs, Mapping) and any(map(is_on_gpu, inputs.values()))
 
 
-def _by_name(infos: Sequence[TensorInfo], arrays: Sequence[Array]) -> Mapping[str, Array]:
+def _arrays_by_tensor_name(infos: Sequence[TensorInfo], arrays: Sequence[Array]) -> Mapping[str, Array]:
     return MappingProxyType({info.name: array for info, array in zip(infos, arrays, strict=True)})
 
 
-def _require_apart(outputs: Mapping[str, Array], inputs: Mapping[str, Array]) -> None:
+def _require_no_memory_overlap(outputs: Mapping[str, Array], inputs: Mapping[str, Array]) -> None:
     """Raise AotcError if an output shares memory with another output or with an input that is read
     in place.
     """
@@ -390,4 +412,4 @@ def _require_apart(outputs: Mapping[str, Array], inputs: Mapping[str, Array]) ->
     read = [(f"input {name!r}", array) for name, array in inputs.items()]
     pairs = chain(combinations(written, 2), product(written, read))
     shared = [f"{first} and {second} share memory" for (first, a), (second, b) in pairs if np.may_share_memory(a, b)]
-    require_none([Diagnostic("output-overlap", text, hint="give each its own array") for text in shared])
+    raise_if_problems([Diagnostic("output-overlap", text, hint="give each its own array") for text in shared])

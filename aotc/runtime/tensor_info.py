@@ -3,8 +3,8 @@
 
 info = TensorInfo("x", [1, 3], DType("float32"))
 info.type                                     # "tensor(float)", as ONNX Runtime spells it
-mismatches("input", info, np.zeros(3))        # two diagnostics: the dtype and the shape
-own_memory([array], [info])                   # the array itself where its bytes are what C reads, else memory for it
+diagnose_dtype_and_shape("input", info, np.zeros(3))  # two diagnostics: the dtype and the shape
+arrays_in_c_memory_format([array], [info])    # the array itself where its bytes are what C reads, else memory for it
 """
 
 import math
@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AotcError, AotcTypeError, Diagnostic, DType, Quantization, frozen, nearest
+from aotc.ir import AotcError, AotcTypeError, Diagnostic, DType, Quantization, did_you_mean_hint, frozen
 
 Array = np.ndarray[Any, Any]
 
 #: ONNX Runtime's names of dtypes that differ from the dtype's name without underscores.
-_ONNX_NAMES: Final = {
+_ONNX_RUNTIME_DTYPE_NAMES: Final = {
     "float32": "float",
     "float64": "double",
     "float8_e8m0fnu": "float8e8m0",
@@ -45,7 +45,7 @@ class TensorInfo:
     @property
     def type(self) -> str:
         """The element type as ONNX Runtime writes it, for example "tensor(float)" for float32."""
-        return f"tensor({_ONNX_NAMES.get(self.dtype, self.dtype.replace('_', ''))})"
+        return f"tensor({_ONNX_RUNTIME_DTYPE_NAMES.get(self.dtype, self.dtype.replace('_', ''))})"
 
     @property
     def nbytes(self) -> int:
@@ -53,7 +53,7 @@ class TensorInfo:
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
-    def memory(self) -> np.dtype[Any]:
+    def c_memory_dtype(self) -> np.dtype[Any]:
         """The numpy dtype of the tensor's memory in C.
 
         C stores integers below 8 bits as sign-extended bytes, whereas ml_dtypes leaves their upper
@@ -64,43 +64,48 @@ class TensorInfo:
         return self.dtype.numpy
 
 
-def own_memory(arrays: Iterable[Array], infos: Iterable[TensorInfo]) -> list[Array]:
+def arrays_in_c_memory_format(arrays: Iterable[Array], infos: Iterable[TensorInfo]) -> list[Array]:
     """Return each array itself if C can use its memory, else a new array in C's memory format (not
     filled).
     """
-    return [a if _is_direct(a, i) else np.empty(i.shape, i.memory) for a, i in zip(arrays, infos, strict=True)]
+    return [
+        a if _is_memory_usable_by_c(a, i) else np.empty(i.shape, i.c_memory_dtype)
+        for a, i in zip(arrays, infos, strict=True)
+    ]
 
 
-def _is_direct(array: Array, info: TensorInfo) -> bool:
-    return array.dtype == info.memory and array.dtype.isnative and array.flags.c_contiguous and array.flags.aligned
+def _is_memory_usable_by_c(array: Array, info: TensorInfo) -> bool:
+    return (
+        array.dtype == info.c_memory_dtype and array.dtype.isnative and array.flags.c_contiguous and array.flags.aligned
+    )
 
 
-def moves(targets: Iterable[Array], sources: Iterable[Array]) -> list[tuple[Array, Array]]:
-    """Return the pairs of target and source that are different arrays, for `transfer` to copy."""
+def pairs_of_distinct_arrays(targets: Iterable[Array], sources: Iterable[Array]) -> list[tuple[Array, Array]]:
+    """Return the pairs of target and source that are different arrays, for `copy_array_pairs` to copy."""
     return [(t, s) for t, s in zip(targets, sources, strict=False) if t is not s]
 
 
-def transfer(pairs: Iterable[tuple[Array, Array]]) -> None:
+def copy_array_pairs(target_source_pairs: Iterable[tuple[Array, Array]]) -> None:
     """Copy the second array of each pair to the first, converting between numpy's and C's memory
     formats.
     """
-    for target, source in pairs:
+    for target, source in target_source_pairs:
         np.copyto(target, source, casting="unsafe")
 
 
-def address(array: Array) -> int:
+def memory_address(array: Array) -> int:
     """Return the memory address of the first element of a numpy array."""
     return int(array.__array_interface__["data"][0])
 
 
-def aligned(size: int, alignment: int) -> Array:
+def allocate_aligned_bytes(size: int, alignment: int) -> Array:
     """Return an uninitialized array of `size` bytes, aligned to `alignment` bytes."""
     memory = np.empty(size + alignment, np.uint8)
-    skip = -address(memory) % alignment
+    skip = -memory_address(memory) % alignment
     return memory[skip : skip + size]
 
 
-def mismatches(role: str, info: TensorInfo, array: Any) -> Iterable[Diagnostic]:
+def diagnose_dtype_and_shape(role: str, info: TensorInfo, array: Any) -> Iterable[Diagnostic]:
     """Yield diagnostics for a wrong dtype or shape of a tensor; `role` is "input" or "output"."""
     if array.dtype.newbyteorder("=") != info.dtype.numpy:
         # in the machine's byte order
@@ -113,12 +118,14 @@ def mismatches(role: str, info: TensorInfo, array: Any) -> Iterable[Diagnostic]:
         yield Diagnostic(f"{role}-shape", text)
 
 
-def unknown_names(role: str, names: Iterable[Any], infos: Sequence[TensorInfo]) -> Iterable[Diagnostic]:
+def diagnose_unknown_names(role: str, names: Iterable[Any], infos: Sequence[TensorInfo]) -> Iterable[Diagnostic]:
     """Yield a diagnostic for every name that is not an input or output (`role`) of the model."""
     known = [info.name for info in infos]
     for name in names:
         if name not in known:
-            hint = nearest(str(name), known) or (f"{role}s: {', '.join(known)}" if known else f"it has no {role}s")
+            hint = did_you_mean_hint(str(name), known) or (
+                f"{role}s: {', '.join(known)}" if known else f"it has no {role}s"
+            )
             yield Diagnostic(f"{role}-unknown", f"the model has no {role} {name!r}", hint=hint)
 
 
@@ -128,7 +135,9 @@ def _require_mapping(role: str, value: object) -> None:
         raise AotcTypeError(f"{role}-type", text)
 
 
-def check_inputs(inputs: Mapping[str, Any], infos: Sequence[TensorInfo]) -> tuple[list[Array], list[Diagnostic]]:
+def convert_and_check_inputs(
+    inputs: Mapping[str, Any], infos: Sequence[TensorInfo]
+) -> tuple[list[Array], list[Diagnostic]]:
     """Return the inputs as arrays in the model's order, and diagnostics for missing, unknown and
     invalid ones.
 
@@ -136,28 +145,30 @@ def check_inputs(inputs: Mapping[str, Any], infos: Sequence[TensorInfo]) -> tupl
     """
     _require_mapping("input", inputs)
     arrays: list[Array] = []
-    problems = list(unknown_names("input", inputs, infos))
+    problems = list(diagnose_unknown_names("input", inputs, infos))
     for info in infos:
         value = inputs.get(info.name)
         if info.name not in inputs:
             problems.append(Diagnostic("input-missing", f"input {info.name!r} ({info.dtype}{info.shape}) is missing"))
         elif not hasattr(value, "__array__"):
-            problems.append(_no_array("input", info, value, f"np.asarray(value, {str(info.dtype)!r}) makes one"))
+            problems.append(
+                _not_an_array_diagnostic("input", info, value, f"np.asarray(value, {str(info.dtype)!r}) makes one")
+            )
         else:
             arrays.append(np.asarray(value))
-            problems += mismatches("input", info, arrays[-1])
+            problems += diagnose_dtype_and_shape("input", info, arrays[-1])
     return arrays, problems
 
 
-def check_outputs(outputs: Mapping[str, Any], infos: Sequence[TensorInfo]) -> list[Diagnostic]:
+def diagnose_output_arrays(outputs: Mapping[str, Any], infos: Sequence[TensorInfo]) -> list[Diagnostic]:
     """Return diagnostics for invalid output arrays; AotcTypeError if `outputs` is not a mapping."""
     _require_mapping("output", outputs)
-    problems = list(unknown_names("output", outputs, infos))
+    problems = list(diagnose_unknown_names("output", outputs, infos))
     for info, value in ((i, outputs[i.name]) for i in infos if i.name in outputs):
         if not isinstance(value, np.ndarray):
-            problems.append(_no_array("output", info, value))
+            problems.append(_not_an_array_diagnostic("output", info, value))
             continue
-        problems += mismatches("output", info, value)
+        problems += diagnose_dtype_and_shape("output", info, value)
         flags = value.flags
         if not (flags.c_contiguous and flags.aligned and flags.writeable and value.dtype.isnative):
             text = f"output {info.name!r} must be contiguous, aligned, writable and in the machine's byte order"
@@ -165,12 +176,12 @@ def check_outputs(outputs: Mapping[str, Any], infos: Sequence[TensorInfo]) -> li
     return problems
 
 
-def _no_array(role: str, info: TensorInfo, value: object, hint: str = "") -> Diagnostic:
+def _not_an_array_diagnostic(role: str, info: TensorInfo, value: object, hint: str = "") -> Diagnostic:
     text = f"{role} {info.name!r} is of type {type(value).__name__}, expected a numpy array"
     return Diagnostic(f"{role}-type", text, hint=hint)
 
 
-def require_none(problems: Sequence[Diagnostic]) -> None:
+def raise_if_problems(problems: Sequence[Diagnostic]) -> None:
     """Raise one AotcError with all diagnostics in `problems`; return if there are none."""
     if problems:
         raise AotcError.collect(problems)

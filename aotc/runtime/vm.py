@@ -24,13 +24,33 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Device, DType, Form, Reader, SymDim, fits, frozen, nearest, require_device, save_array
+from aotc.ir import (
+    AotcError,
+    Device,
+    DType,
+    JsonFormat,
+    ParameterFileReader,
+    SymDim,
+    did_you_mean_hint,
+    frozen,
+    is_shape_compatible,
+    require_usable_device,
+    serialize_array,
+)
 from aotc.ir.bytecode import Instruction, Opcode, VMFunction
-from aotc.ir.ndarray import as_array, as_tensors
+from aotc.ir.ndarray import convert_argument_to_array, convert_arrays_to_ndarrays
 from aotc.ir.quantization import Quantization
-from aotc.ir.types import FuncType, TensorType, TupleType, Type, leaves, nested, tensor_types
+from aotc.ir.types import (
+    FuncType,
+    TensorType,
+    TupleType,
+    Type,
+    flatten_nested_tuple,
+    nest_values_like_type,
+    tensor_types,
+)
 from aotc.runtime.kernel_library import KernelInfo, KernelLibrary
-from aotc.runtime.library_integrity import checksum, require_checksum
+from aotc.runtime.library_integrity import require_file_checksum, sha256_of_file
 from aotc.runtime.module import KernelModule
 from aotc.runtime.tensor_info import TensorInfo
 
@@ -48,7 +68,7 @@ class VMClosure:
 
 
 Value: TypeAlias = "Array | tuple[Any, ...] | VMClosure"
-Run: TypeAlias = Callable[[Sequence[Value]], Value]
+KernelFunction: TypeAlias = Callable[[Sequence[Value]], Value]
 
 
 @frozen
@@ -62,33 +82,33 @@ class SavedKernel:
     text: str = ""
 
 
-class CallKernel(Protocol):
+class KernelCaller(Protocol):
     """Interface for calling compiled kernels of an executable by number; argument values are not
     modified.
     """
 
     def __call__(self, number: int, args: Sequence[Value], /) -> Value: ...
 
-    def saved(self) -> tuple[str, Sequence[SavedKernel], KernelModule]:
+    def kernels_for_saving(self) -> tuple[str, Sequence[SavedKernel], KernelModule]:
         """Return the name of the target, all kernels in order, and the module of the compiled ones."""
 
 
 #: Function from Relay texts of kernels by number, and a target's name, to a caller of these kernels
 #: that compiles each for the shapes that occur.
-CompileLate: TypeAlias = "Callable[[Mapping[int, str], str], CallKernel]"
+CompileDynamicKernels: TypeAlias = "Callable[[Mapping[int, str], str], KernelCaller]"
 
 
-def runner(library: KernelLibrary, name: str, result: Type) -> Run:
+def make_kernel_function(library: KernelLibrary, kernel_name: str, result_type: Type) -> KernelFunction:
     """Return a function that calls a compiled kernel and returns results of known static types."""
-    outputs = [(t.static_shape, t.dtype.numpy) for t in tensor_types(result)]
+    outputs = [(t.static_shape, t.dtype.numpy) for t in tensor_types(result_type)]
 
-    def run(args: Sequence[Value]) -> Value:
+    def call_compiled_kernel(args: Sequence[Value]) -> Value:
         arrays = [np.empty(shape, dtype) for shape, dtype in outputs]
-        library.call(name, [np.asarray(a, order="C") for a in leaves(tuple(args))], arrays)
-        value: Value = nested(result, iter(arrays))
+        library.run_kernel(kernel_name, [np.asarray(a, order="C") for a in flatten_nested_tuple(tuple(args))], arrays)
+        value: Value = nest_values_like_type(result_type, iter(arrays))
         return value
 
-    return run
+    return call_compiled_kernel
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -105,17 +125,19 @@ class Executable:
     functions: Sequence[VMFunction]
     constants: Sequence[Array]
     kernel_names: Sequence[str]
-    call_kernel: CallKernel
+    call_kernel: KernelCaller
 
     @cached_property
-    def _by_name(self) -> Mapping[str, VMFunction]:
+    def _functions_by_name(self) -> Mapping[str, VMFunction]:
         return {function.name: function for function in self.functions}
 
-    def function(self, name: str) -> VMFunction:
+    def function_by_name(self, name: str) -> VMFunction:
         """Return the bytecode function called `name`; raise AotcError if there is none."""
-        if name not in self._by_name:
-            raise AotcError("unknown-function", f"no function @{name}", hint=nearest(name, self._by_name))
-        return self._by_name[name]
+        if name not in self._functions_by_name:
+            raise AotcError(
+                "unknown-function", f"no function @{name}", hint=did_you_mean_hint(name, self._functions_by_name)
+            )
+        return self._functions_by_name[name]
 
     def save(self) -> tuple[bytearray, KernelModule]:
         """Return the serialized bytecode with constants, and the module of kernels with static
@@ -124,14 +146,14 @@ class Executable:
         Kernels with dynamic shapes are saved as Relay text in the bytecode.  Raises AotcError (code
         "vm") for a kernel of an external compiler.
         """
-        target, kernels, module = self.call_kernel.saved()
-        dtypes = tuple(DType.of(a) for a in self.constants)
-        saved = _Saved(
-            tuple(self.functions), tuple(self.kernel_names), tuple(kernels), dtypes, target, checksum(module.path)
+        target, kernels, module = self.call_kernel.kernels_for_saving()
+        dtypes = tuple(DType.from_numpy(a) for a in self.constants)
+        saved = _SavedExecutable(
+            tuple(self.functions), tuple(self.kernel_names), tuple(kernels), dtypes, target, sha256_of_file(module.path)
         )
-        text = _FORM.dump(saved)
-        body = b"".join([struct.pack("<Q", len(text)), text, *map(save_array, self.constants)])
-        return bytearray(_MAGIC + hashlib.sha256(body).digest() + body), module
+        text = _EXECUTABLE_FORMAT.dump_json(saved)
+        body = b"".join([struct.pack("<Q", len(text)), text, *map(serialize_array, self.constants)])
+        return bytearray(_EXECUTABLE_MAGIC + hashlib.sha256(body).digest() + body), module
 
     @staticmethod
     def load_exec(bytecode: bytes | bytearray, lib: KernelModule) -> Executable:
@@ -143,18 +165,18 @@ class Executable:
         imported.
         """
         try:
-            saved, constants = _loaded(bytes(memoryview(bytecode)))
+            saved, constants = _deserialize_executable(bytes(memoryview(bytecode)))
         except (ValueError, TypeError) as error:
             raise AotcError(
                 "load", f"the data is not the saved code of an executable, or is damaged: {error}"
             ) from error
-        require_checksum(lib.path, saved.digest)
+        require_file_checksum(lib.path, saved.digest)
         return Executable(saved.functions, constants, saved.names, _LoadedKernels(saved, lib))
 
     @property
     def globals(self) -> list[str]:
         """The names of all bytecode functions of the executable."""
-        return list(self._by_name)
+        return list(self._functions_by_name)
 
     @property
     def primitive_ops(self) -> list[str]:
@@ -174,18 +196,18 @@ class Executable:
         counts = Counter(ins.opcode.value for f in self.functions for ins in f.code)
         instructions = ", ".join(f"{name} {n}" for name, n in sorted(counts.items()))
         return (
-            f"constants: {len(self.constants)}\nglobals: {', '.join(self._by_name)}\n"
+            f"constants: {len(self.constants)}\nglobals: {', '.join(self._functions_by_name)}\n"
             f"primitive ops: {', '.join(self.kernel_names)}\ninstructions: {instructions}"
         )
 
 
 # --- saved executables
 
-_MAGIC: Final = b"aotc-vm1"
+_EXECUTABLE_MAGIC: Final = b"aotc-vm1"
 
 
 @frozen
-class _Saved:
+class _SavedExecutable:
     """Contents of a saved executable, except the elements of its constants."""
 
     functions: tuple[VMFunction, ...]
@@ -196,37 +218,42 @@ class _Saved:
     digest: str
 
 
-_TYPES: Final = (FuncType, TensorType, TupleType, DType, SymDim)
-_PARTS: Final = (SavedKernel, KernelInfo, TensorInfo, Quantization, VMFunction, Instruction, Opcode)
-_FORM: Final = Form(_Saved, (_Saved, *_PARTS, *_TYPES))
+_SERIALIZED_TYPE_CLASSES: Final = (FuncType, TensorType, TupleType, DType, SymDim)
+_SERIALIZED_PART_CLASSES: Final = (SavedKernel, KernelInfo, TensorInfo, Quantization, VMFunction, Instruction, Opcode)
+_EXECUTABLE_FORMAT: Final = JsonFormat(
+    _SavedExecutable, (_SavedExecutable, *_SERIALIZED_PART_CLASSES, *_SERIALIZED_TYPE_CLASSES)
+)
 
 
-def _loaded(code: bytes) -> tuple[_Saved, list[Array]]:
+def _deserialize_executable(code: bytes) -> tuple[_SavedExecutable, list[Array]]:
     """Deserialize the bytecode and constants of a saved executable; raise ValueError if the data is
     invalid.
     """
-    reader = Reader(code)
-    if reader.take(len(_MAGIC)) != _MAGIC or reader.take(32) != hashlib.sha256(code[len(_MAGIC) + 32 :]).digest():
+    reader = ParameterFileReader(code)
+    if (
+        reader.read_bytes(len(_EXECUTABLE_MAGIC)) != _EXECUTABLE_MAGIC
+        or reader.read_bytes(32) != hashlib.sha256(code[len(_EXECUTABLE_MAGIC) + 32 :]).digest()
+    ):
         raise ValueError("its checksum is wrong")
-    (size,) = reader.unpack("<Q")
-    saved = _FORM.load(reader.take(size))
+    (size,) = reader.read_struct("<Q")
+    saved = _EXECUTABLE_FORMAT.load_json(reader.read_bytes(size))
     counts = {Opcode.GET_FIELD: size, Opcode.INVOKE_PACKED: len(saved.kernels), Opcode.LOAD_CONST: len(saved.dtypes)}
     counts |= dict.fromkeys((Opcode.INVOKE, Opcode.ALLOC_CLOSURE), len(saved.functions))
     if len(saved.names) != len(saved.kernels) or not all(k.info or k.text for k in saved.kernels):
         raise ValueError("its kernels are not those of its names")
-    if not all(_is_sound(function, counts) for function in saved.functions):
+    if not all(_is_valid_bytecode(function, counts) for function in saved.functions):
         raise ValueError("an instruction is about what is not there")
-    return saved, [reader.array().view(dtype.numpy) for dtype in saved.dtypes]
+    return saved, [reader.read_array().view(dtype.numpy) for dtype in saved.dtypes]
 
 
-def _is_sound(function: VMFunction, counts: Mapping[Opcode, int]) -> bool:
+def _is_valid_bytecode(function: VMFunction, index_limits: Mapping[Opcode, int]) -> bool:
     """Return True if all instructions of a function are valid.
 
-    Registers must exist, jumps must go forward, and indices must be below the numbers in `counts`.
+    Registers must exist, jumps must go forward, and indices must be below the numbers in `index_limits`.
     """
     most, code = function.registers, function.code
     used = all(k in range(most) for ins in code for k in (*ins.args, max(ins.dst, 0)))
-    named = (ins.index < counts.get(ins.opcode, len(code)) for ins in code)
+    named = (ins.index < index_limits.get(ins.opcode, len(code)) for ins in code)
     jumps = ((pc, ins.index) for pc, ins in enumerate(code) if ins.opcode in (Opcode.IF, Opcode.GOTO))
     return used and all(named) and all(pc < index for pc, index in jumps) and len(function.params) <= most
 
@@ -234,13 +261,13 @@ def _is_sound(function: VMFunction, counts: Mapping[Opcode, int]) -> bool:
 class _LoadedKernels:
     """Calls the kernels of an executable that was loaded from saved bytecode."""
 
-    def __init__(self, saved: _Saved, module: KernelModule) -> None:
+    def __init__(self, saved: _SavedExecutable, module: KernelModule) -> None:
         self._saved, self._module = saved, module
         own = {n: k for n, k in zip(saved.names, saved.kernels, strict=True) if k.info is not None}
         library = KernelLibrary(module.path, {n: k.info for n, k in own.items() if k.info is not None}, module)
-        self._runs = {n: runner(library, n, k.result) for n, k in own.items()}
+        self._runs = {n: make_kernel_function(library, n, k.result) for n, k in own.items()}
         others = {number: k.text for number, k in enumerate(saved.kernels) if k.text}
-        self._late = _COMPILER[0](others, saved.target) if others else None
+        self._late = _DYNAMIC_KERNEL_COMPILER[0](others, saved.target) if others else None
 
     def __call__(self, number: int, args: Sequence[Value], /) -> Value:
         run = self._runs.get(self._saved.names[number])
@@ -249,21 +276,21 @@ class _LoadedKernels:
             return self._late(number, args)
         return run(args)
 
-    def saved(self) -> tuple[str, Sequence[SavedKernel], KernelModule]:
+    def kernels_for_saving(self) -> tuple[str, Sequence[SavedKernel], KernelModule]:
         return self._saved.target, self._saved.kernels, self._module
 
 
-def install_compiler(compile: CompileLate) -> None:
+def install_dynamic_kernel_compiler(compile_kernels: CompileDynamicKernels) -> None:
     """Register the compiler for kernels with dynamic shapes in loaded executables."""
-    _COMPILER[0] = compile
+    _DYNAMIC_KERNEL_COMPILER[0] = compile_kernels
 
 
-def _no_compiler(texts: Mapping[int, str], target: str) -> CallKernel:
+def _raise_no_compiler_installed(function_texts: Mapping[int, str], target: str) -> KernelCaller:
     text = "kernels for unknown shapes are compiled when these come up"
     raise AotcError("vm", text, hint="import aotc.relay.vm, which brings the compiler")
 
 
-_COMPILER: Final[list[CompileLate]] = [_no_compiler]
+_DYNAMIC_KERNEL_COMPILER: Final[list[CompileDynamicKernels]] = [_raise_no_compiler_installed]
 
 
 class VirtualMachine:
@@ -272,13 +299,13 @@ class VirtualMachine:
     exe      the program
     device   device to run on; None: the CPU
 
-    Several threads may call `invoke`; inputs set by `set_input` and results of `run` are stored per
+    Several threads may call `invoke`; inputs set by `set_input` and results of `call_compiled_kernel` are stored per
     machine.
     """
 
     def __init__(self, exe: Executable, device: Device | None = None) -> None:
         self.exe = exe
-        self.device = require_device(device)
+        self.device = require_usable_device(device)
         self._inputs: dict[str, list[Value]] = {}
         self._result: Any = None
 
@@ -289,13 +316,17 @@ class VirtualMachine:
         Returns a tensor or a nested tuple of tensors.  Raises AotcError for missing, superfluous or
         mistyped arguments, and for errors of kernels.
         """
-        function = self.exe.function(func_name)
+        function = self.exe.function_by_name(func_name)
         stored = self._inputs.get(func_name) if not args and not kwargs else None
-        return as_tensors(self.execute(function, stored if stored is not None else _arguments(function, args, kwargs)))
+        return convert_arrays_to_ndarrays(
+            self.execute_function(
+                function, stored if stored is not None else _bind_and_check_arguments(function, args, kwargs)
+            )
+        )
 
     def set_input(self, func_name: str, /, *args: Any, **kwargs: Any) -> None:
         """Store the arguments of a function for later calls of it without arguments."""
-        self._inputs[func_name] = _arguments(self.exe.function(func_name), args, kwargs)
+        self._inputs[func_name] = _bind_and_check_arguments(self.exe.function_by_name(func_name), args, kwargs)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function @main as `invoke` does, and store its result for `get_outputs`."""
@@ -303,13 +334,13 @@ class VirtualMachine:
         return self._result
 
     def get_outputs(self) -> list[Any]:
-        """Return the results of the last `run` as a list, with one entry per field of a tuple."""
+        """Return the results of the last `call_compiled_kernel` as a list, with one entry per field of a tuple."""
         return list(self._result) if isinstance(self._result, tuple) else [self._result]
 
-    def execute(self, function: VMFunction, args: Sequence[Value]) -> Value:
+    def execute_function(self, function: VMFunction, args: Sequence[Value]) -> Value:
         """Execute a bytecode function on validated argument values; return its result."""
         exe = self.exe
-        registers, pc = _frame(function, args), 0
+        registers, pc = _initial_registers(function, args), 0
         callers: list[tuple[VMFunction, list[Any], int, int]] = []
         while True:
             ins = function.code[pc]
@@ -332,11 +363,11 @@ class VirtualMachine:
                     case Opcode.INVOKE | Opcode.INVOKE_CLOSURE:
                         if pc - 1 not in function.tail:
                             callers.append((function, registers, pc, ins.dst))
-                        number, operands = _callee(ins, operands)
+                        number, operands = _callee_number_and_arguments(ins, operands)
                         function = exe.functions[number]
-                        registers, pc = _frame(function, operands), 0
+                        registers, pc = _initial_registers(function, operands), 0
                     case _:
-                        registers[ins.dst] = _compute(exe, ins, operands)
+                        registers[ins.dst] = _compute_instruction_result(exe, ins, operands)
             except (AssertionError, AttributeError, IndexError, TypeError, ValueError) as error:
                 # kernels of external compilers may raise any exception
                 loaded = isinstance(exe.call_kernel, _LoadedKernels)
@@ -346,41 +377,41 @@ class VirtualMachine:
                 raise AotcError("vm", text, hint="load code that `Executable.save` returned") from error
 
 
-def _frame(function: VMFunction, args: Sequence[Value]) -> list[Any]:
+def _initial_registers(function: VMFunction, args: Sequence[Value]) -> list[Any]:
     return [*args, *[None] * (function.registers - len(args))]
 
 
-def _callee(ins: Instruction, operands: list[Any]) -> tuple[int, list[Any]]:
+def _callee_number_and_arguments(instruction: Instruction, operands: list[Any]) -> tuple[int, list[Any]]:
     """Return the number of the function that a call instruction invokes, and the argument values."""
-    if ins.opcode is Opcode.INVOKE:
-        return ins.index, operands
+    if instruction.opcode is Opcode.INVOKE:
+        return instruction.index, operands
     closure = operands[0]
     return closure.function, [*closure.captured, *operands[1:]]
 
 
-def _compute(exe: Executable, ins: Instruction, operands: list[Any]) -> Any:
+def _compute_instruction_result(executable: Executable, instruction: Instruction, operands: list[Any]) -> Any:
     """Compute the value that a bytecode instruction writes to its destination register."""
-    match ins.opcode:
+    match instruction.opcode:
         case Opcode.INVOKE_PACKED:
-            return exe.call_kernel(ins.index, operands)
+            return executable.call_kernel(instruction.index, operands)
         case Opcode.LOAD_CONST:
-            return exe.constants[ins.index]
+            return executable.constants[instruction.index]
         case Opcode.GET_FIELD:
-            return operands[0][ins.index]
+            return operands[0][instruction.index]
         case Opcode.ALLOC_ADT:
             return tuple(operands)
         case Opcode.ALLOC_CLOSURE:
-            return VMClosure(ins.index, tuple(operands))
+            return VMClosure(instruction.index, tuple(operands))
         case Opcode.MOVE:
             return operands[0]
         case _:
-            raise AssertionError(f"{ins.opcode} writes no register")
+            raise AssertionError(f"{instruction.opcode} writes no register")
 
 
 # --- values from outside
 
 
-def _arguments(function: VMFunction, args: Sequence[Any], named: Mapping[str, Any]) -> list[Value]:
+def _bind_and_check_arguments(function: VMFunction, args: Sequence[Any], named: Mapping[str, Any]) -> list[Value]:
     params = function.params
     if len(args) > len(params):
         raise AotcError("vm", f"@{function.name} takes {len(params)} arguments, got {len(args)}")
@@ -388,27 +419,29 @@ def _arguments(function: VMFunction, args: Sequence[Any], named: Mapping[str, An
     for name in named:
         if name not in rest:
             text = "is given twice" if name in params else f"is no parameter of @{function.name}"
-            raise AotcError("vm", f"{name!r} {text}", hint=nearest(name, params))
+            raise AotcError("vm", f"{name!r} {text}", hint=did_you_mean_hint(name, params))
     if missing := [repr(p) for p in rest if p not in named]:
         raise AotcError("vm", f"no value for {', '.join(missing)}")
     dims: dict[str, int] = {}
     values = zip(params, [*args, *map(named.get, rest)], function.type.arg_types, strict=True)
-    return [_value(name, value, ty, dims) for name, value, ty in values]
+    return [_check_and_convert_argument(name, value, ty, dims) for name, value, ty in values]
 
 
-def _value(name: str, value: Any, ty: Type, dims: dict[str, int]) -> Value:
+def _check_and_convert_argument(name: str, value: Any, ty: Type, symbol_sizes: dict[str, int]) -> Value:
     """Convert an argument of a VM call to a value of type `ty`; AotcError if it does not match."""
     match ty:
         case TensorType():
-            array = as_array(value, ty)
-            if array.dtype != ty.dtype.numpy or not fits(ty.shape, array.shape, dims):
-                got = TensorType(array.shape, DType.of(array))
+            array = convert_argument_to_array(value, ty)
+            if array.dtype != ty.dtype.numpy or not is_shape_compatible(ty.shape, array.shape, symbol_sizes):
+                got = TensorType(array.shape, DType.from_numpy(array))
                 raise AotcError("vm", f"argument {name!r} must be {ty}, got {got}")
             return array
         case TupleType(fields=fields):
             if not isinstance(value, (tuple, list)) or len(value) != len(fields):
                 raise AotcError("vm", f"argument {name!r} must be a tuple of {len(fields)} values")
-            return tuple(_value(name, v, f, dims) for v, f in zip(value, fields, strict=True))
+            return tuple(
+                _check_and_convert_argument(name, v, f, symbol_sizes) for v, f in zip(value, fields, strict=True)
+            )
         case FuncType():
             raise AotcError("vm", f"argument {name!r} is a function, which cannot be passed as an argument")
         case _:

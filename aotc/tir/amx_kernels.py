@@ -16,16 +16,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.tir.instruction_definition import Instruction, filled, on_memory
-from aotc.tir.int4_unpacking import of_nibbles, taken_apart, widened
-from aotc.tir.int8_dot_products import BYTES, GROUP
+from aotc.tir.instruction_definition import Instruction, define_memory_micro_kernel, fill_template
+from aotc.tir.int4_unpacking import int4_variant_of_kernel_name, unpack_int4, widen_bytes_c_text
+from aotc.tir.int8_dot_products import BYTES_PER_DOT, INT8_DTYPES
 
 #: Rows of a register, bytes of one, and numbers of int32 in it.
-ROWS: Final = 16
-WIDTH: Final = 64
-BLOCK: Final = WIDTH // GROUP
+AMX_TILE_ROWS: Final = 16
+AMX_TILE_ROW_BYTES: Final = 64
+OUTPUTS_PER_BLOCK: Final = AMX_TILE_ROW_BYTES // BYTES_PER_DOT
 #: What a function takes beside data and weights.
-NUMBERS: Final = (
+SIZE_ARGUMENT_NAMES: Final = (
     "rows",  # positions
     "pitch",  # bytes from the data of one to that of the next one
     "blocks",  # of 16 outputs
@@ -37,22 +37,26 @@ NUMBERS: Final = (
 )
 
 
-def _sums(data: str, x: Any, w: Any, *numbers: Any) -> Any:
-    of = {name: int(value) for name, value in zip(NUMBERS, numbers, strict=True)}
+def _tile_matmul_reference(data_dtype: str, x: Any, w: Any, *numbers: Any) -> Any:
+    of = {name: int(value) for name, value in zip(SIZE_ARGUMENT_NAMES, numbers, strict=True)}
     positions = np.arange(of["rows"])[:, None] * of["pitch"]
     blocks = np.arange(of["blocks"])[:, None] * of["apart"]
-    total = np.zeros((of["rows"], of["blocks"] * BLOCK), np.int32)
+    total = np.zeros((of["rows"], of["blocks"] * OUTPUTS_PER_BLOCK), np.int32)
     for a, b, s in product(range(of["n2"]), range(of["n1"]), range(of["steps"])):
         at = a * of["x2"] + b * of["x1"] + s * of["width"]
-        to = a * of["w2"] + b * of["w1"] + s * of["width"] * BLOCK
+        to = a * of["w2"] + b * of["w1"] + s * of["width"] * OUTPUTS_PER_BLOCK
         left = x[at + positions + np.arange(of["width"])].astype(np.int32)
-        right = w[to + blocks + np.arange(of["width"] * BLOCK)].astype(np.int32)
-        right = right.reshape(of["blocks"], -1, BLOCK, GROUP).transpose(1, 3, 0, 2).reshape(of["width"], -1)
+        right = w[to + blocks + np.arange(of["width"] * OUTPUTS_PER_BLOCK)].astype(np.int32)
+        right = (
+            right.reshape(of["blocks"], -1, OUTPUTS_PER_BLOCK, BYTES_PER_DOT)
+            .transpose(1, 3, 0, 2)
+            .reshape(of["width"], -1)
+        )
         total += left @ right
     return total.reshape(-1)
 
 
-_HELPERS: Final = """\
+_TILE_HELPERS_C: Final = """\
 #if defined(__AMX_INT8__) && !defined(AOTC_MATRICES)
 #define AOTC_MATRICES
 #define AOTC_MATRIX_ZERO(to) __asm__ volatile("tilezero %tmm" #to)
@@ -71,7 +75,7 @@ $inline void aotc_matrices_of(ptrdiff_t rows, ptrdiff_t width) {
 }
 #endif
 """
-_TILE: Final = """\
+_TILE_MATMUL_C: Final = """\
 #if defined(__AMX_INT8__)
 /* Sums of one or two registers of positions, the second `below` the first, and of one or two blocks. */
 __attribute__((__always_inline__, __unused__)) static inline void
@@ -113,7 +117,7 @@ aotc_NAME_tile(int32_t *sums, const DATA_t *x, const STORED_t *w, ptrdiff_t belo
 }
 #endif
 """
-_FUNCTION: Final = """\
+_KERNEL_C: Final = """\
 /* Sums of products of DATA by WEIGHTS: 16 outputs of each block at each position. */
 __attribute__((__noinline__, __unused__)) static void
 aotc_NAME(int32_t *sums, const DATA_t *x, const STORED_t *w, ptrdiff_t rows, ptrdiff_t pitch, ptrdiff_t blocks,
@@ -159,7 +163,7 @@ aotc_NAME(int32_t *sums, const DATA_t *x, const STORED_t *w, ptrdiff_t rows, ptr
 #endif
 }
 """
-_WHOLE: Final = """\
+_INT4_UNPACK_C: Final = """\
 #if defined(__AMX_INT8__)
 /* Weights of 4 bits for a register. */
 __attribute__((__unused__)) $inline const WEIGHTS_t *
@@ -176,8 +180,15 @@ WIDE    *(whole *)(to + k) = (whole)((wide << 4 | wide) & 0x0f0f) + least;
 #endif
 """
 #: What differs where weights are bytes, and where they are 4 bits each.
-_BYTES: Final = {"GIVEN": "", "TAKEN": "", "HALF": "", "FIRST": "by", "SECOND": "by + apart", "READ": "w[at]"}
-_NIBBLES: Final = {
+_INT8_WEIGHT_WORDS: Final = {
+    "GIVEN": "",
+    "TAKEN": "",
+    "HALF": "",
+    "FIRST": "by",
+    "SECOND": "by + apart",
+    "READ": "w[at]",
+}
+_INT4_WEIGHT_WORDS: Final = {
     "STORED": "uint8",
     "GIVEN": ", WEIGHTS_t least",
     "TAKEN": ", least",
@@ -187,34 +198,50 @@ _NIBBLES: Final = {
     "READ": "(w[at / 2] >> at % 2 * 4 & 15) + least",
     "weights = 64;": "weights = 64;\n  WEIGHTS_t first[1024], second[1024];",
 }
-_OF_NIBBLES: Final = filled(_WHOLE, WIDE=widened(BLOCK * GROUP)) + filled(_HELPERS + _TILE + _FUNCTION, **_NIBBLES)
+_INT4_KERNEL_C: Final = fill_template(
+    _INT4_UNPACK_C, WIDE=widen_bytes_c_text(OUTPUTS_PER_BLOCK * BYTES_PER_DOT)
+) + fill_template(_TILE_HELPERS_C + _TILE_MATMUL_C + _KERNEL_C, **_INT4_WEIGHT_WORDS)
 
 
-def matrices_name(data: str, weights: str) -> str:
+def amx_kernel_name(data_dtype: str, weight_dtype: str) -> str:
     """Return the name of the micro-kernel for these int8 or uint8 operand types."""
-    return f"matrices_{data}_{weights}"
+    return f"matrices_{data_dtype}_{weight_dtype}"
 
 
-def _of_nibbles(data: str, weights: str, x: Any, w: Any, *numbers: Any) -> Any:
-    return _sums(data, x, taken_apart(weights, w, numbers[-1].astype(weights)), *numbers[:-1])
+def _int4_tile_matmul_reference(data_dtype: str, weight_dtype: str, x: Any, w: Any, *numbers: Any) -> Any:
+    return _tile_matmul_reference(
+        data_dtype, x, unpack_int4(weight_dtype, w, numbers[-1].astype(weight_dtype)), *numbers[:-1]
+    )
 
 
-def _lanes(*operands: Any) -> int:
+def _accumulators_per_call(*operands: Any) -> int:
     """Return the number of int32 accumulators that a call computes, from its constant operands."""
-    return int(operands[2].value) * int(operands[4].value) * BLOCK
+    return int(operands[2].value) * int(operands[4].value) * OUTPUTS_PER_BLOCK
 
 
-def rows() -> Iterator[Instruction]:
+def instruction_definitions() -> Iterator[Instruction]:
     """Yield the micro-kernels for all combinations of int8 and uint8 operands."""
-    text = _HELPERS + _TILE + _FUNCTION
-    for data, weights in product(BYTES, BYTES):
+    text = _TILE_HELPERS_C + _TILE_MATMUL_C + _KERNEL_C
+    for data, weights in product(INT8_DTYPES, INT8_DTYPES):
         dot = f"tdpb{data[0].replace('i', 's')}{weights[0].replace('i', 's')}d"
-        name, words = matrices_name(data, weights), {"DATA": data, "WEIGHTS": weights, "DOT": dot}
-        numbers = ("int32",) * len(NUMBERS)
+        name, words = amx_kernel_name(data, weights), {"DATA": data, "WEIGHTS": weights, "DOT": dot}
+        numbers = ("int32",) * len(SIZE_ARGUMENT_NAMES)
         for own, takes, meaning, made in (
-            (name, (weights, *numbers), partial(_sums, data), filled(text, STORED=weights, **_BYTES)),
-            (of_nibbles(name), ("uint8", *numbers, "int32"), partial(_of_nibbles, data, weights), _OF_NIBBLES),
+            (
+                name,
+                (weights, *numbers),
+                partial(_tile_matmul_reference, data),
+                fill_template(text, STORED=weights, **_INT8_WEIGHT_WORDS),
+            ),
+            (
+                int4_variant_of_kernel_name(name),
+                ("uint8", *numbers, "int32"),
+                partial(_int4_tile_matmul_reference, data, weights),
+                _INT4_KERNEL_C,
+            ),
         ):
             kinds = (f"{data}x*", f"{takes[0]}x*", *takes[1:])
             operands = ", ".join(f"{{{k}}}" for k in range(1, len(kinds) + 1))
-            yield on_memory(own, kinds, "int32", _lanes, meaning, operands, made, **words)
+            yield define_memory_micro_kernel(
+                own, kinds, "int32", _accumulators_per_call, meaning, operands, made, **words
+            )

@@ -19,47 +19,47 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.tir.instruction_definition import Instruction, on_memory
-from aotc.tir.int8_dot_products import GROUP
+from aotc.tir.instruction_definition import Instruction, define_memory_micro_kernel
+from aotc.tir.int8_dot_products import BYTES_PER_DOT
 
 #: Outputs of a block of weights and of a tile, positions of a tile.
-BLOCK: Final = 4
-POSITIONS: Final = 2
+OUTPUTS_PER_BLOCK: Final = 4
+POSITIONS_PER_TILE: Final = 2
 
 
-def paired(run: int) -> int:
-    """Return the number of int16 values that contiguous chunks of `run` bytes of both positions become."""
-    return -(-run // GROUP) * GROUP * POSITIONS
+def interleaved_int16_count(run_bytes: int) -> int:
+    """Return the number of int16 values that contiguous chunks of `run_bytes` bytes of both positions become."""
+    return -(-run_bytes // BYTES_PER_DOT) * BYTES_PER_DOT * POSITIONS_PER_TILE
 
 
-def _pairs2(*runs: Any) -> Any:
-    data = np.stack(runs).reshape(POSITIONS, -1)
-    size = -(-data.shape[1] // GROUP) * GROUP
-    whole = np.zeros((POSITIONS, size), np.int16)
+def _interleave_rows_reference(*runs: Any) -> Any:
+    data = np.stack(runs).reshape(POSITIONS_PER_TILE, -1)
+    size = -(-data.shape[1] // BYTES_PER_DOT) * BYTES_PER_DOT
+    whole = np.zeros((POSITIONS_PER_TILE, size), np.int16)
     whole[:, : data.shape[1]] = data
-    return whole.reshape(POSITIONS, -1, 2, 2).transpose(1, 3, 0, 2).reshape(-1)
+    return whole.reshape(POSITIONS_PER_TILE, -1, 2, 2).transpose(1, 3, 0, 2).reshape(-1)
 
 
-def _pairs2x4(pairs: Any, weights: Any) -> Any:
-    data = pairs.astype(np.int64).reshape(-1, 2, POSITIONS, 2)
+def _dot_2_positions_4_outputs_reference(pairs: Any, weights: Any) -> Any:
+    data = pairs.astype(np.int64).reshape(-1, 2, POSITIONS_PER_TILE, 2)
     # a byte of weights: group, output, which of a pair, which pair
-    found = weights.astype(np.int64).reshape(-1, BLOCK, 2, 2)
+    found = weights.astype(np.int64).reshape(-1, OUTPUTS_PER_BLOCK, 2, 2)
     return np.einsum("grpj,gojr->op", data, found).reshape(-1).astype(np.int32)
 
 
-def _bytes1x4(data: Any, weights: Any) -> Any:
-    whole = np.zeros(weights.size // BLOCK, np.int64)
+def _dot_1_position_4_outputs_reference(data: Any, weights: Any) -> Any:
+    whole = np.zeros(weights.size // OUTPUTS_PER_BLOCK, np.int64)
     whole[: data.size] = data
-    found = weights.astype(np.int64).reshape(-1, BLOCK, GROUP)
-    return np.einsum("gk,gok->o", whole.reshape(-1, GROUP), found).astype(np.int32)
+    found = weights.astype(np.int64).reshape(-1, OUTPUTS_PER_BLOCK, BYTES_PER_DOT)
+    return np.einsum("gk,gok->o", whole.reshape(-1, BYTES_PER_DOT), found).astype(np.int32)
 
 
 #: Where the assembly below can be used.
-_DSP: Final = "defined(__ARM_FEATURE_DSP) && defined(__thumb2__) && !defined(__ARM_BIG_ENDIAN)"
-_HEAD: Final = "/* %s */\n__attribute__((__noinline__, __unused__)) static void\n"
+_HAS_DSP_CONDITION: Final = "defined(__ARM_FEATURE_DSP) && defined(__thumb2__) && !defined(__ARM_BIG_ENDIAN)"
+_FUNCTION_HEAD_C: Final = "/* %s */\n__attribute__((__noinline__, __unused__)) static void\n"
 
 #: Bytes 0 and 2 of a word, 1 and 3, as numbers of 16 bits.
-_HALVES: Final = """\
+_SPLIT_EVEN_ODD_BYTES_C: Final = """\
 #if DSP && !defined(AOTC_HALVES)
 #define AOTC_HALVES
 $inline uint32_t aotc_even(uint32_t word) {
@@ -73,8 +73,9 @@ $inline uint32_t aotc_odd(uint32_t word) {
 #endif
 """
 
-_PAIRS2: Final = _HALVES + (
-    _HEAD % "The bytes 0 and 2, 1 and 3 of each word of two rows as numbers of 16 bits, row by row; zeros behind them."
+_INTERLEAVE_ROWS_C: Final = _SPLIT_EVEN_ODD_BYTES_C + (
+    _FUNCTION_HEAD_C
+    % "The bytes 0 and 2, 1 and 3 of each word of two rows as numbers of 16 bits, row by row; zeros behind them."
     + """\
 aotc_pairs2(int16_t *to, const int8_t *a, const int8_t *b, ptrdiff_t bytes) {
   for (; bytes > 0; bytes -= 4) {
@@ -113,28 +114,28 @@ aotc_pairs2(int16_t *to, const int8_t *a, const int8_t *b, ptrdiff_t bytes) {
 )
 
 
-def _products(weights: str, turn: str, first: int) -> Iterator[str]:
+def _smlad_assembly(weight_address: str, rotation: str, first_sum_register: int) -> Iterator[str]:
     """Yield the assembly of the products of two outputs with both positions."""
-    yield f"ldrd r12, lr, {weights}"
-    yield from (f"sxtb16 {word}, {word}{turn}" for word in ("r12", "lr"))
+    yield f"ldrd r12, lr, {weight_address}"
+    yield from (f"sxtb16 {word}, {word}{rotation}" for word in ("r12", "lr"))
     for k, (word, data) in enumerate((w, d) for w in ("r12", "lr") for d in ("r0", "r3")):
-        yield f"smlad r{first + k}, {data}, {word}, r{first + k}"
+        yield f"smlad r{first_sum_register + k}, {data}, {word}, r{first_sum_register + k}"
 
 
-def _tile() -> Iterator[str]:
+def _tile_2x4_assembly() -> Iterator[str]:
     """Yield the assembly of a tile: r1 points to the pairs, r2 to the weights, r4 to r11 hold the sums."""
     yield "add r3, r1, r3, lsl #4"
     yield "push {r0, r3-r11, lr}"
     yield from (f"mov r{k}, #0" for k in range(4, 12))
     yield "1: ldrd r0, r3, [r1], #8"
-    yield from (*_products("[r2]", "", 4), *_products("[r2, #8]", "", 8))
+    yield from (*_smlad_assembly("[r2]", "", 4), *_smlad_assembly("[r2, #8]", "", 8))
     yield "ldrd r0, r3, [r1], #8"
-    yield from (*_products("[r2, #8]", ", ror #8", 8), *_products("[r2], #16", ", ror #8", 4))
+    yield from (*_smlad_assembly("[r2, #8]", ", ror #8", 8), *_smlad_assembly("[r2], #16", ", ror #8", 4))
     yield from ("ldr r0, [sp, #4]", "cmp r1, r0", "bne 1b")
     yield from ("pop {r0, r3}", "stmia r0, {r4-r11}", "pop {r4-r11, pc}")
 
 
-_PAIRS2X4: Final = (
+_DOT_2_POSITIONS_4_OUTPUTS_C: Final = (
     "/* Sums of four outputs by two positions. */\n"
     + """\
 #if DSP
@@ -154,11 +155,11 @@ aotc_pairs2x4(int32_t *sums, const int16_t *x, const int8_t *w, ptrdiff_t groups
         sums[k] += x[j % 2 * 4 + k % 2 * 2 + j / 2] * w[k / 2 * 4 + j];
 }
 #endif
-""".replace("TEXT", "\n".join(f'      "{line}\\n"' for line in _tile()))
+""".replace("TEXT", "\n".join(f'      "{line}\\n"' for line in _tile_2x4_assembly()))
 )
 
 
-def _steps() -> Iterator[str]:
+def _word_step_assembly() -> Iterator[str]:
     """Yield the assembly of the products of one 32-bit word of data."""
     yield "const uint32_t even = aotc_even(word), odd = aotc_odd(word);"
     for k, total in enumerate("abcd"):
@@ -167,8 +168,8 @@ def _steps() -> Iterator[str]:
             yield f'__asm__("smlad %0, %1, %2, %0" : "+r"({total}) : "r"({data}), "r"(aotc_{data}(word)));'
 
 
-_BYTES1X4: Final = _HALVES + (
-    _HEAD % "Sums of four outputs of one position."
+_DOT_1_POSITION_4_OUTPUTS_C: Final = _SPLIT_EVEN_ODD_BYTES_C + (
+    _FUNCTION_HEAD_C % "Sums of four outputs of one position."
     + """\
 aotc_bytes1x4(int32_t *sums, const int8_t *x, const int8_t *w, ptrdiff_t bytes) {
   int32_t a = 0;
@@ -197,16 +198,40 @@ TEXT
   sums[2] = c;
   sums[3] = d;
 }
-""".replace("TEXT", "\n".join(f"    {line}" for line in _steps()))
+""".replace("TEXT", "\n".join(f"    {line}" for line in _word_step_assembly()))
 )
 
 
-def rows() -> Iterator[Instruction]:
+def instruction_definitions() -> Iterator[Instruction]:
     """Yield the micro-kernels as rows of the instruction table."""
     run = "int8x*"
     table = (
-        ("pairs2", (run, run), "int16", lambda x, _: paired(x.lanes), _pairs2, "{1}, {2}, {n}", _PAIRS2),
-        ("pairs2x4", ("int16x*", run), "int32", lambda *_: 8, _pairs2x4, "{1}, {2}, {n} / 16", _PAIRS2X4),
-        ("bytes1x4", (run, run), "int32", lambda *_: 4, _bytes1x4, "{1}, {2}, {m}", _BYTES1X4),
+        (
+            "pairs2",
+            (run, run),
+            "int16",
+            lambda x, _: interleaved_int16_count(x.lanes),
+            _interleave_rows_reference,
+            "{1}, {2}, {n}",
+            _INTERLEAVE_ROWS_C,
+        ),
+        (
+            "pairs2x4",
+            ("int16x*", run),
+            "int32",
+            lambda *_: 8,
+            _dot_2_positions_4_outputs_reference,
+            "{1}, {2}, {n} / 16",
+            _DOT_2_POSITIONS_4_OUTPUTS_C,
+        ),
+        (
+            "bytes1x4",
+            (run, run),
+            "int32",
+            lambda *_: 4,
+            _dot_1_position_4_outputs_reference,
+            "{1}, {2}, {m}",
+            _DOT_1_POSITION_4_OUTPUTS_C,
+        ),
     )
-    return (on_memory(*row, DSP=_DSP) for row in table)
+    return (define_memory_micro_kernel(*row, DSP=_HAS_DSP_CONDITION) for row in table)

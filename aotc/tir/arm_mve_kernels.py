@@ -16,50 +16,52 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.tir.instruction_definition import Instruction, filled, on_memory
+from aotc.tir.instruction_definition import Instruction, define_memory_micro_kernel, fill_template
 
 
-def _vector(values: Any) -> Any:
+def _unwrap_single_element(values: Any) -> Any:
     """Return an array of one element as a scalar, other arrays unchanged."""
     return values if values.size > 1 else values.reshape(())[()]
 
 
-def _copied(data: Any) -> Any:
+def _copy_reference(data: Any) -> Any:
     return data
 
 
-def _byte_rows(data: Any, weights: Any) -> Any:
+def _matvec_reference(data: Any, weights: Any) -> Any:
     row = np.atleast_1d(data).astype(np.int64)
     found = np.atleast_1d(weights).astype(np.int64).reshape(-1, row.size) @ row
-    return _vector(found.astype(np.int32))
+    return _unwrap_single_element(found.astype(np.int32))
 
 
-def _byte_taps(data: Any, weights: Any, taps: Any, apart: Any) -> Any:
-    rows = np.atleast_1d(data).astype(np.int64).reshape(int(taps), -1)
-    places = np.arange(int(taps))[:, None] * int(apart) + np.arange(rows.shape[1])
+def _depthwise_reference(data: Any, weights: Any, tap_count: Any, tap_stride: Any) -> Any:
+    rows = np.atleast_1d(data).astype(np.int64).reshape(int(tap_count), -1)
+    places = np.arange(int(tap_count))[:, None] * int(tap_stride) + np.arange(rows.shape[1])
     found = (rows * np.atleast_1d(weights).astype(np.int64)[places]).sum(0)
-    return _vector(found.astype(np.int32))
+    return _unwrap_single_element(found.astype(np.int32))
 
 
-def _requantized(twice: bool) -> Any:
-    def meaning(sums: Any, bias: Any, multiplier: Any, shift: Any, zero: Any, low: Any, high: Any) -> Any:
+def _requantize_reference(rounds_twice: bool) -> Any:
+    def requantize_with_numpy(
+        sums: Any, bias: Any, multiplier: Any, shift: Any, zero_point: Any, low: Any, high: Any
+    ) -> Any:
         whole = np.atleast_1d(sums + bias).astype(np.int64) * multiplier
-        v = (whole + (1 << 30)) >> 31 if twice else whole >> 32
-        v = ((v - (v < 0) * twice >> shift) + 1 >> 1) + zero
-        return _vector(np.clip(v, low, high).astype(np.int8))
+        v = (whole + (1 << 30)) >> 31 if rounds_twice else whole >> 32
+        v = ((v - (v < 0) * rounds_twice >> shift) + 1 >> 1) + zero_point
+        return _unwrap_single_element(np.clip(v, low, high).astype(np.int8))
 
-    return meaning
-
-
-_HELIUM: Final = "defined(__ARM_FEATURE_MVE) && !defined(__ARM_BIG_ENDIAN)"
+    return requantize_with_numpy
 
 
-def _assembly(*lines: str) -> str:
+_HAS_MVE_CONDITION: Final = "defined(__ARM_FEATURE_MVE) && !defined(__ARM_BIG_ENDIAN)"
+
+
+def _quote_assembly_lines(*lines: str) -> str:
     return "".join(f'      "{line}\\n"\n' for line in lines)
 
 
-_COPY: Final = "dlstp.8 lr, %2", "1: vldrb.8 q0, [%1], #16", "vstrb.8 q0, [%0], #16", "letp lr, 1b"
-_BYTES: Final = """\
+_COPY_ASSEMBLY: Final = "dlstp.8 lr, %2", "1: vldrb.8 q0, [%1], #16", "vstrb.8 q0, [%0], #16", "letp lr, 1b"
+_COPY_C: Final = """\
 /* A copy of bytes. */
 $inline void aotc_bytes(int8_t *to, const int8_t *from, ptrdiff_t bytes) {
 #if HELIUM
@@ -71,10 +73,10 @@ TEXT      : "+r"(to), "+r"(from)
   memcpy(to, from, (size_t)bytes);
 #endif
 }
-""".replace("TEXT", _assembly(*_COPY))
+""".replace("TEXT", _quote_assembly_lines(*_COPY_ASSEMBLY))
 
 
-def _rows4() -> Iterator[str]:
+def _matvec_4_rows_assembly() -> Iterator[str]:
     """Yield the assembly of four dot products of r12 bytes: data at r1, rows of weights from r2."""
     yield from ("push {r4-r11, lr}", "ldr r12, [sp, #36]", "subs r3, #4", "blt 3f")
     # four outputs at a time
@@ -95,7 +97,7 @@ def _rows4() -> Iterator[str]:
     yield from ("subs r3, #1", "bne 4b", "6: pop {r4-r11, pc}")
 
 
-_BYTE_ROWS: Final = """\
+_MATVEC_C: Final = """\
 /* Sums of outputs, each with a row of weights. */
 #if HELIUM
 __attribute__((__naked__, __noinline__, __unused__)) static void
@@ -115,10 +117,10 @@ aotc_byte_rows(int32_t *sums, const int8_t *x, const int8_t *w, ptrdiff_t output
   }
 }
 #endif
-""".replace("TEXT", _assembly(*_rows4()))
+""".replace("TEXT", _quote_assembly_lines(*_matvec_4_rows_assembly()))
 
 
-def _taps16() -> Iterator[str]:
+def _depthwise_16_channels_assembly() -> Iterator[str]:
     """Yield the assembly of the depthwise sums of 16 channels."""
     yield from (f"vmov.i32 q{k}, #0" for k in range(4))
     yield from ("dls lr, %3", "1:")
@@ -131,7 +133,7 @@ def _taps16() -> Iterator[str]:
         yield from (f"vst20.32 {pair}, [%0]", f"vst21.32 {pair}, [%0]!")
 
 
-def _taps4() -> Iterator[str]:
+def _depthwise_4_channels_assembly() -> Iterator[str]:
     """Yield the assembly of the depthwise sums of up to four channels."""
     yield from ("vctp.32 %6", "vmov.i32 q0, #0", "dls lr, %3")
     yield from ("1: vpstt", "vldrbt.s32 q1, [%1]")
@@ -139,7 +141,7 @@ def _taps4() -> Iterator[str]:
     yield from ("add %1, %1, %4", "add %2, %2, %5", "le lr, 1b", "vpst", "vstrwt.32 q0, [%0]")
 
 
-_BYTE_TAPS: Final = """\
+_DEPTHWISE_C: Final = """\
 /* Sums of channels by weights of their own; those of a tap are some bytes apart from those of the next one. */
 __attribute__((__noinline__, __unused__)) static void
 aotc_byte_taps(int32_t *sums, const int8_t *x, const int8_t *w, ptrdiff_t taps, ptrdiff_t apart, ptrdiff_t channels) {
@@ -173,12 +175,14 @@ FOUR          : "+r"(to), "+l"(data), "+l"(weights)
   }
 #endif
 }
-""".replace("SIXTEEN", _assembly(*_taps16())).replace("FOUR", _assembly(*_taps4()))
+""".replace("SIXTEEN", _quote_assembly_lines(*_depthwise_16_channels_assembly())).replace(
+    "FOUR", _quote_assembly_lines(*_depthwise_4_channels_assembly())
+)
 
 
-def _requantize(twice: bool) -> str:
+def _requantize_c_function(rounds_twice: bool) -> str:
     """Return the assembly of requantization, which rounds as `scale_twice` or `scale_once`."""
-    high = ("vqrdmulh.s32 q0, q0, q1", "vshr.s32 q1, q0, #31", "vadd.i32 q0, q0, q1") if twice else ()
+    high = ("vqrdmulh.s32 q0, q0, q1", "vshr.s32 q1, q0, #31", "vadd.i32 q0, q0, q1") if rounds_twice else ()
     text = (
         *("vdup.32 q2, %[low]", "vdup.32 q3, %[high]"),
         *("dlstp.32 lr, %[count]", "1: vldrw.32 q0, [%[sums]], #16"),
@@ -190,10 +194,10 @@ def _requantize(twice: bool) -> str:
     )
     plain = (
         "int32_t v = (int32_t)((x * multiplier[k] + (1 << 30)) >> 31);\n    v += v >> 31;"
-        if twice
+        if rounds_twice
         else "int32_t v = (int32_t)(x * multiplier[k] >> 32);"
     )
-    return filled(
+    return fill_template(
         """\
 /* Sums with their biases, scaled, as bytes. */
 __attribute__((__noinline__, __unused__)) static void
@@ -214,32 +218,48 @@ TEXT      : [to] "+l"(to), [sums] "+r"(sums), [bias] "+r"(bias), [multiplier] "+
 #endif
 }
 """,
-        TEXT=_assembly(*text),
+        TEXT=_quote_assembly_lines(*text),
         PLAIN=plain,
     )
 
 
-def rows() -> Iterator[Instruction]:
+def instruction_definitions() -> Iterator[Instruction]:
     """Yield the micro-kernels as rows of the instruction table."""
     run, number = "int8x*", "int32"
     scaled = ("int32x*",) * 4 + (number,) * 3
     rest = "{1}, {2}, {3}, {4}, {5}, {6}, {7}, {m}"
     taps = "{1}, {2}, {3}, {4}, {m} / {3}"
 
-    def same(x: Any, *_: Any) -> int:
+    def data_lane_count(x: Any, *_: Any) -> int:
         return int(x.lanes)
 
-    def outputs(x: Any, weights: Any) -> int:
+    def output_count(x: Any, weights: Any) -> int:
         return int(weights.lanes // x.lanes)
 
-    def channels(x: Any, _: Any, taps: Any, *__: Any) -> int:
+    def channel_count(x: Any, _: Any, taps: Any, *__: Any) -> int:
         return int(x.lanes // taps.value)
 
     table = (
-        ("bytes", (run,), "int8", same, _copied, "{1}, {n}", _BYTES),
-        ("byte_rows", (run, run), "int32", outputs, _byte_rows, "{1}, {2}, {n} / {m}, {m}", _BYTE_ROWS),
-        ("byte_taps", (run, run, number, number), "int32", channels, _byte_taps, taps, _BYTE_TAPS),
-        ("requantize_once", scaled, "int8", same, _requantized(False), rest, _requantize(False)),
-        ("requantize_twice", scaled, "int8", same, _requantized(True), rest, _requantize(True)),
+        ("bytes", (run,), "int8", data_lane_count, _copy_reference, "{1}, {n}", _COPY_C),
+        ("byte_rows", (run, run), "int32", output_count, _matvec_reference, "{1}, {2}, {n} / {m}, {m}", _MATVEC_C),
+        ("byte_taps", (run, run, number, number), "int32", channel_count, _depthwise_reference, taps, _DEPTHWISE_C),
+        (
+            "requantize_once",
+            scaled,
+            "int8",
+            data_lane_count,
+            _requantize_reference(False),
+            rest,
+            _requantize_c_function(False),
+        ),
+        (
+            "requantize_twice",
+            scaled,
+            "int8",
+            data_lane_count,
+            _requantize_reference(True),
+            rest,
+            _requantize_c_function(True),
+        ),
     )
-    return (on_memory(*row, HELIUM=_HELIUM) for row in table)
+    return (define_memory_micro_kernel(*row, HELIUM=_HAS_MVE_CONDITION) for row in table)

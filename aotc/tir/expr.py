@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from aotc.ir import DType, frozen
 from aotc.tir.instruction_table import INSTRUCTIONS
-from aotc.tir.numpy_semantics import wrapped
+from aotc.tir.numpy_semantics import wrap_to_int64
 
 T = TypeVar("T")
 #: The type of index arithmetic.
@@ -32,18 +32,18 @@ BITWISE: Final = frozenset({"and", "or", "xor", "shl", "shr"})
 COMPARE: Final = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
-def _operator(op: str) -> Callable[[Any, Operand], Expr]:
+def _binary_dunder_method(op: str) -> Callable[[Any, Operand], Expr]:
     return lambda a, b: binary(op, a, b)
 
 
-def _swapped(op: str) -> Callable[[Any, Operand], Expr]:
+def _reflected_dunder_method(op: str) -> Callable[[Any, Operand], Expr]:
     return lambda a, b: binary(op, b, a)
 
 
 class _Operators:
     """Operator syntax for every expression class; each builds through the folding constructors.
 
-    `_hash` keeps the hash of a node once it was asked for (`_hashed_once`).
+    `_hash` keeps the hash of a node once it was asked for (`_cache_node_hash`).
     """
 
     __slots__: ClassVar[tuple[str, ...]] = ("_hash",)
@@ -52,16 +52,16 @@ class _Operators:
         # kernels have very many: what dataclasses would do looks for the fields of each
         return type(self), tuple([getattr(self, name) for name in self.__slots__])
 
-    __add__, __radd__ = _operator("add"), _swapped("add")
-    __sub__, __rsub__ = _operator("sub"), _swapped("sub")
-    __mul__, __rmul__ = _operator("mul"), _swapped("mul")
-    __truediv__, __rtruediv__ = _operator("div"), _swapped("div")
-    __floordiv__, __mod__ = _operator("floordiv"), _operator("floormod")
-    __lt__, __le__, __gt__, __ge__ = map(_operator, ("lt", "le", "gt", "ge"))
-    __and__, __or__, __xor__ = map(_operator, ("and", "or", "xor"))
-    __lshift__, __rshift__ = map(_operator, ("shl", "shr"))
+    __add__, __radd__ = _binary_dunder_method("add"), _reflected_dunder_method("add")
+    __sub__, __rsub__ = _binary_dunder_method("sub"), _reflected_dunder_method("sub")
+    __mul__, __rmul__ = _binary_dunder_method("mul"), _reflected_dunder_method("mul")
+    __truediv__, __rtruediv__ = _binary_dunder_method("div"), _reflected_dunder_method("div")
+    __floordiv__, __mod__ = _binary_dunder_method("floordiv"), _binary_dunder_method("floormod")
+    __lt__, __le__, __gt__, __ge__ = map(_binary_dunder_method, ("lt", "le", "gt", "ge"))
+    __and__, __or__, __xor__ = map(_binary_dunder_method, ("and", "or", "xor"))
+    __lshift__, __rshift__ = map(_binary_dunder_method, ("shl", "shr"))
     # elementwise comparisons; `==` compares the expressions themselves
-    equal, not_equal = _operator("eq"), _operator("ne")
+    equal, not_equal = _binary_dunder_method("eq"), _binary_dunder_method("ne")
 
     def __neg__(self) -> Expr:
         return unary("neg", self)  # type: ignore[arg-type]
@@ -74,7 +74,7 @@ class _Operators:
         return cast(self, dtype)  # type: ignore[arg-type]
 
 
-def _hashed_once(cls: type[T]) -> type[T]:
+def _cache_node_hash(cls: type[T]) -> type[T]:
     """Class decorator that caches the hash of a node.
 
     The hash combines those of the operands: without the cache, each dictionary look-up would walk the whole expression
@@ -82,7 +82,7 @@ def _hashed_once(cls: type[T]) -> type[T]:
     """
     computed = cls.__hash__
 
-    def remembered_hash(self: Any) -> int:
+    def cached_hash(self: Any) -> int:
         try:
             found: int = self._hash
         except AttributeError:
@@ -90,11 +90,11 @@ def _hashed_once(cls: type[T]) -> type[T]:
             object.__setattr__(self, "_hash", found)
         return found
 
-    cls.__hash__ = remembered_hash  # type: ignore[method-assign]
+    cls.__hash__ = cached_hash  # type: ignore[method-assign]
     return cls
 
 
-def _of_part(path: str, _: type[T]) -> T:
+def _attribute_path_property(path: str, _type: type[T]) -> T:
     """Return a property that reads an attribute path: "a.lanes" is the number of lanes of the operand `a`."""
     return property(operator.attrgetter(path))  # type: ignore[return-value]
 
@@ -131,7 +131,7 @@ class Const(_Operators):
         return operator.index(self.value)  # type: ignore[arg-type]
 
 
-@_hashed_once
+@_cache_node_hash
 @frozen
 class Binary(_Operators):
     """`op` of ARITHMETIC, BITWISE or COMPARE on two operands of one dtype and lane count."""
@@ -139,45 +139,45 @@ class Binary(_Operators):
     op: str
     a: Expr
     b: Expr
-    lanes = _of_part("a.lanes", int)
+    lanes = _attribute_path_property("a.lanes", int)
 
     @property
     def dtype(self) -> DType:
         return BOOL if self.op in COMPARE else self.a.dtype
 
 
-@_hashed_once
+@_cache_node_hash
 @frozen
 class Unary(_Operators):
     """`op` is "neg" or "not" (bitwise on integers, logical on bool)."""
 
     op: str
     a: Expr
-    dtype = _of_part("a.dtype", DType)
-    lanes = _of_part("a.lanes", int)
+    dtype = _attribute_path_property("a.dtype", DType)
+    lanes = _attribute_path_property("a.lanes", int)
 
 
-@_hashed_once
+@_cache_node_hash
 @frozen
 class Cast(_Operators):
     """Conversion to another dtype, as numpy's astype; the C printer handles the cases that C leaves undefined."""
 
     dtype: DType
     a: Expr
-    lanes = _of_part("a.lanes", int)
+    lanes = _attribute_path_property("a.lanes", int)
 
 
-@_hashed_once
+@_cache_node_hash
 @frozen
 class Bitcast(_Operators):
     """Reinterpretation of the bits of `a` as another dtype of equal width."""
 
     dtype: DType
     a: Expr
-    lanes = _of_part("a.lanes", int)
+    lanes = _attribute_path_property("a.lanes", int)
 
 
-@_hashed_once
+@_cache_node_hash
 @frozen
 class Select(_Operators):
     """`a` where `cond` holds, else `b`.  Only the chosen operand is evaluated (a load may be out of range)."""
@@ -185,11 +185,11 @@ class Select(_Operators):
     cond: Expr
     a: Expr
     b: Expr
-    dtype = _of_part("a.dtype", DType)
-    lanes = _of_part("a.lanes", int)
+    dtype = _attribute_path_property("a.dtype", DType)
+    lanes = _attribute_path_property("a.lanes", int)
 
 
-@_hashed_once
+@_cache_node_hash
 @frozen
 class Load(_Operators):
     """A load of `lanes` elements of a buffer, starting at flat `index`, `stride` elements apart, possibly unaligned."""
@@ -198,26 +198,26 @@ class Load(_Operators):
     index: Expr
     lanes: int = 1
     stride: int = 1
-    dtype = _of_part("buffer.dtype", DType)
+    dtype = _attribute_path_property("buffer.dtype", DType)
 
     @property
-    def span(self) -> tuple[Expr, int]:
+    def lowest_index_and_extent(self) -> tuple[Expr, int]:
         """The lowest index that is read, and the number of elements from it to the highest index."""
         distance = (self.lanes - 1) * self.stride
         return self.index + min(distance, 0), abs(distance) + 1
 
 
-@_hashed_once
+@_cache_node_hash
 @frozen
 class Broadcast(_Operators):
     """A vector of `lanes` copies of a scalar."""
 
     a: Expr
     lanes: int
-    dtype = _of_part("a.dtype", DType)
+    dtype = _attribute_path_property("a.dtype", DType)
 
 
-@_hashed_once
+@_cache_node_hash
 @frozen
 class Pack(_Operators):
     """A vector built from scalars of one dtype, one for each lane."""
@@ -233,7 +233,7 @@ class Pack(_Operators):
         return len(self.parts)
 
 
-@_hashed_once
+@_cache_node_hash
 @frozen
 class Call(_Operators):
     """A call of an elementary function or of an instruction; INSTRUCTIONS has its operand and result types.
@@ -247,22 +247,22 @@ class Call(_Operators):
 
     @property
     def dtype(self) -> DType:
-        return INSTRUCTIONS[self.name].result(self.args[0].dtype, 1)[0]
+        return INSTRUCTIONS[self.name].result_dtype_and_lanes(self.args[0].dtype, 1)[0]
 
     @property
     def lanes(self) -> int:
         known = INSTRUCTIONS[self.name]
-        return known.width(*self.args) if known.width else known.result(BOOL, self.args[0].lanes)[1]
+        return known.width(*self.args) if known.width else known.result_dtype_and_lanes(BOOL, self.args[0].lanes)[1]
 
 
-@_hashed_once
+@_cache_node_hash
 @frozen
 class Element(_Operators):
     """A read of a te tensor at indices.  Only in tensor expressions: scheduling replaces it by `Load`."""
 
     tensor: Any  # te.Tensor; the module above this one
     indices: tuple[Expr, ...]
-    dtype = _of_part("tensor.dtype", DType)
+    dtype = _attribute_path_property("tensor.dtype", DType)
     lanes = 1
 
 
@@ -292,7 +292,7 @@ class Buffer:
         return self.size * self.dtype.itemsize
 
 
-def private_buffer(name: str, dtype: DType, size: int, scope: str = "workspace") -> Buffer:
+def new_private_scratch_buffer(name: str, dtype: DType, size: int, scope: str = "workspace") -> Buffer:
     """Return a buffer of private scratch memory that is aligned to a cache line."""
     return Buffer(name, dtype, size, scope, 64, private=True)
 
@@ -314,13 +314,13 @@ def as_expr(value: Operand, like: Expr | None = None) -> Expr:
 
 
 #: What operations on indices that are known are folded by.
-_OF_INTEGERS: Final[Mapping[str, Callable[[int, int], int]]] = {
+_INTEGER_FOLDERS: Final[Mapping[str, Callable[[int, int], int]]] = {
     **{op: getattr(operator, op) for op in ("add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge")},
     "floordiv": operator.floordiv, "floormod": operator.mod, "min": min, "max": max,
 }  # fmt: skip
 
 
-def _alike(op: str, a: Operand, b: Operand) -> tuple[Expr, Expr]:
+def _convert_to_common_type(op: str, a: Operand, b: Operand) -> tuple[Expr, Expr]:
     """Convert Python numbers among two operands to the type of the other; raise TypeError if types differ."""
     left = as_expr(a, b if not isinstance(b, (bool, int, float)) else None)  # type: ignore[arg-type]
     right = as_expr(b, left)
@@ -331,25 +331,25 @@ def _alike(op: str, a: Operand, b: Operand) -> tuple[Expr, Expr]:
 
 def binary(op: str, a: Operand, b: Operand) -> Expr:
     """`a op b`, folded where both are index literals or one is a neutral element; numbers adopt the other's dtype."""
-    left, right = _alike(op, a, b)
+    left, right = _convert_to_common_type(op, a, b)
     if op in ("min", "max") and isinstance(left, Const):
         left, right = right, left  # one comparison is enough where the second one is a number
-    return _folded(op, left, right) or Binary(op, left, right)
+    return _fold_index_or_bool_op(op, left, right) or Binary(op, left, right)
 
 
-def _folded(op: str, a: Expr, b: Expr) -> Expr | None:
+def _fold_index_or_bool_op(op: str, a: Expr, b: Expr) -> Expr | None:
     """The result of an index (or bool) operation with literal operands; None if there is nothing to fold."""
     if a.dtype == BOOL and a.lanes == 1 and op in ("and", "or"):
-        return _folded_bool(op, a, b)
+        return _fold_bool_op(op, a, b)
     if a.dtype != INDEX or a.lanes != 1:
         return None
     x = a.value if isinstance(a, Const) else None
     y = b.value if isinstance(b, Const) else None
     if x is not None and y is not None:
-        if op not in _OF_INTEGERS or (y == 0 and op in ("floordiv", "floormod")):
+        if op not in _INTEGER_FOLDERS or (y == 0 and op in ("floordiv", "floormod")):
             return None
-        value = _OF_INTEGERS[op](int(x), int(y))
-        return Const(value, BOOL) if op in COMPARE else Const(wrapped(value), INDEX)
+        value = _INTEGER_FOLDERS[op](int(x), int(y))
+        return Const(value, BOOL) if op in COMPARE else Const(wrap_to_int64(value), INDEX)
     if (op in ("add", "sub") and y == 0) or (op in ("mul", "floordiv") and y == 1):
         return a
     if (op == "add" and x == 0) or (op == "mul" and x == 1):
@@ -359,7 +359,7 @@ def _folded(op: str, a: Expr, b: Expr) -> Expr | None:
     return None
 
 
-def _folded_bool(op: str, a: Expr, b: Expr) -> Expr | None:
+def _fold_bool_op(op: str, a: Expr, b: Expr) -> Expr | None:
     for this, other in ((a, b), (b, a)):
         if isinstance(this, Const):
             return other if bool(this.value) == (op == "and") else this
@@ -372,7 +372,7 @@ def unary(op: str, a: Expr) -> Expr:
         if op == "not" and a.dtype == BOOL:
             return Const(not a.value, BOOL)
         if op == "neg" and a.dtype == INDEX:
-            return Const(wrapped(-int(a.value)), INDEX)
+            return Const(wrap_to_int64(-int(a.value)), INDEX)
     return Unary(op, a)
 
 
@@ -391,7 +391,7 @@ def bitcast(a: Expr, dtype: str) -> Expr:
 
 def select(cond: Expr, a: Operand, b: Operand) -> Expr:
     """Return the expression `a if cond else b`, folded if `cond` is a literal."""
-    left, right = _alike("select", a, b)
+    left, right = _convert_to_common_type("select", a, b)
     if isinstance(cond, Const):
         return left if cond.value else right
     return Select(cond, left, right)
@@ -401,7 +401,7 @@ def call(name: str, *args: Operand) -> Expr:
     """Return a call of a function or an instruction; Python numbers adopt the dtype of the first value."""
     first = next(a for a in args if not isinstance(a, (bool, int, float)))
     values = tuple(as_expr(a, first) for a in args)  # type: ignore[arg-type]
-    if problem := INSTRUCTIONS[name].problem((v.dtype, v.lanes) for v in values):
+    if problem := INSTRUCTIONS[name].operand_type_problem((v.dtype, v.lanes) for v in values):
         raise TypeError(problem)
     return Call(name, values)
 
@@ -424,15 +424,15 @@ def all_of(*conditions: Expr) -> Expr:
     return result
 
 
-def _nothing(_: Any) -> tuple[()]:
+def _no_operands(_: Any) -> tuple[()]:
     return ()
 
 
 _Exprs: TypeAlias = "Callable[[Any], tuple[Expr, ...]]"
 #: For each kind of expression its operands, and how it is made of others, folded again.
-_PARTS: Final[dict[type, tuple[_Exprs, Callable[..., Any]]]] = {
-    Var: (_nothing, lambda e: e),
-    Const: (_nothing, lambda e: e),
+_OPERANDS_AND_BUILDER_OF_KIND: Final[dict[type, tuple[_Exprs, Callable[..., Any]]]] = {
+    Var: (_no_operands, lambda e: e),
+    Const: (_no_operands, lambda e: e),
     Binary: (lambda e: (e.a, e.b), lambda e, a, b: binary(e.op, a, b)),
     Unary: (lambda e: (e.a,), lambda e, a: unary(e.op, a)),
     Cast: (lambda e: (e.a,), lambda e, a: cast(a, e.dtype)),
@@ -444,17 +444,17 @@ _PARTS: Final[dict[type, tuple[_Exprs, Callable[..., Any]]]] = {
     Call: (lambda e: e.args, lambda e, *args: Call(e.name, args, e.fused)),
     Element: (lambda e: e.indices, lambda e, *indices: Element(e.tensor, indices)),
 }
-KINDS: Final = tuple(_PARTS)
+EXPR_KINDS: Final = tuple(_OPERANDS_AND_BUILDER_OF_KIND)
 
 
 def operands(expr: Expr) -> tuple[Expr, ...]:
     """The direct sub-expressions."""
-    return _PARTS[type(expr)][0](expr)
+    return _OPERANDS_AND_BUILDER_OF_KIND[type(expr)][0](expr)
 
 
 def with_operands(expr: Expr, fresh: tuple[Expr, ...]) -> Expr:
     """Return `expr` with its operands replaced and folded; return `expr` itself if nothing changed."""
-    found, made = _PARTS[type(expr)]
+    found, made = _OPERANDS_AND_BUILDER_OF_KIND[type(expr)]
     return expr if all(map(operator.is_, found(expr), fresh)) else made(expr, *fresh)
 
 
@@ -490,25 +490,25 @@ def loads_in(expr: Expr) -> Iterator[Load]:
     return (n for n in walk_once(expr) if isinstance(n, Load))
 
 
-def mentioned(expr: Expr) -> Iterator[Var | Buffer]:
+def vars_and_buffers_in(expr: Expr) -> Iterator[Var | Buffer]:
     """Yield each variable of an expression and each buffer that it loads from."""
     return (n.buffer if isinstance(n, Load) else n for n in walk_once(expr) if isinstance(n, (Load, Var)))
 
 
 def substitute(expr: Expr, mapping: Mapping[Var, Expr]) -> Expr:
     """Return `expr` with variables replaced and the result folded; shared subexpressions stay shared."""
-    return mapping.get(expr, expr) if isinstance(expr, Var) else _substituted(expr, mapping, {})
+    return mapping.get(expr, expr) if isinstance(expr, Var) else _substitute_memoized(expr, mapping, {})
 
 
-def _substituted(expr: Expr, mapping: Mapping[Var, Expr], made: dict[int, Expr]) -> Expr:
-    """Implement `substitute`; `made` memoizes the results by the identity of expressions."""
+def _substitute_memoized(expr: Expr, mapping: Mapping[Var, Expr], memo: dict[int, Expr]) -> Expr:
+    """Implement `substitute`; `memo` memoizes the results by the identity of expressions."""
     match expr:
         case Var():
             return mapping.get(expr, expr)
         case Const():
             return expr
-    fresh = made.get(id(expr))
+    fresh = memo.get(id(expr))
     if fresh is None:
-        fresh = with_operands(expr, tuple([_substituted(o, mapping, made) for o in operands(expr)]))
-        made[id(expr)] = fresh
+        fresh = with_operands(expr, tuple([_substitute_memoized(o, mapping, memo) for o in operands(expr)]))
+        memo[id(expr)] = fresh
     return fresh

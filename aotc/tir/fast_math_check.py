@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rejects C compiler flags that change results, such as -ffast-math.
 
-require_exact(["-O3", "-march=native"])
-require_exact(["-ffast-math"])         # AotcError
+require_exact_math_flags(["-O3", "-march=native"])
+require_exact_math_flags(["-ffast-math"])  # AotcError
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Final
 from aotc.ir import AotcError
 
 #: Flags by which gcc and clang compute something else than the program says.
-_INEXACT: Final = re.compile(
+_INEXACT_FLAG_PATTERN: Final = re.compile(
     r"-Ofast|--optimize=fast|-f(fast-math|unsafe-math-optimizations|finite-math-only|associative-math|reciprocal-math|no-signed-zeros)"
     r"|-f(no-honor-nans|no-honor-infinities|approx-func|single-precision-constant|fp-model=(fast|aggressive))"
     r"|-f(fp-contract=(?!off$).*|fp-eval-method=(?!source$).*)"
@@ -21,9 +21,9 @@ _INEXACT: Final = re.compile(
     r"|-m?enable-(unsafe-fp-math|no-(infs|nans|signed-zeros)(-fp-math)?)|-mreassociate|-fp-contract=(?!off$).*"
 )
 #: What flags are refused for, by what they look like, and what to do instead.
-_REFUSED: Final = (
+_REFUSED_FLAG_PATTERNS: Final = (
     (
-        _INEXACT,
+        _INEXACT_FLAG_PATTERN,
         "results would not be those of the program",
         "leave it out: kernels have their vectors and multiply-adds without it",
     ),
@@ -36,10 +36,10 @@ _REFUSED: Final = (
 )
 
 
-def require_exact(flags: Iterable[str]) -> None:
+def require_exact_math_flags(cflags: Iterable[str]) -> None:
     """Raise AotcError (code "cflags") for compiler flags that change results or outputs."""
-    given = tuple(dict.fromkeys(flags))
-    for pattern, why, hint in _REFUSED:
+    given = tuple(dict.fromkeys(cflags))
+    for pattern, why, hint in _REFUSED_FLAG_PATTERNS:
         if found := list(filter(pattern.fullmatch, given)):
             text = f"C is not compiled with {' '.join(found)}: {why}"
             raise AotcError("cflags", text, hint=hint)

@@ -12,16 +12,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.tir.instruction_definition import Instruction, vectors
-from aotc.tir.int8_dot_products import GROUP, LANES
+from aotc.tir.instruction_definition import Instruction, define_c_vector_instruction
+from aotc.tir.int8_dot_products import BYTES_PER_DOT, INT32_VECTOR_LENGTHS
 
 #: Types of the result, with the last step and the least number.
-_BYTES: Final = {"int8": ("packsswb", -128), "uint8": ("packuswb", 0)}
+_PACK_BUILTIN_AND_MINIMUM: Final = {"int8": ("packsswb", -128), "uint8": ("packuswb", 0)}
 #: By the lanes of the floats: what must be defined, and the ends of gcc's names for vectors of floats and of integers.
-_X86: Final = {4: ("SSE2", "", "128"), 8: ("AVX2", "256", "256"), 16: ("AVX512BW", "512_mask", "512_mask")}
+_X86_FEATURE_AND_SUFFIXES: Final = {
+    4: ("SSE2", "", "128"),
+    8: ("AVX2", "256", "256"),
+    16: ("AVX512BW", "512_mask", "512_mask"),
+}
 #: The words of results of steps within 16 bytes in their order.
-_ORDER: Final = {8: "0, 4, 1, 5, 2, 6, 3, 7", 16: ", ".join(str(4 * (k % 4) + k // 4) for k in range(16))}
-_FUNCTION: Final = """\
+_PACKED_WORD_ORDER: Final = {8: "0, 4, 1, 5, 2, 6, 3, 7", 16: ", ".join(str(4 * (k % 4) + k // 4) for k in range(16))}
+_QUANTIZE_C: Final = """\
 /* Numbers rounded to even integers, plus what zero is, saturated. */
 __attribute__((__unused__)) $inline aotc_DTYPExSIZE
 aotc_NAME(VECTOR x0, VECTOR x1, VECTOR x2, VECTOR x3, VECTOR zero) {
@@ -42,7 +46,7 @@ PARTS  const halves low = __builtin_shufflevector((halves)w0, (halves)w1, EVEN2)
 #endif
 }
 """
-_PART: Final = """\
+_CLAMP_STEP_C: Final = """\
   const words aK = (words)(xK > least);
   const VECTOR bK = (VECTOR)(((words)xK & aK) | ((words)least & ~aK));
   const words cK = (words)(bK < last);
@@ -50,51 +54,55 @@ _PART: Final = """\
 """
 
 
-def quantize_name(dtype: str, lanes: int) -> str:
+def quantize_instruction_name(dtype: str, lanes: int) -> str:
     """Return the name of the instruction that takes vectors of `lanes` floats."""
     return f"quantize_{dtype}_x{lanes}"
 
 
-def quantized(dtype: str, values: Any, zero: Any) -> Any:
+def quantize_reference(dtype: str, values: Any, zero_point: Any) -> Any:
     """Round numbers to int8 or uint8 in numpy: the reference semantics."""
-    low = _BYTES[dtype][1]
-    whole = np.rint(np.asarray(values, np.float64)) + zero
+    low = _PACK_BUILTIN_AND_MINIMUM[dtype][1]
+    whole = np.rint(np.asarray(values, np.float64)) + zero_point
     return np.clip(np.where(np.isnan(whole), low, whole), low, low + 255).astype(dtype)
 
 
-def _meaning(dtype: str) -> Any:
-    return lambda *values: quantized(dtype, np.stack(values[:-1]), values[-1]).reshape(-1)
+def _numpy_quantize_of_vectors(dtype: str) -> Any:
+    return lambda *values: quantize_reference(dtype, np.stack(values[:-1]), values[-1]).reshape(-1)
 
 
-def _words(dtype: str, lanes: int) -> dict[str, str]:
+def _quantize_text_substitutions(dtype: str, lanes: int) -> dict[str, str]:
     """Return the words to substitute in the text of a function."""
-    size = GROUP * lanes
-    last, low = _BYTES[dtype]
-    feature, floats, whole = _X86[lanes]
+    size = BYTES_PER_DOT * lanes
+    last, low = _PACK_BUILTIN_AND_MINIMUM[dtype]
+    feature, floats, whole = _X86_FEATURE_AND_SUFFIXES[lanes]
 
-    def called(builtin: str, width: str, *values: str, mask: str = "") -> str:
+    def builtin_call_text(builtin: str, width: str, *values: str, mask: str = "") -> str:
         return f"__builtin_ia32_{builtin}{width}({', '.join(values)}{mask if lanes == 16 else ''})"
 
-    def converted(x: str) -> str:
-        return called("cvtps2dq", floats, x, mask=", (words){0}, -1, 4")
+    def float_to_int32_text(x: str) -> str:
+        return builtin_call_text("cvtps2dq", floats, x, mask=", (words){0}, -1, 4")
 
-    def halved(a: str, b: str) -> str:
-        least = [called("minps", floats, "most", x, mask=f", {x}, -1, 4") for x in (a, b)]
-        packed = called("packssdw", whole, *map(converted, least), mask=", (halves){0}, 4294967295u")
-        return called("paddsw", whole, packed, "z", mask=", (halves){0}, 4294967295u")
+    def pack_to_int16_text(a: str, b: str) -> str:
+        least = [builtin_call_text("minps", floats, "most", x, mask=f", {x}, -1, 4") for x in (a, b)]
+        packed = builtin_call_text(
+            "packssdw", whole, *map(float_to_int32_text, least), mask=", (halves){0}, 4294967295u"
+        )
+        return builtin_call_text("paddsw", whole, packed, "z", mask=", (halves){0}, 4294967295u")
 
-    zero = called("packssdw", whole, converted("zero"), converted("zero"), mask=", (halves){0}, 4294967295u")
-    result = called(last, whole, "low", "high", mask=", (bytes){0}, 0xffffffffffffffffu")
-    if lanes in _ORDER:
-        order = f"(words){{{_ORDER[lanes]}}}"
-        result = called("permvarsi", whole, f"(words){result}", order, mask=", (words){0}, 65535")
+    zero = builtin_call_text(
+        "packssdw", whole, float_to_int32_text("zero"), float_to_int32_text("zero"), mask=", (halves){0}, 4294967295u"
+    )
+    result = builtin_call_text(last, whole, "low", "high", mask=", (bytes){0}, 0xffffffffffffffffu")
+    if lanes in _PACKED_WORD_ORDER:
+        order = f"(words){{{_PACKED_WORD_ORDER[lanes]}}}"
+        result = builtin_call_text("permvarsi", whole, f"(words){result}", order, mask=", (words){0}, 65535")
     return {
         "FEATURE": feature,
         "ZERO": zero,
-        "FIRST": halved("x0", "x1"),
-        "SECOND": halved("x2", "x3"),
+        "FIRST": pack_to_int16_text("x0", "x1"),
+        "SECOND": pack_to_int16_text("x2", "x3"),
         "RESULT": result,
-        "PARTS": "".join(_PART.replace("K", str(k)) for k in range(GROUP)),
+        "PARTS": "".join(_CLAMP_STEP_C.replace("K", str(k)) for k in range(BYTES_PER_DOT)),
         "LOW": f"{float(low)}f",
         "EVEN2": ", ".join(str(2 * k) for k in range(size // 2)),
         "EVEN1": ", ".join(str(2 * k) for k in range(size)),
@@ -104,9 +112,11 @@ def _words(dtype: str, lanes: int) -> dict[str, str]:
     }
 
 
-def rows() -> Iterator[Instruction]:
+def instruction_definitions() -> Iterator[Instruction]:
     """Yield the instructions for int8, uint8 and all vector lengths."""
-    for dtype, lanes in product(_BYTES, LANES):
-        takes, gives = (f"float32x{lanes}",) * (GROUP + 1), f"{dtype}x{GROUP * lanes}"
-        name, meaning = quantize_name(dtype, lanes), _meaning(dtype)
-        yield vectors(name, takes, gives, meaning, _FUNCTION, **_words(dtype, lanes))
+    for dtype, lanes in product(_PACK_BUILTIN_AND_MINIMUM, INT32_VECTOR_LENGTHS):
+        takes, gives = (f"float32x{lanes}",) * (BYTES_PER_DOT + 1), f"{dtype}x{BYTES_PER_DOT * lanes}"
+        name, meaning = quantize_instruction_name(dtype, lanes), _numpy_quantize_of_vectors(dtype)
+        yield define_c_vector_instruction(
+            name, takes, gives, meaning, _QUANTIZE_C, **_quantize_text_substitutions(dtype, lanes)
+        )

@@ -15,15 +15,25 @@ from typing import Final
 
 from aotc.ir import frozen
 from aotc.tir import BOOL, Buffer, Const, Expr, Gpu, Load, Var, call, const
-from aotc.tir.stmt import LAUNCHED, Declare, For, If, Kernel, Stmt, arrival, stmts_of, walk_stmts
+from aotc.tir.stmt import (
+    GPU_LOOP_KINDS,
+    Declare,
+    For,
+    If,
+    Kernel,
+    Stmt,
+    block_stmts_or_self,
+    last_block_counter_increment,
+    walk_stmts,
+)
 
 #: What one launch may have at most, on every device.
-MOST_BLOCKS: Final = 2**31 - 1
-MOST_THREADS: Final = 1024
+MAX_BLOCKS_PER_LAUNCH: Final = 2**31 - 1
+MAX_THREADS_PER_BLOCK: Final = 1024
 #: Elements that a block has loaded and stored when another launch would begin: 128 KiB, 64 bytes a cycle, 2,000 cycles.
-_SOONER: Final = 16 << 10
+_ELEMENTS_PER_LAUNCH_DELAY: Final = 16 << 10
 #: Bytes from whose multiples on arrays lie in shared memory, at most.
-_ALIGNED: Final = 16
+_SHARED_ARRAY_ALIGNMENT_BYTES: Final = 16
 
 
 @frozen
@@ -37,58 +47,58 @@ class Launch:
 
 def launch_of(kernel: Kernel) -> Launch | None:
     """Return the launch configuration of a GPU kernel; None if the kernel is not a loop over blocks and threads."""
-    grid, blocks = _counted(kernel.body, "block")
-    block, threads = _counted(blocks, "thread")
-    fits = 1 <= grid <= MOST_BLOCKS and 1 <= block <= MOST_THREADS
-    if not fits or kernel.team or uses_device(threads):
+    grid, blocks = _trip_count_and_body(kernel.body, "block")
+    block, threads = _trip_count_and_body(blocks, "thread")
+    fits = 1 <= grid <= MAX_BLOCKS_PER_LAUNCH and 1 <= block <= MAX_THREADS_PER_BLOCK
+    if not fits or kernel.team or has_gpu_loops(threads):
         return None
-    return Launch(grid, block, shared_bytes(kernel.shared))
+    return Launch(grid, block, aligned_shared_memory_bytes(kernel.shared))
 
 
-def shared_bytes(buffers: Iterable[Buffer]) -> int:
+def aligned_shared_memory_bytes(buffers: Iterable[Buffer]) -> int:
     """Return the shared memory that arrays take, in bytes, alignment gaps included."""
-    return sum(-(-b.nbytes // _ALIGNED) * _ALIGNED for b in buffers)
+    return sum(-(-b.nbytes // _SHARED_ARRAY_ALIGNMENT_BYTES) * _SHARED_ARRAY_ALIGNMENT_BYTES for b in buffers)
 
 
-def loops_of(kernel: Kernel) -> tuple[For, For]:
+def block_and_thread_loops(kernel: Kernel) -> tuple[For, For]:
     """Return the loops over blocks and over threads of a GPU kernel."""
-    (blocks,) = stmts_of(kernel.body)
+    (blocks,) = block_stmts_or_self(kernel.body)
     assert isinstance(blocks, For)
-    (threads,) = stmts_of(blocks.body)
+    (threads,) = block_stmts_or_self(blocks.body)
     assert isinstance(threads, For)
     return blocks, threads
 
 
-def counters(kernel: Kernel) -> frozenset[Buffer]:
+def last_block_counters(kernel: Kernel) -> frozenset[Buffer]:
     """Return the buffers of last-block counters, which are zero before and after every launch."""
-    found = (arrival(stmt) for stmt in walk_stmts(kernel.body))
+    found = (last_block_counter_increment(stmt) for stmt in walk_stmts(kernel.body))
     first = (call.args[0] for call in found if call is not None)
     return frozenset(load.buffer for load in first if isinstance(load, Load))
 
 
-def by_last(counts: Buffer, group: Expr, size: int, rest: Stmt) -> tuple[Declare, If]:
+def run_in_last_block_of_group(counters: Buffer, group: Expr, size: int, final_work: Stmt) -> tuple[Declare, If]:
     """Build the statements that only the last block of a group of `size` blocks executes."""
     last = Var("last", BOOL)
-    arrives = call("arrive", Load(counts, group), const(size, "int32"))
-    return Declare(last, arrives), If(last, rest)
+    arrives = call("arrive", Load(counters, group), const(size, "int32"))
+    return Declare(last, arrives), If(last, final_work)
 
 
-def uses_device(stmt: Stmt) -> bool:
+def has_gpu_loops(stmt: Stmt) -> bool:
     """Return True if a statement contains loops over blocks or threads."""
-    return any(isinstance(s, For) and s.kind in LAUNCHED for s in walk_stmts(stmt))
+    return any(isinstance(s, For) and s.kind in GPU_LOOP_KINDS for s in walk_stmts(stmt))
 
 
-def _counted(stmt: Stmt, kind: str) -> tuple[int, Stmt]:
+def _trip_count_and_body(stmt: Stmt, kind: str) -> tuple[int, Stmt]:
     """Return the constant trip count and the body of a loop of a kind; 0 if the statement is not such a loop."""
-    match stmts_of(stmt):
+    match block_stmts_or_self(stmt):
         case (For(begin=Const(value=0), end=Const(value=extent), step=1) as loop,) if loop.kind == kind:
             return int(extent), loop.body
     return 0, stmt
 
 
-def spreads(gpu: Gpu, rows: int, each: int) -> bool:
+def is_separate_launch_faster(gpu: Gpu, rows: int, elements_per_row: int) -> bool:
     """Return True if a separate launch over all elements is faster than one block per row.
 
     The estimate is the share of multiprocessors that would have no row.
     """
-    return each * (gpu.processors - rows) > _SOONER * gpu.processors
+    return elements_per_row * (gpu.processors - rows) > _ELEMENTS_PER_LAUNCH_DELAY * gpu.processors

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The definition of an instruction (`aotc.tir.instruction_table`), and builders for instructions that are C functions.
 
-row = vectors("sum2", ("int8x16",), "int32x4", meaning, "$inline aotc_int32x4 aotc_NAME(aotc_int8x16 x) { ... }")
+row = define_c_vector_instruction("sum2", ("int8x16",), "int32x4", meaning, "$inline ...")
 row.texts[0].call                        # "aotc_sum2({0})"
 """
 
@@ -12,7 +12,7 @@ from aotc.ir import DTYPES, DType, frozen
 
 
 @frozen(kw_only=True)
-class Text:
+class InstructionText:
     """The spelling of an instruction in one language.
 
     call      an expression: {0} is the first operand, {0:13} one that binds at least as
@@ -58,39 +58,39 @@ class Instruction:
     takes: tuple[str, ...]
     meaning: Callable[..., Any]
     gives: str = ""
-    texts: tuple[Text, ...] = ()
+    texts: tuple[InstructionText, ...] = ()
     block: bool = False
     warp: bool = False
     memory: bool = False
     width: Callable[..., int] | None = None
     least: int = 0
 
-    def text(self, dialect: str, lanes: int) -> Text | None:
+    def text_for_dialect(self, dialect: str, lanes: int) -> InstructionText | None:
         """Return the spelling for a dialect and a number of lanes; None if the language's library has the function."""
         kinds = ("", "one" if lanes == 1 else "many")
         found = (t for t in self.texts if dialect in (t.dialects or (dialect,)) and t.lanes in kinds)
         return next(found, None)
 
-    def result(self, dtype: DType, lanes: int) -> tuple[DType, int]:
+    def result_dtype_and_lanes(self, operand_dtype: DType, lanes: int) -> tuple[DType, int]:
         """Return the dtype and lanes of the result for a first operand of this dtype and lanes."""
-        return split_type(self.gives, lanes) if self.gives else (dtype, lanes)
+        return parse_vector_type(self.gives, lanes) if self.gives else (operand_dtype, lanes)
 
-    def problem(self, types: Iterable[tuple[DType, int]], block: bool = False) -> str:
+    def operand_type_problem(self, operand_types: Iterable[tuple[DType, int]], is_memory_block: bool = False) -> str:
         """Return the problem with operands of these types and lanes, or with a block's rows; "" if valid."""
-        found = tuple(types)
-        if block != self.block:
+        found = tuple(operand_types)
+        if is_memory_block != self.block:
             return f"{self.name} works on {'blocks of memory' if self.block else 'values'}"
         if len(found) != len(self.takes):
             return f"{self.name} with {len(found)} operands"
         rows = list(zip(self.takes, found, strict=True))
-        if len({actual for wanted, actual in rows if wanted in KINDS}) > 1:
+        if len({actual for wanted, actual in rows if wanted in OPERAND_KIND_DTYPES}) > 1:
             return f"{self.name} of operands of different types"
-        wrong = (row for row in rows if not _fits(*row))
+        wrong = (row for row in rows if not _matches_operand_kind(*row))
         return next((f"{self.name} of {dtype}x{lanes}, not of {wanted}" for wanted, (dtype, lanes) in wrong), "")
 
 
 #: The types that "float", "single", "integer", "word" and "number" stand for.
-KINDS: Final[Mapping[str, frozenset[DType]]] = {
+OPERAND_KIND_DTYPES: Final[Mapping[str, frozenset[DType]]] = {
     "float": frozenset(d for d in DTYPES if d.is_float),
     "single": frozenset({DType("float32")}),
     "word": frozenset({DType("int32")}),
@@ -99,66 +99,77 @@ KINDS: Final[Mapping[str, frozenset[DType]]] = {
 }
 
 
-def split_type(text: str, lanes: int) -> tuple[DType, int]:
-    """Return the dtype and lanes of a type such as "int32x16"; types without a number have `lanes` lanes."""
+def parse_vector_type(text: str, default_lanes: int) -> tuple[DType, int]:
+    """Return the dtype and lanes of a type such as "int32x16"; types without a number have `default_lanes` lanes."""
     name, _, count = text.partition("x")
-    return DType(name), int(count) if count else lanes
+    return DType(name), int(count) if count else default_lanes
 
 
-def _fits(wanted: str, actual: tuple[DType, int]) -> bool:
-    if wanted.endswith("x*"):
-        return actual[0] == wanted.removesuffix("x*")
-    return actual[0] in KINDS[wanted] if wanted in KINDS else actual == split_type(wanted, 1)
+def _matches_operand_kind(kind: str, actual: tuple[DType, int]) -> bool:
+    if kind.endswith("x*"):
+        return actual[0] == kind.removesuffix("x*")
+    return (
+        actual[0] in OPERAND_KIND_DTYPES[kind] if kind in OPERAND_KIND_DTYPES else actual == parse_vector_type(kind, 1)
+    )
 
 
-def filled(text: str, **words: object) -> str:
+def fill_template(text: str, **words: object) -> str:
     """Return a text with words replaced, in the order of the arguments."""
     for word, value in words.items():
         text = text.replace(word, str(value))
     return text
 
 
-def vectors(
-    name: str, takes: Sequence[str], gives: str, meaning: Callable[..., Any], text: str, **words: object
+def define_c_vector_instruction(
+    name: str,
+    operand_types: Sequence[str],
+    result_type: str,
+    reference: Callable[..., Any],
+    c_template: str,
+    **words: object,
 ) -> Instruction:
     """Return an instruction that is a C function of vectors named aotc_NAME; `words` are replaced in its text."""
-    made = _function(name, len(takes), "gnu-c", filled(text, NAME=name, **words))
-    return Instruction(name=name, takes=tuple(takes), gives=gives, meaning=meaning, texts=(made,))
+    made = _function_call_text(name, len(operand_types), "gnu-c", fill_template(c_template, NAME=name, **words))
+    return Instruction(name=name, takes=tuple(operand_types), gives=result_type, meaning=reference, texts=(made,))
 
 
-def on_device(
+def define_gpu_instruction(
     name: str,
-    takes: Sequence[str],
-    gives: str,
-    meaning: Callable[..., Any],
-    text: str,
+    operand_types: Sequence[str],
+    result_type: str,
+    reference: Callable[..., Any],
+    cuda_template: str,
     *,
     least: int = 0,
     warp: bool = False,
     **words: object,
 ) -> Instruction:
     """Return an instruction that is a GPU function; a warp-level one takes the address of its result first."""
-    made = _function(name, len(takes) + warp, "cuda", filled(text, NAME=name, **words))
-    facts: dict[str, Any] = {"meaning": meaning, "texts": (made,), "least": least}
-    return Instruction(name=name, takes=tuple(takes), gives=gives, warp=warp, **facts)
+    made = _function_call_text(
+        name, len(operand_types) + warp, "cuda", fill_template(cuda_template, NAME=name, **words)
+    )
+    facts: dict[str, Any] = {"meaning": reference, "texts": (made,), "least": least}
+    return Instruction(name=name, takes=tuple(operand_types), gives=result_type, warp=warp, **facts)
 
 
-def _function(name: str, operands: int, dialect: str, text: str) -> Text:
-    call = f"aotc_{name}({', '.join(f'{{{k}}}' for k in range(operands))})"
-    return Text(call=call, dialects=(dialect,), function=text)
+def _function_call_text(name: str, operand_count: int, dialect: str, text: str) -> InstructionText:
+    call = f"aotc_{name}({', '.join(f'{{{k}}}' for k in range(operand_count))})"
+    return InstructionText(call=call, dialects=(dialect,), function=text)
 
 
-def on_memory(
+def define_memory_micro_kernel(
     name: str,
-    takes: Sequence[str],
-    gives: str,
-    width: Callable[..., int],
-    meaning: Callable[..., Any],
-    operands: str,
-    text: str,
+    operand_types: Sequence[str],
+    result_type: str,
+    result_width: Callable[..., int],
+    reference: Callable[..., Any],
+    operand_text: str,
+    c_template: str,
     **words: object,
 ) -> Instruction:
-    """Return a micro-kernel: a C function aotc_NAME that takes the address of its result, then `operands`."""
-    made = Text(call=f"aotc_{name}({{0}}, {operands})", function=filled(text, NAME=name, **words))
-    facts: dict[str, Any] = {"width": width, "meaning": meaning, "texts": (made,), "memory": True}
-    return Instruction(name=name, takes=tuple(takes), gives=gives, **facts)
+    """Return a micro-kernel: a C function aotc_NAME that takes the address of its result, then `operand_text`."""
+    made = InstructionText(
+        call=f"aotc_{name}({{0}}, {operand_text})", function=fill_template(c_template, NAME=name, **words)
+    )
+    facts: dict[str, Any] = {"width": result_width, "meaning": reference, "texts": (made,), "memory": True}
+    return Instruction(name=name, takes=tuple(operand_types), gives=result_type, **facts)

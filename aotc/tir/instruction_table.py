@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of instructions and functions of `Call` and `Intrinsic`: types, numpy semantics, text per language.
 
-INSTRUCTIONS["fma"].meaning(a, b, c)            # numpy: a * b + c, rounded once
+INSTRUCTIONS["fma"].simulate_warp_shuffle(a, b, c)  # numpy: a * b + c, rounded once
 INSTRUCTIONS["isnan"].text("gnu-c", lanes=1)    # "{0:11} != {0:11}"
 
 A processor's own instruction is one more row: its operands' types, its meaning in
@@ -20,69 +20,79 @@ from aotc.tir import (
     amx_kernels,
     arm_dsp_kernels,
     arm_mve_kernels,
+    arm_sdot_smmla,
     float_to_int8,
-    grouped_dot_products,
     int4_unpacking,
     int8_dot_products,
     numpy_semantics,
     warp_matrix_fragments,
 )
-from aotc.tir.instruction_definition import Instruction, Text, on_device
+from aotc.tir.instruction_definition import Instruction, InstructionText, define_gpu_instruction
 
 #: The dialects of C, and those in which a scalar kernel has no inline assembly.
-_C: Final = ("arm-c", "bare-c", "c99", "gnu-c")
-_PLAIN: Final = _C[1:]
+_C_DIALECTS: Final = ("arm-c", "bare-c", "c99", "gnu-c")
+_C_DIALECTS_WITHOUT_ASSEMBLY: Final = _C_DIALECTS[1:]
 
 
-def _program(*_: Any) -> Any:
+def _raise_defined_as_tensor_program(*_: Any) -> Any:
     raise NotImplementedError("this function is a tensor program")
 
 
-def _rows(takes: str, names: str, **facts: Any) -> list[Instruction]:
-    kinds = tuple(takes.split())
-    meanings = {name: numpy_semantics.FUNCTIONS.get(name, _program) for name in names.split()}
+def _define_instructions(operand_kinds: str, names: str, **facts: Any) -> list[Instruction]:
+    kinds = tuple(operand_kinds.split())
+    meanings = {name: numpy_semantics.FUNCTIONS.get(name, _raise_defined_as_tensor_program) for name in names.split()}
     return [Instruction(name=n, takes=kinds, meaning=meaning, **facts) for n, meaning in meanings.items()]
 
 
-def _saturated(dtype: str, word: str) -> Instruction:
+def _define_saturation(dtype: str, assembly_mnemonic: str) -> Instruction:
     """Return the instruction that converts a number to the nearest int8 or uint8 value, saturated."""
     ends = (int(DType(dtype).min), int(DType(dtype).max))
     call, head = f"aotc_clamp_i32_{dtype}({{0}})", f"$inline {dtype}_t aotc_clamp_i32_{dtype}(int32_t x) {{\n"
     plain = f"  return ({dtype}_t)(x < {ends[0]} ? {ends[0]} : x > {ends[1]} ? {ends[1]} : x);\n"
     assembly = f"""\
 #if defined(__ARM_FEATURE_SAT) && defined(__GNUC__)
-  __asm__("{word} %0, #8, %0" : "+r"(x));
+  __asm__("{assembly_mnemonic} %0, #8, %0" : "+r"(x));
   return ({dtype}_t)x;
 #else
 {plain}#endif
 """
-    bodies = {_PLAIN: plain, ("arm-c",): assembly}
-    texts = (Text(call=call, dialects=d, lanes="one", function=f"{head}{body}}}\n") for d, body in bodies.items())
-    return Instruction(name=f"saturate_{dtype}", takes=("word",), gives=dtype, meaning=_program, texts=tuple(texts))
+    bodies = {_C_DIALECTS_WITHOUT_ASSEMBLY: plain, ("arm-c",): assembly}
+    texts = (
+        InstructionText(call=call, dialects=d, lanes="one", function=f"{head}{body}}}\n") for d, body in bodies.items()
+    )
+    return Instruction(
+        name=f"saturate_{dtype}",
+        takes=("word",),
+        gives=dtype,
+        meaning=_raise_defined_as_tensor_program,
+        texts=tuple(texts),
+    )
 
 
-def _scaled(name: str, first: str) -> Instruction:
+def _define_fixed_point_multiply(name: str, product_statement: str) -> Instruction:
     """Return the fixed-point multiplication: the product of two integers, shifted right with rounding."""
     head = f"$inline int32_t aotc_scaled_i32_{name}(int32_t x, int32_t multiplier, int32_t shift) {{"
-    function = f"{head}\n{first}\n  return ((v >> shift) + 1) >> 1;\n}}\n"
+    function = f"{head}\n{product_statement}\n  return ((v >> shift) + 1) >> 1;\n}}\n"
     call = f"aotc_scaled_i32_{name}({{0}}, {{1}}, {{2}})"
-    text = Text(call=call, dialects=_C, lanes="one", function=function)
-    return Instruction(name=f"scale_{name}", takes=("word",) * 3, meaning=_program, texts=(text,))
+    text = InstructionText(call=call, dialects=_C_DIALECTS, lanes="one", function=function)
+    return Instruction(
+        name=f"scale_{name}", takes=("word",) * 3, meaning=_raise_defined_as_tensor_program, texts=(text,)
+    )
 
 
-def _shuffle(name: str, call: str, lane: Callable[[Any, Any], Any]) -> Instruction:
+def _define_warp_shuffle(name: str, cuda_intrinsic: str, source_lane: Callable[[Any, Any], Any]) -> Instruction:
     """Return a warp shuffle: each thread reads the value of another thread, or its own if there is none."""
 
-    def meaning(values: Any, by: Any) -> Any:
-        own = np.arange(WARP)
-        other = lane(own, by)
-        return values[np.where(other < WARP, other, own)]
+    def simulate_warp_shuffle(values: Any, shift: Any) -> Any:
+        own = np.arange(THREADS_PER_WARP)
+        other = source_lane(own, shift)
+        return values[np.where(other < THREADS_PER_WARP, other, own)]
 
-    text = Text(call=f"{call}(0xffffffffu, {{0}}, {{1}})", dialects=("cuda",))
-    return Instruction(name=name, takes=("number", "int32"), meaning=meaning, texts=(text,), warp=True)
+    text = InstructionText(call=f"{cuda_intrinsic}(0xffffffffu, {{0}}, {{1}})", dialects=("cuda",))
+    return Instruction(name=name, takes=("number", "int32"), meaning=simulate_warp_shuffle, texts=(text,), warp=True)
 
 
-_COPY: Final = """\
+_ASYNC_COPY_CUDA: Final = """\
 #if !defined(AOTC_EMULATED)
 /* Begins to copy some bytes to shared memory; zeros where there are none inside. */
 template <int bytes> $inline void aotc_copy(void *to, const void *from, bool inside) {
@@ -101,7 +111,7 @@ template <int bytes> $inline void aotc_copy(void *to, const void *from, bool ins
 }
 #endif
 """
-_WAIT: Final = """\
+_ASYNC_WAIT_CUDA: Final = """\
 #if !defined(AOTC_EMULATED)
 /* Ends a group of copies, and waits for all but the latest ones. */
 template <int groups> $inline void aotc_wait() {
@@ -111,7 +121,7 @@ template <int groups> $inline void aotc_wait() {
 }
 #endif
 """
-_ARRIVE: Final = """\
+_BLOCK_ARRIVE_CUDA: Final = """\
 #if !defined(AOTC_EMULATED)
 /* Whether this block is the last of some: it sees what all of them have written. */
 $inline bool aotc_arrive(int32_t &count, int32_t blocks) {
@@ -128,99 +138,113 @@ $inline bool aotc_arrive(int32_t &count, int32_t blocks) {
 """
 
 
-def _chosen(cond: Any, a: Any, b: Any) -> Any:
+def _select_reference(cond: Any, a: Any, b: Any) -> Any:
     return np.where(cond, a, b).astype(a.dtype)[()]
 
 
-def _quarter(k: int, *vectors: Any) -> Any:
+def _quarter_of_interleaved_vectors(quarter: int, *vectors: Any) -> Any:
     """Return a quarter of the elements of four interleaved vectors."""
     size = len(vectors[0])
-    return np.stack(vectors, axis=1).reshape(-1)[k * size : (k + 1) * size]
+    return np.stack(vectors, axis=1).reshape(-1)[quarter * size : (quarter + 1) * size]
 
 
-def _said(name: str, call: str, function: str) -> Instruction:
+def _define_gpu_statement(name: str, call: str, function: str) -> Instruction:
     """Return a GPU instruction that is a statement without a value."""
-    text = Text(call=call, dialects=("cuda",), function=function)
-    return Instruction(name=name, takes=(), meaning=_program, texts=(text,))
+    text = InstructionText(call=call, dialects=("cuda",), function=function)
+    return Instruction(name=name, takes=(), meaning=_raise_defined_as_tensor_program, texts=(text,))
 
 
-def _matrices(dtype: DType, kind: str) -> Iterator[Instruction]:
+def _define_tensor_core_instructions(dtype: DType, kind: str) -> Iterator[Instruction]:
     """Yield the tensor-core instructions that load matrices to registers and multiply them."""
     words = {"DTYPE": dtype, "KIND": kind}
     words |= {"STEPS": str(256 // dtype.bits), "BITS": f"uint{dtype.bits}_t"}
     if dtype.bits == 32:
-        yield on_device(
-            "tf32", (dtype,), "uint32", warp_matrix_fragments.rounded, warp_matrix_fragments.ROUND, least=80
+        yield define_gpu_instruction(
+            "tf32",
+            (dtype,),
+            "uint32",
+            warp_matrix_fragments.round_to_tf32_reference,
+            warp_matrix_fragments.ROUND_TO_TF32_CUDA,
+            least=80,
         )
     else:
-        for name, meaning, text in warp_matrix_fragments.loads(str(dtype)):
-            yield on_device(name, (f"{dtype}x8",), "uint32x4", meaning, text, least=75, warp=True)
+        for name, meaning, text in warp_matrix_fragments.ldmatrix_instructions(str(dtype)):
+            yield define_gpu_instruction(name, (f"{dtype}x8",), "uint32x4", meaning, text, least=75, warp=True)
     takes = ("float32x4", "uint32x4", "uint32x2")
-    meaning, text = partial(warp_matrix_fragments.product, dtype, dtype), warp_matrix_fragments.MULTIPLY
-    yield on_device(f"mma_{dtype}", takes, "float32x4", meaning, text, least=80, warp=True, **words)
+    meaning, text = (
+        partial(warp_matrix_fragments.tensor_core_multiply_reference, dtype, dtype),
+        warp_matrix_fragments.FLOAT_MMA_CUDA,
+    )
+    yield define_gpu_instruction(f"mma_{dtype}", takes, "float32x4", meaning, text, least=80, warp=True, **words)
 
 
-def _of_bytes() -> Iterator[Instruction]:
+def _define_int8_instructions() -> Iterator[Instruction]:
     """Yield the int8 dot products and the conversions to int8."""
     for table in (
         int8_dot_products,
-        grouped_dot_products,
+        arm_sdot_smmla,
         float_to_int8,
         int4_unpacking,
         arm_dsp_kernels,
         arm_mve_kernels,
         amx_kernels,
     ):
-        yield from table.rows()
+        yield from table.instruction_definitions()
     takes = ("int32x4", "int32x4", "int32x2")
-    for name, meaning, text in warp_matrix_fragments.sums_of_bytes():
-        yield on_device(name, takes, "int32x4", meaning, text, least=80, warp=True)
-    for k in range(int8_dot_products.GROUP):
+    for name, meaning, text in warp_matrix_fragments.int8_mma_instructions():
+        yield define_gpu_instruction(name, takes, "int32x4", meaning, text, least=80, warp=True)
+    for k in range(int8_dot_products.BYTES_PER_DOT):
         yield Instruction(
-            name=f"quarter{k}", takes=("integer",) * int8_dot_products.GROUP, meaning=partial(_quarter, k)
+            name=f"quarter{k}",
+            takes=("integer",) * int8_dot_products.BYTES_PER_DOT,
+            meaning=partial(_quarter_of_interleaved_vectors, k),
         )
 
 
 #: Threads of a device that go in step, those of a block from a multiple of this number on.
-WARP: Final = 32
+THREADS_PER_WARP: Final = 32
 #: Functions of one float that libraries have.
-ELEMENTARY: Final = """
+ELEMENTARY_FUNCTION_NAMES: Final = """
 exp exp2 expm1 log log2 log10 log1p sqrt cbrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf
 tgamma lgamma floor ceil trunc round_even round_away
 """
-_TABLE: Final = (
-    *_rows("float", ELEMENTARY),
-    *_rows("float", "rsqrt"),
-    *_rows("float float", "atan2 fmod copysign"),
-    *_rows("float float float", "fma"),
+_ALL_INSTRUCTIONS: Final = (
+    *_define_instructions("float", ELEMENTARY_FUNCTION_NAMES),
+    *_define_instructions("float", "rsqrt"),
+    *_define_instructions("float float", "atan2 fmod copysign"),
+    *_define_instructions("float float float", "fma"),
     # a product that is rounded by itself, whatever is added to it
-    *_rows("float float", "product", texts=(Text(call="{0:13} * {1:14}", level=13),)),
-    *_rows("integer", "popcount clz"),
+    *_define_instructions("float float", "product", texts=(InstructionText(call="{0:13} * {1:14}", level=13),)),
+    *_define_instructions("integer", "popcount clz"),
     # a product by a multiplier, / 2^(33 + shift) with halves up; / 2^31 and / 2^(1 + shift) with halves up, then away
     # from zero: no shift is negative, none above 29 and 30
-    _saturated("int8", "ssat"),
-    _saturated("uint8", "usat"),
-    _scaled("once", "  const int32_t v = (int32_t)((int64_t)x * multiplier >> 32);"),
-    _scaled("twice", "  int32_t v = (int32_t)(((int64_t)x * multiplier + (1 << 30)) >> 31);\n  v += v >> 31;"),
-    *_rows("number", "abs"),
-    *_rows("number number", "pow"),
+    _define_saturation("int8", "ssat"),
+    _define_saturation("uint8", "usat"),
+    _define_fixed_point_multiply("once", "  const int32_t v = (int32_t)((int64_t)x * multiplier >> 32);"),
+    _define_fixed_point_multiply(
+        "twice", "  int32_t v = (int32_t)(((int64_t)x * multiplier + (1 << 30)) >> 31);\n  v += v >> 31;"
+    ),
+    *_define_instructions("number", "abs"),
+    *_define_instructions("number number", "pow"),
     # the greater or lesser of two numbers, the second one where neither is: as x86 has it
-    Instruction(name="above", takes=("float", "float"), meaning=lambda a, b: _chosen(a > b, a, b)),
-    Instruction(name="below", takes=("float", "float"), meaning=lambda a, b: _chosen(a < b, a, b)),
+    Instruction(name="above", takes=("float", "float"), meaning=lambda a, b: _select_reference(a > b, a, b)),
+    Instruction(name="below", takes=("float", "float"), meaning=lambda a, b: _select_reference(a < b, a, b)),
     # a number rounded to an even integer, plus another one, as far as that is in range; NaN is the least of the range
-    *_rows("single single", "quantize_int8", gives="int8"),
-    *_rows("single single", "quantize_uint8", gives="uint8"),
-    *_rows("number", "isnan", gives="bool", texts=(Text(call="{0:11} != {0:11}", level=9, lanes="one"),)),
-    _said("copy_async", "aotc_copy<{2}>({0}, {1}, {3})", _COPY),
-    _said("wait", "aotc_wait<{0}>()", _WAIT),
-    on_device("arrive", ("int32", "int32"), "bool", _program, _ARRIVE),
-    _shuffle("shuffle_xor", "__shfl_xor_sync", np.bitwise_xor),
-    _shuffle("shuffle_down", "__shfl_down_sync", np.add),
-    *_matrices(DType("float16"), "f16"),
-    *_matrices(DType("bfloat16"), "bf16"),
-    *_matrices(DType("float32"), "tf32"),
-    *_of_bytes(),
+    *_define_instructions("single single", "quantize_int8", gives="int8"),
+    *_define_instructions("single single", "quantize_uint8", gives="uint8"),
+    *_define_instructions(
+        "number", "isnan", gives="bool", texts=(InstructionText(call="{0:11} != {0:11}", level=9, lanes="one"),)
+    ),
+    _define_gpu_statement("copy_async", "aotc_copy<{2}>({0}, {1}, {3})", _ASYNC_COPY_CUDA),
+    _define_gpu_statement("wait", "aotc_wait<{0}>()", _ASYNC_WAIT_CUDA),
+    define_gpu_instruction("arrive", ("int32", "int32"), "bool", _raise_defined_as_tensor_program, _BLOCK_ARRIVE_CUDA),
+    _define_warp_shuffle("shuffle_xor", "__shfl_xor_sync", np.bitwise_xor),
+    _define_warp_shuffle("shuffle_down", "__shfl_down_sync", np.add),
+    *_define_tensor_core_instructions(DType("float16"), "f16"),
+    *_define_tensor_core_instructions(DType("bfloat16"), "bf16"),
+    *_define_tensor_core_instructions(DType("float32"), "tf32"),
+    *_define_int8_instructions(),
     Instruction(name="turn", takes=("number",), meaning=np.transpose, block=True),
 )
 #: By name.  `abs` and `pow` take integers, too, where `pow` is repeated multiplication modulo the width.
-INSTRUCTIONS: Final[dict[str, Instruction]] = {row.name: row for row in _TABLE}
+INSTRUCTIONS: Final[dict[str, Instruction]] = {row.name: row for row in _ALL_INSTRUCTIONS}

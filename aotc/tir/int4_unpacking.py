@@ -14,31 +14,31 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.tir.instruction_definition import Instruction, filled, vectors
-from aotc.tir.int8_dot_products import BYTES
+from aotc.tir.instruction_definition import Instruction, define_c_vector_instruction, fill_template
+from aotc.tir.int8_dot_products import INT8_DTYPES
 
 #: The instruction that takes floats from a table.
-PICKED: Final = "picked_float32_x16"
+TABLE_LOOKUP_INSTRUCTION: Final = "picked_float32_x16"
 #: Numbers that 4 bits tell apart.
-COUNT: Final = 16
+INT4_VALUE_COUNT: Final = 16
 #: Lengths of vectors of bytes.
-LANES: Final = (4, 8, 16, 32, 64)
+BYTE_VECTOR_LENGTHS: Final = (4, 8, 16, 32, 64)
 #: By the length of vectors: what must be defined, and gcc's name for bytes that become numbers of 16 bits.  It makes
 #: `__builtin_convertvector` of two halves.
-_WIDENED: Final = {
+_WIDENING_BUILTIN_OF_LANES: Final = {
     32: ("AVX2", "pmovzxbw256((bytes)v)"),
     64: ("AVX512BW", "pmovzxbw512_mask((bytes)v, (halves){0}, 4294967295u)"),
 }
-_PLAIN: Final = "  const pairs wide = __builtin_convertvector(v, pairs);\n"
-_WIDE: Final = f"""\
+_PORTABLE_WIDEN_C: Final = "  const pairs wide = __builtin_convertvector(v, pairs);\n"
+_BUILTIN_WIDEN_C: Final = f"""\
 #if defined(__FEATURE__) && !defined(__clang__)
   typedef char bytes __attribute__((__vector_size__(HALF), __unused__));
   typedef short halves __attribute__((__vector_size__(SIZE), __unused__));
   const pairs wide = (pairs)__builtin_ia32_CALL;
 #else
-{_PLAIN}#endif
+{_PORTABLE_WIDEN_C}#endif
 """
-_FUNCTION: Final = """\
+_UNPACK_C: Final = """\
 /* Integers of 4 bits as bytes, each plus the least. */
 __attribute__((__unused__)) $inline aotc_DTYPExSIZE aotc_NAME(aotc_uint8xHALF v, DTYPE_t least) {
   typedef uint16_t pairs __attribute__((__vector_size__(SIZE), __unused__));
@@ -49,7 +49,7 @@ WIDE#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
 #endif
 }
 """
-_PICKED: Final = """\
+_TABLE_LOOKUP_C: Final = """\
 /* The numbers of a table at some places, of which the lowest 4 bits count. */
 __attribute__((__unused__)) $inline aotc_float32x16 aotc_NAME(aotc_float32x16 table, aotc_uint32x16 at) {
 #if defined(__AVX512F__)
@@ -69,40 +69,46 @@ __attribute__((__unused__)) $inline aotc_float32x16 aotc_NAME(aotc_float32x16 ta
 """
 
 
-def widened(lanes: int) -> str:
+def widen_bytes_c_text(lanes: int) -> str:
     """Return the C lines that widen the bytes v to int16 vectors."""
-    feature, made = _WIDENED.get(lanes, ("", ""))
-    return filled(_WIDE if made else _PLAIN, FEATURE=feature, CALL=made, SIZE=lanes, HALF=lanes // 2)
+    feature, made = _WIDENING_BUILTIN_OF_LANES.get(lanes, ("", ""))
+    return fill_template(
+        _BUILTIN_WIDEN_C if made else _PORTABLE_WIDEN_C, FEATURE=feature, CALL=made, SIZE=lanes, HALF=lanes // 2
+    )
 
 
-def nibbles_name(dtype: str, lanes: int) -> str:
+def int4_unpack_instruction_name(dtype: str, lanes: int) -> str:
     """Return the name of the instruction that unpacks to `lanes` values of a dtype; "" if there is none."""
-    return f"nibbles_{dtype}_x{lanes}" if lanes in LANES else ""
+    return f"nibbles_{dtype}_x{lanes}" if lanes in BYTE_VECTOR_LENGTHS else ""
 
 
-def of_nibbles(name: str) -> str:
+def int4_variant_of_kernel_name(kernel_name: str) -> str:
     """Return the name of the micro-kernel variant whose second operand is packed int4 and whose last is its minimum."""
-    return f"{name}_of_nibbles"
+    return f"{kernel_name}_of_nibbles"
 
 
-def halved(values: Any, least: int) -> Any:
-    """Pack values between `least` and `least + 15` two to a byte; an odd count is padded by `least`."""
-    found = (np.ravel(values).astype(np.int16) - least).astype(np.uint8)
+def pack_int4(values: Any, minimum: int) -> Any:
+    """Pack values between `minimum` and `minimum + 15` two to a byte; an odd count is padded by `minimum`."""
+    found = (np.ravel(values).astype(np.int16) - minimum).astype(np.uint8)
     found = np.pad(found, (0, found.size % 2))
     return found[::2] | found[1::2] << 4
 
 
-def taken_apart(dtype: str, stored: Any, least: Any) -> Any:
-    """Unpack int4 values: the inverse of `halved`."""
-    pairs = np.stack((stored & 15, stored >> 4), axis=-1)
-    return pairs.reshape(-1).astype(dtype) + least
+def unpack_int4(dtype: str, packed: Any, minimum: Any) -> Any:
+    """Unpack int4 values: the inverse of `pack_int4`."""
+    pairs = np.stack((packed & 15, packed >> 4), axis=-1)
+    return pairs.reshape(-1).astype(dtype) + minimum
 
 
-def rows() -> Iterator[Instruction]:
+def instruction_definitions() -> Iterator[Instruction]:
     """Yield the instructions for int8, uint8 and all vector lengths."""
-    for dtype, lanes in product(BYTES, LANES):
-        name, takes = nibbles_name(dtype, lanes), (f"uint8x{lanes // 2}", dtype)
-        words = {"WIDE": widened(lanes), "DTYPE": dtype, "SIZE": lanes, "HALF": lanes // 2}
-        yield vectors(name, takes, f"{dtype}x{lanes}", partial(taken_apart, dtype), _FUNCTION, **words)
+    for dtype, lanes in product(INT8_DTYPES, BYTE_VECTOR_LENGTHS):
+        name, takes = int4_unpack_instruction_name(dtype, lanes), (f"uint8x{lanes // 2}", dtype)
+        words = {"WIDE": widen_bytes_c_text(lanes), "DTYPE": dtype, "SIZE": lanes, "HALF": lanes // 2}
+        yield define_c_vector_instruction(
+            name, takes, f"{dtype}x{lanes}", partial(unpack_int4, dtype), _UNPACK_C, **words
+        )
     table = "float32x16"
-    yield vectors(PICKED, (table, "uint32x16"), table, lambda x, at: x[at % COUNT], _PICKED)
+    yield define_c_vector_instruction(
+        TABLE_LOOKUP_INSTRUCTION, (table, "uint32x16"), table, lambda x, at: x[at % INT4_VALUE_COUNT], _TABLE_LOOKUP_C
+    )

@@ -17,60 +17,66 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.tir.instruction_definition import Instruction, Text, filled, on_device, vectors
+from aotc.tir.instruction_definition import (
+    Instruction,
+    InstructionText,
+    define_c_vector_instruction,
+    define_gpu_instruction,
+    fill_template,
+)
 
 #: Products in a sum.
-GROUP: Final = 4
+BYTES_PER_DOT: Final = 4
 #: Numbers of int32 in a vector.
-LANES: Final = (4, 8, 16)
-BYTES: Final = ("uint8", "int8")
+INT32_VECTOR_LENGTHS: Final = (4, 8, 16)
+INT8_DTYPES: Final = ("uint8", "int8")
 
 
 #: A sum in C, from the texts of what it is added to and of both operands.
-Dot: TypeAlias = Callable[[str, str, str], str]
+DotText: TypeAlias = Callable[[str, str, str], str]
 
 
-def is_sum(name: str) -> bool:
+def is_accumulating_dot_instruction(name: str) -> bool:
     """Return True if an instruction is an int8 dot product that accumulates to its first operand."""
     return name.startswith(("dot4_", "dp4a_", "mmla_"))
 
 
-def words_name(data: str, lanes: int) -> str:
+def load_words_instruction_name(dtype: str, lanes: int) -> str:
     """Return the name of the instruction that loads `lanes` groups of four bytes as int32."""
-    return f"words_{data}_x{lanes}"
+    return f"words_{dtype}_x{lanes}"
 
 
-def dot_name(data: str, weights: str, lanes: int) -> str:
+def dot_instruction_name(data_dtype: str, weight_dtype: str, lanes: int) -> str:
     """Return the name of the dot-product instruction for these operand types."""
-    return f"dot4_{data}_{weights}_x{lanes}"
+    return f"dot4_{data_dtype}_{weight_dtype}_x{lanes}"
 
 
-def word_of(value: int) -> int:
+def repeat_byte_in_int32(byte: int) -> int:
     """Return the int32 that consists of four copies of a byte."""
-    return int(_word(np.full(GROUP, value & 255, np.uint8)))
+    return int(_bytes_to_int32_reference(np.full(BYTES_PER_DOT, byte & 255, np.uint8)))
 
 
-def _dot_of_words(data: str, weights: str, acc: Any, a: Any, b: Any) -> Any:
-    pairs = ((a, data), (b, weights))
+def _dp4a_reference(data_dtype: str, weight_dtype: str, acc: Any, a: Any, b: Any) -> Any:
+    pairs = ((a, data_dtype), (b, weight_dtype))
     left, right = (np.asarray(x, np.int32)[..., None].view(kind).astype(np.int32) for x, kind in pairs)
     return (np.asarray(acc, np.int64) + (left * right).sum(axis=-1)).astype(np.int32)[()]
 
 
-def _word(values: Any) -> Any:
+def _bytes_to_int32_reference(values: Any) -> Any:
     return np.ascontiguousarray(values).view(np.int32)[0]
 
 
-def _words(values: Any) -> Any:
+def _bytes_to_int32_vector_reference(values: Any) -> Any:
     return np.ascontiguousarray(values).view(np.int32)
 
 
-def plain_dot(data: str, acc: Any, words: Any, values: Any) -> Any:
+def dot_reference(data_dtype: str, acc: Any, words: Any, values: Any) -> Any:
     """Compute a dot product in numpy: the reference semantics."""
-    left = np.ascontiguousarray(words).view(data).reshape(-1, GROUP).astype(np.int32)
-    return acc + (left * values.reshape(-1, GROUP)).sum(axis=1, dtype=np.int32)
+    left = np.ascontiguousarray(words).view(data_dtype).reshape(-1, BYTES_PER_DOT).astype(np.int32)
+    return acc + (left * values.reshape(-1, BYTES_PER_DOT)).sum(axis=1, dtype=np.int32)
 
 
-_WORD: Final = """\
+_BYTES_TO_INT32_C: Final = """\
 /* Four bytes as the bits of a number. */
 __attribute__((__unused__)) $inline int32_t aotc_NAME(aotc_BYTEx4 bytes) {
   int32_t word;
@@ -78,7 +84,7 @@ __attribute__((__unused__)) $inline int32_t aotc_NAME(aotc_BYTEx4 bytes) {
   return word;
 }
 """
-_DOT: Final = """\
+_DOT_C: Final = """\
 /* Sums of four products of DATA by WEIGHTS, added to numbers. */
 __attribute__((__unused__)) $inline VECTOR
 aotc_NAME(VECTOR acc, VECTOR y, aotc_WEIGHTSxSIZE x) {
@@ -92,7 +98,7 @@ BRANCHES}
 
 
 #: A device's: four bytes are the bits of a number.
-_DEVICE_WORD: Final = """\
+_BYTES_TO_INT32_CUDA: Final = """\
 /* Four bytes as the bits of a number. */
 $inline int32_t aotc_word_DATA(const DATA_t *from) {
   int32_t word;
@@ -100,7 +106,7 @@ $inline int32_t aotc_word_DATA(const DATA_t *from) {
   return word;
 }
 """
-_DEVICE_DOT: Final = """\
+_DP4A_CUDA: Final = """\
 /* A number and the sum of four products of bytes. */
 $inline int32_t aotc_dp4a_DATA_WEIGHTS(int32_t sum, int32_t a, int32_t b) {
 #if defined(AOTC_EMULATED)
@@ -114,128 +120,161 @@ $inline int32_t aotc_dp4a_DATA_WEIGHTS(int32_t sum, int32_t a, int32_t b) {
 """
 
 
-def _from_mixed(data: str, weights: str, dot: Dot) -> str:
+def _dot_text_from_uint8_int8_dot(data_dtype: str, weight_dtype: str, dot_text: DotText) -> str:
     """Return the C text of a dot product by an instruction for uint8 times int8."""
-    if data != weights:
-        return dot("acc", "y", "w") if data == "uint8" else dot("acc", "w", "y")
-    if data == "uint8":
-        return dot(dot(dot("acc", "y", "w ^ turn"), "y", "half"), "y", "half")
-    return _less(dot("acc", "y ^ turn", "w"), dot("none", "turn", "w"))
+    if data_dtype != weight_dtype:
+        return dot_text("acc", "y", "w") if data_dtype == "uint8" else dot_text("acc", "w", "y")
+    if data_dtype == "uint8":
+        return dot_text(dot_text(dot_text("acc", "y", "w ^ turn"), "y", "half"), "y", "half")
+    return _vector_difference_text(dot_text("acc", "y ^ turn", "w"), dot_text("none", "turn", "w"))
 
 
-def _less(a: str, b: str) -> str:
+def _vector_difference_text(a: str, b: str) -> str:
     return f"(VECTOR)((bits){a} - (bits){b})"
 
 
-def _from_signed(data: str, weights: str, dot: Dot, unsigned: Dot) -> str:
+def _dot_text_from_same_sign_dots(
+    data_dtype: str, weight_dtype: str, signed_dot_text: DotText, unsigned_dot_text: DotText
+) -> str:
     """Return the C text of a dot product by instructions for operands of equal signedness."""
-    if data == weights:
-        return (dot if data == "int8" else unsigned)("acc", "y", "w")
-    if data == "uint8":
-        return _less(dot("acc", "y ^ turn", "w"), dot("none", "turn", "w"))
-    return _less(dot("acc", "y", "w ^ turn"), dot("none", "y", "turn"))
+    if data_dtype == weight_dtype:
+        return (signed_dot_text if data_dtype == "int8" else unsigned_dot_text)("acc", "y", "w")
+    if data_dtype == "uint8":
+        return _vector_difference_text(signed_dot_text("acc", "y ^ turn", "w"), signed_dot_text("none", "turn", "w"))
+    return _vector_difference_text(signed_dot_text("acc", "y", "w ^ turn"), signed_dot_text("none", "y", "turn"))
 
 
-def _builtin(name: str) -> Dot:
+def _x86_builtin_dot_text(name: str) -> DotText:
     return lambda acc, a, b: f"(VECTOR)__builtin_ia32_{name}({acc}, {a}, {b})"
 
 
-def _assembled(name: str) -> Dot:
+def _aarch64_assembly_dot_text(mnemonic: str) -> DotText:
     """Return the text of an aarch64 instruction as inline assembly, since compilers name the intrinsic differently."""
-    text = f'__asm__("{name} %0.4s, %1.16b, %2.16b" : "+w"(sum)'
+    text = f'__asm__("{mnemonic} %0.4s, %1.16b, %2.16b" : "+w"(sum)'
 
-    def dot(acc: str, a: str, b: str) -> str:
+    def inline_assembly_text(acc: str, a: str, b: str) -> str:
         made = f'{text} : "w"({a}), "w"({b}))'
         return f"__extension__({{ VECTOR sum = {acc}; {made}; sum; }})"
 
-    return dot
+    return inline_assembly_text
 
 
-def _with_vnni(data: str, weights: str, size: int) -> Iterator[tuple[str, str]]:
+def _vnni_dot_variants(data_dtype: str, weight_dtype: str, vector_bytes: int) -> Iterator[tuple[str, str]]:
     """Yield preprocessor conditions and C texts for VNNI, whose intrinsic has two names in compilers."""
     features = "defined(__AVX512VNNI__)"
-    if size < 64:
+    if vector_bytes < 64:
         features = f"(({features} && defined(__AVX512VL__)) || defined(__AVXVNNI__))"
-    for name in (f"vpdpbusd_v{size // 4}si", f"vpdpbusd{size * 8}"):
+    for name in (f"vpdpbusd_v{vector_bytes // 4}si", f"vpdpbusd{vector_bytes * 8}"):
         found = f"{features} && AOTC_HAS(__builtin_ia32_{name})"
-        yield found, _from_mixed(data, weights, _builtin(name))
+        yield found, _dot_text_from_uint8_int8_dot(data_dtype, weight_dtype, _x86_builtin_dot_text(name))
 
 
-def _with_arm(data: str, weights: str) -> Iterator[tuple[str, str]]:
+def _aarch64_dot_variants(data_dtype: str, weight_dtype: str) -> Iterator[tuple[str, str]]:
     """Yield preprocessor conditions and C texts for aarch64."""
-    if data != weights:
-        yield "defined(__ARM_FEATURE_MATMUL_INT8)", _from_mixed(data, weights, _assembled("usdot"))
-    made = _from_signed(data, weights, _assembled("sdot"), _assembled("udot"))
+    if data_dtype != weight_dtype:
+        yield (
+            "defined(__ARM_FEATURE_MATMUL_INT8)",
+            _dot_text_from_uint8_int8_dot(data_dtype, weight_dtype, _aarch64_assembly_dot_text("usdot")),
+        )
+    made = _dot_text_from_same_sign_dots(
+        data_dtype, weight_dtype, _aarch64_assembly_dot_text("sdot"), _aarch64_assembly_dot_text("udot")
+    )
     yield "defined(__ARM_FEATURE_DOTPROD)", made
 
 
 #: Sums of two products by the bytes of a vector: where there are some, and what compilers call them.
-_PAIRS: Final = {
+_PMADDWD_FEATURE_AND_CALLS: Final = {
     16: ("SSE2", "128(%s, %s)"),
     32: ("AVX2", "256(%s, %s)"),
     64: ("AVX512BW", "512_mask(%s, %s, none, 65535)", "512(%s, %s)"),
 }
 
 
-def _halves(name: str, dtype: str) -> tuple[str, str]:
+def _even_and_odd_bytes_as_int16_text(vector_name: str, dtype: str) -> tuple[str, str]:
     """Return the C texts that widen the bytes at even and at odd positions to int16."""
     if dtype == "uint8":
-        return f"(pairs)((upairs){name} & 255)", f"(pairs)((upairs){name} >> 8)"
-    return f"(pairs)((upairs){name} << 8) >> 8", f"(pairs){name} >> 8"
+        return f"(pairs)((upairs){vector_name} & 255)", f"(pairs)((upairs){vector_name} >> 8)"
+    return f"(pairs)((upairs){vector_name} << 8) >> 8", f"(pairs){vector_name} >> 8"
 
 
-def _with_pairs(data: str, weights: str, size: int) -> Iterator[tuple[str, str]]:
+def _pmaddwd_dot_variants(data_dtype: str, weight_dtype: str, vector_bytes: int) -> Iterator[tuple[str, str]]:
     """Yield conditions and C texts by exact int16 pair products (pmaddwd)."""
-    feature, *calls = _PAIRS[size]
+    feature, *calls = _PMADDWD_FEATURE_AND_CALLS[vector_bytes]
     for call in calls:
-        parts = zip(_halves("y", data), _halves("w", weights), strict=True)
+        parts = zip(
+            _even_and_odd_bytes_as_int16_text("y", data_dtype),
+            _even_and_odd_bytes_as_int16_text("w", weight_dtype),
+            strict=True,
+        )
         sums = " + ".join(f"(bits)__builtin_ia32_pmaddwd{call % pair}" for pair in parts)
         name = f"__builtin_ia32_pmaddwd{call.partition('(')[0]}"
         yield f"defined(__{feature}__) && AOTC_HAS({name})", f"(VECTOR)((bits)acc + ({sums}))"
 
 
-def _byte(name: str, dtype: str, place: int) -> str:
+def _extract_byte_text(vector_name: str, dtype: str, position: int) -> str:
     """Return the C text that extracts the byte at a position of each int32."""
     if dtype == "uint8":
-        return f"(VECTOR)((bits){name} >> {8 * place} & 255)"
-    return f"((VECTOR)((bits){name} << {24 - 8 * place}) >> 24)"
+        return f"(VECTOR)((bits){vector_name} >> {8 * position} & 255)"
+    return f"((VECTOR)((bits){vector_name} << {24 - 8 * position}) >> 24)"
 
 
-def _plain(data: str, weights: str) -> str:
-    parts = (f"(bits)({_byte('y', data, k)} * {_byte('w', weights, k)})" for k in range(GROUP))
+def _portable_dot_text(data_dtype: str, weight_dtype: str) -> str:
+    parts = (
+        f"(bits)({_extract_byte_text('y', data_dtype, k)} * {_extract_byte_text('w', weight_dtype, k)})"
+        for k in range(BYTES_PER_DOT)
+    )
     return f"(VECTOR)((bits)acc + {' + '.join(parts)})"
 
 
-def _dot(data: str, weights: str, lanes: int) -> Instruction:
-    size, number = lanes * GROUP, f"int32x{lanes}"
-    found = [*_with_vnni(data, weights, size)]
-    found += _with_arm(data, weights) if size == 16 else ()
-    found += _with_pairs(data, weights, size)
+def _define_dot_instruction(data_dtype: str, weight_dtype: str, lanes: int) -> Instruction:
+    size, number = lanes * BYTES_PER_DOT, f"int32x{lanes}"
+    found = [*_vnni_dot_variants(data_dtype, weight_dtype, size)]
+    found += _aarch64_dot_variants(data_dtype, weight_dtype) if size == 16 else ()
+    found += _pmaddwd_dot_variants(data_dtype, weight_dtype, size)
     lines = (f"if {features}\n  return {made};\n" for features, made in found)
     branches = "#" + "#el".join(lines)
-    branches += f"#else\n  return {_plain(data, weights)};\n#endif\n"
-    words = {"BRANCHES": branches, "DATA": data, "WEIGHTS": weights}
+    branches += f"#else\n  return {_portable_dot_text(data_dtype, weight_dtype)};\n#endif\n"
+    words = {"BRANCHES": branches, "DATA": data_dtype, "WEIGHTS": weight_dtype}
     words |= {"SIZE": str(size), "VECTOR": f"aotc_{number}"}
-    takes = (number, number, f"{weights}x{size}")
-    return vectors(dot_name(data, weights, lanes), takes, "", partial(plain_dot, data), _DOT, **words)
+    takes = (number, number, f"{weight_dtype}x{size}")
+    return define_c_vector_instruction(
+        dot_instruction_name(data_dtype, weight_dtype, lanes),
+        takes,
+        "",
+        partial(dot_reference, data_dtype),
+        _DOT_C,
+        **words,
+    )
 
 
-def rows() -> Iterator[Instruction]:
+def instruction_definitions() -> Iterator[Instruction]:
     """Yield the instructions for all operand types and vector lengths."""
-    for data in BYTES:
-        row = vectors(f"word_{data}", (f"{data}x{GROUP}",), "int32x1", _word, _WORD, BYTE=data)
-        text = filled(_DEVICE_WORD, DATA=data)
+    for data in INT8_DTYPES:
+        row = define_c_vector_instruction(
+            f"word_{data}",
+            (f"{data}x{BYTES_PER_DOT}",),
+            "int32x1",
+            _bytes_to_int32_reference,
+            _BYTES_TO_INT32_C,
+            BYTE=data,
+        )
+        text = fill_template(_BYTES_TO_INT32_CUDA, DATA=data)
         device = replace(row.texts[0], dialects=("cuda",), function=text)
         yield replace(row, texts=(*row.texts, device))
-    for data, lanes in product(BYTES, LANES):
+    for data, lanes in product(INT8_DTYPES, INT32_VECTOR_LENGTHS):
         number = f"int32x{lanes}"
-        made = Text(call=f"((aotc_{number}){{0:14}})", dialects=("gnu-c",))
-        facts: dict[str, Any] = {"gives": number, "meaning": _words, "texts": (made,)}
-        yield Instruction(name=words_name(data, lanes), takes=(f"{data}x{GROUP * lanes}",), **facts)
-    yield from (_dot(data, weights, lanes) for data, weights, lanes in product(BYTES, BYTES, LANES))
-    for data, weights in product(BYTES, BYTES):
-        name, short = f"dp4a_{data}_{weights}", {d: d[0].replace("i", "s") + "32" for d in BYTES}
+        made = InstructionText(call=f"((aotc_{number}){{0:14}})", dialects=("gnu-c",))
+        facts: dict[str, Any] = {"gives": number, "meaning": _bytes_to_int32_vector_reference, "texts": (made,)}
+        yield Instruction(
+            name=load_words_instruction_name(data, lanes), takes=(f"{data}x{BYTES_PER_DOT * lanes}",), **facts
+        )
+    yield from (
+        _define_dot_instruction(data, weights, lanes)
+        for data, weights, lanes in product(INT8_DTYPES, INT8_DTYPES, INT32_VECTOR_LENGTHS)
+    )
+    for data, weights in product(INT8_DTYPES, INT8_DTYPES):
+        name, short = f"dp4a_{data}_{weights}", {d: d[0].replace("i", "s") + "32" for d in INT8_DTYPES}
         words: dict[str, Any] = {"DATA": data, "WEIGHTS": weights}
         words |= {"SHORT_A": short[data], "SHORT_B": short[weights]}
-        meaning = partial(_dot_of_words, data, weights)
-        yield on_device(name, ("int32",) * 3, "int32", meaning, _DEVICE_DOT, least=61, **words)
+        meaning = partial(_dp4a_reference, data, weights)
+        yield define_gpu_instruction(name, ("int32",) * 3, "int32", meaning, _DP4A_CUDA, least=61, **words)

@@ -16,19 +16,26 @@ from dataclasses import dataclass, field, replace
 from aotc.ir import AotcError, Diagnostic, assert_never, frozen
 from aotc.tir import INSTRUCTIONS, Binary, Bitcast, Block, Broadcast, Buffer, Element, Intrinsic, Pack, While, operands
 from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Call, Const, Expr, Load, Select, Unary, Var, unary
-from aotc.tir.gpu_launch import counters, launch_of, uses_device
-from aotc.tir.loops.async_copies import why_not_landed
-from aotc.tir.loops.gpu_race_proofs import why_not_at_once
-from aotc.tir.loops.last_block_reduction import in_groups
-from aotc.tir.loops.loop_dependence import assigned, inside, loads, read, why_not, written
-from aotc.tir.loops.reachable_indices import Around, reached
-from aotc.tir.loops.vector_access import is_vector_access
-from aotc.tir.simplify import Interval, bounds, linear
+from aotc.tir.gpu_launch import has_gpu_loops, last_block_counters, launch_of
+from aotc.tir.loops.async_copies import async_copy_violation
+from aotc.tir.loops.gpu_race_proofs import why_gpu_loop_may_race
+from aotc.tir.loops.gpu_wide_memory_access import is_vector_access
+from aotc.tir.loops.last_block_reduction import split_at_last_block_counters
+from aotc.tir.loops.loop_dependence import (
+    assigned_registers,
+    direct_loads,
+    ranges_inside_loops,
+    read_buffers,
+    why_loop_kind_unproven,
+    written_buffers,
+)
+from aotc.tir.loops.reachable_indices import EnclosingContext, index_values_reached
+from aotc.tir.simplify import Interval, bounds, linear_form
 from aotc.tir.stmt import (
-    KINDS,
-    LAUNCHED,
-    PART,
-    PARTS,
+    GPU_LOOP_KINDS,
+    LOOP_KINDS,
+    THREAD_COUNT,
+    THREAD_NUMBER,
     Assign,
     Declare,
     For,
@@ -38,45 +45,49 @@ from aotc.tir.stmt import (
     Store,
     Sync,
     Wait,
-    arrival,
-    memory_call,
+    block_stmts_or_self,
+    last_block_counter_increment,
+    micro_kernel_call_of_stmt,
     stmt_exprs,
-    stmts_of,
     walk_stmts,
-    warp_call,
+    warp_instruction_of_stmt,
 )
 
-_INTEGER_ONLY = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "shl", "shr", "xor"})
+_INTEGER_ONLY_OPS = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "shl", "shr", "xor"})
 
 
 #: No team is larger: shares of loops are computed without overflow.
-_MOST_PARTS = 1 << 16
+_MAX_TEAM_THREADS = 1 << 16
 
 
 def verify(kernel: Kernel) -> None:
     """Raise AotcError (code "tir-verify") with one diagnostic for each violation in the kernel."""
     body = kernel.body
-    scratch = frozenset((*kernel.workspace, *kernel.local))
-    checker = _Checker(kernel, assigned(body), written(body), scratch - read(body))
-    checker.buffers()
-    checker.counts()
-    on_device = [s for s in stmts_of(body) if _needs_launch(s, kernel.shared)]
+    scratch = frozenset((*kernel.workspace, *kernel.stack_and_shared_buffers))
+    checker = _KernelChecker(kernel, assigned_registers(body), written_buffers(body), scratch - read_buffers(body))
+    checker.check_buffer_declarations()
+    checker.check_last_block_counters()
+    on_device = [s for s in block_stmts_or_self(body) if _needs_gpu(s, kernel.shared)]
     launches = [s for s in on_device if launch_of(replace(kernel, body=s)) is not None]
     if len(launches) < len(on_device) or (kernel.shared and not launches):
-        checker.report("blocks and threads are not two loops around all statements, from 0 to literals")
-    team: dict[Var, Interval] = {PART: (0, _MOST_PARTS - 1), PARTS: (1, _MOST_PARTS)} if kernel.team else {}
-    checker.stmt(body, _Scope(frozenset(team), team))
+        checker.report_problem("blocks and threads are not two loops around all statements, from 0 to literals")
+    team: dict[Var, Interval] = (
+        {THREAD_NUMBER: (0, _MAX_TEAM_THREADS - 1), THREAD_COUNT: (1, _MAX_TEAM_THREADS)} if kernel.team else {}
+    )
+    checker.check_stmt(body, _Scope(frozenset(team), team))
     moves = any(isinstance(s, Store) and s.asynchronous for s in walk_stmts(body))
-    if moves and (problem := why_not_landed(body)) is not None:
-        checker.report(problem)
+    if moves and (problem := async_copy_violation(body)) is not None:
+        checker.report_problem(problem)
     if checker.problems:
         raise AotcError.collect(checker.problems)
 
 
-def _needs_launch(stmt: Stmt, shared: Container[Buffer]) -> bool:
+def _needs_gpu(stmt: Stmt, shared: Container[Buffer]) -> bool:
     """Return True if a statement can run on a GPU only: it has blocks, threads, or operations on shared memory."""
-    together = uses_device(stmt) or any(warp_call(s) or arrival(s) for s in walk_stmts(stmt))
-    return together or any(b in shared for b in (*read(stmt), *written(stmt)))
+    together = has_gpu_loops(stmt) or any(
+        warp_instruction_of_stmt(s) or last_block_counter_increment(s) for s in walk_stmts(stmt)
+    )
+    return together or any(b in shared for b in (*read_buffers(stmt), *written_buffers(stmt)))
 
 
 @frozen
@@ -91,9 +102,9 @@ class _Scope:
 
     visible: frozenset[Var] = frozenset()
     ranges: dict[Var, Interval] = field(default_factory=dict)
-    around: tuple[Around, ...] | None = ()
+    around: tuple[EnclosingContext, ...] | None = ()
 
-    def inside(self, *around: Around) -> _Scope:
+    def enter(self, *around: EnclosingContext) -> _Scope:
         return replace(self, around=None if self.around is None else (*self.around, *around))
 
     @property
@@ -102,7 +113,7 @@ class _Scope:
 
 
 @dataclass(slots=True)
-class _Checker:
+class _KernelChecker:
     """Checker that walks a kernel and collects violations.
 
     changing   registers that are assigned to
@@ -119,126 +130,134 @@ class _Checker:
     last: set[Expr] = field(default_factory=set)
     problems: list[Diagnostic] = field(default_factory=list)
 
-    def report(self, message: str) -> None:
+    def report_problem(self, message: str) -> None:
         self.problems.append(Diagnostic("tir-verify", f"kernel {self.kernel.name}: {message}", self.kernel.span))
 
-    def buffers(self) -> None:
+    def check_buffer_declarations(self) -> None:
         kernel = self.kernel
-        declared = (*kernel.params, *kernel.local)
+        declared = (*kernel.params, *kernel.stack_and_shared_buffers)
         for buffer in {b for b in declared if declared.count(b) > 1}:
-            self.report(f"buffer {buffer.name} is declared twice")
+            self.report_problem(f"buffer {buffer.name} is declared twice")
         places = {"param": (*kernel.inputs, *kernel.outputs), "workspace": kernel.workspace, "stack": kernel.stack}
         places["shared"] = kernel.shared
         for scope, group in places.items():
             for buffer in group:
                 if buffer.scope != scope or buffer.size < 0:
-                    self.report(f"buffer {buffer.name}[{buffer.size}] of scope {buffer.scope} stands as {scope}")
+                    self.report_problem(
+                        f"buffer {buffer.name}[{buffer.size}] of scope {buffer.scope} stands as {scope}"
+                    )
         for output, source in (*kernel.inplace, *kernel.overlaps):
             if not (0 <= output < len(kernel.outputs) and 0 <= source < len(kernel.inputs)):
-                self.report(f"no output {output} or input {source} to share memory")
+                self.report_problem(f"no output {output} or input {source} to share memory")
 
-    def counts(self) -> None:
+    def check_last_block_counters(self) -> None:
         """Check that last-block counters start at zero and are used for nothing else."""
         stmts = list(walk_stmts(self.kernel.body))
-        arrivals = {s for s in stmts if arrival(s) is not None}
-        found = counters(self.kernel) if arrivals else frozenset()
+        arrivals = {s for s in stmts if last_block_counter_increment(s) is not None}
+        found = last_block_counters(self.kernel) if arrivals else frozenset()
         self.filled |= found
-        others = {load.buffer for s in stmts if found for load in loads(s) if s not in arrivals}
+        others = {load.buffer for s in stmts if found for load in direct_loads(s) if s not in arrivals}
         alone = len(found) == len(arrivals) and not found & (others | self.written)
         if not (alone and found <= {*self.kernel.workspace}):
-            self.report("what counts blocks is not scratch for that alone")
+            self.report_problem("what counts blocks is not scratch for that alone")
 
     # statements
 
-    def stmt(self, stmt: Stmt, scope: _Scope) -> None:
+    def check_stmt(self, stmt: Stmt, scope: _Scope) -> None:
         for expr in stmt_exprs(stmt):
-            self.expr(expr, scope, warp_call(stmt) or memory_call(stmt) or arrival(stmt))
+            self.check_expr(
+                expr,
+                scope,
+                warp_instruction_of_stmt(stmt) or micro_kernel_call_of_stmt(stmt) or last_block_counter_increment(stmt),
+            )
         match stmt:
             case For():
-                self.loop(stmt, scope)
+                self.check_loop(stmt, scope)
             case While():
-                self.condition(stmt.cond)
-                self.stmt(stmt.body, replace(scope, around=None))
+                self.check_condition_type(stmt.cond)
+                self.check_stmt(stmt.body, replace(scope, around=None))
             case If():
-                self.branches(stmt, scope)
+                self.check_if(stmt, scope)
             case Store():
-                self.store(stmt, scope)
+                self.check_store(stmt, scope)
             case Intrinsic():
-                self.intrinsic(stmt, scope)
+                self.check_intrinsic(stmt, scope)
             case Assign():
-                self.assign(stmt, scope)
+                self.check_assign(stmt, scope)
             case Block():
-                self.block(stmt, scope)
+                self.check_block(stmt, scope)
             case Declare():
-                self.typed(stmt.var, stmt.value)
-                self.last |= {stmt.var} if arrival(stmt) is not None else set()
+                self.check_register_type(stmt.var, stmt.value)
+                self.last |= {stmt.var} if last_block_counter_increment(stmt) is not None else set()
             case Sync() | Wait():
                 pass
             case _:
                 assert_never(stmt)
 
-    def branches(self, stmt: If, scope: _Scope) -> None:
-        self.condition(stmt.cond)
+    def check_if(self, stmt: If, scope: _Scope) -> None:
+        self.check_condition_type(stmt.cond)
         known = () if stmt.cond in self.last else (stmt.cond,)
         if not known:
-            self.filled -= {*self.kernel.local}  # which of several blocks it is must not show
-        self.stmt(stmt.then, scope.inside(*known))
+            self.filled -= {*self.kernel.stack_and_shared_buffers}  # which of several blocks it is must not show
+        self.check_stmt(stmt.then, scope.enter(*known))
         if stmt.orelse is not None:
-            self.stmt(stmt.orelse, scope.inside(unary("not", stmt.cond)))
+            self.check_stmt(stmt.orelse, scope.enter(unary("not", stmt.cond)))
 
-    def block(self, block: Block, scope: _Scope) -> None:
+    def check_block(self, block: Block, scope: _Scope) -> None:
         here: set[Var] = set()
         for stmt in block.stmts:
-            self.stmt(stmt, scope)
+            self.check_stmt(stmt, scope)
             if not isinstance(stmt, Declare):
                 continue
             var = stmt.var
             if var in here or var in scope.visible - frozenset(here):
-                self.report(f"register {var.name} is declared twice")
+                self.report_problem(f"register {var.name} is declared twice")
             here.add(var)
             if var.dtype == INDEX and var not in self.changing:
-                known = {**scope.ranges, var: _bounds_of_share(stmt.value, scope.ranges)}
-                scope = replace(scope.inside(stmt), ranges=known)
+                known = {**scope.ranges, var: _bounds_of_index(stmt.value, scope.ranges)}
+                scope = replace(scope.enter(stmt), ranges=known)
             scope = replace(scope, visible=scope.visible | {var})
 
-    def loop(self, loop: For, scope: _Scope) -> None:
-        if loop.step < 1 or loop.kind not in KINDS:
-            self.report(f"loop over {loop.var.name} has step {loop.step} and kind {loop.kind!r}")
+    def check_loop(self, loop: For, scope: _Scope) -> None:
+        if loop.step < 1 or loop.kind not in LOOP_KINDS:
+            self.report_problem(f"loop over {loop.var.name} has step {loop.step} and kind {loop.kind!r}")
             return
         if loop.var.dtype != INDEX or loop.var.lanes != 1 or loop.begin.dtype != INDEX or loop.end.dtype != INDEX:
-            self.report(f"loop over {loop.var.name} does not count in {INDEX}")
+            self.report_problem(f"loop over {loop.var.name} does not count in {INDEX}")
             return
         if loop.var in scope.visible:
-            self.report(f"loop variable {loop.var.name} is in use already")
-        own = {"block": self.kernel.local, "thread": self.kernel.stack}.get(loop.kind, ())
-        proven = why_not_at_once if loop.kind in LAUNCHED else why_not
-        stages = in_groups(loop) if loop.kind == "block" else [loop]
+            self.report_problem(f"loop variable {loop.var.name} is in use already")
+        own = {"block": self.kernel.stack_and_shared_buffers, "thread": self.kernel.stack}.get(loop.kind, ())
+        proven = why_gpu_loop_may_race if loop.kind in GPU_LOOP_KINDS else why_loop_kind_unproven
+        stages = split_at_last_block_counters(loop) if loop.kind == "block" else [loop]
         if stages is None:
-            self.report("blocks arrive in another form than that of aotc.tir.loops.last_block_reduction")
+            self.report_problem("blocks arrive in another form than that of aotc.tir.loops.last_block_reduction")
         found = (proven(one, scope.ranges, scope.visible, {*own, *self.unread}) for one in stages or ())
         if (problem := next(filter(None, found), None)) is not None:
-            self.report(f"loop over {loop.var.name} is not {loop.kind}: {problem}")
+            self.report_problem(f"loop over {loop.var.name} is not {loop.kind}: {problem}")
         if isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.begin.value >= loop.end.value:
             return  # never runs
-        ranges = inside([loop], scope.ranges)
-        self.stmt(loop.body, replace(scope.inside(loop), visible=scope.visible | {loop.var}, ranges=ranges))
+        ranges = ranges_inside_loops([loop], scope.ranges)
+        self.check_stmt(loop.body, replace(scope.enter(loop), visible=scope.visible | {loop.var}, ranges=ranges))
 
-    def store(self, stmt: Store, scope: _Scope) -> None:
-        self.write(stmt.buffer, stmt.index, stmt.value.lanes, scope)
-        if stmt.asynchronous and not self.is_copied(stmt, scope):
-            self.report(f"{stmt.buffer.name} is not written by copies of 4, 8 or 16 bytes from multiples of them on")
-        call = warp_call(stmt)
+    def check_store(self, stmt: Store, scope: _Scope) -> None:
+        self.check_write(stmt.buffer, stmt.index, stmt.value.lanes, scope)
+        if stmt.asynchronous and not self.is_valid_async_copy(stmt, scope):
+            self.report_problem(
+                f"{stmt.buffer.name} is not written by copies of 4, 8 or 16 bytes from multiples of them on"
+            )
+        call = warp_instruction_of_stmt(stmt)
         taken = [e for e in (call.args if call else (stmt.value,)) if isinstance(e, Load)]
         pieces = [(e.buffer, e.index, e.lanes) for e in taken if e.lanes > 1]
-        if pieces and uses_device(self.kernel.body):
+        if pieces and has_gpu_loops(self.kernel.body):
             made = (stmt.buffer, stmt.index, stmt.value.lanes)
             for buffer, index, lanes in (made, *pieces):
-                if not is_vector_access(buffer, linear(index, scope.ranges), lanes):
-                    self.report(f"{buffer.name} is not accessed at multiples of {lanes} elements")
+                if not is_vector_access(buffer, linear_form(index, scope.ranges), lanes):
+                    self.report_problem(f"{buffer.name} is not accessed at multiples of {lanes} elements")
         if stmt.value.dtype != stmt.buffer.dtype:
-            self.report(f"{stmt.value.dtype} is stored to {stmt.buffer.name}, which holds {stmt.buffer.dtype}")
+            self.report_problem(f"{stmt.value.dtype} is stored to {stmt.buffer.name}, which holds {stmt.buffer.dtype}")
 
-    def is_copied(self, stmt: Store, scope: _Scope) -> bool:
+    def is_valid_async_copy(self, stmt: Store, scope: _Scope) -> bool:
         """Return True if a store is a valid asynchronous copy to shared memory."""
         source = stmt.value
         if isinstance(source, Select):
@@ -250,85 +269,93 @@ class _Checker:
         if stmt.buffer.scope != "shared":
             return False
         lanes = source.lanes
-        whole = all(is_vector_access(one.buffer, linear(one.index, scope.ranges), lanes) for one in (stmt, source))
+        whole = all(is_vector_access(one.buffer, linear_form(one.index, scope.ranges), lanes) for one in (stmt, source))
         return whole and lanes * source.dtype.itemsize >= 4 and source.stride == 1
 
-    def intrinsic(self, stmt: Intrinsic, scope: _Scope) -> None:
-        last = stmt.size - 1
-        self.write(stmt.buffer, stmt.index, last * stmt.stride + stmt.size, scope)
-        self.access(stmt.source.buffer, stmt.source.index, last * stmt.source_stride + stmt.size, scope)
+    def check_intrinsic(self, stmt: Intrinsic, scope: _Scope) -> None:
+        last = stmt.block_side - 1
+        self.check_write(stmt.buffer, stmt.index, last * stmt.stride + stmt.block_side, scope)
+        self.check_access_bounds(
+            stmt.source.buffer, stmt.source.index, last * stmt.source_stride + stmt.block_side, scope
+        )
         known = INSTRUCTIONS.get(stmt.name)
-        problem = known.problem([(stmt.source.dtype, stmt.size)], block=True) if known else f"{stmt.name} is not known"
+        problem = (
+            known.operand_type_problem([(stmt.source.dtype, stmt.block_side)], is_memory_block=True)
+            if known
+            else f"{stmt.name} is not known"
+        )
         if problem:
-            self.report(problem)
+            self.report_problem(problem)
         if stmt.buffer is stmt.source.buffer or stmt.buffer.dtype != stmt.source.dtype:
-            self.report(f"{stmt.name} from {stmt.source.buffer.name} to {stmt.buffer.name}")
-        if min(stmt.stride, stmt.source_stride) < stmt.size:
-            self.report(f"rows that {stmt.name} writes to {stmt.buffer.name} overlap")
+            self.report_problem(f"{stmt.name} from {stmt.source.buffer.name} to {stmt.buffer.name}")
+        if min(stmt.stride, stmt.source_stride) < stmt.block_side:
+            self.report_problem(f"rows that {stmt.name} writes to {stmt.buffer.name} overlap")
 
-    def write(self, buffer: Buffer, index: Expr, lanes: int, scope: _Scope) -> None:
-        self.access(buffer, index, lanes, scope)
+    def check_write(self, buffer: Buffer, index: Expr, lanes: int, scope: _Scope) -> None:
+        self.check_access_bounds(buffer, index, lanes, scope)
         self.filled.add(buffer)
         if buffer in self.kernel.inputs:
-            self.report(f"input {buffer.name} is written")
+            self.report_problem(f"input {buffer.name} is written")
 
-    def assign(self, stmt: Assign, scope: _Scope) -> None:
-        self.typed(stmt.var, stmt.value)
+    def check_assign(self, stmt: Assign, scope: _Scope) -> None:
+        self.check_register_type(stmt.var, stmt.value)
         if stmt.var not in scope.visible or stmt.var in scope.ranges:
-            self.report(f"{stmt.var.name} is assigned, but is not a register in sight")
+            self.report_problem(f"{stmt.var.name} is assigned, but is not a register in sight")
 
-    def typed(self, var: Var, value: Expr) -> None:
-        if _type(var) != _type(value):
-            self.report(f"register {var.name} is {_type(var)}, its value {_type(value)}")
+    def check_register_type(self, var: Var, value: Expr) -> None:
+        if _type_text(var) != _type_text(value):
+            self.report_problem(f"register {var.name} is {_type_text(var)}, its value {_type_text(value)}")
 
-    def condition(self, cond: Expr) -> None:
+    def check_condition_type(self, cond: Expr) -> None:
         if cond.dtype != BOOL or cond.lanes != 1:
-            self.report(f"a condition is {_type(cond)}")
+            self.report_problem(f"a condition is {_type_text(cond)}")
 
     # expressions
 
-    def expr(self, expr: Expr, scope: _Scope, whole: Call | None) -> None:
+    def check_expr(self, expr: Expr, scope: _Scope, allowed_call: Call | None) -> None:
         stack = [(expr, scope)]
         while stack:
             node, here = stack.pop()
-            for message in _type_problems(node):
-                self.report(message)
+            for message in _node_type_problems(node):
+                self.report_problem(message)
             if isinstance(node, Var) and node not in here.visible:
-                self.report(f"{node.name} is used, but not declared")
-            if isinstance(node, Call) and _is_statement(node) and node is not whole:
-                self.report(f"{node.name} is only a part of a statement")
+                self.report_problem(f"{node.name} is used, but not declared")
+            if isinstance(node, Call) and _is_statement_level_call(node) and node is not allowed_call:
+                self.report_problem(f"{node.name} is only a part of a statement")
             if isinstance(node, Load):
-                self.access(node.buffer, *node.span, here)
-                self.filled_before(node.buffer, here)
+                self.check_access_bounds(node.buffer, *node.lowest_index_and_extent, here)
+                self.check_written_before_read(node.buffer, here)
             if isinstance(node, Select):
-                other = here.inside(unary("not", node.cond))
-                stack += [(node.cond, here), (node.a, here.inside(node.cond)), (node.b, other)]
+                other = here.enter(unary("not", node.cond))
+                stack += [(node.cond, here), (node.a, here.enter(node.cond)), (node.b, other)]
             else:
                 stack += [(o, here) for o in operands(node)]
 
-    def access(self, buffer: Buffer, index: Expr, lanes: int, scope: _Scope) -> None:
-        if not any(buffer is b for b in (*self.kernel.params, *self.kernel.local)):
-            self.report(f"buffer {buffer.name} is not declared")
+    def check_access_bounds(self, buffer: Buffer, index: Expr, lanes: int, scope: _Scope) -> None:
+        if not any(buffer is b for b in (*self.kernel.params, *self.kernel.stack_and_shared_buffers)):
+            self.report_problem(f"buffer {buffer.name} is not declared")
         if index.dtype != INDEX or index.lanes != 1:
-            self.report(f"{buffer.name} is indexed by {_type(index)}")
+            self.report_problem(f"{buffer.name} is indexed by {_type_text(index)}")
             return
         low, high = bounds(index, scope.ranges)
         if scope.around is None or (low >= 0 and high <= buffer.size - lanes):
             return
-        found = sorted(reached(scope.around, index))
+        found = sorted(index_values_reached(scope.around, index))
         if found and (found[0] < 0 or found[-1] > buffer.size - lanes):
-            self.report(f"{buffer.name}[{found[0]} .. {found[-1] + lanes - 1}] is outside its {buffer.size} elements")
+            self.report_problem(
+                f"{buffer.name}[{found[0]} .. {found[-1] + lanes - 1}] is outside its {buffer.size} elements"
+            )
 
-    def filled_before(self, buffer: Buffer, scope: _Scope) -> None:
+    def check_written_before_read(self, buffer: Buffer, scope: _Scope) -> None:
         """Report scratch memory that is read before it is written."""
         if buffer.scope == "param" or buffer in self.filled:
             return
         if buffer not in self.written or not scope.is_conditional:
             self.filled.add(buffer)  # one message is enough
-            self.report(f"{buffer.name} is read before anything is written to it")
+            self.report_problem(f"{buffer.name} is read before anything is written to it")
 
 
-def _bounds_of_share(value: Expr, ranges: dict[Var, Interval]) -> Interval:
+def _bounds_of_index(value: Expr, ranges: dict[Var, Interval]) -> Interval:
     """Return the smallest and largest value of an index, which may depend on a thread's share of a team loop."""
     if isinstance(value, Binary) and value.op == "truncdiv" and bounds(value.b, ranges)[0] >= 1:
         low, high = bounds(value.a, ranges)
@@ -336,46 +363,46 @@ def _bounds_of_share(value: Expr, ranges: dict[Var, Interval]) -> Interval:
     return bounds(value, ranges)
 
 
-def _is_statement(call: Call) -> bool:
+def _is_statement_level_call(call: Call) -> bool:
     known = INSTRUCTIONS[call.name]
     return known.warp or known.memory or call.name == "arrive"
 
 
-def _type_problems(node: Expr) -> Iterator[str]:
+def _node_type_problems(node: Expr) -> Iterator[str]:
     match node:
         case Binary():
-            yield from _binary_problems(node)
+            yield from _binary_type_problems(node)
         case Unary(op=op, a=a) if op not in ("neg", "not") or (op == "neg" and a.dtype == BOOL):
             yield f"{op} of {a.dtype}"
         case Select(cond=cond, a=a, b=b):
             if cond.dtype != BOOL or cond.lanes not in (1, node.lanes):
-                yield f"a selection by {_type(cond)}"
-            if _type(a) != _type(b):
-                yield f"a selection between {_type(a)} and {_type(b)}"
+                yield f"a selection by {_type_text(cond)}"
+            if _type_text(a) != _type_text(b):
+                yield f"a selection between {_type_text(a)} and {_type_text(b)}"
         case Bitcast(dtype=dtype, a=a) if dtype.bits != a.dtype.bits:
             yield f"a bitcast of {a.dtype} to {dtype}"
         case Broadcast(a=a) if a.lanes != 1:
             yield "a broadcast of a vector"
-        case Pack(parts=parts) if any(_type(p) != f"{node.dtype}x1" for p in parts):
-            yield f"a pack of {', '.join(map(_type, parts))}"
+        case Pack(parts=parts) if any(_type_text(p) != f"{node.dtype}x1" for p in parts):
+            yield f"a pack of {', '.join(map(_type_text, parts))}"
         case Call():
-            problem = INSTRUCTIONS[node.name].problem((a.dtype, a.lanes) for a in node.args)
+            problem = INSTRUCTIONS[node.name].operand_type_problem((a.dtype, a.lanes) for a in node.args)
             yield from (problem,) if problem else ()
         case Element():
             yield f"an element of {node.tensor.name}, which was not scheduled"
 
 
-def _type(value: Expr) -> str:
+def _type_text(value: Expr) -> str:
     return f"{value.dtype}x{value.lanes}"
 
 
-def _binary_problems(node: Binary) -> Iterator[str]:
+def _binary_type_problems(node: Binary) -> Iterator[str]:
     a, b = node.a, node.b
     if node.op not in ARITHMETIC | BITWISE | COMPARE:
         yield f"no operation {node.op!r}"
-    if _type(a) != _type(b):
-        yield f"{node.op} of {_type(a)} and {_type(b)}"
+    if _type_text(a) != _type_text(b):
+        yield f"{node.op} of {_type_text(a)} and {_type_text(b)}"
     elif node.op == "div" and not a.dtype.is_float:
         yield f"div of {a.dtype}"
-    elif node.op in _INTEGER_ONLY | BITWISE and a.dtype.is_float:
+    elif node.op in _INTEGER_ONLY_OPS | BITWISE and a.dtype.is_float:
         yield f"{node.op} of {a.dtype}"

@@ -21,11 +21,11 @@ from aotc.ir import DTYPES, AotcError, DType
 #: A numpy scalar or array; Python int and bool for index arithmetic.
 Value: TypeAlias = Any
 
-_NUMPY: Final = {str(name): name.numpy for name in DTYPES}
-_WITHOUT_NAN: Final = _NUMPY["float4_e2m1fn"]
+_NUMPY_DTYPE_OF_NAME: Final = {str(name): name.numpy for name in DTYPES}
+_DTYPE_WITHOUT_NAN: Final = _NUMPY_DTYPE_OF_NAME["float4_e2m1fn"]
 
 
-def _check(array: Value, index: Value, label: str) -> None:
+def _check_index_bounds(array: Value, index: Value, label: str) -> None:
     """Raise AotcError unless every index is within the bounds of an array."""
     first, last = (index, index) if isinstance(index, int) else (index.min(), index.max())
     if not 0 <= first <= last < array.size:
@@ -34,7 +34,7 @@ def _check(array: Value, index: Value, label: str) -> None:
 
 
 def _load(array: Value, index: int, label: str) -> Value:
-    _check(array, index, label)
+    _check_index_bounds(array, index, label)
     item = array[index]
     return int(item) if array.dtype == np.int64 else item
 
@@ -46,18 +46,18 @@ def _take(array: Value, index: Value, mask: Value, label: str) -> Value:
         if not np.any(mask):
             return np.zeros(index.shape, array.dtype)
     if index.size:
-        _check(array, index, label)
+        _check_index_bounds(array, index, label)
     return array[index]
 
 
 def _store(array: Value, index: int, value: Value, label: str) -> None:
-    _check(array, index, label)
+    _check_index_bounds(array, index, label)
     array[index] = _wrap64(value) if isinstance(value, int) else value
 
 
 def _put(array: Value, index: Value, value: Value, label: str) -> None:
     if index.size:
-        _check(array, index, label)
+        _check_index_bounds(array, index, label)
     array[index] = value
 
 
@@ -70,34 +70,34 @@ def _accumulate(ufunc: Any, start: Value, values: Value, dtype: Any) -> Value:
     return int(last) if dtype == np.int64 else last
 
 
-def wrapped(value: int) -> int:
+def wrap_to_int64(value: int) -> int:
     """Return an integer wrapped to int64 (modulo 2**64)."""
     return (value + 2**63) % 2**64 - 2**63
 
 
 def _wrap64(value: Value) -> Value:
-    return wrapped(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
+    return wrap_to_int64(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
 
 
-def _astype(array: Any, dtype: Any) -> Any:
-    if dtype == _WITHOUT_NAN:  # it has no NaN: it becomes zero, whatever its sign
+def _convert_array(array: Any, dtype: Any) -> Any:
+    if dtype == _DTYPE_WITHOUT_NAN:  # it has no NaN: it becomes zero, whatever its sign
         array = np.where(np.isnan(array.astype(np.float32)), np.float32(0), array)
-    if DType.of(array.dtype).is_float and DType.of(np.dtype(dtype)).is_integer:
-        return _to_integer(np.asarray(array, np.float64), np.dtype(dtype))
+    if DType.from_numpy(array.dtype).is_float and DType.from_numpy(np.dtype(dtype)).is_integer:
+        return _truncate_float_to_integer(np.asarray(array, np.float64), np.dtype(dtype))
     try:
         return array.astype(dtype)
     except TypeError:  # between types below 16 bits, all of whose values float32 has
         return array.astype(np.float32).astype(dtype)
 
 
-def _to_integer(x: Any, dtype: Any) -> Any:
+def _truncate_float_to_integer(x: Any, dtype: Any) -> Any:
     """Truncate floats to 32-bit integers, or to 64-bit ones if `dtype` needs them, then keep the low bits.
 
     Values out of range, and NaN, become the smallest integer.
     """
     if dtype == np.uint64:  # the upper half is that of negative numbers
         upper = x >= 2.0**63
-        low = _to_integer(np.where(upper, x - 2.0**63, x), np.dtype(np.int64))
+        low = _truncate_float_to_integer(np.where(upper, x - 2.0**63, x), np.dtype(np.int64))
         return low.astype(np.uint64) + np.where(upper, np.uint64(1 << 63), np.uint64(0))
     bits = 64 if dtype in (np.int64, np.uint32) else 32
     held = (x >= -(2.0 ** (bits - 1))) & (x < 2.0 ** (bits - 1))
@@ -107,8 +107,8 @@ def _to_integer(x: Any, dtype: Any) -> Any:
 
 def _cast(value: Value, dtype: Any) -> Value:
     if isinstance(value, np.ndarray):
-        return _astype(value, dtype)
-    result = _astype(np.asarray(_wrap64(value)), dtype)[()]
+        return _convert_array(value, dtype)
+    result = _convert_array(np.asarray(_wrap64(value)), dtype)[()]
     return int(result) if dtype == np.int64 else bool(result) if dtype == np.bool_ else result
 
 
@@ -128,76 +128,78 @@ def _floordiv(a: Value, b: Value) -> Value:
 def _truncmod(a: Value, b: Value) -> Value:
     if isinstance(a, int) and isinstance(b, int):
         return a - _truncdiv(a, b) * b
-    return np.fmod(a, b) if _small(a) is None else (a - _truncdiv(a, b) * b)
+    return np.fmod(a, b) if _int8_carrier_dtype(a) is None else (a - _truncdiv(a, b) * b)
 
 
-def _small(a: Value) -> Any:
+def _int8_carrier_dtype(a: Value) -> Any:
     """Return the dtype (int8 or uint8) in which integers of fewer than 8 bits are processed; None for others."""
     dtype = np.asarray(a).dtype
-    facts = DType.of(dtype)
+    facts = DType.from_numpy(dtype)
     return None if facts.bits >= 8 or facts.is_bool else np.int8 if facts.is_signed else np.uint8
 
 
-def _bits(function: Callable[..., Value]) -> Callable[..., Value]:
+def _carry_subbyte_ints_in_int8(function: Callable[..., Value]) -> Callable[..., Value]:
     """`function` on integers, those of fewer than 8 bits carried by int8 or uint8."""
 
-    def apply(*args: Value) -> Value:
-        carrier = None if isinstance(args[0], int) else _small(args[0])
+    def apply_with_int8_carrier(*args: Value) -> Value:
+        carrier = None if isinstance(args[0], int) else _int8_carrier_dtype(args[0])
         if carrier is None:
             return function(*args)
         return function(*(np.asarray(a).astype(carrier) for a in args)).astype(args[0].dtype)[()]
 
-    return apply
+    return apply_with_int8_carrier
 
 
-def _shifted(shift: Callable[[Value, Value], Value], beyond: Callable[[Value], Value]) -> Callable[..., Value]:
+def _shift_with_overflow_result(
+    shift: Callable[[Value, Value], Value], result_of_oversized_shift: Callable[[Value], Value]
+) -> Callable[..., Value]:
     """Return a shift whose result for counts of at least the width is `beyond(a, count)`."""
 
-    def apply(a: Value, b: Value) -> Value:
-        width = _width(a)
+    def shift_or_overflow(a: Value, b: Value) -> Value:
+        width = _bit_width(a)
         if isinstance(a, int) and isinstance(b, int):
-            return _wrap64(shift(a, b)) if 0 <= b < width else beyond(a)
+            return _wrap64(shift(a, b)) if 0 <= b < width else result_of_oversized_shift(a)
         left, right = np.asarray(a), np.asarray(b)
         inside = (right >= 0) & (right < width)
-        found: Any = np.where(inside, shift(left, np.where(inside, right, 0)), beyond(left))
+        found: Any = np.where(inside, shift(left, np.where(inside, right, 0)), result_of_oversized_shift(left))
         return found.astype(left.dtype)[()]
 
-    return _bits(apply)
+    return _carry_subbyte_ints_in_int8(shift_or_overflow)
 
 
-def _width(a: Value) -> int:
-    return 64 if isinstance(a, int) else DType.of(np.asarray(a).dtype).itemsize * 8
+def _bit_width(a: Value) -> int:
+    return 64 if isinstance(a, int) else DType.from_numpy(np.asarray(a).dtype).itemsize * 8
 
 
 def _not(a: Value) -> Value:
     return np.logical_not(a) if np.asarray(a).dtype == np.bool_ else ~a
 
 
-def _extreme(beyond: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
-    """Return a minimum or maximum that propagates NaN; `beyond` compares the second operand with the first."""
+def _nan_propagating_min_or_max(is_more_extreme: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
+    """Return a minimum or maximum that propagates NaN; `is_more_extreme` compares the second operand with the first."""
 
-    def apply(a: Value, b: Value) -> Value:
+    def min_or_max(a: Value, b: Value) -> Value:
         if isinstance(a, int) and isinstance(b, int):
-            return b if beyond(b, a) else a
-        found: Any = np.where(beyond(b, a) | (b != b), b, a)
+            return b if is_more_extreme(b, a) else a
+        found: Any = np.where(is_more_extreme(b, a) | (b != b), b, a)
         return found[()]
 
-    return apply
+    return min_or_max
 
 
-def _rounded(function: Callable[..., Value]) -> Callable[..., Value]:
+def _compute_in_float64(function: Callable[..., Value]) -> Callable[..., Value]:
     """`function` computed in float64 and rounded to the operand's type."""
 
-    def apply(*args: Value) -> Value:
+    def apply_in_float64(*args: Value) -> Value:
         dtype = np.asarray(args[0]).dtype
         wide = [np.asarray(a).astype(np.float64) for a in args]
-        return _astype(np.asarray(function(*wide)), dtype)[()]
+        return _convert_array(np.asarray(function(*wide)), dtype)[()]
 
-    return apply
+    return apply_in_float64
 
 
 def _div(a: Value, b: Value) -> Value:
-    return _rounded(np.true_divide)(a, b) if a.dtype == _WITHOUT_NAN else a / b
+    return _compute_in_float64(np.true_divide)(a, b) if a.dtype == _DTYPE_WITHOUT_NAN else a / b
 
 
 def _round_away(x: Value) -> Value:
@@ -205,15 +207,15 @@ def _round_away(x: Value) -> Value:
     return np.copysign(whole + np.where(np.abs(x - whole) >= 0.5, np.copysign(1.0, x), 0.0), x)
 
 
-def _integer_pow(a: Value, b: Value) -> Value:
+def _integer_power(a: Value, b: Value) -> Value:
     """Raise integers to a power modulo the width; a negative exponent gives 0 except for the bases 1 and -1."""
 
-    def one(base: int, exponent: int) -> int:
+    def power_modulo_2_64(base: int, exponent: int) -> int:
         if exponent >= 0:
             return pow(base, exponent, 2**64)
         return base ** (-exponent % 2) if base in (1, -1) else 0
 
-    found = np.array([_wrap64(one(int(x), int(y))) for x, y in np.broadcast(a, b)], np.int64)
+    found = np.array([_wrap64(power_modulo_2_64(int(x), int(y))) for x, y in np.broadcast(a, b)], np.int64)
     shape = np.broadcast_shapes(np.shape(a), np.shape(b))
     result = found.reshape(shape).astype(np.int64 if isinstance(a, int) else a.dtype)[()]
     return int(result) if isinstance(result, np.int64) else result
@@ -249,27 +251,27 @@ _FMA: Final = np.vectorize(_LIBRARY_FMA, otypes=[np.float64])
 _NUMPY_NAMES: Final = "sqrt floor ceil trunc copysign fmod"
 #: Functions of values, by name.
 FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
-    "pow": _integer_pow,
+    "pow": _integer_power,
     "abs": _abs,
     "fma": _fma,
     "product": operator.mul,
     "isnan": np.isnan,
-    "round_even": _rounded(np.rint),
-    "round_away": _rounded(_round_away),
-    **{name: _rounded(getattr(np, name)) for name in _NUMPY_NAMES.split()},
+    "round_even": _compute_in_float64(np.rint),
+    "round_away": _compute_in_float64(_round_away),
+    **{name: _compute_in_float64(getattr(np, name)) for name in _NUMPY_NAMES.split()},
 }
 #: What the interpreter's generated code may call, besides FUNCTIONS.
 NAMESPACE: Final[dict[str, Any]] = {
     **{f.__name__[1:]: f for f in (_load, _take, _store, _put, _accumulate, _wrap64, _cast)},
-    "dtypes": _NUMPY,
+    "dtypes": _NUMPY_DTYPE_OF_NAME,
     **{f"op{f.__name__}": f for f in (_div, _floordiv, _truncdiv, _truncmod)},
-    "op_min": _extreme(operator.lt),
-    "op_max": _extreme(operator.gt),
+    "op_min": _nan_propagating_min_or_max(operator.lt),
+    "op_max": _nan_propagating_min_or_max(operator.gt),
     "op_floormod": lambda a, b: 0 if isinstance(b, int) and b == 0 else a % b,
-    "op_not": _bits(_not),
-    "op_and": _bits(operator.and_),
-    "op_or": _bits(operator.or_),
-    "op_xor": _bits(operator.xor),
-    "op_shl": _shifted(operator.lshift, lambda a: a * 0),
-    "op_shr": _shifted(operator.rshift, lambda a: a >> (_width(a) - 1) >> 1),
+    "op_not": _carry_subbyte_ints_in_int8(_not),
+    "op_and": _carry_subbyte_ints_in_int8(operator.and_),
+    "op_or": _carry_subbyte_ints_in_int8(operator.or_),
+    "op_xor": _carry_subbyte_ints_in_int8(operator.xor),
+    "op_shl": _shift_with_overflow_result(operator.lshift, lambda a: a * 0),
+    "op_shr": _shift_with_overflow_result(operator.rshift, lambda a: a >> (_bit_width(a) - 1) >> 1),
 }

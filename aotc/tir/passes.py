@@ -2,7 +2,8 @@
 """Tensor passes: passes over programs of kernels, run in the order of `program_passes` and visible to instruments.
 
 with PassContext(instruments=[ProgramVerifier()]):
-    program = scheduled(called(program), target)     # no copies; memory planned, kernels divided among threads
+    # no copies; memory planned, kernels divided among threads
+    program = run_tensor_passes(eliminate_copies_pass(program), target)
 
 In: the program that lowering returns.  Out: the program that code generation prints.
 """
@@ -12,16 +13,22 @@ from typing import Any, ClassVar, Final
 
 from aotc.ir import AotcError, Pass, PassContext, PassInfo, PassInstrument, Sequential, report_progress
 from aotc.tir import C, Kernel, Program, Target, Threads
-from aotc.tir.device.lower_to_launches import launched
-from aotc.tir.functions.fma_contraction import fused_kernel
+from aotc.tir.device.lower_to_launches import lower_program_to_gpu_launches
+from aotc.tir.functions.fma_contraction import contract_kernel_to_fma
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.loops.loop_vectorization import with_vectors
-from aotc.tir.plan.copy_elimination import take_views
-from aotc.tir.plan.loop_fusion import with_fused_loops
-from aotc.tir.plan.memory_plan import check_plan, plan_memory, savings, with_io, work_in_place
-from aotc.tir.plan.pack_int4 import narrowed
-from aotc.tir.plan.step_order import least_peak, ordered
-from aotc.tir.threads.parallel_kernels import for_teams
+from aotc.tir.loops.loop_vectorization import vectorize_kernel
+from aotc.tir.plan.copy_elimination import eliminate_copies
+from aotc.tir.plan.loop_fusion import fuse_loops_while_peak_falls
+from aotc.tir.plan.memory_plan import (
+    check_memory_plan,
+    place_inputs_and_outputs_in_arena,
+    plan_memory,
+    run_kernels_in_place,
+    shareable_bytes_of_pairs,
+)
+from aotc.tir.plan.pack_int4 import pack_constants_as_int4
+from aotc.tir.plan.step_order import least_peak_bytes, reorder_steps_for_least_peak
+from aotc.tir.threads.parallel_kernels import parallelize_program
 
 
 class ProgramPass(Pass[Any]):
@@ -30,11 +37,11 @@ class ProgramPass(Pass[Any]):
     level: ClassVar[str] = "tensor"
     kind: ClassVar[str] = "Program"
 
-    def accepts(self, module: Any) -> bool:
+    def accepts_module(self, module: Any) -> bool:
         return isinstance(module, Program)
 
-    def state(self, module: Any) -> object:
-        parts = (module, module.plan, *module.steps, *module.kernels)
+    def comparable_module_state(self, module: Any) -> object:
+        parts = (module, module.plan, *module.steps, *module.distinct_kernels)
         return [getattr(part, f.name) for part in parts for f in fields(part)], dict(module.plan.offsets)
 
 
@@ -42,7 +49,7 @@ class TakeViews(ProgramPass):
     """Eliminate copies: kernels read parts of tensors in place and write directly to the caller's outputs."""
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        return take_views(module)
+        return eliminate_copies(module)
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,29 +59,29 @@ class LaunchOnDevice(ProgramPass):
     target: Target
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        return launched(module, self.target)
+        return lower_program_to_gpu_launches(module, self.target)
 
 
-def _wanted(key: str, target: Target) -> bool:
+def _is_enabled_for_target(config_key: str, target: Target) -> bool:
     """Return the configured value of a key, or by default True if the target's memory is limited."""
-    return bool(PassContext.current().get_config(key, target.bare))
+    return bool(PassContext.current().get_config(config_key, target.bare))
 
 
-def _may_overlap(target: Target) -> bool:
+def _may_outputs_overlap_inputs(target: Target) -> bool:
     """Return True if outputs may overlap dying inputs, that is if iterations run in program order."""
-    return target.is_scalar and target.gpu is None and _wanted("compile.overlap", target)
+    return target.is_scalar and target.gpu is None and _is_enabled_for_target("compile.overlap", target)
 
 
 class KeepInputsAndOutputs(ProgramPass):
     """Place inputs and outputs in the arena, so that callers can access them there."""
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        return with_io(module)
+        return place_inputs_and_outputs_in_arena(module)
 
 
-def _alignment(target: Target) -> int:
+def _arena_alignment_bytes(target: Target) -> int:
     """Return the alignment of temporaries in the arena, in bytes."""
-    spaces = target.spaces_for("arena")
+    spaces = target.memory_spaces_for_role("arena")
     return max(space.align for space in (spaces if target.bare else spaces[:1]))
 
 
@@ -85,8 +92,10 @@ class OrderSteps(ProgramPass):
     target: Target = C
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        align = _alignment(self.target)
-        return ordered(module, savings(module, _may_overlap(self.target), align), align)
+        align = _arena_alignment_bytes(self.target)
+        return reorder_steps_for_least_peak(
+            module, shareable_bytes_of_pairs(module, _may_outputs_overlap_inputs(self.target), align), align
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,15 +105,17 @@ class FuseLoops(ProgramPass):
     target: Target = C
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        align, over = _alignment(self.target), _may_overlap(self.target)
-        return with_fused_loops(module, lambda program: least_peak(program, savings(program, over, align), align))
+        align, over = _arena_alignment_bytes(self.target), _may_outputs_overlap_inputs(self.target)
+        return fuse_loops_while_peak_falls(
+            module, lambda program: least_peak_bytes(program, shareable_bytes_of_pairs(program, over, align), align)
+        )
 
 
 class WorkInPlace(ProgramPass):
     """Let kernels write outputs over inputs that no later step reads, where the kernel allows it."""
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        return work_in_place(module)
+        return run_kernels_in_place(module)
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,8 +131,8 @@ class PlanMemory(ProgramPass):
     over: bool = False
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        rooms = {s.name: s.bytes for s in self.target.spaces_for("arena")} if self.target.bare else None
-        return plan_memory(module, _alignment(self.target), self.over, rooms)
+        rooms = {s.name: s.bytes for s in self.target.memory_spaces_for_role("arena")} if self.target.bare else None
+        return plan_memory(module, _arena_alignment_bytes(self.target), self.over, rooms)
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,43 +142,43 @@ class DivideAmongThreads(ProgramPass):
     threads: Threads
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        return for_teams(module, self.threads)
+        return parallelize_program(module, self.threads)
 
 
 @dataclass(frozen=True, repr=False)
 class KernelPass(ProgramPass):
-    """A pass that rewrites one kernel at a time.  A subclass defines `kernel`."""
+    """A pass that rewrites one kernel at a time.  A subclass defines `rewrite_kernel`."""
 
     target: Target
 
-    def kernel(self, kernel: Kernel) -> Kernel:
+    def rewrite_kernel(self, kernel: Kernel) -> Kernel:
         """Return the rewritten kernel for the target."""
         raise NotImplementedError
 
     def run(self, module: Program, ctx: PassContext) -> Program:
         made = {}
-        for k, kernel in enumerate(module.kernels):
-            report_progress(k, len(module.kernels), f"{self.name}, kernel {kernel.name}")
-            made[kernel] = self.kernel(kernel)
-        return module.with_kernels(made)
+        for k, kernel in enumerate(module.distinct_kernels):
+            report_progress(k, len(module.distinct_kernels), f"{self.name}, kernel {kernel.name}")
+            made[kernel] = self.rewrite_kernel(kernel)
+        return module.replace_kernels(made)
 
 
 class FuseMultiplyAdds(KernelPass):
     """Replace products and sums by fused multiply-adds if the target has such an instruction."""
 
-    def kernel(self, kernel: Kernel) -> Kernel:
-        return fused_kernel(kernel) if self.target.fma else kernel
+    def rewrite_kernel(self, kernel: Kernel) -> Kernel:
+        return contract_kernel_to_fma(kernel) if self.target.fma else kernel
 
 
 class VectorizeLoops(KernelPass):
     """Vectorize loops with independent iterations."""
 
-    def kernel(self, kernel: Kernel) -> Kernel:
-        return with_vectors(kernel, self.target)
+    def rewrite_kernel(self, kernel: Kernel) -> Kernel:
+        return vectorize_kernel(kernel, self.target)
 
 
 #: Bytes of second-level cache of a core: weights that fit are read from there, where whole bytes are faster.
-CACHED: Final = 1 << 20
+L2_CACHE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, repr=False)
@@ -183,12 +194,12 @@ class HalveBytes(ProgramPass):
 
     def run(self, module: Program, ctx: PassContext) -> Program:
         always = ctx.get_config("compile.halve_bytes", self.target.bare or self.target.small)
-        return narrowed(module, 0 if always else CACHED)
+        return pack_constants_as_int4(module, 0 if always else L2_CACHE_BYTES)
 
 
-_KERNELS: Final = (FuseMultiplyAdds, VectorizeLoops)
+_KERNEL_PASSES: Final = (FuseMultiplyAdds, VectorizeLoops)
 #: The tensor passes in the order in which they run.
-PASSES: Final = (
+TENSOR_PASSES: Final = (
     TakeViews,
     KeepInputsAndOutputs,
     FuseLoops,
@@ -197,47 +208,47 @@ PASSES: Final = (
     WorkInPlace,
     PlanMemory,
     DivideAmongThreads,
-    *_KERNELS,
+    *_KERNEL_PASSES,
     HalveBytes,
 )
-NAMES: Final = tuple(p.name for p in PASSES)
+TENSOR_PASS_NAMES: Final = tuple(p.name for p in TENSOR_PASSES)
 
 
 def kernel_passes(target: Target) -> list[KernelPass]:
     """Return the passes that prepare a single kernel for printing for a target."""
-    return [kind(target) for kind in _KERNELS]
+    return [kind(target) for kind in _KERNEL_PASSES]
 
 
-def program_passes(target: Target, threads: bool = True) -> list[ProgramPass]:
+def program_passes(target: Target, multithreaded: bool = True) -> list[ProgramPass]:
     """Return the passes that prepare a program for printing for a target, in order."""
     if target.gpu is not None:
         return [LaunchOnDevice(target), WorkInPlace(), PlanMemory(target), *kernel_passes(target)]
     first: list[ProgramPass] = []
     if PassContext.current().get_config("compile.workspace_io", False):
         first.append(KeepInputsAndOutputs())
-    if _wanted("compile.reorder", target):
+    if _is_enabled_for_target("compile.reorder", target):
         first += [FuseLoops(target), OrderSteps(target)]
-    divide = [DivideAmongThreads(target.threads)] if threads and target.threads is not None else []
+    divide = [DivideAmongThreads(target.threads)] if multithreaded and target.threads is not None else []
     last = [*divide, *kernel_passes(target), HalveBytes(target)]
-    if _may_overlap(target):
+    if _may_outputs_overlap_inputs(target):
         # accesses are followed in the kernels that are printed
         return [*first, WorkInPlace(), *last, PlanMemory(target, over=True)]
     return [*first, WorkInPlace(), PlanMemory(target), *last]
 
 
-def _through(program: Program, *passes: ProgramPass) -> Program:
+def _run_passes(program: Program, *passes: ProgramPass) -> Program:
     made: Program = Sequential[Any](passes).run(program, PassContext.current())
     return made
 
 
-def called(program: Program) -> Program:
+def eliminate_copies_pass(program: Program) -> Program:
     """Run TakeViews on a lowered program, if the current pass context enables it."""
-    return _through(program, TakeViews())
+    return _run_passes(program, TakeViews())
 
 
-def scheduled(program: Program, target: Target, threads: bool = True) -> Program:
+def run_tensor_passes(program: Program, target: Target, multithreaded: bool = True) -> Program:
     """Run the tensor passes that the current pass context enables on a program."""
-    return _through(program, *program_passes(target, threads))
+    return _run_passes(program, *program_passes(target, multithreaded))
 
 
 class ProgramVerifier(PassInstrument):
@@ -255,7 +266,7 @@ class ProgramVerifier(PassInstrument):
     def run_after_pass(self, module: Any, info: PassInfo) -> None:
         if not isinstance(module, Program):
             return
-        for kernel in module.kernels:
+        for kernel in module.distinct_kernels:
             if kernel.source is None and kernel not in self._verified:
                 verify(kernel)
                 self._verified.add(kernel)
@@ -269,7 +280,7 @@ class ProgramVerifier(PassInstrument):
         if not module.plan.offsets:
             return
         try:
-            check_plan(module)
+            check_memory_plan(module)
         except AssertionError as error:
             text = f"{info.name}: temporaries that live at the same time overlap, or lie outside of the arena"
             raise AotcError("tir-verify", f"{text}: {error}") from error

@@ -12,20 +12,20 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Final, TypeAlias
 
-from aotc.ir import DType, Form, Span, alike, frozen, remembered
+from aotc.ir import DType, JsonFormat, Span, frozen, load_or_compute_memoized_result, share_memo_key
 from aotc.tir import expr as values
 from aotc.tir.expr import Buffer, Call, Expr, Load, Operand, Var, as_expr, substitute, walk
 from aotc.tir.instruction_table import INSTRUCTIONS
 
 #: The number of a thread in its team, from 0.
-PART: Final = Var("part")
+THREAD_NUMBER: Final = Var("part")
 #: How many threads the team has.
-PARTS: Final = Var("parts")
-TEAM: Final = (PART, PARTS)
+THREAD_COUNT: Final = Var("parts")
+TEAM_VARS: Final = (THREAD_NUMBER, THREAD_COUNT)
 #: What a loop may say of its iterations.
-KINDS: Final = ("serial", "reduction", "independent", "block", "thread")
+LOOP_KINDS: Final = ("serial", "reduction", "independent", "block", "thread")
 #: Kinds of the loops whose iterations a device numbers when a kernel is launched.
-LAUNCHED: Final = KINDS[3:]
+GPU_LOOP_KINDS: Final = LOOP_KINDS[3:]
 
 
 @frozen(init=False, eq=False)
@@ -96,9 +96,9 @@ class Store:
 class Intrinsic:
     """An instruction of INSTRUCTIONS that computes a square block of memory from another one: `turn` transposes it.
 
-    The rows of the block that is written begin at `buffer[index + i * stride]`, those of the block that is read, of
-    which `source` loads the first, `source_stride` elements apart.  A block has as many rows as `source` has lanes; the
-    two do not overlap.
+    The rows of the block that is written begin at `buffer[index + i * stride]`, those of the block
+    that is read, of which `source` loads the first, `source_stride` elements apart.  A block has
+    as many rows as `source` has lanes; the two do not overlap.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Intrinsic:
     source_stride: int
 
     @property
-    def size(self) -> int:
+    def block_side(self) -> int:
         return self.source.lanes
 
 
@@ -136,7 +136,7 @@ class Block:
     stmts: tuple[Stmt, ...]
 
     def __init__(self, stmts: Iterable[Stmt]) -> None:
-        object.__setattr__(self, "stmts", tuple(chain.from_iterable(map(stmts_of, stmts))))
+        object.__setattr__(self, "stmts", tuple(chain.from_iterable(map(block_stmts_or_self, stmts))))
 
 
 @frozen(eq=False)
@@ -207,35 +207,38 @@ class Kernel:
         return (*self.inputs, *self.outputs, *self.workspace)
 
     @property
-    def local(self) -> tuple[Buffer, ...]:
+    def stack_and_shared_buffers(self) -> tuple[Buffer, ...]:
         """The buffers that the kernel declares itself: stack and shared memory."""
         return (*self.stack, *self.shared)
 
 
-_KERNELS: Final = Form(
+_KERNEL_FORM: Final = JsonFormat(
     Kernel,
     [
-        *(DType, Buffer, Span, *values.KINDS),
+        *(DType, Buffer, Span, *values.EXPR_KINDS),
         *(For, While, If, Store, Intrinsic, Declare, Assign, Block, Sync, Wait, UserSource, Kernel),
     ],
-    shared=TEAM,
+    shared=TEAM_VARS,
 )
 
 
-def remembered_kernel(kind: str, source: object, span: Span | None, make: Callable[[], Kernel]) -> Kernel:
-    """Return `make()`, or the memoized kernel of an equal source (`aotc.ir.persistent_memo`), with `span` set."""
-    made = remembered(kind, source, make, _KERNELS)
-    return alike(replace(made, span=span), made)
+def memoized_kernel(memo_kind: str, memo_key: object, span: Span | None, make_kernel: Callable[[], Kernel]) -> Kernel:
+    """Return `make_kernel()`, or the memoized kernel of an equal source, with `span` set.
+
+    The results are stored by `aotc.ir.persistent_memo`.
+    """
+    made = load_or_compute_memoized_result(memo_kind, memo_key, make_kernel, _KERNEL_FORM)
+    return share_memo_key(replace(made, span=span), made)
 
 
-def _nothing(_: Any) -> tuple[()]:
+def _no_parts(_: Any) -> tuple[()]:
     return ()
 
 
 _Exprs: TypeAlias = Callable[[Any], tuple[Expr, ...]]
 _Stmts: TypeAlias = "Callable[[Any], tuple[Stmt, ...]]"
 #: For each kind of statement its expressions, the statements inside it, and how it is made of others.
-_PARTS: Final[dict[type, tuple[_Exprs, _Stmts, Any]]] = {
+_PARTS_AND_BUILDER_OF_KIND: Final[dict[type, tuple[_Exprs, _Stmts, Any]]] = {
     For: (
         lambda s: (s.begin, s.end),
         lambda s: (s.body,),
@@ -247,27 +250,27 @@ _PARTS: Final[dict[type, tuple[_Exprs, _Stmts, Any]]] = {
         lambda s: (s.then,) if s.orelse is None else (s.then, s.orelse),
         lambda _, *parts: If(*parts),
     ),
-    Store: (lambda s: (s.index, s.value), _nothing, lambda s, at, value: Store(s.buffer, at, value, s.asynchronous)),
-    Intrinsic: (lambda s: (s.index, s.source), _nothing, None),
-    Declare: (lambda s: (s.value,), _nothing, lambda s, value: Declare(s.var, value)),
-    Assign: (lambda s: (s.value,), _nothing, lambda s, value: Assign(s.var, value)),
-    Block: (_nothing, lambda s: s.stmts, lambda _, *stmts: Block(stmts)),
-    Sync: (_nothing, _nothing, lambda s: s),
-    Wait: (_nothing, _nothing, lambda s: s),
+    Store: (lambda s: (s.index, s.value), _no_parts, lambda s, at, value: Store(s.buffer, at, value, s.asynchronous)),
+    Intrinsic: (lambda s: (s.index, s.source), _no_parts, None),
+    Declare: (lambda s: (s.value,), _no_parts, lambda s, value: Declare(s.var, value)),
+    Assign: (lambda s: (s.value,), _no_parts, lambda s, value: Assign(s.var, value)),
+    Block: (_no_parts, lambda s: s.stmts, lambda _, *stmts: Block(stmts)),
+    Sync: (_no_parts, _no_parts, lambda s: s),
+    Wait: (_no_parts, _no_parts, lambda s: s),
 }
 
 
 def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:
     """The expressions directly in `stmt` (not those of statements inside it)."""
-    return _PARTS[type(stmt)][0](stmt)
+    return _PARTS_AND_BUILDER_OF_KIND[type(stmt)][0](stmt)
 
 
 def stmt_children(stmt: Stmt) -> tuple[Stmt, ...]:
     """The statements directly inside `stmt`."""
-    return _PARTS[type(stmt)][1](stmt)
+    return _PARTS_AND_BUILDER_OF_KIND[type(stmt)][1](stmt)
 
 
-def stmts_of(stmt: Stmt) -> tuple[Stmt, ...]:
+def block_stmts_or_self(stmt: Stmt) -> tuple[Stmt, ...]:
     """The statements of a block; another statement by itself."""
     return stmt.stmts if isinstance(stmt, Block) else (stmt,)
 
@@ -281,24 +284,24 @@ def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
         stack.extend(reversed(stmt_children(node)))
 
 
-def nodes(stmt: Stmt) -> Iterator[Expr]:
+def all_exprs_in_stmt(stmt: Stmt) -> Iterator[Expr]:
     """Every expression and sub-expression in a statement, at any depth of statements."""
     return (n for s in walk_stmts(stmt) for e in stmt_exprs(s) for n in walk(e))
 
 
-def warp_call(stmt: Stmt) -> Call | None:
+def warp_instruction_of_stmt(stmt: Stmt) -> Call | None:
     """Return the warp-level instruction that a statement executes, or None."""
     value = stmt.value if isinstance(stmt, (Store, Declare, Assign)) else None
     return value if isinstance(value, Call) and INSTRUCTIONS[value.name].warp else None
 
 
-def memory_call(stmt: Stmt) -> Call | None:
+def micro_kernel_call_of_stmt(stmt: Stmt) -> Call | None:
     """Return the micro-kernel call whose result a statement stores, or None."""
     value = stmt.value if isinstance(stmt, Store) else None
     return value if isinstance(value, Call) and INSTRUCTIONS[value.name].memory else None
 
 
-def arrival(stmt: Stmt) -> Call | None:
+def last_block_counter_increment(stmt: Stmt) -> Call | None:
     """Return the call that increments a last-block counter in a statement, or None; it is a barrier for the block.
 
     `let last: bool = arrive(count[g], 8:int32)` is true in the last of 8 blocks that execute it, which then sees the
@@ -310,49 +313,49 @@ def arrival(stmt: Stmt) -> Call | None:
 
 def is_barrier(stmt: Stmt) -> bool:
     """Return True if a statement synchronizes the threads of a block."""
-    return isinstance(stmt, Sync) or arrival(stmt) is not None
+    return isinstance(stmt, Sync) or last_block_counter_increment(stmt) is not None
 
 
-def changed(stmt: Stmt) -> set[Var | Buffer]:
+def modified_vars_and_buffers(stmt: Stmt) -> set[Var | Buffer]:
     """Return the registers, loop variables and buffers that a statement modifies."""
     found = (s for s in walk_stmts(stmt) if isinstance(s, (Store, Intrinsic, Declare, Assign, For)))
     return {s.buffer if isinstance(s, (Store, Intrinsic)) else s.var for s in found}
 
 
-def rebuilt(stmt: Stmt, inner: Callable[[Stmt], Stmt], own: Callable[[Expr], Expr] = lambda e: e) -> Stmt:
-    """`stmt` with `inner` applied to the statements directly inside it and `own` to its own expressions.
+def rebuild_stmt(stmt: Stmt, map_child: Callable[[Stmt], Stmt], map_expr: Callable[[Expr], Expr] = lambda e: e) -> Stmt:
+    """`stmt` with `map_child` applied to the statements directly inside it and `map_expr` to its own expressions.
 
-    The source of an instruction on blocks stays a load: `own` is applied to its index.
+    The source of an instruction on blocks stays a load: `map_expr` is applied to its index.
     """
-    exprs, children, made = _PARTS[type(stmt)]
+    exprs, children, made = _PARTS_AND_BUILDER_OF_KIND[type(stmt)]
     if isinstance(stmt, Intrinsic):
-        source = Load(stmt.source.buffer, own(stmt.source.index), stmt.size)
-        return replace(stmt, index=own(stmt.index), source=source)
-    fresh: Stmt = made(stmt, *map(own, exprs(stmt)), *map(inner, children(stmt)))
+        source = Load(stmt.source.buffer, map_expr(stmt.source.index), stmt.block_side)
+        return replace(stmt, index=map_expr(stmt.index), source=source)
+    fresh: Stmt = made(stmt, *map(map_expr, exprs(stmt)), *map(map_child, children(stmt)))
     return fresh
 
 
 def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
     """`stmt` with `fn` applied to every expression in it, at any depth of statements."""
-    return rebuilt(stmt, lambda s: map_exprs(s, fn), fn)
+    return rebuild_stmt(stmt, lambda s: map_exprs(s, fn), fn)
 
 
-def substituted(stmt: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
+def substitute_in_stmt(stmt: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
     """`stmt` with variables replaced: in its expressions, and by other variables where it declares or assigns them."""
-    made = rebuilt(stmt, lambda s: substituted(s, mapping), lambda e: substitute(e, mapping))
+    made = rebuild_stmt(stmt, lambda s: substitute_in_stmt(s, mapping), lambda e: substitute(e, mapping))
     if isinstance(made, (For, Declare, Assign)) and isinstance(var := mapping.get(made.var), Var):
         return replace(made, var=var)
     return made
 
 
-def refreshed(stmt: Stmt) -> Stmt:
+def rename_declared_vars(stmt: Stmt) -> Stmt:
     """Return a copy with renamed loop variables and registers, so that one block can hold both."""
     declared = [s.var for s in walk_stmts(stmt) if isinstance(s, (For, Declare))]
     fresh: dict[Var, Expr] = {var: Var(var.name, var.dtype, var.lanes) for var in declared}
-    return substituted(stmt, fresh) if fresh else stmt
+    return substitute_in_stmt(stmt, fresh) if fresh else stmt
 
 
-def kept(name: str, value: Expr, stmts: list[Stmt]) -> Var:
+def bind_to_new_register(name: str, value: Expr, stmts: list[Stmt]) -> Var:
     """Bind an expression to a new register: append its declaration to `stmts` and return the register."""
     register = Var(name, value.dtype, value.lanes)
     stmts.append(Declare(register, value))
@@ -364,7 +367,7 @@ def forall(var: Var, end: Operand, body: Stmt, *, begin: Operand = 0, step: int 
     return For(var, end, body, begin=begin, step=step, kind="independent")
 
 
-def loops(axes: Iterable[tuple[Var, Operand]], body: Stmt, kind: str = "serial") -> Stmt:
+def loop_nest(axes: Iterable[tuple[Var, Operand]], body: Stmt, kind: str = "serial") -> Stmt:
     """A nest of loops of a kind from 0, the first axis outermost.
 
     An axis of extent 1 still gets its loop: the simplifier removes it.
@@ -374,7 +377,7 @@ def loops(axes: Iterable[tuple[Var, Operand]], body: Stmt, kind: str = "serial")
     return body
 
 
-def drop_dead(stmt: Stmt) -> Stmt:
+def remove_dead_registers(stmt: Stmt) -> Stmt:
     """Remove dead registers: those that only other dead registers read."""
     read_for: dict[Var, list[Var]] = {}
     needed: list[Var] = []
@@ -388,9 +391,9 @@ def drop_dead(stmt: Stmt) -> Stmt:
             live.add(var)
             needed.extend(read_for.get(var, ()))
     dead: set[Stmt] = {s for s in walk_stmts(stmt) if isinstance(s, (Declare, Assign)) and s.var not in live}
-    return without(stmt, dead) if dead else stmt
+    return remove_stmts(stmt, dead) if dead else stmt
 
 
-def without(stmt: Stmt, dead: Container[Stmt]) -> Stmt:
+def remove_stmts(stmt: Stmt, dead: Container[Stmt]) -> Stmt:
     """Return `stmt` without the statements in `dead`."""
-    return Block(()) if stmt in dead else rebuilt(stmt, lambda s: without(s, dead))
+    return Block(()) if stmt in dead else rebuild_stmt(stmt, lambda s: remove_stmts(s, dead))

@@ -15,9 +15,9 @@ from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Final
 
-from aotc.ir import AotcError, DType, architecture, frozen, nearest, require_known
-from aotc.tir.arm_dsp_kernels import BLOCK
-from aotc.tir.fast_math_check import require_exact
+from aotc.ir import AotcError, DType, did_you_mean_hint, frozen, normalized_architecture_name, require_known_name
+from aotc.tir.arm_dsp_kernels import OUTPUTS_PER_BLOCK
+from aotc.tir.fast_math_check import require_exact_math_flags
 from aotc.tir.target_costs import Dots as Dots
 from aotc.tir.target_costs import Threads as Threads
 from aotc.tir.target_costs import Tiles as Tiles
@@ -86,14 +86,14 @@ class Gpu:
     matrices: tuple[str, ...] = ("float16", "bfloat16")
 
     @property
-    def busy(self) -> int:
+    def threads_to_saturate(self) -> int:
         """Number of threads that usually saturates the GPU: more would only wait (a quarter of full occupancy)."""
         return self.processors * self.resident // 4
 
 
 #: What lies in one piece, and what it is made of: results on their way from kernel to kernel, together with what a
 #: kernel keeps during a call; the parameters.
-ROLES: Final = {"arena": ("arena", "scratch"), "parameters": ("parameters",)}
+DATA_KINDS_OF_ROLE: Final = {"arena": ("arena", "scratch"), "parameters": ("parameters",)}
 
 
 @frozen(kw_only=True)
@@ -112,7 +112,7 @@ class Space:
 
 
 #: Figures of targets: whether they are whole numbers, the least and the most that can be true, and the unit.
-FIGURES: Final[Mapping[str, tuple[bool, float, float, str]]] = {
+NUMERIC_FIELD_LIMITS: Final[Mapping[str, tuple[bool, float, float, str]]] = {
     "vector_bytes": (True, 0, 256, " bytes"),
     "registers": (True, 1, 4096, ""),
     "fma_bytes": (True, 1, 1 << 20, " bytes"),
@@ -127,7 +127,7 @@ FIGURES: Final[Mapping[str, tuple[bool, float, float, str]]] = {
     "store_cost": (True, 0, 1 << 30, " operations"),
 }
 #: Widths of vectors in bytes: two numbers of float32 at least.
-WIDTHS: Final = (0, 8, 16, 32, 64, 128, 256)
+VECTOR_WIDTHS_BYTES: Final = (0, 8, 16, 32, 64, 128, 256)
 
 
 @frozen(kw_only=True)
@@ -135,13 +135,14 @@ class Target:
     """A machine to generate code for.
 
     machine          the architecture, as `uname -m` names it on Linux; "" for any
-    vector_bytes     width of a vector register, one of `WIDTHS`; 0 for scalar C99 without extensions
+    vector_bytes     width of a vector register, one of `VECTOR_WIDTHS_BYTES`; 0 for scalar C99 without extensions
     registers        number of vector registers (of scalar ones for scalar targets)
     fma_bytes        bytes of operands whose multiply-adds a core issues per cycle, by at most two instructions
     fma              True if the processor has a fused multiply-add instruction
     activations      type of activations that the int8 dot-product instruction accepts, "uint8" or "int8"; the
                      other one is converted; "" if both are equally fast
-    ordered          True if sums are accumulated in a fixed order, equal on all machines (see `in_order`)
+    ordered          True if sums are accumulated in a fixed order, equal on all machines (see
+                     `target_with_fixed_summation_order`)
     l1, l2           data cache sizes, bytes per core
     line             bytes of a cache line
     l1_stride        addresses that differ by a multiple of this many bytes map to one set of the L1 cache ...
@@ -157,7 +158,7 @@ class Target:
     gpu              the GPU that kernels are launched on; None for CPUs
     budget           limits of code and memory
     spaces           its memory regions: data is placed in the first region that may hold it and has room
-    small            True if small code and parameters take precedence over speed (see `for_size`)
+    small            True if small code and parameters take precedence over speed (see `target_optimized_for_size`)
     bare             True without an operating system: the library is static, calls are direct, and the C library
                      needs to provide memcpy and memset only
     dialect          the programming language of its kernels, a name of `aotc_codegen.c.c_dialects`
@@ -170,8 +171,8 @@ class Target:
                      other fields are then those that graphs, weights and kernels
                      outside such a library are made for
 
-    Raises AotcError (code "target") for figures that are not within `FIGURES`, and
-    for spaces that leave something without a place; code "cflags" as `require_exact`.
+    Raises AotcError (code "target") for figures that are not within `NUMERIC_FIELD_LIMITS`, and
+    for spaces that leave something without a place; code "cflags" as `require_exact_math_flags`.
     """
 
     name: str
@@ -208,44 +209,50 @@ class Target:
     versions: tuple[Target, ...] = ()
 
     def __post_init__(self) -> None:
-        for field, (whole, least, most, unit) in FIGURES.items():
+        for field, (whole, least, most, unit) in NUMERIC_FIELD_LIMITS.items():
             value = getattr(self, field)
             kind = "a whole number" if whole else "a number"
-            self._require(field, isinstance(value, Integral if whole else Real), kind)
-            self._require(field, least <= value <= most, f"{least} to {most}{unit}")
-        self._require("vector_bytes", self.vector_bytes in WIDTHS, f"one of {', '.join(map(str, WIDTHS))}")
-        self._require("line", self.line <= self.l1, f"no more than l1, which is {self.l1} bytes")
-        require_exact((*self.cflags, *self.base_cflags))
+            self._require_field(field, isinstance(value, Integral if whole else Real), kind)
+            self._require_field(field, least <= value <= most, f"{least} to {most}{unit}")
+        self._require_field(
+            "vector_bytes",
+            self.vector_bytes in VECTOR_WIDTHS_BYTES,
+            f"one of {', '.join(map(str, VECTOR_WIDTHS_BYTES))}",
+        )
+        self._require_field("line", self.line <= self.l1, f"no more than l1, which is {self.l1} bytes")
+        require_exact_math_flags((*self.cflags, *self.base_cflags))
         for space in self.spaces:
             if space.bytes < 0 or space.align < 8 or space.align & (space.align - 1):
                 text = f"the memory {space.name} cannot have {space.bytes} bytes, aligned to {space.align}"
                 raise AotcError("target", f"target {self.name}: {text}")
-        for role, parts in ROLES.items():
-            if not self.spaces_for(role):
+        for role, parts in DATA_KINDS_OF_ROLE.items():
+            if not self.memory_spaces_for_role(role):
                 raise AotcError("target", f"target {self.name}: no memory space is assigned to {' and '.join(parts)}")
 
-    def _require(self, field: str, holds: bool, wanted: str) -> None:
-        """Raise AotcError (code "target") unless `holds`; the message says that `field` must be `wanted`."""
+    def _require_field(self, field: str, holds: bool, requirement: str) -> None:
+        """Raise AotcError (code "target") unless `holds`; the message says that `field` must be `requirement`."""
         if not holds:
-            text = f"target {self.name}: {field} must be {wanted}, got {getattr(self, field)!r}"
+            text = f"target {self.name}: {field} must be {requirement}, got {getattr(self, field)!r}"
             raise AotcError("target", text, hint=f"leave {field} out where it is not known")
 
-    def spaces_for(self, role: str) -> list[Space]:
-        """Return the memory regions that may hold data of a role (one of `ROLES`)."""
-        return [space for space in self.spaces if set(ROLES[role]).issubset(space.holds)]
+    def memory_spaces_for_role(self, role: str) -> list[Space]:
+        """Return the memory regions that may hold data of a role (one of `DATA_KINDS_OF_ROLE`)."""
+        return [space for space in self.spaces if set(DATA_KINDS_OF_ROLE[role]).issubset(space.holds)]
 
-    def places(self, needed: Mapping[str, int], taken: Mapping[str, int] | None = None) -> dict[str, Space]:
+    def choose_memory_spaces(
+        self, needed_bytes: Mapping[str, int], used_bytes: Mapping[str, int] | None = None
+    ) -> dict[str, Space]:
         """Choose a memory region for each role that needs memory.
 
-        needed  bytes needed, by role
-        taken   bytes already in use, by the name of a region
+        needed_bytes    bytes needed, by role
+        used_bytes      bytes already in use, by the name of a region
 
         Raises AotcError (code "memory") where no space that may hold it has so much room left.
         """
         found: dict[str, Space] = {}
-        used = Counter(taken or {})
-        for role, size in needed.items():
-            fitting = self.spaces_for(role)
+        used = Counter(used_bytes or {})
+        for role, size in needed_bytes.items():
+            fitting = self.memory_spaces_for_role(role)
             space = next((s for s in fitting if not s.bytes or used[s.name] + size <= s.bytes), None)
             if space is None:
                 room = " and ".join(str(s.bytes - used[s.name]) for s in fitting)
@@ -261,7 +268,7 @@ class Target:
         return max(1, self.vector_bytes // DType(dtype).itemsize)
 
     @property
-    def shares_sums(self) -> bool:
+    def can_split_reduction_in_block(self) -> bool:
         """Return True if a reduction may be split across the threads of a GPU block."""
         return self.gpu is not None and not self.ordered
 
@@ -275,18 +282,18 @@ class Target:
         return TargetKind("cuda" if self.gpu is not None else "c" if self.is_scalar else "llvm")
 
     def __enter__(self) -> Target:
-        _CURRENT.set((*_CURRENT.get(), self))
+        _TARGET_STACK.set((*_TARGET_STACK.get(), self))
         return self
 
     def __exit__(self, *_: object) -> None:
-        _CURRENT.set(_CURRENT.get()[:-1])
+        _TARGET_STACK.set(_TARGET_STACK.get()[:-1])
 
     @staticmethod
     def current(allow_none: bool = True) -> Target | None:
         """Return the target of the innermost `with target:` block.
 
         Without one, return None, or raise AotcError if `allow_none` is false."""
-        found = (None, *_CURRENT.get())[-1]
+        found = (None, *_TARGET_STACK.get())[-1]
         if found is None and not allow_none:
             raise AotcError("target", "no target is in scope", hint="with target: sets one")
         return found
@@ -299,7 +306,7 @@ class TargetKind:
     name: str
 
 
-_CURRENT: Final[ContextVar[tuple[Target, ...]]] = ContextVar("targets", default=())
+_TARGET_STACK: Final[ContextVar[tuple[Target, ...]]] = ContextVar("targets", default=())
 
 C: Final = Target(name="c")
 _X86_64, _AARCH64, _RISCV64 = ("-march=x86-64",), ("-march=armv8-a",), ("-march=rv64gc", "-mabi=lp64d")
@@ -307,9 +314,9 @@ _SSE: Final = ("sse3", "ssse3", "sse4_1", "sse4_2", "popcnt", "movbe", "lzcnt")
 _V3: Final = (*_SSE, "avx", "f16c", "fma", "avx2", "bmi1", "bmi2")
 _V4: Final = (*_V3, "avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl")
 #: Sums of products of bytes by one instruction.
-_DOT: Final = Dots(rate=2, registers=1, split=0, latency=5)
+_DOT_INSTRUCTION: Final = Dots(rate=2, registers=1, split=0, latency=5)
 #: What processors with vectors have in common.
-_VECTORS: Final = Target(
+_VECTOR_TARGET: Final = Target(
     name="vectors",
     vector_bytes=16,
     fma_bytes=32,
@@ -320,7 +327,13 @@ _VECTORS: Final = Target(
     dialect="gnu-c",
 )
 X86_64: Final = replace(
-    _VECTORS, name="x86-64", machine="x86_64", activations="uint8", cflags=_X86_64, base_cflags=_X86_64, level="v1"
+    _VECTOR_TARGET,
+    name="x86-64",
+    machine="x86_64",
+    activations="uint8",
+    cflags=_X86_64,
+    base_cflags=_X86_64,
+    level="v1",
 )
 X86_64_V3: Final = replace(
     X86_64,
@@ -349,7 +362,7 @@ X86_64_V4: Final = replace(
 X86_64_V3_VNNI: Final = replace(
     X86_64_V3,
     name="x86-64-v3-vnni",
-    dots=_DOT,
+    dots=_DOT_INSTRUCTION,
     cflags=(*X86_64_V3.cflags, "-mavxvnni"),
     features=(*_V3, "avx_vnni"),
     level="v3_vnni",
@@ -357,7 +370,7 @@ X86_64_V3_VNNI: Final = replace(
 X86_64_V4_VNNI: Final = replace(
     X86_64_V4,
     name="x86-64-v4-vnni",
-    dots=_DOT,
+    dots=_DOT_INSTRUCTION,
     cflags=("-march=x86-64-v4", "-mavx512vnni", "-mprefer-vector-width=512"),
     features=(*_V4, "avx512_vnni"),
     level="v4_vnni",
@@ -366,7 +379,7 @@ X86_64_V4_VNNI: Final = replace(
 X86_64_V4_AMX: Final = replace(
     X86_64_V4_VNNI,
     name="x86-64-v4-amx",
-    dots=replace(_DOT, matrices=True),
+    dots=replace(_DOT_INSTRUCTION, matrices=True),
     cflags=("-march=x86-64-v4", "-mavx512vnni", "-mamx-tile", "-mamx-int8", "-mprefer-vector-width=512"),
     features=(*_V4, "avx512_vnni", "amx_tile", "amx_int8"),
     level="v4_amx",
@@ -374,7 +387,7 @@ X86_64_V4_AMX: Final = replace(
 _X86: Final = (X86_64, X86_64_V3, X86_64_V3_VNNI, X86_64_V4, X86_64_V4_VNNI, X86_64_V4_AMX)
 X86_64_MULTI: Final = replace(X86_64_V3, name="x86-64-multi", versions=_X86[::-1])
 AARCH64: Final = replace(
-    _VECTORS,
+    _VECTOR_TARGET,
     name="aarch64",
     machine="aarch64",
     registers=32,
@@ -388,7 +401,7 @@ AARCH64: Final = replace(
     base_cflags=_AARCH64,
 )
 _DOTPROD, _I8MM = ("-march=armv8.2-a+dotprod",), ("-march=armv8.2-a+dotprod+i8mm",)
-_LANES, _MATRICES = replace(_DOT, groups=4), replace(_DOT, groups=2, rows=2)
+_LANES, _MATRICES = replace(_DOT_INSTRUCTION, groups=4), replace(_DOT_INSTRUCTION, groups=2, rows=2)
 AARCH64_DOTPROD: Final = replace(AARCH64, name="aarch64-dotprod", dots=_LANES, cflags=_DOTPROD, level="dotprod")
 AARCH64_I8MM: Final = replace(AARCH64, name="aarch64-i8mm", dots=_MATRICES, cflags=_I8MM, level="i8mm")
 #: Scalar: compilers with vectors of this architecture are not common yet.
@@ -415,7 +428,7 @@ _RAM: Final = Space(name="ram", align=8, holds=("arena", "scratch"))
 _FLASH: Final = Space(name="flash", align=8, holds=("parameters",))
 #: Microcontrollers.  What is larger than a few numbers lies in the arena, whose size callers see; parameters are one
 #: piece, which can lie anywhere.
-_BARE: Final = replace(
+_BARE_METAL_TARGET: Final = replace(
     C,
     name="bare",
     bare=True,
@@ -425,94 +438,111 @@ _BARE: Final = replace(
 )
 
 
-def _core(name: str, machine: str, *flags: str, **facts: Any) -> Target:
-    return replace(_BARE, name=name, machine=machine, cflags=flags, base_cflags=flags, **facts)
+def _bare_metal_target(name: str, machine: str, *flags: str, **facts: Any) -> Target:
+    return replace(_BARE_METAL_TARGET, name=name, machine=machine, cflags=flags, base_cflags=flags, **facts)
 
 
-def _cortex(name: str, *flags: str, **facts: Any) -> Target:
-    return _core(f"cortex-{name}", "arm", f"-mcpu=cortex-{name}", "-mthumb", *flags, **facts)
+def _cortex_target(core: str, *flags: str, **facts: Any) -> Target:
+    return _bare_metal_target(f"cortex-{core}", "arm", f"-mcpu=cortex-{core}", "-mthumb", *flags, **facts)
 
 
-_HARD: Final = "-mfloat-abi=hard"
+_HARD_FLOAT_FLAG: Final = "-mfloat-abi=hard"
 #: Products of two pairs of 16 bits by one instruction.
-_DSP: Final[dict[str, Any]] = {"dots": Dots(block=BLOCK, paired=True), "activations": "int8", "dialect": "arm-c"}
+_DSP: Final[dict[str, Any]] = {
+    "dots": Dots(block=OUTPUTS_PER_BLOCK, paired=True),
+    "activations": "int8",
+    "dialect": "arm-c",
+}
 #: Sums of 16 products of bytes by one instruction.
 _HELIUM: Final[dict[str, Any]] = {"dots": Dots(along=True), "activations": "int8", "dialect": "arm-c"}
-CORTEX_M0PLUS: Final = _cortex("m0plus", "-mfloat-abi=soft", registers=8, fma_bytes=4)
-CORTEX_M4: Final = _cortex("m4", "-mfpu=fpv4-sp-d16", _HARD, fma=True, **_DSP)
-CORTEX_M7: Final = _cortex("m7", "-mfpu=fpv5-sp-d16", _HARD, fma=True, l1=16 << 10, line=32, l1_ways=4, **_DSP)
-CORTEX_M33: Final = _cortex("m33", "-mfpu=fpv5-sp-d16", _HARD, fma=True, **_DSP)
+CORTEX_M0PLUS: Final = _cortex_target("m0plus", "-mfloat-abi=soft", registers=8, fma_bytes=4)
+CORTEX_M4: Final = _cortex_target("m4", "-mfpu=fpv4-sp-d16", _HARD_FLOAT_FLAG, fma=True, **_DSP)
+CORTEX_M7: Final = _cortex_target(
+    "m7", "-mfpu=fpv5-sp-d16", _HARD_FLOAT_FLAG, fma=True, l1=16 << 10, line=32, l1_ways=4, **_DSP
+)
+CORTEX_M33: Final = _cortex_target("m33", "-mfpu=fpv5-sp-d16", _HARD_FLOAT_FLAG, fma=True, **_DSP)
 #: Helium loads 16 bytes at once.
 CORTEX_M55: Final = replace(
-    _cortex("m55", _HARD, fma=True, l1=32 << 10, line=32, l1_ways=4, **_HELIUM),
+    _cortex_target("m55", _HARD_FLOAT_FLAG, fma=True, l1=32 << 10, line=32, l1_ways=4, **_HELIUM),
     spaces=(replace(_RAM, align=16), replace(_FLASH, align=16)),
 )
-RISCV32: Final = _core("riscv32", "riscv32", "-march=rv32imac", "-mabi=ilp32", registers=32, fma_bytes=4)
+RISCV32: Final = _bare_metal_target("riscv32", "riscv32", "-march=rv32imac", "-mabi=ilp32", registers=32, fma_bytes=4)
 ENVIRONMENTS: Final = ("hosted", "bare")
 
 
-def for_environment(target: Target, environment: str) -> Target:
+def target_for_environment(target: Target, environment: str) -> Target:
     """Return the target for programs that run on an operating system ("hosted") or without one ("bare").
 
     Raises AotcError (code "target") for another environment, and for a target that does not exist in this one.
     """
-    require_known("target", "environment", environment, ENVIRONMENTS)
+    require_known_name("target", "environment", environment, ENVIRONMENTS)
     if target.bare == (environment == "bare"):
         return target
     if target.bare or target.gpu is not None or not target.is_scalar:
         text = f"target {target.name} has no {environment} environment"
         raise AotcError("target", text, hint="use the target c, or name a microcontroller without an environment")
-    made = _BARE.budget, _BARE.spaces, _BARE.dialect
+    made = _BARE_METAL_TARGET.budget, _BARE_METAL_TARGET.spaces, _BARE_METAL_TARGET.dialect
     return replace(target, bare=True, budget=made[0], spaces=made[1], dialect=made[2], threads=None)
 
 
-def portable(target: Target) -> Target:
+def portable_c99_target(target: Target) -> Target:
     """Return the target whose code is C99 without inline assembly, parameters included, and gives the same bits.
 
     Raises AotcError (code "target") for targets with vectors and GPUs, whose code cannot be C99.
     """
     if not target.is_scalar or target.gpu is not None:
-        text = f"code for target {target.name} is not portable: it has {_EXTENSIONS[target.dialect]}"
+        text = f"code for target {target.name} is not portable: it has {_LANGUAGE_EXTENSIONS[target.dialect]}"
         raise AotcError("target", text, hint="compile for the target c, or leave portable (--portable) out")
     made = replace(target, budget=replace(target.budget, array_bytes=1 << 62))
     return replace(made, dialect="bare-c", dots=None, activations="") if target.dialect == "arm-c" else made
 
 
 #: What kernels have beyond C99, by the dialects of targets that are not scalar.
-_EXTENSIONS: Final = {"gnu-c": "vectors of GNU C", "cuda": "kernels in CUDA"}
+_LANGUAGE_EXTENSIONS: Final = {"gnu-c": "vectors of GNU C", "cuda": "kernels in CUDA"}
 
 
-def for_size(target: Target) -> Target:
+def target_optimized_for_size(target: Target) -> Target:
     """Return the target for small programs: parameters are not enlarged to save time."""
     budget = replace(target.budget, parameter_growth=1.0, parameter_room=0)
-    return replace(target, small=True, budget=budget, versions=tuple(map(for_size, target.versions)))
+    return replace(target, small=True, budget=budget, versions=tuple(map(target_optimized_for_size, target.versions)))
 
 
 _MICROCONTROLLERS: Final = (CORTEX_M0PLUS, CORTEX_M4, CORTEX_M7, CORTEX_M33, CORTEX_M55, RISCV32)
 
 
-def in_order(target: Target) -> Target:
-    """Return the target whose kernels give bit-identical results on all machines, those of `in_order(C)`.
+def target_with_fixed_summation_order(target: Target) -> Target:
+    """Return the target whose kernels give bit-identical results on all machines, those of
+    `target_with_fixed_summation_order(C)`.
 
     Products are rounded before they are added, and sums have one order (`ordered`); what is computed twice rather than
     stored, which decides along which axis a reduction runs, is that of `C`.
     """
     budget = replace(target.budget, index_nodes=C.budget.index_nodes)
-    versions = tuple(map(in_order, target.versions))
+    versions = tuple(map(target_with_fixed_summation_order, target.versions))
     made = replace(target, fma=False, ordered=True)
     return replace(made, store_cost=C.store_cost, budget=budget, versions=versions)
 
 
-_NAMED: Final = (C, *_X86, X86_64_MULTI, AARCH64, AARCH64_DOTPROD, AARCH64_I8MM, RISCV64, *_MICROCONTROLLERS, CUDA)
-TARGETS: Final = {t.name: t for t in _NAMED}
+_ALL_TARGETS: Final = (
+    C,
+    *_X86,
+    X86_64_MULTI,
+    AARCH64,
+    AARCH64_DOTPROD,
+    AARCH64_I8MM,
+    RISCV64,
+    *_MICROCONTROLLERS,
+    CUDA,
+)
+TARGETS: Final = {t.name: t for t in _ALL_TARGETS}
 
 #: Features that /proc/cpuinfo calls otherwise.
-_PROC_NAMES: Final = {"pni": "sse3", "abm": "lzcnt"}
+_FEATURE_OF_PROC_FLAG: Final = {"pni": "sse3", "abm": "lzcnt"}
 
 
-def feature_names(cpu_flags: Iterable[str]) -> frozenset[str]:
+def feature_names_from_cpu_flags(cpu_flags: Iterable[str]) -> frozenset[str]:
     """Convert processor flags from /proc/cpuinfo to feature names."""
-    return frozenset(_PROC_NAMES.get(flag, flag) for flag in cpu_flags)
+    return frozenset(_FEATURE_OF_PROC_FLAG.get(flag, flag) for flag in cpu_flags)
 
 
 def host_target(machine: str, cpu_flags: Iterable[str]) -> Target:
@@ -520,7 +550,7 @@ def host_target(machine: str, cpu_flags: Iterable[str]) -> Target:
 
     machine    the architecture, as platform.machine() names it
     cpu_flags  the flags of the processor, as /proc/cpuinfo lists them"""
-    flags, name = feature_names(cpu_flags), architecture(machine)
+    flags, name = feature_names_from_cpu_flags(cpu_flags), normalized_architecture_name(machine)
     if name == X86_64.machine:
         return next(t for t in reversed(_X86) if flags.issuperset(t.features))
     return next((target for target in (AARCH64, RISCV64) if target.machine == name), C)
@@ -530,5 +560,7 @@ def get_target(name: str) -> Target:
     """Return the target of a name; raise AotcError (code "target"), which lists the known names, if none has it."""
     if name not in TARGETS:
         known = ", ".join(["host", *TARGETS])
-        raise AotcError("target", f"unknown target {name!r}", hint=nearest(name, TARGETS) or f"known: {known}")
+        raise AotcError(
+            "target", f"unknown target {name!r}", hint=did_you_mean_hint(name, TARGETS) or f"known: {known}"
+        )
     return TARGETS[name]

@@ -22,7 +22,7 @@ from aotc.tir import INDEX, Buffer, Element, Expr, Operand, Stmt, Target, Var, a
 #: A loop variable and its extent; the loop runs from 0.
 Axis: TypeAlias = "tuple[Var, int]"
 #: The shapes and dtypes of several tensors.
-Kinds: TypeAlias = Sequence[tuple[Sequence[int], str]]
+ShapesAndDtypes: TypeAlias = Sequence[tuple[Sequence[int], str]]
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -208,7 +208,7 @@ def placeholder(shape: Sequence[int], dtype: str, name: str, *, finite: bool = F
     return Placeholder(name=name, shape=tuple(shape), dtype=DType(dtype), finite=finite)
 
 
-def _axes(extents: Sequence[int], prefix: str) -> tuple[Axis, ...]:
+def _new_axes(extents: Sequence[int], prefix: str) -> tuple[Axis, ...]:
     return tuple((Var(f"{prefix}{k}", INDEX), extent) for k, extent in enumerate(extents))
 
 
@@ -216,7 +216,7 @@ def compute(
     shape: Sequence[int], body: Callable[..., Operand], name: str = "t", *, materialize: bool = False
 ) -> Compute:
     """Return the tensor whose element at (i, j, ...) is body(i, j, ...)."""
-    axes = _axes(shape, "i")
+    axes = _new_axes(shape, "i")
     value = as_expr(body(*(v for v, _ in axes)))
     return Compute(name=name, shape=tuple(shape), dtype=value.dtype, axes=axes, body=value, materialize=materialize)
 
@@ -238,15 +238,17 @@ def reduce(
     guard: Callable[..., Expr] | None = None,
 ) -> Reduce:
     """Return the tensor whose elements reduce body(*axes, *reduction axes) over the extents."""
-    facts, variables = _reduced(name, shape, extents)
+    facts, variables = _fields_and_vars_with_reduction(name, shape, extents)
     value = body(*variables)
     condition = None if guard is None else guard(*variables)
     return Reduce(**facts, dtype=value.dtype, combiner=combiner, body=value, guard=condition)
 
 
-def _reduced(name: str, shape: Sequence[int], extents: Sequence[int]) -> tuple[dict[str, Any], list[Var]]:
+def _fields_and_vars_with_reduction(
+    name: str, shape: Sequence[int], extents: Sequence[int]
+) -> tuple[dict[str, Any], list[Var]]:
     """Return the fields that all tensors with reduction axes share, and the variables of all axes."""
-    axes, reduce_axes = _axes(shape, "i"), _axes(extents, "k")
+    axes, reduce_axes = _new_axes(shape, "i"), _new_axes(extents, "k")
     facts = {"name": name, "shape": tuple(shape), "axes": axes, "reduce_axes": reduce_axes}
     return facts, [v for v, _ in (*axes, *reduce_axes)]
 
@@ -273,7 +275,7 @@ def contraction(
     fill    value of `a` outside its bounds
     group   neighbors of a reduction axis that are contiguous in packed weights, 0 if there are none
     """
-    facts, variables = _reduced(name, shape, extents)
+    facts, variables = _fields_and_vars_with_reduction(name, shape, extents)
     of_a, of_b = (tuple(map(as_expr, index(*variables))) for index in (a_index, b_index))
     along = None if lane is None else variables[lane]
     facts |= {"dtype": DType(dtype), "lane": along, "block": block, "fill": fill, "group": group}
@@ -282,20 +284,25 @@ def contraction(
 
 def winograd(shape: Sequence[int], a: Tensor, b: Tensor, *, tile: int, pads: tuple[int, int]) -> Winograd:
     """The convolution of shape (N, O, H, W); the other arguments as in `Winograd`."""
-    axes = _axes(shape, "i")
+    axes = _new_axes(shape, "i")
     return Winograd(name="winograd", shape=tuple(shape), dtype=a.dtype, axes=axes, a=a, b=b, tile=tile, pads=pads)
 
 
 def extern(
-    name: str, outputs: Kinds, inputs: Sequence[Tensor], build: BuildFn, *, scratch: Sequence[tuple[str, int]] = ()
+    name: str,
+    outputs: ShapesAndDtypes,
+    inputs: Sequence[Tensor],
+    build: BuildFn,
+    *,
+    scratch: Sequence[tuple[str, int]] = (),
 ) -> tuple[Extern, ...]:
     """Tensors of the given (shape, dtype) that the hand-written program `build` fills."""
     program = ExternProgram(build, tuple(Scratch(DType(d), n) for d, n in scratch))
-    return extern_for(name, outputs, inputs, lambda _: program)
+    return extern_for_target(name, outputs, inputs, lambda _: program)
 
 
-def extern_for(
-    name: str, outputs: Kinds, inputs: Sequence[Tensor], program: ProgramFn, *, macs: int = 0
+def extern_for_target(
+    name: str, outputs: ShapesAndDtypes, inputs: Sequence[Tensor], program: ProgramFn, *, macs: int = 0
 ) -> tuple[Extern, ...]:
     """Tensors of the given (shape, dtype) that a hand-written program fills: `program(target)`."""
     group = ExternGroup(name=name, inputs=tuple(inputs), program=program, macs=macs)

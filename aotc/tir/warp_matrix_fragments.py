@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensor-core instructions: matrix fragments in the registers of a warp, and their multiplication.
 
-    product(c, a, b)      # of 16 x 16 by 16 x 8 elements: what `mma` makes of c[32, 4], a[32, 4], b[32, 2]
+    # of 16 x 16 by 16 x 8 elements: what `mma` makes of c[32, 4], a[32, 4], b[32, 2]
+    tensor_core_multiply_reference(c, a, b)
 
 Registers have 32 bits: two neighbors of 16 bits, or one number.  Thread 4 * g + q of a warp has, of a matrix on the
 left, register q of those that hold a row, and the fourth from there, of rows g and g + 8; of one on the right, those of
@@ -18,17 +19,17 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir import DType
-from aotc.tir.int8_dot_products import BYTES
+from aotc.tir.int8_dot_products import INT8_DTYPES
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
-def product(dtype: DType, weights: DType, c: Array, a: Array, b: Array) -> Array:
+def tensor_core_multiply_reference(data_dtype: DType, weight_dtype: DType, c: Array, a: Array, b: Array) -> Array:
     """Compute c + a @ b in numpy, each step rounded to float32; float16, bfloat16 and TF32 products are exact.
 
     Products of bytes, and their sums, are those of int32.
     """
-    pairs = ((a, dtype), (b, weights))
+    pairs = ((a, data_dtype), (b, weight_dtype))
     left, right = (np.ascontiguousarray(e).view(kind.numpy).astype(c.dtype) for e, kind in pairs)
     steps = left.shape[1] * 2
     left = left.reshape(8, 4, 2, 2, -1).transpose(3, 0, 2, 1, 4).reshape(16, steps)
@@ -40,38 +41,38 @@ def product(dtype: DType, weights: DType, c: Array, a: Array, b: Array) -> Array
     return found
 
 
-def turned(rows: Array) -> Array:
+def ldmatrix_transposed_reference(rows: Array) -> Array:
     """Load four transposed 8 x 8 blocks (ldmatrix.trans): a thread supplies a row, gets two elements of a column."""
     blocks = np.ascontiguousarray(rows).view(np.uint16).reshape(4, 8, 8).swapaxes(1, 2)
     return np.ascontiguousarray(blocks.reshape(4, 32, 2).swapaxes(0, 1)).view(np.uint32)[..., 0]
 
 
-def rows(given: Array) -> Array:
+def ldmatrix_rows_reference(given: Array) -> Array:
     """Load four 8 x 8 blocks (ldmatrix): each thread supplies a row and gets two elements of a row."""
     blocks = np.ascontiguousarray(given).view(np.uint16).reshape(4, 32, 2)
     return np.ascontiguousarray(blocks.swapaxes(0, 1)).view(np.uint32)[..., 0]
 
 
-def loads(dtype: str) -> Iterator[tuple[str, Callable[[Array], Array], str]]:
+def ldmatrix_instructions(dtype: str) -> Iterator[tuple[str, Callable[[Array], Array], str]]:
     """Yield the instructions that load 8 x 8 blocks of 16-bit elements: name, numpy semantics, function text."""
     for name, meaning, words in (
-        ("ldmatrix", turned, ("columns", ".trans", _COLUMN)),
-        ("ldmatrix_rows", rows, ("rows", "", _ROW)),
+        ("ldmatrix", ldmatrix_transposed_reference, ("columns", ".trans", _LDMATRIX_COLUMN_CUDA)),
+        ("ldmatrix_rows", ldmatrix_rows_reference, ("rows", "", _LDMATRIX_ROW_CUDA)),
     ):
-        function = _LOAD.replace("NAME", f"{name}_{dtype}")
+        function = _LDMATRIX_CUDA.replace("NAME", f"{name}_{dtype}")
         for word, text in zip(("WHAT", "TURNED", "PICKED"), words, strict=True):
             function = function.replace(word, text)
         yield f"{name}_{dtype}", meaning, function
 
 
-def rounded(values: Array) -> Array:
+def round_to_tf32_reference(values: Array) -> Array:
     """Round float32 to TF32 (10 bits of fraction), ties away from zero, and return the bits."""
     bits: Array = np.asarray(values).view(np.uint32)
     found: Array = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
     return np.where(np.isnan(values), np.uint32(0x7FFFE000), found)[()]
 
 
-ROUND: Final = """\
+ROUND_TO_TF32_CUDA: Final = """\
 /* The bits of TF32: a fraction of 10 bits. */
 $inline uint32_t aotc_tf32(float x) {
   uint32_t bits;
@@ -84,15 +85,15 @@ $inline uint32_t aotc_tf32(float x) {
   return bits;
 }
 """
-_COLUMN: Final = """\
+_LDMATRIX_COLUMN_CUDA: Final = """\
   for (int k = 0; k < 8; ++k)
     memcpy((uint16_t *)to + k, all->value[k / 2 * 8 + lane % 4 * 2 + k % 2] + lane / 4 * 2, 2);
 """
-_ROW: Final = """\
+_LDMATRIX_ROW_CUDA: Final = """\
   for (int k = 0; k < 4; ++k)
     memcpy(to + k, all->value[k * 8 + lane / 4] + lane % 4 * 4, 4);
 """
-_LOAD: Final = """\
+_LDMATRIX_CUDA: Final = """\
 /* Four blocks of 8 x 8 numbers of 16 bits, of whose rows each thread knows one: their WHAT. */
 $inline void aotc_NAME(uint32_t *to, const uint16_t *row) {
 #if defined(AOTC_EMULATED)
@@ -108,7 +109,7 @@ PICKED#else
 #endif
 }
 """
-MULTIPLY: Final = """\
+FLOAT_MMA_CUDA: Final = """\
 /* A product of 16 x STEPS by STEPS x 8 numbers is added to 16 x 8 sums. */
 $inline void aotc_mma_DTYPE(float *to, const float *c, const uint32_t *a, const uint32_t *b) {
 #if defined(AOTC_EMULATED)
@@ -135,7 +136,7 @@ $inline void aotc_mma_DTYPE(float *to, const float *c, const uint32_t *a, const 
 #endif
 }
 """
-SUM: Final = """\
+INT8_MMA_CUDA: Final = """\
 /* A product of 16 x 32 by 32 x 8 bytes is added to 16 x 8 sums. */
 $inline void aotc_mma_DATA_WEIGHTS(int32_t *to, const int32_t *c, const int32_t *a, const int32_t *b) {
 #if defined(AOTC_EMULATED)
@@ -165,11 +166,11 @@ $inline void aotc_mma_DATA_WEIGHTS(int32_t *to, const int32_t *c, const int32_t 
 """
 
 
-def sums_of_bytes() -> Iterator[tuple[str, Callable[..., Array], str]]:
+def int8_mma_instructions() -> Iterator[tuple[str, Callable[..., Array], str]]:
     """Yield the instructions that multiply int8 matrices: name, numpy semantics, function text."""
-    for data, weights in itertools.product(BYTES, BYTES):
-        function, name = SUM, f"mma_{data}_{weights}"
+    for data, weights in itertools.product(INT8_DTYPES, INT8_DTYPES):
+        function, name = INT8_MMA_CUDA, f"mma_{data}_{weights}"
         words = {"DATA": data, "WEIGHTS": weights, "KIND_A": data[0].replace("i", "s") + "8"}
         for word, text in (words | {"KIND_B": weights[0].replace("i", "s") + "8"}).items():
             function = function.replace(word, text)
-        yield name, partial(product, DType(data), DType(weights)), function
+        yield name, partial(tensor_core_multiply_reference, DType(data), DType(weights)), function

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The transformation matrices of Winograd's minimal filtering F(m x m, 3 x 3).
 
-at, g, bt = matrices(4)                # (4, 6), (6, 3), (6, 6)
+at, g, bt = winograd_transform_matrices(4)  # (4, 6), (6, 3), (6, 6)
 y = at @ ((g @ w @ g.T) * (bt @ d @ bt.T)) @ at.T     # 4x4 outputs from 6x6 inputs and 3x3 weights
 
 Built by Cook and Toom's interpolation (Lavin and Gray 2015, "Fast algorithms for convolutional neural networks",
@@ -16,17 +16,17 @@ from typing import Any, Final
 import numpy as np
 
 #: The extent of the filters.
-TAPS: Final = 3
+FILTER_EXTENT: Final = 3
 #: The output tiles that there are points for.
-TILES: Final = (2, 4)
-_ROOT: Final = math.sqrt(2.0)
+SUPPORTED_OUTPUT_TILES: Final = (2, 4)
+_SQRT_2: Final = math.sqrt(2.0)
 #: Finite points, a number and its negative side by side; infinity is always the last.
-_POINTS: Final = {2: (0.0, 1.0, -1.0), 4: (0.0, _ROOT, -_ROOT, 1 / _ROOT, -1 / _ROOT)}
+_INTERPOLATION_POINTS: Final = {2: (0.0, 1.0, -1.0), 4: (0.0, _SQRT_2, -_SQRT_2, 1 / _SQRT_2, -1 / _SQRT_2)}
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def _product(roots: tuple[float, ...]) -> list[float]:
+def _polynomial_from_roots(roots: tuple[float, ...]) -> list[float]:
     """The coefficients of (x - a)(x - b)..., lowest first; those of paired roots vanish exactly."""
     coefficients = [1.0]
     rest = list(roots)
@@ -45,16 +45,16 @@ def _product(roots: tuple[float, ...]) -> list[float]:
 
 
 @cache
-def matrices(m: int) -> tuple[Matrix, Matrix, Matrix]:
+def winograd_transform_matrices(output_tile: int) -> tuple[Matrix, Matrix, Matrix]:
     """A^T (m, m+2), G (m+2, 3) and B^T (m+2, m+2) of F(m, 3), m one of TILES, in double precision."""
-    points = _POINTS[m]
+    points = _INTERPOLATION_POINTS[output_tile]
     last = len(points)
-    at, g, bt = np.zeros((m, last + 1)), np.zeros((last + 1, TAPS)), np.zeros((last + 1, last + 1))
+    at, g, bt = np.zeros((output_tile, last + 1)), np.zeros((last + 1, FILTER_EXTENT)), np.zeros((last + 1, last + 1))
     for k, point in enumerate(points):
         others = tuple(p for p in points if p != point)
-        at[:, k] = [point**i for i in range(m)]
-        g[k] = np.array([point**i for i in range(TAPS)]) / math.prod(point - p for p in others)
-        bt[k, :last] = _product(others)
-    at[m - 1, last] = g[last, TAPS - 1] = 1.0
-    bt[last] = _product(points)
+        at[:, k] = [point**i for i in range(output_tile)]
+        g[k] = np.array([point**i for i in range(FILTER_EXTENT)]) / math.prod(point - p for p in others)
+        bt[k, :last] = _polynomial_from_roots(others)
+    at[output_tile - 1, last] = g[last, FILTER_EXTENT - 1] = 1.0
+    bt[last] = _polynomial_from_roots(points)
     return at, g, bt

@@ -23,9 +23,9 @@ from aotc.cli.main import main
 from aotc.relay import transform
 from aotc.relay.frontend.onnx import supported_ops
 from aotc.relay.transform import pipeline
-from aotc.reporting.support_tables import config_table, support_table, target_table
+from aotc.reporting.support_tables import config_key_table, supported_operator_table, target_table
+from aotc.tir import kernel_text, stmt
 from aotc.tir import passes as tensor_passes
-from aotc.tir import stmt, text
 from aotc.tir.target import get_target
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -176,7 +176,7 @@ def c_page() -> str:
 
 
 def operators_page() -> str:
-    found = support_table()
+    found = supported_operator_table()
     parts = [
         "# Operators",
         "Each front end converts its own operators to those of the graph. `aotc inspect MODEL` lists the operators",
@@ -257,13 +257,16 @@ def passes_page() -> str:
         "In this order, each from the given level on (`-O`, `opt_level`), for the target `c`. Other targets add",
         "passes, such as `SplitArgs` for GPUs.",
         "",
-        table(("pass", "from level"), ((code(p.info.name), level) for level, p in pipeline._stages(get_target("c")))),
+        table(
+            ("pass", "from level"),
+            ((code(p.info.name), level) for level, p in pipeline._passes_with_min_level(get_target("c"))),
+        ),
         "## Graph passes",
     ]
     for name in sorted(transform.PASSES):
         parts += pass_entry(name, getattr(transform, name, transform.PASSES[name]))
     parts += ["## Tensor passes", "They follow the graph passes, in this order.", ""]
-    for kind in tensor_passes.PASSES:
+    for kind in tensor_passes.TENSOR_PASSES:
         parts += pass_entry(kind.name, kind)
     return "\n".join(parts)
 
@@ -278,7 +281,7 @@ def pass_entry(name: str, kind: Any) -> list[str]:
 
 
 def config_page() -> str:
-    rows = ((code(r["key"]), r["type"], code(r["default"]), plain(r["meaning"])) for r in config_table()["keys"])
+    rows = ((code(r["key"]), r["type"], code(r["default"]), plain(r["meaning"])) for r in config_key_table()["keys"])
     intro = (
         "`--config KEY=VALUE` on the command line, `config={KEY: VALUE}` in Python. `aotc config` prints this table."
     )
@@ -338,21 +341,28 @@ SPECIAL = (
 
 
 def grammar_page() -> str:
-    alternatives = {"ROLES": text.ROLES, "KINDS": stmt.KINDS}
+    alternatives = {"ROLES": kernel_text.BUFFER_ROLES, "KINDS": stmt.LOOP_KINDS}
     grammar = GRAMMAR
     for word, names in alternatives.items():
         grammar = grammar.replace(word, " | ".join(f'"{name}"' for name in names))
     levels = [
-        " ".join(code(s) for s, op in text.OPS.items() if text.LEVEL[op] == k + 1) for k in range(len(text._LEVELS))
+        " ".join(code(s) for s, op in kernel_text.OP_OF_SYMBOL.items() if kernel_text.PRECEDENCE_OF_OP[op] == k + 1)
+        for k in range(len(kernel_text._OPS_BY_PRECEDENCE))
     ]
     rows = ((code(r.name), len(r.takes), "statement" if r.block else "function") for r in tir.INSTRUCTIONS.values())
     dtypes = ", ".join(code(d) for d in aotc.ir.DTYPES)
     parts = [
         "# The text of tensor programs",
-        "`--dump-ir` writes kernels in this form, and `aotc.tir.parse` reads it.",
+        "`--dump-ir` writes kernels in this form, and `aotc.tir.kernel_parser` reads it.",
         "",
     ]
-    parts += [block(text.__doc__ or ""), "## Grammar", block(grammar), "## Precedence, from weakest to strongest", ""]
+    parts += [
+        block(kernel_text.__doc__ or ""),
+        "## Grammar",
+        block(grammar),
+        "## Precedence, from weakest to strongest",
+        "",
+    ]
     parts += [
         table(("level", "operators"), enumerate(levels, 1)),
         "## Functions",

@@ -6,29 +6,29 @@ No input. Output: paths of the C sources installed with this package.
 
 include_dir()                  # .../aotc_runtime_c/include, for -I
 source_dir()                   # .../aotc_runtime_c/src
-sources()                      # (.../include/aotc.h, .../src/aotc_rt.c)
-sources(pool=True)             # also aotc_team.h, aotc_pool.h, aotc_pool.c
-cuda_sources()                 # (.../include/aotc_cuda.h, .../src/aotc_cuda.c, ...)
-loader_sources()               # (.../include/aotc_loader.h, .../src/aotc_loader.c)
+hosted_runtime_files()         # (.../include/aotc.h, .../src/aotc_rt.c)
+hosted_runtime_files(pool=True)  # also aotc_team.h, aotc_pool.h, aotc_pool.c
+cuda_runtime_files()           # (.../include/aotc_cuda.h, .../src/aotc_cuda.c, ...)
+model_loader_files()           # (.../include/aotc_loader.h, .../src/aotc_loader.c)
 emulator_dir()                 # .../aotc_runtime_c/emulator: C++ that emulates a GPU and its driver
 """
 
 from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parent
+_PACKAGE_FOLDER = Path(__file__).resolve().parent
 
 
 def include_dir() -> Path:
     """Return the directory of the headers, for the C compiler's -I."""
-    return _ROOT / "include"
+    return _PACKAGE_FOLDER / "include"
 
 
 def source_dir() -> Path:
     """Return the directory of the C sources."""
-    return _ROOT / "src"
+    return _PACKAGE_FOLDER / "src"
 
 
-def sources(*, pool: bool = False) -> tuple[Path, ...]:
+def hosted_runtime_files(*, pool: bool = False) -> tuple[Path, ...]:
     """Return the header and source that every emitted project contains; with `pool`, also the
     thread pool's files.
     """
@@ -37,19 +37,19 @@ def sources(*, pool: bool = False) -> tuple[Path, ...]:
     return (*found, *more) if pool else found
 
 
-def bare_sources() -> tuple[Path, ...]:
-    """Return the headers that bare-metal projects contain instead of `sources`."""
+def bare_metal_runtime_files() -> tuple[Path, ...]:
+    """Return the headers that bare-metal projects contain instead of `hosted_runtime_files`."""
     return (include_dir() / "aotc_bare.h",)
 
 
-def cuda_sources() -> tuple[Path, ...]:
-    """Return the headers and sources that GPU projects contain in addition to `sources`."""
+def cuda_runtime_files() -> tuple[Path, ...]:
+    """Return the headers and sources that GPU projects contain in addition to `hosted_runtime_files`."""
     src = source_dir()
     files = src / "aotc_cuda_driver.h", src / "aotc_cuda.c", src / "aotc_cuda_session.c"
     return include_dir() / "aotc_cuda.h", *files
 
 
-def loader_sources() -> tuple[Path, ...]:
+def model_loader_files() -> tuple[Path, ...]:
     """Return the header and the source of the loader, for programs that open compiled libraries at
     run time.
     """
@@ -58,4 +58,4 @@ def loader_sources() -> tuple[Path, ...]:
 
 def emulator_dir() -> Path:
     """Return the directory of the C++ sources that emulate CUDA kernels on the CPU."""
-    return _ROOT / "emulator"
+    return _PACKAGE_FOLDER / "emulator"

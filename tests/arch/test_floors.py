@@ -24,7 +24,7 @@ STAGES = CONTRACTION | {"aotc.tir.schedule.stages"}
 ALGORITHMS = STAGES | {"aotc.tir.schedule.algorithms"}
 TENSOR = ALGORITHMS | {
     "aotc.tir.device",
-    "aotc.tir.interp",
+    "aotc.tir.interpreter",
     "aotc.tir.passes",
     "aotc.tir.plan",
     "aotc.tir.schedule",
@@ -54,7 +54,7 @@ SHOWN = {"aotc.checking", "aotc.measuring", "aotc.quantizing", "aotc.reporting"}
 FLOORS: dict[str, set[str]] = {
     "aotc.ir": set(),
     "aotc.tir": {"aotc.ir"},
-    "aotc.tir.interp": LOOPS,
+    "aotc.tir.interpreter": LOOPS,
     "aotc.tir.loops": LOOPS,
     "aotc.tir.plan": LOOPS,
     "aotc.tir.threads": PLANS,

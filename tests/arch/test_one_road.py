@@ -10,15 +10,15 @@ from tests.arch.sources import imports, modules, tree_of
 ROAD = "aotc.driver.pipeline"
 STAGES = {
     "aotc.relay.transform.pipeline.optimize": {ROAD},
-    "aotc.relay.backend.lower.lower_calls": {ROAD},
-    "aotc.relay.backend.kernel_table.lower_kernel": {ROAD, "aotc.relay.backend.lower"},
-    "aotc.tir.passes.called": {ROAD},
-    "aotc.tir.passes.scheduled": {ROAD},
-    "aotc.tir.schedule.contraction.tiling_choice.choosing": {ROAD},
-    "aotc.ir.persistent_memo.remembering": {ROAD},
-    "aotc_codegen.c.host_project.emit": {ROAD},
-    "aotc_codegen.c.kernel_table.emit_kernels": {ROAD},
-    "aotc.driver.compile_sources.build_library": {
+    "aotc.relay.backend.module_to_program.lower_main_to_program": {ROAD},
+    "aotc.relay.backend.kernel_table.lower_function_to_kernel": {ROAD, "aotc.relay.backend.module_to_program"},
+    "aotc.tir.passes.eliminate_copies_pass": {ROAD},
+    "aotc.tir.passes.run_tensor_passes": {ROAD},
+    "aotc.tir.schedule.contraction.tiling_choice.use_tiling_chooser": {ROAD},
+    "aotc.ir.persistent_memo.memoize_results_in_store": {ROAD},
+    "aotc_codegen.c.host_project.emit_host_project": {ROAD},
+    "aotc_codegen.c.kernel_table.emit_kernel_table_project": {ROAD},
+    "aotc.driver.compile_sources.build_project_library": {
         ROAD,
         "aotc.measuring.machine_peak",
     },  # the probe measures the machine, with no model

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 ALLOWED = {
     ("aotc/measuring/competitors.py", "exec"),  # `aotc bench`: the module that pnnx writes
     ("aotc/measuring/tuning.py", "pickle.loads"),  # jobs on a worker of the user's cluster
-    ("aotc/tir/interp.py", "exec"),  # kernels in Python of our own writing
+    ("aotc/tir/interpreter.py", "exec"),  # kernels in Python of our own writing
 }
 BUILTINS = {"eval", "exec", "__import__"}
 MODULES = {"pickle", "marshal", "shelve", "yaml", "cloudpickle", "dill", "joblib"}

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from aotc.driver.subprocesses import Finished
+from aotc.driver.subprocesses import FinishedProcess
 from aotc.ir.diagnostics import AotcError
 from aotc.measuring import competitors
-from aotc.measuring.bench import take_turns
-from aotc.measuring.competitors import RIVALS, Contestant, Made
+from aotc.measuring.bench import time_contestants_in_turns
+from aotc.measuring.competitors import RIVAL_LOADERS, Contestant, LoadedImplementation
 from tests.cli.invoke import DIGITS, call, refused, relu, save, value
 
 QUICK = ("--cflags=-O1", "--repeat", "2")
@@ -32,7 +32,7 @@ def test_every_rival_that_is_installed_agrees(tmp_path: Path) -> None:
     for turn in data["rounds"]:
         names = [row["name"] for row in turn["contestants"]]
         missing = [r["name"] for r in turn["skipped"]]
-        assert names[0] == "aotc" and sorted([*names[1:], *missing]) == sorted(RIVALS)
+        assert names[0] == "aotc" and sorted([*names[1:], *missing]) == sorted(RIVAL_LOADERS)
         for row in turn["contestants"]:
             assert row["agrees"], row
             times = row["milliseconds"]
@@ -44,37 +44,37 @@ def test_every_rival_that_is_installed_agrees(tmp_path: Path) -> None:
 
 def test_missing_rivals_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *p: None if n in RIVALS else find(n, *p))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *p: None if n in RIVAL_LOADERS else find(n, *p))
     outcome = call("bench", DIGITS, *QUICK)
     assert outcome.code == 0
-    for name in RIVALS:
+    for name in RIVAL_LOADERS:
         assert f"left out: {name}: not installed (pip install {name})" in outcome.out
 
 
 def test_model_that_cannot_be_converted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls = []
 
-    def fail(*command: Any, **_: Any) -> Finished:
+    def fail(*command: Any, **_: Any) -> FinishedProcess:
         calls.append(command)
-        return Finished(139, b"############# pass_ncnn\n", b"no such operator\n\n")
+        return FinishedProcess(139, b"############# pass_ncnn\n", b"no such operator\n\n")
 
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n, *p: True if n == "pnnx" else find(n, *p))
-    monkeypatch.setattr(competitors, "run", fail)
-    entrant = competitors.Entrant(DIGITS, {}, tmp_path)
+    monkeypatch.setattr(competitors, "run_program", fail)
+    entrant = competitors.BenchmarkModel(DIGITS, {}, tmp_path)
     for _ in range(2):
         with pytest.raises(AotcError, match=r"cannot convert the model \(exit code 139\): no such operator"):
-            _ = entrant.pnnx
+            _ = entrant.pnnx_folder
     assert len(calls) == 1
 
 
 def _stand_in(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object], outputs: Callable[[], list[Any]]) -> None:
     """Instead of torch, which reads the models themselves."""
-    monkeypatch.setattr(competitors, "_THROUGH_PNNX", ())
-    monkeypatch.setattr(competitors, "RIVALS", {**RIVALS, "torch": _rival(run, outputs)})
+    monkeypatch.setattr(competitors, "_RIVALS_THROUGH_PNNX", ())
+    monkeypatch.setattr(competitors, "RIVAL_LOADERS", {**RIVAL_LOADERS, "torch": _rival(run, outputs)})
 
 
-def _rival(run: Callable[[], object], outputs: Callable[[], list[Any]]) -> Callable[..., Made]:
+def _rival(run: Callable[[], object], outputs: Callable[[], list[Any]]) -> Callable[..., LoadedImplementation]:
     return lambda package, entrant, threads: ("0", run, outputs)
 
 
@@ -134,11 +134,11 @@ def test_turns_alternate_and_keep_the_limits() -> None:
     def contestant(name: str) -> Contestant:
         return Contestant(name, 1, "", lambda: order.append(name), list)
 
-    times = take_turns([contestant("a"), contestant("b")], repeat=2, seconds=60)
+    times = time_contestants_in_turns([contestant("a"), contestant("b")], repeat=2, seconds=60)
     changes = [name for k, name in enumerate(order) if k == 0 or order[k - 1] != name]
     assert changes == ["a", "b", "a", "b"]
     assert [len(t) + 2 for t in times] == [order.count("a"), order.count("b")]  # each turn has an untimed run
-    assert len(take_turns([Contestant("c", 1, "", lambda: None, list)], repeat=10**6, seconds=0)[0]) > 0
+    assert len(time_contestants_in_turns([Contestant("c", 1, "", lambda: None, list)], repeat=10**6, seconds=0)[0]) > 0
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from aotc.cli.console import Reporter
 from aotc.cli.pass_inspection_options import StageTimes
 from aotc.driver.compile import compile
-from aotc.ir import listening
+from aotc.ir import listen_to_progress
 from tests.cli.invoke import DIGITS, call, relu
 
 
@@ -25,10 +25,10 @@ def test_tables_are_not_folded_in_pipes(tmp_path: Path) -> None:
 def test_the_times_of_stages_add_up() -> None:
     times = StageTimes()
     shown: list[str] = []
-    begin = times.before(shown.append)
+    begin = times.record_stage_then_call(shown.append)
     begin("importing")
     begin("building")
-    rows = times.rows()
+    rows = times.stage_time_rows()
     assert [row["stage"] for row in rows] == ["preparing", "importing", "building"] and shown == [
         "importing",
         "building",
@@ -45,7 +45,7 @@ def test_the_c_compiler_is_a_stage_with_a_time(tmp_path: Path) -> None:
 
 def test_items_of_stages_are_reported(tmp_path: Path) -> None:
     seen: list[tuple[int, int, str]] = []
-    with listening(lambda *item: seen.append(item)):
+    with listen_to_progress(lambda *item: seen.append(item)):
         compile(DIGITS, output=tmp_path / "net", cflags=["-O1"], cache=False)
     kernels = [item for item in seen if item[2].startswith("VectorizeLoops, kernel ")]
     assert [k for k, _, _ in kernels] == list(range(kernels[0][1]))
@@ -61,9 +61,9 @@ def test_progress_names_the_item_and_the_time_left(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(reporter._status, "start", lambda: None)
     clock = iter([100.0, 100.5, 110.0])
     monkeypatch.setattr("aotc.cli.console.time.monotonic", lambda: next(clock))
-    reporter.stage("compiling")
-    reporter.progress(1, 6, "a.c")
-    reporter.progress(2, 6, "b.c")
+    reporter.report_stage("compiling")
+    reporter.show_progress(1, 6, "a.c")
+    reporter.show_progress(2, 6, "b.c")
     assert texts == ["compiling", "compiling: 1 of 6 (a.c)", "compiling: 2 of 6 (b.c, about 20 s left)"]
 
 

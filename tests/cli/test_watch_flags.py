@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aotc.tir import NAMES
-from aotc.tir.parse import parse_kernel
+from aotc.tir import TENSOR_PASS_NAMES
+from aotc.tir.kernel_parser import parse_kernel
 from tests.cli.invoke import DIGITS, Outcome, call
 
 
@@ -86,7 +86,7 @@ def test_tensor_passes_are_watched_too(tmp_path: Path) -> None:
     names = [path.name for path in sorted((tmp_path / "ir").glob("[0-9]*"))]
     # for GPUs, and where memory is short
     absent = {"LaunchOnDevice", "KeepInputsAndOutputs", "FuseLoops", "OrderSteps"}
-    wanted = [name for name in NAMES if name not in absent]
+    wanted = [name for name in TENSOR_PASS_NAMES if name not in absent]
     assert [name[4:-4] for name in names[-len(wanted) :]] == wanted
     (tmp_path / "ir" / "999_notes.txt").write_text("mine")
     assert compiled("-o", tmp_path / "net", *options).code == 0

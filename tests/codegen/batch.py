@@ -14,36 +14,38 @@ from typing import Any
 
 import numpy as np
 from aotc_codegen.c.c_dialects import GNU_C, Dialect
-from aotc_codegen.c.compiler_flags import OPTIMIZE
-from aotc_codegen.c.cpu_feature_check import asking
-from aotc_codegen.c.file_templates import render
+from aotc_codegen.c.compiler_flags import OPTIMIZATION_FLAGS
+from aotc_codegen.c.cpu_feature_check import amx_permission_constructor_code
 from aotc_codegen.c.kernel_printer import print_kernel
+from aotc_codegen.c.template_rendering import render_template
 
 from aotc.tir.passes import kernel_passes
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import Target
 
 Array = np.ndarray[Any, Any]
-FLAGS = OPTIMIZE
+FLAGS = OPTIMIZATION_FLAGS
 STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
 
 
 def finished(kernel: Kernel, target: Target) -> Kernel:
     """A scheduled kernel as it is printed, with vectors and multiply-adds."""
     for item in kernel_passes(target):
-        kernel = item.kernel(kernel)
+        kernel = item.rewrite_kernel(kernel)
     return kernel
 
 
 def source_of(kernels: Iterable[Kernel], dialect: Dialect = GNU_C) -> str:
     """One C file: what kernels need, and kernels called kernel0, kernel1, ..."""
     printed = [print_kernel(kernel, dialect) for kernel in kernels]
-    texts = [made.text(f"kernel{k}") for k, made in enumerate(printed)]
-    vectors = dialect.vector_prelude({vector for made in printed for vector in made.vectors})
+    texts = [made.definition_with_name(f"kernel{k}") for k, made in enumerate(printed)]
+    vectors = dialect.vector_file_prelude({vector for made in printed for vector in made.vectors})
     helpers = {name: text for made in printed for name, text in made.definitions.items()}
     begin, end = '#ifdef __cplusplus\nextern "C" {\n#endif', "#ifdef __cplusplus\n}\n#endif\n"
-    header = render("kernel.h", banner="test", upper="TEST")
-    first = asking(["amx_int8"]) if any("ldtilecfg" in text for text in helpers.values()) else ""
+    header = render_template("kernel.h", banner="test", upper="TEST")
+    first = (
+        amx_permission_constructor_code(["amx_int8"]) if any("ldtilecfg" in text for text in helpers.values()) else ""
+    )
     return "\n".join((header, begin, vectors, first, "\n".join(helpers.values()), *texts, end))
 
 

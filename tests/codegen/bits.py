@@ -23,7 +23,7 @@ def differing(a: Array, b: Array) -> Array:
     a, b = (np.ascontiguousarray(x).reshape(-1) for x in (a, b))
     assert a.dtype == b.dtype and a.size == b.size
     unequal = (a.view(np.uint8) != b.view(np.uint8)).reshape(a.size, a.itemsize).any(1)
-    return np.flatnonzero(unequal & ~((a != a) & (b != b)) if DType.of(a).is_float else unequal)
+    return np.flatnonzero(unequal & ~((a != a) & (b != b)) if DType.from_numpy(a).is_float else unequal)
 
 
 def same(a: Array, b: Array) -> bool:

@@ -12,8 +12,8 @@ import numpy as np
 
 from aotc.ir.dtype import DTYPES, DType
 from aotc.tir.expr import BITWISE, BOOL, COMPARE, Binary, Buffer, Call, Cast, Expr, Load, Select, Unary, Var
-from aotc.tir.functions.function_table import INTEGERS as WORDS
-from aotc.tir.instruction_definition import KINDS
+from aotc.tir.functions.function_table import INTEGER_FUNCTION_NAMES as WORDS
+from aotc.tir.instruction_definition import OPERAND_KIND_DTYPES
 from aotc.tir.instruction_table import INSTRUCTIONS
 from aotc.tir.stmt import For, Kernel, Store
 from tests.codegen.bits import differing
@@ -53,7 +53,7 @@ def values(dtype: DType, seed: int, count: int = 257) -> np.ndarray[Any, Any]:
 
 def pointwise(name: str, inputs: tuple[np.ndarray[Any, Any], ...], make: Any) -> Case:
     """out[i] = make(*loads at i)."""
-    buffers = tuple(Buffer(f"x{k}", DType.of(a), a.size) for k, a in enumerate(inputs))
+    buffers = tuple(Buffer(f"x{k}", DType.from_numpy(a), a.size) for k, a in enumerate(inputs))
     i = Var("i")
     value: Expr = make(*(Load(b, i) for b in buffers))
     out = Buffer("out", value.dtype, inputs[0].size)
@@ -99,7 +99,7 @@ def cast_cases() -> Iterator[Case]:
             wide = x.astype(np.float64)
             fits = (wide > target.min - 1) & (wide < target.max + 1)
             x = np.where(fits, x, np.ones_like(x))
-        if not target.has_zero:  # which ml_dtypes takes for what float32 does not hold
+        if not target.can_represent_zero:  # which ml_dtypes takes for what float32 does not hold
             with np.errstate(over="ignore"):
                 x = np.where(x.astype(np.float32) == 0, np.ones_like(x), x)
         yield pointwise(f"{source}-to-{target}", (x,), lambda a, target=target: Cast(target, a))
@@ -111,11 +111,11 @@ def call_cases() -> Iterator[Case]:
             continue
         if name in WORDS:  # tensor programs, which samples of their operators compare
             continue
-        if row.takes[0] not in KINDS or name.startswith("quarter"):  # instructions of vectors
+        if row.takes[0] not in OPERAND_KIND_DTYPES or name.startswith("quarter"):  # instructions of vectors
             continue
         arity, kind = len(row.takes), "float" if row.gives == "bool" else row.takes[0]
         all_types = {"float": FLOATS, "integer": INTEGERS, "number": (*FLOATS, *INTEGERS)}
-        types = all_types.get(kind) or tuple(KINDS[kind])
+        types = all_types.get(kind) or tuple(OPERAND_KIND_DTYPES[kind])
         for seed, dtype in enumerate(types):
             inputs = tuple(values(dtype, seed + 10 * k) for k in range(arity))
             yield pointwise(f"{name}-{dtype}", inputs, lambda *a, name=name: Call(name, a))

@@ -13,7 +13,7 @@ import numpy as np
 from aotc.ir.dtype import DType
 from aotc.ir.span import Span
 from aotc.tir.expr import Buffer, Expr, Load, Var
-from aotc.tir.plan.memory_plan import plan_memory, work_in_place
+from aotc.tir.plan.memory_plan import plan_memory, run_kernels_in_place
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.stmt import For, Kernel, Store
 
@@ -47,7 +47,7 @@ def affine(
         Step(twice, (View(t), View(u)), span),
         Step(again, (View(u), View(w), View(y)), span),
     )
-    return plan_memory(work_in_place(Program(name=name, inputs=(x,), outputs=(y,), steps=steps)))
+    return plan_memory(run_kernels_in_place(Program(name=name, inputs=(x,), outputs=(y,), steps=steps)))
 
 
 def expected(program: Program, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -62,7 +62,7 @@ def copies(name: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Program:
     """For each array two outputs: NAME_in, a copy of an input like it, and NAME_const, a copy of it as a constant."""
     inputs, outputs, steps = [], [], []
     for key, array in arrays.items():
-        dtype = DType.of(array)
+        dtype = DType.from_numpy(array)
         source, target, i = Buffer("source", dtype, array.size), Buffer("target", dtype, array.size), Var("i")
         body = For(i, array.size, Store(target, i, Load(source, i)))
         kernel = Kernel(name=f"copy_{key}", inputs=(source,), outputs=(target,), body=body)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import aotc
-from aotc.ir.manifest import MANIFEST
+from aotc.ir.manifest import MANIFEST_FILE_NAME
 from aotc.relay.module import IRModule
 from tests.driver.folders import files_of
 from tests.e2e.projects import affine, run
@@ -41,9 +41,9 @@ def test_make_builds_everything_again_when_the_manifest_changes(tmp_path: Path, 
     first = made(net, *goal)
     assert "src/net_weights.c" in first or "runtime/aotc_rt.c" in first
     assert "gcc" not in made(net, *goal)
-    text = (net / MANIFEST).read_text()
-    (net / MANIFEST).write_text(text.replace(": 1,", ":  1,"))
-    os.utime(net / MANIFEST, (0, 0))
+    text = (net / MANIFEST_FILE_NAME).read_text()
+    (net / MANIFEST_FILE_NAME).write_text(text.replace(": 1,", ":  1,"))
+    os.utime(net / MANIFEST_FILE_NAME, (0, 0))
     again = made(net, *goal)
     assert sorted(again.splitlines()) == sorted(first.splitlines())
     assert "gcc" not in made(net, *goal)
@@ -51,9 +51,9 @@ def test_make_builds_everything_again_when_the_manifest_changes(tmp_path: Path, 
 
 def test_make_refuses_a_project_that_is_incomplete(tmp_path: Path) -> None:
     net = compiled(tmp_path / "net")
-    (net / MANIFEST).unlink()
+    (net / MANIFEST_FILE_NAME).unlink()
     done = subprocess.run(["make"], cwd=net, capture_output=True, text=True)
-    assert done.returncode == 2 and MANIFEST in done.stderr and not list(net.rglob("*.o"))
+    assert done.returncode == 2 and MANIFEST_FILE_NAME in done.stderr and not list(net.rglob("*.o"))
 
 
 @pytest.mark.parametrize("options", [(), ("PORTABLE_PARAMS=1",), ("BUILD=elsewhere",), ("BUILD=.",)], ids=" ".join)
@@ -78,7 +78,7 @@ def test_archives_have_no_objects_of_an_earlier_project(tmp_path: Path) -> None:
     (net / "src" / "old.c").write_text("int old_function(void) { return 1; }\n")
     run(["gcc", "-c", "src/old.c", "-o", "old.o"], net)
     run(["ar", "rcs", "build/libnet.a", "old.o"], net)
-    (net / MANIFEST).write_text((net / MANIFEST).read_text() + "\n")
+    (net / MANIFEST_FILE_NAME).write_text((net / MANIFEST_FILE_NAME).read_text() + "\n")
     made(net, "build/libnet.a")
     assert "old.o" not in run(["ar", "t", "build/libnet.a"], net)
 
@@ -91,7 +91,7 @@ def test_cmake_builds_everything_again_when_the_manifest_changes(tmp_path: Path,
     assert len(objects) > 4
     run([cmake, "--build", "out", "-j2"], tmp_path)
     assert {path: path.stat().st_mtime_ns for path in objects} == objects
-    (net / MANIFEST).write_text((net / MANIFEST).read_text() + "\n")
+    (net / MANIFEST_FILE_NAME).write_text((net / MANIFEST_FILE_NAME).read_text() + "\n")
     run([cmake, "--build", "out", "-j2"], tmp_path)
     assert not [path for path, time in objects.items() if path.stat().st_mtime_ns == time]
 

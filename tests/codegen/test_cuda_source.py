@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from aotc_codegen.c.c_dialects import CUDA
 from aotc_codegen.c.kernel_printer import print_kernel
-from aotc_codegen.cuda.cuda_source import device_source, print_device_kernels
+from aotc_codegen.cuda.cuda_source import print_cuda_kernels, render_cuda_source_file
 
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Buffer
-from aotc.tir.parse import parse_kernel
-from aotc.tir.stmt import Kernel, UserSource, stmts_of
+from aotc.tir.kernel_parser import parse_kernel
+from aotc.tir.stmt import Kernel, UserSource, block_stmts_or_self
 from aotc.tir.target import Gpu
 from tests.cuda.emulator import build, launch
 
@@ -64,7 +64,9 @@ def test_one_text_for_all_kernels() -> None:
     alone = parse_kernel(
         'kernel "one" { output y: int32[1] for b in 0..1 block { for t in 0..1 thread { y[0] = 7:int32 } } }'
     )
-    source = device_source(print_device_kernels([kernel, alone], "net", Gpu()), name="net", banner="made by a test")
+    source = render_cuda_source_file(
+        print_cuda_kernels([kernel, alone], "net", Gpu()), name="net", banner="made by a test"
+    )
     assert source.startswith("/* made by a test */\n")
     assert TEXT in source
     assert "__launch_bounds__(1) net_one(int32_t *__restrict__ y) {\n  y[0] = 7;\n}\n" in source
@@ -75,7 +77,7 @@ def test_one_text_for_all_kernels() -> None:
 def test_indices_of_large_buffers_have_64_bits() -> None:
     kernel = parse_kernel(SUMS)
     (small,), (large,) = (
-        print_device_kernels([resized(kernel, size)], "net", Gpu()).kernels for size in (1 << 29, 1 << 30)
+        print_cuda_kernels([resized(kernel, size)], "net", Gpu()).kernels for size in (1 << 29, 1 << 30)
     )
     assert "const int b = (int)blockIdx.x;" in small.text
     assert "int64_t" not in small.text
@@ -102,9 +104,9 @@ FAR = """kernel "far" {
 def test_counts_of_more_iterations_than_elements(size: int, total: int, index: str, tmp_path: Path) -> None:
     """Parts of what has few elements and many iterations, such as the sum of all sums of two tensors' elements."""
     kernel = parse_kernel(FAR.replace("SIZE", str(size)).replace("TOTAL", str(total)))
-    printed = print_device_kernels([kernel], "net", Gpu())
+    printed = print_cuda_kernels([kernel], "net", Gpu())
     assert f"for ({index} k = part * {size}; k <" in printed.kernels[0].text
-    built = build(device_source(printed, name="net", banner=""), tmp_path, "-O1")
+    built = build(render_cuda_source_file(printed, name="net", banner=""), tmp_path, "-O1")
     x, y = np.arange(65536, dtype=np.float32) % 7, np.zeros(217, np.float32)
     assert launch(built, "net_far", [x, y], blocks=217, threads=1) == ""
     parts = np.split(x[: total >> 16], range(size >> 16, total >> 16, size >> 16))
@@ -115,13 +117,13 @@ def test_what_a_gpu_does_not_run_is_refused() -> None:
     kernel = parse_kernel(SUMS)
     mine = replace(kernel, source=UserSource("void mine(void) {}", "somebody"))
     with pytest.raises(AotcError, match="the code of sums is C, which somebody wrote") as raised:
-        print_device_kernels([mine], "net", Gpu())
+        print_cuda_kernels([mine], "net", Gpu())
     assert raised.value.code == "external"
     with pytest.raises(AotcError, match="kernel sums has 2 parameters, a GPU takes 1 at most") as raised:
-        print_device_kernels([kernel], "net", Gpu(argument_bytes=8))
+        print_cuda_kernels([kernel], "net", Gpu(argument_bytes=8))
     assert raised.value.code == "target"
     with pytest.raises(AotcError, match="takes 64 bytes of shared memory, a GPU has 60 for a block") as raised:
-        print_device_kernels([kernel], "net", Gpu(shared_bytes=60))
+        print_cuda_kernels([kernel], "net", Gpu(shared_bytes=60))
     assert raised.value.code == "target"
     with pytest.raises(AotcError, match="a kernel that is not launched cannot be printed"):
-        print_kernel(replace(kernel, body=stmts_of(kernel.body)[0].body), CUDA)  # type: ignore[union-attr]
+        print_kernel(replace(kernel, body=block_stmts_or_self(kernel.body)[0].body), CUDA)  # type: ignore[union-attr]

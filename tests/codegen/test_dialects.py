@@ -15,17 +15,17 @@ from aotc_codegen.c.kernel_printer import print_kernel
 
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.tir.expr import Buffer, Call, Expr, Load, Var, as_expr, call
-from aotc.tir.instruction_definition import Instruction, Text
+from aotc.tir.instruction_definition import Instruction, InstructionText
 from aotc.tir.instruction_table import INSTRUCTIONS
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.kernel_parser import parse_kernel
+from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.parse import parse_kernel
 from aotc.tir.stmt import For, Intrinsic, Kernel, Store, Sync, walk_stmts
 from aotc.tir.target import C
-from aotc.tir.text import to_text
-from aotc.tir.threads.parallel_kernels import for_team
+from aotc.tir.threads.parallel_kernels import parallelize_kernel
 from tests.codegen import cuda
 from tests.codegen.batch import run_batch
 from tests.codegen.cases import call_cases
@@ -39,7 +39,7 @@ DOT = Instruction(
     gives="int32x4",
     meaning=lambda acc, a, b: acc + (a.astype(np.int32) * b).reshape(4, 4).sum(axis=1, dtype=np.int32),
     texts=(
-        Text(
+        InstructionText(
             call="aotc_dot_s8({0}, {1}, {2})",
             dialects=("gnu-c",),
             function="""\
@@ -99,7 +99,7 @@ FLIP = Instruction(
     meaning=lambda block: block[::-1],
     block=True,
     texts=(
-        Text(
+        InstructionText(
             call="aotc_flip({0}, {1}, {2}, {3})",
             dialects=("gnu-c",),
             function="""\
@@ -154,9 +154,9 @@ def jobs() -> list[Job]:
     """Kernels with reductions, exponentials, borders, scratch and barriers, for one thread and for teams."""
     winograd = "nn.contrib_conv2d_winograd_without_weight_transform"
     names = ("nn.softmax", "nn.conv2d", winograd, "nn.avg_pool2d", "image.resize2d", "nn.log_softmax", "cumsum")
-    ops = [REGISTRY[name] for name in names]
+    ops = [OPERATORS_BY_NAME[name] for name in names]
     alone = [kernel_job(op, sample, C) for op in ops if op.expand is None for sample in islice(op.samples(), 2)]
-    return [*alone, *(replace(job, kernel=for_team(job.kernel, threads=EAGER)) for job in alone)]
+    return [*alone, *(replace(job, kernel=parallelize_kernel(job.kernel, thread_costs=EAGER)) for job in alone)]
 
 
 def test_a_block_of_cuda_threads_does_what_the_interpreter_does(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_block_of_cuda_threads_does_what_the_interpreter_does(tmp_path: Path) 
     kernels = [job.kernel for job in jobs()]
     assert any(isinstance(s, Sync) for kernel in kernels for s in walk_stmts(kernel.body))
     library = cuda.build(kernels, tmp_path)
-    assert "ptrdiff_t" not in "".join(print_kernel(kernel, cuda.CUDA).text("k") for kernel in kernels)
+    assert "ptrdiff_t" not in "".join(print_kernel(kernel, cuda.CUDA).definition_with_name("k") for kernel in kernels)
     for number, job in enumerate(jobs()):
         expected = run_kernel(job.kernel, job.inputs)
         for threads in (1, 3) if job.kernel.team else (1,):

@@ -11,15 +11,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from aotc_codegen.c.c_dialects import GNU_C
-from aotc_codegen.c.c_identifiers import KEYWORDS, Names, comment_text, identifier, string_text
-from aotc_codegen.c.kernel_printer import origin, print_kernel
+from aotc_codegen.c.c_identifiers import (
+    RESERVED_IDENTIFIERS,
+    UniqueIdentifiers,
+    c_identifier_from_text,
+    escape_for_c_comment,
+    escape_for_c_string,
+)
+from aotc_codegen.c.kernel_printer import model_node_comment_lines, print_kernel
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aotc.ir.dtype import DTYPES, DType
 from aotc.ir.span import Span
 from aotc.tir.expr import Broadcast, Buffer, Cast, Const, Expr, Load, Var, binary, maximum, select
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Store
 from tests.codegen.batch import run_batch
 
@@ -27,7 +33,7 @@ F32 = DType("float32")
 
 
 def printed(kernel: Kernel) -> str:
-    return "\n".join([*origin(kernel), print_kernel(kernel, GNU_C).text(kernel.name)])
+    return "\n".join([*model_node_comment_lines(kernel), print_kernel(kernel, GNU_C).definition_with_name(kernel.name)])
 
 
 def test_a_small_kernel() -> None:
@@ -94,28 +100,28 @@ def test_vectors_agree_with_the_interpreter(dtype: str, tmp_path: Path) -> None:
 
 @given(st.text(max_size=80))
 def test_any_text_makes_an_identifier(text: str) -> None:
-    name = identifier(text)
+    name = c_identifier_from_text(text)
     assert re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) and len(name) <= 63 and "__" not in name
-    assert name not in KEYWORDS and identifier(name) == name
+    assert name not in RESERVED_IDENTIFIERS and c_identifier_from_text(name) == name
 
 
 @given(st.lists(st.text(max_size=5), max_size=20))
 def test_names_are_unique(texts: list[str]) -> None:
-    names = Names(any_case=True)
-    made = [names.fresh(t).upper() for t in texts]
+    names = UniqueIdentifiers(any_case=True)
+    made = [names.unique_identifier(t).upper() for t in texts]
     assert len(set(made)) == len(made)
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_safe_in_a_comment(text: str) -> None:
-    safe = comment_text(text)
+    safe = escape_for_c_comment(text)
     assert "*/" not in safe and "/*" not in safe and "??" not in safe and "\\" not in safe
     assert all(" " <= c <= "~" for c in safe)
 
 
 def test_hostile_strings_reach_c_as_they_are(tmp_path: Path) -> None:
     texts = ['a"b', "back\\slash", "??/ ??=", "new\nline\ttab", "ü模🙂", "\x01" + "2", "%s%n", ""]
-    lines = "".join(f'  fwrite("{string_text(t)}", 1, {len(t.encode())}, stdout);\n' for t in texts)
+    lines = "".join(f'  fwrite("{escape_for_c_string(t)}", 1, {len(t.encode())}, stdout);\n' for t in texts)
     (tmp_path / "s.c").write_text(f"#include <stdio.h>\nint main(void) {{\n{lines}  return 0;\n}}\n")
     subprocess.run(
         [shutil.which("gcc") or "cc", "-std=c99", "-pedantic-errors", "s.c", "-o", "s"], cwd=tmp_path, check=True

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from aotc_codegen.c import kernel_files as kernel_files
-from aotc_codegen.c.c_identifiers import model_identifier
-from aotc_codegen.c.cpu_feature_check import cpu_check
-from aotc_codegen.c.host_project import emit
+from aotc_codegen.c.c_identifiers import c_model_identifier
+from aotc_codegen.c.cpu_feature_check import cpu_feature_check_code
+from aotc_codegen.c.host_project import emit_host_project
 from aotc_codegen.c.kernel_files import print_kernels
 
 from aotc.driver.toolchain import resolve_target
@@ -58,7 +58,7 @@ def test_make_builds_everything(
 ) -> None:
     if "CC=clang" in options:
         request.getfixturevalue("clang")
-    emit(affine("net", size), tmp_path, target=C)
+    emit_host_project(affine("net", size), tmp_path, target=C)
     run(["make", "-s", "-j2", *options], tmp_path)
     check_library(tmp_path / "build" / "libnet.so", size)
     np.zeros(size, np.float32).tofile(tmp_path / "x.bin")
@@ -71,7 +71,7 @@ def test_make_builds_everything(
 @pytest.mark.parametrize("name", ["c", "host"])
 def test_the_readme_does_what_it_says(name: str, tmp_path: Path) -> None:
     target = resolve_target(name)
-    emit(affine("net", BIG), tmp_path, target=target)
+    emit_host_project(affine("net", BIG), tmp_path, target=target)
     text = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert f"needs {'a C99 compiler' if target.is_scalar else 'gcc or clang'} and libm" in text
     (source,) = re.findall(r"^```c\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
@@ -82,14 +82,14 @@ def test_the_readme_does_what_it_says(name: str, tmp_path: Path) -> None:
 
 
 def test_make_from_elsewhere(tmp_path: Path) -> None:
-    emit(affine("net", BIG), tmp_path, target=C)
+    emit_host_project(affine("net", BIG), tmp_path, target=C)
     run(["make", "-s", "-C", str(tmp_path), f"BUILD={tmp_path / 'elsewhere'}"], Path("/"))
     check_library(tmp_path / "elsewhere" / "libnet.so", BIG)
 
 
 def test_objects_of_parameters_are_for_the_architecture_of_the_flags(tmp_path: Path, clang: str, cmake: str) -> None:
     """Flags alone name it where one compiler serves many."""
-    emit(affine("net", BIG), tmp_path, target=C)
+    emit_host_project(affine("net", BIG), tmp_path, target=C)
     flags = "--target=riscv64-linux-gnu -std=c11 -Werror"
     run(["make", "-s", f"CC={clang}", f"CFLAGS={flags}", "build/src/net_params.o"], tmp_path)
     options = [
@@ -109,7 +109,7 @@ def test_cmake_links_two_models_into_one_program(portable: bool, tmp_path: Path,
     """One with parameters in C, one with a binary file; in C++, through the targets."""
     for name, size in (("one", 12), ("two", BIG)):
         (tmp_path / name).mkdir()
-        emit(affine(name, size, seed=size), tmp_path / name, target=C)
+        emit_host_project(affine(name, size, seed=size), tmp_path / name, target=C)
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.16)\nproject(app LANGUAGES C CXX)\nadd_subdirectory(one)\n"
         "add_subdirectory(two)\nadd_executable(app main.cpp)\n"
@@ -145,7 +145,7 @@ int main() {
 
 def test_an_installed_model_is_found(tmp_path: Path, cmake: str) -> None:
     (tmp_path / "net").mkdir()
-    emit(affine("net", BIG), tmp_path / "net", target=C)
+    emit_host_project(affine("net", BIG), tmp_path / "net", target=C)
     run([cmake, "-S", "net", "-B", "out", "-DCMAKE_INSTALL_PREFIX=" + str(tmp_path / "usr")], tmp_path)
     run([cmake, "--build", "out", "-j2", "--target", "install"], tmp_path)
     (tmp_path / "CMakeLists.txt").write_text(
@@ -162,7 +162,7 @@ def test_every_data_type_goes_in_and_out(count: int, tmp_path: Path) -> None:
     arrays = {str(d): values(d, 5, count).reshape(-1, 2, 3) for d in DTYPES}
     if count < 100:
         arrays |= {"scalar": np.array(2.5, np.float32), "empty": np.zeros((0, 3), np.float32)}
-    metadata = emit(copies("net", arrays), tmp_path, target=C)
+    metadata = emit_host_project(copies("net", arrays), tmp_path, target=C)
     assert (tmp_path / "src" / "net_params.bin").exists() == (count > 100) == (metadata["weights_bytes"] >= 64 << 10)
     run(["make", "-s", "-j2"], tmp_path)
     session = load(tmp_path / "build" / "libnet.so")
@@ -177,7 +177,7 @@ def test_every_data_type_goes_in_and_out(count: int, tmp_path: Path) -> None:
 def test_a_model_without_inputs(tmp_path: Path) -> None:
     program = copies("net", {"a": np.arange(6, dtype=np.int64)})
     program = replace(program, inputs=(), outputs=program.outputs[1:], steps=program.steps[1:])
-    emit(program, tmp_path, target=C)
+    emit_host_project(program, tmp_path, target=C)
     run(["make", "-s", "-j2"], tmp_path)
     flags = ["-Wall", "-Wextra", "-Wconversion", "-Werror", "-fsyntax-only", "-Iinclude", "-Isrc"]
     run(["gcc", "-std=c99", *flags, *tmp_path.glob("*/*.c")], tmp_path)
@@ -186,7 +186,7 @@ def test_a_model_without_inputs(tmp_path: Path) -> None:
 
 
 def test_only_the_models_own_names_are_visible(tmp_path: Path) -> None:
-    emit(affine("net", BIG), tmp_path, target=C)
+    emit_host_project(affine("net", BIG), tmp_path, target=C)
     run(["make", "-s", "-j2", "all", "static"], tmp_path)
     rows = [line.split() for line in run(["nm", "-D", "build/libnet.so"], tmp_path).splitlines()]
     defined = {r[-1] for r in rows if len(r) == 3}
@@ -205,7 +205,7 @@ def test_sources_compile_without_warnings(
 ) -> None:
     if language[0].startswith("clang"):
         request.getfixturevalue("clang")
-    emit(affine("net", names=HOSTILE, node=HOSTILE[0]), tmp_path, target=TARGETS[target])
+    emit_host_project(affine("net", names=HOSTILE, node=HOSTILE[0]), tmp_path, target=TARGETS[target])
     strict = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror"] + (["-pedantic"] if target == "c" else [])
     for source in [*tmp_path.glob("*/*.c")]:
         flags = [*TARGETS[target].cflags, "-O1", "-fsyntax-only", "-Iinclude", "-Isrc"]
@@ -213,7 +213,7 @@ def test_sources_compile_without_warnings(
 
 
 def test_hostile_names_are_kept_in_the_metadata_only(tmp_path: Path) -> None:
-    metadata = emit(affine("net", names=HOSTILE, node=HOSTILE[1]), tmp_path, target=C)
+    metadata = emit_host_project(affine("net", names=HOSTILE, node=HOSTILE[1]), tmp_path, target=C)
     assert [t["name"] for t in (*metadata["inputs"], *metadata["outputs"])] == list(HOSTILE)
     run(["make", "-s", "-j2"], tmp_path)
     check_library(tmp_path / "build" / "libnet.so", input_name=HOSTILE[0])
@@ -222,9 +222,9 @@ def test_hostile_names_are_kept_in_the_metadata_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stem", ["math", "string", "test", "m", "aotc", "aotc_rt", "all", "time", "class", "1x", "ü"])
 def test_model_names_that_are_taken(stem: str, tmp_path: Path, cmake: str) -> None:
     """Files, targets and symbols are named after the model: none may hide one that builds need."""
-    name = model_identifier(stem)
-    assert model_identifier(name) == name
-    emit(affine(name), tmp_path, target=C)
+    name = c_model_identifier(stem)
+    assert c_model_identifier(name) == name
+    emit_host_project(affine(name), tmp_path, target=C)
     run(["make", "-s", "-j2"], tmp_path)
     check_library(tmp_path / "build" / f"lib{name}.so", name=name)
     run([cmake, "-S", ".", "-B", "out"], tmp_path)
@@ -232,14 +232,14 @@ def test_model_names_that_are_taken(stem: str, tmp_path: Path, cmake: str) -> No
 
 def test_a_taken_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AotcError, match="math"):
-        emit(affine("math"), tmp_path, target=C)
+        emit_host_project(affine("math"), tmp_path, target=C)
     assert not any(tmp_path.iterdir())
 
 
 def test_tensors_that_differ_in_case_only(tmp_path: Path) -> None:
     """Macros are upper case: their names must differ as well."""
     program = affine("net", names=("v", "V"))
-    metadata = emit(program, tmp_path, target=C)
+    metadata = emit_host_project(program, tmp_path, target=C)
     assert metadata["inputs"][0]["c_name"] == "v"
     both = affine("net")
     twin = type(both)(
@@ -249,7 +249,7 @@ def test_tensors_that_differ_in_case_only(tmp_path: Path) -> None:
         steps=both.steps,
         plan=both.plan,
     )
-    metadata = emit(twin, tmp_path, target=C)
+    metadata = emit_host_project(twin, tmp_path, target=C)
     names = [t["c_name"].upper() for t in metadata["outputs"]]
     assert len(set(names)) == 2
 
@@ -257,7 +257,7 @@ def test_tensors_that_differ_in_case_only(tmp_path: Path) -> None:
 def test_the_same_program_gives_the_same_bytes(tmp_path: Path) -> None:
     def contents(folder: Path) -> dict[str, bytes]:
         folder.mkdir()
-        emit(affine("net", BIG), folder, target=C)
+        emit_host_project(affine("net", BIG), folder, target=C)
         return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
     first, second = contents(tmp_path / "a"), contents(tmp_path / "b")
@@ -268,22 +268,22 @@ def test_the_same_program_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_equal_kernels_and_equal_parameters_are_emitted_once(tmp_path: Path) -> None:
     program = affine("net")
-    metadata = emit(program, tmp_path, target=C)
-    assert len(program.kernels) == 3 and metadata["kernels"] == 2  # the two additions are one function
+    metadata = emit_host_project(program, tmp_path, target=C)
+    assert len(program.distinct_kernels) == 3 and metadata["kernels"] == 2  # the two additions are one function
     assert metadata["weights_bytes"] <= 64
 
 
 def test_the_system_is_asked_for_matrices_once() -> None:
     """Each question is a call of the system."""
-    text = cpu_check(("avx2", "amx_tile", "amx_int8"))
+    text = cpu_feature_check_code(("avx2", "amx_tile", "amx_int8"))
     before, loop = text.split("for (k = 0;")
     assert before.count("state = granted(state);") == 1
     assert "granted" not in loop
-    assert "granted" not in cpu_check(("avx2", "avx512f"))
+    assert "granted" not in cpu_feature_check_code(("avx2", "avx512f"))
 
 
 def test_bad_calls_have_statuses(tmp_path: Path) -> None:
-    emit(affine("net"), tmp_path, target=C)
+    emit_host_project(affine("net"), tmp_path, target=C)
     (tmp_path / "bad.c").write_text("""
 #include <stdio.h>
 #include "net.h"
@@ -307,11 +307,11 @@ int main(void) {
 
 
 def test_a_change_of_one_kernel_leaves_the_files_of_the_others_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_files, "FILE_CHARACTERS", 10)
+    monkeypatch.setattr(kernel_files, "MIN_OWN_FILE_CHARACTERS", 10)
 
     def files(*scales: float) -> set[str]:
         kernels = [elementwise("scale", 8, lambda a, s=s: a * s, 1) for s in scales]
-        return set(print_kernels(kernels, "net").files("net", "", banner="", team_includes=()).values())
+        return set(print_kernels(kernels, "net").render_kernel_files("net", "", banner="", team_includes=()).values())
 
     first, second = files(1.5, 2.5, 3.5), files(1.5, 4.5, 3.5)
     assert len(first) == len(second) == 3 and len(first & second) == 2
@@ -319,11 +319,11 @@ def test_a_change_of_one_kernel_leaves_the_files_of_the_others_as_they_are(monke
 
 
 def test_helper_functions_of_several_files_are_in_one_header(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_files, "FILE_CHARACTERS", 10)
+    monkeypatch.setattr(kernel_files, "MIN_OWN_FILE_CHARACTERS", 10)
 
     def files(*values: float) -> dict[str, str]:
         kernels = [elementwise("bound", 8, lambda a, v=v: maximum(minimum(a, v), a * v), 1) for v in values]
-        return print_kernels(kernels, "net").files("net", "_v3", banner="", team_includes=())
+        return print_kernels(kernels, "net").render_kernel_files("net", "_v3", banner="", team_includes=())
 
     (alone,) = files(1.5).values()
     assert "aotc_max_f32(float a" in alone and "net_helpers" not in alone

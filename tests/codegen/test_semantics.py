@@ -16,7 +16,7 @@ import pytest
 from aotc.ir.dtype import DTYPES, DType
 from aotc.relay import op as operators
 from aotc.tir.expr import INDEX, Buffer, Cast, Var, const
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
 from aotc.tir.stmt import Assign, Block, Declare, For, Kernel, Store
 from aotc.tir.target import TARGETS
 from tests.codegen.batch import STRICT, build, run_batch, source_of
@@ -162,7 +162,7 @@ def test_operators_compile_without_warnings_of_the_optimizer(target: str, tmp_pa
 
 @cache
 def operator_kernels(target: str, part: int = 0, parts: int = PARTS) -> str:
-    families = [operators.operators_of(module) for module in operators.FAMILIES]
+    families = [operators.operators_defined_in(module) for module in operators.OPERATOR_MODULES]
     compiled = [op for ops in families for op in ops if op.static is None]
     jobs = [kernel_job(op, sample, TARGETS[target]) for op in compiled[part::parts] for sample in op.samples()]
     return source_of(job.kernel for job in jobs)

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from aotc_codegen.cuda.cuda_source import device_source, print_device_kernels
+from aotc_codegen.cuda.cuda_source import print_cuda_kernels, render_cuda_source_file
 
 from aotc.tir import launch_of
-from aotc.tir.device.lower_to_launches import on_device
+from aotc.tir.device.lower_to_launches import lower_kernel_to_gpu_kernels
 from aotc.tir.expr import Buffer
-from aotc.tir.gpu_launch import counters
+from aotc.tir.gpu_launch import last_block_counters
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import TARGETS
 from tests.codegen.batch import finished
@@ -32,13 +32,13 @@ def run_batch(
     jobs: Sequence[tuple[Kernel, Sequence[Array]]], folder: Path, *flags: str
 ) -> tuple[list[list[Array]], list[list[Array]]]:
     """The outputs of scheduled kernels for the device, which are mapped here: in order, and from the last thread on."""
-    launches = [[finished(one, CUDA) for one in on_device(kernel, CUDA)] for kernel, _ in jobs]
+    launches = [[finished(one, CUDA) for one in lower_kernel_to_gpu_kernels(kernel, CUDA)] for kernel, _ in jobs]
     assert CUDA.gpu is not None
     for one in (one for made in launches for one in made):
         size = launch_of(one)
         assert size is not None and size.shared_bytes <= CUDA.gpu.shared_bytes, one.name
-    printed = print_device_kernels([one for made in launches for one in made], "batch", CUDA.gpu)
-    kernels = build(device_source(printed, name="batch", banner="made by a test"), folder, *(flags or FLAGS))
+    printed = print_cuda_kernels([one for made in launches for one in made], "batch", CUDA.gpu)
+    kernels = build(render_cuda_source_file(printed, name="batch", banner="made by a test"), folder, *(flags or FLAGS))
 
     def outputs(backwards: bool) -> list[list[Array]]:
         pairs = zip(jobs, launches, strict=True)
@@ -61,7 +61,7 @@ def _run(
     for kernel in (job, *launches):
         for buffer in kernel.params:
             if buffer not in memory:
-                filling = 0 if buffer in counters(kernel) else 0x5A
+                filling = 0 if buffer in last_block_counters(kernel) else 0x5A
                 memory[buffer] = np.full(buffer.nbytes, filling, np.uint8).view(buffer.dtype.numpy)
     for kernel in launches:
         sizes = launch_of(kernel)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.driver.cuda_emulation import emulated_images, fake_driver
+from aotc.driver.cuda_emulation import build_fake_cuda_driver, compile_images_for_fake_device
 
 Array = np.ndarray[Any, Any]
 
@@ -32,14 +32,14 @@ class Kernels:
 @cache
 def driver(*flags: str) -> ctypes.CDLL:
     """The emulator, compiled with flags."""
-    library = ctypes.CDLL(str(fake_driver(*flags)))
+    library = ctypes.CDLL(str(build_fake_cuda_driver(*flags)))
     library.aotc_emulator_launch.restype = ctypes.c_char_p
     return library
 
 
 def build(text: str, folder: Path, *flags: str, emulator: ctypes.CDLL | None = None) -> Kernels:
     """Compile a text with flags; `emulator` runs it, if given."""
-    (image,) = emulated_images(text, [80], *flags).values()
+    (image,) = compile_images_for_fake_device(text, [80], *flags).values()
     path = folder / "kernels.so"
     path.write_bytes(image)
     return Kernels(ctypes.CDLL(str(path)), emulator or driver())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.dtype import DType
-from aotc.tir.parse import parse_kernel
+from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.plan.memory_plan import plan_memory
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.stmt import Kernel

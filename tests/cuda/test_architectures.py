@@ -10,19 +10,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from aotc_codegen.cuda.cuda_project import device_text
-from aotc_codegen.cuda.cuda_source import device_source, print_device_kernels
-from aotc_codegen.cuda.kernel_resources import resident, resources
+from aotc_codegen.cuda.cuda_project import print_cuda_kernels_and_source
+from aotc_codegen.cuda.cuda_source import print_cuda_kernels, render_cuda_source_file
+from aotc_codegen.cuda.kernel_resources import read_kernel_resources_from_cubin, resident_blocks_per_multiprocessor
 
-from aotc.driver.compile import CompileOptions, for_architectures
-from aotc.driver.nvrtc import find_nvrtc
+from aotc.driver.compile import CompileOptions, target_for_cuda_architectures
+from aotc.driver.nvrtc import find_nvrtc_compiler
 from aotc.ir.diagnostics import AotcError
-from aotc.tir.device.lower_to_launches import on_device
+from aotc.tir.device.lower_to_launches import lower_kernel_to_gpu_kernels
 from aotc.tir.gpu_launch import launch_of
-from aotc.tir.parse import parse_kernel
+from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import Target
-from benchmarks.networks import NETWORKS
+from benchmarks.networks import NETWORK_BUILD_FUNCTIONS
 from tests.codegen.batch import finished
 from tests.conftest import missing
 from tests.cuda.device import CUDA
@@ -39,7 +39,7 @@ EACH_GENERATION = pytest.mark.parametrize("archs", GENERATIONS.values(), ids=GEN
 def images(text: str, archs: Sequence[int]) -> Mapping[str, bytes]:
     """Code for the architectures, of those that NVRTC knows."""
     try:
-        nvrtc = find_nvrtc()
+        nvrtc = find_nvrtc_compiler()
     except AotcError:
         missing("NVRTC")
     return nvrtc.images(text, [arch for arch in archs if arch in nvrtc.architectures])
@@ -47,12 +47,14 @@ def images(text: str, archs: Sequence[int]) -> Mapping[str, bytes]:
 
 def source_of(launches: Sequence[Kernel], target: Target) -> str:
     assert target.gpu is not None
-    return device_source(print_device_kernels(launches, "net", target.gpu), name="net", banner="made by a test")
+    return render_cuda_source_file(print_cuda_kernels(launches, "net", target.gpu), name="net", banner="made by a test")
 
 
 def text_of(kernels: Iterable[Kernel], target: Target) -> str:
     """Scheduled kernels, mapped to launches and printed."""
-    return source_of([finished(one, target) for kernel in kernels for one in on_device(kernel, target)], target)
+    return source_of(
+        [finished(one, target) for kernel in kernels for one in lower_kernel_to_gpu_kernels(kernel, target)], target
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,8 +88,8 @@ def test_kernels_keep_to_the_registers_that_there_are() -> None:
   }}
 }}
 """)
-    found = resources(images(source_of([kernel], CUDA), (80,))["sm_80"])
-    assert found["net_wide"].registers <= 64 and resident(found["net_wide"], 1024, 80)
+    found = read_kernel_resources_from_cubin(images(source_of([kernel], CUDA), (80,))["sm_80"])
+    assert found["net_wide"].registers <= 64 and resident_blocks_per_multiprocessor(found["net_wide"], 1024, 80)
 
 
 @pytest.mark.parametrize(
@@ -128,10 +130,10 @@ def test_one_architecture() -> None:
 @EACH_GENERATION
 def test_attention(archs: Sequence[int]) -> None:
     """In strips, whatever the mask: nothing is kept in the memory of a thread."""
-    target = for_architectures(CUDA, archs)
+    target = target_for_cuda_architectures(CUDA, archs)
     made = [Attention(rows=40, columns=70, mask=mask, moved=k == 1) for k, mask in enumerate(MASKS)]
     kernels = [replace(one.kernel(target), name=f"attention{k}") for k, one in enumerate(made)]
-    found = resources(images(text_of(kernels, target), archs[:1])[f"sm_{archs[0]}"])
+    found = read_kernel_resources_from_cubin(images(text_of(kernels, target), archs[:1])[f"sm_{archs[0]}"])
     assert [one.local_bytes for one in found.values()] == [0] * len(MASKS)
 
 
@@ -140,11 +142,11 @@ def test_some_samples() -> None:
     every = [case for ops in FAMILIES.values() for case in cases(ops)]
     drawn = random.Random(int(os.environ.get("AOTC_TEST_SEED", "0"))).sample(every, SOME)
     jobs = [kernel_job(op, sample, CUDA, printed=False) for op, sample in drawn]
-    launches = [finished(one, CUDA) for job in jobs for one in on_device(job.kernel, CUDA)]
+    launches = [finished(one, CUDA) for job in jobs for one in lower_kernel_to_gpu_kernels(job.kernel, CUDA)]
     assert CUDA.gpu is not None
-    printed = print_device_kernels(launches, "net", CUDA.gpu)
-    found = images(device_source(printed, name="net", banner="made by a test"), (80, 90))
-    for kernels in (resources(found[arch]) for arch in ("sm_80", "sm_90")):
+    printed = print_cuda_kernels(launches, "net", CUDA.gpu)
+    found = images(render_cuda_source_file(printed, name="net", banner="made by a test"), (80, 90))
+    for kernels in (read_kernel_resources_from_cubin(found[arch]) for arch in ("sm_80", "sm_90")):
         for one in launches:
             planned = launch_of(one)
             assert planned is not None and kernels[printed.names[one]].shared_bytes <= planned.shared_bytes
@@ -155,7 +157,7 @@ def test_some_samples() -> None:
 @EACH_GENERATION
 @pytest.mark.parametrize("family", sorted(name for name, ops in FAMILIES.items() if cases(ops)))
 def test_all_samples(family: str, archs: Sequence[int]) -> None:
-    target = for_architectures(CUDA, archs)
+    target = target_for_cuda_architectures(CUDA, archs)
     jobs = [kernel_job(op, sample, target, printed=False) for op, sample in cases(FAMILIES[family])]
     assert images(text_of((job.kernel for job in jobs), target), archs)
 
@@ -165,8 +167,12 @@ def test_all_samples(family: str, archs: Sequence[int]) -> None:
 @EACH_GENERATION
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "minilm", "lstm", "unet"])
 def test_networks(name: str, archs: Sequence[int]) -> None:
-    options = CompileOptions(target=for_architectures(CUDA, archs))
-    (program,) = options.compilation(options.imported(NETWORKS[name]())).programs
-    printed, text = device_text(program, options.machine)
+    options = CompileOptions(target=target_for_cuda_architectures(CUDA, archs))
+    (program,) = options.start_compilation(
+        options.import_as_graph_module(NETWORK_BUILD_FUNCTIONS[name]())
+    ).scheduled_programs
+    printed, text = print_cuda_kernels_and_source(program, options.machine)
     for name, code in images(text, archs).items():
-        assert name.startswith("compute") or resources(code).keys() == set(printed.names.values())
+        assert name.startswith("compute") or read_kernel_resources_from_cubin(code).keys() == set(
+            printed.names.values()
+        )

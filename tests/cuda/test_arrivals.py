@@ -9,19 +9,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.cuda.cuda_source import device_source, print_device_kernels
-from aotc_codegen.cuda.kernel_resources import resources
+from aotc_codegen.cuda.cuda_source import print_cuda_kernels, render_cuda_source_file
+from aotc_codegen.cuda.kernel_resources import read_kernel_resources_from_cubin
 from onnx import numpy_helper, parser
 
 from aotc.driver.compile import CompileOptions
-from aotc.driver.nvrtc import find_nvrtc
+from aotc.driver.nvrtc import find_nvrtc_compiler
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.device import vertical_fusion
-from aotc.tir.device.lower_to_launches import launched
-from aotc.tir.gpu_launch import counters, launch_of
-from aotc.tir.interp import run_kernel
-from aotc.tir.parse import parse_kernel
-from aotc.tir.schedule.contraction.gpu_block_tiles import Tile
+from aotc.tir.device.lower_to_launches import lower_program_to_gpu_launches
+from aotc.tir.gpu_launch import last_block_counters, launch_of
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.kernel_parser import parse_kernel
+from aotc.tir.schedule.contraction import gpu_block_tiles
+from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile
 from aotc.tir.stmt import Kernel
 from tests.codegen.batch import finished
 from tests.conftest import missing
@@ -33,24 +34,24 @@ from tests.tir.test_arrivals import FUSED, SPLIT, SUMS, means
 
 def text_of(kernels: Mapping[str, Kernel]) -> str:
     assert CUDA.gpu is not None
-    return device_source(print_device_kernels([*kernels.values()], "net", CUDA.gpu), name="net", banner="")
+    return render_cuda_source_file(print_cuda_kernels([*kernels.values()], "net", CUDA.gpu), name="net", banner="")
 
 
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Kernel, list[Array]]]:
     """Kernels with few threads, and what they are run on."""
-    rng, module = np.random.default_rng(7), sys.modules[Tile.__module__]
+    rng, module = np.random.default_rng(7), sys.modules[BlockTile.__module__]
     found = {"sums": (parse_kernel(SUMS), [rng.standard_normal(768).astype(np.float32)])}
-    monkeypatch.setattr(module, "_SPLITS", 1)
-    monkeypatch.setattr(vertical_fusion, "_SOONER", 1024)
+    monkeypatch.setattr(module, "_MAX_BLOCKS_PER_TILE", 1)
+    monkeypatch.setattr(vertical_fusion, "_MAX_STATEMENTS_CHEAPER_THAN_LAUNCH", 1024)
     for k, name in enumerate(("conv", "groups of threads")):
         case, tile = SPLIT[name]
-        monkeypatch.setattr(module, "TILES", (tile,))
+        monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (tile,))
         found[f"part{k}"] = case.kernel(CUDA), [value.reshape(-1) for value in case.values(seed=k)]
     for k, name in enumerate(("channels", "parts")):
         case, columns, tile, _ = FUSED[name]
-        monkeypatch.setattr(module, "TILES", (tile,))
-        (step,) = launched(means(case, columns), CUDA).steps
+        monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (tile,))
+        (step,) = lower_program_to_gpu_launches(means(case, columns), CUDA).steps
         found[f"fused{k}"] = step.kernel, [value.reshape(-1) for value in case.values(seed=k)]
     return found
 
@@ -59,13 +60,13 @@ def test_bits_of_the_last_block(jobs: dict[str, tuple[Kernel, list[Array]]], tmp
     """Blocks run one after the other in both orders, and side by side; counts are what they were when all is done."""
     kernels = {name: finished(kernel, CUDA) for name, (kernel, _) in jobs.items()}
     assert CUDA.gpu is not None
-    printed = print_device_kernels([*kernels.values()], "net", CUDA.gpu)
-    built = build(device_source(printed, name="net", banner=""), tmp_path, "-O1")
+    printed = print_cuda_kernels([*kernels.values()], "net", CUDA.gpu)
+    built = build(render_cuda_source_file(printed, name="net", banner=""), tmp_path, "-O1")
     for name, kernel in kernels.items():
         inputs, size = jobs[name][1], launch_of(kernel)
         assert size is not None
         expected = run_kernel(kernel, inputs)
-        counts = counters(kernel)
+        counts = last_block_counters(kernel)
         scratch = [np.full(b.size, 0 if b in counts else 99, b.dtype.numpy) for b in kernel.workspace]
         for backwards, hosts in ((False, 1), (True, 1), (False, 3), (True, 3)):
             made = [np.full_like(one, 77) for one in expected]
@@ -83,16 +84,16 @@ def test_code_of_the_last_block() -> None:
         "two": matmul(m=32, k=4096, n=32, dtype="float16", acc="float32"),
     }
     kernels = {name: finished(case.kernel(CUDA), CUDA) for name, case in cases.items()}
-    (step,) = launched(means(matmul(m=128, k=384, n=384), 384), CUDA).steps
+    (step,) = lower_program_to_gpu_launches(means(matmul(m=128, k=384, n=384), 384), CUDA).steps
     kernels["three"] = finished(step.kernel, CUDA)
-    assert all(len(counters(kernel)) == 1 for kernel in kernels.values())
+    assert all(len(last_block_counters(kernel)) == 1 for kernel in kernels.values())
     try:
-        images = find_nvrtc().images(text_of(kernels), (80,))
+        images = find_nvrtc_compiler().images(text_of(kernels), (80,))
     except AotcError as error:
         if error.diagnostics[0].code != "no-nvrtc":
             raise
         missing("NVRTC")
-    found = resources(images["sm_80"])
+    found = read_kernel_resources_from_cubin(images["sm_80"])
     assert [one.local_bytes for one in found.values()] == [0, 0, 0]
     ptx = images["compute_80"]
     assert ptx.count(b"atom.global.inc.u32") == 3
@@ -114,7 +115,7 @@ def test_each_run_counts_anew() -> None:
     model = parser.parse_model(NET)
     w = rng.standard_normal((96, 96)).astype(np.float32)
     model.graph.initializer.append(numpy_helper.from_array(w, "w"))
-    made = CompileOptions(target="cuda", emulated=True).compiled(model)
+    made = CompileOptions(target="cuda", emulated=True).compile_model(model)
     assert len(made.metadata["steps"]) == 1
     sessions = [made.session() for _ in range(2)]
     for _ in range(3):

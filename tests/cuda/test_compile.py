@@ -17,9 +17,9 @@ from onnx import parser
 import aotc
 from aotc.driver import nvrtc
 from aotc.driver.compile import CompileOptions
-from aotc.driver.cuda_emulation import emulating
+from aotc.driver.cuda_emulation import run_models_on_fake_gpu
 from aotc.ir.diagnostics import AotcError
-from aotc.reporting.text_tables import spilled
+from aotc.reporting.text_tables import describe_register_spills
 from tests.cli.invoke import call
 from tests.conftest import missing
 
@@ -47,10 +47,10 @@ def arrays() -> dict[str, np.ndarray]:
 
 
 def test_an_emulated_gpu_computes_what_processors_do(model: Path, tmp_path: Path) -> None:
-    made = CompileOptions(target="cuda", emulated=True, output=tmp_path / "out").compiled(model)
+    made = CompileOptions(target="cuda", emulated=True, output=tmp_path / "out").compile_model(model)
     expected = aotc.compile(model, target="c").session().run(None, arrays())
     np.testing.assert_allclose(made.session().run(None, arrays())[0], expected[0], rtol=1e-5)
-    with emulating():
+    with run_models_on_fake_gpu():
         np.testing.assert_allclose(aotc.load(tmp_path / "out", device=0).run(None, arrays())[0], expected[0], rtol=1e-5)
     launches = [(row["grid"], row["block"]) for row in made.metadata["steps"]]
     assert launches and all(grid >= 1 and block >= 1 for grid, block in launches)
@@ -61,7 +61,7 @@ def test_each_model_of_a_process_has_its_own_kernels() -> None:
     x, sessions = np.float32([0.25, 4]), []
     for op in ("Sqrt", "Neg", "Abs"):
         text = f'<ir_version: 8, opset_import: ["" : 17]> net (float[2] x) => (float[2] y) {{ y = {op}(x) }}'
-        made = CompileOptions(target="cuda", emulated=True).compiled(parser.parse_model(text))
+        made = CompileOptions(target="cuda", emulated=True).compile_model(parser.parse_model(text))
         sessions.append(made.session())
     found = [session.run(None, {"x": x})[0].tolist() for session in sessions]
     assert found == [[0.5, 2], [-0.25, -4], [0.25, 4]]
@@ -79,7 +79,7 @@ def test_verify_says_what_ran_the_model(model: Path, monkeypatch: pytest.MonkeyP
 
 def test_code_for_the_chosen_architectures(model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     try:
-        nvrtc.find_nvrtc()
+        nvrtc.find_nvrtc_compiler()
     except AotcError:
         missing("NVRTC")
     made = aotc.compile(model, target="cuda", cuda_arch=[90, 80], output=tmp_path / "out")
@@ -113,7 +113,7 @@ def test_code_for_the_chosen_architectures(model: Path, monkeypatch: pytest.Monk
     assert json.loads(call("inspect", tmp_path / "out", "--json").out) == made.metadata
     for row in device["kernels"]["sm_90"].values():
         row["local_bytes"] = 40
-    assert spilled(made.metadata).count("(40 bytes of a thread)") == len(names)
+    assert describe_register_spills(made.metadata).count("(40 bytes of a thread)") == len(names)
 
 
 def test_without_nvrtc_nothing_is_written(model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_models_that_matrix_instructions_multiply(dtype: str, tmp_path: Path) ->
     """Of float16, and of float32 as TF32 where that is asked for."""
     onnx.save(parser.parse_model(HALVES.replace("TYPE", dtype)), tmp_path / "net.onnx")
     options = CompileOptions(target="cuda", emulated=True, config={"compile.tf32": True}, output=tmp_path / "out")
-    made = options.compiled(tmp_path / "net.onnx")
+    made = options.compile_model(tmp_path / "net.onnx")
     text = (tmp_path / "out" / "src" / "net.cu").read_text(encoding="utf-8")
     kernels = text.split('extern "C" __global__')[1:]
     assert sum(re.search(r"^ +aotc_mma_float\d\d\(", one, re.MULTILINE) is not None for one in kernels) == 2

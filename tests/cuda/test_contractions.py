@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
@@ -15,17 +14,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.c.compiler_flags import ON_DEVICES
-from aotc_codegen.cuda.cuda_source import device_source, print_device_kernels
-from aotc_codegen.cuda.kernel_resources import resources
+from aotc_codegen.c.compiler_flags import CUDA_COMPILER_FLAGS
+from aotc_codegen.cuda.cuda_source import print_cuda_kernels, render_cuda_source_file
+from aotc_codegen.cuda.kernel_resources import read_kernel_resources_from_cubin
 
 from aotc.driver.nvrtc import FLAGS as NVRTC_FLAGS
-from aotc.driver.nvrtc import find_nvrtc
+from aotc.driver.nvrtc import find_nvrtc_compiler
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.gpu_launch import launch_of
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
 from aotc.tir.passes import kernel_passes
-from aotc.tir.schedule.contraction.gpu_block_tiles import Tile
+from aotc.tir.schedule.contraction import gpu_block_tiles
+from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import CUDA, Gpu, Target
 from tests.conftest import missing
@@ -33,7 +33,7 @@ from tests.cuda.device import FLAGS
 from tests.cuda.emulator import build, launch
 from tests.tir.contractions import Case, conv, matmul
 
-ONE_GROUP, GROUPS, FEW = Tile(8, 8, 4, 4), Tile(4, 4, 4, 8, 4, 32), Tile(4, 4, 4, 4, 16, 128)
+ONE_GROUP, GROUPS, FEW = BlockTile(8, 8, 4, 4), BlockTile(4, 4, 4, 8, 4, 32), BlockTile(4, 4, 4, 4, 16, 128)
 CASES = {
     "pieces": (conv(ic=32, oc=20, size=(5, 4), kernel=(2, 1), padding=1, block=4), GROUPS),
     "conv": (conv(batch=2, ic=3, oc=17, size=(4, 5), kernel=(3, 2), padding=1), ONE_GROUP),
@@ -51,19 +51,19 @@ def ready(case: Case, name: str, target: Target = CUDA) -> Kernel:
     """A kernel that can be printed."""
     kernel = replace(case.kernel(target), name=name)
     for one in kernel_passes(CUDA):
-        kernel = one.kernel(kernel)
+        kernel = one.rewrite_kernel(kernel)
     return kernel
 
 
 def printed(kernels: Mapping[str, Kernel]) -> str:
     assert CUDA.gpu is not None
-    return device_source(print_device_kernels([*kernels.values()], "net", CUDA.gpu), name="net", banner="")
+    return render_cuda_source_file(print_cuda_kernels([*kernels.values()], "net", CUDA.gpu), name="net", banner="")
 
 
 def test_bits_of_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = {}
     for name, (case, tile) in CASES.items():
-        monkeypatch.setattr(sys.modules[Tile.__module__], "TILES", (tile,))
+        monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (tile,))
         kernels[name] = ready(case, name, OLD if name == "words" else CUDA)
     built = build(printed(kernels), tmp_path, *FLAGS)
     for name, kernel in kernels.items():
@@ -142,7 +142,7 @@ def code() -> bytes:
     kernels = {name: ready(case, name) for name, case in cases.items()}
     text = printed({**kernels, "words": ready(BYTES, "words", OLD)})
     try:
-        return find_nvrtc().images(text, (80,))["sm_80"]
+        return find_nvrtc_compiler().images(text, (80,))["sm_80"]
     except AotcError as error:
         if error.diagnostics[0].code != "no-nvrtc":
             raise
@@ -155,12 +155,12 @@ def test_kernels_need_no_libraries() -> None:
     assert "mma.sync.aligned" in text and "ldmatrix.sync.aligned" in text
     assert re.findall("#include.*", text) == ['#include "aotc_emulator.h"']
     assert not re.search(r"wmma|cublas|cudnn|cooperative|__(?:expf|logf|sinf|cosf|powf|fdividef)\b", text)
-    assert ON_DEVICES[:4] == ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
+    assert CUDA_COMPILER_FLAGS[:4] == ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
     assert not any("fast" in flag for flag in NVRTC_FLAGS)
 
 
 def test_accumulators_are_in_registers(code: bytes) -> None:
-    found = resources(code)
+    found = read_kernel_resources_from_cubin(code)
     for name, (_, registers, *_) in FIGURES.items():
         assert found[f"net_{name}"].registers <= registers, name
         assert found[f"net_{name}"].local_bytes == 0, name

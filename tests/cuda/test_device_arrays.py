@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.driver.compile_sources import build_library
-from aotc.driver.cuda_emulation import emulating, fake_driver
+from aotc.driver.compile_sources import build_project_library
+from aotc.driver.cuda_emulation import build_fake_cuda_driver, run_models_on_fake_gpu
 from aotc.driver.toolchain import find_toolchain
 from aotc.ir.diagnostics import AotcError
 from aotc.runtime import dlpack
-from aotc.runtime.dlpack import DeviceArray, capsule_of, on_gpu
-from aotc.runtime.gpu_session import Driver
+from aotc.runtime.dlpack import DeviceArray, export_dlpack_capsule, view_gpu_tensor
+from aotc.runtime.gpu_session import CudaDriver
 from aotc.runtime.session import Session, load
 from aotc.tir.target import get_target
 from tests.cuda.programs import SIZE, diamond_results
@@ -46,32 +46,32 @@ class Capsule:
 
     def __dlpack__(self, stream: Any = None) -> Any:
         self.streams.append(stream)
-        return capsule_of(self.array, self.device)
+        return export_dlpack_capsule(self.array, self.device)
 
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     folder = tmp_path_factory.mktemp("device")
-    build_library(folder, written(folder), find_toolchain(), get_target("cuda"))
-    with emulating():
+    build_project_library(folder, written(folder), find_toolchain(), get_target("cuda"))
+    with run_models_on_fake_gpu():
         return load(folder)
 
 
 @pytest.fixture
-def driver(session: Session) -> Iterator[Driver]:
+def driver(session: Session) -> Iterator[CudaDriver]:
     assert session.device is not None
-    yield session.device.driver
+    yield session.device.cuda_driver
     gc.collect()
-    assert not dlpack._GIVEN
+    assert not dlpack._EXPORTED_TENSORS
 
 
-def to_gpu(driver: Driver, array: np.ndarray) -> DeviceArray:
-    made = driver.allocated(array.shape, array.dtype)
+def to_gpu(driver: CudaDriver, array: np.ndarray) -> DeviceArray:
+    made = driver.allocate_tensor(array.shape, array.dtype)
     driver("cuMemcpy", *map(ctypes.c_uint64, (made.pointer, array.ctypes.data)), ctypes.c_size_t(array.nbytes))
     return made
 
 
-def test_tensors_of_others_are_read_in_place(session: Session, driver: Driver) -> None:
+def test_tensors_of_others_are_read_in_place(session: Session, driver: CudaDriver) -> None:
     there = to_gpu(driver, X)
     capsule = Capsule(there)
     for producer in (Interface(there), Interface(there, strides=(4,), stream=2), capsule, there):
@@ -81,7 +81,7 @@ def test_tensors_of_others_are_read_in_place(session: Session, driver: Driver) -
 
 
 @pytest.mark.parametrize(("first", "second"), [(4, 8), (1, 2)])
-def test_tensors_begin_at_any_byte(session: Session, driver: Driver, first: int, second: int) -> None:
+def test_tensors_begin_at_any_byte(session: Session, driver: CudaDriver, first: int, second: int) -> None:
     """Inputs and outputs that kernels cannot use where they lie are copied on the GPU; what is around them stays."""
     bytes_of_x = np.concatenate([np.full(first, 7, np.uint8), X.view(np.uint8)])
     x, y = to_gpu(driver, bytes_of_x), to_gpu(driver, np.full(X.nbytes + 16, 7, np.uint8))
@@ -94,7 +94,7 @@ def test_tensors_begin_at_any_byte(session: Session, driver: Driver, first: int,
     assert {*before, *after} == {7}
 
 
-def test_outputs_stay_on_the_gpu(session: Session, driver: Driver) -> None:
+def test_outputs_stay_on_the_gpu(session: Session, driver: CudaDriver) -> None:
     """New ones, which go back in as they are; and those that were given, of either kind."""
     y, z = session.run(["y", "z"], {"x": X}, outputs="device", stream=SimpleNamespace(cuda_stream=0))
     np.testing.assert_array_equal(y.numpy(), diamond_results(X)[0])
@@ -114,20 +114,20 @@ def test_capsules_hold_what_was_put_in() -> None:
         taken = np.from_dlpack(Capsule(view, (1, 0)))
         assert taken.dtype == array.dtype and taken.ctypes.data == array.ctypes.data
         np.testing.assert_array_equal(taken, array)
-        assert len(dlpack._GIVEN) == 1
+        assert len(dlpack._EXPORTED_TENSORS) == 1
         del taken
-        back = on_gpu(Capsule(view), 1)
+        back = view_gpu_tensor(Capsule(view), 1)
         assert back is not None and (back.pointer, back.shape, back.dtype) == (view.pointer, (2, 3), array.dtype)
         del back
-        assert not dlpack._GIVEN
+        assert not dlpack._EXPORTED_TENSORS
     with pytest.raises(BufferError, match="float8"):
-        capsule_of(SimpleNamespace(pointer=0, shape=(), dtype=dlpack.DType("float8_e5m2").numpy), (2, 0))
+        export_dlpack_capsule(SimpleNamespace(pointer=0, shape=(), dtype=dlpack.DType("float8_e5m2").numpy), (2, 0))
 
 
-def test_wrong_tensors_are_refused(session: Session, driver: Driver) -> None:
+def test_wrong_tensors_are_refused(session: Session, driver: CudaDriver) -> None:
     there = to_gpu(driver, X)
     odd = to_gpu(driver, np.zeros(SIZE, np.float64))
-    wide = driver.allocated((SIZE, 2), X.dtype)
+    wide = driver.allocate_tensor((SIZE, 2), X.dtype)
     elsewhere = DeviceArray(X.ctypes.data, X.shape, X.dtype, 0)
     fixed = Interface(there, data=(there.pointer, True))
     for inputs, outputs, said in (
@@ -151,7 +151,7 @@ def test_wrong_tensors_are_refused(session: Session, driver: Driver) -> None:
             session.run(None, {"x": X}, stream=stream)
 
 
-def test_outputs_need_memory(session: Session, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_need_memory(session: Session, driver: CudaDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AOTC_FAKE_MEMORY", "1")
     with pytest.raises(AotcError, match="GPU 0: CUDA_ERROR_OUT_OF_MEMORY"):
         session.run(None, {"x": X}, outputs="device")
@@ -159,16 +159,16 @@ def test_outputs_need_memory(session: Session, driver: Driver, monkeypatch: pyte
     assert len(session.run(None, {"x": X}, outputs="device")) == 2
 
 
-def test_processors_do_not_read_them(driver: Driver) -> None:
+def test_processors_do_not_read_them(driver: CudaDriver) -> None:
     import aotc
     from tests.cuda.test_compile import parser
 
     text = '<ir_version: 8, opset_import: ["" : 17]> net (float[2] x) => (float[2] y) { y = Neg(x) }'
-    there = driver.allocated((2,), np.dtype(np.float32))
+    there = driver.allocate_tensor((2,), np.dtype(np.float32))
     with pytest.raises(AotcError, match="runs on the processor"):
         aotc.compile(parser.parse_model(text), target="c").session().run(None, {"x": there})
 
 
 def test_the_driver_says_what_went_wrong() -> None:
     with pytest.raises(AotcError, match="GPU 3: CUDA_ERROR_INVALID_DEVICE"):
-        Driver(str(fake_driver()), 3)
+        CudaDriver(str(build_fake_cuda_driver()), 3)

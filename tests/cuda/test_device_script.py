@@ -14,8 +14,14 @@ import numpy as np
 import pytest
 
 from benchmarks import cuda_device, cuda_prepare
-from benchmarks.cuda_device import Case, all_bits, distance, done, words
-from benchmarks.cuda_prepare import network, operators, prepare, single
+from benchmarks.cuda_device import (
+    PreparedCase,
+    comparable_integer_bits,
+    compare_outputs_or_bisect_samples,
+    max_difference_in_deviations,
+    read_finished_job_results,
+)
+from benchmarks.cuda_prepare import compile_and_write_case, network_case, operator_batch_case, single_node_model
 from benchmarks.networks import ds_cnn
 
 SANITIZER = '#!/bin/sh\necho "$1 $2 $3 $4" >> tools\nshift 4\nexec "$@"\n'
@@ -27,12 +33,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("device")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["cuda_prepare", str(path), "nothing", "--emulated"])
-        patch.setattr(cuda_prepare, "BATCH", 5)
-        assert cuda_prepare.main() == 0
-        product = partial(single, "MatMul", (8, 16), (16, 8), out=(8, 8))
-        subjects = operators(2), network("ds_cnn", ds_cnn), network("product", product, timed=True)
+        patch.setattr(cuda_prepare, "SAMPLES_PER_LIBRARY", 5)
+        assert cuda_prepare.prepare_cases_for_gpu_machine() == 0
+        product = partial(single_node_model, "MatMul", (8, 16), (16, 8), out=(8, 8))
+        subjects = operator_batch_case(2), network_case("ds_cnn", ds_cnn), network_case("product", product, timed=True)
     for number, subject in enumerate(subjects):
-        prepare(path / "cases" / f"{subject.program.name}.npz", subject, number, [80], emulated=True)
+        compile_and_write_case(path / "cases" / f"{subject.program.name}.npz", subject, number, [80], emulated=True)
     (path / "compute-sanitizer").write_text(SANITIZER)
     (path / "compute-sanitizer").chmod(0o755)
     return path
@@ -40,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def samples(folder: Path) -> list[str]:
     """The names of the operators' samples that have something to do."""
-    names = [sample["name"] for sample in Case(folder / "cases" / "operators_2.npz").about["samples"]]
+    names = [sample["name"] for sample in PreparedCase(folder / "cases" / "operators_2.npz").about["samples"]]
     assert len(names) > 1
     return names
 
@@ -56,14 +62,14 @@ def run(folder: Path, *arguments: str) -> str:
 
 def test_bits_are_those_of_the_emulator(folder: Path) -> None:
     assert run(folder, "bits.jsonl", "--emulated", "--only", "bits/").endswith("\n0 left\n")
-    found, count = done(folder / "bits.jsonl"), len(samples(folder))
+    found, count = read_finished_job_results(folder / "bits.jsonl"), len(samples(folder))
     assert {name: (row["samples"], row["differ"]) for name, row in found.items()} == {
         "bits/ds_cnn": (1, {}),
         "bits/operators_2": (count, {}),
         "bits/product": (1, {}),
     }
     assert run(folder, "bits.jsonl", "--emulated", "--only", "bits/") == "0 left\n"  # nothing is done again
-    case = Case(folder / "cases" / "ds_cnn.npz")
+    case = PreparedCase(folder / "cases" / "ds_cnn.npz")
     assert len(case.about["weights"]) >= 4 and np.isfinite(case.data["out0"].view(np.float32)).all()
 
 
@@ -80,7 +86,7 @@ def test_what_differs_is_told_and_the_next_case_goes_on(folder: Path, tmp_path: 
         data = dict(file)
     np.savez(tmp_path / "cases" / "broken.npz", **data | {"library": data["library"][:10]})
     run(tmp_path, "--emulated", "--only", "bits/")
-    rows = done(tmp_path / "results.jsonl")
+    rows = read_finished_job_results(tmp_path / "results.jsonl")
     assert "of" in next(iter(rows["bits/a"]["differ"].values())) and rows["bits/b"]["differ"] == {}
     assert "OSError" in rows["bits/broken"]["whole"] and "ds_cnn" in rows["bits/broken"]["failed"]
 
@@ -89,12 +95,12 @@ def test_samples_that_fail_are_found(folder: Path, monkeypatch: pytest.MonkeyPat
     def call(arguments: list[Any], seconds: float) -> dict[str, Any]:
         first, end = arguments[2:]
         wrong = not end or first <= 1 < end
-        return {"error": "exit code 1"} if wrong else cuda_device.bits(*arguments[1:])
+        return {"error": "exit code 1"} if wrong else cuda_device.compare_outputs_with_emulator(*arguments[1:])
 
     monkeypatch.chdir(folder)
     monkeypatch.setenv("AOTC_CUDA_DRIVER", str(folder / "libcuda.so.1"))
-    monkeypatch.setattr(cuda_device, "call", call)
-    found = all_bits("operators_2", 10)
+    monkeypatch.setattr(cuda_device, "run_job_in_child_process", call)
+    found = compare_outputs_or_bisect_samples("operators_2", 10)
     name, others = samples(folder)[1], len(samples(folder)) - 1
     assert (found["samples"], found["differ"], found["failed"]) == (others, {}, {name: "exit code 1"})
 
@@ -105,45 +111,45 @@ def test_samples_that_hang_leave_time_for_others(folder: Path, monkeypatch: pyte
     def call(_: list[Any], seconds: float) -> dict[str, Any]:
         nonlocal clock
         clock += seconds
-        return {"error": f"exit code {cuda_device.TOO_LONG} {seconds:.0f} s"}
+        return {"error": f"exit code {cuda_device.TIMEOUT_MESSAGE_PREFIX} {seconds:.0f} s"}
 
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(cuda_device, "call", call)
+    monkeypatch.setattr(cuda_device, "run_job_in_child_process", call)
     monkeypatch.setattr(cuda_device.time, "monotonic", lambda: clock)
-    found = all_bits("operators_2", 100)
-    assert clock <= 100 and cuda_device.TOO_LONG in found["whole"] and found["left"]
+    found = compare_outputs_or_bisect_samples("operators_2", 100)
+    assert clock <= 100 and cuda_device.TIMEOUT_MESSAGE_PREFIX in found["whole"] and found["left"]
 
 
 @pytest.mark.slow
 def test_speed_beside_rivals(folder: Path) -> None:
     pytest.importorskip("torch")
     run(folder, "speed.jsonl", "--emulated", "--only", "speed/")
-    (row,) = done(folder / "speed.jsonl").values()
+    (row,) = read_finished_job_results(folder / "speed.jsonl").values()
     assert set(row["us"]) == {"aotc", "eager"} and row["close"] < 1e-5
     assert run(folder, "speed.jsonl", "--table").splitlines()[-1].startswith("| product | ")
 
 
 def test_the_sanitizer_runs_cases(folder: Path) -> None:
     run(folder, "tools.jsonl", "--emulated", "--only", "sanitize/racecheck/ds_cnn")
-    assert next(iter(done(folder / "tools.jsonl").values()))["samples"] == 1
+    assert next(iter(read_finished_job_results(folder / "tools.jsonl").values()))["samples"] == 1
     assert (folder / "tools").read_text() == "--tool racecheck --error-exitcode 9\n"
 
 
 def test_what_there_was_no_time_for_is_done_the_next_time(folder: Path) -> None:
     assert run(folder, "late.jsonl", "--emulated", "--only", "bits/", "--minutes", "0.001").endswith("3 left\n")
-    assert done(folder / "late.jsonl") == {}
+    assert read_finished_job_results(folder / "late.jsonl") == {}
 
 
 def test_a_line_that_was_cut_short_is_done_again(folder: Path) -> None:
     results = folder / "cut.jsonl"
     results.write_text('\n{"job": "bits/product", "samples": 1}\n\n{"job": "bits/ds_cnn", "sam')
-    assert set(done(results)) == {"bits/product"}
+    assert set(read_finished_job_results(results)) == {"bits/product"}
     assert run(folder, results.name, "--emulated", "--only", "bits/ds_cnn").endswith("\n0 left\n")
-    assert set(done(results)) == {"bits/product", "bits/ds_cnn"}
+    assert set(read_finished_job_results(results)) == {"bits/product", "bits/ds_cnn"}
 
 
 def test_all_nans_count_as_one() -> None:
-    found = words(np.float16([np.nan, -np.nan, np.inf, -0.0]).view(np.uint8), "float16")
+    found = comparable_integer_bits(np.float16([np.nan, -np.nan, np.inf, -0.0]).view(np.uint8), "float16")
     assert found[0] == found[1] and len(set(found.tolist())) == 3
 
 
@@ -151,4 +157,4 @@ def test_results_of_tensor_cores_are_close() -> None:
     known = np.float32([1, -1, 3])
     for dtype, shift in (("float32", 0), ("bfloat16", 16)):
         a, b = ((x.view("u4") >> shift).astype("u2" if shift else "u4") for x in (known, known + np.float32([0, 0, 1])))
-        assert distance(b.view(np.uint8), a.view(np.uint8), dtype) == pytest.approx(1 / known.std())
+        assert max_difference_in_deviations(b.view(np.uint8), a.view(np.uint8), dtype) == pytest.approx(1 / known.std())

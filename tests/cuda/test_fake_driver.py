@@ -13,8 +13,8 @@ import aotc_runtime_c
 import numpy as np
 import pytest
 
-from aotc.driver.cuda_emulation import emulated_images, fake_driver
-from aotc.ir.device import gpus
+from aotc.driver.cuda_emulation import build_fake_cuda_driver, compile_images_for_fake_device
+from aotc.ir.device import gpu_count
 
 KERNELS = """\
 #include "aotc_emulator.h"
@@ -53,9 +53,13 @@ EXPECTED = X + 1 + (X * W).sum(1, keepdims=True)
 
 def host(folder: Path, *flags: str) -> Path:
     """The program of tests/cuda/host.c."""
-    ((_, image),) = emulated_images(KERNELS, [80], "-O1").items()
+    ((_, image),) = compile_images_for_fake_device(KERNELS, [80], "-O1").items()
     (folder / "image").write_bytes(image)
-    sources = [str(p) for p in (*aotc_runtime_c.sources(), *aotc_runtime_c.cuda_sources()) if p.suffix == ".c"]
+    sources = [
+        str(p)
+        for p in (*aotc_runtime_c.hosted_runtime_files(), *aotc_runtime_c.cuda_runtime_files())
+        if p.suffix == ".c"
+    ]
     strict = ("-std=gnu99", "-Wall", "-Wextra", "-Werror", "-O1", f'-DIMAGE="{folder / "image"}"')
     command = ["gcc", *strict, *PLACES, *flags, str(HERE / "host.c"), *sources, "-ldl", "-o", str(folder / "host")]
     subprocess.run(command, check=True)
@@ -69,7 +73,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(program: Path, mode: str, **settings: str) -> tuple[list[str], np.ndarray]:
     """What a program says of its calls, and its outputs."""
-    environment = {**os.environ, "AOTC_CUDA_DRIVER": str(fake_driver()), **settings}
+    environment = {**os.environ, "AOTC_CUDA_DRIVER": str(build_fake_cuda_driver()), **settings}
     done = subprocess.run([program, mode], env=environment, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     return lines[:3], np.array(lines[3:], np.float32)
@@ -160,6 +164,6 @@ def test_the_host_cannot_touch_memory_of_the_device(program: Path) -> None:
 
 def test_it_is_not_taken_for_the_system_s_driver() -> None:
     """A process that has loaded it finds as many GPUs as before."""
-    before = gpus()
-    ctypes.CDLL(str(fake_driver()))
-    assert gpus() == before
+    before = gpu_count()
+    ctypes.CDLL(str(build_fake_cuda_driver()))
+    assert gpu_count() == before

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 from aotc.driver.compile import CompileOptions
-from benchmarks.networks import NETWORKS
+from benchmarks.networks import NETWORK_BUILD_FUNCTIONS
 from tests.tir.programs import run_program
 
 SLOW = pytest.mark.slow
@@ -19,7 +19,9 @@ SLOW = pytest.mark.slow
 )
 def test_launches_of_a_network(name: str, most: int) -> None:
     options = CompileOptions(target="cuda")
-    (program,) = options.compilation(options.imported(NETWORKS[name]())).programs
+    (program,) = options.start_compilation(
+        options.import_as_graph_module(NETWORK_BUILD_FUNCTIONS[name]())
+    ).scheduled_programs
     assert len(program.steps) <= most
 
 
@@ -41,7 +43,7 @@ def launches(body: str, shape: str, results: str = "y") -> int:
 net (float[{shape}] x, float[{shape}] r, float[{channels}] g, float[{channels}] b) => ({declared}) {{ {body} }}
 """
     options = CompileOptions(target="cuda")
-    (program,) = options.compilation(options.imported(parser.parse_model(text))).programs
+    (program,) = options.start_compilation(options.import_as_graph_module(parser.parse_model(text))).scheduled_programs
     return len(program.steps)
 
 
@@ -80,8 +82,8 @@ def test_no_launch_takes_more_arguments_than_it_can(fields: int, sums: int) -> N
     outputs = [helper.make_tensor_value_info(f"y{sums}", TensorProto.FLOAT, [1, 4 * fields])]
     options = CompileOptions(target="cuda")
     model = helper.make_model(helper.make_graph(nodes, "wide", inputs, outputs))
-    (program,) = options.compilation(options.imported(model)).programs
-    assert max(len(kernel.params) for kernel in program.kernels) <= 512
+    (program,) = options.start_compilation(options.import_as_graph_module(model)).scheduled_programs
+    assert max(len(kernel.params) for kernel in program.distinct_kernels) <= 512
     rng = np.random.default_rng(7)
     given = {name: rng.integers(-9, 9, shape).astype(np.float32) for name, shape in shapes.items()}
     (made,) = run_program(program, list(given.values()))

@@ -10,9 +10,9 @@ import onnx
 import pytest
 
 from aotc.checking.verify import verify
-from benchmarks.models import resnet18
-from benchmarks.networks import NETWORKS
-from benchmarks.run import PINS, TRAINED
+from benchmarks.networks import NETWORK_BUILD_FUNCTIONS
+from benchmarks.onnx_graph_builder import resnet18
+from benchmarks.run import INPUT_SHAPES_BY_MODEL, TRAINED_MODELS
 from tests.e2e.test_verify_models import LIGHT, light_model
 from tests.share import share
 
@@ -32,15 +32,15 @@ def check(model: Path | onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | N
     assert report.ok, "\n".join(f"{o.name}: {o.reason}" for c in report.cases for o in c.outputs if not o.ok)
 
 
-@pytest.mark.parametrize("name", share((*TRAINED, *OTHERS), 0, always=("mnist8",)))
+@pytest.mark.parametrize("name", share((*TRAINED_MODELS, *OTHERS), 0, always=("mnist8",)))
 def test_trained_models(name: str, models: Path) -> None:
-    check(models / f"{name}.onnx", PINS.get(name) or OTHERS.get(name))
+    check(models / f"{name}.onnx", INPUT_SHAPES_BY_MODEL.get(name) or OTHERS.get(name))
 
 
-@pytest.mark.parametrize("name", share(NETWORKS, 0))
+@pytest.mark.parametrize("name", share(NETWORK_BUILD_FUNCTIONS, 0))
 def test_networks(name: str) -> None:
     """Those that benchmarks build."""
-    check(NETWORKS[name]())
+    check(NETWORK_BUILD_FUNCTIONS[name]())
 
 
 @pytest.mark.slow

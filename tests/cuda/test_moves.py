@@ -11,16 +11,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from aotc_codegen.cuda.cuda_source import device_source, print_device_kernels
-from aotc_codegen.cuda.kernel_resources import resources
+from aotc_codegen.cuda.cuda_source import print_cuda_kernels, render_cuda_source_file
+from aotc_codegen.cuda.kernel_resources import read_kernel_resources_from_cubin
 
-from aotc.driver.nvrtc import find_nvrtc
+from aotc.driver.nvrtc import find_nvrtc_compiler
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.expr import Buffer
 from aotc.tir.gpu_launch import launch_of
-from aotc.tir.interp import run_kernel
-from aotc.tir.parse import parse_kernel
-from aotc.tir.passes import scheduled
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.kernel_parser import parse_kernel
+from aotc.tir.passes import run_tensor_passes
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import Target
 from tests.conftest import missing
@@ -59,13 +59,13 @@ def case(name: str, columns: int) -> Kernel:
 
 def mapped(kernel: Kernel, target: Target) -> Kernel:
     """The launch that a kernel becomes."""
-    (made,) = scheduled(program_of(kernel), target).kernels
+    (made,) = run_tensor_passes(program_of(kernel), target).distinct_kernels
     return made
 
 
 def source(kernels: list[Kernel]) -> str:
     assert CUDA.gpu is not None
-    return device_source(print_device_kernels(kernels, "net", CUDA.gpu), name="net", banner="")
+    return render_cuda_source_file(print_cuda_kernels(kernels, "net", CUDA.gpu), name="net", banner="")
 
 
 def random(buffer: Buffer) -> Array:
@@ -116,10 +116,10 @@ def test_bits_of_pieces_and_what_is_left_over(columns: int, tmp_path: Path) -> N
 def test_machine_code_of_what_is_left_over(tmp_path: Path) -> None:
     """The processor's own accesses are those of 16 bytes, and those of one element for what is left over."""
     try:
-        images = find_nvrtc().images(source([mapped(case(name, 9601), CUDA) for name in LEFT]), (80,))
+        images = find_nvrtc_compiler().images(source([mapped(case(name, 9601), CUDA) for name in LEFT]), (80,))
     except AotcError:
         missing("NVRTC")
-    assert all(one.local_bytes == 0 for one in resources(images["sm_80"]).values())
+    assert all(one.local_bytes == 0 for one in read_kernel_resources_from_cubin(images["sm_80"]).values())
     found = {}
     for name, code in disassembled(images["sm_80"], tmp_path):
         words = re.findall(r"\b((?:LD|ST)G)\.E(?:\.(?:CONSTANT|STRONG|GPU|SYS))*(\.\S+)?", code)
@@ -133,12 +133,15 @@ def test_machine_code_of_what_is_left_over(tmp_path: Path) -> None:
 def test_code_for_devices() -> None:
     """Accesses of 16 bytes, and everything in registers."""
     try:
-        nvrtc = find_nvrtc()
+        nvrtc = find_nvrtc_compiler()
     except AotcError:
         missing("NVRTC")
     text = source([mapped(case(name, 9600), CUDA) for name in (*CASES, "slid")])
     images = nvrtc.images(text, (80,))
-    assert all(one.local_bytes == 0 and one.registers <= 40 for one in resources(images["sm_80"]).values())
+    assert all(
+        one.local_bytes == 0 and one.registers <= 40
+        for one in read_kernel_resources_from_cubin(images["sm_80"]).values()
+    )
     found = accesses(images["compute_80"])
     once = {"ldglobal.v4": 1, "stglobal.v4": 1}
     assert found["copied"] == found["bytes"] == once

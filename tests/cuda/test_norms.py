@@ -16,17 +16,17 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.binary_elementwise import add, multiply
 from aotc.relay.op.elementwise_unary import relu, sigmoid
 from aotc.relay.op.opdef import Accuracy
 from aotc.relay.type_inference import infer_module
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.kernel_parser import parse_kernel
+from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.parse import parse_kernel
-from aotc.tir.text import to_text
 from tests.codegen.batch import finished
 from tests.codegen.bits import wrong
 from tests.cuda.device import CUDA, run_batch
@@ -80,7 +80,7 @@ def model(case: Case) -> IRModule:
         "": lambda: x,
     }
     first: Expr = fronts[case.front]()
-    op = REGISTRY[f"nn.{case.norm}"]
+    op = OPERATORS_BY_NAME[f"nn.{case.norm}"]
     given: dict[str, Any] = {"axis": 1 if along_channels else -1}
     given |= {"axis": (-1,), "eps": 1e-6} if case.norm == "l2_normalize" else {}
     given |= {"num_groups": case.groups} if case.norm == "group_norm" else {}
@@ -98,14 +98,14 @@ def values(module: IRModule) -> list[Array]:
 
 
 def compiled(module: IRModule) -> Compilation:
-    return CompileOptions(target="cuda").compilation(module)
+    return CompileOptions(target="cuda").start_compilation(module)
 
 
 @pytest.mark.parametrize("seed", share(range(120), 10))
 def test_drawn(seed: int) -> None:
     """What numpy computes, in both orders of threads; the verifier has looked at every launch."""
     module = model(case := drawn(seed))
-    (program,) = compiled(module).programs
+    (program,) = compiled(module).scheduled_programs
     given = values(module)
     expected = evaluate(module, *given)
     for backwards in (False, True):
@@ -132,7 +132,7 @@ def test_bits_of_emulated_launches(tmp_path: Path) -> None:
     jobs = []
     for case in EMULATED:
         module = model(case)
-        (calls,) = compiled(module).calls
+        (calls,) = compiled(module).lowered_programs
         (step,) = calls.steps
         memory = dict(zip(calls.inputs, values(module), strict=True))
         given = [memory.get(view.storage, view.storage.data) for view in step.inputs]
@@ -145,14 +145,14 @@ def test_bits_of_emulated_launches(tmp_path: Path) -> None:
 
 def test_group_norm_in_place() -> None:
     """Its rows are a piece of the data each, whose channels have no axis of their own for groups."""
-    (calls,) = compiled(model(Case("group_norm", (2, 12, 7, 3), 3, behind="silu"))).calls
+    (calls,) = compiled(model(Case("group_norm", (2, 12, 7, 3), 3, behind="silu"))).lowered_programs
     assert [step.kernel.inplace for step in calls.steps] == [((0, 0),)]
 
 
 def test_barriers_of_a_group_norm_are_needed() -> None:
     """All but the first: each thread sums what it has stored itself."""
     case = Case("group_norm", (2, 12, 33, 32), 3, front="add", behind="silu", kept=True)
-    (program,) = compiled(model(case)).programs
+    (program,) = compiled(model(case)).scheduled_programs
     parts = to_text(program.steps[0].kernel).split("sync\n")
     assert len(parts) == 6
     for number in range(1, 5):

@@ -6,9 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from aotc_codegen.cuda.cuda_project import device_text
+from aotc_codegen.cuda.cuda_project import print_cuda_kernels_and_source
 
-from aotc.driver.nvrtc import DeviceCompiler, find_nvrtc
+from aotc.driver.nvrtc import DeviceCompiler, find_nvrtc_compiler
 from aotc.driver.object_cache import ObjectCache
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.target import get_target
@@ -21,14 +21,14 @@ EMPTY = 'extern "C" __global__ void empty(float *y) {{ {} }}\n'
 @pytest.fixture(scope="module")
 def nvrtc() -> DeviceCompiler:
     try:
-        return find_nvrtc()
+        return find_nvrtc_compiler()
     except AotcError:
         missing("NVRTC")
 
 
 def test_kernels_become_code_and_ptx(nvrtc: DeviceCompiler, tmp_path: Path) -> None:
     """The machine code is an ELF file of NVIDIA's; old drivers take the PTX; the cache gives both again."""
-    _, text = device_text(diamond(), get_target("cuda"))
+    _, text = print_cuda_kernels_and_source(diamond(), get_target("cuda"))
     images = nvrtc.images(text, (80, 90))
     assert list(images) == ["sm_80", "sm_90", "compute_80"]
     for name in ("sm_80", "sm_90"):
@@ -38,7 +38,7 @@ def test_kernels_become_code_and_ptx(nvrtc: DeviceCompiler, tmp_path: Path) -> N
     assert nvrtc.least_driver in (12000, 13000)
     store = ObjectCache(tmp_path / "cache" / "objects", 10**8)
     for hits in (0, 2):
-        assert find_nvrtc(store).images(text, (80, 90)) == images
+        assert find_nvrtc_compiler(store).images(text, (80, 90)) == images
         assert store.hits == hits
 
 
@@ -71,14 +71,14 @@ def test_what_is_refused(nvrtc: DeviceCompiler, body: str, archs: tuple[int, ...
 def test_warnings_keep_nobody_from_code(nvrtc: DeviceCompiler) -> None:
     """Tests alone are strict; what programs may say is no warning at all."""
     text = EMPTY.format("int unused = 1; y[0] /= 0.0f;")
-    assert find_nvrtc(strict=False).images(text, (80,))["sm_80"][:4] == b"\x7fELF"
+    assert find_nvrtc_compiler(strict=False).images(text, (80,))["sm_80"][:4] == b"\x7fELF"
     assert nvrtc.images(EMPTY.format("y[0] /= 0.0f;"), (80,))
 
 
 def test_without_nvrtc(tmp_path: Path) -> None:
     with pytest.raises(AotcError, match=r"not installed[^$]*pip install 'aotc\[cuda\]'"):
-        find_nvrtc(folders=[str(tmp_path)])
+        find_nvrtc_compiler(package_folders=[str(tmp_path)])
     (tmp_path / "cuda_nvrtc/lib").mkdir(parents=True)
     (tmp_path / "cuda_nvrtc/lib/libnvrtc.so.12").write_text("no library")
     with pytest.raises(AotcError, match="cannot be loaded"):
-        find_nvrtc(folders=[str(tmp_path), ""])
+        find_nvrtc_compiler(package_folders=[str(tmp_path), ""])

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from aotc.driver.cuda_emulation import fake_driver
+from aotc.driver.cuda_emulation import build_fake_cuda_driver
 from tests.conformance.onnx_suite import Case, all_cases, compiled, failing, read_list, run_cases
 
 JOBS = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
@@ -16,7 +16,7 @@ DEVICE = {"cflags": ("-O0",), "target": "cuda", "emulated": True}
 
 
 def check(cases: list[Case]) -> None:
-    fake_driver()  # once, not in each process
+    build_fake_cuda_driver()  # once, not in each process
     results = run_cases(cases, JOBS, prepare=partial(compiled, options=DEVICE))
     new = {name: why for name, why in failing(results).items() if name not in read_list()}
     assert not new, "\n".join(f"{name} | {why}" for name, why in new.items())

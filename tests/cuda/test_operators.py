@@ -13,7 +13,7 @@ import pytest
 
 from aotc.relay import op as operators
 from aotc.relay.op.opdef import OpDef, Sample
-from aotc.tir.device.lower_to_launches import on_device
+from aotc.tir.device.lower_to_launches import lower_kernel_to_gpu_kernels
 from aotc.tir.gpu_launch import launch_of
 from tests.codegen.batch import finished
 from tests.codegen.bits import wrong
@@ -22,7 +22,8 @@ from tests.ops.harness import Job, interpret, kernel_job
 from tests.tir.contractions import conv, matmul
 
 FAMILIES = {
-    family.__name__.removeprefix("aotc.relay.op."): operators.operators_of(family) for family in operators.FAMILIES
+    family.__name__.removeprefix("aotc.relay.op."): operators.operators_defined_in(family)
+    for family in operators.OPERATOR_MODULES
 }
 SOME = 60
 
@@ -56,7 +57,7 @@ def test_kernels_keep_to_the_shared_memory_that_there_is(limit: int) -> None:
     assert CUDA.gpu is not None
     target = replace(CUDA, gpu=replace(CUDA.gpu, shared_bytes=limit))
     cases = (matmul(m=65, k=70, n=66), conv(oc=32, size=(9, 9)), matmul(m=3, k=256, n=40), matmul(m=2, k=80, n=96))
-    taken = [launch_of(one) for case in cases for one in on_device(case.kernel(target), target)]
+    taken = [launch_of(one) for case in cases for one in lower_kernel_to_gpu_kernels(case.kernel(target), target)]
     sizes = [launch.shared_bytes for launch in taken if launch is not None]
     assert len(sizes) == len(taken) and max(sizes) <= limit
     assert (max(sizes) > 0) == (limit > 1 << 8)
@@ -66,7 +67,7 @@ def check_shared_memory(chosen: Sequence[tuple[OpDef, Sample]], limit: int) -> N
     assert CUDA.gpu is not None
     target = replace(CUDA, gpu=replace(CUDA.gpu, shared_bytes=limit))
     for op, sample in chosen:
-        for one in on_device(kernel_job(op, sample, target, printed=False).kernel, target):
+        for one in lower_kernel_to_gpu_kernels(kernel_job(op, sample, target, printed=False).kernel, target):
             launch = launch_of(one)
             assert launch is not None and launch.shared_bytes <= limit, f"{op.name}: {sample.attrs}"
 

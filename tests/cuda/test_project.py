@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aotc_codegen.cuda.cuda_project import device_text, emit_device
+from aotc_codegen.cuda.cuda_project import emit_cuda_project, print_cuda_kernels_and_source
 
-from aotc.driver.compile_sources import build_library
-from aotc.driver.cuda_emulation import emulated_images, fake_driver
+from aotc.driver.compile_sources import build_project_library
+from aotc.driver.cuda_emulation import build_fake_cuda_driver, compile_images_for_fake_device
 from aotc.driver.toolchain import find_toolchain
 from aotc.ir.diagnostics import AotcError
 from aotc.runtime.abi import ffi
@@ -39,23 +39,23 @@ X = np.linspace(-3, 3, SIZE, dtype=np.float32)
 def written(folder: Path, images: Mapping[str, bytes] | None = None, name: str = "net") -> dict[str, Any]:
     """The metadata of the project of a small program."""
     target, program = get_target("cuda"), diamond(name)
-    printed, text = device_text(program, target)
-    code = emulated_images(text, [80]) if images is None else images
+    printed, text = print_cuda_kernels_and_source(program, target)
+    code = compile_images_for_fake_device(text, [80]) if images is None else images
     folder.mkdir(exist_ok=True)
-    return emit_device(program, printed, text, code, folder, target=target, least_driver=12000)
+    return emit_cuda_project(program, printed, text, code, folder, target=target, least_driver=12000)
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("device") / "net"
     metadata = written(folder)
-    build_library(folder, metadata, find_toolchain(), get_target("cuda"))
+    build_project_library(folder, metadata, find_toolchain(), get_target("cuda"))
     return folder
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("AOTC_CUDA_DRIVER", str(fake_driver()))
+    monkeypatch.setenv("AOTC_CUDA_DRIVER", str(build_fake_cuda_driver()))
     yield
     gc.collect()
 
@@ -79,7 +79,7 @@ def test_make_builds_what_runs(compiler: str, tmp_path: Path, request: pytest.Fi
     command("make", "-s", f"CC={compiler}", f"CFLAGS={WARNINGS} {checks}", cwd=tmp_path / "net", LDFLAGS=checks)
     files = [tmp_path / name for name in "xyz"]
     program = tmp_path / "net/build/net_example"
-    said = command(program, "-n", "3", *files, cwd=tmp_path, AOTC_CUDA_DRIVER=str(fake_driver()))
+    said = command(program, "-n", "3", *files, cwd=tmp_path, AOTC_CUDA_DRIVER=str(build_fake_cuda_driver()))
     assert said.startswith("y: ") and "3 runs" in said
     for path, expected in zip(files[1:], diamond_results(X), strict=True):
         np.testing.assert_array_equal(np.fromfile(path, np.float32), expected)
@@ -102,7 +102,7 @@ def test_cmake_builds_and_installs(tmp_path: Path) -> None:
     command("cmake", "--build", "made", "--target", "all", "net_example", cwd=tmp_path)
     command("cmake", "--install", "made", cwd=tmp_path)
     assert {p.name for p in (tmp_path / "out/lib").glob("*.a")} == {"libnet.a", "libaotc_rt.a", "libaotc_cuda.a"}
-    said = command(tmp_path / "made/net_example", cwd=tmp_path, AOTC_CUDA_DRIVER=str(fake_driver()))
+    said = command(tmp_path / "made/net_example", cwd=tmp_path, AOTC_CUDA_DRIVER=str(build_fake_cuda_driver()))
     assert said.startswith("y: -1")
 
 
@@ -156,7 +156,7 @@ def test_steps_are_told_of(project: Path) -> None:
     seen: list[int] = []
     told = ffi.callback("aotc_step_fn", lambda _, step: seen.append(step))
     binding = load(project).bind({"x": X})
-    binding.run_watched(int(ffi.cast("intptr_t", told)), 0)
+    binding.run_with_step_callback(int(ffi.cast("intptr_t", told)), 0)
     assert seen == [0, 1, 2, 3, 4, 5, 6]
     np.testing.assert_array_equal(binding.outputs["z"], diamond_results(X)[1])
 
@@ -206,7 +206,7 @@ def test_what_is_missing_is_said(project: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("AOTC_CUDA_DRIVER", "/nowhere/libcuda.so.1")
     assert "the driver of the GPU cannot be loaded: there is no /nowhere/libcuda.so.1" in refused(project)
     assert call("inspect", find_library(project)).code == 0
-    own = shutil.copy(fake_driver(), tmp_path)  # nobody else has memory of its device
+    own = shutil.copy(build_fake_cuda_driver(), tmp_path)  # nobody else has memory of its device
     monkeypatch.setenv("AOTC_CUDA_DRIVER", own)
     assert "there is no GPU of that number: CUDA_ERROR_INVALID_DEVICE" in refused(project, device=7)
     for device in (1 << 31, -1, "0", True, 0.0):

@@ -13,7 +13,7 @@ import pytest
 import aotc
 from aotc import relay
 from aotc.contrib.graph_executor import GraphModule
-from aotc.driver.cuda_emulation import fake_driver
+from aotc.driver.cuda_emulation import build_fake_cuda_driver
 from aotc.ir.diagnostics import AotcError
 
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
@@ -21,7 +21,7 @@ X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("AOTC_CUDA_DRIVER", str(fake_driver()))
+    monkeypatch.setenv("AOTC_CUDA_DRIVER", str(build_fake_cuda_driver()))
     yield
     gc.collect()
 

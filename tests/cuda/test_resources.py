@@ -11,10 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from aotc_codegen.cuda.kernel_resources import Resources, resident, resources
+from aotc_codegen.cuda.kernel_resources import (
+    KernelResources,
+    read_kernel_resources_from_cubin,
+    resident_blocks_per_multiprocessor,
+)
 
 from aotc.driver import nvrtc_worker
-from aotc.driver.nvrtc import FLAGS, find_nvrtc
+from aotc.driver.nvrtc import FLAGS, find_nvrtc_compiler
 from aotc.ir.diagnostics import AotcError
 from tests.conftest import missing
 from tests.cuda.test_declarations import theirs as theirs
@@ -42,13 +46,13 @@ SAID = re.compile(
 @pytest.mark.parametrize("arch", [80, 90, 120])
 def test_the_assembler_says_so_too(arch: int) -> None:
     try:
-        path = find_nvrtc().images.args[0].path  # type: ignore[attr-defined]
+        path = find_nvrtc_compiler().images.args[0].path  # type: ignore[attr-defined]
     except AotcError:
         missing("NVRTC")
     flags = (f"--gpu-architecture=sm_{arch}", "--ptxas-options=-v", *FLAGS)
     command = [sys.executable, "-I", str(nvrtc_worker.__file__), str(path), *flags]
     done = subprocess.run(command, input=SOURCE.encode(), capture_output=True, check=True)
-    found = resources(done.stdout[8:])
+    found = read_kernel_resources_from_cubin(done.stdout[8:])
     said = re.split("(?=Compiling entry)", done.stderr.decode())[1:]
     assert len(said) == len(found) == 3
     for text in said:
@@ -99,7 +103,7 @@ def test_occupancy_is_that_of_cuda(theirs: str, tmp_path: Path) -> None:
         for _ in range(200):
             threads = 32 * rng.randint(1, 32)
             most = min(255, 65536 // (128 * -(-threads // 128)) // 8 * 8)
-            kernel = Resources(rng.randint(1, most), rng.randrange(48 << 10), 0, 0)
+            kernel = KernelResources(rng.randint(1, most), rng.randrange(48 << 10), 0, 0)
             expected = library.blocks(arch, threads, kernel.registers, kernel.shared_bytes, warps, shared << 10)
-            assert resident(kernel, threads, arch) == expected, (arch, threads, kernel)
-    assert resident(Resources(32, 0, 0, 0), 256, 70) is None
+            assert resident_blocks_per_multiprocessor(kernel, threads, arch) == expected, (arch, threads, kernel)
+    assert resident_blocks_per_multiprocessor(KernelResources(32, 0, 0, 0), 256, 70) is None

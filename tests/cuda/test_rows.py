@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from aotc_codegen.cuda.cuda_source import device_source, print_device_kernels
-from aotc_codegen.cuda.kernel_resources import resources
+from aotc_codegen.cuda.cuda_source import print_cuda_kernels, render_cuda_source_file
+from aotc_codegen.cuda.kernel_resources import read_kernel_resources_from_cubin
 
-from aotc.driver.nvrtc import find_nvrtc
+from aotc.driver.nvrtc import find_nvrtc_compiler
 from aotc.ir.diagnostics import AotcError
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import Sample
-from aotc.tir.device.lower_to_launches import on_device
+from aotc.tir.device.lower_to_launches import lower_kernel_to_gpu_kernels
 from aotc.tir.gpu_launch import launch_of
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
 from tests.codegen.batch import finished
 from tests.codegen.bits import wrong
 from tests.conftest import missing
@@ -41,7 +41,7 @@ CASES = [
 def norm(rows: int = 5) -> Job:
     rng = np.random.default_rng(3)
     args = tuple(rng.standard_normal(shape).astype(np.float32) for shape in ((rows, 384), (384,), (384,)))
-    op = REGISTRY["nn.layer_norm"]
+    op = OPERATORS_BY_NAME["nn.layer_norm"]
     return kernel_job(op, Sample(args=args, attrs=op.attrs()), CUDA, printed=False)
 
 
@@ -51,7 +51,7 @@ def test_bits_of_rows(tmp_path: Path) -> None:
     pairs = [(one.kernel, one.inputs) for one in (*jobs, norm())]
     attention = Attention(rows=40, columns=70, mask="added")
     pairs.append((attention.kernel(CUDA), attention.values()))
-    (strips,) = on_device(pairs[-1][0], CUDA)
+    (strips,) = lower_kernel_to_gpu_kernels(pairs[-1][0], CUDA)
     launch = launch_of(strips)
     assert launch is not None and (launch.grid, launch.block) == (4, 1024)
     expected = [run_kernel(finished(kernel, CUDA), inputs) for kernel, inputs in pairs]
@@ -67,7 +67,7 @@ FIGURES = {"softmax": (40, 5), "norm": (40, 4), "columns": (40, 1), "mean": (40,
 def test_everything_is_in_registers() -> None:
     """Of machine code; and how often threads wait for each other."""
     try:
-        nvrtc = find_nvrtc()
+        nvrtc = find_nvrtc_compiler()
     except AotcError:
         missing("NVRTC")
     assert CUDA.gpu is not None
@@ -78,10 +78,10 @@ def test_everything_is_in_registers() -> None:
     }
     jobs = {n: job(name, np.zeros(shape, np.float32), axis)[0] for n, (name, shape, axis) in shapes.items()}
     jobs["norm"] = norm(rows=128)
-    kernels = [one for n, j in jobs.items() for one in on_device(replace(j.kernel, name=n), CUDA)]
-    printed = print_device_kernels([finished(one, CUDA) for one in kernels], "net", CUDA.gpu)
-    text = device_source(printed, name="net", banner="")
-    found = resources(nvrtc.images(text, (80,))["sm_80"])
+    kernels = [one for n, j in jobs.items() for one in lower_kernel_to_gpu_kernels(replace(j.kernel, name=n), CUDA)]
+    printed = print_cuda_kernels([finished(one, CUDA) for one in kernels], "net", CUDA.gpu)
+    text = render_cuda_source_file(printed, name="net", banner="")
+    found = read_kernel_resources_from_cubin(nvrtc.images(text, (80,))["sm_80"])
     for name, (registers, barriers) in FIGURES.items():
         one = found[f"net_{name}"]
         assert one.registers <= registers and one.local_bytes == 0, name

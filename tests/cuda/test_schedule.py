@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from aotc_codegen.cuda.launch_schedule import edges, place_of
+from aotc_codegen.cuda.launch_schedule import earlier_steps_each_step_waits_for, make_view_locator
 
 from aotc.tir.plan.memory_plan import plan_memory
 from aotc.tir.plan.program import Program
@@ -15,7 +15,7 @@ from tests.cuda.programs import SIZE, diamond, pointwise, step, storage
 
 def test_steps_wait_for_data_and_for_memory() -> None:
     """The last branch writes where others still read, and what follows from other edges is left out."""
-    assert edges(diamond()) == [(), (0,), (0,), (1, 2), (3,), (4,)]
+    assert earlier_steps_each_step_waits_for(diamond()) == [(), (0,), (0,), (1, 2), (3,), (4,)]
     x, ys = storage("x", "input"), [storage(f"y{k}", "output") for k in range(2)]
     one, two = storage("one"), storage("two")
     twice = pointwise("twice", "p * 2.0", "p")
@@ -28,7 +28,7 @@ def test_steps_wait_for_data_and_for_memory() -> None:
         )
     )
     assert program.plan.offsets[one] == program.plan.offsets[two]
-    assert edges(program) == [(), (0,), (1,), (2,)]
+    assert earlier_steps_each_step_waits_for(program) == [(), (0,), (1,), (2,)]
 
 
 def test_long_chains_wait_for_the_step_before() -> None:
@@ -38,7 +38,7 @@ def test_long_chains_wait_for_the_step_before() -> None:
     places = [x, *between, y]
     steps = tuple(step(twice, a, b) for a, b in itertools.pairwise(places))
     program = plan_memory(Program(name="net", inputs=(x,), outputs=(y,), steps=steps))
-    assert edges(program) == [(), *((k,) for k in range(len(steps) - 1))]
+    assert earlier_steps_each_step_waits_for(program) == [(), *((k,) for k in range(len(steps) - 1))]
 
 
 def test_every_conflict_is_ordered() -> None:
@@ -46,9 +46,9 @@ def test_every_conflict_is_ordered() -> None:
     rng = random.Random(7)
     for _ in range(20):
         program = shuffled(rng)
-        place = place_of(program)
+        place = make_view_locator(program)
         reach: list[set[int]] = []
-        for own in edges(program):
+        for own in earlier_steps_each_step_waits_for(program):
             assert list(own) == sorted(own)
             assert not any(a in reach[b] for a in own for b in own), "an edge that follows from others"
             reach.append({*own, *(far for near in own for far in reach[near])})

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.driver.compile_sources import build_library
-from aotc.driver.cuda_emulation import DRIVER, emulating, fake_driver
+from aotc.driver.compile_sources import build_project_library
+from aotc.driver.cuda_emulation import CUDA_DRIVER_VARIABLE, build_fake_cuda_driver, run_models_on_fake_gpu
 from aotc.driver.toolchain import find_toolchain
 from aotc.ir.diagnostics import AotcError
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
-from aotc.runtime.gpu_session import Device, DeviceSession
+from aotc.runtime.gpu_session import DeviceSession, OpenGpu
 from aotc.runtime.library import Library, find_library
 from aotc.tir.target import get_target
 from tests.cuda.programs import SIZE, diamond_results
@@ -34,7 +34,7 @@ class Caller:
 
     def __init__(self, project: Path) -> None:
         self.library = Library(find_library(project))
-        self.device = Device(self.library, 0)
+        self.device = OpenGpu(self.library, 0)
         self.session = DeviceSession(self.device)
         self.y, self.z = (np.zeros(SIZE, np.float32) for _ in range(2))
         self.kept: list[Any] = []
@@ -60,20 +60,20 @@ class Caller:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("device")
-    build_library(folder, written(folder), find_toolchain(), get_target("cuda"))
+    build_project_library(folder, written(folder), find_toolchain(), get_target("cuda"))
     return folder
 
 
 @pytest.fixture
 def caller(project: Path) -> Caller:
-    with emulating():
+    with run_models_on_fake_gpu():
         return Caller(project)
 
 
 @pytest.fixture
 def stream(caller: Caller) -> Iterator[int]:
     """One of the caller's own."""
-    driver, context, made = ctypes.CDLL(str(fake_driver())), ctypes.c_void_p(), ctypes.c_void_p()
+    driver, context, made = ctypes.CDLL(str(build_fake_cuda_driver())), ctypes.c_void_p(), ctypes.c_void_p()
     assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
     assert driver.cuCtxPushCurrent_v2(context) == 0
     assert driver.cuStreamCreate(ctypes.byref(made), 0) == 0
@@ -86,7 +86,7 @@ class Capture:
     """What a caller makes of what runs put into a stream: a graph of the caller's own."""
 
     def __init__(self, stream: int) -> None:
-        self.driver, self.stream = ctypes.CDLL(str(fake_driver())), ctypes.c_void_p(stream)
+        self.driver, self.stream = ctypes.CDLL(str(build_fake_cuda_driver())), ctypes.c_void_p(stream)
         self.graph, self.made = ctypes.c_void_p(), ctypes.c_void_p()
 
     def __enter__(self) -> Capture:
@@ -132,7 +132,7 @@ def test_the_stream_of_another_thread_is_another_one(caller: Caller) -> None:
     first.start()
     first.join()
     assert caller.run(caller.options(stream=mine)) == 0
-    caller.device.driver("cuCtxSynchronize")
+    caller.device.cuda_driver("cuCtxSynchronize")
     assert caller.right
 
 
@@ -159,7 +159,7 @@ def test_runs_that_wait_end_a_capture(caller: Caller, stream: int, flags: int, o
     with Capture(stream) as capture:
         status = caller.run(caller.options(flags, stream if own else 0))
         assert STATUS_MESSAGES[status] == "the driver of the GPU reports an error"
-        said = caller.device.explain(status, caller.session.pointer)
+        said = caller.device.driver_error_text(status, caller.session.pointer)
         assert said == ": CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
     assert capture.status == 901 and not capture.graph
     assert caller.run() == 0 and caller.right
@@ -190,8 +190,8 @@ def test_a_reset_of_the_device_ends_sessions(
     project: Path, others: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They say so, and close, also where others have the device's memory by then; what is opened anew runs."""
-    own = shutil.copy(fake_driver(), tmp_path)
-    monkeypatch.setenv(DRIVER, own)
+    own = shutil.copy(build_fake_cuda_driver(), tmp_path)
+    monkeypatch.setenv(CUDA_DRIVER_VARIABLE, own)
     before, driver, context, made = Caller(project), ctypes.CDLL(own), ctypes.c_void_p(), ctypes.c_uint64()
     assert before.run(before.options(NO_WAIT)) == 0
     assert driver.cuDevicePrimaryCtxReset_v2(0) == 0
@@ -202,7 +202,7 @@ def test_a_reset_of_the_device_ends_sessions(
             assert driver.cuMemAlloc_v2(ctypes.byref(made), ctypes.c_size_t(4 * SIZE)) == 0
     status = before.run()
     assert STATUS_MESSAGES[status] == "the driver of the GPU reports an error"
-    assert before.device.explain(status, before.session.pointer) == ": CUDA_ERROR_CONTEXT_IS_DESTROYED"
+    assert before.device.driver_error_text(status, before.session.pointer) == ": CUDA_ERROR_CONTEXT_IS_DESTROYED"
     with pytest.raises(AotcError, match="does not take another run: the driver of the GPU reports an error"):
         DeviceSession(before.device)
     after = Caller(project)

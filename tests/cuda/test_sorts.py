@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import Sample
-from aotc.tir.device.lower_to_launches import on_device
+from aotc.tir.device.lower_to_launches import lower_kernel_to_gpu_kernels
 from aotc.tir.gpu_launch import launch_of
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.target import Target
@@ -21,7 +21,7 @@ from tests.ops.harness import Job, kernel_job
 
 def job(name: str, data: Any, target: Target, **attrs: Any) -> tuple[Job, list[Any]]:
     """The kernel, and what it has to give."""
-    op = REGISTRY[name]
+    op = OPERATORS_BY_NAME[name]
     given = op.attrs(**attrs)
     found = op.reference(given, data)
     expected = list(found) if isinstance(found, tuple) else [found]
@@ -52,12 +52,12 @@ def test_order_of_equals(tmp_path: Path) -> None:
 def test_many_threads_take_part() -> None:
     assert CUDA.gpu is not None
     row = np.zeros((2, 300), np.float32)
-    (one,) = on_device(job("argsort", row, CUDA)[0].kernel, CUDA)
+    (one,) = lower_kernel_to_gpu_kernels(job("argsort", row, CUDA)[0].kernel, CUDA)
     launch = launch_of(one)
     assert launch is not None and launch.grid == 2 and launch.block >= 128
     verify(one)
     large = np.zeros((2, 7000), np.float32)
-    kernels = on_device(job("topk", large, CUDA, k=300)[0].kernel, CUDA)
+    kernels = lower_kernel_to_gpu_kernels(job("topk", large, CUDA, k=300)[0].kernel, CUDA)
     launches = [launch_of(kernel) for kernel in kernels]
     assert all(one is not None and one.block >= 32 for one in launches)
     assert max(one.grid for one in launches if one is not None) >= CUDA.gpu.processors

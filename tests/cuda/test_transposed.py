@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aotc_codegen.cuda.cuda_source import device_source, print_device_kernels
-from aotc_codegen.cuda.kernel_resources import resources
+from aotc_codegen.cuda.cuda_source import print_cuda_kernels, render_cuda_source_file
+from aotc_codegen.cuda.kernel_resources import read_kernel_resources_from_cubin
 from onnx import parser
 
 from aotc.driver.compile import CompileOptions
-from aotc.driver.nvrtc import find_nvrtc
+from aotc.driver.nvrtc import find_nvrtc_compiler
 from aotc.ir.diagnostics import AotcError
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.tir import te
 from aotc.tir.gpu_launch import launch_of
 from aotc.tir.kernel_verifier import verify
@@ -53,7 +53,7 @@ net (float{x} x, float{w} w, float{y} r) => (float{y} y) {{
 }}
 """
     options = CompileOptions(target="cuda")
-    (program,) = options.compilation(options.imported(parser.parse_model(text))).programs
+    (program,) = options.start_compilation(options.import_as_graph_module(parser.parse_model(text))).scheduled_programs
     assert len(program.steps) == 1
 
 
@@ -88,7 +88,7 @@ CASES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any], st
 def case(name: str) -> tuple[Kernel, list[Array], Array]:
     """A kernel, values of which some are infinite and NaN, and numpy's result."""
     operator, *shapes, attributes, dtype = CASES[name]
-    op, rng = REGISTRY[operator], np.random.default_rng(3)
+    op, rng = OPERATORS_BY_NAME[operator], np.random.default_rng(3)
     values = [rng.integers(-4, 5, shape).astype(dtype) for shape in shapes]
     if dtype != "int8":
         values[0].flat[[0, -2]] = np.nan, np.inf
@@ -128,7 +128,7 @@ RAGGED = [
 
 @pytest.mark.parametrize(("data", "weights", "stride"), RAGGED)
 def test_tiles_that_end_within_rows_are_proven(data: tuple[int, ...], weights: tuple[int, ...], stride: int) -> None:
-    op = REGISTRY["nn.conv2d_transpose"]
+    op = OPERATORS_BY_NAME["nn.conv2d_transpose"]
     inputs = [te.placeholder(shape, "float32", name) for shape, name in ((data, "x"), (weights, "w"))]
     assert op.compute is not None
     made = op.compute(op.attrs(strides=(stride, stride), padding=(1, 1)), *inputs)
@@ -140,11 +140,13 @@ def test_tiles_that_end_within_rows_are_proven(data: tuple[int, ...], weights: t
 def test_sums_are_in_registers() -> None:
     kernels = [finished(case(name)[0], CUDA) for name in ("strided", "uneven", "padded", "narrow", "thin")]
     assert CUDA.gpu is not None
-    printed = print_device_kernels(kernels, "net", CUDA.gpu)
+    printed = print_cuda_kernels(kernels, "net", CUDA.gpu)
     try:
-        code = find_nvrtc().images(device_source(printed, name="net", banner=""), (80,))["sm_80"]
+        code = find_nvrtc_compiler().images(render_cuda_source_file(printed, name="net", banner=""), (80,))["sm_80"]
     except AotcError as error:
         if error.diagnostics[0].code != "no-nvrtc":
             raise
         missing("NVRTC")
-    assert all(found.local_bytes == 0 and found.registers <= 128 for found in resources(code).values())
+    assert all(
+        found.local_bytes == 0 and found.registers <= 128 for found in read_kernel_resources_from_cubin(code).values()
+    )

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from aotc_codegen.cuda.cuda_source import device_source, print_device_kernels
+from aotc_codegen.cuda.cuda_source import print_cuda_kernels, render_cuda_source_file
 
-from aotc.driver.nvrtc import find_nvrtc
+from aotc.driver.nvrtc import find_nvrtc_compiler
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.gpu_launch import launch_of
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.parse import parse_kernel
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import CUDA
 from tests.conftest import missing
@@ -42,7 +42,7 @@ DTYPES = ("float32", "int32", "float64", "int64", "uint64", "float16", "bfloat16
 
 def text_of(kernels: list[Kernel]) -> str:
     assert CUDA.gpu is not None
-    return device_source(print_device_kernels(kernels, "net", CUDA.gpu), name="net", banner="")
+    return render_cuda_source_file(print_cuda_kernels(kernels, "net", CUDA.gpu), name="net", banner="")
 
 
 def emulate(jobs: Sequence[tuple[Kernel, list[Array]]], folder: Path) -> None:
@@ -66,7 +66,7 @@ def emulate(jobs: Sequence[tuple[Kernel, list[Array]]], folder: Path) -> None:
 def compiles(kernels: list[Kernel]) -> bytes:
     """The PTX of kernels, which NVRTC takes without a warning."""
     try:
-        nvrtc = find_nvrtc()
+        nvrtc = find_nvrtc_compiler()
     except AotcError:
         missing("NVRTC")
     return nvrtc.images(text_of(kernels), (80,))["compute_80"]

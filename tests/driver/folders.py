@@ -8,7 +8,7 @@ files_of(folder)["src/net.c"]
 from collections.abc import Mapping
 from pathlib import Path
 
-from aotc.driver.output_folder import staged
+from aotc.driver.output_folder import stage_output_files
 
 
 def write(folder: Path, files: Mapping[str, str]) -> None:
@@ -20,7 +20,7 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
 
 def emit(files: Mapping[str, str], output: Path, overwrite: bool = False) -> None:
     """Put files into an output folder as a compile does."""
-    with staged(output, overwrite) as work:
+    with stage_output_files(output, overwrite) as work:
         write(work, files)
 
 

@@ -18,12 +18,12 @@ import pytest
 from onnx import helper, numpy_helper
 
 import aotc
-from aotc.driver.object_cache import ObjectCache, cache_folder, default_cache, digest
+from aotc.driver.object_cache import ObjectCache, cache_folder, sha256_of_parts, user_object_cache
 from aotc.driver.toolchain import ObjectCompiler, Toolchain
-from aotc.driver.tuning_store import Record, TuningStore, cpu_model
-from aotc.ir.atomic_write import written
+from aotc.driver.tuning_store import TuningRecord, TuningStore, cpu_model_name
+from aotc.ir.atomic_write import open_for_atomic_write
 from aotc.ir.diagnostics import AotcError
-from aotc.tir.schedule.lower import Lowering
+from aotc.tir.schedule.kernel_lowering import Lowering
 from aotc.tir.stmt import Kernel
 from tests.cli.invoke import DIGITS, call, refused
 
@@ -47,7 +47,7 @@ def compile_c(cache: ObjectCache, tmp_path: Path) -> Compile:
         source, target = tmp_path / "c" / "x.c", tmp_path / "x.o"
         source.write_text(text)
         compiler = ObjectCompiler(Toolchain((cc,), cache=cache), ("-std=c99", *flags), tmp_path / "c")
-        compiler.compile_all([(source, target)])
+        compiler.compile_objects_in_parallel([(source, target)])
         return target.read_bytes()
 
     return compiled
@@ -55,10 +55,10 @@ def compile_c(cache: ObjectCache, tmp_path: Path) -> Compile:
 
 def filled(cache: ObjectCache, count: int, size: int) -> list[str]:
     """Keys of entries, the one used longest ago first."""
-    keys = [digest(str(k)) for k in range(count)]
+    keys = [sha256_of_parts(str(k)) for k in range(count)]
     for k, key in enumerate(keys):
         cache.put(key, bytes(size))
-        os.utime(cache._path(key), (k, k))
+        os.utime(cache._entry_path(key), (k, k))
     return keys
 
 
@@ -118,10 +118,10 @@ def test_flags_whose_effect_is_not_in_the_source(compile_c: Compile, cache: Obje
     for level in ("-DN=1", "-DN=2"):
         flags.write_text(level)
         made.append(compile_c("int f(void) { return N; }", f"@{flags}"))
-    assert made[0] != made[1] and cache.usage() == (0, 0)
+    assert made[0] != made[1] and cache.entry_count_and_total_bytes() == (0, 0)
     compile_c("int x;", "--coverage")
     assert list(tmp_path.rglob("*.gcno"))
-    assert cache.usage() == (0, 0)
+    assert cache.entry_count_and_total_bytes() == (0, 0)
 
 
 def test_errors_are_not_kept(compile_c: Compile, cache: ObjectCache) -> None:
@@ -131,7 +131,7 @@ def test_errors_are_not_kept(compile_c: Compile, cache: ObjectCache) -> None:
         assert any("undeclared" in note for note in caught.value.diagnostics[0].notes)
     with pytest.raises(AotcError, match="failed"):
         compile_c("#error no\n")
-    assert cache.usage() == (0, 0)
+    assert cache.entry_count_and_total_bytes() == (0, 0)
 
 
 @pytest.mark.parametrize("damage", [b"", b"short", bytes(1000)])
@@ -148,8 +148,8 @@ def test_corrupt_entries_are_made_again(
 
 def test_entries_of_other_keys_are_corrupt(cache: ObjectCache, caplog: pytest.LogCaptureFixture) -> None:
     mine, other = filled(cache, 2, 10)
-    cache._path(other).replace(cache._path(mine))
-    assert cache.get(mine) is None and "corrupt" in caplog.text and cache.usage()[0] == 0
+    cache._entry_path(other).replace(cache._entry_path(mine))
+    assert cache.get(mine) is None and "corrupt" in caplog.text and cache.entry_count_and_total_bytes()[0] == 0
 
 
 def _planted(compile_c: Compile, cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> bytes:
@@ -194,15 +194,15 @@ def test_folders_that_others_may_write_to_are_not_used(
 ) -> None:
     honest = _planted(compile_c, cache, monkeypatch)
     INSECURE[way](cache.folder, monkeypatch)
-    used = cache.usage()
+    used = cache.entry_count_and_total_bytes()
     cache._trusted.clear()
     with caplog.at_level(logging.WARNING, "aotc"):
         assert compile_c("int x;") == honest and compile_c("int x;") == honest
     if way != "below":  # the others are the user's
         fresh = ObjectCache(cache.folder, 1)
         fresh.put("f" * 64, b"mine")
-        fresh.trim()
-    assert cache.hits == 0 and cache.usage() == used
+        fresh.trim_to_size_limit()
+    assert cache.hits == 0 and cache.entry_count_and_total_bytes() == used
     assert len([r for r in caplog.records if str(cache.folder) in r.getMessage()]) == 1 and "not used" in caplog.text
 
 
@@ -247,12 +247,12 @@ def test_entries_used_longest_ago_go_first(cache: ObjectCache) -> None:
     keys = filled(cache, 10, 1000)
     assert cache.get(keys[0]) == bytes(1000)
     cache.limit = 8000
-    cache.trim()
-    count, used = cache.usage()
+    cache.trim_to_size_limit()
+    count, used = cache.entry_count_and_total_bytes()
     assert used <= 8000 and 0 < count < 10
     assert [cache.get(k) is not None for k in keys] == [True, *[False] * (10 - count), *[True] * (count - 1)]
-    cache.trim()
-    assert cache.usage() == (count, used)
+    cache.trim_to_size_limit()
+    assert cache.entry_count_and_total_bytes() == (count, used)
 
 
 def test_abandoned_files_go_and_foreign_ones_stay(cache: ObjectCache, tmp_path: Path) -> None:
@@ -269,18 +269,18 @@ def test_abandoned_files_go_and_foreign_ones_stay(cache: ObjectCache, tmp_path: 
         path.touch()
         os.utime(path, (0, 0))
     (cache.folder / "ef").symlink_to(elsewhere)
-    with written(cache.folder / "ab" / "new") as file:
-        cache.trim()
+    with open_for_atomic_write(cache.folder / "ab" / "new") as file:
+        cache.trim_to_size_limit()
         assert not old.exists()
         file.write(b"whole")
     assert (cache.folder / "ab" / "new").read_bytes() == b"whole"
-    assert cache.clear()[0] == 2 and cache.usage() == (0, 0)
+    assert cache.remove_all_entries()[0] == 2 and cache.entry_count_and_total_bytes() == (0, 0)
     found = {p.relative_to(cache.folder).as_posix() for p in cache.folder.rglob("*") if p.is_file()}
     assert found == {*names[:3], "ab/new"} and list(elsewhere.iterdir())
 
 
 def test_many_writers_and_a_trimmer(cache: ObjectCache) -> None:
-    data = {digest(str(k)): bytes([k]) * 5000 for k in range(8)}
+    data = {sha256_of_parts(str(k)): bytes([k]) * 5000 for k in range(8)}
     cache.limit = 20_000
 
     def work(_: int) -> bool:
@@ -289,7 +289,7 @@ def test_many_writers_and_a_trimmer(cache: ObjectCache) -> None:
             found = own.get(key)
             if found is None:
                 own.put(key, content)
-                own.trim()
+                own.trim_to_size_limit()
             elif found != content:
                 return False
         return True
@@ -301,15 +301,15 @@ def test_many_writers_and_a_trimmer(cache: ObjectCache) -> None:
 def test_models_compile_from_the_cache(cache: ObjectCache, tmp_path: Path) -> None:
     x = {"image": np.random.default_rng(0).random((1, 1, 8, 8), np.float32)}
     (expected,) = aotc.compile(DIGITS, cflags=["-O1"], cache=False).session().run(None, x)
-    assert cache.usage() == (0, 0)
+    assert cache.entry_count_and_total_bytes() == (0, 0)
     command = [sys.executable, "-m", "aotc.cli", "compile", str(DIGITS), "--cflags=-O1", "-o"]
     both = [subprocess.Popen([*command, str(tmp_path / name)], cwd=DIGITS.parents[2]) for name in ("a", "b")]
     assert [process.wait() for process in both] == [0, 0]
-    used = cache.usage()
+    used = cache.entry_count_and_total_bytes()
     assert used[0] > 1
     times = {p: p.stat().st_mtime_ns for p in cache.folder.rglob("*.entry")}
     again = aotc.compile(DIGITS, cflags=["-O1"])
-    assert cache.usage() == used
+    assert cache.entry_count_and_total_bytes() == used
     assert all(p.stat().st_mtime_ns > t for p, t in times.items())  # every one was used
     for session in (again.session(), aotc.load(tmp_path / "a"), aotc.load(tmp_path / "b")):
         np.testing.assert_array_equal(session.run(None, x)[0], expected)
@@ -338,13 +338,13 @@ def test_a_small_change_makes_few_kernels_anew(
     cache: ObjectCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
-    make = Lowering.kernel
+    make = Lowering.build_kernel
 
     def watched(self: Lowering) -> Kernel:
         made.append(self.name)
         return make(self)
 
-    monkeypatch.setattr(Lowering, "kernel", watched)
+    monkeypatch.setattr(Lowering, "build_kernel", watched)
 
     def compiled(number: int, *change: float, use: bool = True) -> tuple[int, Path]:
         """How many kernels were made, and the sources."""
@@ -362,7 +362,7 @@ def test_a_small_change_makes_few_kernels_anew(
         for path in (p for p in fresh.rglob("*") if p.is_file()):
             assert (kept / path.relative_to(fresh)).read_bytes() == path.read_bytes(), path
     store = tmp_path / "tuning.sqlite"
-    TuningStore(store).write([Record("5f3a", cpu_model(), "lanes axis=1", 1.0, 1)])
+    TuningStore(store).write_records([TuningRecord("5f3a", cpu_model_name(), "lanes axis=1", 1.0, 1)])
     made.clear()
     model = _network(tmp_path / "0.onnx", 1.0)
     aotc.compile(model, name="net", build=False, target="x86-64-v3", tuning=store)
@@ -374,8 +374,8 @@ def test_command(cache: ObjectCache, tmp_path: Path) -> None:
     assert json.loads(call("cache", "--json").out)["entries"] == 0
     assert call("compile", DIGITS, "-o", tmp_path / "d", "--cflags=-O1").code == 0
     info = json.loads(call("cache", "--info", "--json").out)
-    assert info["folder"] == str(cache.folder) and info["entries"] == cache.usage()[0] > 1
-    assert "removed" in call("cache", "--clear").out and cache.usage() == (0, 0)
+    assert info["folder"] == str(cache.folder) and info["entries"] == cache.entry_count_and_total_bytes()[0] > 1
+    assert "removed" in call("cache", "--clear").out and cache.entry_count_and_total_bytes() == (0, 0)
     assert "exclude" in refused("cache", "--info", "--clear")
     assert "AOTC_CACHE_MB" in refused("cache", env={"AOTC_CACHE_MB": "1GB"})
 
@@ -390,5 +390,5 @@ def test_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     assert cache_folder() == tmp_path / ".cache" / "aotc"
     monkeypatch.setenv("AOTC_CACHE_MB", "5")
-    made = default_cache()
+    made = user_object_cache()
     assert made is not None and made.limit == 5_000_000

@@ -7,50 +7,57 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from aotc.checking.compare import Comparison, compare, decibels, judge_by_noise, judge_by_others, ulp_distance
-from aotc.checking.input_generation import input_sets
+from aotc.checking.input_generation import file_or_random_and_scaled_inputs
+from aotc.checking.output_comparison import (
+    Comparison,
+    compare_arrays,
+    max_ulp_distance,
+    rejudge_against_reference_spread,
+    rejudge_by_signal_to_noise_ratio,
+    signal_to_noise_decibels,
+)
 from aotc.ir.types import TensorType
-from aotc.relay.value_domains import Domain
+from aotc.relay.value_domains import ValueDomain
 
 
 def test_ulp_distance_counts_values_between() -> None:
     one = np.array([1.0], np.float32)
-    assert ulp_distance(one, np.nextafter(one, np.float32(2))) == 1
+    assert max_ulp_distance(one, np.nextafter(one, np.float32(2))) == 1
     tiny = np.array([np.finfo(np.float32).smallest_subnormal], np.float32)
-    assert ulp_distance(tiny, -tiny) == 2  # across zero
-    assert ulp_distance(np.array([1.0]), np.array([1.0 + 2**-51])) == 2
+    assert max_ulp_distance(tiny, -tiny) == 2  # across zero
+    assert max_ulp_distance(np.array([1.0]), np.array([1.0 + 2**-51])) == 2
     half = np.array([1.0], ml_dtypes.bfloat16)
-    assert ulp_distance(half, np.array([1.0078125], ml_dtypes.bfloat16)) == 1
+    assert max_ulp_distance(half, np.array([1.0078125], ml_dtypes.bfloat16)) == 1
 
 
 def test_the_error_is_relative_to_the_spread() -> None:
     expected = np.array([100.0, 101.0, 99.0, 100.0], np.float32)
     actual = expected + np.float32(1e-3)
-    result = compare("y", actual, expected, 1e-5)
+    result = compare_arrays("y", actual, expected, 1e-5)
     assert not result.ok
     assert result.relative == pytest.approx(1e-3 / expected.std(), rel=1e-2)
-    assert compare("y", actual, expected, 1e-2).ok
+    assert compare_arrays("y", actual, expected, 1e-2).ok
 
 
 def test_nan_and_infinity_must_agree() -> None:
     expected = np.array([np.nan, np.inf, 1.0], np.float32)
-    assert compare("y", expected.copy(), expected, 1e-5).ok
-    assert not compare("y", np.array([np.nan, -np.inf, 1.0], np.float32), expected, 1e-5).ok
-    assert not compare("y", np.array([0.0, np.inf, 1.0], np.float32), expected, 1e-5).ok
+    assert compare_arrays("y", expected.copy(), expected, 1e-5).ok
+    assert not compare_arrays("y", np.array([np.nan, -np.inf, 1.0], np.float32), expected, 1e-5).ok
+    assert not compare_arrays("y", np.array([0.0, np.inf, 1.0], np.float32), expected, 1e-5).ok
 
 
 def test_integers_must_be_equal() -> None:
     expected = np.array([1000, 2000])
-    assert compare("y", expected.copy(), expected, 1e-5).ok
-    result = compare("y", expected + np.array([0, 1]), expected, 1e-5)
+    assert compare_arrays("y", expected.copy(), expected, 1e-5).ok
+    result = compare_arrays("y", expected + np.array([0, 1]), expected, 1e-5)
     assert result.reason == "1 of 2 elements differ"
 
 
 def test_shape_and_dtype_must_agree() -> None:
     x = np.zeros((2, 3), np.float32)
-    assert "expected float32[3, 2]" in compare("y", x, x.reshape(3, 2), 1.0).reason
-    assert "expected float64" in compare("y", x, x.astype(np.float64), 1.0).reason
-    assert compare("y", np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32), 0.0).ok
+    assert "expected float32[3, 2]" in compare_arrays("y", x, x.reshape(3, 2), 1.0).reason
+    assert "expected float64" in compare_arrays("y", x, x.astype(np.float64), 1.0).reason
+    assert compare_arrays("y", np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32), 0.0).ok
 
 
 # --- quantized models
@@ -58,8 +65,8 @@ def test_shape_and_dtype_must_agree() -> None:
 
 def test_decibels_count_noise() -> None:
     exact = np.array([10.0, 0.0, -10.0])
-    assert decibels(exact + np.array([0.1, 0.0, 0.0]), exact) == pytest.approx(43.01, abs=0.01)
-    assert decibels(exact, exact) == np.inf
+    assert signal_to_noise_decibels(exact + np.array([0.1, 0.0, 0.0]), exact) == pytest.approx(43.01, abs=0.01)
+    assert signal_to_noise_decibels(exact, exact) == np.inf
 
 
 def test_noise_may_be_half_a_decibel_above_that_of_the_reference() -> None:
@@ -70,7 +77,9 @@ def test_noise_may_be_half_a_decibel_above_that_of_the_reference() -> None:
 
     def judged(factor: float) -> str:
         ours = (exact + factor * noise[1]).astype(np.float32)
-        return judge_by_noise(compare("y", ours, theirs, 1e-5), [(ours, theirs, exact, None)]).reason
+        return rejudge_by_signal_to_noise_ratio(
+            compare_arrays("y", ours, theirs, 1e-5), [(ours, theirs, exact, None)]
+        ).reason
 
     assert judged(1.0) == judged(0.5) == judged(1.04) == ""
     assert judged(1.12).startswith("signal to noise is 2")
@@ -78,11 +87,14 @@ def test_noise_may_be_half_a_decibel_above_that_of_the_reference() -> None:
 
 def test_integers_and_nan_are_not_judged_by_noise() -> None:
     expected = np.array([1, 2, 3], np.int8)
-    found = compare("y", expected + np.int8(1), expected, 1e-5)
-    assert judge_by_noise(found, [(expected + np.int8(1), expected, expected.astype(np.float64), None)]) is found
+    found = compare_arrays("y", expected + np.int8(1), expected, 1e-5)
+    assert (
+        rejudge_by_signal_to_noise_ratio(found, [(expected + np.int8(1), expected, expected.astype(np.float64), None)])
+        is found
+    )
     bad = np.array([np.nan, 1.0], np.float32)
-    found = compare("y", bad, np.ones(2, np.float32), 1e-5)
-    assert not judge_by_noise(found, [(bad, np.ones(2, np.float32), np.ones(2), None)]).ok
+    found = compare_arrays("y", bad, np.ones(2, np.float32), 1e-5)
+    assert not rejudge_by_signal_to_noise_ratio(found, [(bad, np.ones(2, np.float32), np.ones(2), None)]).ok
 
 
 def test_outputs_of_quantized_networks_are_near_their_definition() -> None:
@@ -94,7 +106,9 @@ def test_outputs_of_quantized_networks_are_near_their_definition() -> None:
 
     def judged(ours: np.ndarray) -> str:
         wide = ours.astype(np.float32)
-        return judge_by_noise(compare("y", wide, theirs, 1e-5), [(wide, theirs, exact, defined)]).reason
+        return rejudge_by_signal_to_noise_ratio(
+            compare_arrays("y", wide, theirs, 1e-5), [(wide, theirs, exact, defined)]
+        ).reason
 
     one_step = defined.copy()
     one_step[7] += 1 / 8
@@ -106,8 +120,8 @@ def test_outputs_of_quantized_networks_are_near_their_definition() -> None:
 
 
 def test_inputs_of_known_domains_are_drawn_until_they_show_a_table() -> None:
-    types, domains = {"ids": TensorType((1, 12), "int64")}, {"ids": Domain(0, 49, firm=True)}
-    sets = list(input_sets(types, domains, None, 3, macs=1000))
+    types, domains = {"ids": TensorType((1, 12), "int64")}, {"ids": ValueDomain(0, 49, firm=True)}
+    sets = list(file_or_random_and_scaled_inputs(types, domains, None, 3, macs=1000))
     assert {int(v) for s in sets for v in s.arrays["ids"].flat} == {*range(50)}
     assert all(s.factor == 1.0 and s.within_scales for s in sets) and len({s.source for s in sets}) == len(sets)
 
@@ -115,7 +129,7 @@ def test_inputs_of_known_domains_are_drawn_until_they_show_a_table() -> None:
 def test_models_that_quantize_get_smaller_inputs_but_none_that_saturate() -> None:
     """A softmax that is saturated for inputs of the usual size hides weights."""
     types = {"x": TensorType((1, 4, 50, 50), "float32")}
-    sets = list(input_sets(types, {}, None, 3, macs=1000, within_scales=True))
+    sets = list(file_or_random_and_scaled_inputs(types, {}, None, 3, macs=1000, within_scales=True))
     assert {s.factor for s in sets} == {1.0, 0.1} and all(s.within_scales for s in sets)
     for s in sets:
         rows = s.arrays["x"].mean((0, 2, 3)) / s.factor
@@ -130,7 +144,7 @@ def test_results_beyond_a_discontinuity_are_compared_with_each_other() -> None:
     ours = theirs * np.float32(1 + 3e-5)
 
     def judged(apart: float) -> Comparison:
-        return judge_by_others(compare("y", ours, theirs, 1e-5), ours, exact, theirs, apart)
+        return rejudge_against_reference_spread(compare_arrays("y", ours, theirs, 1e-5), ours, exact, theirs, apart)
 
     assert judged(1e-4).ok and "by rounding (errors against float64: 5" in judged(1e-4).text
     assert judged(1e-5).reason.startswith("error against the reference is ")

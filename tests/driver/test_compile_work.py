@@ -15,7 +15,7 @@ from aotc import relay
 from aotc.driver.pipeline import Compilation
 from aotc.ir.transform import PassContext
 from aotc.relay.expr import Expr, Function, Var
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.tir.stmt import For, walk_stmts
 from aotc.tir.target import get_target
 from tests.effort import calls_of, doubles
@@ -123,7 +123,7 @@ def compiling(build: Callable[[int], Function], target: str) -> Callable[[int], 
 
     def prepare(size: int) -> Callable[[], object]:
         work = compilation(build(size), target)
-        return lambda: print_kernels(work.programs[0].kernels, "net", GNU_C)
+        return lambda: print_kernels(work.scheduled_programs[0].distinct_kernels, "net", GNU_C)
 
     return prepare
 
@@ -184,10 +184,10 @@ LARGE = [
 
 @pytest.mark.parametrize(("build", "size", "target"), share([(*c, t) for c in LARGE for t in ("c", "x86-64-v4")], 6))
 def test_the_code_of_a_kernel_is_bounded(build: Callable[[int], Function], size: int, target: str) -> None:
-    [program] = compilation(build(size), target).programs
-    for kernel in print_kernels(program.kernels, "net", GNU_C).kernels:
+    [program] = compilation(build(size), target).scheduled_programs
+    for kernel in print_kernels(program.distinct_kernels, "net", GNU_C).kernels:
         assert len(kernel.text) <= KERNEL_BYTES
-    for body in (kernel.body for kernel in program.kernels):
+    for body in (kernel.body for kernel in program.distinct_kernels):
         assert sum(isinstance(s, For) for s in walk_stmts(body)) <= get_target(target).budget.pieces
 
 
@@ -208,6 +208,6 @@ def test_results_are_those_of_the_definitions(build: Callable[[int], Function], 
     function = build(size)
     rng = np.random.default_rng(0)
     values = [rng.normal(size=p.checked_type.static_shape).astype("float32") for p in function.params]
-    session = compilation(function, "x86-64-v3").library().session()
+    session = compilation(function, "x86-64-v3").emit_project_and_build_library().session()
     [found] = session.run(None, dict(zip((p.name for p in function.params), values, strict=True)))
     np.testing.assert_allclose(found, evaluate(function, *values), rtol=1e-4, atol=1e-5)

@@ -20,17 +20,17 @@ import aotc
 from aotc import relay
 from aotc.checking.verify import verify
 from aotc.cli.main import main
-from aotc.driver import compiler_check
-from aotc.driver.compiler_check import KINDS, made_values, unequal
-from aotc.driver.pipeline import check_table
-from aotc.driver.toolchain import cross_compiler, find_toolchain, resolve_target
+from aotc.driver import c_compiler_check
+from aotc.driver.c_compiler_check import TEST_VALUE_KINDS, describe_bit_difference, draw_compiler_test_values
+from aotc.driver.pipeline import check_kernels_against_unoptimized
+from aotc.driver.toolchain import find_toolchain, gnu_cross_compiler_name, resolve_target
 from aotc.ir import AotcError
 from aotc.ir.dtype import DTYPES, DType
-from aotc.measuring.tuning import tune
+from aotc.measuring.tuning import tune_contractions
 from aotc.relay import op as operators
 from aotc.relay.module import IRModule
 from aotc.tir.expr import Buffer
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
 from aotc.tir.passes import kernel_passes
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import TARGETS, C, Target
@@ -125,11 +125,11 @@ def test_foreign_kernels_run_in_an_emulator(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     there = TARGETS[target].machine
-    cc = cross_compiler(there)
+    cc = gnu_cross_compiler_name(there)
     require_tool(f"qemu-{there}")
     assert "model_sqrt" in refused(tmp_path, target=target, cc=cc)
     which = shutil.which
-    monkeypatch.setattr(compiler_check.shutil, "which", lambda name: None if "qemu" in name else which(name))
+    monkeypatch.setattr(c_compiler_check.shutil, "which", lambda name: None if "qemu" in name else which(name))
     with caplog.at_level(logging.WARNING, "aotc"):
         made = aotc.compile(model(), target=target, cc=str(tmp_path / "bin" / "cc"), check_compiler=True)
     (line,) = caplog.messages
@@ -141,7 +141,7 @@ def test_foreign_kernels_run_in_an_emulator(
 @pytest.mark.parametrize("machine", sorted({TARGETS[name].machine for name in FOREIGN}))
 def test_cross_compilers_of_portable_code_are_checked_in_an_emulator(machine: str, tmp_path: Path) -> None:
     require_tool(f"qemu-{machine}")
-    cc = cross_compiler(machine)
+    cc = gnu_cross_compiler_name(machine)
     assert "model_sqrt" in refused(tmp_path, target="c", cc=cc)
     assert aotc.compile(model(), target="c", cc=cc, check_compiler=True).unchecked == ()
 
@@ -164,15 +164,15 @@ def test_what_tuning_finds_is_checked(tmp_path: Path) -> None:
     module = IRModule.from_expr(relay.nn.dense(data, weight))
     options = {"target": "c", "trials": 2, "store": tmp_path / "records.sqlite"}
     with pytest.raises(AotcError) as caught:
-        tune(module, cc=optimizer(tmp_path, " [*] y", " * -y"), **options)
+        tune_contractions(module, cc=optimizer(tmp_path, " [*] y", " * -y"), **options)
     assert caught.value.code == "compiler-check" and "note: kernels_trial" in str(caught.value)
-    report = tune(module, **options)
+    report = tune_contractions(module, **options)
     assert (report["known"], report["measured"]) == (0, 1)
 
 
 def test_verify_checks_unless_told_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[object] = []
-    monkeypatch.setattr("aotc.driver.pipeline.check_project", lambda *args: checked.append(args) or [])
+    monkeypatch.setattr("aotc.driver.pipeline.check_c_compiler_on_project", lambda *args: checked.append(args) or [])
     assert verify(model(), seeds=1, target="c").ok and len(checked) == 1
     assert verify(model(), seeds=1, target="c", check_compiler=False).ok and len(checked) == 1
 
@@ -184,12 +184,12 @@ def test_bits_count_but_not_those_of_nan() -> None:
         ([np.nan, 1.0], [-np.nan, 1.0], ""),
         ([np.nan, 1.0], [1.0, np.inf], "y[0] is nan, at -O0 1.0 (2 of 2 elements differ)"),
     ):
-        assert unequal(two, np.array(a, np.float32), np.array(b, np.float32)) == expected
+        assert describe_bit_difference(two, np.array(a, np.float32), np.array(b, np.float32)) == expected
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_values_are_those_of_their_kind(dtype: DType) -> None:
-    ordinary, extreme = (made_values(dtype, k) for k in range(len(KINDS)))
+    ordinary, extreme = (draw_compiler_test_values(dtype, k) for k in range(len(TEST_VALUE_KINDS)))
     assert ordinary.itemsize == extreme.itemsize == dtype.itemsize
     if dtype.is_float:
         numbers = ordinary.astype(np.float64)
@@ -204,14 +204,18 @@ def test_values_are_those_of_their_kind(dtype: DType) -> None:
 def samples(target: Target, count: int) -> list[Kernel]:
     """Kernels of operators on their samples, drawn by seed, as programs have them."""
     found = [
-        (op, s) for f in operators.FAMILIES for op in operators.operators_of(f) if not op.static for s in op.samples()
+        (op, s)
+        for f in operators.OPERATOR_MODULES
+        for op in operators.operators_defined_in(f)
+        if not op.static
+        for s in op.samples()
     ]
     jobs = [kernel_job(op, sample, target) for op, sample in random.Random(count).sample(found, min(count, len(found)))]
     kernels = []
     for job in jobs:
         kernel = job.kernel
         for item in kernel_passes(target):
-            kernel = item.kernel(kernel)
+            kernel = item.rewrite_kernel(kernel)
         kernels.append(kernel)
     return kernels
 
@@ -219,14 +223,17 @@ def samples(target: Target, count: int) -> list[Kernel]:
 @pytest.mark.parametrize("count", [40, pytest.param(1 << 30, marks=pytest.mark.slow)])
 def test_right_compilers_pass_with_the_kernels_of_all_operators(count: int) -> None:
     target = resolve_target("host")
-    check_table(samples(target, count), target, find_toolchain(cflags=["-O1"]))
+    check_kernels_against_unoptimized(samples(target, count), target, find_toolchain(cflags=["-O1"]))
 
 
 @pytest.mark.parametrize("count", [150, pytest.param(1 << 30, marks=pytest.mark.slow)])
 def test_kernels_stay_within_their_buffers_whatever_they_read(count: int) -> None:
     """The interpreter looks at every access."""
     for kernel in samples(C, count):
-        for kind in range(len(KINDS)):
-            given = [(np.resize(made_values(b.dtype, kind), b.size), b) for b in (*kernel.inputs, *kernel.outputs)]
+        for kind in range(len(TEST_VALUE_KINDS)):
+            given = [
+                (np.resize(draw_compiler_test_values(b.dtype, kind), b.size), b)
+                for b in (*kernel.inputs, *kernel.outputs)
+            ]
             arrays = [a.astype(b.dtype.numpy) for a, b in given]
             run_kernel(kernel, arrays[: len(kernel.inputs)], output_init=arrays[len(kernel.inputs) :])

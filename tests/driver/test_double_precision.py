@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from aotc.checking.float64_reference import InDouble, in_double
+from aotc.checking.float64_reference import Float64Evaluator, convert_model_to_float64
 from aotc.ir.diagnostics import AotcError
 from tests.networks import dilated_network
 
@@ -60,13 +60,13 @@ def test_windows_are_those_of_onnxruntime(op: str, monkeypatch: pytest.MonkeyPat
     for seed in range(DRAWS):
         rng = np.random.default_rng(seed)
         model, shape = windowed(op, rng)
-        monkeypatch.setattr("aotc.checking.onnx_evaluator_windows.STRIP_BYTES", 1 if seed % 2 else 1 << 25)
+        monkeypatch.setattr("aotc.checking.onnx_evaluator_windows.MAX_STRIP_BYTES", 1 if seed % 2 else 1 << 25)
         x = rng.standard_normal(shape).astype(np.float32)
         try:
             expected = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
         except Exception:  # it does not take these attributes
             continue
-        found = InDouble(model).run({"x": x.astype(np.float64)})["y"]
+        found = Float64Evaluator(model).evaluate_model({"x": x.astype(np.float64)})["y"]
         assert found.dtype == np.float64
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4, err_msg=f"seed {seed}: {model.graph.node}")
 
@@ -77,16 +77,16 @@ def test_values_are_freed_after_their_last_use_and_the_budget_holds() -> None:
     x = {"x": np.random.default_rng(0).standard_normal((1, 3, 64, 64))}
     value = 8 * 64 * 64 * 8
     budget = 6 * value + sum(2 * t.ByteSize() for t in model.graph.initializer) + (32 << 20)
-    work = InDouble(model, budget)
+    work = Float64Evaluator(model, budget)
     tracemalloc.start()
     try:
-        found = work.run(x)["y"]
+        found = work.evaluate_model(x)["y"]
         assert tracemalloc.get_traced_memory()[1] < budget
     finally:
         tracemalloc.stop()
     assert found.shape == (1, 8, 64, 64) and np.isfinite(found).all()
     with pytest.raises(AotcError, match=r"in double precision needs about .* MiB at node 'conv") as refused:
-        InDouble(model, 5 * value).run(x)
+        Float64Evaluator(model, 5 * value).evaluate_model(x)
     (problem,) = refused.value.diagnostics
     assert problem.code == "memory" and "--memory" in problem.hint
 
@@ -114,8 +114,8 @@ def test_values_that_subgraphs_read_stay() -> None:
     model = helper.make_model(helper.make_graph(nodes, "g", [x, which], [y]), ir_version=9)
     for choice in (True, False):
         inputs = {"x": np.array([-1.0, 0.5, 2.0]), "which": np.array(choice)}
-        expected = ReferenceEvaluator(in_double(model)).run(None, inputs)[0]
-        assert np.array_equal(InDouble(model).run(inputs)["y"], expected)
+        expected = ReferenceEvaluator(convert_model_to_float64(model)).run(None, inputs)[0]
+        assert np.array_equal(Float64Evaluator(model).evaluate_model(inputs)["y"], expected)
 
 
 def _against_onnxruntime(node: onnx.NodeProto, opset: int, shape: tuple[int, ...], **weights: np.ndarray) -> None:
@@ -128,7 +128,7 @@ def _against_onnxruntime(node: onnx.NodeProto, opset: int, shape: tuple[int, ...
     model = helper.make_model(helper.make_graph([node], "g", [x], outputs, known), opset_imports=opsets, ir_version=8)
     data = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     expected = ort.InferenceSession(model.SerializeToString()).run(None, {"x": data})
-    found = InDouble(model).run({"x": data.astype(np.float64)})
+    found = Float64Evaluator(model).evaluate_model({"x": data.astype(np.float64)})
     for name, array in zip(node.output, expected, strict=True):
         np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-4)
 

@@ -12,16 +12,27 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from aotc import relay
-from aotc.checking.input_generation import input_types, random_inputs, ranged, session_inputs
+from aotc.checking.input_generation import (
+    domains_overridden_by_user_ranges,
+    draw_random_inputs,
+    input_types,
+    read_or_draw_session_inputs,
+)
 from aotc.driver.compile import CompileOptions
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Function
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.op.input_domains import input_domains
+from aotc.relay.op.input_domains import infer_input_domains
 from aotc.relay.type_inference import infer_module
-from aotc.relay.value_domains import Domain, before_affine, combined, draw, read_domain
+from aotc.relay.value_domains import (
+    ValueDomain,
+    intersect_value_domains,
+    random_array_in_domain,
+    value_domain_before_affine_map,
+    value_domain_from_json,
+)
 from aotc.relay.visitor import free_vars
 
 TABLE = np.random.default_rng(0).standard_normal((100, 4)).astype(np.float32)
@@ -37,8 +48,8 @@ def module_of(body: Any) -> IRModule:
     return infer_module(IRModule({"main": Function(free_vars(body), body)}))
 
 
-def domain_of(body: Any) -> Domain:
-    return input_domains(module_of(body).main).get("x", Domain())
+def domain_of(body: Any) -> ValueDomain:
+    return infer_input_domains(module_of(body).main).get("x", ValueDomain())
 
 
 def const(value: Any, dtype: str = "float32") -> Any:
@@ -117,13 +128,17 @@ def test_what_needs_no_range_gets_none(name: str) -> None:
 
 
 def test_divisors_are_not_zero() -> None:
-    drawn = draw(np.random.default_rng(0), FLOATS, domain_of(relay.divide(const(1.0), var())))
+    drawn = random_array_in_domain(np.random.default_rng(0), FLOATS, domain_of(relay.divide(const(1.0), var())))
     assert np.abs(drawn).min() >= 1 / 16 and drawn.min() < 0
     for divide in (relay.floor_divide, relay.trunc_divide, relay.floor_mod):
-        drawn = draw(np.random.default_rng(0), INTEGERS, domain_of(divide(const(7, "int64"), var("int64"))))
+        drawn = random_array_in_domain(
+            np.random.default_rng(0), INTEGERS, domain_of(divide(const(7, "int64"), var("int64")))
+        )
         assert drawn.min() == 1
     beyond = relay.divide(const(1.0), relay.subtract(var(), const(1.0)))
-    assert np.abs(draw(np.random.default_rng(0), FLOATS, domain_of(beyond)) - 1).min() >= 1 / 16 - 1e-6
+    assert (
+        np.abs(random_array_in_domain(np.random.default_rng(0), FLOATS, domain_of(beyond)) - 1).min() >= 1 / 16 - 1e-6
+    )
 
 
 COMPARED = {
@@ -143,60 +158,66 @@ def test_comparisons_have_both_results(name: str, dtype: str, swapped: bool) -> 
     compare, wanted = COMPARED[name]
     x, limit = var(dtype), const(40, dtype)
     body = compare(limit, x) if swapped else compare(x, limit)
-    drawn = draw(np.random.default_rng(0), TensorType((4, 64), dtype), domain_of(body))
+    drawn = random_array_in_domain(np.random.default_rng(0), TensorType((4, 64), dtype), domain_of(body))
     assert {*np.asarray(evaluate(module_of(body), drawn)).reshape(-1).tolist()} == wanted
 
 
 def test_lengths_compared_with_positions_are_one_at_least() -> None:
     column = relay.var("x", shape=(4, 1), dtype="int32")
     found = domain_of(relay.less(const(np.arange(20), "int32"), column))
-    drawn = draw(np.random.default_rng(0), TensorType((200, 1), "int32"), found)
+    drawn = random_array_in_domain(np.random.default_rng(0), TensorType((200, 1), "int32"), found)
     assert drawn.min() == 1 and drawn.max() == 20
 
 
 def test_masks_hide_no_whole_row() -> None:
-    mask = draw(np.random.default_rng(0), TensorType((500, 3), "float32"), Domain(0, 1, whole=True))
+    mask = random_array_in_domain(
+        np.random.default_rng(0), TensorType((500, 3), "float32"), ValueDomain(0, 1, whole=True)
+    )
     assert {*mask.reshape(-1).tolist()} == {0.0, 1.0}
     assert mask.max(axis=1).min() == 1 and mask.min(axis=1).max() == 0
-    flags = draw(np.random.default_rng(0), TensorType((500, 2), "bool"))
+    flags = random_array_in_domain(np.random.default_rng(0), TensorType((500, 2), "bool"))
     assert flags.any(axis=1).all() and not flags.all(axis=1).any()
 
 
 def test_integers_of_no_known_use() -> None:
     rng = np.random.default_rng(0)
-    pixels = draw(rng, TensorType((10_000,), "uint8"))
+    pixels = random_array_in_domain(rng, TensorType((10_000,), "uint8"))
     assert pixels.min() == 0 and pixels.max() == 255
-    assert {*draw(rng, TensorType((1000,), "int64")).tolist()} == {*range(8)}
+    assert {*random_array_in_domain(rng, TensorType((1000,), "int64")).tolist()} == {*range(8)}
 
 
 def test_names_are_the_last_resort() -> None:
     named = [relay.var(n, shape=(2, 8), dtype="int64") for n in ("attention_mask", "token_type_ids", "number")]
     body = relay.Tuple([relay.add(named[0], named[1]), named[2]])
-    found = input_domains(module_of(body).main)
-    assert found == dict.fromkeys(("attention_mask", "token_type_ids"), Domain(0, 1, whole=True))
+    found = infer_input_domains(module_of(body).main)
+    assert found == dict.fromkeys(("attention_mask", "token_type_ids"), ValueDomain(0, 1, whole=True))
     real = relay.var("mask", shape=(2, 8), dtype="float32")
-    assert not input_domains(module_of(real).main)
+    assert not infer_input_domains(module_of(real).main)
 
 
 def test_alternatives_that_exclude_each_other() -> None:
-    firm, loose = Domain(0, 9, firm=True), Domain(-20, -10)
-    assert combined([loose, firm]) == firm
-    assert combined([Domain(-10, -1, firm=True), firm]) == firm
-    assert combined([Domain(3, 20), firm]) == Domain(3, 9, firm=True)
+    firm, loose = ValueDomain(0, 9, firm=True), ValueDomain(-20, -10)
+    assert intersect_value_domains([loose, firm]) == firm
+    assert intersect_value_domains([ValueDomain(-10, -1, firm=True), firm]) == firm
+    assert intersect_value_domains([ValueDomain(3, 20), firm]) == ValueDomain(3, 9, firm=True)
 
 
 def test_domains_before_an_affine_map() -> None:
-    assert before_affine(Domain(0, 1, whole=True), -1.0, 1.0) == Domain(0, 1, whole=True)
-    assert not before_affine(Domain(0, 1, whole=True), 2.0, 0.0).whole
-    assert before_affine(Domain(gap=(-1, 1)), 2.0, -1.0).gap == (0.0, 1.0)
+    assert value_domain_before_affine_map(ValueDomain(0, 1, whole=True), -1.0, 1.0) == ValueDomain(0, 1, whole=True)
+    assert not value_domain_before_affine_map(ValueDomain(0, 1, whole=True), 2.0, 0.0).whole
+    assert value_domain_before_affine_map(ValueDomain(gap=(-1, 1)), 2.0, -1.0).gap == (0.0, 1.0)
     # a value that rounding could miss is one to have on either side
-    assert before_affine(Domain(values=(3.0,)), 2.0, 1.0) == Domain(sides=(1.0,))
-    assert before_affine(Domain(1, 2), 0.0, 1.0) == Domain()
+    assert value_domain_before_affine_map(ValueDomain(values=(3.0,)), 2.0, 1.0) == ValueDomain(sides=(1.0,))
+    assert value_domain_before_affine_map(ValueDomain(1, 2), 0.0, 1.0) == ValueDomain()
 
 
 def test_domains_in_json() -> None:
-    for domain in (Domain(), Domain(0, 9, firm=True), Domain(lo=1.0, gap=(2.0, 3.0), sides=(4.0,), values=(5.0,))):
-        assert read_domain(json.loads(json.dumps(domain.described))) == domain
+    for domain in (
+        ValueDomain(),
+        ValueDomain(0, 9, firm=True),
+        ValueDomain(lo=1.0, gap=(2.0, 3.0), sides=(4.0,), values=(5.0,)),
+    ):
+        assert value_domain_from_json(json.loads(json.dumps(domain.to_json_fields))) == domain
     for damaged in (
         [],
         {"lo": "1"},
@@ -208,7 +229,7 @@ def test_domains_in_json() -> None:
         {"lo": math.nan},
     ):
         with pytest.raises(AotcError, match="metadata"):
-            read_domain(damaged)
+            value_domain_from_json(damaged)
 
 
 def encoder(penalty: float = -3.4e38, seq: int = 12) -> Any:
@@ -244,8 +265,8 @@ def encoder(penalty: float = -3.4e38, seq: int = 12) -> Any:
 
 
 def test_an_encoder_gets_words_positions_types_and_masks() -> None:
-    module = CompileOptions().compilation(encoder()).module
-    drawn = random_inputs(input_types(module), 0, input_domains(module.main))
+    module = CompileOptions().start_compilation(encoder()).module
+    drawn = draw_random_inputs(input_types(module), 0, infer_input_domains(module.main))
     ends = {name: (int(array.min()), int(array.max())) for name, array in drawn.items()}
     assert ends["input_ids"][1] > 50 and ends["input_ids"][0] >= 0
     assert 8 < ends["position_ids"][1] <= 31
@@ -253,17 +274,19 @@ def test_an_encoder_gets_words_positions_types_and_masks() -> None:
 
 
 def test_a_library_states_the_values_of_its_inputs() -> None:
-    compiled = CompileOptions(cflags=("-O1",), target="c").compiled(encoder())
+    compiled = CompileOptions(cflags=("-O1",), target="c").compile_model(encoder())
     row = next(row for row in compiled.metadata["inputs"] if row["name"] == "input_ids")
     assert row["values"] | {"sides": None} == {"lo": 0, "hi": 99, "firm": True, "sides": None}
-    drawn = session_inputs(compiled.session(), None)
+    drawn = read_or_draw_session_inputs(compiled.session(), None)
     assert drawn["input_ids"].max() > 50 and drawn["token_type_ids"].max() == 1
 
 
 def test_ranges_of_the_caller() -> None:
     types = {"x": FLOATS, "n": INTEGERS, "b": TensorType((4,), "bool"), "u": TensorType((4,), "uint8")}
-    domains = ranged(types, {"n": Domain(0, 3, firm=True)}, {"x": (5, 6), "n": (-2, -1)})
-    drawn = random_inputs(types, 0, domains)
+    domains = domains_overridden_by_user_ranges(
+        types, {"n": ValueDomain(0, 3, firm=True)}, {"x": (5, 6), "n": (-2, -1)}
+    )
+    drawn = draw_random_inputs(types, 0, domains)
     assert drawn["x"].min() >= 5 and drawn["x"].max() <= 6 and drawn["x"].std() > 0.2
     assert {*drawn["n"].reshape(-1).tolist()} == {-2, -1}
     refused = {
@@ -275,6 +298,6 @@ def test_ranges_of_the_caller() -> None:
     }
     for name, (ends, message) in refused.items():
         with pytest.raises(AotcError, match=message):
-            ranged(types, {}, {name: ends})
+            domains_overridden_by_user_ranges(types, {}, {name: ends})
     with pytest.raises(AotcError, match="is not finite"):
-        ranged(types, {}, {"x": (math.nan, 1)})
+        domains_overridden_by_user_ranges(types, {}, {"x": (math.nan, 1)})

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import pytest
 
-from aotc.driver.output_folder import staged
-from aotc.driver.temporary_folders import left_behind
-from aotc.ir.atomic_write import output_file, written
+from aotc.driver.output_folder import stage_output_files
+from aotc.driver.temporary_folders import unlocked_scratch_folders
+from aotc.ir.atomic_write import open_for_atomic_write, open_output_file
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.interrupts import new_folders, temporary, uninterrupted
-from aotc.ir.manifest import MANIFEST, PENDING, file_checksum
-from aotc.runtime.library import is_project
+from aotc.ir.interrupts import create_folders_remove_if_empty, postpone_signals, remove_path_after_block
+from aotc.ir.manifest import MANIFEST_FILE_NAME, PENDING_MANIFEST_FILE_NAME, file_checksum
+from aotc.runtime.library import is_aotc_project
 from tests.cli.invoke import DIGITS, relu
 from tests.driver.folders import emit, files_of, write
 
@@ -110,9 +110,9 @@ def after(folder: Path, prepare: Callable[[Path], None], *actions: Callable[[Pat
 
 def is_complete(output: Path) -> bool:
     """Whether there is a manifest; then the files that it names are those of one run."""
-    if not (output / MANIFEST).exists():
+    if not (output / MANIFEST_FILE_NAME).exists():
         return False
-    stated = json.loads((output / MANIFEST).read_text())["files"]
+    stated = json.loads((output / MANIFEST_FILE_NAME).read_text())["files"]
     assert {name: file_checksum(output / name) for name in stated} == stated
     return True
 
@@ -148,10 +148,10 @@ def test_a_kill_of_a_real_compile(tmp_path: Path) -> None:
     deadly.chmod(0o755)
     command = [sys.executable, "-m", "aotc", "compile", DIGITS, "-o", output]
     assert subprocess.run([*command, "--cc", deadly]).returncode == -signal.SIGKILL
-    (left,) = left_behind(output)
+    (left,) = unlocked_scratch_folders(output)
     done = subprocess.run([*command, "--no-build"], capture_output=True, text=True)
     assert done.returncode == 0 and left.name in "".join(done.stderr.split())
-    assert left.exists() and is_project(output) and not (output / "lib").exists()
+    assert left.exists() and is_aotc_project(output) and not (output / "lib").exists()
 
 
 def test_an_exchange_that_the_system_ends_is_finished_by_the_next(
@@ -170,9 +170,11 @@ def test_an_exchange_that_the_system_ends_is_finished_by_the_next(
         patch.setattr(Path, "replace", failing)
         with pytest.raises(AotcError, match="Input/output error"):
             emit(NEW, output)
-    assert (output / PENDING).exists() and not is_complete(output)
+    assert (output / PENDING_MANIFEST_FILE_NAME).exists() and not is_complete(output)
     emit(NEW, output)
-    assert is_complete(output) and state(output) == NEW | MINE | {MANIFEST: (output / MANIFEST).read_text()}
+    assert is_complete(output) and state(output) == NEW | MINE | {
+        MANIFEST_FILE_NAME: (output / MANIFEST_FILE_NAME).read_text()
+    }
 
 
 @pytest.mark.parametrize("prepare", [absent, empty, former])
@@ -185,7 +187,7 @@ def test_two_compiles_into_one_folder(tmp_path: Path, prepare: Callable[[Path], 
         both = threading.Barrier(2)
 
         def one(files: State, output: Path = output, both: threading.Barrier = both) -> None:
-            with staged(output) as work:
+            with stage_output_files(output) as work:
                 write(work, files)
                 both.wait(20)
 
@@ -200,14 +202,14 @@ def test_real_compiles_into_one_new_folder(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "aotc", "compile", DIGITS, "-o", output, "--no-build"]
     running = [subprocess.Popen(command) for _ in range(2)]
     assert [process.wait(100) for process in running] == [0, 0]
-    assert is_project(output) and is_complete(output) and [p.name for p in tmp_path.iterdir()] == ["net"]
+    assert is_aotc_project(output) and is_complete(output) and [p.name for p in tmp_path.iterdir()] == ["net"]
 
 
 def test_files_are_written_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "out.npz"
 
     def save(text: str) -> None:
-        with written(path) as file:
+        with open_for_atomic_write(path) as file:
             file.write(text.encode())
 
     for text in ("1", "22"):
@@ -219,16 +221,16 @@ def test_files_are_written_as_a_whole(tmp_path: Path) -> None:
         assert path.read_text() == "22"
     assert at > 1 and path.read_text() == "333"
     left = set(tmp_path.iterdir()) - {path}
-    with pytest.raises(RuntimeError), written(path) as file:
+    with pytest.raises(RuntimeError), open_for_atomic_write(path) as file:
         file.write(b"4")
         raise RuntimeError
     assert path.read_text() == "333" and path.stat().st_mode & 0o777 == 0o640
     assert {*tmp_path.iterdir()} == {path, *left}
     (tmp_path / "link").symlink_to(path)
-    with written(tmp_path / "link") as file:
+    with open_for_atomic_write(tmp_path / "link") as file:
         file.write(b"5")
     assert (tmp_path / "link").is_symlink() and path.read_text() == "5"
-    with written(Path("/dev/null")) as file:
+    with open_for_atomic_write(Path("/dev/null")) as file:
         file.write(b"6")
 
 
@@ -238,7 +240,10 @@ def test_an_input_is_not_replaced_by_an_output(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(path)
     os.link(path, tmp_path / "other")
     for name in ("net.onnx", "link", "other"):
-        with pytest.raises(AotcError, match="it is the input"), output_file(tmp_path / name, "output", [None, path]):
+        with (
+            pytest.raises(AotcError, match="it is the input"),
+            open_output_file(tmp_path / name, "output", [None, path]),
+        ):
             pass
     assert path.read_text() == "mine"
 
@@ -248,14 +253,14 @@ def test_an_input_is_not_replaced_by_an_output(tmp_path: Path) -> None:
 
 def test_signals_wait_for_what_must_not_be_interrupted() -> None:
     done = []
-    with pytest.raises(KeyboardInterrupt), uninterrupted():
-        with uninterrupted():
+    with pytest.raises(KeyboardInterrupt), postpone_signals():
+        with postpone_signals():
             os.kill(os.getpid(), signal.SIGINT)
             done.append(1)
         done.append(2)
     assert done == [1, 2]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with uninterrupted():
+    with postpone_signals():
         assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
@@ -273,7 +278,7 @@ def test_an_interrupted_exchange_is_complete(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(KeyboardInterrupt):
         emit(NEW, tmp_path / "net")
     monkeypatch.undo()
-    assert is_complete(tmp_path / "net") and not left_behind(tmp_path / "net")
+    assert is_complete(tmp_path / "net") and not unlocked_scratch_folders(tmp_path / "net")
     assert state(tmp_path / "net").items() >= NEW.items()
 
 
@@ -283,12 +288,12 @@ from pathlib import Path
 from aotc.ir import interrupts
 def interrupted(path):
     raise KeyboardInterrupt
-interrupts._remove, remove = interrupted, interrupts._remove
+interrupts._remove_file_or_folder, remove = interrupted, interrupts._remove_file_or_folder
 try:
-    with interrupts.temporary(Path({str(tmp_path / "scratch")!r})) as path:
+    with interrupts.remove_path_after_block(Path({str(tmp_path / "scratch")!r})) as path:
         path.mkdir()
 except KeyboardInterrupt:
-    interrupts._remove = remove
+    interrupts._remove_file_or_folder = remove
 assert path.exists()
 """
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -296,9 +301,9 @@ assert path.exists()
 
 
 def test_folders_for_results_go_while_they_are_empty(tmp_path: Path) -> None:
-    with new_folders(tmp_path / "a" / "b"):
+    with create_folders_remove_if_empty(tmp_path / "a" / "b"):
         assert (tmp_path / "a" / "b").is_dir()
-    with new_folders(tmp_path / "c"), temporary(tmp_path / "c" / "scratch") as path:
+    with create_folders_remove_if_empty(tmp_path / "c"), remove_path_after_block(tmp_path / "c" / "scratch") as path:
         path.mkdir()
         (tmp_path / "c" / "kept").write_text("mine")
     assert files_of(tmp_path) == {"c/kept": "mine"} and [p.name for p in tmp_path.iterdir()] == ["c"]

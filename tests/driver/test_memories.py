@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import aotc
 from aotc import relay
 from aotc.cli.main import main
-from aotc.driver.memory_map import read_memories
+from aotc.driver.board_memory_map import read_memory_regions
 from aotc.ir import AotcError
 from tests.conftest import require_tool
 from tests.e2e.projects import DIGITS
@@ -79,15 +79,15 @@ def test_what_has_room_nowhere(tmp_path: Path) -> None:
 def test_files_that_are_refused(text: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "board.toml").write_bytes(text.encode("latin-1"))
     with pytest.raises(AotcError, match=problem) as caught:
-        read_memories(tmp_path / "board.toml")
+        read_memory_regions(tmp_path / "board.toml")
     assert caught.value.code == "memories"
 
 
 def test_memories_next_to_each_other(tmp_path: Path) -> None:
     (tmp_path / "board.toml").write_text("[a]\nbytes = 64\naddress = 0\n[b]\nbytes = 64\naddress = 64\n")
-    assert [s.bytes for s in read_memories(tmp_path / "board.toml")] == [64, 64]
+    assert [s.bytes for s in read_memory_regions(tmp_path / "board.toml")] == [64, 64]
     with pytest.raises(AotcError) as caught:
-        read_memories(tmp_path / "none.toml")
+        read_memory_regions(tmp_path / "none.toml")
     assert caught.value.code == "memories"
 
 

@@ -21,8 +21,8 @@ from aotc.ir.transform import PassContext
 from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.module import IRModule
 from aotc.reporting.compile_report import PassReport
-from aotc.reporting.graph_drawing import BOXES, Node, difference, nodes_of
-from aotc.reporting.svg_charts import Box, Picture, arena_picture, roofline_picture
+from aotc.reporting.graph_drawing import MAX_BOXES, DrawnNode, draw_graphs_before_and_after, nodes_to_draw
+from aotc.reporting.svg_charts import Box, Picture, draw_arena_chart, draw_roofline_chart
 from tests.conftest import require_tool
 from tests.effort import grows_linearly
 
@@ -76,8 +76,8 @@ def crossings(picture: Picture) -> int:
 def test_edges_go_down_beside_boxes(seed: int) -> None:
     rng = random.Random(seed)
     reads = [tuple(sorted(rng.sample(range(k), min(k, rng.choice((0, 1, 1, 2, 3)))))) for k in range(300)]
-    nodes = [Node(f"n{k}", "", k, inputs) for k, inputs in enumerate(reads)]
-    _, picture = difference((), nodes)
+    nodes = [DrawnNode(f"n{k}", "", k, inputs) for k, inputs in enumerate(reads)]
+    _, picture = draw_graphs_before_and_after((), nodes)
     assert len({(box.x, box.y) for box in picture.boxes}) == 300 == len(of_class(picture, "new"))
     assert len(picture.lines) == sum(map(len, reads)) and crossings(picture) == 0
     for place, inputs in enumerate(reads):
@@ -89,8 +89,8 @@ def test_drawing_takes_time_in_proportion_to_the_nodes(blocks: int) -> None:
     def prepare(size: int) -> Callable[[], object]:
         """Nodes that read the two before them, or a number of branches that are joined."""
         reads = [tuple(range(max(0, k - 2), k)) if blocks else (0,) * (k > 0) for k in range(size)]
-        nodes = [Node("n", "", k, inputs) for k, inputs in enumerate([*reads, tuple(range(size))])]
-        return lambda: difference((), nodes)
+        nodes = [DrawnNode("n", "", k, inputs) for k, inputs in enumerate([*reads, tuple(range(size))])]
+        return lambda: draw_graphs_before_and_after((), nodes)
 
     assert grows_linearly(prepare)
 
@@ -98,12 +98,12 @@ def test_drawing_takes_time_in_proportion_to_the_nodes(blocks: int) -> None:
 def test_what_a_pass_changed_is_colored() -> None:
     before = network(3)
     after = relay.transform.InferType()(IRModule.from_expr(Function(before.main.params, relay.abs(before.main.body))))
-    left, right = difference(nodes_of(before), nodes_of(after))
+    left, right = draw_graphs_before_and_after(nodes_to_draw(before), nodes_to_draw(after))
     assert not of_class(left, "gone") and names(of_class(right, "new")) == ["abs"]
     assert len(right.boxes) == len(left.boxes) + 1 == 14
-    back, _ = difference(nodes_of(after), nodes_of(before))
+    back, _ = draw_graphs_before_and_after(nodes_to_draw(after), nodes_to_draw(before))
     assert names(of_class(back, "gone")) == ["abs"]
-    left, right = difference(nodes_of(before), nodes_of(relay.transform.FuseOps()(before)))
+    left, right = draw_graphs_before_and_after(nodes_to_draw(before), nodes_to_draw(relay.transform.FuseOps()(before)))
     assert set(names(of_class(left, "gone"))) == {"add", "exp", "tanh", "negative"}
     assert any(" + " in name for name in names(of_class(right, "new")))
 
@@ -111,7 +111,7 @@ def test_what_a_pass_changed_is_colored() -> None:
 def test_types_attributes_constants_and_places_are_told() -> None:
     x = Var("x", relay.TensorType((1, 3, 8, 8), "float32"), span=aotc.ir.Span("net.onnx", node="first"))
     y = relay.nn.conv2d(x, relay.const(np.ones((4, 3, 3, 3), "float32")), padding=(1, 1))
-    first, second = nodes_of(IRModule.from_expr(Function((x,), y)))
+    first, second = nodes_to_draw(IRModule.from_expr(Function((x,), y)))
     assert "from net.onnx: node first" in first.text
     for part in ("nn.conv2d", "(1, 4, 8, 8)", "padding = (1, 1, 1, 1)", "constant Tensor[(4, 3, 3, 3), float32]"):
         assert part in second.text
@@ -125,7 +125,9 @@ def test_a_thousand_nodes_are_few_boxes_where_little_changes() -> None:
     z: Expr = x
     for _ in range(1000):
         z = relay.negative(z)
-    left, right = difference(*(nodes_of(IRModule.from_expr(Function((x,), body))) for body in (z, y)))
+    left, right = draw_graphs_before_and_after(
+        *(nodes_to_draw(IRModule.from_expr(Function((x,), body))) for body in (z, y))
+    )
     assert names(list(right.boxes)) == ["501 × %x … negative", "abs", "499 × negative … negative"]
     assert len(left.boxes) == 3 and names(of_class(left, "gone")) == ["negative"]
     x, y, width, height = right.view
@@ -133,16 +135,16 @@ def test_a_thousand_nodes_are_few_boxes_where_little_changes() -> None:
 
 
 def test_large_graphs_are_said_to_be_large() -> None:
-    nodes = [Node("n", "", k, ()) for k in range(BOXES + 1)]
-    _, picture = difference((), nodes)
-    assert not picture.boxes and f"{BOXES + 1} boxes are too many" in picture.note
-    assert len(difference((), nodes[1:])[1].boxes) == BOXES
+    nodes = [DrawnNode("n", "", k, ()) for k in range(MAX_BOXES + 1)]
+    _, picture = draw_graphs_before_and_after((), nodes)
+    assert not picture.boxes and f"{MAX_BOXES + 1} boxes are too many" in picture.note
+    assert len(draw_graphs_before_and_after((), nodes[1:])[1].boxes) == MAX_BOXES
 
 
 def test_tensors_lie_where_the_plan_says(tmp_path: Path) -> None:
     made = aotc.compile(network(4, last=relay.nn.softmax), target="c", output=tmp_path / "net", build=False)
     memory = made.metadata["memory"]
-    picture = arena_picture(made.metadata)
+    picture = draw_arena_chart(made.metadata)
     boxes = [box for box in picture.boxes if "text" not in box.css]
     assert len(boxes) == len(memory["buffers"]) > 4
     one = (boxes[0].height / memory["buffers"][0]["bytes"], boxes[0].width)
@@ -155,13 +157,13 @@ def test_tensors_lie_where_the_plan_says(tmp_path: Path) -> None:
             above = min(box.y + box.height, other.y + other.height) - max(box.y, other.y) < 1e-6
             assert box is other or beside or above
     empty = {"memory": {"buffers": [], "peak": 0}, "steps": []}
-    assert arena_picture(empty).note and not arena_picture(empty).boxes
+    assert draw_arena_chart(empty).note and not draw_arena_chart(empty).boxes
 
 
 def test_kernels_stand_under_their_roof() -> None:
     rows = [kernel("net_large", 4.0, 200_000_000, 1000), kernel("moves", 1.0, 0, 10_000_000)]
     found = {"model": "net", "target": "x86-64-v3", "machine": MACHINE, "kernels": rows}
-    picture = roofline_picture(found)
+    picture = draw_roofline_chart(found)
     large, moves = (box for box in picture.boxes if box.round)
     assert large.width == pytest.approx(2 * moves.width)  # the area is four times as large
     start, peak = re.findall(r"[ML](\S+) (\S+?)(?=L|$)", next(path for path, css in picture.lines if css == "roof"))[:2]
@@ -172,7 +174,7 @@ def test_kernels_stand_under_their_roof() -> None:
     assert "dashed" in picture.lines[-1][1] and "x86-64-v3" in " ".join(names(of_class(picture, "right")))
     for row in rows:
         row |= {"bytes": 0}
-    assert not [box for box in roofline_picture(found).boxes if box.round]
+    assert not [box for box in draw_roofline_chart(found).boxes if box.round]
 
 
 SEEN = """
@@ -194,7 +196,7 @@ def test_a_browser_shows_the_pictures(tmp_path: Path) -> None:
     browser = require_tool("chromium")
     report = PassReport(HOSTILE)
     options: dict[str, Any] = {"instruments": [report], "name": "net", "build": False, "target": "x86-64-v3"}
-    report.add_result(aotc.compile(network(40, HOSTILE, relay.nn.softmax), output=tmp_path / "net", **options))
+    report.add_compiled_model(aotc.compile(network(40, HOSTILE, relay.nn.softmax), output=tmp_path / "net", **options))
     rows = [kernel(HOSTILE, 4.0, 200_000_000, 1000), kernel("moves", 1.0, 0, 10_000_000)]
     report.add_profile({"model": "net", "target": "x86-64-v3", "machine": MACHINE, "kernels": rows})
     page = report.to_html()

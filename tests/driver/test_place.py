@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import aotc
-from aotc.driver.output_folder import staged
+from aotc.driver.output_folder import stage_output_files
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.manifest import MANIFEST, PENDING, file_checksum, manifest_text
-from aotc.runtime.library import is_project
+from aotc.ir.manifest import MANIFEST_FILE_NAME, PENDING_MANIFEST_FILE_NAME, file_checksum, manifest_json_text
+from aotc.runtime.library import is_aotc_project
 from tests.driver.folders import emit, files_of
 from tests.e2e.projects import affine
 
@@ -45,23 +45,23 @@ def output(tmp_path: Path) -> Path:
 
 def test_a_new_folder(tmp_path: Path) -> None:
     emit(FIRST, tmp_path / "deep" / "net")
-    assert is_project(tmp_path / "deep" / "net")
+    assert is_aotc_project(tmp_path / "deep" / "net")
     found = files_of(tmp_path)
-    assert found.keys() == {f"deep/net/{name}" for name in (*FIRST, MANIFEST)}
-    stated = json.loads(found[f"deep/net/{MANIFEST}"])["files"]
+    assert found.keys() == {f"deep/net/{name}" for name in (*FIRST, MANIFEST_FILE_NAME)}
+    stated = json.loads(found[f"deep/net/{MANIFEST_FILE_NAME}"])["files"]
     assert stated == {name: file_checksum(tmp_path / "deep" / "net" / name) for name in FIRST}
 
 
 @pytest.mark.parametrize("place", ["net", "deep/net"])
 def test_a_failure_leaves_no_folder(tmp_path: Path, place: str) -> None:
-    with pytest.raises(RuntimeError), staged(tmp_path / place):
+    with pytest.raises(RuntimeError), stage_output_files(tmp_path / place):
         raise RuntimeError
     assert not list(tmp_path.iterdir())
 
 
 def test_a_failure_leaves_the_former_result(output: Path) -> None:
     before = files_of(output)
-    with pytest.raises(RuntimeError), staged(output) as work:
+    with pytest.raises(RuntimeError), stage_output_files(output) as work:
         (work / "file").write_text("2")
         raise RuntimeError
     assert files_of(output) == before
@@ -69,7 +69,7 @@ def test_a_failure_leaves_the_former_result(output: Path) -> None:
 
 def test_our_own_files_are_replaced_and_those_that_are_not_made_any_more_go(output: Path) -> None:
     emit(SECOND, output)
-    assert files_of(output).keys() == {*SECOND, MANIFEST} and not (output / "only").exists()
+    assert files_of(output).keys() == {*SECOND, MANIFEST_FILE_NAME} and not (output / "only").exists()
     assert files_of(output)["src/net.c"] == "2"
 
 
@@ -92,7 +92,7 @@ def test_files_of_the_user_stay(output: Path) -> None:
 def test_a_folder_with_other_files_is_compiled_into(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     emit(FIRST, tmp_path)
-    assert files_of(tmp_path).keys() == {"notes.txt", *FIRST, MANIFEST}
+    assert files_of(tmp_path).keys() == {"notes.txt", *FIRST, MANIFEST_FILE_NAME}
 
 
 def test_files_in_the_way_are_named_all_at_once(output: Path) -> None:
@@ -102,13 +102,13 @@ def test_files_in_the_way_are_named_all_at_once(output: Path) -> None:
     assert "src/net.c: changed since aotc wrote it" in said and "src/old.c: changed" in said
     # what comes is known when it is made: then all are named
     emit_first = {**FIRST, "src/old.c": "mine", "src/net.c": "mine"}
-    (output / MANIFEST).write_text(manifest_text({n: file_checksum(output / n) for n in emit_first}))
+    (output / MANIFEST_FILE_NAME).write_text(manifest_json_text({n: file_checksum(output / n) for n in emit_first}))
     assert "src/new.c: not written by aotc" in refused(output) and "--overwrite" in refused(output)
 
 
 def test_changed_files_stop_a_compile_before_it_begins(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (output / "src" / "net.c").write_text("mine")
-    monkeypatch.setattr("aotc.driver.compile.imported", lambda *_: pytest.fail("the model was read"))
+    monkeypatch.setattr("aotc.driver.compile.import_model_of_any_format", lambda *_: pytest.fail("the model was read"))
     with pytest.raises(AotcError, match=r"src/net\.c: changed since"):
         aotc.compile("net.onnx", output=output, build=False)
 
@@ -125,10 +125,10 @@ def test_overwrite_replaces_what_is_needed_and_keeps_the_rest(output: Path) -> N
 
 def test_a_file_with_equal_contents_is_not_in_the_way(output: Path) -> None:
     """A project without its manifest, such as one of which only the sources are under version control."""
-    (output / MANIFEST).unlink()
+    (output / MANIFEST_FILE_NAME).unlink()
     emit(FIRST, output)
-    assert files_of(output).keys() == {*FIRST, MANIFEST}
-    (output / MANIFEST).unlink()
+    assert files_of(output).keys() == {*FIRST, MANIFEST_FILE_NAME}
+    (output / MANIFEST_FILE_NAME).unlink()
     assert "src/net.c: not written by aotc" in refused(output)
 
 
@@ -144,7 +144,7 @@ def test_the_current_directory_can_be_the_destination(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     for files in (FIRST, SECOND):
         emit(files, Path())
-        assert files_of(tmp_path).keys() == {*files, MANIFEST}
+        assert files_of(tmp_path).keys() == {*files, MANIFEST_FILE_NAME}
 
 
 def test_a_relative_destination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,12 +155,12 @@ def test_a_relative_destination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_project_that_is_incomplete_is_not_loaded(output: Path) -> None:
-    (output / MANIFEST).rename(output / PENDING)
+    (output / MANIFEST_FILE_NAME).rename(output / PENDING_MANIFEST_FILE_NAME)
     with pytest.raises(AotcError, match="is incomplete") as caught:
         aotc.load(output)
     assert caught.value.code == "load"
     emit(FIRST, output)
-    assert files_of(output).keys() == {*FIRST, MANIFEST}
+    assert files_of(output).keys() == {*FIRST, MANIFEST_FILE_NAME}
 
 
 # --- hostile folders: files outside, and of others, stay as they are; each is an error, or the compile succeeds beside
@@ -218,13 +218,13 @@ def dangling_link(output: Path) -> str:
 
 
 def link_to_the_manifest(output: Path) -> str:
-    (output / MANIFEST).rename(output.parent / "elsewhere.json")
-    (output / MANIFEST).symlink_to("../elsewhere.json")
+    (output / MANIFEST_FILE_NAME).rename(output.parent / "elsewhere.json")
+    (output / MANIFEST_FILE_NAME).symlink_to("../elsewhere.json")
     return "is not a regular file"
 
 
 def pending_link(output: Path) -> str:
-    (output / PENDING).symlink_to("nowhere")
+    (output / PENDING_MANIFEST_FILE_NAME).symlink_to("nowhere")
     return "is not a regular file"
 
 
@@ -291,7 +291,7 @@ def planted_manifest(name: str) -> Callable[[Path], str]:
         mine = output.parent / "mine.txt"
         mine.write_text("mine")
         claimed = str(mine) if name == "absolute" else name
-        (output / MANIFEST).write_text(manifest_text({claimed: file_checksum(mine)}))
+        (output / MANIFEST_FILE_NAME).write_text(manifest_json_text({claimed: file_checksum(mine)}))
         return "is damaged: it has entries that aotc never writes"
 
     return make
@@ -299,14 +299,14 @@ def planted_manifest(name: str) -> Callable[[Path], str]:
 
 def damaged_manifest(data: bytes) -> Callable[[Path], str]:
     def make(output: Path) -> str:
-        (output / MANIFEST).write_bytes(data)
+        (output / MANIFEST_FILE_NAME).write_bytes(data)
         return "manifest.json"
 
     return make
 
 
 def huge_manifest(output: Path) -> str:
-    with (output / MANIFEST).open("wb") as file:
+    with (output / MANIFEST_FILE_NAME).open("wb") as file:
         file.truncate(1 << 40)
     return "larger than 16 MiB"
 
@@ -363,9 +363,9 @@ def test_a_manifest_that_claims_files_in_the_folder_by_their_contents(output: Pa
     """What a planted manifest can do: remove regular files in the folder whose contents its author knew."""
     for name, text in (("mine.txt", "mine"), ("known.txt", "known")):
         (output / name).write_text(text)
-    stated = json.loads((output / MANIFEST).read_text())["files"]
+    stated = json.loads((output / MANIFEST_FILE_NAME).read_text())["files"]
     planted = {"known.txt": file_checksum(output / "known.txt"), "mine.txt": "0" * 64}
-    (output / MANIFEST).write_text(manifest_text(stated | planted))
+    (output / MANIFEST_FILE_NAME).write_text(manifest_json_text(stated | planted))
     assert "mine.txt: changed since" in refused(output)
     emit(SECOND, output, True)
     assert (output / "mine.txt").read_text() == "mine" and not (output / "known.txt").exists()

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import aotc
-from aotc.driver.compile_sources import build_library
+from aotc.driver.compile_sources import build_project_library
 from aotc.driver.toolchain import find_toolchain, resolve_target
 from aotc.measuring.machine_peak import Probe
-from aotc.measuring.profile import profile, quiet_runs
+from aotc.measuring.profile import profile_library, undisturbed_run_mask
 from aotc.runtime.abi import ffi
 from aotc.tir.target import C
 from tests.cli.invoke import DIGITS, call, refused
@@ -29,7 +29,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_steps_are_those_of_the_schedule(project: Path) -> None:
-    result = profile(project, repeat=5)
+    result = profile_library(project, repeat=5)
     steps = json.loads((project / "metadata.json").read_text())["steps"]
     assert [(s["kernel"], s["macs"], s["nodes"]) for s in result["steps"]] == [
         (s["kernel"], s["macs"], s["nodes"]) for s in steps
@@ -83,7 +83,7 @@ def test_steps_are_called_in_order_with_right_results(project: Path) -> None:
         assert int(ffi.cast("uintptr_t", context)) == 42
         seen.append(step)
 
-    binding.run_watched(int(ffi.cast("uintptr_t", on_step)), 42)
+    binding.run_with_step_callback(int(ffi.cast("uintptr_t", on_step)), 42)
     count = len(json.loads((project / "metadata.json").read_text())["steps"])
     assert seen == list(range(count + 1))
     np.testing.assert_array_equal(binding.outputs["scores"], session.run(None, x)[0])
@@ -94,14 +94,14 @@ def test_options_of_an_older_caller(project: Path) -> None:
     session = aotc.load(project)
     binding = session.bind({"image": np.zeros((1, 1, 8, 8), np.float32)})
     options = ffi.new("aotc_run_options *", [ffi.sizeof("size_t"), ffi.cast("aotc_step_fn", 1), ffi.NULL])
-    binding._run(options)
-    binding._run(ffi.new("aotc_run_options *", [ffi.sizeof("aotc_run_options"), ffi.NULL, ffi.NULL]))
+    binding._run_with_options(options)
+    binding._run_with_options(ffi.new("aotc_run_options *", [ffi.sizeof("aotc_run_options"), ffi.NULL, ffi.NULL]))
 
 
 @pytest.mark.parametrize("target", ["host", C])
 def test_probe(target: object) -> None:
     probe = Probe(resolve_target(target), find_toolchain())  # type: ignore[arg-type]
-    assert probe.flops() > 1e7 and probe.bandwidth(1) > 1e6
+    assert probe.peak_flops_per_second() > 1e7 and probe.peak_read_bytes_per_second(1) > 1e6
 
 
 def test_the_probe_is_compiled_as_kernels_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,17 +110,17 @@ def test_the_probe_is_compiled_as_kernels_are(monkeypatch: pytest.MonkeyPatch) -
 
     def built(*arguments: Any, **options: Any) -> Path:
         flags.extend(arguments[2].cflags)
-        return build_library(*arguments, **options)
+        return build_project_library(*arguments, **options)
 
-    monkeypatch.setattr("aotc.measuring.machine_peak.build_library", built)
+    monkeypatch.setattr("aotc.measuring.machine_peak.build_project_library", built)
     target = resolve_target("host")
     Probe(target, find_toolchain())
     assert set(target.cflags) < set(flags)
 
 
 def test_disturbed_runs_are_left_out() -> None:
-    assert quiet_runs(np.array([10.0, 12.4, 12.6, 100.0, 9.99])).tolist() == [True, True, False, False, True]
-    assert quiet_runs(np.zeros(2)).all() and quiet_runs(np.array([3.0])).all()
+    assert undisturbed_run_mask(np.array([10.0, 12.4, 12.6, 100.0, 9.99])).tolist() == [True, True, False, False, True]
+    assert undisturbed_run_mask(np.zeros(2)).all() and undisturbed_run_mask(np.array([3.0])).all()
 
 
 def test_shares_add_up_and_disturbed_runs_are_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,9 +129,9 @@ def test_shares_add_up_and_disturbed_runs_are_named(project: Path, monkeypatch: 
     def step_times(binding: object, probe: object, steps: int) -> np.ndarray:
         return np.full(steps, next(totals) * 1000)
 
-    monkeypatch.setattr("aotc.measuring.profile._step_times", step_times)
-    monkeypatch.setattr(Probe, "clock_nanoseconds", lambda self: 0)
-    result = profile(project, repeat=3)
+    monkeypatch.setattr("aotc.measuring.profile._measure_step_nanoseconds", step_times)
+    monkeypatch.setattr(Probe, "clock_overhead_nanoseconds", lambda self: 0)
+    result = profile_library(project, repeat=3)
     assert result["disturbed"] == 1
     assert all(step["milliseconds"] == pytest.approx(1.05) for step in result["steps"])
     shares = [row["milliseconds"] / result["milliseconds"]["watched"] for row in result["kernels"]]

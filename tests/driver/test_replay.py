@@ -13,11 +13,11 @@ from click.testing import CliRunner
 
 import aotc
 from aotc.cli.main import main
-from aotc.driver.failure_replay import keeping_failures, replay
+from aotc.driver.failure_replay import rerun_failed_step, write_report_on_internal_error
 from aotc.driver.toolchain import resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.instrument import pass_instrument
-from aotc.ir.op import Precision
+from aotc.ir.op import PrecisionTreatment
 from aotc.ir.transform import PassContext, module_pass
 from aotc.relay.backend import function_to_kernel
 from aotc.relay.module import IRModule
@@ -63,7 +63,7 @@ def test_a_pass_that_fails(kind: Any, folder: Path) -> None:
         error, file = failing(folder, target="x86-64-v3", config={"relay.FuseOps.max_depth": 7})
         assert f"pass {kind.name} failed: ValueError: a fault of the compiler" in str(error)
         with pytest.raises(ValueError, match="a fault of the compiler"):
-            replay(file)
+            rerun_failed_step(file)
         outcome = CliRunner().invoke(main, ["replay", str(file), "--json"])
         assert outcome.exit_code == 1 and json.loads(outcome.stdout)["fails"]
         assert "Traceback" in outcome.stderr and "a fault of the compiler" in outcome.stderr
@@ -82,8 +82,8 @@ def test_a_kernel_that_fails(folder: Path) -> None:
         error, file = failing(folder, target="host")
         assert "kernel conv2d failed" in str(error)
         with pytest.raises(ValueError, match="a fault of the compiler"):
-            replay(file)
-    assert 'kernel "conv2d"' in replay(file)
+            rerun_failed_step(file)
+    assert 'kernel "conv2d"' in rerun_failed_step(file)
 
 
 def test_options_of_passes_come_back(folder: Path) -> None:
@@ -101,7 +101,7 @@ def test_options_of_passes_come_back(folder: Path) -> None:
 
         # a pass that an instrument runs is a pass, too
         _, file = failing(folder, instruments=[Convert()])
-    assert 'data_layout="NHWC"' in replay(file)
+    assert 'data_layout="NHWC"' in rerun_failed_step(file)
 
 
 def relu_of_convolution() -> Any:
@@ -173,25 +173,29 @@ def test_options_of_every_target_come_back(name: str, folder: Path, monkeypatch:
     made: list[Target] = []
     with monkeypatch.context() as patch:
         patch.setattr(SelectLayout, "transform", broken)
-        with pytest.raises(AotcError, match="pass SelectLayout failed"), keeping_failures(), PassContext(3):
+        with (
+            pytest.raises(AotcError, match="pass SelectLayout failed"),
+            write_report_on_internal_error(),
+            PassContext(3),
+        ):
             SelectLayout(get_target(name))(module)
     (file,) = folder.glob("aotc-pass-SelectLayout-*.json")
     monkeypatch.setattr(SelectLayout, "transform", lambda self, function, *_: [function, made.append(self.target)][0])
-    assert "nn.conv2d" in replay(file)
+    assert "nn.conv2d" in rerun_failed_step(file)
     assert made == [get_target(name)]
 
 
 def test_enumerations_among_options_come_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = ToMixedPrecision("bfloat16", conversions={"nn.conv2d": Precision.NEVER})
+    step = ToMixedPrecision("bfloat16", conversions={"nn.conv2d": PrecisionTreatment.NEVER})
     made: list[ToMixedPrecision] = []
     with monkeypatch.context() as patch:
         patch.setattr(ToMixedPrecision, "transform", broken)
-        with pytest.raises(AotcError, match="pass ToMixedPrecision failed"), keeping_failures():
+        with pytest.raises(AotcError, match="pass ToMixedPrecision failed"), write_report_on_internal_error():
             step(IRModule({"main": relu_of_convolution()}))
     (file,) = folder.glob("aotc-pass-ToMixedPrecision-*.json")
     monkeypatch.setattr(ToMixedPrecision, "transform", lambda self, function, *_: [function, made.append(self)][0])
-    replay(file)
-    assert made == [step] and type(made[0].conversions["nn.conv2d"]) is Precision
+    rerun_failed_step(file)
+    assert made == [step] and type(made[0].conversions["nn.conv2d"]) is PrecisionTreatment
 
 
 CONTEXT: dict[str, Any] = {"opt_level": 3, "required_pass": [], "disabled_pass": [], "config": {}}
@@ -221,7 +225,7 @@ def test_files_that_are_damaged(name: str, folder: Path) -> None:
     changed = json.loads(file.read_text()) | change
     file.write_text(json.dumps({key: value for key, value in changed.items() if value is not ...}))
     with pytest.raises(AotcError, match=words):
-        replay(file)
+        rerun_failed_step(file)
     assert str(file) in refused("replay", file)
 
 

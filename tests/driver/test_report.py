@@ -14,7 +14,7 @@ import aotc
 from aotc import relay
 from aotc.ir.transform import PassContext, Sequential
 from aotc.relay.expr import Constant, Expr, Function, Var
-from aotc.relay.instrument.pass_statistics import measure
+from aotc.relay.instrument.pass_statistics import measure_function
 from aotc.relay.module import IRModule
 from aotc.relay.testing import mlp, resnet
 from aotc.relay.transform.pass_base import Rewriter, Rule, WhyNot, function_pass
@@ -61,7 +61,7 @@ def resnet18() -> IRModule:
 
 
 def test_figures_of_a_known_network(resnet18: IRModule) -> None:
-    found = measure(relay.transform.InferType()(resnet18).main)
+    found = measure_function(relay.transform.InferType()(resnet18).main)
     assert found.operators["nn.conv2d"] == 21 and found.operators["nn.batch_norm"] == 19
     assert abs(found.flops - 2 * RESNET_MACS) < 1e-3 * found.flops
     assert 46e6 < found.parameters < 47e6
@@ -71,10 +71,10 @@ def test_figures_of_a_known_network(resnet18: IRModule) -> None:
 
 def test_live_memory_of_small_programs() -> None:
     x = Var("x", relay.TensorType((100,), "float32"))
-    assert measure(Function((x,), relay.exp(relay.exp(relay.exp(x))))).live == 800
+    assert measure_function(Function((x,), relay.exp(relay.exp(relay.exp(x))))).live == 800
     first, second = relay.exp(x), relay.log(x)
-    assert measure(Function((x,), relay.Tuple([first, second, relay.add(first, second)]))).live == 1200
-    assert measure(Function((x,), x)).live == 0
+    assert measure_function(Function((x,), relay.Tuple([first, second, relay.add(first, second)]))).live == 1200
+    assert measure_function(Function((x,), x)).live == 0
 
 
 def test_programs_without_types_have_no_figures_that_need_them() -> None:
@@ -114,7 +114,7 @@ def test_what_a_pass_changed() -> None:
     with PassContext(opt_level=3, instruments=[report]):
         relay.transform.CanonicalizeOps()(bound(mlp.get_workload(1)))
     record = next(r for r in report.passes if r.name == "CanonicalizeOps")
-    assert record.change == {"add": 3, "nn.bias_add": -3}
+    assert record.op_call_count_changes == {"add": 3, "nn.bias_add": -3}
     page = Page(report.to_html())
     assert "nn.bias_add -3" in page.text and "details" in page.tags
 
@@ -160,7 +160,7 @@ def test_a_rule_that_is_refused_says_why() -> None:
 
     @function_pass(opt_level=0, name="Refuse")
     def refusing(function: Function, module: IRModule, ctx: PassContext) -> Function:
-        return Rewriter([refuse]).rewrite(function)
+        return Rewriter([refuse]).rewrite_to_fixpoint(function)
 
     with PassContext(instruments=[report]):
         refusing(IRModule.from_expr(relay.exp(Var("x", relay.TensorType((2,), "float32")))))
@@ -172,10 +172,10 @@ def test_facts_stages_and_results(tmp_path: Path) -> None:
     module, params = mlp.get_workload(1)
     made = aotc.compile(
         module, params=params, target="c", output=tmp_path / "net", build=False, instruments=[report],
-        disabled_pass=["FoldScaleAxis"], accuracy="strict", progress=report.stage,
+        disabled_pass=["FoldScaleAxis"], accuracy="strict", progress=report.begin_stage,
     )  # fmt: skip
-    report.stage("")
-    report.add_result(made)
+    report.begin_stage("")
+    report.add_compiled_model(made)
     names = [name for name, _ in report.stages]
     assert names == [
         "importing the model", "optimizing the graph", "lowering to kernels", "running tensor passes",
@@ -185,7 +185,7 @@ def test_facts_stages_and_results(tmp_path: Path) -> None:
         assert "MLP" in text and "FoldScaleAxis" in text and "compile.accuracy = strict" in text
         assert f"{made.metadata['kernels']} kernels for {len(made.metadata['steps'])} calls" in text
         assert "of C" in text and "arena of" in text and "library of" not in text
-    facts = dict(report._facts())
+    facts = dict(report._header_facts())
     assert facts["target"] == "c" and facts["level"] == "3" and facts["aotc"] == aotc.__version__
     assert "direct algorithm" in Page(report.to_html()).text
 
@@ -194,7 +194,7 @@ def test_facts_stages_and_results(tmp_path: Path) -> None:
 def test_loops_that_stay_scalar(target: str | Target) -> None:
     report, x = PassReport("quotients"), Var("x", relay.TensorType((64,), "int64"))
     module = IRModule.from_expr(Function([x], relay.floor_divide(x, x)))
-    report.add_result(aotc.compile(module, target=target, build=False, instruments=[report]))
+    report.add_compiled_model(aotc.compile(module, target=target, build=False, instruments=[report]))
     for text in (report.render(), Page(report.to_html()).text):
         assert ("floordiv of int64" in text) == (target != "c")
     assert ("the outermost first" in text) == (target != "c")
@@ -228,7 +228,7 @@ def test_stages_are_timed() -> None:
     report = PassReport()
     report._clock = lambda: next(clock)
     for name in ("one", "two", ""):
-        report.stage(name)
+        report.begin_stage(name)
     assert report.stages == [("one", 1.0), ("two", 1.0)]
 
 

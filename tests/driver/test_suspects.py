@@ -14,16 +14,16 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from aotc import relay
-from aotc.checking.input_generation import random_inputs
-from aotc.checking.kernel_bisection import COMPILER, SCHEDULE, Suspect, first_suspect
-from aotc.checking.verify import _exposed, first_difference, verify
+from aotc.checking.input_generation import draw_random_inputs
+from aotc.checking.kernel_bisection import COMPILER, SCHEDULE, SuspectKernel, find_first_wrong_kernel
+from aotc.checking.verify import _models_with_intermediates_as_outputs, describe_first_wrong_node, verify
 from aotc.driver.compile import CompileOptions
 from aotc.driver.pipeline import Compilation
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
 from aotc.relay.module import IRModule
 from aotc.tir import passes
-from aotc.tir.stmt import Kernel, Stmt, Store, rebuilt
+from aotc.tir.stmt import Kernel, Stmt, Store, rebuild_stmt
 from aotc.tir.target import Target
 from tests.conftest import require_tool
 
@@ -83,16 +83,16 @@ def test_a_node_and_its_kernel_are_named(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_is_scheduled_wrongly_is_blamed_on_the_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = passes.with_vectors
+    real = passes.vectorize_kernel
 
     def wrong(stmt: Stmt) -> Stmt:
-        return replace(stmt, value=stmt.value + stmt.value) if isinstance(stmt, Store) else rebuilt(stmt, wrong)
+        return replace(stmt, value=stmt.value + stmt.value) if isinstance(stmt, Store) else rebuild_stmt(stmt, wrong)
 
     def doubled(kernel: Kernel, target: Target) -> Kernel:
         made = real(kernel, target)
         return replace(made, body=wrong(made.body)) if kernel.name == "max_pool2d" else made
 
-    monkeypatch.setattr(passes, "with_vectors", doubled)
+    monkeypatch.setattr(passes, "vectorize_kernel", doubled)
     report = verify(model(), seeds=1, bisect=True, cflags=("-O1",), cache=False)
     assert report.blame == SCHEDULE and report.first_difference.startswith("node pool (MaxPool), output 'p'")
     assert report.wrong_kernel.startswith("kernel max_pool2d (nodes pool, size, root, sum), output 'y': error relative")
@@ -108,7 +108,7 @@ def test_kernels_of_graphs_are_compared_too(tmp_path: Path) -> None:
 
 def test_kernels_that_are_right_leave_fusion(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass that goes wrong where results stay inside."""
-    real = CompileOptions.compilation
+    real = CompileOptions.start_compilation
 
     def wrong(options: CompileOptions, proto: onnx.ModelProto, **more: Any) -> Compilation:
         broken = onnx.ModelProto()
@@ -117,7 +117,7 @@ def test_kernels_that_are_right_leave_fusion(monkeypatch: pytest.MonkeyPatch) ->
             broken.graph.node[-2].op_type = "Neg"
         return real(options, broken, **more)
 
-    monkeypatch.setattr(CompileOptions, "compilation", wrong)
+    monkeypatch.setattr(CompileOptions, "start_compilation", wrong)
     report = verify(model(), seeds=1, bisect=True, cflags=("-O1",))
     assert "no kernel is wrong: a pass on the graph is" in report.first_difference
     assert (report.wrong_kernel, report.blame) == ("", "")
@@ -129,33 +129,33 @@ def test_a_right_compiler_has_no_wrong_kernels(target: str, opt_level: int) -> N
     """Kernels that work in place, for teams and with Winograd's algorithm among them."""
     x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
     options = CompileOptions(target=target, opt_level=opt_level, cflags=("-O1",))
-    assert first_suspect(options.compilation(model()), {"x": x}, bound=1e-5) == Suspect()
+    assert find_first_wrong_kernel(options.start_compilation(model()), {"x": x}, bound=1e-5) == SuspectKernel()
 
 
 def test_the_search_for_a_kernel_is_bounded(tmp_path: Path) -> None:
-    work = CompileOptions(cflags=("-O1",)).compilation(model(), toolchain=None)
+    work = CompileOptions(cflags=("-O1",)).start_compilation(model(), toolchain=None)
     inputs = {"x": np.zeros(SHAPE, np.float32)}
     with pytest.raises(
         AotcError, match=r"comparing kernels needs about .* MiB at .*: the budget is 0.0 MiB"
     ) as refused:
-        first_suspect(work, inputs, bound=1e-5, memory=20_000)
+        find_first_wrong_kernel(work, inputs, bound=1e-5, memory=20_000)
     assert refused.value.diagnostics[0].code == "memory" and "--memory" in refused.value.diagnostics[0].hint
-    assert first_suspect(work, inputs, bound=1e-5, memory=1 << 20) == Suspect()
+    assert find_first_wrong_kernel(work, inputs, bound=1e-5, memory=1 << 20) == SuspectKernel()
 
 
 @pytest.mark.parametrize(("memory", "least"), [(1 << 30, 1), (70_000, 3)])
 def test_results_are_compared_in_parts_that_the_memory_is_enough_for(memory: int, least: int) -> None:
-    parts = list(_exposed(model(), ["x"], memory))
+    parts = list(_models_with_intermediates_as_outputs(model(), ["x"], memory))
     shown = [[o.name for o in part.graph.output[1:]] for part, _ in parts]
     assert len(parts) >= least and [name for names in shown for name in names] == ["c", "p", "a", "r"]
 
 
 def test_a_node_is_found_whatever_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("float64_reference", "onnx_evaluator_windows"):
-        monkeypatch.setattr(f"aotc.checking.{module}.STRIP_BYTES", 1 << 12)
+        monkeypatch.setattr(f"aotc.checking.{module}.MAX_STRIP_BYTES", 1 << 12)
     cc = faulty_compiler(tmp_path, "root")
     options = CompileOptions(cc=cc, cflags=("-O1",), cache=False, target="c")
-    inputs = random_inputs({"x": TensorType(SHAPE, "float32")}, 0)
+    inputs = draw_random_inputs({"x": TensorType(SHAPE, "float32")}, 0)
     types = {"x": TensorType(SHAPE, "float32")}
-    found = [first_difference(model(), types, inputs, options, memory) for memory in (1 << 30, 200_000)]
+    found = [describe_first_wrong_node(model(), types, inputs, options, memory) for memory in (1 << 30, 200_000)]
     assert found[0].startswith("node root (Sqrt), output 'r'") and found[1].startswith("node root (Sqrt), output 'r'")

@@ -10,20 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from aotc_codegen.c.file_templates import render
+from aotc_codegen.c.template_rendering import render_template
 
 from aotc import relay
 from aotc.driver.compile import compile
 from aotc.driver.toolchain import (
     ObjectCompiler,
     Toolchain,
+    architecture_compiled_for,
+    compiler_version_line,
     find_toolchain,
-    machine_of,
     resolve_target,
     run_compiler,
-    version_of,
 )
-from aotc.ir import architecture
+from aotc.ir import normalized_architecture_name
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.module import IRModule
 from aotc.tir.target import Target, get_target, host_target
@@ -79,7 +79,7 @@ def test_flags_that_hide_or_make_something_else_are_refused(flag: str, why: str)
 @pytest.mark.parametrize("flags", ["-ffast-math", "-freciprocal-math", "-fno-signed-zeros", "-ffinite-math-only"])
 def test_emitted_projects_refuse_them_as_well(flags: str, tmp_path: Path) -> None:
     """Whoever builds them with make."""
-    (tmp_path / "kernel.h").write_text(render("kernel.h", banner="test", upper="TEST"))
+    (tmp_path / "kernel.h").write_text(render_template("kernel.h", banner="test", upper="TEST"))
     command = ["gcc", "-include", "kernel.h", "-fsyntax-only", "-x", "c", "/dev/null"]
     run_compiler(command, tmp_path)
     with pytest.raises(AotcError) as caught:
@@ -121,13 +121,17 @@ def test_compilers_for_another_machine_are_named(said: str, target: str, known: 
         compile(IRModule.from_expr(relay.abs(relay.var("x", shape=(2,)))), target=target, cc=str(cc))
     (problem,) = caught.value.diagnostics
     assert (problem.code == "no-compiler") == known == ("makes code for" in problem.message)
-    machine = architecture(said.partition("-")[0])
+    machine = normalized_architecture_name(said.partition("-")[0])
     assert not known or machine.replace("_", "-") in str(problem.hint)
 
 
 def test_flags_say_for_which_machine_clang_compiles(clang: str) -> None:
     for flag, machine in (("--target=aarch64-linux-gnu", "aarch64"), ("--target=riscv64-linux-gnu", "riscv64")):
-        assert machine_of(find_toolchain(clang, [flag])) == machine_of(find_toolchain(f"{clang} {flag}")) == machine
+        assert (
+            architecture_compiled_for(find_toolchain(clang, [flag]))
+            == architecture_compiled_for(find_toolchain(f"{clang} {flag}"))
+            == machine
+        )
 
 
 def test_no_compiler_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +167,7 @@ def test_the_compilers_message_is_shown(tmp_path: Path) -> None:
     assert any("undeclared" in note for note in caught.value.diagnostics[0].notes)
     with pytest.raises(AotcError, match="failed with exit code"):
         jobs = [(tmp_path / "bad.c", tmp_path / f"{k}.o") for k in range(3)]
-        ObjectCompiler(Toolchain(("gcc",)), (), tmp_path).compile_all(jobs)
+        ObjectCompiler(Toolchain(("gcc",)), (), tmp_path).compile_objects_in_parallel(jobs)
 
 
 def script(path: Path, text: str) -> Path:
@@ -207,13 +211,13 @@ def test_a_compiler_that_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "x.c").write_text("int x;")
     toolchain = Toolchain((str(script(tmp_path / "cc", "echo done")),))
     with pytest.raises(AotcError, match="did not fail, but wrote nothing") as caught:
-        ObjectCompiler(toolchain, (), tmp_path).compile_all([(tmp_path / "x.c", tmp_path / "x.o")])
+        ObjectCompiler(toolchain, (), tmp_path).compile_objects_in_parallel([(tmp_path / "x.c", tmp_path / "x.o")])
     assert caught.value.diagnostics[0].notes == ("done",)
 
 
 def test_compilers_may_write_in_any_encoding(tmp_path: Path) -> None:
     strange = script(tmp_path / "cc", r"printf 'gcc \344\377\n'; printf 'Fehl\344\n' >&2; exit 1")
-    assert version_of(find_toolchain(str(strange))) == r"gcc \xe4\xff"
+    assert compiler_version_line(find_toolchain(str(strange))) == r"gcc \xe4\xff"
     with pytest.raises(AotcError) as caught:
         run_compiler([str(strange)], tmp_path)
     assert caught.value.diagnostics[0].notes == (r"Fehl\xe4",)

@@ -17,13 +17,23 @@ import pytest
 
 from aotc.driver import tuning_store
 from aotc.driver.compile import CompileOptions, compile
-from aotc.driver.toolchain import FindToolchain, find_toolchain, resolve_target
-from aotc.driver.tuning_store import Record, TuningStore, cpu_model
+from aotc.driver.toolchain import ToolchainFactory, find_toolchain, resolve_target
+from aotc.driver.tuning_store import TuningRecord, TuningStore, cpu_model_name
 from aotc.ir.diagnostics import AotcError
-from aotc.measuring.tuning import Job, Measured, Results, cluster_runner, collect, make_job, measure, run_here, tune
+from aotc.measuring.tuning import (
+    CandidateTimes,
+    JobResults,
+    TuningJob,
+    collect_contractions_of_model,
+    compile_and_time_candidates,
+    make_dask_cluster_runner,
+    make_tuning_job,
+    measure_jobs_in_this_process,
+    tune_contractions,
+)
 from aotc.relay.module import IRModule
 from aotc.relay.text.parser import parse
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
 from tests.cli.invoke import DIGITS, call
 
 QUICK = ("-O1",)
@@ -49,26 +59,28 @@ def sources(folder: Path, **options: Any) -> dict[str, bytes]:
 def record_last(path: Path, candidate: str | None = None) -> int:
     """Records that ask for the worst candidate of each contraction, or for `candidate`; how many."""
     records = []
-    for signature, site in collect(network(), CompileOptions()).items():
+    for signature, site in collect_contractions_of_model(network(), CompileOptions()).items():
         last = max(site.found, key=lambda k: k.cost).name
-        records.append(Record(signature, cpu_model(), candidate or last, 1e-6, 8))
-    TuningStore(path).write(records)
+        records.append(TuningRecord(signature, cpu_model_name(), candidate or last, 1e-6, 8))
+    TuningStore(path).write_records(records)
     return len(records)
 
 
 def test_contractions_are_found_once_and_do_not_depend_on_names() -> None:
     target = resolve_target("host")
-    first = collect(network(), CompileOptions(target=target))
+    first = collect_contractions_of_model(network(), CompileOptions(target=target))
     assert len(first) == 2
-    assert list(first) == list(collect(network(), CompileOptions(target=target)))
-    assert len(set(first) & set(collect(network(41), CompileOptions(target=target)))) == 1
-    assert not set(first) & set(collect(network(), CompileOptions(target=replace(target, l1=1 << 10))))
+    assert list(first) == list(collect_contractions_of_model(network(), CompileOptions(target=target)))
+    assert len(set(first) & set(collect_contractions_of_model(network(41), CompileOptions(target=target)))) == 1
+    assert not set(first) & set(
+        collect_contractions_of_model(network(), CompileOptions(target=replace(target, l1=1 << 10)))
+    )
 
 
 def test_candidates_have_distinct_names_and_right_results() -> None:
-    for signature, site in collect(network(), CompileOptions()).items():
+    for signature, site in collect_contractions_of_model(network(), CompileOptions()).items():
         assert len({k.name for k in site.found}) == len(site.found) > 1
-        job = make_job(signature, site, 100)
+        job = make_tuning_job(signature, site, 100)
         rng = np.random.default_rng(0)
         kernels = list(job.kernels.values())
         values = [rng.standard_normal(b.size).astype(np.float32) for b in kernels[0].inputs]
@@ -80,29 +92,31 @@ def test_candidates_have_distinct_names_and_right_results() -> None:
 def test_tuned_once_and_known_after(tmp_path: Path) -> None:
     store = tmp_path / "records.sqlite"
     told: list[tuple[int, int]] = []
-    report = tune(
+    report = tune_contractions(
         network(), trials=2, store=store, cflags=QUICK, advance=lambda done, total: told.append((done, total))
     )
     assert (report["contractions"], report["measured"], report["failed"]) == (2, 2, 0)
     assert told == [(0, 2), (1, 2), (2, 2)]
     assert all(row["microseconds"] > 0 and row["trials"] == 2 for row in report["rows"])
-    assert len(TuningStore(store).choices(cpu_model())) == 2 and not TuningStore(store).choices("another CPU")
-    assert tune(network(), trials=2, store=store, cflags=QUICK)["known"] == 2
-    assert tune(network(), trials=3, store=store, cflags=QUICK)["measured"] == 2
-    assert tune(network(), trials=2, store=store, cflags=QUICK, again=True)["measured"] == 2
+    assert len(TuningStore(store).read_records_by_signature(cpu_model_name())) == 2 and not TuningStore(
+        store
+    ).read_records_by_signature("another CPU")
+    assert tune_contractions(network(), trials=2, store=store, cflags=QUICK)["known"] == 2
+    assert tune_contractions(network(), trials=3, store=store, cflags=QUICK)["measured"] == 2
+    assert tune_contractions(network(), trials=2, store=store, cflags=QUICK, again=True)["measured"] == 2
 
 
 def test_out_of_time(tmp_path: Path) -> None:
-    report = tune(network(), trials=1, seconds=0, store=tmp_path / "records.sqlite", cflags=QUICK)
+    report = tune_contractions(network(), trials=1, seconds=0, store=tmp_path / "records.sqlite", cflags=QUICK)
     assert (report["contractions"], report["measured"]) == (2, 1)
 
 
 def test_the_fastest_is_recorded_unless_it_is_noise() -> None:
-    (signature, site), *_ = collect(network(), CompileOptions()).items()
-    job = make_job(signature, site, 2)
+    (signature, site), *_ = collect_contractions_of_model(network(), CompileOptions()).items()
+    job = make_tuning_job(signature, site, 2)
     first, second = job.kernels
-    assert Measured("c", {first: 1.0, second: 0.9}).record(job).candidate == second
-    assert Measured("c", {first: 1.0, second: 0.99}).record(job).candidate == first
+    assert CandidateTimes("c", {first: 1.0, second: 0.9}).record_of_fastest_candidate(job).candidate == second
+    assert CandidateTimes("c", {first: 1.0, second: 0.99}).record_of_fastest_candidate(job).candidate == first
 
 
 def test_records_change_the_code_and_not_the_result(tmp_path: Path) -> None:
@@ -145,16 +159,16 @@ def test_corrupt_store_is_moved_aside(tmp_path: Path, caplog: pytest.LogCaptureF
     assert store.with_name("records.sqlite.corrupt").read_text() == "mine"
     assert not store.exists() and store.with_name("records.sqlite.corrupt.1").exists()
     store.write_bytes(b"SQLite format 3\0 and no database " * 1000)
-    assert record_last(store) == len(TuningStore(store).choices(cpu_model()))
+    assert record_last(store) == len(TuningStore(store).read_records_by_signature(cpu_model_name()))
 
 
 def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = tmp_path / "notes.txt"
     store.write_bytes(b"no database " * 1000)
-    assert TuningStore(store).choices("cpu") == {}
+    assert TuningStore(store).read_records_by_signature("cpu") == {}
     assert "are ignored" in caplog.text
     with pytest.raises(AotcError, match="no SQLite file"):
-        TuningStore(store).write([])
+        TuningStore(store).write_records([])
     assert store.read_bytes() == b"no database " * 1000 and [*tmp_path.iterdir()] == [store]
 
 
@@ -163,10 +177,10 @@ def test_store_of_another_program_is_left_alone(tmp_path: Path, caplog: pytest.L
     with sqlite3.connect(store) as base:
         base.execute("CREATE TABLE tilings (color TEXT)")
     base.close()
-    assert TuningStore(store).choices("cpu") == {}
+    assert TuningStore(store).read_records_by_signature("cpu") == {}
     assert "are ignored" in caplog.text
     with pytest.raises(AotcError, match="cannot write tuning records"):
-        TuningStore(store).write([])
+        TuningStore(store).write_records([])
 
 
 @pytest.mark.parametrize(
@@ -182,19 +196,19 @@ def test_stores_whose_tables_do_something_are_left_alone(
     tmp_path: Path, hostile: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = TuningStore(tmp_path / "records.sqlite")
-    store.write([Record("s", "cpu", "tiling", 1.0, 1)])
-    assert list(store.choices("cpu")) == ["s"]
+    store.write_records([TuningRecord("s", "cpu", "tiling", 1.0, 1)])
+    assert list(store.read_records_by_signature("cpu")) == ["s"]
     with sqlite3.connect(store.path) as base:
         base.executescript(hostile)
     base.close()
-    assert store.choices("cpu") == {} and "other tables" in caplog.text
+    assert store.read_records_by_signature("cpu") == {} and "other tables" in caplog.text
     with pytest.raises(AotcError, match="cannot write tuning records"):
-        store.write([])
+        store.write_records([])
 
 
 def test_records_that_no_measurement_gives_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = TuningStore(tmp_path / "records.sqlite")
-    store.write([Record("sound", "cpu", "tiling", 1.0, 1)])
+    store.write_records([TuningRecord("sound", "cpu", "tiling", 1.0, 1)])
     rows = [
         ("a", "cpu", None, 1.0, 1), ("b", "cpu", b"tiling", 1.0, 1), ("c", "cpu", "tiling", "soon", 1),
         ("d", "cpu", "tiling", float("inf"), 1), ("e", "cpu", "tiling", -1.0, 1), ("f", "cpu", "tiling", 1.0, None),
@@ -204,7 +218,7 @@ def test_records_that_no_measurement_gives_are_ignored(tmp_path: Path, caplog: p
     with sqlite3.connect(store.path) as base:
         base.executemany("INSERT INTO tilings VALUES (?, ?, ?, ?, ?, 0.0)", rows)
     base.close()
-    assert list(store.choices("cpu")) == ["sound"] and "10 tuning records" in caplog.text
+    assert list(store.read_records_by_signature("cpu")) == ["sound"] and "10 tuning records" in caplog.text
 
 
 COLUMNS = ("signature", "cpu", "candidate", "seconds", "trials", "written")
@@ -227,7 +241,7 @@ def test_records_with_null_do_not_disturb(tmp_path: Path, column: str, caplog: p
     assert (sources(tmp_path / "on", tuning=store) == expected) == ignored
     assert ("ignored" in caplog.text) == ignored
     if column not in ("signature", "cpu"):
-        assert record_last(store) == len(TuningStore(store).choices(cpu_model()))
+        assert record_last(store) == len(TuningStore(store).read_records_by_signature(cpu_model_name()))
     text = refused_or_done(tmp_path, store)
     assert "Traceback" not in text
 
@@ -242,20 +256,20 @@ def refused_or_done(folder: Path, store: Path) -> str:
 def test_store_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(AotcError, match="cannot write tuning records"):
-        tune(network(), store=tmp_path / "file" / "records.sqlite")
+        tune_contractions(network(), store=tmp_path / "file" / "records.sqlite")
 
 
 def test_the_oldest_records_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning_store, "MOST_RECORDS", 3)
+    monkeypatch.setattr(tuning_store, "MAX_RECORDS", 3)
     store = TuningStore(tmp_path / "records.sqlite")
     for k in range(5):
-        store.write([Record(f"s{k}", "cpu", "tiling", 1.0, 1)])
-    assert sorted(store.choices("cpu")) == ["s2", "s3", "s4"]
+        store.write_records([TuningRecord(f"s{k}", "cpu", "tiling", 1.0, 1)])
+    assert sorted(store.read_records_by_signature("cpu")) == ["s2", "s3", "s4"]
 
 
 def _write_many(path: Path, name: str) -> None:
     for k in range(40):
-        TuningStore(path).write([Record(f"{name}{k}", "cpu", "tiling", 1.0, 1)])
+        TuningStore(path).write_records([TuningRecord(f"{name}{k}", "cpu", "tiling", 1.0, 1)])
 
 
 def test_two_processes_write_at_once(tmp_path: Path) -> None:
@@ -267,20 +281,20 @@ def test_two_processes_write_at_once(tmp_path: Path) -> None:
     for writer in writers:
         writer.join()
         assert writer.exitcode == 0
-    assert len(TuningStore(path).choices("cpu")) == 80
+    assert len(TuningStore(path).read_records_by_signature("cpu")) == 80
 
 
 def test_failures_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def half(jobs: Sequence[Job], compiler: FindToolchain) -> Results:
+    def half(jobs: Sequence[TuningJob], compiler: ToolchainFactory) -> JobResults:
         yield jobs[0], AotcError("tuning", "the machine is on fire")
-        yield from run_here(jobs[1:], compiler)
+        yield from measure_jobs_in_this_process(jobs[1:], compiler)
 
-    report = tune(network(), trials=1, store=tmp_path / "records.sqlite", runner=half, cflags=QUICK)
+    report = tune_contractions(network(), trials=1, store=tmp_path / "records.sqlite", runner=half, cflags=QUICK)
     assert (report["measured"], report["failed"]) == (1, 1)
     assert "on fire" in caplog.text
     foreign = "x86-64" if resolve_target("host").name == "aarch64" else "aarch64"
     with pytest.raises(AotcError, match="cannot run here"):
-        tune(network(), target=foreign, store=tmp_path / "records.sqlite")
+        tune_contractions(network(), target=foreign, store=tmp_path / "records.sqlite")
 
 
 def test_measuring_on_a_cluster(tmp_path: Path) -> None:
@@ -288,15 +302,15 @@ def test_measuring_on_a_cluster(tmp_path: Path) -> None:
     store = tmp_path / "records.sqlite"
     options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
     with distributed.LocalCluster(**options) as cluster:
-        runner = cluster_runner(cluster.scheduler_address)
-        report = tune(network(), trials=2, store=store, runner=runner, cflags=QUICK)
+        runner = make_dask_cluster_runner(cluster.scheduler_address)
+        report = tune_contractions(network(), trials=2, store=store, runner=runner, cflags=QUICK)
         assert (report["measured"], report["failed"]) == (2, 0)
         with pytest.raises(AotcError, match="no-such-compiler"):
-            tune(network(), trials=1, store=store, runner=runner, cc="no-such-compiler")
-    assert len(TuningStore(store).choices(cpu_model())) == 2
+            tune_contractions(network(), trials=1, store=store, runner=runner, cc="no-such-compiler")
+    assert len(TuningStore(store).read_records_by_signature(cpu_model_name())) == 2
 
 
 def test_measured_alone_as_well() -> None:
-    (signature, site), *_ = collect(network(), CompileOptions()).items()
-    job = make_job(signature, site, 2)
-    assert measure(job, partial(find_toolchain, cflags=QUICK)).seconds.keys() == job.kernels.keys()
+    (signature, site), *_ = collect_contractions_of_model(network(), CompileOptions()).items()
+    job = make_tuning_job(signature, site, 2)
+    assert compile_and_time_candidates(job, partial(find_toolchain, cflags=QUICK)).seconds.keys() == job.kernels.keys()

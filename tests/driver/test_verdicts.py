@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
-from aotc.checking.compare import little_compared, nothing_compared
+from aotc.checking.output_comparison import why_comparison_is_weak, why_no_comparison_is_possible
 from aotc.checking.verify import verify
 from examples import demo
 from tests.cli.invoke import call
@@ -103,13 +103,13 @@ def test_a_difference_outweighs_what_says_nothing(monkeypatch: pytest.MonkeyPatc
 
 def test_what_results_of_several_runs_say() -> None:
     nan, one = np.full(2, np.nan, np.float32), np.ones(2, np.float32)
-    assert nothing_compared([nan, nan]) == "is NaN throughout"
-    assert nothing_compared([nan, -np.inf * one]) == "is NaN or infinite throughout"
-    assert nothing_compared([np.zeros((0, 3))]) == "has no elements"
-    assert nothing_compared([nan, one]) == ""
-    assert little_compared([nan, one]) == "has 2 of 4 elements that are NaN or infinite"
-    assert little_compared([one, one]) == "is constant: each of 4 elements is 1"
-    assert little_compared([one, 2 * one]) == little_compared([one[:1]]) == ""
+    assert why_no_comparison_is_possible([nan, nan]) == "is NaN throughout"
+    assert why_no_comparison_is_possible([nan, -np.inf * one]) == "is NaN or infinite throughout"
+    assert why_no_comparison_is_possible([np.zeros((0, 3))]) == "has no elements"
+    assert why_no_comparison_is_possible([nan, one]) == ""
+    assert why_comparison_is_weak([nan, one]) == "has 2 of 4 elements that are NaN or infinite"
+    assert why_comparison_is_weak([one, one]) == "is constant: each of 4 elements is 1"
+    assert why_comparison_is_weak([one, 2 * one]) == why_comparison_is_weak([one[:1]]) == ""
 
 
 @pytest.mark.parametrize(

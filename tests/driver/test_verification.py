@@ -13,11 +13,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from aotc.checking import reference
-from aotc.checking.compare import Comparison, compare, exact_error, judge_by_exact
-from aotc.checking.float64_reference import run_in_double
-from aotc.checking.input_generation import INPUT_FACTORS, random_inputs, read_inputs, save_arrays
-from aotc.checking.reference import onnx_reference, or_none
+from aotc.checking import reference_implementations
+from aotc.checking.float64_reference import evaluate_model_in_float64
+from aotc.checking.input_generation import INPUT_SCALE_FACTORS, draw_random_inputs, read_npz_inputs, save_arrays_to_npz
+from aotc.checking.output_comparison import (
+    Comparison,
+    compare_arrays,
+    rejudge_against_float64_result,
+    relative_error_against_float64,
+)
+from aotc.checking.reference_implementations import make_onnx_reference, run_or_none_on_exception
 from aotc.checking.verify import verify
 from aotc.driver.compile import CompileOptions
 from aotc.driver.pipeline import Compilation
@@ -49,15 +54,15 @@ def test_a_right_model_passes(tmp_path: Path) -> None:
     assert report.ok
     sources = [case.source for case in report.cases]
     assert sources[:2] == ["seed 0", "seed 1"]
-    assert sorted(float(s.rpartition(" times ")[2]) for s in sources[2:]) == sorted(INPUT_FACTORS)
+    assert sorted(float(s.rpartition(" times ")[2]) for s in sources[2:]) == sorted(INPUT_SCALE_FACTORS)
     assert report.as_dict()["cases"][0]["outputs"][0]["name"] == "y"
     with (tmp_path / "in.npz").open("wb") as file:
-        save_arrays(file, {"x": np.ones((3, 6), np.float32)})
+        save_arrays_to_npz(file, {"x": np.ones((3, 6), np.float32)})
     assert verify(small_model(), dims={"batch": 3}, inputs=tmp_path / "in.npz", **FAST).cases[0].source == "in.npz"
 
 
 def test_a_wrong_model_fails_and_the_node_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = CompileOptions.compilation
+    real = CompileOptions.start_compilation
 
     def wrong(options: CompileOptions, model: onnx.ModelProto, **more: Any) -> Compilation:
         broken = onnx.ModelProto()
@@ -65,7 +70,7 @@ def test_a_wrong_model_fails_and_the_node_is_named(monkeypatch: pytest.MonkeyPat
         next(n for n in broken.graph.node if n.name == "active").attribute[0].f = 0.11
         return real(options, broken, **more)
 
-    monkeypatch.setattr(CompileOptions, "compilation", wrong)
+    monkeypatch.setattr(CompileOptions, "start_compilation", wrong)
     report = verify(small_model(), dims={"batch": 3}, seeds=1, bisect=True, **FAST)
     assert not report.ok
     assert report.first_difference.startswith("node active (LeakyRelu), output 'active'")
@@ -75,26 +80,30 @@ def test_rounding_is_judged_by_the_exact_result() -> None:
     exact = np.array([1.0, 2.0, 3.0])
     reference = (exact + 3e-4).astype(np.float32)
     ours = (exact - 3e-4).astype(np.float32)
-    noise = exact_error(reference, exact)
-    found = compare("y", ours, reference, 1e-5)
+    noise = relative_error_against_float64(reference, exact)
+    found = compare_arrays("y", ours, reference, 1e-5)
     assert not found.ok
-    judged = judge_by_exact(found, ours, exact, noise)
+    judged = rejudge_against_float64_result(found, ours, exact, noise)
     assert judged.ok and judged.exact == pytest.approx(judged.reference_exact, rel=0.01)
     wrong = (exact - 3e-2).astype(np.float32)
-    assert not judge_by_exact(compare("y", wrong, reference, 1e-5), wrong, exact, noise).ok
-    assert not judge_by_exact(found, ours, exact, noise=1e-9).ok  # a reference that is right proves ours wrong
-    assert not judge_by_exact(found, ours, exact, noise=0.7).ok  # such an error is not one of rounding
+    assert not rejudge_against_float64_result(compare_arrays("y", wrong, reference, 1e-5), wrong, exact, noise).ok
+    assert not rejudge_against_float64_result(
+        found, ours, exact, reference_error=1e-9
+    ).ok  # a reference that is right proves ours wrong
+    assert not rejudge_against_float64_result(
+        found, ours, exact, reference_error=0.7
+    ).ok  # such an error is not one of rounding
 
 
 def test_a_wrong_reference_neither_condemns_nor_excuses() -> None:
     """Sigmoids of -23 are 1e-10; a reference that flushes them to 0 has an error of several standard deviations."""
     exact = 1 / (1 + np.exp(-np.random.default_rng(0).uniform(-24, -22, 100)))
     reference = np.zeros(100, np.float32)
-    noise = exact_error(reference, exact)
+    noise = relative_error_against_float64(reference, exact)
 
     def judged(factor: float, rounding: float | None = 2e-7) -> Comparison:
         ours = (exact * factor).astype(np.float32)
-        return judge_by_exact(compare("y", ours, reference, 1e-5), ours, exact, noise, rounding)
+        return rejudge_against_float64_result(compare_arrays("y", ours, reference, 1e-5), ours, exact, noise, rounding)
 
     assert noise > 1
     right = judged(1 + 1e-6)
@@ -125,13 +134,13 @@ def test_the_error_that_rounding_explains(reference_error: float, rounding: floa
     for error, accepted in ((0.97 * limit, True), (1.03 * limit, False)):
         ours = exact.copy()
         ours[7] += error
-        found = replace(compare("y", ours, exact, 0.0), bound=1e-5)
-        assert judge_by_exact(found, ours, exact, reference_error, rounding).ok is accepted
+        found = replace(compare_arrays("y", ours, exact, 0.0), bound=1e-5)
+        assert rejudge_against_float64_result(found, ours, exact, reference_error, rounding).ok is accepted
 
 
 def test_a_second_evaluation_keeps_a_wrong_reference_from_excusing_us(monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime gives results that are 2 % off, the compiled model ones that are 1 % off: both are wrong."""
-    real_run, real_session = Session.run, reference._onnxruntime_session
+    real_run, real_session = Session.run, reference_implementations._onnxruntime_session_or_none
 
     class Off:
         def __init__(self, session: Any) -> None:
@@ -140,7 +149,9 @@ def test_a_second_evaluation_keeps_a_wrong_reference_from_excusing_us(monkeypatc
         def run(self, *arguments: Any) -> list[Any]:
             return [y * np.float32(1.02) for y in self.session.run(*arguments)]
 
-    monkeypatch.setattr(reference, "_onnxruntime_session", lambda model: Off(real_session(model)))
+    monkeypatch.setattr(
+        reference_implementations, "_onnxruntime_session_or_none", lambda model: Off(real_session(model))
+    )
     right = verify(small_model(), dims={"batch": 3}, seeds=1, check_compiler=False, **FAST)
     assert right.ok and right.cases[0].outputs[0].reference_is_off
     monkeypatch.setattr(Session, "run", lambda *a: [y * np.float32(1.01) for y in real_run(*a)])
@@ -151,16 +162,16 @@ def test_a_second_evaluation_keeps_a_wrong_reference_from_excusing_us(monkeypatc
 
 def test_subnormal_results_may_be_flushed_to_zero() -> None:
     tiny = np.array([1e-40, 5e-39, 2e-42], np.float32)
-    assert compare("y", np.zeros(3, np.float32), tiny, 1e-5).ok
-    assert not compare("y", np.zeros(3, np.float32), tiny * np.float32(100), 1e-5).ok
+    assert compare_arrays("y", np.zeros(3, np.float32), tiny, 1e-5).ok
+    assert not compare_arrays("y", np.zeros(3, np.float32), tiny * np.float32(100), 1e-5).ok
     small = np.array([2e-7, 1e-6], np.float16)
-    assert not compare("y", np.zeros(2, np.float16), small, 1e-2).ok
+    assert not compare_arrays("y", np.zeros(2, np.float16), small, 1e-2).ok
 
 
 def test_the_exact_result_is_in_double_precision() -> None:
     model = small_model()
     x = np.random.default_rng(1).standard_normal((3, 6)).astype(np.float32)
-    found = onnx_reference(model).exact({"x": x})
+    found = make_onnx_reference(model).exact({"x": x})
     assert found is not None and found["y"].dtype == np.float64
     weight = numpy_helper.to_array(model.graph.initializer[0]).astype(np.float64)
     product = x.astype(np.float64) @ weight
@@ -176,7 +187,7 @@ def test_linear_upsampling_in_double_precision() -> None:
     scales = numpy_helper.from_array(np.array([1, 1, 2], np.float32), "s")
     model = helper.make_model(helper.make_graph([node], "up", [x], [y], [scales]))
     model.opset_import[0].version = 9
-    found = run_in_double(model, {"x": np.array([[[0.0, 1.0]]])})["y"]
+    found = evaluate_model_in_float64(model, {"x": np.array([[[0.0, 1.0]]])})["y"]
     assert found.tolist() == [[[0.0, 0.5, 1.0, 1.0]]] and model.graph.node[0].op_type == "Upsample"
 
 
@@ -184,23 +195,23 @@ def test_a_model_that_the_evaluator_cannot_run_has_no_exact_result() -> None:
     model = small_model()
     model.graph.node[1].op_type = "NoSuchOperator"
     inputs = {"x": np.zeros((1, 6))}
-    assert or_none(partial(run_in_double, small_model()))(inputs) is not None
-    assert or_none(partial(run_in_double, model))(inputs) is None
+    assert run_or_none_on_exception(partial(evaluate_model_in_float64, small_model()))(inputs) is not None
+    assert run_or_none_on_exception(partial(evaluate_model_in_float64, model))(inputs) is None
 
 
 def test_inputs_come_from_files_by_name(tmp_path: Path) -> None:
     path = tmp_path / "in.npz"
     types = {"file": TensorType((2,), "float32"), "a/b:0": TensorType((), "int64")}
-    arrays = random_inputs(types, 0)
+    arrays = draw_random_inputs(types, 0)
     with path.open("wb") as file:
-        save_arrays(file, arrays)
-    read = read_inputs(path, types)
+        save_arrays_to_npz(file, arrays)
+    read = read_npz_inputs(path, types)
     assert all(np.array_equal(read[n], arrays[n]) for n in types)
     with pytest.raises(AotcError, match="has no input 'other'"):
-        read_inputs(path, {"other": types["file"]})
+        read_npz_inputs(path, {"other": types["file"]})
     path.write_bytes(b"not a zip file")
     with pytest.raises(AotcError, match="cannot read"):
-        read_inputs(path, types)
+        read_npz_inputs(path, types)
 
 
 def test_an_unpinned_dimension_is_named() -> None:

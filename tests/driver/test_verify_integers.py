@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from aotc.checking.compare import compare, judge_by_definition
-from aotc.checking.dequantized_model import by_definition, without_rounding
-from aotc.checking.float64_reference import InDouble, run_in_double
+from aotc.checking.dequantized_model import expand_quantized_operators_to_qdq, remove_quantization_rounding
+from aotc.checking.float64_reference import Float64Evaluator, evaluate_model_in_float64
+from aotc.checking.output_comparison import compare_arrays, rejudge_integers_by_definition
 from aotc.checking.verify import verify
 from aotc.driver.compile import CompileOptions
 
@@ -59,7 +59,10 @@ def test_a_softmax_that_onnx_runtime_approximates(scale: float, form: str, tmp_p
 
 def test_the_definition_of_operators_of_integers() -> None:
     x = {"x": np.random.default_rng(0).standard_normal((3, 40))}
-    found = [run_in_double(by_definition(softmax(0.0140, form)), x)["y"] for form in ("qdq", "qop")]
+    found = [
+        evaluate_model_in_float64(expand_quantized_operators_to_qdq(softmax(0.0140, form)), x)["y"]
+        for form in ("qdq", "qop")
+    ]
     np.testing.assert_array_equal(*found)
     real = 0.1 * (np.clip(np.rint(x["x"] / np.float64(np.float32(0.025))) + 3, -128, 127) - 3)
     e = np.exp(real)
@@ -71,11 +74,11 @@ def test_more_differences_than_those_of_the_reference_are_told() -> None:
     theirs, ours = defined.copy(), defined.copy()
     theirs[:10] += 1
     ours[:12] -= 1
-    found = compare("y", ours, theirs, 0.0)
-    assert not found.ok and judge_by_definition(found, [(ours, theirs, defined)]).ok
+    found = compare_arrays("y", ours, theirs, 0.0)
+    assert not found.ok and rejudge_integers_by_definition(found, [(ours, theirs, defined)]).ok
     ours[:20] = 0
     text = "19 of 100 elements differ from the model's definition, 10 of the reference's"
-    assert judge_by_definition(found, [(ours, theirs, defined)]).reason == text
+    assert rejudge_integers_by_definition(found, [(ours, theirs, defined)]).reason == text
 
 
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
@@ -103,6 +106,8 @@ def test_recurrent_layers_with_quantized_weights_are_judged_by_what_these_stand_
     assert report.ok, report
     assert max(output.relative for case in report.cases for output in case.outputs) > 1e-4
     data = np.random.default_rng(1).standard_normal((6, 2, size))
-    session = CompileOptions(target="c", cflags=("-O1",)).compiled(model).session()
+    session = CompileOptions(target="c", cflags=("-O1",)).compile_model(model).session()
     (ours,) = session.run(None, {"x": data.astype(np.float32)})
-    np.testing.assert_allclose(ours, InDouble(without_rounding(model)).run({"x": data})["y"], atol=1e-5)
+    np.testing.assert_allclose(
+        ours, Float64Evaluator(remove_quantization_rounding(model)).evaluate_model({"x": data})["y"], atol=1e-5
+    )

@@ -12,13 +12,13 @@ import pytest
 
 import aotc
 from aotc import relay
-from aotc.checking.reference import in_double, relay_reference
+from aotc.checking.reference_implementations import convert_module_to_float64, make_relay_reference
 from aotc.checking.verify import verify
 from aotc.driver.compile import CompileOptions
 from aotc.driver.pipeline import Compilation
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.graph_api import infer_module
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.testing import mlp, resnet
 from tests.cli.invoke import call
 
@@ -88,14 +88,14 @@ def test_files_that_hold_no_relay_text(tmp_path: Path) -> None:
 
 def broken(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
     """What is compiled is off by a factor."""
-    real = CompileOptions.compilation
+    real = CompileOptions.start_compilation
 
     def wrong(options: CompileOptions, model: Any, **more: Any) -> Compilation:
-        module = CompileOptions().imported(model)
+        module = CompileOptions().import_as_graph_module(model)
         body = relay.multiply(module.main.body, relay.const(np.float32(scale)))
         return real(options, aotc.IRModule.from_expr(relay.Function(module.main.params, body)), **more)
 
-    monkeypatch.setattr(CompileOptions, "compilation", wrong)
+    monkeypatch.setattr(CompileOptions, "start_compilation", wrong)
 
 
 def test_a_wrong_result_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,15 +109,15 @@ def test_a_wrong_result_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_double_precision_of_a_module() -> None:
     module, params = mlp.get_workload(1)
-    wide = in_double(module)
+    wide = convert_module_to_float64(module)
     assert str(wide.main.ret_type) == "Tensor[(1, 10), float64]"
     arrays = {n: p.astype("float64") for n, p in params.items()} | {"data": np.ones((1, 1, 28, 28))}
     found = np.asarray(evaluate(wide, params=arrays))
     assert found.dtype == np.float64
-    narrow = relay_reference(module, ["y"]).run({n: a.astype("float32") for n, a in arrays.items()})["y"]
+    narrow = make_relay_reference(module, ["y"]).run({n: a.astype("float32") for n, a in arrays.items()})["y"]
     assert 0 < np.abs(found - narrow).max() < 1e-6
     text = '#[version = "0.0.5"]\ndef @main(%x: int32) { cast(%x, dtype="float32") }\n'
-    assert str(in_double(relay.fromtext(text)).main.ret_type) == "float64"
+    assert str(convert_module_to_float64(relay.fromtext(text)).main.ret_type) == "float64"
 
 
 def test_double_precision_of_functions_and_branches() -> None:
@@ -125,7 +125,7 @@ def test_double_precision_of_functions_and_branches() -> None:
     f = relay.var("f", relay.FuncType([relay.TensorType((2,), "float32")], relay.TensorType((2,), "float32")))
     square = relay.Function([y], y * y)
     body = relay.Let(f, square, relay.If(relay.const(True), relay.Call(f, [x]), x))
-    wide = in_double(relay.transform.InferType()(aotc.IRModule.from_expr(relay.Function([x], body))))
+    wide = convert_module_to_float64(relay.transform.InferType()(aotc.IRModule.from_expr(relay.Function([x], body))))
     assert list(np.asarray(evaluate(wide, np.array([1e-30, 3])))) == pytest.approx([1e-60, 9], rel=1e-12, abs=0)
 
 
@@ -188,17 +188,17 @@ def test_a_wrong_program_fails_by_the_exact_result(monkeypatch: pytest.MonkeyPat
 def test_the_judge_of_torch_is_bounded() -> None:
     """By weights, values that are read later and the windows that a convolution copies: all in double precision."""
     torch = pytest.importorskip("torch")
-    from aotc.checking.reference_torch import torch_reference
+    from aotc.checking.reference_torch import make_torch_reference
 
     net = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 5, padding=2), torch.nn.ReLU(), torch.nn.Conv2d(8, 1, 1))
     program = exported(net, torch.zeros(1, 8, 64, 64))
     (name,) = program.graph_signature.user_inputs
     x = {name: np.random.default_rng(0).standard_normal((1, 8, 64, 64)).astype("float32")}
     value = 8 * 64 * 64 * 8
-    exact = torch_reference(program, ["y"], 30 * value).exact(x)
+    exact = make_torch_reference(program, ["y"], 30 * value).exact(x)
     assert exact is not None and exact["y"].dtype == np.float64
     with pytest.raises(AotcError, match=r"in double precision needs about .* MiB at node 'conv2d'") as refused:
-        torch_reference(program, ["y"], 20 * value).exact(x)
+        make_torch_reference(program, ["y"], 20 * value).exact(x)
     assert refused.value.diagnostics[0].code == "memory"
 
 
@@ -214,13 +214,13 @@ def test_the_judge_of_relay_is_bounded() -> None:
     budget = 8 * value
     tracemalloc.start()
     try:
-        exact = relay_reference(module, ["y"], budget).exact(inputs)
+        exact = make_relay_reference(module, ["y"], budget).exact(inputs)
         assert tracemalloc.get_traced_memory()[1] < budget
     finally:
         tracemalloc.stop()
     assert exact is not None and exact["y"].dtype == np.float64
     with pytest.raises(AotcError, match=r"in double precision needs about .* MiB at operator ") as refused:
-        relay_reference(module, ["y"], 4 * value).exact(inputs)
+        make_relay_reference(module, ["y"], 4 * value).exact(inputs)
     assert refused.value.diagnostics[0].code == "memory"
     with pytest.raises(AotcError, match="the reference needs about"):
-        relay_reference(module, ["y"], value).run(inputs)
+        make_relay_reference(module, ["y"], value).run(inputs)

@@ -56,7 +56,7 @@ def test_the_interpreter_of_the_rounding(rounding: str, tmp_path: Path) -> None:
 def test_whichever_is_installed(only: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its integers are then those that are compiled."""
     path, _ = rescaled(tmp_path / "net.tflite")
-    monkeypatch.setattr(reference_tflite, "_is_installed", lambda name: name == only)
+    monkeypatch.setattr(reference_tflite, "_is_interpreter_installed", lambda name: name == only)
     if only:
         report = verify(path, **FAST)
         assert report.ok and report.reference == NAMES[only]
@@ -78,8 +78,8 @@ def test_from_the_command_line(tmp_path: Path) -> None:
 def test_other_integers_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One step is too much."""
     path, _ = rescaled(tmp_path / "net.tflite")
-    real = reference_tflite._RUNS["tflm"]
-    monkeypatch.setitem(reference_tflite._RUNS, "tflm", lambda *a: [v ^ 1 for v in real(*a)])
+    real = reference_tflite._INTERPRETER_BY_ROUNDING["tflm"]
+    monkeypatch.setitem(reference_tflite._INTERPRETER_BY_ROUNDING, "tflm", lambda *a: [v ^ 1 for v in real(*a)])
     assert not verify(path, **FAST).ok
 
 

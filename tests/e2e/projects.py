@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import aotc
 from aotc.driver.pipeline import CompiledModel
-from benchmarks.models import resnet18
+from benchmarks.onnx_graph_builder import resnet18
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"

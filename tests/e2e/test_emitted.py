@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import aotc
-from aotc.driver.compile_sources import build_library
+from aotc.driver.compile_sources import build_project_library
 from aotc.driver.pipeline import CompiledModel
 from aotc.driver.toolchain import Toolchain, resolve_target
 from tests.e2e.conftest import Emitted
@@ -59,7 +59,7 @@ def built(model: CompiledModel, target: str, folder: Path, *flags: str) -> Path:
     """A copy of a project, its library built quickly."""
     copy = folder / model.path.name
     shutil.copytree(model.path, copy)
-    return build_library(copy, model.metadata, Toolchain(("gcc",), ("-O1", *flags)), resolve_target(target))
+    return build_project_library(copy, model.metadata, Toolchain(("gcc",), ("-O1", *flags)), resolve_target(target))
 
 
 def undefined(listing: str) -> set[str]:

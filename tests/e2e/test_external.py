@@ -15,7 +15,7 @@ import aotc
 from aotc import relay
 from aotc.contrib import external, graph_executor
 from aotc.contrib.debugger import debug_executor
-from aotc.ir.architecture_names import architecture
+from aotc.ir.architecture_names import normalized_architecture_name
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
@@ -86,7 +86,7 @@ def test_the_users_code_is_called(opt_level: int, tmp_path: Path) -> None:
     assert "void mine_0(" in (tmp_path / "net/src/net_internal.h").read_text()
 
 
-@pytest.mark.skipif(architecture() != "x86_64", reason="instruction sets of x86-64")
+@pytest.mark.skipif(normalized_architecture_name() != "x86_64", reason="instruction sets of x86-64")
 def test_several_instruction_sets_share_it(tmp_path: Path) -> None:
     """It runs on each, so it is compiled for the oldest; alone with one, it is compiled as kernels are."""
     external.register("mine", generate)

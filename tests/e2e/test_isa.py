@@ -10,18 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.c.cpu_feature_check import CPUID
-from aotc_runtime_c import include_dir, loader_sources, sources
+from aotc_codegen.c.cpu_feature_check import CPUID_LOCATION_BY_FEATURE
+from aotc_runtime_c import hosted_runtime_files, include_dir, model_loader_files
 
 import aotc
 from aotc.driver.pipeline import CompiledModel
-from aotc.driver.toolchain import require_cpu, resolve_target
-from aotc.ir.architecture_names import architecture
+from aotc.driver.toolchain import require_cpu_can_run, resolve_target
+from aotc.ir.architecture_names import normalized_architecture_name
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
-from aotc.measuring.profile import profile
+from aotc.measuring.profile import profile_library
 from aotc.relay.expr import Constant, Function, Var
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.conv import conv2d
 from aotc.relay_api.build import build
@@ -32,7 +32,7 @@ from tests.e2e.projects import DIGITS, run, run_all
 from tests.e2e.test_threads import image, network
 from tests.targets.machines import native_targets
 
-pytestmark = pytest.mark.skipif(architecture() != "x86_64", reason="instruction sets of x86-64")
+pytestmark = pytest.mark.skipif(normalized_architecture_name() != "x86_64", reason="instruction sets of x86-64")
 HERE = Path(__file__).parent
 NEHALEM = ("qemu-x86_64", "-cpu", "Nehalem")
 """A processor of 2008: SSE 4.2 is the newest that it has."""
@@ -48,7 +48,7 @@ def nehalem() -> tuple[str, ...]:
 def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program that opens libraries."""
     folder = tmp_path_factory.mktemp("host")
-    files = [f for f in (HERE / "isa_host.c", *loader_sources(), *sources()) if f.suffix == ".c"]
+    files = [f for f in (HERE / "isa_host.c", *model_loader_files(), *hosted_runtime_files()) if f.suffix == ".c"]
     run(["gcc", "-std=c99", "-O1", f"-I{include_dir()}", *files, "-ldl", "-o", folder / "host"], folder)
     return folder / "host"
 
@@ -94,7 +94,7 @@ def test_direct_callers_get_a_status(avx2: CompiledModel, tmp_path: Path, nehale
 @pytest.fixture
 def impossible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompiledModel:
     """A model for a processor that does not exist: the CPUID instruction has no such leaf."""
-    monkeypatch.setitem(CPUID, "never", (0x7FFFFFFF, 0, 0, 0, 0))
+    monkeypatch.setitem(CPUID_LOCATION_BY_FEATURE, "never", (0x7FFFFFFF, 0, 0, 0, 0))
     target = replace(X86_64, name="x86-64-never", features=("sse3", "never"))
     return aotc.compile(DIGITS, output=tmp_path / "digits", target=target, cflags=["-O1"], cache=False)
 
@@ -119,12 +119,12 @@ def test_other_code_is_for_every_processor(avx2: CompiledModel) -> None:
 
 
 def test_kernels_are_not_compiled_for_a_processor_that_lacks_them() -> None:
-    require_cpu(resolve_target("host"))
+    require_cpu_can_run(resolve_target("host"))
     never = replace(X86_64_V3, features=("sse3", "never"))
     for target in (never, replace(never, versions=(replace(never, features=("not", "ever")), never))):
         with pytest.raises(AotcError, match="code for x86-64-v3 cannot run here: the processor lacks never"):
-            require_cpu(target)
-    require_cpu(replace(never, versions=(never, X86_64)))
+            require_cpu_can_run(target)
+    require_cpu_can_run(replace(never, versions=(never, X86_64)))
 
 
 def test_an_instruction_set_that_a_library_does_not_have(avx2: CompiledModel) -> None:
@@ -134,7 +134,7 @@ def test_an_instruction_set_that_a_library_does_not_have(avx2: CompiledModel) ->
 
 
 def test_every_feature_can_be_asked_for() -> None:
-    assert {f for t in TARGETS.values() for f in t.features} <= CPUID.keys()
+    assert {f for t in TARGETS.values() for f in t.features} <= CPUID_LOCATION_BY_FEATURE.keys()
 
 
 # --- several versions in one library
@@ -246,7 +246,7 @@ def test_a_run_names_a_version_that_is_not_there(multi: CompiledModel, host: Pat
 def test_profiles_tell_the_kernels_that_ran(multi: CompiledModel) -> None:
     steps = {version["name"]: version["steps"] for version in multi.metadata["isas"]}
     for name in (None, "x86-64"):
-        rows = profile(multi.path, repeat=1, isa=name)["steps"]
+        rows = profile_library(multi.path, repeat=1, isa=name)["steps"]
         assert [row["kernel"] for row in rows] == steps[name or HERE_TOO[0]]
 
 

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import aotc
 from aotc import relay
 from aotc.ir import DType, Quantization
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.runtime.session import Session
 from tests.cli.invoke import DIGITS, call, refused
 from tests.conftest import require_tool

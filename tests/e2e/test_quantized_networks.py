@@ -19,15 +19,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from aotc.checking.compare import QUANTIZED_DB, decibels
-from aotc.checking.dequantized_model import by_definition, without_rounding
-from aotc.checking.float64_reference import run_in_double
-from aotc.checking.input_generation import scaled_inputs
-from aotc.checking.reference import in_float64
+from aotc.checking.dequantized_model import expand_quantized_operators_to_qdq, remove_quantization_rounding
+from aotc.checking.float64_reference import evaluate_model_in_float64
+from aotc.checking.input_generation import draw_scaled_random_inputs
+from aotc.checking.output_comparison import MAX_SNR_LOSS_DB, signal_to_noise_decibels
+from aotc.checking.reference_implementations import convert_inputs_to_float64
 from aotc.checking.verify import verify
 from aotc.driver.compile import CompileOptions
 from aotc.ir import TensorType
-from aotc.reporting.inspect import inspect_model
+from aotc.reporting.model_inspection import inspect_model
 from tests.share import share_of_each
 from tests.targets.firmware import board
 from tests.targets.machines import has_vnni
@@ -177,14 +177,16 @@ def test_bytes_of_onnx_runtime(name: str, how: str, tmp_path: Path) -> None:
         assert not has_vnni() or largest(report) == 0
     # ONNX Runtime's softmax multiplies by 254 where the scale is 1 / 255, and it may round
     # small inputs to another neighbor than the definition does, which is what counts
-    session, shape = CompileOptions(cflags=("-O1",)).compiled(path).session(), NETS[name]().shape
+    session, shape = CompileOptions(cflags=("-O1",)).compile_model(path).session(), NETS[name]().shape
     small = {
         s.source: s.arrays
-        for s in scaled_inputs({"x": TensorType(tuple(shape), "float32")}, {}, 25, within_scales=True)
+        for s in draw_scaled_random_inputs({"x": TensorType(tuple(shape), "float32")}, {}, 25, within_scales=True)
     }
     usual = [{"x": np.random.default_rng(seed).standard_normal(shape).astype(np.float32)} for seed in range(3)]
     for x in (*usual, small["seed 1000 times 0.1"], small["seed 1024 times 0.1"]):
-        (want,) = run_in_double(by_definition(onnx.load(path)), in_float64(x)).values()
+        (want,) = evaluate_model_in_float64(
+            expand_quantized_operators_to_qdq(onnx.load(path)), convert_inputs_to_float64(x)
+        ).values()
         np.testing.assert_allclose(session.run(None, x)[0], want, rtol=1e-6, atol=1e-9)
 
 
@@ -195,7 +197,7 @@ def test_all_levels_and_targets_give_equal_bits(name: str, how: str, tmp_path: P
     inputs = [{"x": rng.standard_normal(shape).astype(np.float32)} for _ in range(4)]
     found = {}
     for target, level in (("host", 3), ("host", 0), ("c", 3), ("c", 0), ("c", 1), ("host", 2)):
-        session = CompileOptions(target=target, opt_level=level, cflags=("-O1",)).compiled(path).session()
+        session = CompileOptions(target=target, opt_level=level, cflags=("-O1",)).compile_model(path).session()
         found[target, level] = np.stack([session.run(None, x)[0] for x in inputs])
     first = found["host", 3]
     assert len(np.unique(first)) > 4
@@ -209,8 +211,8 @@ def test_a_microcontroller_gives_the_same_bits(name: str, level: int, tmp_path: 
         target="cortex-m4", opt_level=level, build=False, output=tmp_path / "net", name="net", workspace_io=True
     )
     x = np.random.default_rng(5).standard_normal(NETS[name]().shape).astype(np.float32)
-    (found,), _ = here.outputs(options.compiled(path), [x], tmp_path)
-    want = CompileOptions(cflags=("-O1",)).compiled(path).session().run(None, {"x": x})[0]
+    (found,), _ = here.outputs(options.compile_model(path), [x], tmp_path)
+    want = CompileOptions(cflags=("-O1",)).compile_model(path).session().run(None, {"x": x})[0]
     np.testing.assert_array_equal(found, want)
 
 
@@ -219,7 +221,7 @@ def test_noise_is_that_of_onnx_runtime(name: str, how: str, tmp_path: Path) -> N
     """What rounding to integers takes from the network of real numbers."""
     net = mixed() if name == "mixed" else NETS[name]()
     path = quantized(net, tmp_path, how)
-    compiled = CompileOptions().compiled(path).session()
+    compiled = CompileOptions().compile_model(path).session()
     both = [ort.InferenceSession(str(p), providers=["CPUExecutionProvider"]) for p in (path, tmp_path / "float.onnx")]
     rng = np.random.default_rng(1)
     results: list[list[Any]] = [[], [], []]
@@ -228,7 +230,7 @@ def test_noise_is_that_of_onnx_runtime(name: str, how: str, tmp_path: Path) -> N
         for found, session in zip(results, (compiled, *both), strict=True):
             found.append(session.run(None, x)[0])
     ours, theirs, exact = map(np.stack, results)
-    assert decibels(ours, exact) >= decibels(theirs, exact) - QUANTIZED_DB
+    assert signal_to_noise_decibels(ours, exact) >= signal_to_noise_decibels(theirs, exact) - MAX_SNR_LOSS_DB
 
 
 def mixed() -> Net:
@@ -277,7 +279,7 @@ def test_dequantized_in_double_precision(shape: tuple[int, ...], more: dict[str,
         helper.make_graph([node], "one", [x], [y], arrays), opset_imports=[helper.make_opsetid("", opset)], ir_version=8
     )
     wanted = ort.InferenceSession(model.SerializeToString()).run(None, {"x": stored})[0]
-    np.testing.assert_allclose(run_in_double(model, {"x": stored})["y"], wanted, rtol=1e-6)
+    np.testing.assert_allclose(evaluate_model_in_float64(model, {"x": stored})["y"], wanted, rtol=1e-6)
 
 
 def test_what_stays_on_real_numbers_is_listed(tmp_path: Path) -> None:
@@ -295,7 +297,7 @@ def test_bytes_take_one_byte(tmp_path: Path) -> None:
     net = fire()
     path = quantized(net, tmp_path, "qdq-u8-channel")
     options = {"target": "x86-64-v3", "build": False}
-    small, large = (CompileOptions(**options).compiled(p).metadata for p in (path, tmp_path / "float.onnx"))
+    small, large = (CompileOptions(**options).compile_model(p).metadata for p in (path, tmp_path / "float.onnx"))
     assert small["memory"]["peak"] < 0.5 * large["memory"]["peak"]
     assert small["weights_bytes"] < large["weights_bytes"]
 
@@ -304,10 +306,10 @@ def test_bytes_take_one_byte(tmp_path: Path) -> None:
 def test_operands_have_no_wider_copies(target: str, models: Path, tmp_path: Path) -> None:
     """A model of 1.3 MB: none of its large tensors is wider than a byte, also where nothing quantizes the sums."""
     options = CompileOptions(target=target, build=False)
-    work = options.compilation(options.imported(models / "squeezenet10_int8_qdq.onnx"))
-    assert work.project(tmp_path / "net").metadata["weights_bytes"] < 1_600_000
-    (program,) = work.programs
-    weights, data = ([s for s in program.storages(k) if s.nbytes > 32 << 10] for k in ("constant", "temp"))
+    work = options.start_compilation(options.import_as_graph_module(models / "squeezenet10_int8_qdq.onnx"))
+    assert work.emit_project(tmp_path / "net").metadata["weights_bytes"] < 1_600_000
+    (program,) = work.scheduled_programs
+    weights, data = ([s for s in program.storages_of_kind(k) if s.nbytes > 32 << 10] for k in ("constant", "temp"))
     assert len(weights) > 4 and {s.dtype.itemsize for s in weights} == {1}
     assert {s.dtype.itemsize for s in data} == {1} and len(data) > 20
 
@@ -317,13 +319,13 @@ def test_operators_of_integers_stand_for_those_of_real_numbers(name: str, tmp_pa
     """Without rounding all forms of a network give about what the network gave before it was quantized."""
     model = NETS[name]().model()
     x = {"x": np.random.default_rng(9).standard_normal(NETS[name]().shape)}
-    plain = run_in_double(model, x)
+    plain = evaluate_model_in_float64(model, x)
     found = {}
     for how in ("qdq-u8-channel", "qop-u8-channel", "qop-s8", "dynamic-u8"):
-        work = without_rounding(onnx.load(quantized(NETS[name](), tmp_path, how)))
-        found[how] = run_in_double(work, x)
+        work = remove_quantization_rounding(onnx.load(quantized(NETS[name](), tmp_path, how)))
+        found[how] = evaluate_model_in_float64(work, x)
     for output, wanted in plain.items():
-        assert min(decibels(f[output], wanted) for f in found.values()) > 25
+        assert min(signal_to_noise_decibels(f[output], wanted) for f in found.values()) > 25
         np.testing.assert_allclose(
             found["qop-u8-channel"][output], found["qdq-u8-channel"][output], rtol=1e-6, atol=1e-7
         )

@@ -139,6 +139,6 @@ def test_sizes_that_fill_no_block(kind: str, seed: int, target: str) -> None:
     r, rng = random.Random(f"{kind}{seed}"), np.random.default_rng(seed)
     model, data = joined(make(r, rng) for make in KINDS[kind])
     options = CompileOptions(target=target, cflags=STRICT, instruments=(ProgramVerifier(),))
-    found = options.compiled(model).session().run(None, data)
+    found = options.compile_model(model).session().run(None, data)
     for k, (got, want) in enumerate(zip(found, ort_run(model, data), strict=True)):
         np.testing.assert_allclose(got, want, 1e-3, 1e-3, err_msg=f"node {k}: {model.graph.node[k]}")

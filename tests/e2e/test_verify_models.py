@@ -16,7 +16,7 @@ import pytest
 from onnx import numpy_helper
 
 from aotc.checking.verify import Report, verify
-from benchmarks.models import resnet18
+from benchmarks.onnx_graph_builder import resnet18
 from tests.share import share
 
 LIGHT = (

@@ -33,32 +33,32 @@ from onnx import TensorProto, helper, parser
 
 import aotc
 from aotc import relay
-from aotc.checking.input_generation import random_inputs
-from aotc.checking.reference import session_runner
-from aotc.cli.console import reporting
+from aotc.checking.input_generation import draw_random_inputs
+from aotc.checking.reference_implementations import make_session_runner
+from aotc.cli.console import report_errors_and_exit
 from aotc.cli.main import main
 from aotc.contrib import graph_executor
 from aotc.contrib.debugger import debug_executor
-from aotc.driver.failure_replay import keeping_failures, replay
-from aotc.driver.nvrtc import find_nvrtc
+from aotc.driver.failure_replay import rerun_failed_step, write_report_on_internal_error
+from aotc.driver.nvrtc import find_nvrtc_compiler
 from aotc.driver.tuning_store import TuningStore
 from aotc.ir.diagnostics import AotcError, Diagnostic
 from aotc.ir.types import TensorType
-from aotc.measuring.competitors import require_rivals
-from aotc.measuring.profile import profile
-from aotc.relay.backend.function_to_kernel import lower_function
-from aotc.relay.backend.lower import lower_calls
-from aotc.relay.constant_evaluation import wrap
+from aotc.measuring.competitors import require_known_rivals
+from aotc.measuring.profile import profile_library
+from aotc.relay.backend.function_to_kernel import lower_fused_function
+from aotc.relay.backend.module_to_program import lower_main_to_program
+from aotc.relay.constant_evaluation import wrap_result_in_constants
 from aotc.relay.dataflow_pattern import DFPatternCallback, is_op, rewrite, wildcard
-from aotc.relay.expr import with_type
+from aotc.relay.expr import with_checked_type
 from aotc.relay.frontend import from_exported_program, from_pytorch
-from aotc.relay.instrument.verifier import Verifier, check_module
-from aotc.reporting.inspect import inspect_project
+from aotc.relay.instrument.verifier import Verifier, diagnose_malformed_module
+from aotc.reporting.model_inspection import inspect_project
 from aotc.runtime.abi import ffi
 from aotc.tir import te
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.parse import parse_kernel
 from aotc.tir.schedule import schedule
 from aotc.tir.target import get_target
 

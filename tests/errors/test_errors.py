@@ -26,10 +26,11 @@ RAISING = (
     "AotcValueError",
     "Diagnostic",
     "require",
-    "ranked",
-    "scalar",
-    "require_known",
-    "demand",
+    "require_known_name",
+    "require_scalar_tensor_type",
+    "require_tensor_of_rank",
+    "require_valid_file",
+    "refuse_unless",
 )
 
 
@@ -84,7 +85,7 @@ def codes(path: Path) -> Iterator[str]:
         if not isinstance(node, ast.Call):
             continue
         name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-        given = [k.value for k in node.keywords if k.arg == "code"]
+        given = [k.value for k in node.keywords if k.arg in ("code", "error_code")]
         for value in [*(node.args[:1] if name in RAISING else ()), *given]:
             match value:
                 case ast.Constant(value=str(text)):

@@ -21,7 +21,7 @@ import aotc
 from aotc import relay
 from aotc.driver.pipeline import Compilation
 from aotc.ir.transform import PassContext
-from aotc.tir.schedule.contraction.tiling_choice import Site
+from aotc.tir.schedule.contraction.tiling_choice import TilingSite
 from aotc.tir.target import get_target
 from docs.diagrams import draw
 
@@ -42,7 +42,7 @@ class Tilings:
     def __init__(self) -> None:
         self.rows: list[str] = []
 
-    def __call__(self, site: Site) -> None:
+    def __call__(self, site: TilingSite) -> None:
         ranked = sorted((candidate.cost, candidate.name) for candidate in site.found)
         self.rows = [f"{name}: {cost:.0f} cycles" for cost, name in ranked]
 
@@ -78,13 +78,13 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], di
         work = Compilation(module, get_target(target), "net", PassContext(3), cache=False, tilings=tilings)
         folder = tmp_path_factory.mktemp("walk") / "net"
         with watching(entered["The graph"]):
-            graph = work.graph
+            graph = work.optimized_graph
         with watching(entered["Kernels"]):
-            assert work.calls
+            assert work.lowered_programs
         with watching(entered["The program"]):
-            program = str(work.programs[0])
+            program = str(work.scheduled_programs[0])
         with watching(entered["The C project"]):
-            work.project(folder)
+            work.emit_project(folder)
         made = {"graph": str(graph), "tilings": "\n".join(tilings.rows), "kernel": program, "program": program}
         files = {"kernels": "net_kernels_0.c", "model": "net.c"}
         made |= {head: (folder / "src" / name).read_text(encoding="utf-8") for head, name in files.items()}

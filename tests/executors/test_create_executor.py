@@ -17,15 +17,15 @@ from relay.programs import functions, inputs
 import aotc
 from aotc import relay
 from aotc.contrib.graph_executor import GraphModule
-from aotc.ir.architecture_names import architecture
+from aotc.ir.architecture_names import normalized_architecture_name
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dimensions import SymDim
-from aotc.ir.types import FuncType, TensorType, TupleType, leaves
-from aotc.relay.expr import Expr, Function, GlobalVar, Let, Tuple, Var, call
-from aotc.relay.op import REGISTRY
+from aotc.ir.types import FuncType, TensorType, TupleType, flatten_nested_tuple
+from aotc.relay.expr import Expr, Function, GlobalVar, Let, Tuple, Var, typed_op_call
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import OpDef, Sample
 from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet
-from aotc.relay_api.executor import with_flat_inputs
+from aotc.relay_api.executor import flatten_tuple_inputs
 from tests.ops.harness import assert_agrees, constants, flat, type_of_value
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -66,9 +66,11 @@ def evaluated(kind: str, mod: aotc.IRModule, *args: Any, **named: Any) -> Any:
 
 def call_by_call(mod: aotc.IRModule, args: Sequence[Any], target: str = "llvm") -> list[np.ndarray]:
     """The outputs of @main, with every kernel called on memory of its own."""
-    mod = with_flat_inputs(mod)
+    mod = flatten_tuple_inputs(mod)
     module = GraphModule(relay.build(mod, target)["debug_create"]("default", aotc.cpu()))
-    module.run_on({p.name: value for p, value in zip(mod["main"].params, leaves(tuple(args)), strict=True)})
+    module.run_with_inputs(
+        {p.name: value for p, value in zip(mod["main"].params, flatten_nested_tuple(tuple(args)), strict=True)}
+    )
     return [module.get_output(k).numpy() for k in range(module.get_num_outputs())]
 
 
@@ -120,14 +122,14 @@ def program_of(cases: list[tuple[OpDef, Sample]]) -> tuple[aotc.IRModule, list[A
         typed = [(Var(f"s{k}_{j}", type_of_value(value)), value) for j, value in enumerate(sample.args)]
         own = [constants(value) if j in sample.known else var for j, (var, value) in enumerate(typed)]
         params += [arg for arg in own if isinstance(arg, Var)]
-        results.append(call(op, own, sample.attrs))
+        results.append(typed_op_call(op, own, sample.attrs))
     given = [a for _, sample in cases for j, a in enumerate(sample.args) if j not in sample.known]
     return aotc.IRModule({"main": Function(params, Tuple(results))}), given
 
 
 def samples_of(part: int) -> list[tuple[OpDef, Sample]]:
     """Samples of every operator, those of one program."""
-    compiled = [op for op in REGISTRY.values() if op.static is None]
+    compiled = [op for op in OPERATORS_BY_NAME.values() if op.static is None]
     return [(op, sample) for op in compiled[part::PARTS] for sample in spread(list(op.samples()))]
 
 
@@ -175,7 +177,7 @@ def check_all(results: list[list[np.ndarray]], expected: list[np.ndarray]) -> No
             np.testing.assert_allclose(one, wanted, rtol=2e-4, atol=2e-5 * max(1, np.abs(wanted).max()))
 
 
-@pytest.mark.skipif(architecture() != "x86_64", reason="another architecture")
+@pytest.mark.skipif(normalized_architecture_name() != "x86_64", reason="another architecture")
 @pytest.mark.parametrize("kind", ["aot", "vm"])
 def test_a_target_of_several_instruction_sets(kind: str) -> None:
     x = pair()

@@ -22,12 +22,12 @@ from aotc.ir.dimensions import SymDim
 from aotc.ir.op import Op
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.testing import mlp, resnet
 from aotc.relay.type_inference import infer_function
 from aotc.relay_api.target import Target
-from aotc.relay_api.vm import Kernels, compile
+from aotc.relay_api.vm_compiler import LateCompiledKernels, compile
 from aotc.runtime.vm import VirtualMachine
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -106,7 +106,7 @@ def test_calls_at_the_end_need_no_frame() -> None:
     exe = compile(parsed(MUTUAL))
     calls = {f.name: [ins.opcode for pc, ins in enumerate(f.code) if pc in f.tail] for f in exe.functions}
     assert calls["even"] == calls["odd"] == [Opcode.INVOKE]
-    last = compile(parsed(FACTORIAL)).function("fact")
+    last = compile(parsed(FACTORIAL)).function_by_name("fact")
     assert last.tail == frozenset()  # the product comes after the call
 
 
@@ -137,7 +137,7 @@ def test_a_batch_of_any_size_is_compiled_once_per_size() -> None:
     w = np.arange(12, dtype="float32").reshape(3, 4)
     exe = compile(aotc.IRModule.from_expr(relay.nn.relu(relay.nn.dense(x, relay.const(w)))))
     kernels = exe.call_kernel
-    assert isinstance(kernels, Kernels)
+    assert isinstance(kernels, LateCompiledKernels)
     for size in (1, 2, 5, 2, 1):
         data = np.random.default_rng(size).standard_normal((size, 4)).astype("float32")
         assert_same(plain(VirtualMachine(exe).invoke("main", data)), np.maximum(data @ w.T, 0))
@@ -165,7 +165,7 @@ def test_registers_are_dropped_and_threads_share() -> None:
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda _: int(VirtualMachine(exe).invoke("main", np.int32(9)).numpy()), range(8)))
     assert results == [34] * 8
-    main = exe.function("main")
+    main = exe.function_by_name("main")
     assert 0 in {k for dead in main.dead for k in dead}
 
 
@@ -175,7 +175,7 @@ def test_inputs_kept_and_text() -> None:
     vm.set_input("main", n=np.int32(5))
     assert vm.run().numpy() == 120 and vm.get_outputs()[0].numpy() == 120
     assert "VM Function[" in exe.bytecode and "invoke_packed" in exe.bytecode and "globals:" in exe.stats
-    assert any(i.opcode is Opcode.IF for i in exe.function("fact").code)
+    assert any(i.opcode is Opcode.IF for i in exe.function_by_name("fact").code)
 
 
 def test_wrong_arguments() -> None:
@@ -244,7 +244,7 @@ def test_the_least_recently_used_kernels_are_given_up() -> None:
     x = relay.var("x", TensorType((SymDim(),), "float32"))
     function = infer_function(relay.Function([x], relay.nn.relu(x)))
     work = Compilation(IRModule(), Target("llvm"), "main", PassContext())
-    kernels = Kernels(work, {0: function}, {0: "relu"}, limit=2)
+    kernels = LateCompiledKernels(work, {0: function}, {0: "relu"}, limit=2)
     for size in (1, 2, 1, 3, 1, 2):
         kernels(0, [np.ones(size, "float32")])
     assert kernels.compilations == 4

@@ -9,7 +9,7 @@ import pkgutil
 import pytest
 
 from aotc.relay import frontend
-from aotc.relay.frontend.converter_signatures import parameters
+from aotc.relay.frontend.converter_signatures import converter_parameters
 
 FILES = [m.name for m in pkgutil.walk_packages(frontend.__path__, "aotc.relay.frontend.") if ".ops_" in m.name]
 
@@ -17,4 +17,4 @@ FILES = [m.name for m in pkgutil.walk_packages(frontend.__path__, "aotc.relay.fr
 @pytest.mark.parametrize("name", FILES)
 def test_annotations_are_evaluated(name: str) -> None:
     for converter in getattr(importlib.import_module(name), "OPS", {}).values():
-        assert all(not isinstance(p.annotation, str) for p in parameters(converter))
+        assert all(not isinstance(p.annotation, str) for p in converter_parameters(converter))

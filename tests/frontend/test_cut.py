@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import aotc
-from aotc.relay.frontend.graph_cut import Links, select_nodes
+from aotc.relay.frontend.graph_cut import NodeTensors, select_nodes_between_tensors
 from aotc.relay.frontend.onnx import cut_model
 from tests.cli.invoke import call, refused, save, value
 
@@ -105,7 +105,7 @@ def test_other_forms_of_models_are_not_cut(tmp_path: Path) -> None:
 
 
 def test_inputs_that_are_not_needed_are_left_out() -> None:
-    nodes = [Links(("x", "", "k"), ("a",)), Links(("z",), ("c",)), Links(("a", "a"), ("b", ""))]
-    part = select_nodes(nodes, ["x", "z", "k"], ["b"], [])
+    nodes = [NodeTensors(("x", "", "k"), ("a",)), NodeTensors(("z",), ("c",)), NodeTensors(("a", "a"), ("b", ""))]
+    part = select_nodes_between_tensors(nodes, ["x", "z", "k"], ["b"], [])
     assert (part.nodes, part.inputs) == ([0, 2], ["x", "k"])
-    assert select_nodes(nodes, ["x", "z", "k"], ["b"], ["a"]).inputs == ["a"]
+    assert select_nodes_between_tensors(nodes, ["x", "z", "k"], ["b"], ["a"]).inputs == ["a"]

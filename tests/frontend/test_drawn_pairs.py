@@ -16,10 +16,10 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from aotc.checking.float64_reference import run_in_double
+from aotc.checking.float64_reference import evaluate_model_in_float64
 from aotc.ir.transform import PassContext
 from aotc.relay.frontend.onnx import from_onnx
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.transform import FakeQuantizationToInteger
 from tests.ops.exact import outside
 from tests.targets.machines import has_vnni
@@ -245,7 +245,7 @@ def quotient_of(d: Drawing, model: onnx.ModelProto) -> Any:
         # onnx's evaluator fails on groups and uneven padding: float32 is near enough next to ties
         return runtime(d, plain).astype(np.float64) / np.float64(d.onto[0])
     with np.errstate(all="ignore"):
-        return run_in_double(plain, d.data)[d.last] / np.float64(d.onto[0])
+        return evaluate_model_in_float64(plain, d.data)[d.last] / np.float64(d.onto[0])
 
 
 def runtime(d: Drawing, model: onnx.ModelProto) -> Any:

@@ -15,10 +15,10 @@ from evaluation import Array
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from aotc.ir.diagnostics import AotcError
-from aotc.relay.frontend.converter_signatures import parameters
+from aotc.relay.frontend.converter_signatures import converter_parameters
 from aotc.relay.frontend.onnx import from_onnx, supported_ops
 from aotc.relay.frontend.onnx.converter_table import converter_of
-from aotc.relay.frontend.onnx.node import OLDEST, schema_of
+from aotc.relay.frontend.onnx.node import OLDEST_SUPPORTED_VERSION, operator_schema
 from aotc.relay.frontend.onnx.ort_functions import DEFINITIONS
 
 DOMAINS: Final = {"": onnx.defs.onnx_opset_version(), "ai.onnx.ml": 5, "com.microsoft": 1}
@@ -145,7 +145,7 @@ def _attributes(domain: str, op: str, schema: Any) -> Iterator[ModelProto]:
 def _operators(domain: str) -> Iterator[tuple[str, Any]]:
     """The operators with a converter that the newest version of a domain has, and their definitions."""
     for op in supported_ops()[domain]:
-        schema = schema_of(op, domain, DOMAINS[domain])
+        schema = operator_schema(op, domain, DOMAINS[domain])
         if schema is not None and not schema.deprecated:
             yield op, schema
 
@@ -175,9 +175,9 @@ def test_converters_ask_for_what_their_operators_have(domain: str) -> None:
     known = set().union(*(s.attributes for s in schemas))
     for schema in schemas:
         converter = converter_of(domain, schema.name)
-        if converter is None or schema.since_version < OLDEST.get(schema.name, 1):
+        if converter is None or schema.since_version < OLDEST_SUPPORTED_VERSION.get(schema.name, 1):
             continue
-        asked = [p for p in parameters(converter) if p.kind is p.KEYWORD_ONLY and p.name != "node"]
+        asked = [p for p in converter_parameters(converter) if p.kind is p.KEYWORD_ONLY and p.name != "node"]
         assert {p.name for p in asked} <= known, schema.name
         given = {n for n, a in schema.attributes.items() if a.required or a.default_value.type}
         lacking = [p.name for p in asked if p.default is p.empty and p.name not in given]

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
-from aotc.ir.compile_time_limits import spending
+from aotc.ir.compile_time_limits import budget_scope
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.frontend.onnx import from_onnx, load_model
 
@@ -199,7 +199,7 @@ def test_functions_are_counted_before_they_are_expanded() -> None:
             flag = helper.make_node("Constant", [], ["f"], value=helper.make_tensor("f", TensorProto.BOOL, [], [1]))
             body = [flag, helper.make_node("If", ["f"], ["b"], then_branch=branch, else_branch=branch)]
         model.functions.append(helper.make_function("local", f"F{k}", ["a"], ["b"], body, imports))
-    with mock.patch("aotc.relay.frontend.onnx.convert.apply") as apply, pytest.raises(AotcError) as caught:
+    with mock.patch("aotc.relay.frontend.onnx.convert.call_converter") as apply, pytest.raises(AotcError) as caught:
         from_onnx(model)
     assert caught.value.code == "budget"
     assert apply.call_count == 0
@@ -216,7 +216,7 @@ def test_function_bomb() -> None:
         names = ["a", *(f"t{k}" for k in range(9)), "b"]
         body = [helper.make_node(f"F{level - 1}", [names[k]], [names[k + 1]], domain="local") for k in range(10)]
         model.functions.append(helper.make_function("local", f"F{level}", ["a"], ["b"], body, imports))
-    with spending({"compile.max_nodes": 1000}), pytest.raises(AotcError, match=r"max_nodes=\d{10}$") as caught:
+    with budget_scope({"compile.max_nodes": 1000}), pytest.raises(AotcError, match=r"max_nodes=\d{10}$") as caught:
         from_onnx(model)
     assert len(caught.value.diagnostics) == 1
 
@@ -346,7 +346,7 @@ def test_endless_loop() -> None:
         ],
     )
     node = helper.make_node("Loop", ["", "", "x"], ["y"], body=graph)
-    with spending({"compile.max_unroll": 20}), pytest.raises(AotcError, match="max_unroll=21"):
+    with budget_scope({"compile.max_unroll": 20}), pytest.raises(AotcError, match="max_unroll=21"):
         from_onnx(model_of([node], {"x": (2,)}, ["y"]))
 
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import AttributeProto, ModelProto, TensorProto, helper
 
 from aotc.ir import AotcError, Diagnostic, Span
-from aotc.ir.printable import MAX_TEXT, printable
+from aotc.ir.terminal_safe_text import MAX_TEXT_CHARACTERS, escape_unsafe_text
 from aotc.relay.frontend.onnx import from_onnx
 from tests.frontend.evaluation import model_of
 
@@ -105,7 +105,7 @@ def test_messages_are_short_and_harmless(place: str) -> None:
         from_onnx(model)
         pytest.fail("converted")
     text = str(caught.value)
-    assert len(text) < 4 * MAX_TEXT * len(caught.value.diagnostics)
+    assert len(text) < 4 * MAX_TEXT_CHARACTERS * len(caught.value.diagnostics)
     assert not UNSAFE.search(text)
     assert text.count("\n") < 6 * len(caught.value.diagnostics)
 
@@ -121,13 +121,13 @@ def test_documents_and_metadata_are_not_looked_at() -> None:
 def test_every_part_of_a_diagnostic_is_made_printable() -> None:
     span = Span(f"{LONG}.onnx", node=LONG)
     text = str(Diagnostic("code", LONG, span, (LONG, "second"), LONG))
-    assert len(text) < 6 * MAX_TEXT
+    assert len(text) < 6 * MAX_TEXT_CHARACTERS
     assert not UNSAFE.search(text)
     assert text.count("\n") == 3
 
 
 def test_ordinary_text_stays_as_it_is() -> None:
     for text in ("conv/weights:0", "größe", "一", "a" * 400, "word " * 700):
-        assert printable(text) == text
-    assert printable("a\x1bb\nc\u202ed") == "a\\x1bb\\nc\\u202ed"
-    assert printable(printable(LONG)) == printable(LONG)
+        assert escape_unsafe_text(text) == text
+    assert escape_unsafe_text("a\x1bb\nc\u202ed") == "a\\x1bb\\nc\\u202ed"
+    assert escape_unsafe_text(escape_unsafe_text(LONG)) == escape_unsafe_text(LONG)

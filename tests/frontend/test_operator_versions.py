@@ -15,7 +15,7 @@ from onnxruntime.capi import _pybind_state
 from aotc.ir import AotcError
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.frontend.onnx.converter_table import converter_of
-from aotc.relay.frontend.onnx.node import OLDEST
+from aotc.relay.frontend.onnx.node import OLDEST_SUPPORTED_VERSION
 from tests.frontend.evaluation import model_of, ort_run, run_model
 
 OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)
@@ -57,7 +57,7 @@ def test_no_version_that_onnx_runtime_runs_is_refused_for_its_version() -> None:
             message = str(error)
         assert "was removed" not in message, (name, version)
         assert "of operator set" not in message, (name, version)
-        assert max(version, OPSETS[0]) >= OLDEST.get(name, 1), (name, version)
+        assert max(version, OPSETS[0]) >= OLDEST_SUPPORTED_VERSION.get(name, 1), (name, version)
     assert tried > 300
 
 

@@ -14,7 +14,7 @@ from onnx import helper
 from aotc.driver.compile import CompileOptions
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.frontend.onnx import from_onnx
-from aotc.reporting.inspect import inspect_model
+from aotc.reporting.model_inspection import inspect_model
 from tests.frontend.test_quantized_onnx import Case, F
 
 STORED: Final = np.zeros((4, 8), np.int8)
@@ -113,11 +113,11 @@ def test_sums_that_int32_may_not_hold_are_warned_of_with_the_layer() -> None:
     with pytest.warns(
         UserWarning, match=r"the_node.*sums of 70000 products may reach 2,266,950,000, int32 holds"
     ) as seen:
-        CompileOptions(build=False).compiled(long_sum(127).model())
+        CompileOptions(build=False).compile_model(long_sum(127).model())
     assert len(seen) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        CompileOptions(build=False).compiled(long_sum(100).model())
+        CompileOptions(build=False).compile_model(long_sum(100).model())
 
 
 def test_sums_that_int32_may_not_hold_stay_on_real_numbers() -> None:

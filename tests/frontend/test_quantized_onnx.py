@@ -20,12 +20,12 @@ import pytest
 from evaluation import Array, run_model
 from onnx import ModelProto, helper, numpy_helper
 
-from aotc.checking.float64_reference import run_in_double
+from aotc.checking.float64_reference import evaluate_model_in_float64
 from aotc.driver.compile import compile
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.frontend.onnx.ort_functions import DEFINITIONS, DOMAIN
-from aotc.relay.frontend.op_calls import FOLD_BYTES
+from aotc.relay.frontend.op_calls import MAX_FOLDED_BYTES
 from aotc.runtime.session import load
 from tests.ops.exact import from_ties
 from tests.targets.machines import has_vnni
@@ -439,7 +439,7 @@ def test_a_matrix_of_few_bits(bits: int, zeros: str, permuted: bool) -> None:
     args = [x, packed, scale.astype(F), given, groups if permuted else None, bias]
     case, wanted = Case("MatMulNBits", args, attributes=attributes), x.astype(np.float64) @ w.T + bias
     np.testing.assert_allclose(case.ours()[0], wanted, rtol=1e-4, atol=1e-3)
-    exact = run_in_double(case.model(), {"i0": x.astype(np.float64)})["o0"]
+    exact = evaluate_model_in_float64(case.model(), {"i0": x.astype(np.float64)})["o0"]
     np.testing.assert_allclose(exact, wanted, rtol=1e-12)
 
 
@@ -448,11 +448,11 @@ def test_a_matrix_of_few_bits_of_more_than_a_megabyte() -> None:
     rng = np.random.default_rng(0)
     inner, rows, block = 4096, 576, 64
     packed = numbers(rng, "uint8", rows, inner // block, block // 2)
-    assert packed.nbytes > FOLD_BYTES
+    assert packed.nbytes > MAX_FOLDED_BYTES
     scale, x = rng.uniform(0.5, 1, rows * inner // block).astype(F), rng.standard_normal((1, inner)).astype(F)
     attributes = {"K": inner, "N": rows, "block_size": block, "bits": 4}
     case = Case("MatMulNBits", [x, packed, scale, None], attributes=attributes)
-    exact = run_in_double(case.model(), {"i0": x.astype(np.float64)})["o0"]
+    exact = evaluate_model_in_float64(case.model(), {"i0": x.astype(np.float64)})["o0"]
     np.testing.assert_allclose(case.ours()[0], exact, rtol=1e-3, atol=1e-2)
 
 

@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).parents[1] / "conformance"))
 
 from onnx_suite import all_cases, check, reason
 
-from aotc.checking.reference import in_double, in_float64
+from aotc.checking.reference_implementations import convert_inputs_to_float64, convert_module_to_float64
 from aotc.relay.frontend.onnx import from_onnx
 
 LEAST = {"node": 1462, "simple": 10, "real": 9, "pytorch-operator": 35, "pytorch-converted": 82}
@@ -42,11 +42,11 @@ def by_reference(model: Any) -> Callable[[list[Any]], Sequence[Any]]:
 
 def in_double_precision(model: Any) -> Callable[[list[Any]], Sequence[Any]]:
     """Networks whose logits are 1.6e10: the last places of numpy's products are not those of every processor."""
-    module = in_double(from_onnx(model))
+    module = convert_module_to_float64(from_onnx(model))
     names = [p.name for p in module.main.params]
 
     def run(inputs: list[Any]) -> list[Any]:
-        outputs = run_model(module, in_float64(dict(zip(names, inputs, strict=False))))
+        outputs = run_model(module, convert_inputs_to_float64(dict(zip(names, inputs, strict=False))))
         return [np.asarray(o).astype(np.float32) if o.dtype == np.float64 else o for o in outputs]
 
     return run

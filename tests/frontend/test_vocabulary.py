@@ -14,14 +14,14 @@ from onnx import helper
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType
-from aotc.relay.constant_evaluation import evaluate_call
+from aotc.relay.constant_evaluation import evaluate_constant_call
 from aotc.relay.expr import Call, Constant, Var
 from aotc.relay.frontend import conv_pool, quantization
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.activations import relu6
 from aotc.relay.frontend.conv_pool import Window
 from aotc.relay.frontend.onnx import from_onnx
-from aotc.relay.frontend.quantization import Onto, Quantized
+from aotc.relay.frontend.quantization import OutputQuantization, QuantizedTensor
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,13 @@ def test_one_format_does_not_load_the_package_of_another(front_end: str, other: 
 def test_problems_get_the_name_of_the_front_end_that_is_entered() -> None:
     x = Var("x", TensorType((2, 3), "float32"))
     with pytest.raises(AotcError) as neutral:
-        g.axis(2, g.rank(x))
+        g.normalize_axis(2, g.rank(x))
     assert neutral.value.code == "graph-axis"
-    with pytest.raises(AotcError) as named, g.codes_of("onnx"):
+    with pytest.raises(AotcError) as named, g.rename_error_codes("onnx"):
         g.reshape(x, (4,))
     assert named.value.code == "onnx-reshape"
-    with pytest.raises(AotcError) as kept, g.codes_of("onnx"):
-        g.check_unrolled(1 << 20, "a loop")
+    with pytest.raises(AotcError) as kept, g.rename_error_codes("onnx"):
+        g.check_unroll_count(1 << 20, "a loop")
     assert kept.value.code == "budget"
 
 
@@ -69,18 +69,18 @@ def test_a_quantized_layer_with_the_channels_last() -> None:
     y_scale, y_zero = np.float32(6 / 255), np.uint8(0)
 
     window = Window((3, 3), (2, 2), (1, 1), ())
-    window = window.padded(conv_pool.same_padding((5, 6), window))
+    window = window.with_pads(conv_pool.same_padding((5, 6), window))
     assert window.pads == (1, 0, 1, 1)
-    data = Quantized(g.constant(x), g.constant(x_scale, "float32"), g.constant(x_zero, "int32"))
-    weight = Quantized(g.constant(w), g.constant(w_scales), g.constant(0, "int32"))
+    data = QuantizedTensor(g.constant(x), g.constant(x_scale, "float32"), g.constant(x_zero, "int32"))
+    weight = QuantizedTensor(g.constant(w), g.constant(w_scales), g.constant(0, "int32"))
     layouts = {"data_layout": "NHWC", "kernel_layout": "OHWI", "out_dtype": "int32"}
-    terms = quantization.terms(data, weight)
-    sums = conv_pool.convolve(data.data, weight.data, window, g.constant(bias), terms=terms, **layouts)
-    onto = Onto(g.constant(y_scale), g.constant(y_zero, "int32"), DType("uint8"))
-    stored = quantization.requantize(sums, quantization.products(data, weight), onto, axis=3)
-    kept = Quantized(stored, onto.scale, onto.zero).real
+    terms = quantization.qnn_zero_points_and_scales(data, weight)
+    sums = conv_pool.build_convolution(data.data, weight.data, window, g.constant(bias), terms=terms, **layouts)
+    onto = OutputQuantization(g.constant(y_scale), g.constant(y_zero, "int32"), DType("uint8"))
+    stored = quantization.requantize(sums, quantization.product_scale(data, weight), onto, axis=3)
+    kept = QuantizedTensor(stored, onto.scale, onto.zero).dequantized
     assert isinstance(kept, Call) and kept.args[0] is stored  # what weights stand for is not worked out at once
-    real = evaluate_call(kept)
+    real = evaluate_constant_call(kept)
 
     padded = np.pad((x.astype(np.float64) - x_zero) * x_scale, ((0, 0), (1, 1), (0, 1), (0, 0)))
     views = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))[:, ::2, ::2]

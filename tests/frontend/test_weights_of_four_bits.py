@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from aotc.driver.compile import CompileOptions
-from aotc.reporting.inspect import inspect_model
+from aotc.reporting.model_inspection import inspect_model
 from tests.frontend.test_drawn_pairs import Drawing, F
 from tests.share import share
 from tests.targets.machines import FOREIGN, PORTABLE, machine, native_targets
@@ -63,7 +63,7 @@ def test_they_are_multiplied_as_integers(kind: str, dtype: str) -> None:
         d, model, want = drawn(kind, dtype, seed)
         assert inspect_model(model)["left_real"] == []
         np.testing.assert_array_equal(
-            CompileOptions(cflags=("-O1",)).compiled(model).session().run(None, d.data)[0], want
+            CompileOptions(cflags=("-O1",)).compile_model(model).session().run(None, d.data)[0], want
         )
 
 
@@ -84,12 +84,12 @@ def test_they_take_half_a_byte(target: str, kind: str, tmp_path: Path) -> None:
     config = {"compile.halve_bytes": True}
     common = {"target": here.target, "cflags": ("-O1",), "build": not here.emulator}
     options = CompileOptions(output=tmp_path / "net", config=config, **common)
-    made = options.compiled(model)
+    made = options.compile_model(model)
     inputs = {v["name"]: d.data[v["name"]] for v in made.metadata["inputs"]}
     run = made.session().run if not here.emulator else lambda _, x: here.run_model(made, list(x.values()))
     np.testing.assert_array_equal(run(None, inputs)[0], want)
     without = replace(options, output=tmp_path / "whole", build=False, disabled_pass=["HalveBytes"])
-    whole = without.compiled(model)
+    whole = without.compile_model(model)
     saved = whole.metadata["weights_bytes"] - made.metadata["weights_bytes"]
     assert abs(saved - np.prod(WIDE[kind][0]) / 2) <= 64 * 48
 
@@ -99,7 +99,13 @@ def test_they_do_so_where_memory_or_caches_are_short(target: str, units: int, ha
     """Processors with caches take whole bytes of a mebibyte or less."""
     _, model, _ = drawn("MatMul", "int4", 0, {"MatMul": ((4096, units), (1, 4096), *LAYERS["MatMul"][2:])})
     sizes = [
-        sum(s.nbytes for s in CompileOptions(target=target, disabled_pass=off).compilation(model).programs[0].constants)
+        sum(
+            s.nbytes
+            for s in CompileOptions(target=target, disabled_pass=off)
+            .start_compilation(model)
+            .scheduled_programs[0]
+            .constants
+        )
         for off in ([], ["HalveBytes"])
     ]
     assert (sizes[0] < 0.6 * sizes[1]) == bool(halves)

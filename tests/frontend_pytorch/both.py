@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from aotc import relay
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 
 Array = np.ndarray[Any, Any]

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import aotc
 from aotc import AotcError, relay
 from aotc.checking.verify import verify
-from aotc.relay.frontend.pytorch.operator_conversion import call_operator
+from aotc.relay.frontend.pytorch.operator_conversion import convert_operator_call
 from tests.frontend_pytorch.both import as_module
 
 
@@ -333,7 +333,7 @@ def test_verify_names_what_is_wrong_with_a_file(tmp_path: Path, monkeypatch: pyt
 
 def test_an_operator_names_the_arguments_that_it_does_not_take() -> None:
     schema = torch.ops.aten.pixel_shuffle.default._schema
-    (found,) = problems(lambda: call_operator(schema, [relay.var("x", shape=(4,)), 2], {}))
+    (found,) = problems(lambda: convert_operator_call(schema, [relay.var("x", shape=(4,)), 2], {}))
     assert found.code == "torch-node"
     assert found.message == "aten::pixel_shuffle does not take these arguments: (Tensor[(4), float32], 2)"
 

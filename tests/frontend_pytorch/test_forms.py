@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import aotc
 from aotc import relay
-from aotc.relay.frontend.pytorch.inplace_and_out_forms import form_of, functional_name
+from aotc.relay.frontend.pytorch.inplace_and_out_forms import functional_operator_name, operator_form
 from tests.frontend_pytorch.both import NAMES, Wrapped, as_module, compare, leaves, values
 from tests.frontend_pytorch.cases import all_cases
 
@@ -67,7 +67,7 @@ def forms(call: Call) -> Iterator[Any]:
         packet = getattr(torch.ops.aten, name, None)
         for overload in packet.overloads() if packet is not None else ():
             operator = getattr(packet, overload)
-            form = form_of(operator._schema)
+            form = operator_form(operator._schema)
             found = form.functional
             if form.written and (found.name, found.overload_name) == (schema.name, schema.overload_name):
                 yield operator
@@ -81,7 +81,7 @@ def resolved(argument: Any, inputs: tuple[Tensor, ...]) -> Any:
 
 def program(operator: Any, call: Call) -> nn.Module:
     """A function of tensors that calls a writing operator: its results, and the tensors that it wrote to."""
-    form = form_of(operator._schema)
+    form = operator_form(operator._schema)
     plain = getattr(getattr(torch.ops.aten, call.name), call.overload or "default")
     formals = plain._schema.arguments
 
@@ -134,7 +134,7 @@ def test_every_form_that_torch_has() -> None:
     [*[("add_", "add"), ("__iand__", "__and__"), ("__and__", "__and__"), ("index", "index"), ("__not__", "__not__")]],
 )
 def test_names_of_functional_operators(name: str, plain: str) -> None:
-    assert functional_name(name) == plain
+    assert functional_operator_name(name) == plain
 
 
 # --- memory that is shared

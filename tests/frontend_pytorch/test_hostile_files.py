@@ -22,8 +22,8 @@ from torch import Tensor, nn
 import aotc
 from aotc import AotcError
 from aotc.checking.verify import verify
-from aotc.driver.import_model import import_exported, load_exported
-from aotc.relay.frontend.pytorch.pt2_validation import Refused, _expression
+from aotc.driver.import_model import import_exported_program, load_exported_program
+from aotc.relay.frontend.pytorch.pt2_validation import Refused, _validate_dim_expression
 
 Records = dict[str, Any]
 MODEL, WEIGHTS, CONSTANTS = "models/model.json", "data/weights/", "data/constants/"
@@ -103,21 +103,21 @@ def graph(records: Records) -> Any:
 def refused(path: Path) -> str:
     """The one diagnostic of a file that is refused."""
     with pytest.raises(AotcError) as caught:
-        import_exported(path, {})
+        import_exported_program(path, {})
     assert len(caught.value.diagnostics) == 1 and "Error" not in str(caught.value)
     return str(caught.value)
 
 
 def test_an_honest_file_is_read(saved: bytes, tmp_path: Path) -> None:
     path = rewritten(saved, tmp_path / "net.pt2", lambda records: None)
-    program = load_exported(path)
+    program = load_exported_program(path)
     x = torch.randn(5, 4)
     expected = torch.export.load(io.BytesIO(saved)).module()(x, "plain")
     np.testing.assert_array_equal(program.module()(x, "plain")[0], expected)
     assert program.example_inputs is None
     ((symbol, bounds),) = program.range_constraints.items()
     assert bounds.upper == 64 and program.graph_signature.user_inputs == ("x", "plain")
-    assert import_exported(program, {str(symbol): 3}).main.params[0].name == "x"
+    assert import_exported_program(program, {str(symbol): 3}).main.params[0].name == "x"
 
 
 # --- read as if it were not there
@@ -171,13 +171,13 @@ def test_code_is_left_out(
     (tmp_path / "hostile_module.py").write_text(f"{code}\nf = list\n")
     monkeypatch.syspath_prepend(tmp_path)
     path = rewritten(saved, tmp_path / "net.pt2", lambda records: place(records, code))
-    load_exported(path).module()(torch.ones(3, 4), "plain")
+    load_exported_program(path).module()(torch.ones(3, 4), "plain")
     assert not proof.exists()
 
 
 def test_verify_draws_inputs_itself(saved: bytes, tmp_path: Path, proof: Path, code: str) -> None:
     path = rewritten(saved, tmp_path / "net.pt2", lambda records: [place(records, code) for place in HARMLESS])
-    pins = {str(symbol): 3 for symbol in load_exported(path).range_constraints}
+    pins = {str(symbol): 3 for symbol in load_exported_program(path).range_constraints}
     report = verify(path, seeds=2, dims=pins, cflags=["-O1"])
     assert report.ok and len(report.cases) >= 2 and not proof.exists()
 
@@ -193,7 +193,7 @@ def test_nothing_unpickles(saved: bytes, tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(place, name, opened)
     for name in ("load", "loads"):
         monkeypatch.setattr(pickle, name, opened)
-    assert len(load_exported(tmp_path / "net.pt2").state_dict) == 2
+    assert len(load_exported_program(tmp_path / "net.pt2").state_dict) == 2
 
 
 # --- refused
@@ -405,7 +405,7 @@ def test_archives_that_grow_when_they_are_read(saved: bytes, tmp_path: Path) -> 
     ],
 )
 def test_expressions(text: str) -> None:
-    assert _expression(text, "x").replace(" ", "") == text.replace(" ", "")
+    assert _validate_dim_expression(text, "x").replace(" ", "") == text.replace(" ", "")
 
 
 @pytest.mark.parametrize(
@@ -420,4 +420,4 @@ def test_expressions(text: str) -> None:
 )  # fmt: skip
 def test_what_is_no_expression(text: str) -> None:
     with pytest.raises(Refused):
-        _expression(text, "x")
+        _validate_dim_expression(text, "x")

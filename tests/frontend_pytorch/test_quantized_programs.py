@@ -13,8 +13,8 @@ import torch
 
 import aotc
 from aotc import relay
-from aotc.checking.compare import QUANTIZED_DB, decibels
-from aotc.reporting.inspect import inspect_model
+from aotc.checking.output_comparison import MAX_SNR_LOSS_DB, signal_to_noise_decibels
+from aotc.reporting.model_inspection import inspect_model
 from tests.frontend_pytorch.both import leaves
 from tests.frontend_pytorch.nets import NETS, spread_statistics
 
@@ -79,7 +79,7 @@ def outputs(name: str, how: Any) -> tuple[list[str], list[np.ndarray[Any, Any]]]
 def test_integers_of_a_residual_network() -> None:
     left, (ours, theirs, exact) = outputs("resnet", config(powers=True))
     np.testing.assert_array_equal(ours, theirs)
-    assert 5 < decibels(ours, exact) < 60
+    assert 5 < signal_to_noise_decibels(ours, exact) < 60
     # its quantizer leaves biases and sums beside convolutions in float32
     assert set(left) == {"nn.bias_add", "add"}
 
@@ -87,7 +87,7 @@ def test_integers_of_a_residual_network() -> None:
 @pytest.mark.parametrize(("name", "how"), [("inverted", {}), ("encoder", {"is_dynamic": True})])
 def test_noise_is_that_of_torch(name: str, how: dict[str, bool]) -> None:
     left, (ours, theirs, exact) = outputs(name, config(**how))
-    assert decibels(ours, exact) >= decibels(theirs, exact) - QUANTIZED_DB
-    assert decibels(ours, theirs) > decibels(theirs, exact)
+    assert signal_to_noise_decibels(ours, exact) >= signal_to_noise_decibels(theirs, exact) - MAX_SNR_LOSS_DB
+    assert signal_to_noise_decibels(ours, theirs) > signal_to_noise_decibels(theirs, exact)
     # products with scales that are found at run time are left, too
     assert ("nn.dense" in left) == bool(how) and "nn.conv2d" not in left

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from aotc.cli.options import read_seconds
+from aotc.cli.options import parse_seconds
 from tests.fuzz.case import read
 from tests.fuzz.kinds import KINDS, kinds_of
 from tests.fuzz.search import Tally, fuzz
@@ -49,7 +49,7 @@ def main() -> int:
     seed = options.seed if options.seed is not None else secrets.randbelow(1 << 32)
     kinds = kinds_of(options.kinds.split(","))
     try:
-        seconds = read_seconds(options.time)
+        seconds = parse_seconds(options.time)
     except click.BadParameter as error:
         parser.error(error.message)
     print(f"seed {seed}", flush=True)

@@ -20,13 +20,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from aotc.checking.compare import Array
+from aotc.checking.output_comparison import Array
 from aotc.ir.dtype import DType
 from aotc.ir.op import OpPattern
 from aotc.relay.expr import Call, Expr
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import Accuracy, OpDef
 from aotc.relay.visitor import Mutator
 
@@ -46,7 +46,7 @@ FACTOR = 8.0
 @functools.cache
 def _rounding(name: str) -> float:
     """How exact an operator claims to be: 0 for exact ones, else a factor of units in the last place, or LOOSE."""
-    op = REGISTRY.get(name)
+    op = OPERATORS_BY_NAME.get(name)
     if op is None:
         return UNITS
     kinds = [s.accuracy for s in op.samples() if any(_is_float(a) for a in _flat(s.args))]
@@ -57,7 +57,7 @@ def _rounding(name: str) -> float:
 
 
 def _is_float(array: Any) -> bool:
-    return isinstance(array, np.ndarray) and DType.of(array).is_float
+    return isinstance(array, np.ndarray) and DType.from_numpy(array).is_float
 
 
 def _flat(value: Any) -> list[Any]:
@@ -214,7 +214,7 @@ def _widened(value: Array, slack: Array) -> Array:
 
 
 def _problem(found: Array, expected: Array, slack: Array) -> str:
-    if found.shape != expected.shape or DType.of(found) != DType.of(expected):
+    if found.shape != expected.shape or DType.from_numpy(found) != DType.from_numpy(expected):
         return f"{found.dtype}{list(found.shape)} for {expected.dtype}{list(expected.shape)}"
     a, e = (x.astype(np.float64) if _is_float(x) else x for x in (found, expected))
     with np.errstate(all="ignore"):

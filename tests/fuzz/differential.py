@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aotc.checking.compare import Array
+from aotc.checking.output_comparison import Array
 from aotc.driver.import_model import read_relay_text
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
@@ -137,8 +137,8 @@ class _Cut(Mutator):
         super().__init__()
         self.node, self.var = node, var
 
-    def rewrite(self, old: Expr, new: Expr) -> Expr:
-        return self.var if old is self.node else super().rewrite(old, new)
+    def rewrite_rebuilt_node(self, old: Expr, new: Expr) -> Expr:
+        return self.var if old is self.node else super().rewrite_rebuilt_node(old, new)
 
 
 def smaller(files: Files, folder: Path) -> Iterator[Files]:

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from aotc.checking.compare import Array
+from aotc.checking.output_comparison import Array
 from aotc.driver.compile import CompileOptions, compile
 from aotc.driver.pipeline import CompiledModel
 from aotc.driver.toolchain import resolve_target
 from aotc.ir.dtype import DType
 from aotc.relay.module import IRModule
 from aotc.runtime.session import load
-from aotc.tir.interp import compile_kernel, run_kernel
+from aotc.tir.interpreter import compile_kernel, run_kernel
 from aotc.tir.plan.program import Program, Storage, View
 from aotc.tir.stmt import Buffer
 from tests.e2e.projects import write_raw
@@ -56,7 +56,7 @@ def targets() -> Sequence[str]:
 def interpreted(module: IRModule, inputs: Mapping[str, Array], setting: Setting) -> list[Array] | None:
     """The outputs by the interpreter of tensor programs; None for what would take it too long."""
     options = CompileOptions(target=setting.target, opt_level=setting.opt_level, accuracy=setting.accuracy, cache=False)
-    (program,) = options.compilation(module).programs
+    (program,) = options.start_compilation(module).scheduled_programs
     if sum(step.kernel.macs for step in program.steps) > MOST_WORK:
         return None
     return run_program(program, inputs)
@@ -86,7 +86,9 @@ def run_program(program: Program, inputs: Mapping[str, Array]) -> list[Array]:
 
     for step in program.steps:
         if step.kernel.overlaps:
-            compile_kernel(step.kernel).on([part(v, b) for v, b in zip(step.args, step.kernel.params, strict=True)])
+            compile_kernel(step.kernel).run_in_place(
+                [part(v, b) for v, b in zip(step.args, step.kernel.params, strict=True)]
+            )
             continue
         arguments = [part(v, b).copy() for v, b in zip(step.inputs, step.kernel.inputs, strict=True)]
         before = [part(v, b).copy() for v, b in zip(step.outputs, step.kernel.outputs, strict=True)]

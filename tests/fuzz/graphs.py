@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from aotc.checking.compare import Array
-from aotc.checking.input_generation import save_arrays
+from aotc.checking.input_generation import save_arrays_to_npz
+from aotc.checking.output_comparison import Array
 from aotc.ir.attrs import Attrs
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType, TupleType, tensor_types
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, call
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, typed_op_call
 from aotc.relay.module import IRModule
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import OpDef, Sample
 from aotc.relay.text.printer import astext
 from tests.fuzz.case import Files
@@ -55,7 +55,7 @@ INDEXED = {
 @functools.cache
 def samples_of(name: str) -> Sequence[Sample]:
     """The samples of an operator."""
-    return tuple(REGISTRY[name].samples())
+    return tuple(OPERATORS_BY_NAME[name].samples())
 
 
 @dataclass
@@ -90,7 +90,7 @@ class Graph:
         return self.params[-1]
 
     def with_specials(self, array: Array) -> Array:
-        dtype = DType.of(array)
+        dtype = DType.from_numpy(array)
         if not array.size or dtype.is_bool or dtype.bits < 8:
             return array
         made = array.copy()
@@ -109,7 +109,7 @@ class Graph:
             return Constant(array)
         wanted = type_of_value(array)
         same = [v for v in self.values if v.checked_type == wanted]
-        indexed = op in INDEXED and DType.of(array).is_integer
+        indexed = op in INDEXED and DType.from_numpy(array).is_integer
         if same and not indexed and odds(self.rng, 0.75):
             return self.take(pick(self.rng, same))
         if self.values and odds(self.rng, 0.4):
@@ -126,7 +126,7 @@ class Graph:
         """A value of the type of an array, made of another; integers stay within those of the array."""
         ty = value.checked_type
         assert isinstance(ty, TensorType)
-        dtype = DType.of(array)
+        dtype = DType.from_numpy(array)
         if (ty.numel == 0 and array.size) or (dtype.bits < 8 and not dtype.is_bool):
             return None
         try:
@@ -136,12 +136,14 @@ class Graph:
             if ty.dtype == dtype:
                 return made if dtype.is_float or dtype.is_bool else _clipped(made, array)
             if dtype.is_bool:
-                return call(REGISTRY["greater"], [made, Constant(np.zeros((), ty.dtype.numpy))])
+                return typed_op_call(OPERATORS_BY_NAME["greater"], [made, Constant(np.zeros((), ty.dtype.numpy))])
             if dtype.is_integer and ty.dtype.is_float:
-                made = call(REGISTRY["clip"], [made], _attrs("clip", a_min=-100.0, a_max=100.0))
+                made = typed_op_call(OPERATORS_BY_NAME["clip"], [made], _attrs("clip", a_min=-100.0, a_max=100.0))
                 zero = Constant(np.zeros((), ty.dtype.numpy))
-                made = call(REGISTRY["where"], [call(REGISTRY["isnan"], [made]), zero, made])
-            made = call(REGISTRY["cast"], [made], _attrs("cast", dtype=dtype))
+                made = typed_op_call(
+                    OPERATORS_BY_NAME["where"], [typed_op_call(OPERATORS_BY_NAME["isnan"], [made]), zero, made]
+                )
+            made = typed_op_call(OPERATORS_BY_NAME["cast"], [made], _attrs("cast", dtype=dtype))
             return _clipped(made, array) if dtype.is_integer else made
         except AotcError:
             return None
@@ -163,7 +165,7 @@ class Graph:
         self.add(name, args, attributes)
 
     def add(self, name: str, args: Sequence[Any], attributes: Attrs) -> None:
-        op = REGISTRY[name]
+        op = OPERATORS_BY_NAME[name]
         if (self.special and name in TRANSFORMED) or not self.fits(op, args, attributes):
             return
         operands = []
@@ -173,7 +175,7 @@ class Graph:
                 operands.append(Tuple([self.operand(a, name, fixed) for a in value]))
             else:
                 operands.append(self.operand(value, name, fixed))
-        made = call(op, operands, attributes)
+        made = typed_op_call(op, operands, attributes)
         found = made.checked_type
         fields = [TupleGetItem(made, k) for k in range(len(found.fields))] if isinstance(found, TupleType) else [made]
         static = all(t.is_static for t in tensor_types(found))
@@ -184,7 +186,7 @@ class Graph:
         params = [Var(f"a{k}", type_of_value(value)) for k, value in enumerate(args)]
         try:
             fields = [Constant(v) if op.static is not None and k > 0 else params[k] for k, v in enumerate(args)]
-            made = call(op, fields, attributes)
+            made = typed_op_call(op, fields, attributes)
             if op.static is not None:
                 known = op.static(attributes, fields)
                 if known is None:
@@ -211,7 +213,7 @@ class Graph:
             with np.errstate(all="ignore"):
                 if new.is_integer:
                     low = 0 if not new.is_signed else -100
-                    wide = np.nan_to_num(value.astype(np.float64) * (1 if DType.of(value).is_integer else 10))
+                    wide = np.nan_to_num(value.astype(np.float64) * (1 if DType.from_numpy(value).is_integer else 10))
                     return np.clip(wide, low, min(100, int(new.max))).astype(new.numpy)
                 return value.astype(new.numpy)
 
@@ -265,7 +267,7 @@ class Graph:
 
 @functools.lru_cache(maxsize=1)
 def _names() -> Sequence[str]:
-    return sorted(n for n in REGISTRY if samples_of(n))
+    return sorted(n for n in OPERATORS_BY_NAME if samples_of(n))
 
 
 def _flat(value: Any) -> list[Array]:
@@ -284,15 +286,15 @@ def _shaped(value: Expr, ty: TensorType, shape: tuple[int, ...]) -> Expr:
     """A value's elements in another shape: reshaped, or some of them taken."""
     size = int(np.prod(shape))
     if size == ty.numel:
-        return call(REGISTRY["reshape"], [value], _attrs("reshape", newshape=shape))
-    flat = call(REGISTRY["reshape"], [value], _attrs("reshape", newshape=(ty.numel,)))
+        return typed_op_call(OPERATORS_BY_NAME["reshape"], [value], _attrs("reshape", newshape=shape))
+    flat = typed_op_call(OPERATORS_BY_NAME["reshape"], [value], _attrs("reshape", newshape=(ty.numel,)))
     places = np.arange(size, dtype=np.int32).reshape(shape) % max(ty.numel, 1)
-    return call(REGISTRY["take"], [flat, Constant(places)], _attrs("take", axis=0, mode="clip"))
+    return typed_op_call(OPERATORS_BY_NAME["take"], [flat, Constant(places)], _attrs("take", axis=0, mode="clip"))
 
 
 def _clipped(value: Expr, array: Array) -> Expr:
     low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
-    return call(REGISTRY["clip"], [value], _attrs("clip", a_min=low, a_max=high))
+    return typed_op_call(OPERATORS_BY_NAME["clip"], [value], _attrs("clip", a_min=low, a_max=high))
 
 
 def make(seed: int) -> Files:
@@ -314,7 +316,7 @@ def make(seed: int) -> Files:
 def files_of(module: IRModule, inputs: dict[str, Array], setting: Setting) -> Files:
     """A case as files."""
     blob = io.BytesIO()
-    save_arrays(blob, {k: v for k, v in inputs.items() if k in {p.name for p in module.main.params}})
+    save_arrays_to_npz(blob, {k: v for k, v in inputs.items() if k in {p.name for p in module.main.params}})
     options = json.dumps(setting.as_dict()).encode()
     text = re.sub(r" span=[^ ]+", "", astext(module))
     return {"model.relay": text.encode(), "inputs.npz": blob.getvalue(), "setting.json": options}

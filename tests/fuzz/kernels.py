@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from aotc.checking.input_generation import save_arrays
-from aotc.tir.parse import parse_kernel
+from aotc.checking.input_generation import save_arrays_to_npz
+from aotc.tir.kernel_parser import parse_kernel
+from aotc.tir.kernel_text import to_text
 from aotc.tir.target import get_target
-from aotc.tir.text import to_text
 from tests.fuzz.case import Files, Found, Stage
 from tests.fuzz.execute import targets
 from tests.targets.corpus import Job, disagreements, drawn
@@ -33,7 +33,7 @@ def make(seed: int) -> Files:
     for number in range(AT_ONCE):
         kernel, inputs = drawn(AT_ONCE * seed + number, get_target(name))
         blob = io.BytesIO()
-        save_arrays(blob, {str(k): np.ravel(array).view(np.uint8) for k, array in enumerate(inputs)})
+        save_arrays_to_npz(blob, {str(k): np.ravel(array).view(np.uint8) for k, array in enumerate(inputs)})
         files |= {f"{number}.tir": to_text(kernel).encode(), f"{number}.npz": blob.getvalue()}
     return files
 

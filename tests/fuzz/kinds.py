@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from aotc.driver.dependency_injection import install
+from aotc.driver.operator_and_pass_registration import install_operators_and_passes
 from tests.fuzz import (
     differential,
     graphs,
@@ -168,5 +168,5 @@ KINDS: Mapping[str, Callable[[bool], Kind]] = {
 
 def kinds_of(names: Iterable[str], everything: bool = True) -> dict[str, Kind]:
     """Kinds by name; `everything` makes them begin with all that there is, which takes a while."""
-    install()
+    install_operators_and_passes()
     return {name: KINDS[name](everything) for name in names}

@@ -21,12 +21,12 @@ import numpy as np
 
 import aotc
 from aotc import relay
-from aotc.checking.input_generation import read_inputs, save_arrays
+from aotc.checking.input_generation import read_npz_inputs, save_arrays_to_npz
 from aotc.driver.compile import compile
 from aotc.driver.object_cache import ObjectCache
-from aotc.driver.tuning_store import Record, TuningStore, cpu_model
+from aotc.driver.tuning_store import TuningRecord, TuningStore, cpu_model_name
 from aotc.ir.types import TensorType
-from aotc.reporting.inspect import inspect_project
+from aotc.reporting.model_inspection import inspect_project
 from aotc.runtime.module import load_module
 from aotc.runtime.params import load_param_dict, save_param_dict
 from aotc.runtime.session import load
@@ -59,9 +59,9 @@ def bases() -> Mapping[str, Files]:
         compile(module(), output=folder / "net", target="c", name="net", cache=False, cflags=["-O0"])
         arrays = {"w": np.ones((2, 3), np.float32), "k": np.arange(5), "h": np.ones(3, np.float16)}
         blob = io.BytesIO()
-        save_arrays(blob, {"x": np.ones((2, 8), np.float32), "k": np.arange(3)})
-        TuningStore(folder / "tuning.sqlite").write(
-            Record(f"s{k}", cpu_model(), "lanes axis=1", 1e-5, 8) for k in range(9)
+        save_arrays_to_npz(blob, {"x": np.ones((2, 8), np.float32), "k": np.arange(3)})
+        TuningStore(folder / "tuning.sqlite").write_records(
+            TuningRecord(f"s{k}", cpu_model_name(), "lanes axis=1", 1e-5, 8) for k in range(9)
         )
         with sqlite3.connect(folder / "tuning.sqlite") as base:
             base.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -249,13 +249,13 @@ def _check_project(folder: Path) -> None:
 def _check_tuning(folder: Path) -> None:
     store = TuningStore(folder / "tuning.sqlite")
     compile(module(), target="c", build=False, cache=False, tuning=folder / "tuning.sqlite")
-    store.write([Record("s", "cpu", "c", 1.0, 1)])
-    if store.choices("cpu") != {"s": Record("s", "cpu", "c", 1.0, 1)}:
+    store.write_records([TuningRecord("s", "cpu", "c", 1.0, 1)])
+    if store.read_records_by_signature("cpu") != {"s": TuningRecord("s", "cpu", "c", 1.0, 1)}:
         raise Found("wrong", "tuning", "a record that was written is not there")
 
 
 def _check_inputs(folder: Path) -> None:
-    read_inputs(folder / "inputs.npz", {"x": TensorType((2, 8)), "k": TensorType((3,), "int64")})
+    read_npz_inputs(folder / "inputs.npz", {"x": TensorType((2, 8)), "k": TensorType((3,), "int64")})
 
 
 def _check_parameters(folder: Path) -> None:
@@ -276,8 +276,8 @@ def _check_cache(folder: Path) -> None:
     if read(folder / "a") != read(folder / "b"):
         raise Found("wrong", "cache", "other C than without a cache")
     cache = ObjectCache(folder / "cache" / "objects", 1000)
-    cache.usage()
-    cache.trim()
+    cache.entry_count_and_total_bytes()
+    cache.trim_to_size_limit()
 
 
 CHECKS: Mapping[str, Callable[[Path], None]] = {

@@ -11,9 +11,9 @@ from functools import lru_cache
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError
-from aotc.relay.expr import Function, Var, call
+from aotc.relay.expr import Function, Var, typed_op_call
 from aotc.relay.module import IRModule
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.text.lexer import Source
 from aotc.relay.text.printer import astext
 from tests.fuzz.case import ROOT, Mutations
@@ -33,13 +33,13 @@ LARGEST = 30_000
 def bases(everything: bool) -> Sequence[str]:
     """Modules as text: the samples of the operators (few of each unless `everything`), and kept programs."""
     texts = [p.read_text(encoding="utf-8") for p in sorted((ROOT / "tests" / "relay" / "golden").glob("*.relay"))]
-    for op in REGISTRY.values():
+    for op in OPERATORS_BY_NAME.values():
         for k, sample in enumerate(op.samples()):
             if k >= (40 if everything else 2):
                 break
             params = [Var(f"a{k}", type_of_value(value)) for k, value in enumerate(sample.args)]
             try:
-                texts.append(astext(IRModule({"main": Function(params, call(op, params, sample.attrs))})))
+                texts.append(astext(IRModule({"main": Function(params, typed_op_call(op, params, sample.attrs))})))
             except AotcError:
                 continue
     return [t for t in texts if len(t) < LARGEST]
@@ -48,7 +48,7 @@ def bases(everything: bool) -> Sequence[str]:
 def _split(text: str) -> list[str]:
     """The text in tokens, each with the space after it; the part that holds the constants is one."""
     try:
-        starts = [t.offset for t in Source(text, "base").tokens()]
+        starts = [t.offset for t in Source(text, "base").tokenize()]
     except AotcError:
         return re.findall(r"\w+\s*|\W", text)
     return [text[: starts[0]]] * (starts[0] > 0) + [
@@ -82,8 +82,8 @@ def _value(rng: Generator, tokens: list[str], _: str) -> None:
         if word.startswith('"'):
             tokens[k] = json.dumps(pick(rng, (*STRINGS, "NCHW", "NHWC", "OIHW", "VALID"))) + space
             return
-        if word in REGISTRY and odds(rng, 0.7):
-            tokens[k] = pick(rng, sorted(REGISTRY)) + space
+        if word in OPERATORS_BY_NAME and odds(rng, 0.7):
+            tokens[k] = pick(rng, sorted(OPERATORS_BY_NAME)) + space
             return
 
 

@@ -19,8 +19,8 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from aotc.checking.compare import Array
-from aotc.checking.input_generation import save_arrays
+from aotc.checking.input_generation import save_arrays_to_npz
+from aotc.checking.output_comparison import Array
 from aotc.driver.compile import CompileOptions
 from aotc.ir.dtype import DType
 from tests.fuzz.case import Files, Found, Stage
@@ -133,7 +133,7 @@ class Graph:
             self.constants.append(copy)
         for k, (name, array) in enumerate(piece.inputs.items()):
             setting = k > 0 and array.size <= MOST_SETTING and (array.ndim < 2 and odds(self.rng, 0.7))
-            settled = not DType.of(array).is_float and array.size <= MOST_SETTING and array.ndim < 2
+            settled = not DType.from_numpy(array).is_float and array.size <= MOST_SETTING and array.ndim < 2
             names[name] = self.constant(array) if setting or (settled and k > 0) else self.operand(array)
         for node in piece.nodes:
             copy = NodeProto()
@@ -145,7 +145,7 @@ class Graph:
 
     def operand(self, array: Array) -> str:
         """A value of the type and shape of an array; integers are the array itself, since they may be places."""
-        floats = DType.of(array).is_float
+        floats = DType.from_numpy(array).is_float
         same = [n for n, v in self.values.items() if v.dtype == array.dtype and v.shape == array.shape]
         if floats and same and odds(self.rng, 0.8):
             return self.take(pick(self.rng, same))
@@ -225,7 +225,7 @@ def make(seed: int, everything: bool) -> Files:
 def files_of(model: ModelProto, inputs: Mapping[str, Array], setting: Setting) -> Files:
     """A case as files."""
     blob = io.BytesIO()
-    save_arrays(blob, {v.name: inputs[v.name] for v in model.graph.input})
+    save_arrays_to_npz(blob, {v.name: inputs[v.name] for v in model.graph.input})
     data = {"model.onnx": model.SerializeToString(), "inputs.npz": blob.getvalue()}
     return {**data, "setting.json": json.dumps(setting.as_dict()).encode()}
 
@@ -265,7 +265,7 @@ def check(folder: Path, stage: Stage) -> str:
     """The importer's graph means what ONNX Runtime does, and every execution gives that."""
     model, inputs = load_case(folder)
     stage("import")
-    module = CompileOptions().imported(folder / "model.onnx")
+    module = CompileOptions().import_as_graph_module(folder / "model.onnx")
     stage("definition")
     expected = Expected.of(module, inputs)
     compared = compare_with_onnxruntime(model, inputs, expected, stage)
@@ -334,7 +334,7 @@ def _suspect(model: ModelProto, inputs: Mapping[str, Array], stage: Stage) -> st
         warnings.simplefilter("ignore")
         try:
             wrong = (
-                Expected.of(CompileOptions().imported(every), inputs)
+                Expected.of(CompileOptions().import_as_graph_module(every), inputs)
                 .about()
                 .wrong(by_onnxruntime(every, inputs, stage) or [])
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 
-from aotc.checking.input_generation import input_types, random_inputs
+from aotc.checking.input_generation import draw_random_inputs, input_types
 from aotc.driver.compile import CompileOptions, compile
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import tensor_types
@@ -32,7 +32,7 @@ def check_model(path: Path, stage: Stage) -> str:
     choice = zlib.crc32(path.read_bytes())
     setting = Setting(targets()[choice % len(targets())], choice // 8 % 4, threads=1 + choice // 32 % 2)
     stage("import")
-    module = CompileOptions().imported(path)
+    module = CompileOptions().import_as_graph_module(path)
     stage("compile")
     out = path.parent / "out"
     try:
@@ -62,7 +62,7 @@ def _whole(path: Path) -> onnx.ModelProto | None:
 
 
 def _execute(path: Path, module: IRModule, setting: Setting, choice: int, stage: Stage) -> str:
-    inputs = random_inputs(input_types(module), choice)
+    inputs = draw_random_inputs(input_types(module), choice)
     stage("definition")
     try:
         expected = Expected.of(module, inputs)

@@ -103,7 +103,7 @@ def _serve(kinds: Mapping[str, Kind], limits: Limits, home: Path, pipe: Connecti
     # aotc's directory for temporary files of compilers lives as long as the process: it must not be in the folder that
     # is examined and emptied after each case
     tempfile.tempdir = str(home)
-    subprocesses.run(["true"], seconds=60)
+    subprocesses.run_program(["true"], seconds=60)
     tempfile.tempdir = os.environ["TMPDIR"] = str(home / "tmp")
     os.environ["AOTC_CACHE_DIR"] = str(home / "cache")
     with (home / "stderr").open("wb", buffering=0) as file:

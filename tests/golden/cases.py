@@ -37,12 +37,12 @@ class Case:
             ty = p.checked_type
             if p.name.startswith("w") and isinstance(ty, TensorType):
                 weights[p.name] = rng.uniform(-1, 1, ty.static_shape).astype(ty.dtype.numpy)
-        return CompileOptions(params=weights).imported(module)
+        return CompileOptions(params=weights).import_as_graph_module(module)
 
     def compilation(self) -> Compilation:
         """The network on its way to C."""
         chosen = CompileOptions(target=self.target, name="net", cache=False, tuning=False, **self.options)
-        return chosen.compilation(self.module())
+        return chosen.start_compilation(self.module())
 
 
 def tensor(*shape: int, dtype: str = "float32") -> str:

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from aotc_codegen.cuda.cuda_project import device_text, emit_device
+from aotc_codegen.cuda.cuda_project import emit_cuda_project, print_cuda_kernels_and_source
 
-from aotc.tir.text import to_text
+from aotc.tir.kernel_text import to_text
 from tests.e2e.projects import tree
 from tests.golden.cases import KERNELS, PROJECTS, Case
 
@@ -36,7 +36,7 @@ LEFT_OUT = (
 
 def texts_of(case: Case, folder: Path) -> dict[str, str]:
     """The tensor programs of a network's kernels, and the C files with them."""
-    kernels = dict.fromkeys(step.kernel for program in case.compilation().programs for step in program.steps)
+    kernels = dict.fromkeys(step.kernel for program in case.compilation().scheduled_programs for step in program.steps)
     project = project_of(case, folder)
     sources = [text for path, text in sorted(project.items()) if path.startswith("src/net_kernels")]
     return {f"{case.name}.tir": "\n".join(map(to_text, kernels)), f"{case.name}.c": "\n".join(sources)}
@@ -46,13 +46,13 @@ def project_of(case: Case, folder: Path) -> dict[str, str]:
     """The text files of a network's project, by path; of one for GPUs without code for devices."""
     work = case.compilation()
     if work.target.gpu is None:
-        work.project(folder / "net")
+        work.emit_project(folder / "net")
     else:
         (folder / "net").mkdir()
-        (program,) = work.programs
-        printed, text = device_text(program, work.target)
+        (program,) = work.scheduled_programs
+        printed, text = print_cuda_kernels_and_source(program, work.target)
         images = {"sm_80": b"", "compute_80": b""}
-        emit_device(program, printed, text, images, folder / "net", target=work.target, least_driver=12000)
+        emit_cuda_project(program, printed, text, images, folder / "net", target=work.target, least_driver=12000)
     files = tree(folder / "net")
     return {
         path: data.decode() for path, data in files.items() if not path.endswith(LEFT_OUT) and "aotc_cuda" not in path

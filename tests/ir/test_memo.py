@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from aotc.ir.dtype import DType
-from aotc.ir.persistent_memo import alike, remembered, remembering
-from aotc.ir.safe_json import Form
+from aotc.ir.persistent_memo import load_or_compute_memoized_result, memoize_results_in_store, share_memo_key
+from aotc.ir.safe_json import JsonFormat
 from aotc.tir import te
 from aotc.tir.expr import Buffer, Load, Var
-from aotc.tir.stmt import PART, PARTS, Block, For, Kernel, Store, remembered_kernel
-from aotc.tir.text import to_text
+from aotc.tir.kernel_text import to_text
+from aotc.tir.stmt import THREAD_COUNT, THREAD_NUMBER, Block, For, Kernel, Store, memoized_kernel
 
-LISTS: Form[list[int]] = Form(list)
+LISTS: JsonFormat[list[int]] = JsonFormat(list)
 
 
 class Shelf(dict[str, bytes]):
@@ -37,8 +37,8 @@ def asked(store: Shelf | None, kind: str, source: object, salt: str = "s") -> bo
         made.append(1)
         return [7]
 
-    with remembering(store, salt):
-        assert remembered(kind, source, make, LISTS) == [7]
+    with memoize_results_in_store(store, salt):
+        assert load_or_compute_memoized_result(kind, source, make, LISTS) == [7]
     return bool(made)
 
 
@@ -51,7 +51,7 @@ def test_the_key_is_kind_source_and_salt() -> None:
 
 
 def test_nothing_is_kept_outside() -> None:
-    assert [remembered("k", 1, iter([k]).__next__, Form(int)) for k in (1, 2)] == [1, 2]
+    assert [load_or_compute_memoized_result("k", 1, iter([k]).__next__, JsonFormat(int)) for k in (1, 2)] == [1, 2]
 
 
 def test_what_holds_code_or_is_too_deep_is_made_anew() -> None:
@@ -77,10 +77,10 @@ def test_results_are_known_by_their_sources(other: int) -> None:
             steps.append(name)
             return value
 
-        with remembering(shelf, "s"):
-            first = remembered("first", source, lambda: step("first", [5]), LISTS)
-            again = alike([*first, 9], first)  # another object, of the same worth
-            remembered("second", again, lambda: step("second", [6]), LISTS)
+        with memoize_results_in_store(shelf, "s"):
+            first = load_or_compute_memoized_result("first", source, lambda: step("first", [5]), LISTS)
+            again = share_memo_key([*first, 9], first)  # another object, of the same worth
+            load_or_compute_memoized_result("second", again, lambda: step("second", [6]), LISTS)
         return steps
 
     assert chain(1) == ["first", "second"]
@@ -101,28 +101,28 @@ class Pair:
 
 
 LEAF = Leaf("shared")
-FORM: Form[Pair] = Form(Pair, [Pair, Leaf, DType], [LEAF])
+FORM: JsonFormat[Pair] = JsonFormat(Pair, [Pair, Leaf, DType], [LEAF])
 
 
 def test_values_come_back_as_they_were() -> None:
     leaf = Leaf("a", (1, True, 1.0, 0.0, -0.0, None, "\x00\ud800", math.inf, frozenset({(1,)}), [], {"b": 2, 3: "c"}))
-    back = FORM.load(FORM.dump(Pair(left=leaf, right=(leaf, LEAF, DType("float32")), note="n")))
+    back = FORM.load_json(FORM.dump_json(Pair(left=leaf, right=(leaf, LEAF, DType("float32")), note="n")))
     assert back.left == leaf and repr(back.left) == repr(leaf) and back.note == "n"
     assert back.right[0] is back.left and back.right[1] is LEAF and isinstance(back.right[2], DType)
-    assert math.isnan(Form(float).load(Form(float).dump(math.nan)))
+    assert math.isnan(JsonFormat(float).load_json(JsonFormat(float).dump_json(math.nan)))
     deep: object = ()
     for _ in range(100_000):
         deep = (deep,)
-    assert len(Form(tuple).load(Form(tuple).dump(deep))) == 1
+    assert len(JsonFormat(tuple).load_json(JsonFormat(tuple).dump_json(deep))) == 1
 
 
 @pytest.mark.parametrize("value", [b"bytes", 1j, print, Shelf(), object, -math.nan, {1: {2: {3}}}])
 def test_other_classes_are_not_kept(value: object) -> None:
     with pytest.raises(TypeError):
-        FORM.dump(Pair(left=value, right=1))
+        FORM.dump_json(Pair(left=value, right=1))
     shelf = Shelf()
-    with remembering(shelf, "s"):
-        assert remembered("k", 1, lambda: Pair(left=value, right=1), FORM).left is value
+    with memoize_results_in_store(shelf, "s"):
+        assert load_or_compute_memoized_result("k", 1, lambda: Pair(left=value, right=1), FORM).left is value
     assert not shelf
 
 
@@ -136,8 +136,8 @@ def test_other_classes_are_not_kept(value: object) -> None:
 )  # fmt: skip
 def test_other_texts_are_no_values(data: bytes) -> None:
     with pytest.raises(ValueError, match="this is no"):
-        FORM.load(data)
-    assert Form(Leaf, [Leaf]).load(b'["Z",null,[4,0,1],[0,2]]') == Leaf("Z")
+        FORM.load_json(data)
+    assert JsonFormat(Leaf, [Leaf]).load_json(b'["Z",null,[4,0,1],[0,2]]') == Leaf("Z")
 
 
 def test_nothing_that_is_kept_runs(tmp_path: Path) -> None:
@@ -158,13 +158,16 @@ def test_nothing_that_is_kept_runs(tmp_path: Path) -> None:
 def test_the_variables_of_teams_stay_themselves() -> None:
     i, x = Var("part"), Buffer("x", DType("float32"), 4)
     kernel = Kernel(
-        name="k", inputs=(), outputs=(x,), body=For(i, PARTS, Store(x, PART, Load(x, i)), kind="independent")
+        name="k",
+        inputs=(),
+        outputs=(x,),
+        body=For(i, THREAD_COUNT, Store(x, THREAD_NUMBER, Load(x, i)), kind="independent"),
     )
     shelf = Shelf()
     for made in (kernel, None):
-        with remembering(shelf, "s"):
-            back = remembered_kernel("kernel", 1, None, lambda made=made: made)
+        with memoize_results_in_store(shelf, "s"):
+            back = memoized_kernel("kernel", 1, None, lambda made=made: made)
     assert back is not kernel and to_text(back) == to_text(kernel)
     assert isinstance(back.body, For) and isinstance(back.body.body, Store) and isinstance(back.body.body.value, Load)
-    assert back.body.end is PARTS and back.body.body.index is PART
-    assert back.body.body.value.index is back.body.var and back.body.var is not i and back.body.var is not PART
+    assert back.body.end is THREAD_COUNT and back.body.body.index is THREAD_NUMBER
+    assert back.body.body.value.index is back.body.var and back.body.var is not i and back.body.var is not THREAD_NUMBER

@@ -12,7 +12,7 @@ import pytest
 from aotc.ir import pass_context
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.instrument import PassInstrument, pass_instrument
-from aotc.ir.pass_context import config_keys
+from aotc.ir.pass_context import registered_config_keys
 from aotc.ir.transform import (
     ModulePass,
     Pass,
@@ -21,7 +21,7 @@ from aotc.ir.transform import (
     Sequential,
     get_pass,
     module_pass,
-    register_config,
+    register_config_key,
 )
 
 MODULE: dict[str, Any] = {"main": object()}
@@ -155,13 +155,13 @@ def test_hints_for_misspelt_names() -> None:
 
 
 def test_config_keys_are_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pass_context._TABLE, "config", config_keys())  # other tests list the keys
+    monkeypatch.setattr(pass_context._REGISTRY, "config", registered_config_keys())  # other tests list the keys
     key = "test.config_keys_are_registered_once"
-    register_config(key, bool)
+    register_config_key(key, bool)
     assert PassContext.list_configs()[key] == {"type": "bool"}
     assert PassContext(config={key: 1}).config[key] == 1
     with pytest.raises(ValueError, match="registered already"):
-        register_config(key, bool)
+        register_config_key(key, bool)
 
 
 def test_reprs() -> None:

@@ -14,11 +14,11 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.instrument import (
     DumpIR,
     PassInstrument,
+    PassObserver,
     PassPrintingInstrument,
     PassTimingInstrument,
     PrintAfterAll,
     PrintBeforeAll,
-    Watch,
     pass_instrument,
 )
 from aotc.ir.transform import Pass, PassContext, PassInfo, Sequential, module_pass
@@ -343,11 +343,11 @@ def test_dumping(tmp_path: Path) -> None:
 # --- following passes from beginning to end
 
 
-class Follower(Watch):
-    def restart(self) -> None:
+class Follower(PassObserver):
+    def reset(self) -> None:
         self.log: list[str] = []
 
-    def watch(self, module: Any, info: PassInfo) -> Generator[None, Any, None]:
+    def observe_pass(self, module: Any, info: PassInfo) -> Generator[None, Any, None]:
         self.log.append(f"{len(self.running)} {info.name} {module['n']}")
         try:
             made = yield

@@ -8,7 +8,7 @@ from dataclasses import FrozenInstanceError, field, replace
 
 import pytest
 
-from aotc.ir import frozen, setting
+from aotc.ir import frozen, temporarily_set_context_variable
 
 
 @frozen
@@ -39,9 +39,9 @@ def test_options_of_dataclasses_are_options_of_records() -> None:
 
 def test_a_variable_has_its_value_back_after_the_block_even_if_that_fails() -> None:
     variable: ContextVar[int | None] = ContextVar("test_setting", default=None)
-    with setting(variable, 1) as given:
+    with temporarily_set_context_variable(variable, 1) as given:
         assert (given, variable.get()) == (1, 1)
-        with pytest.raises(KeyError), setting(variable, 2):
+        with pytest.raises(KeyError), temporarily_set_context_variable(variable, 2):
             raise KeyError
         assert variable.get() == 1
     assert variable.get() is None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From an operator's sample to the outputs of its kernel, by an executor chosen by name.
 
-job = kernel_job(REGISTRY["add"], sample)          # the scheduled kernel and its flat inputs
+job = kernel_job(OPERATORS_BY_NAME["add"], sample)          # the scheduled kernel and its flat inputs
 outputs = EXECUTORS["interpreter"]([job])[0]       # executors take batches: a compiler is slow to start
 """
 
@@ -15,11 +15,11 @@ import numpy as np
 
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType, TupleType, Type, tensor_types
-from aotc.relay.backend.function_to_kernel import lower_function
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, call
+from aotc.relay.backend.function_to_kernel import lower_fused_function
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, typed_op_call
 from aotc.relay.op.opdef import Accuracy, OpDef, Sample
-from aotc.relay.visitor import mutated, post_order
-from aotc.tir.interp import run_kernel
+from aotc.relay.visitor import post_order, rewrite_bottom_up
+from aotc.tir.interpreter import run_kernel
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import TARGETS, Target
 from tests.codegen.batch import finished
@@ -31,7 +31,7 @@ def type_of_value(value: Any) -> Type:
     """The type of an array or a (nested) tuple of arrays."""
     if isinstance(value, tuple):
         return TupleType(map(type_of_value, value))
-    return TensorType(value.shape, DType.of(value))
+    return TensorType(value.shape, DType.from_numpy(value))
 
 
 def flat(value: Any) -> list[Array]:
@@ -56,7 +56,7 @@ def expanded(expr: Expr, device: bool = False) -> Expr:
             case Call(op=OpDef() as op):
                 args = [done[a] for a in node.args]
                 if op.expand is None or (device and op.compute is not None):
-                    done[node] = call(op, args, node.attrs)
+                    done[node] = typed_op_call(op, args, node.attrs)
                 else:
                     done[node] = expanded(op.expand(node.attrs, *args), device)
             case Tuple():
@@ -77,7 +77,7 @@ def as_parameters(body: Expr) -> tuple[Expr, dict[Var, Array]]:
     """`body` with parameters, of which the values are given, in the place of constants that are no single values."""
     tables = {n: n.data for n in post_order(body) if isinstance(n, Constant) and n.data.size > 1 and not n.is_splat}
     params = {n: Var(f"c{k}", type_of_value(data)) for k, (n, data) in enumerate(tables.items())}
-    new = mutated(body, lambda old, made: params.get(old, made))
+    new = rewrite_bottom_up(body, lambda old, made: params.get(old, made))
     return new, {params[n]: data for n, data in tables.items()}
 
 
@@ -85,12 +85,12 @@ def kernel_job(op: OpDef, sample: Sample, target: Target = TARGETS["c"], *, prin
     """The kernel of one call of `op` on the arguments of a sample, as it is printed, or as it is scheduled."""
     args = [constants(v) if k in sample.known else Var(f"a{k}", type_of_value(v)) for k, v in enumerate(sample.args)]
     given = {a: v for a, v in zip(args, sample.args, strict=True) if isinstance(a, Var)}
-    body = expanded(call(op, args, sample.attrs), target.gpu is not None)
+    body = expanded(typed_op_call(op, args, sample.attrs), target.gpu is not None)
     body, tables = as_parameters(body)
     given |= tables
     finite = [k for k, value in enumerate(given.values()) if all(np.isfinite(x).all() for x in flat(value))]
     function = Function(list(given), body, attrs={"Finite": tuple(finite)})
-    kernel = lower_function(function, op.name.replace(".", "_"), target)
+    kernel = lower_fused_function(function, op.name.replace(".", "_"), target)
     assert body.checked_type is not None
     kernel = finished(kernel, target) if printed else kernel
     return Job(kernel, flat(tuple(given.values())), tensor_types(body.checked_type))
@@ -114,7 +114,7 @@ def assert_agrees(actual: Array, expected: Array, accuracy: Accuracy) -> None:
     """Same shape and dtype, and values as close as `accuracy` says; NaN and infinities in the same places."""
     assert actual.dtype == expected.dtype
     assert actual.shape == expected.shape
-    dtype = DType.of(expected)
+    dtype = DType.from_numpy(expected)
     a, b = (x.astype(np.float64) if dtype.is_float else x for x in (actual, expected))
     if accuracy is Accuracy.EXACT or not dtype.is_float:
         np.testing.assert_array_equal(a, b)

@@ -16,7 +16,7 @@ from aotc.ir.attrs import Attrs
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType, Type
 from aotc.relay.expr import Call, Constant, Expr, Tuple, Var
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import Array, OpDef
 from aotc.relay.visitor import post_order
 
@@ -51,14 +51,14 @@ def onnx_reference(op: str, *inputs: Array | None, opset: int = 19, **attributes
 
 
 def types_of(*arrays: Array) -> list[Type]:
-    return [TensorType(x.shape, DType.of(x)) for x in arrays]
+    return [TensorType(x.shape, DType.from_numpy(x)) for x in arrays]
 
 
 def reference(name: str, attributes: Attrs, *arrays: Array) -> Array:
     """What the operator's numpy meaning gives, checked against its type rule."""
-    op: OpDef = REGISTRY[name]
+    op: OpDef = OPERATORS_BY_NAME[name]
     result = np.asarray(op.reference(attributes, *arrays))
-    assert op.infer(attributes, types_of(*arrays)) == TensorType(result.shape, DType.of(result))
+    assert op.infer(attributes, types_of(*arrays)) == TensorType(result.shape, DType.from_numpy(result))
     return result
 
 

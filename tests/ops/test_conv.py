@@ -10,7 +10,7 @@ from aotc.ir.attrs import Attrs
 from aotc.ir.dimensions import SymDim
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Var
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.conv import Conv1DAttrs, Conv2DAttrs, Conv3DAttrs, conv2d
 from tests.ops.oracle import close, error_code, normal, ort, reference
 
@@ -109,11 +109,11 @@ def _direct(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     ],
 )
 def test_ill_typed_convolutions(code: str, x: tuple[int, ...], w: tuple[int, ...], attributes: Attrs) -> None:
-    assert error_code(REGISTRY["nn.conv2d"].infer, attributes, [TensorType(x), TensorType(w)]) == code
+    assert error_code(OPERATORS_BY_NAME["nn.conv2d"].infer, attributes, [TensorType(x), TensorType(w)]) == code
 
 
 def test_a_kernel_without_type_is_solved_from_its_use() -> None:
-    refine = REGISTRY["nn.conv2d"].refine
+    refine = OPERATORS_BY_NAME["nn.conv2d"].refine
     assert refine is not None
     data = TensorType((1, 6, 8, 8), "float16")
     attributes = Conv2DAttrs(groups=2, channels=4, kernel_size=(3, 1))
@@ -132,4 +132,4 @@ def test_symbolic_dimensions_pass_through() -> None:
 
 def test_padding_is_stored_in_full() -> None:
     x, w = Var("x", TensorType((1, 3, 8, 8))), Var("w", TensorType((4, 3, 3, 3)))
-    assert conv2d(x, w, padding=(1, 2)).attrs.changed() == {"padding": (1, 2, 1, 2)}
+    assert conv2d(x, w, padding=(1, 2)).attrs.non_default_fields() == {"padding": (1, 2, 1, 2)}

@@ -10,7 +10,7 @@ from aotc.ir.attrs import Attrs
 from aotc.ir.dimensions import SymDim
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Var, tensor_type_of
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.conv_transpose import (
     Conv1DTransposeAttrs,
     Conv2DTransposeAttrs,
@@ -53,7 +53,7 @@ def test_transposed_convolution_agrees_with_onnx_runtime(n: int, seed: int) -> N
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_expansion_means_the_same(n: int, seed: int) -> None:
     window, groups, x, w = _case(n, seed)
-    op, attributes = REGISTRY[f"nn.conv{n}d_transpose"], _attributes(n, window, groups)
+    op, attributes = OPERATORS_BY_NAME[f"nn.conv{n}d_transpose"], _attributes(n, window, groups)
     assert op.expand is not None
     variables = [Var(name, ty) for name, ty in zip("xw", types_of(x, w), strict=True)]
     body = op.expand(attributes, *variables)
@@ -65,7 +65,7 @@ def test_expansion_means_the_same(n: int, seed: int) -> None:
 def test_infinity_stays_where_the_kernel_reaches() -> None:
     x, w = normal(1, 1, 4, 4), normal(1, 1, 3, 3, seed=1)
     x[0, 0, 1, 1] = np.inf
-    op = REGISTRY["nn.conv2d_transpose"]
+    op = OPERATORS_BY_NAME["nn.conv2d_transpose"]
     attributes = Conv2DTransposeAttrs(strides=(2, 2))
     variables = [Var(name, ty) for name, ty in zip("xw", types_of(x, w), strict=True)]
     assert op.expand is not None
@@ -85,16 +85,18 @@ def test_infinity_stays_where_the_kernel_reaches() -> None:
     ],
 )
 def test_ill_typed(code: str, x: tuple[int, ...], w: tuple[int, ...], attributes: Attrs) -> None:
-    assert error_code(REGISTRY["nn.conv2d_transpose"].infer, attributes, [TensorType(x), TensorType(w)]) == code
+    assert (
+        error_code(OPERATORS_BY_NAME["nn.conv2d_transpose"].infer, attributes, [TensorType(x), TensorType(w)]) == code
+    )
 
 
 def test_backward_inference_and_symbols() -> None:
-    refine = REGISTRY["nn.conv2d_transpose"].refine
+    refine = OPERATORS_BY_NAME["nn.conv2d_transpose"].refine
     assert refine is not None
     attributes = Conv2DTransposeAttrs(channels=6, kernel_size=(2, 3), groups=2)
     assert refine(attributes, [TensorType((1, 4, 5, 5)), None])[1] == TensorType((4, 3, 2, 3))
     x, w = Var("x", TensorType((SymDim("n"), 4, 5, 5))), Var("w", TensorType((4, 3, 2, 2)))
     call = conv2d_transpose(x, w, strides=2)
     assert call.checked_type == TensorType((SymDim("n"), 3, 10, 10))
-    expand = REGISTRY["nn.conv2d_transpose"].expand
+    expand = OPERATORS_BY_NAME["nn.conv2d_transpose"].expand
     assert error_code(expand, call.attrs, x, w) == "dynamic-shape"

@@ -10,7 +10,7 @@ from aotc.ir.attrs import Attrs
 from aotc.ir.dimensions import SymDim
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Var, type_of
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.dense import (
     BatchMatmulAttrs,
     BiasAddAttrs,
@@ -82,7 +82,7 @@ def test_int8_products() -> None:
     ],
 )
 def test_ill_typed_products(name: str, code: str, shapes: tuple[tuple[int, ...], ...], attributes: Attrs) -> None:
-    assert error_code(REGISTRY[name].infer, attributes, [TensorType(s) for s in shapes]) == code
+    assert error_code(OPERATORS_BY_NAME[name].infer, attributes, [TensorType(s) for s in shapes]) == code
 
 
 def test_weights_without_type_are_solved_from_their_use() -> None:
@@ -92,7 +92,7 @@ def test_weights_without_type_are_solved_from_their_use() -> None:
         ("nn.matmul", MatmulAttrs(units=5), TensorType((7, 5))),
         ("nn.bias_add", BiasAddAttrs(), TensorType((7,))),
     ):
-        refine = REGISTRY[name].refine
+        refine = OPERATORS_BY_NAME[name].refine
         assert refine is not None
         assert refine(attributes, [data, None])[1] == want
 

@@ -14,11 +14,11 @@ import pytest
 
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DTYPES, DType
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import Sample
 from tests.ops.harness import Array, assert_agrees, flat, interpret, kernel_job
 
-NAMES = sorted(name for name, op in REGISTRY.items() if op.static is None)
+NAMES = sorted(name for name, op in OPERATORS_BY_NAME.items() if op.static is None)
 FAILED = {
     **dict.fromkeys(("max", "min"), ("int4", "uint2")),
     **dict.fromkeys(("argmax", "argmin", "nn.max_pool2d"), ("float8_e4m3fn", "float8_e5m2fnuz")),
@@ -34,7 +34,7 @@ def converted(value: Any, old: DType, new: DType) -> Any:
     """The arrays of one type in a (nested) tuple as another, with values that every type of its kind holds."""
     if isinstance(value, tuple):
         return tuple(converted(v, old, new) for v in value)
-    if DType.of(value) != old:
+    if DType.from_numpy(value) != old:
         return value
     with np.errstate(all="ignore"):
         if new.is_float or new.is_bool:
@@ -45,24 +45,24 @@ def converted(value: Any, old: DType, new: DType) -> Any:
 
 def of_type(name: str, sample: Sample, dtype: DType) -> Sample:
     """A sample whose first argument, and all of its type, are of another type, and zero points among its numbers."""
-    first = next(DType.of(a) for a in flat(sample.args))
+    first = next(DType.from_numpy(a) for a in flat(sample.args))
     if first == dtype:
         return sample
     found = list(converted(sample.args, first, dtype))
-    for k, argument in enumerate(REGISTRY[name].args[: len(found)]):
+    for k, argument in enumerate(OPERATORS_BY_NAME[name].args[: len(found)]):
         if argument.name.endswith("zero_point") and dtype.is_integer:
             found[k] = np.clip(found[k], max(dtype.min, -(2**31)), min(dtype.max, 2**31 - 1)).astype(found[k].dtype)
     return replace(sample, args=tuple(found))
 
 
 def samples(name: str, count: int) -> Iterator[Sample]:
-    taken = (s for s in REGISTRY[name].samples() if flat(tuple(s.args)))
+    taken = (s for s in OPERATORS_BY_NAME[name].samples() if flat(tuple(s.args)))
     yield from (sample for sample, _ in zip(taken, range(count), strict=False))
 
 
 def agrees(name: str, sample: Sample) -> bool:
     """Whether the operator takes a sample, after comparing its meanings."""
-    op = REGISTRY[name]
+    op = OPERATORS_BY_NAME[name]
     try:
         job = kernel_job(op, sample)
     except AotcError:
@@ -97,4 +97,4 @@ def test_all_data_types(name: str) -> None:
 def test_what_needs_a_zero_refuses_types_without(name: str) -> None:
     (sample,) = samples(name, 1)
     with pytest.raises(AotcError, match="data type float8_e8m0fnu is not supported"):
-        kernel_job(REGISTRY[name], of_type(name, sample, DType("float8_e8m0fnu")))
+        kernel_job(OPERATORS_BY_NAME[name], of_type(name, sample, DType("float8_e8m0fnu")))

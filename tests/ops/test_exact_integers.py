@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from aotc.relay.expr import Constant, Var
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import Array
 from aotc.relay.op.qnn import builders as qnn
 from tests.ops.exact import DTYPES, F32, ROUNDING, SEEDS, Draw, Pair, Wide, check, real
@@ -36,7 +36,7 @@ def computed(name: str, data: list[Array], numbers: list[Array], **attributes: A
     """An operator's numpy meaning, which its definition by other operators equals."""
     variables = [Var(f"x{k}", type_of_value(v)) for k, v in enumerate(data)]
     node = getattr(qnn, name)(*variables, *map(Constant, numbers), **attributes)
-    want = np.asarray(REGISTRY[f"qnn.{name}"].reference(node.attrs, *data, *numbers))
+    want = np.asarray(OPERATORS_BY_NAME[f"qnn.{name}"].reference(node.attrs, *data, *numbers))
     found = evaluate(expanded(node), dict(zip(variables, data, strict=True)))
     np.testing.assert_array_equal(found, want)
     return want

@@ -21,13 +21,13 @@ from onnx.reference import ReferenceEvaluator
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType, tensor_types
-from aotc.relay.backend.function_to_kernel import lower_function
-from aotc.relay.expr import Constant, Expr, Function, Var, call
+from aotc.relay.backend.function_to_kernel import lower_fused_function
+from aotc.relay.expr import Constant, Expr, Function, Var, typed_op_call
 from aotc.relay.frontend.onnx import from_onnx
-from aotc.relay.interp import evaluate
-from aotc.relay.op import REGISTRY
+from aotc.relay.interpreter import evaluate
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import Array
-from aotc.relay.visitor import post_order, rebuild
+from aotc.relay.visitor import map_children, post_order
 from aotc.tir.target import get_target
 from tests.codegen.batch import source_of
 from tests.conftest import require_tool
@@ -74,11 +74,11 @@ class Case(NamedTuple):
 
 
 def op(name: str, *args: Expr, **attributes: Any) -> Expr:
-    return call(REGISTRY[name], args, REGISTRY[name].attrs(**attributes))
+    return typed_op_call(OPERATORS_BY_NAME[name], args, OPERATORS_BY_NAME[name].attrs(**attributes))
 
 
 def case(name: str, make: Callable[..., Expr], inputs: Sequence[Array], want: Any) -> Case:
-    params = [Var(f"p{k}", TensorType(x.shape, DType.of(x))) for k, x in enumerate(inputs)]
+    params = [Var(f"p{k}", TensorType(x.shape, DType.from_numpy(x))) for k, x in enumerate(inputs)]
     return Case(name, Function(params, make(*params)), list(inputs), np.asarray(want))
 
 
@@ -257,8 +257,10 @@ def job(item: Case, target: str) -> Job:
     more = {node: Var(f"c{k}", node.checked_type) for k, node in enumerate(constants)}
     done: dict[Expr, Expr] = {}
     for node in post_order(body):
-        done[node] = more[node] if node in constants else rebuild(node, done.__getitem__)
-    kernel = lower_function(Function((*item.function.params, *more.values()), done[body]), "k", get_target(target))
+        done[node] = more[node] if node in constants else map_children(node, done.__getitem__)
+    kernel = lower_fused_function(
+        Function((*item.function.params, *more.values()), done[body]), "k", get_target(target)
+    )
     assert body.checked_type is not None
     return Job(kernel, [*item.inputs, *(node.data for node in constants)], tensor_types(body.checked_type))
 
@@ -334,7 +336,7 @@ def test_kernels(target: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["zeros", "tile", "broadcast_to", "reshape"])
 def test_shapes_that_come_when_the_program_runs(name: str) -> None:
     """No numpy error about sizes: a refusal of ours, or what numpy gives."""
-    operator = REGISTRY[f"dyn.{name}"]
+    operator = OPERATORS_BY_NAME[f"dyn.{name}"]
     for shape in ((2**62, 4), (MAX, MAX), (MIN, 1), (0, 2**62), (-1, MAX)):
         args = [np.array(shape)] if name == "zeros" else [np.ones((2, 3), np.float32), np.array(shape)]
         with pytest.raises(AotcError):

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from aotc.ir.dtype import DType
-from aotc.ir.op import Layout, OpPattern, Precision, Quantized
-from aotc.relay.op import REGISTRY
+from aotc.ir.op import LayoutTreatment, OpPattern, PrecisionTreatment, QuantizationTreatment
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import OpDef
 from tests.ops.harness import flat
 
 FACETS = ("layout", "moved", "precision", "quantized")
+DERIVED = {"layout": "layout_treatment", "precision": "precision_treatment", "quantized": "quantization_treatment"}
+"""Property with the value of a facet, stated or derived, by facet."""
 STATED = {
     "layout=FOLLOW": """
         image.crop_and_resize nn.depth_to_space nn.space_to_depth nn.upsampling nn.upsampling3d vision.roi_align
@@ -95,38 +97,44 @@ def stated(op: OpDef) -> set[str]:
 
 
 def test_what_is_stated() -> None:
-    expected = {name: {what for what, names in STATED.items() if name in names.split()} for name in REGISTRY}
-    assert {name: stated(op) for name, op in REGISTRY.items()} == expected
+    expected = {name: {what for what, names in STATED.items() if name in names.split()} for name in OPERATORS_BY_NAME}
+    assert {name: stated(op) for name, op in OPERATORS_BY_NAME.items()} == expected
     assert sorted(NOTHING.split()) == sorted(name for name, facets in expected.items() if not facets)
-    assert {name for names in STATED.values() for name in names.split()} <= set(REGISTRY)
+    assert {name for names in STATED.values() for name in names.split()} <= set(OPERATORS_BY_NAME)
 
 
 @pytest.mark.parametrize("facet", ["layout", "precision", "quantized"])
 def test_nothing_is_stated_that_can_be_derived(facet: str) -> None:
-    for name, op in REGISTRY.items():
+    for name, op in OPERATORS_BY_NAME.items():
         if getattr(op, facet) is not None and op.static is None:
             silent = dataclasses.replace(op, **{facet: None})
-            assert getattr(silent, f"{facet}_kind") != getattr(op, facet), name
+            assert getattr(silent, DERIVED[facet]) != getattr(op, facet), name
 
 
 def test_an_operator_that_states_nothing_has_defaults() -> None:
     def kinds(name: str, **changes: Any) -> tuple[Any, ...]:
         plain = dict.fromkeys(FACETS)
-        op = dataclasses.replace(REGISTRY[name], **{**plain, **changes})
-        return op.layout_kind, op.precision_kind, op.quantized_kind
+        op = dataclasses.replace(OPERATORS_BY_NAME[name], **{**plain, **changes})
+        return op.layout_treatment, op.precision_treatment, op.quantization_treatment
 
-    assert kinds("exp") == (Layout.CARRY, Precision.FOLLOW, Quantized.REFUSE)
-    assert kinds("reshape") == (Layout.CARRY, Precision.FOLLOW, Quantized.PASS)
-    assert kinds("nn.softmax") == (Layout.CARRY, Precision.NEVER, Quantized.REFUSE)
-    assert kinds("nn.conv2d") == (Layout.CHOICE, Precision.ALWAYS, Quantized.RESCALE)
-    assert kinds("nn.max_pool2d") == (Layout.CHOICE, Precision.NEVER, Quantized.REFUSE)
-    assert kinds("nn.lstm") == (Layout.BARRIER, None, Quantized.REFUSE)
-    assert kinds("exp", pattern=OpPattern.OPAQUE, axes=None) == (Layout.BARRIER, None, Quantized.REFUSE)
-    assert REGISTRY["nn.conv2d"].named_layouts == ("NCHW", "OIHW")
-    assert REGISTRY["nn.conv1d_transpose"].named_layouts == ("NCW", "IOW")
+    assert kinds("exp") == (LayoutTreatment.CARRY, PrecisionTreatment.FOLLOW, QuantizationTreatment.REFUSE)
+    assert kinds("reshape") == (LayoutTreatment.CARRY, PrecisionTreatment.FOLLOW, QuantizationTreatment.PASS)
+    assert kinds("nn.softmax") == (LayoutTreatment.CARRY, PrecisionTreatment.NEVER, QuantizationTreatment.REFUSE)
+    assert kinds("nn.conv2d") == (LayoutTreatment.CHOICE, PrecisionTreatment.ALWAYS, QuantizationTreatment.RESCALE)
+    assert kinds("nn.max_pool2d") == (LayoutTreatment.CHOICE, PrecisionTreatment.NEVER, QuantizationTreatment.REFUSE)
+    assert kinds("nn.lstm") == (LayoutTreatment.BARRIER, None, QuantizationTreatment.REFUSE)
+    assert kinds("exp", pattern=OpPattern.OPAQUE, axes=None) == (
+        LayoutTreatment.BARRIER,
+        None,
+        QuantizationTreatment.REFUSE,
+    )
+    assert OPERATORS_BY_NAME["nn.conv2d"].default_data_and_kernel_layouts == ("NCHW", "OIHW")
+    assert OPERATORS_BY_NAME["nn.conv1d_transpose"].default_data_and_kernel_layouts == ("NCW", "IOW")
 
 
-PASSING = {name: op for name, op in REGISTRY.items() if op.quantized_kind is Quantized.PASS}
+PASSING = {
+    name: op for name, op in OPERATORS_BY_NAME.items() if op.quantization_treatment is QuantizationTreatment.PASS
+}
 
 
 @pytest.mark.parametrize("op", PASSING.values(), ids=PASSING)
@@ -154,7 +162,7 @@ def scaled(value: Any, rng: np.random.Generator) -> Any:
     """Small integers in the place of floating values."""
     if isinstance(value, tuple):
         return tuple(scaled(v, rng) for v in value)
-    floats = DType.of(value).is_float and value.dtype == np.float32
+    floats = DType.from_numpy(value).is_float and value.dtype == np.float32
     return rng.integers(-128, 128, value.shape).astype(np.float32) if floats else value
 
 

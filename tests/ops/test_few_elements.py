@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from aotc.ir.diagnostics import AotcError
-from aotc.relay.expr import Var, call
-from aotc.relay.op import REGISTRY
+from aotc.relay.expr import Var, typed_op_call
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import Accuracy, OpDef, Sample
 from tests.ops.harness import assert_agrees, flat, interpret, kernel_job, type_of_value
 
 TRANSFORMED = "nn.contrib_conv2d_winograd_without_weight_transform"
 """Its weights are no weights any more if they are cut off."""
-NAMES = sorted(name for name, op in REGISTRY.items() if op.static is None and name != TRANSFORMED)
+NAMES = sorted(name for name, op in OPERATORS_BY_NAME.items() if op.static is None and name != TRANSFORMED)
 
 
 def resized(value: Any, old: int, new: int) -> Any:
@@ -37,14 +37,14 @@ def cases(op: OpDef, samples: int) -> Iterator[Sample]:
         for old, new in ((old, new) for old in extents for new in (0, 1) if new != old):
             args = resized(tuple(sample.args), old, new)
             try:
-                call(op, [Var(f"a{k}", type_of_value(v)) for k, v in enumerate(args)], sample.attrs)
+                typed_op_call(op, [Var(f"a{k}", type_of_value(v)) for k, v in enumerate(args)], sample.attrs)
             except AotcError:
                 continue
             yield replace(sample, args=args)
 
 
 def check(name: str, samples: int) -> None:
-    op = REGISTRY[name]
+    op = OPERATORS_BY_NAME[name]
     for sample in cases(op, samples):
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of means of nothing

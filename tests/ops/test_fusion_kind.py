@@ -9,10 +9,10 @@ import pytest
 
 from aotc.ir.op import OpPattern
 from aotc.ir.types import TensorType, TupleType, Type, tensor_types
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import OpDef, Sample, TeArg
 from aotc.tir import te
-from aotc.tir.graph import topological
+from aotc.tir.tensor_graph import tensors_in_topological_order
 from tests.ops.harness import type_of_value
 
 
@@ -76,7 +76,7 @@ def kind(op: OpDef, sample: Sample) -> Kind:
     assert op.compute is not None
     types = [type_of_value(value) for value in sample.args]
     outputs = op.compute(sample.attrs, *map(placeholders, types))
-    order = topological(outputs if isinstance(outputs, tuple) else (outputs,))
+    order = tensors_in_topological_order(outputs if isinstance(outputs, tuple) else (outputs,))
     if any(isinstance(t, te.Extern) for t in order):
         return Kind.PROGRAM
     if any(isinstance(t, (te.Contraction, te.Winograd)) for t in order):
@@ -86,7 +86,7 @@ def kind(op: OpDef, sample: Sample) -> Kind:
     return Kind.POINTWISE if is_pointwise(op, sample, types) else Kind.INJECTIVE
 
 
-COMPUTED = {name: op for name, op in REGISTRY.items() if op.compute is not None}
+COMPUTED = {name: op for name, op in OPERATORS_BY_NAME.items() if op.compute is not None}
 
 
 @pytest.mark.parametrize("op", COMPUTED.values(), ids=COMPUTED)

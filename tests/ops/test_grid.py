@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from aotc.ir.types import TensorType
-from aotc.relay.op import REGISTRY
-from aotc.relay.op.grid_sample import METHODS, PADDINGS, GridSampleAttrs
+from aotc.relay.op import OPERATORS_BY_NAME
+from aotc.relay.op.grid_sample import GRID_PADDING_MODES, GRID_SAMPLE_METHODS, GridSampleAttrs
 from tests.ops.oracle import close, error_code, normal, ort, reference
 
 ONNX_MODE = {"nearest": "nearest", "bilinear": "linear", "bicubic": "cubic"}
 
 
 @pytest.mark.parametrize("corners", [True, False])
-@pytest.mark.parametrize("padding", PADDINGS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("padding", GRID_PADDING_MODES)
+@pytest.mark.parametrize("method", GRID_SAMPLE_METHODS)
 def test_grid_sample_agrees_with_onnx_runtime(method: str, padding: str, corners: bool) -> None:
     x, grid = normal(2, 3, 5, 6), normal(2, 4, 7, 2, seed=1)
     attributes = GridSampleAttrs(method=method, padding_mode=padding, align_corners=corners)
@@ -39,7 +39,7 @@ def test_positions_that_are_no_numbers_see_nothing() -> None:
 
 
 def test_ill_typed_grids() -> None:
-    infer, x = REGISTRY["image.grid_sample"].infer, TensorType((1, 2, 3, 4))
+    infer, x = OPERATORS_BY_NAME["image.grid_sample"].infer, TensorType((1, 2, 3, 4))
     assert error_code(infer, GridSampleAttrs(), [x, TensorType((1, 3, 2, 2))]) == "grid.axes"
     assert error_code(infer, GridSampleAttrs(), [x, TensorType((2, 2, 2, 2))]) == "grid.batch"
     assert error_code(infer, GridSampleAttrs(), [x, TensorType((1, 2, 2))]) == "grid.rank"

@@ -14,7 +14,7 @@ from aotc.ir.attrs import Attrs
 from aotc.ir.dimensions import SymDim
 from aotc.ir.types import TensorType, TupleType
 from aotc.relay.expr import Var
-from aotc.relay.op import REGISTRY, gather, scatter, sorting, tensor_creation
+from aotc.relay.op import OPERATORS_BY_NAME, gather, scatter, sorting, tensor_creation
 from aotc.relay.op.cumulative import ScanAttrs
 from aotc.relay.op.gather import GatherAttrs, GatherNDAttrs, OneHotAttrs, TakeAttrs
 from aotc.relay.op.opdef import Array, Sample
@@ -28,7 +28,7 @@ few = settings(max_examples=60, deadline=None)
 
 
 def kernel(name: str, attributes: Attrs, *args: Any) -> list[Array]:
-    return interpret([kernel_job(REGISTRY[name], Sample(args=args, attrs=attributes))])[0]
+    return interpret([kernel_job(OPERATORS_BY_NAME[name], Sample(args=args, attrs=attributes))])[0]
 
 
 def var(*extents: int | SymDim, dtype: str = "float32") -> Var:

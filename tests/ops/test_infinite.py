@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aotc_codegen.c.metadata import BOUND
+from aotc_codegen.c.project_metadata import BOUND
 from onnx import TensorProto, helper, numpy_helper
 
 import aotc
@@ -21,11 +21,11 @@ from aotc.ir.types import TensorType
 from aotc.relay.analysis import list_op_freqs
 from aotc.relay.expr import Call, Constant, Function, Var
 from aotc.relay.module import IRModule
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.opdef import Array, OpDef, Sample
 from aotc.relay.op.pad import pad
-from aotc.relay.op.window_attributes import pad_pairs
+from aotc.relay.op.window_attributes import pad_pairs_of_axes
 from aotc.relay.text.printer import astext
 from aotc.relay.transform import FoldExplicitPadding, FuseOps
 from aotc.relay.visitor import post_order
@@ -54,7 +54,7 @@ def cases() -> Iterator[tuple[OpDef, Sample]]:
     """Every form with one element in eight special, in the data or in the weights."""
     rng = np.random.default_rng(5)
     for name, data, weights, given in FORMS:
-        op = REGISTRY[f"nn.{name}"]
+        op = OPERATORS_BY_NAME[f"nn.{name}"]
         for place in (0, 1):
             args = [rng.integers(1, 6, shape).astype(np.float32) for shape in (data, weights)]
             chosen = rng.random(args[place].shape) < 0.125
@@ -72,7 +72,7 @@ def defined(op: OpDef, attributes: Any, data: Array, weights: Array) -> Array:
     assert isinstance(ty, TensorType)
     total = np.zeros(ty.static_shape, np.float64)
     few, many = (data, total) if transposed else (total, data)  # a window of `many` for each place of `few`
-    pads = [p[0] for p in pad_pairs(attributes.padding, n)]
+    pads = [p[0] for p in pad_pairs_of_axes(attributes.padding, n)]
     groups = attributes.groups
     inner, outer = data.shape[1] // groups, total.shape[1] // groups
     for place in np.ndindex(*few.shape[2:]):
@@ -157,7 +157,7 @@ def test_an_infinite_input(accuracy: str) -> None:
     """Strictly, what does not read it does not see it; Winograd's algorithm lets it into the tiles it is a part of."""
     weights, x = sparse(32, 32, 3, 3), sparse(1, 32, 24, 24, seed=1)
     x[0, 3, 10, 11] = np.inf
-    op = REGISTRY["nn.conv2d"]
+    op = OPERATORS_BY_NAME["nn.conv2d"]
     with np.errstate(all="ignore"):
         want = defined(op, op.attrs(padding=(1, 1)), x, weights)
     got, approximate = run(weights, x, accuracy)
@@ -172,7 +172,7 @@ def test_an_infinite_input(accuracy: str) -> None:
 def test_infinite_weights_take_the_direct_algorithm() -> None:
     weights, x = sparse(32, 32, 3, 3), sparse(1, 32, 24, 24, seed=1)
     weights[5, 7, 0, 1] = np.inf
-    op = REGISTRY["nn.conv2d"]
+    op = OPERATORS_BY_NAME["nn.conv2d"]
     with np.errstate(all="ignore"):
         want = defined(op, op.attrs(padding=(1, 1)), x, weights)
     got, approximate = run(weights, x, "fast")

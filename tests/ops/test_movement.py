@@ -16,7 +16,7 @@ from aotc.ir.dimensions import SymDim
 from aotc.ir.op import AxisMap
 from aotc.ir.types import TensorType, TupleType
 from aotc.relay.expr import Var
-from aotc.relay.op import REGISTRY, concat_split, layout, pad, shape, slice
+from aotc.relay.op import OPERATORS_BY_NAME, concat_split, layout, pad, shape, slice
 from aotc.relay.op.concat_split import ConcatenateAttrs, SplitAttrs
 from aotc.relay.op.layout import LayoutTransformAttrs
 from aotc.relay.op.opdef import Array, Sample
@@ -30,7 +30,7 @@ few = settings(max_examples=60, deadline=None)
 
 
 def kernel(name: str, attributes: Attrs, *args: Any) -> list[Array]:
-    return interpret([kernel_job(REGISTRY[name], Sample(args=args, attrs=attributes))])[0]
+    return interpret([kernel_job(OPERATORS_BY_NAME[name], Sample(args=args, attrs=attributes))])[0]
 
 
 def numbered(*extents: int) -> Array:
@@ -92,7 +92,7 @@ def test_reshape_of_unknown_dimensions() -> None:
 
 
 def test_reshape_keeps_axes_said_to_be_kept() -> None:
-    axes = REGISTRY["reshape"].axes
+    axes = OPERATORS_BY_NAME["reshape"].axes
     assert axes is not None
     types = [TensorType((2, 3, 4), "float32")]
     assert axes(ReshapeAttrs(newshape=(0, -1)), types) == AxisMap(((0, None),))

@@ -14,7 +14,7 @@ import pytest
 
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import Sample
 from tests.ops.harness import Array, flat, interpret, kernel_job
 from tests.ops.test_every_dtype import NAMES, of_type, samples
@@ -30,7 +30,7 @@ def scaled(sample: Sample, most: float) -> Sample:
     args = list(sample.args)
     for k, value in enumerate(args):
         for part in flat(value):
-            if DType.of(part).is_float:
+            if DType.from_numpy(part).is_float:
                 args[k] = times(value, most)
                 return Sample(args=tuple(args), attrs=sample.attrs, accuracy=sample.accuracy, known=sample.known)
     return sample
@@ -46,7 +46,7 @@ def times(value: Any, most: float) -> Any:
 def widened(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(widened, value))
-    return value.astype(np.float64) if DType.of(value).is_narrow_float else value
+    return value.astype(np.float64) if DType.from_numpy(value).is_narrow_float else value
 
 
 def assert_rounded_once(found: Array, exact: Array, dtype: DType, most: float) -> None:
@@ -61,10 +61,10 @@ def assert_rounded_once(found: Array, exact: Array, dtype: DType, most: float) -
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_operators_round_once(name: str, end: str) -> None:
-    op, most = REGISTRY[name], ENDS[end]
+    op, most = OPERATORS_BY_NAME[name], ENDS[end]
     for dtype in map(DType, ("float16", "bfloat16")):
         for sample in samples(name, 3):
-            if not any(DType.of(a).is_float for a in flat(tuple(sample.args))):
+            if not any(DType.from_numpy(a).is_float for a in flat(tuple(sample.args))):
                 continue
             narrow = scaled(of_type(name, sample, dtype), most)
             try:
@@ -76,6 +76,6 @@ def test_operators_round_once(name: str, end: str) -> None:
                 stated = flat(op.reference(narrow.attrs, *narrow.args))
                 found = interpret([job])[0]
             for meant, said, got in zip(exact, stated, found, strict=True):
-                if DType.of(got) == dtype and name not in JUMPS:
+                if DType.from_numpy(got) == dtype and name not in JUMPS:
                     assert_rounded_once(got, np.asarray(meant), dtype, most)
                     assert_rounded_once(np.asarray(said), np.asarray(meant), dtype, most)

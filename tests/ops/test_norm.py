@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 from aotc.ir.types import TensorType, TupleType
 from aotc.relay.expr import Var, type_of
-from aotc.relay.op import REGISTRY, normalization
+from aotc.relay.op import OPERATORS_BY_NAME, normalization
 from aotc.relay.op.normalization import (
     BatchNormAttrs,
     GroupNormAttrs,
@@ -27,7 +27,7 @@ from tests.ops.oracle import close, error_code, normal, ort, reference
 def test_batch_norm_agrees_with_onnx_runtime() -> None:
     x, gamma, beta, mean = normal(2, 3, 4, 5), normal(3, seed=1), normal(3, seed=2), normal(3, seed=3)
     var = np.abs(normal(3, seed=4)) + 0.1
-    got = REGISTRY["nn.batch_norm"].reference(BatchNormAttrs(epsilon=1e-3), x, gamma, beta, mean, var)
+    got = OPERATORS_BY_NAME["nn.batch_norm"].reference(BatchNormAttrs(epsilon=1e-3), x, gamma, beta, mean, var)
     close(got[0], ort("BatchNormalization", x, gamma, beta, mean, var, epsilon=1e-3), 1e-5)
     np.testing.assert_array_equal(got[1], mean)
     np.testing.assert_array_equal(got[2], var)
@@ -38,10 +38,10 @@ def test_batch_norm_result_and_backward_inference() -> None:
     x = Var("x", data)
     params = [Var(n, TensorType((3,))) for n in "gbmv"]
     assert type_of(normalization.batch_norm(x, *params)) == TupleType((data, TensorType((3,)), TensorType((3,))))
-    refine = REGISTRY["nn.batch_norm"].refine
+    refine = OPERATORS_BY_NAME["nn.batch_norm"].refine
     assert refine is not None
     assert list(refine(BatchNormAttrs(), [data, None, None, None, None])) == [data, *[TensorType((3,))] * 4]
-    infer = REGISTRY["nn.batch_norm"].infer
+    infer = OPERATORS_BY_NAME["nn.batch_norm"].infer
     assert error_code(infer, BatchNormAttrs(axis=2), [data, *[TensorType((3,))] * 4]) == "norm.params"
 
 
@@ -116,14 +116,20 @@ def test_dropout_is_the_identity() -> None:
     x = Var("x", TensorType((2, 3)))
     assert type_of(normalization.dropout(x)) == TensorType((2, 3))
     data = normal(2, 3)
-    np.testing.assert_array_equal(REGISTRY["nn.dropout"].reference(normalization.DropoutAttrs(), data)[0], data)
+    np.testing.assert_array_equal(
+        OPERATORS_BY_NAME["nn.dropout"].reference(normalization.DropoutAttrs(), data)[0], data
+    )
 
 
 def test_ill_typed_norms() -> None:
     x, p = TensorType((1, 6, 4)), TensorType((6,))
-    assert error_code(REGISTRY["nn.softmax"].infer, SoftmaxAttrs(axis=3), [x]) == "axis"
-    assert error_code(REGISTRY["nn.softmax"].infer, SoftmaxAttrs(), [TensorType((2,), "int32")]) == "dtype"
-    assert error_code(REGISTRY["nn.group_norm"].infer, GroupNormAttrs(num_groups=4), [x, p, p]) == "norm.groups"
-    assert error_code(REGISTRY["nn.layer_norm"].infer, LayerNormAttrs(), [x, p, p]) == "norm.params"
+    assert error_code(OPERATORS_BY_NAME["nn.softmax"].infer, SoftmaxAttrs(axis=3), [x]) == "axis"
+    assert error_code(OPERATORS_BY_NAME["nn.softmax"].infer, SoftmaxAttrs(), [TensorType((2,), "int32")]) == "dtype"
+    assert (
+        error_code(OPERATORS_BY_NAME["nn.group_norm"].infer, GroupNormAttrs(num_groups=4), [x, p, p]) == "norm.groups"
+    )
+    assert error_code(OPERATORS_BY_NAME["nn.layer_norm"].infer, LayerNormAttrs(), [x, p, p]) == "norm.params"
     half = TensorType((6,), "float16")
-    assert error_code(REGISTRY["nn.instance_norm"].infer, InstanceNormAttrs(), [x, half, p]) == "dtype-mismatch"
+    assert (
+        error_code(OPERATORS_BY_NAME["nn.instance_norm"].infer, InstanceNormAttrs(), [x, half, p]) == "dtype-mismatch"
+    )

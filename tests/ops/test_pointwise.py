@@ -12,7 +12,7 @@ from aotc.ir.attrs import NO_ATTRS
 from aotc.ir.dimensions import SymDim
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Var
-from aotc.relay.op import REGISTRY, binary_elementwise, casts, elementwise_unary
+from aotc.relay.op import OPERATORS_BY_NAME, binary_elementwise, casts, elementwise_unary
 from aotc.relay.op.casts import CastAttrs, ClipAttrs, PReluAttrs
 from aotc.relay.op.opdef import Array, Sample
 from tests.ops.harness import interpret, kernel_job
@@ -36,7 +36,7 @@ TO_BOOL = ("isnan", "isinf", "equal", "less", "less_equal", "greater", "greater_
 
 
 def kernel(name: str, *arrays: Array) -> Array:
-    return interpret([kernel_job(REGISTRY[name], Sample(args=arrays))])[0][0]
+    return interpret([kernel_job(OPERATORS_BY_NAME[name], Sample(args=arrays))])[0][0]
 
 
 @pytest.mark.parametrize("name", UNARY_ONNX)
@@ -94,7 +94,7 @@ def test_shifts_by_the_width_or_more() -> None:
 @pytest.mark.parametrize("name", ["maximum", "minimum", "nn.relu", "sign"])
 def test_nan_stays(name: str) -> None:
     data = np.array([np.nan, 1.0, -1.0], np.float32)
-    args = (data, data[::-1].copy()) if REGISTRY[name].arity == 2 else (data,)
+    args = (data, data[::-1].copy()) if OPERATORS_BY_NAME[name].arity == 2 else (data,)
     assert np.isnan(kernel(name, *args)[0])
 
 
@@ -151,7 +151,7 @@ def test_prelu_agrees_with_onnx_and_solves_alpha() -> None:
     data, slope = normal(2, 3, 4), normal(3, seed=1)
     want = ort("PRelu", data, slope.reshape(3, 1))
     close(reference("nn.prelu", PReluAttrs(), data, slope), want)
-    refine = REGISTRY["nn.prelu"].refine
+    refine = OPERATORS_BY_NAME["nn.prelu"].refine
     assert refine is not None
     known = TensorType((2, 3, 4), "float16")
     assert refine(PReluAttrs(), [known, None])[1] == TensorType((3,), "float16")

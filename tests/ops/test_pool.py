@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Var
-from aotc.relay.op import REGISTRY, pool
+from aotc.relay.op import OPERATORS_BY_NAME, pool
 from aotc.relay.op.opdef import Sample
 from aotc.relay.op.pool import GlobalPool2DAttrs, adaptive_avg_pool2d
 from tests.ops.harness import interpret, kernel_job
@@ -76,7 +76,7 @@ def test_global_pools_of_other_axes(n: int) -> None:
     x, axes = normal(2, 3, *(5, 4, 2)[:n]), tuple(range(2, n + 2))
     for kind, meaning in (("max", x.max), ("avg", x.mean)):
         name = f"nn.global_{kind}_pool{n}d"
-        close(reference(name, REGISTRY[name].attrs(), x), meaning(axis=axes, keepdims=True))
+        close(reference(name, OPERATORS_BY_NAME[name].attrs(), x), meaning(axis=axes, keepdims=True))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 2), (5, 4), (7, 9)])
@@ -95,11 +95,11 @@ def test_integer_means_are_truncated() -> None:
 
 
 def test_ill_typed_pools() -> None:
-    infer = REGISTRY["nn.max_pool2d"].infer
+    infer = OPERATORS_BY_NAME["nn.max_pool2d"].infer
     assert error_code(infer, pool.max_pool2d.attrs(pool_size=(2, 2)), [TensorType((1, 2, 3))]) == "pool.rank"
     assert error_code(infer, pool.max_pool2d.attrs(pool_size=(4, 4)), [TensorType((1, 2, 3, 3))]) == "window"
     assert error_code(infer, pool.max_pool2d.attrs(pool_size=(2, 2, 2)), [TensorType((1, 2, 3, 3))]) == "window"
-    adaptive = REGISTRY["nn.adaptive_avg_pool2d"].infer
+    adaptive = OPERATORS_BY_NAME["nn.adaptive_avg_pool2d"].infer
     assert (
         error_code(adaptive, adaptive_avg_pool2d.attrs(output_size=(0, 2)), [TensorType((1, 2, 3, 3))]) == "pool.size"
     )
@@ -108,7 +108,7 @@ def test_ill_typed_pools() -> None:
 def test_functions_store_full_padding() -> None:
     x = Var("x", TensorType((1, 3, 8, 8)))
     call = pool.max_pool2d(x, (3, 3), (2, 2), padding=(1, 1))
-    assert call.attrs.changed() == {"pool_size": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)}
+    assert call.attrs.non_default_fields() == {"pool_size": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)}
     assert pool.adaptive_avg_pool2d(x).checked_type == x.checked_type
 
 
@@ -130,14 +130,14 @@ def test_one_partial_window_where_none_is_complete(size: tuple[int, int]) -> Non
 
 def test_a_step_short_of_data_there_is_no_window() -> None:
     attributes = pool.max_pool2d.attrs(pool_size=(3, 3), strides=(2, 2), ceil_mode=True)
-    assert error_code(REGISTRY["nn.max_pool2d"].infer, attributes, [TensorType((1, 2, 1, 3))]) == "window"
+    assert error_code(OPERATORS_BY_NAME["nn.max_pool2d"].infer, attributes, [TensorType((1, 2, 1, 3))]) == "window"
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32"])
 @pytest.mark.parametrize("name", ["nn.global_avg_pool2d", "nn.adaptive_avg_pool2d", "nn.avg_pool2d", "mean"])
 def test_averages_of_large_integers(name: str, dtype: str) -> None:
     """The average of the largest values is the largest value: their sum needs a wider type."""
-    op, largest = REGISTRY[name], np.iinfo(dtype).max
+    op, largest = OPERATORS_BY_NAME[name], np.iinfo(dtype).max
     sample = next(iter(op.samples()))
     values = np.full((1, 2, 210, 200), largest, dtype)
     job = kernel_job(op, Sample(args=(values,), attrs=sample.attrs))
@@ -148,10 +148,10 @@ def test_averages_of_large_integers(name: str, dtype: str) -> None:
 
 @given(st.integers(0, 200), st.integers(1, 200))
 def test_widths_of_adaptive_windows(extent: int, count: int) -> None:
-    part = pool._Part(extent, count)
-    widths = [end - begin for begin, end in map(part.ends, range(count))]
-    assert part.widths == (min(widths), max(widths))
+    part = pool._AdaptiveWindow(extent, count)
+    widths = [end - begin for begin, end in map(part.covered_position_range, range(count))]
+    assert part.min_and_max_width == (min(widths), max(widths))
 
 
 def test_outputs_without_number_are_not_counted() -> None:
-    assert pool._Part(9, 1 << 62).widths == (1, 2)
+    assert pool._AdaptiveWindow(9, 1 << 62).min_and_max_width == (1, 2)

@@ -18,17 +18,17 @@ from onnx import helper, numpy_helper
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.relay.expr import Call, Constant, Expr, Function, Var, tensor_type_of
-from aotc.relay.op import REGISTRY, binary_elementwise
+from aotc.relay.op import OPERATORS_BY_NAME, binary_elementwise
 from aotc.relay.op.opdef import Array
 from aotc.relay.op.qnn import builders as qnn
 from aotc.relay.op.qnn import defined_rounding
 from aotc.relay.visitor import post_order
 from aotc.tir.expr import Call as Said
-from aotc.tir.stmt import nodes
+from aotc.tir.stmt import all_exprs_in_stmt
 from aotc.tir.target import TARGETS
 from tests.codegen.batch import finished
 from tests.ops.exact import Wide, from_ties, real
-from tests.ops.harness import expanded, lower_function, type_of_value
+from tests.ops.harness import expanded, lower_fused_function, type_of_value
 from tests.ops.oracle import error_code, evaluate
 
 F32 = np.float32
@@ -48,7 +48,7 @@ def lowered(name: str, data: list[Array], constants: list[Any], **attributes: An
 
 def both(name: str, data: list[Array], constants: list[Array], **attributes: Any) -> Array:
     """What an operator's numpy meaning gives, which its definition gives, too."""
-    op = REGISTRY[f"qnn.{name}"]
+    op = OPERATORS_BY_NAME[f"qnn.{name}"]
     made = getattr(qnn, name)(*(Var("x", type_of_value(v)) for v in data), *map(c, constants), **attributes)
     want = np.asarray(op.reference(made.attrs, *data, *constants))
     np.testing.assert_array_equal(lowered(name, data, list(map(c, constants)), **attributes), want)
@@ -425,8 +425,8 @@ def test_average_pools_have_the_bytes_of_onnx_runtime_but_for_ties(seed: int) ->
     want = fused("QLinearAveragePool", {"x": x}, given, "x s z t u", "com.microsoft", **window)
     ours: Any = {"pool_size": (size, size), "strides": (2, 1), "padding": (pad, pad), "count_include_pad": bool(counts)}
     got = both("avg_pool2d", [x], case.wide(source, result), **ours)
-    attributes = REGISTRY["nn.avg_pool2d"].attrs(**ours)
-    mean = REGISTRY["nn.avg_pool2d"].reference(attributes, real(x, source).astype(np.float64))
+    attributes = OPERATORS_BY_NAME["nn.avg_pool2d"].attrs(**ours)
+    mean = OPERATORS_BY_NAME["nn.avg_pool2d"].reference(attributes, real(x, source).astype(np.float64))
     next_to_ties(got, want, mean / np.float64(result[0]))
 
 
@@ -460,7 +460,7 @@ def test_convolutions_have_the_bytes_of_onnx_runtime(seed: int) -> None:
     zero = c(source[1].astype(np.int32))
     data = Var("x", type_of_value(x))
     sums = qnn.conv2d(data, c(w), zero, 0, c(source[0]), c(scales), padding=(1, 1))
-    biased = REGISTRY["nn.bias_add"](sums, c(bias))
+    biased = OPERATORS_BY_NAME["nn.bias_add"](sums, c(bias))
     onto = (c(result[0]), c(result[1].astype(np.int32)))
     y = qnn.requantize(
         biased, c(source[0] * scales), 0, *onto, axis=1, rounding="FLOAT_EVEN", out_dtype=str(case.dtype)
@@ -474,8 +474,8 @@ def test_convolutions_have_the_bytes_of_onnx_runtime(seed: int) -> None:
 def instructions(body: Callable[..., Expr], target: str) -> set[str]:
     """The functions that a kernel calls."""
     params = [Var(n, type_of_value(np.zeros(64, F32))) for n in "xyz"]
-    kernel = lower_function(Function(params, body(*params)), "f", TARGETS[target])
-    return {n.name for n in nodes(finished(kernel, TARGETS[target]).body) if isinstance(n, Said)}
+    kernel = lower_fused_function(Function(params, body(*params)), "f", TARGETS[target])
+    return {n.name for n in all_exprs_in_stmt(finished(kernel, TARGETS[target]).body) if isinstance(n, Said)}
 
 
 @pytest.mark.parametrize("target", ["c", "x86-64-v3", "x86-64-v4"])

@@ -9,7 +9,7 @@ import pytest
 from aotc.ir.dimensions import SymDim
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Var
-from aotc.relay.op import REGISTRY, reduce
+from aotc.relay.op import OPERATORS_BY_NAME, reduce
 from aotc.relay.op.opdef import Array, Sample
 from aotc.relay.op.reduce import ArgReduceAttrs, ReduceAttrs
 from tests.ops.harness import interpret, kernel_job
@@ -19,7 +19,7 @@ ONNX = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax", "min": "Re
 
 
 def kernel(name: str, attributes: ReduceAttrs | ArgReduceAttrs, data: Array) -> Array:
-    return interpret([kernel_job(REGISTRY[name], Sample(args=(data,), attrs=attributes))])[0][0]
+    return interpret([kernel_job(OPERATORS_BY_NAME[name], Sample(args=(data,), attrs=attributes))])[0][0]
 
 
 @pytest.mark.parametrize("keepdims", [False, True])

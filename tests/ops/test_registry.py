@@ -16,13 +16,13 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dimensions import SymDim
 from aotc.ir.op import OpPattern
 from aotc.ir.types import TensorType, TupleType, Type, tensor_types
-from aotc.relay.op import FAMILIES, REGISTRY, operators_of
+from aotc.relay.op import OPERATOR_MODULES, OPERATORS_BY_NAME, operators_defined_in
 from aotc.relay.op.opdef import OpDef, Sample
 from aotc.tir.target import TARGETS
 from tests.ops.harness import EXECUTORS, assert_agrees, flat, kernel_job, type_of_value
 
-each_operator = pytest.mark.parametrize("op", REGISTRY.values(), ids=REGISTRY.keys())
-COMPILED = {name: op for name, op in REGISTRY.items() if op.static is None}
+each_operator = pytest.mark.parametrize("op", OPERATORS_BY_NAME.values(), ids=OPERATORS_BY_NAME.keys())
+COMPILED = {name: op for name, op in OPERATORS_BY_NAME.items() if op.static is None}
 
 
 def types_of(sample: Sample) -> list[Type]:
@@ -50,20 +50,20 @@ def test_facets_are_complete(op: OpDef) -> None:
 
 
 def test_names_are_unique() -> None:
-    names = [op.name for family in FAMILIES for op in operators_of(family)]
-    assert sorted(names) == sorted(REGISTRY)
+    names = [op.name for family in OPERATOR_MODULES for op in operators_defined_in(family)]
+    assert sorted(names) == sorted(OPERATORS_BY_NAME)
 
 
 @each_operator
 def test_has_a_function_under_its_name(op: OpDef) -> None:
-    (family,) = (f for f in FAMILIES if op in operators_of(f))
+    (family,) = (f for f in OPERATOR_MODULES if op in operators_defined_in(f))
     assert callable(getattr(family, op.name.rpartition(".")[2]))
 
 
 @each_operator
 def test_attributes_print_and_read_back(op: OpDef) -> None:
     for sample in op.samples():
-        changed = sample.attrs.changed()
+        changed = sample.attrs.non_default_fields()
         assert op.attrs(**changed) == sample.attrs
         hash(sample.attrs)
         for field in dataclasses.fields(op.attrs):
@@ -225,7 +225,7 @@ def test_refine_agrees_with_rule(op: OpDef) -> None:
 
 
 def test_view_operators_keep_elements_in_order() -> None:
-    views = [op for op in REGISTRY.values() if op.view]
+    views = [op for op in OPERATORS_BY_NAME.values() if op.view]
     assert len(views) >= 4
     for op in views:
         for sample in op.samples():

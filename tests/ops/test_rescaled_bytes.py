@@ -9,13 +9,13 @@ import pytest
 import aotc
 from aotc import relay
 from aotc.ir.dtype import DType
-from aotc.relay.instrument.op_difference import count_ops
-from aotc.relay.interp import evaluate
-from aotc.relay.op import REGISTRY
+from aotc.relay.instrument.op_difference import count_op_calls
+from aotc.relay.interpreter import evaluate
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.qnn.concatenate import ConcatenateAttrs
 from aotc.relay.transform import InferType, QnnCanonicalizeOps
 
-CONCATENATE = REGISTRY["qnn.concatenate"]
+CONCATENATE = OPERATORS_BY_NAME["qnn.concatenate"]
 
 
 def joined(dtype: str, scale: float, zero: int, onto: float, other: int) -> tuple[dict[str, int], bool]:
@@ -28,7 +28,7 @@ def joined(dtype: str, scale: float, zero: int, onto: float, other: int) -> tupl
     every = np.arange(256, dtype=np.uint8).view(DType(dtype).numpy)
     assert CONCATENATE.reference is not None
     expected = CONCATENATE.reference(ConcatenateAttrs(), (every,), *((v,) for v in numbers[:2]), *numbers[2:])
-    return dict(count_ops(module)), np.array_equal(evaluate(module, every), expected)
+    return dict(count_op_calls(module)), np.array_equal(evaluate(module, every), expected)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])

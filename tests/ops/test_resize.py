@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from aotc.ir.types import TensorType
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.rearrange import SubPixelAttrs
 from aotc.relay.op.resize import UpSamplingAttrs, resize1d, resize2d, resize3d
-from aotc.relay.op.resize_sampling import COORDINATES, ROUNDINGS
+from aotc.relay.op.resize_sampling import COORDINATE_MODES, RESIZE_ROUNDING_METHODS
 from tests.ops.oracle import close, error_code, normal, onnx_reference, ort, reference
 
 Resize2DAttrs = resize2d.attrs
@@ -27,7 +27,7 @@ def _sizes(x: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("method", ["linear", "cubic"])
-@pytest.mark.parametrize("mode", [m for m in COORDINATES[:-1] if m != "tf_half_pixel_for_nn"])
+@pytest.mark.parametrize("mode", [m for m in COORDINATE_MODES[:-1] if m != "tf_half_pixel_for_nn"])
 def test_interpolation_agrees_with_onnx_runtime(mode: str, method: str, size: tuple[int, int]) -> None:
     x = normal(1, 2, 4, 5)
     fields: dict[str, Any] = {"coordinate_transformation_mode": mode, "cubic_alpha": -0.75}
@@ -37,7 +37,7 @@ def test_interpolation_agrees_with_onnx_runtime(mode: str, method: str, size: tu
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("rounding", ROUNDINGS[2:])
+@pytest.mark.parametrize("rounding", RESIZE_ROUNDING_METHODS[2:])
 @pytest.mark.parametrize("mode", ["half_pixel", "asymmetric", "align_corners", "half_pixel_symmetric"])
 def test_nearest_agrees_with_onnx_runtime(mode: str, rounding: str, size: tuple[int, int]) -> None:
     x = normal(1, 2, 4, 5)
@@ -125,11 +125,13 @@ def test_space_to_depth_agrees_with_onnx_runtime() -> None:
 
 
 def test_ill_typed_resizes() -> None:
-    infer, x = REGISTRY["image.resize2d"].infer, TensorType((1, 2, 3, 4))
+    infer, x = OPERATORS_BY_NAME["image.resize2d"].infer, TensorType((1, 2, 3, 4))
     assert error_code(infer, Resize2DAttrs(size=(2, 2), method="best"), [x]) == "resize.method"
     assert error_code(infer, Resize2DAttrs(size=(2, 0)), [x]) == "resize.size"
     assert error_code(infer, Resize2DAttrs(), [x]) == "resize.size"
     crop = Resize2DAttrs(size=(2, 2), coordinate_transformation_mode="tf_crop_and_resize")
     assert error_code(infer, crop, [x]) == "resize.roi"
     assert error_code(infer, Resize2DAttrs(size=(2, 2), coordinate_transformation_mode="half"), [x]) == "resize.mode"
-    assert error_code(REGISTRY["nn.depth_to_space"].infer, SubPixelAttrs(block_size=3), [x]) == "depth.divisible"
+    assert (
+        error_code(OPERATORS_BY_NAME["nn.depth_to_space"].infer, SubPixelAttrs(block_size=3), [x]) == "depth.divisible"
+    )

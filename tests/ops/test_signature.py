@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from aotc import relay, te
-from aotc.ir.attrs import REQUIRED, Attrs, param
+from aotc.ir.attrs import REQUIRED, Attrs, attribute_field
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dimensions import SymDim
-from aotc.ir.op import Arg, args
+from aotc.ir.op import Arg, declare_arguments
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Call, Var
-from aotc.relay.op import REGISTRY, builders
-from aotc.relay.op.builder_signature import function_of, signature_of
+from aotc.relay.op import OPERATORS_BY_NAME, builders
+from aotc.relay.op.builder_signature import builder_function_of, builder_signature_of
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.op.type_rules import same_type
+from aotc.relay.op.type_rules import infer_same_type
 from tests.ops.builders_stub import STUBS, render
 
 X = Var("x", TensorType((2, 3), "float32"))
@@ -30,8 +30,8 @@ class SampleAttrs(Attrs):
     size: tuple[int, ...] | None = None
     keep: bool = False
     dtype: str = ""
-    last: int = param(default=0, given=REQUIRED)
-    twice: int = param(default=2, takes=lambda value, given: value * 2 + given["last"])
+    last: int = attribute_field(default=0, parameter_default=REQUIRED)
+    twice: int = attribute_field(default=2, convert=lambda value, given: value * 2 + given["last"])
 
 
 def made(**facets: Any) -> OpDef:
@@ -39,7 +39,7 @@ def made(**facets: Any) -> OpDef:
         name="nn.sample",
         doc="One sentence.",
         attrs=SampleAttrs,
-        infer=same_type,
+        infer=infer_same_type,
         reference=lambda _, x: x,
         compute=lambda _, x: x,
         samples=list,
@@ -56,16 +56,17 @@ def test_the_signature_comes_from_arguments_and_attributes() -> None:
         "(data: 'Expr', axes: 'int | Sequence[int]', size: 'int | Sequence[int] | None' = None, keep: 'bool' = False, "
         "dtype: 'str' = '', *, last: 'int', twice: 'int' = 2) -> 'Call'"
     )
-    function = function_of(made())
+    function = builder_function_of(made())
     assert str(inspect.signature(function)) == expected
     assert (function.__name__, function.__doc__) == ("sample", "One sentence.")
 
 
 def test_order_says_what_is_a_parameter() -> None:
     op = made(
-        args=args("data", Arg("extra", "Expr | int", given=0, takes=lambda value, _: value or X)), order="axes data"
+        args=declare_arguments("data", Arg("extra", "Expr | int", given=0, takes=lambda value, _: value or X)),
+        order="axes data",
     )
-    assert str(signature_of(op)) == "(axes: 'int | Sequence[int]', data: 'Expr') -> 'Call'"
+    assert str(builder_signature_of(op)) == "(axes: 'int | Sequence[int]', data: 'Expr') -> 'Call'"
     assert op(1, X).args == (X, X)
 
 
@@ -89,16 +90,16 @@ def right(op: OpDef, parameter: inspect.Parameter) -> Any:
     return ((0, 0),) if kind == "Sequence[Sequence[int]]" else RIGHT[kind]
 
 
-@pytest.mark.parametrize("op", REGISTRY.values(), ids=REGISTRY)
+@pytest.mark.parametrize("op", OPERATORS_BY_NAME.values(), ids=OPERATORS_BY_NAME)
 def test_attributes_of_a_wrong_kind_are_named(op: OpDef) -> None:
     """Whatever stands in the place of an attribute: one error, with the operator, the attribute and an example."""
-    for name, parameter in signature_of(op).parameters.items():
+    for name, parameter in builder_signature_of(op).parameters.items():
         if name in {a.name for a in op.args} or op.name == "arange":
             continue
         for wrong in (object(), 1.5j, "a", [[["x"]]]):
             if isinstance(wrong, str) and parameter.annotation.startswith("str"):
                 continue
-            required = [p for p in signature_of(op).parameters.values() if p.default is p.empty]
+            required = [p for p in builder_signature_of(op).parameters.values() if p.default is p.empty]
             given = {p.name: right(op, p) for p in required} | {name: wrong}
             with pytest.raises(AotcError, match=rf"^{op.name}: {name} takes .*\n  hint: for example {name}=") as caught:
                 op(**given)
@@ -161,8 +162,8 @@ def test_a_shape_may_be_an_expression() -> None:
     shape = Var("shape", TensorType((2,), "int64"))
     signature = inspect.signature(builders.reshape)
     assert signature.parameters["newshape"].annotation == "Expr | int | Sequence[int]"
-    assert builders.reshape(X, shape).op is REGISTRY["dyn.reshape"]
-    assert builders.reshape(X, relay.const([3, 2])).op is REGISTRY["reshape"]
-    assert builders.reshape(X, [3, 2]).op is REGISTRY["reshape"]
+    assert builders.reshape(X, shape).op is OPERATORS_BY_NAME["dyn.reshape"]
+    assert builders.reshape(X, relay.const([3, 2])).op is OPERATORS_BY_NAME["reshape"]
+    assert builders.reshape(X, [3, 2]).op is OPERATORS_BY_NAME["reshape"]
     with pytest.raises(AotcError, match="strided_slice: `axes` cannot be combined with a shape that is an expression"):
         builders.strided_slice(X, shape, [1, 1], axes=[0])

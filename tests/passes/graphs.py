@@ -12,7 +12,7 @@ from aotc.ir.types import TensorType
 from aotc.relay.analysis import list_op_freqs
 from aotc.relay.expr import Constant, Expr, Function, Var
 from aotc.relay.instrument.verifier import Verifier
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.type_inference import infer_module
 

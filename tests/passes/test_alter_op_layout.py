@@ -12,7 +12,7 @@ from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
 from aotc.relay.analysis import list_op_freqs
 from aotc.relay.expr import Call, Constant, Expr, Function, TupleGetItem, Var
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.conv import conv1d, conv2d, conv3d
 from aotc.relay.op.dense import dense, matmul
@@ -22,7 +22,7 @@ from aotc.relay.structural_equality import structural_equal
 from aotc.relay.transform.alter_op_layout import AlterOpLayout
 from aotc.relay.transform.fold_constant import FoldConstant
 from aotc.relay.visitor import post_order
-from aotc.tir.target import TARGETS, Target, for_size
+from aotc.tir.target import TARGETS, Target, target_optimized_for_size
 
 RNG = np.random.default_rng(0)
 
@@ -261,7 +261,7 @@ def test_a_larger_tile_has_to_save_cycles_for_its_bytes() -> None:
 def test_targets_that_are_small_have_no_larger_weights() -> None:
     before = IRModule({"main": stack(32, 32, 48)})
     assert winograd_tiles(alter(before.main, TARGETS["x86-64-v4"])) == [4, 4]
-    small = for_size(TARGETS["x86-64-multi"])
+    small = target_optimized_for_size(TARGETS["x86-64-multi"])
     assert all(version.small for version in small.versions)
     after = alter(before.main, small)
     assert winograd_tiles(after) == []

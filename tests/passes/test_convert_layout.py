@@ -24,11 +24,11 @@ from aotc.ir.op import AxisMap
 from aotc.ir.transform import PassContext, Sequential
 from aotc.ir.types import TensorType
 from aotc.relay.binding import bind_params_by_name
-from aotc.relay.expr import Call, Constant, Expr, If, Let, Tuple, TupleGetItem, Var, call
+from aotc.relay.expr import Call, Constant, Expr, If, Let, Tuple, TupleGetItem, Var, typed_op_call
 from aotc.relay.instrument.op_difference import OpDifference
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.binary_elementwise import add, multiply
 from aotc.relay.op.concat_split import concatenate, split
 from aotc.relay.op.conv import Conv2DAttrs, conv1d, conv2d, conv3d
@@ -46,7 +46,7 @@ from aotc.relay.op.softmax import softmax
 from aotc.relay.structural_equality import structural_equal
 from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet
 from aotc.relay.transform import ConvertLayout, FoldConstant
-from aotc.relay.transform.convert_layout_rules import Order, Plan, agrees
+from aotc.relay.transform.convert_layout_rules import AxisOrder, LayoutPlan, is_equivalent_up_to_axis_order
 from aotc.relay.visitor import post_order
 
 FACTS = json.loads((Path(__file__).parents[1] / "relay" / "golden" / "facts.json").read_text(encoding="utf-8"))
@@ -191,18 +191,18 @@ def reordered(sample: Sample, op: OpDef) -> tuple[IRModule, list[Any]] | None:
         if isinstance(value, tuple):
             return Tuple([argument(v) for v in value])
         array = np.asarray(value)
-        params.append(Var(f"v{len(params)}", TensorType(array.shape, DType.of(array))))
+        params.append(Var(f"v{len(params)}", TensorType(array.shape, DType.from_numpy(array))))
         values.append(array)
         pool = _POOLS.get(array.ndim) if array.size else None
         return params[-1] if pool is None else pool(params[-1], (1,) * (array.ndim - 2))
 
-    body = call(op, [argument(a) for a in sample.args], sample.attrs)
+    body = typed_op_call(op, [argument(a) for a in sample.args], sample.attrs)
     pooled = any(isinstance(n, Call) and "pool" in str(n.op) for n in post_order(Tuple(body.args)))
     return (module_of(body, *params), values) if pooled else None
 
 
 @pytest.mark.parametrize("layouts", _LAYOUTS.values(), ids=_LAYOUTS)
-@pytest.mark.parametrize("op", REGISTRY.values(), ids=REGISTRY)
+@pytest.mark.parametrize("op", OPERATORS_BY_NAME.values(), ids=OPERATORS_BY_NAME)
 def test_every_operator_means_the_same_on_reordered_tensors(op: OpDef, layouts: dict[int, str]) -> None:
     pass_ = ConvertLayout({f"nn.max_pool{rank - 2}d": [layout] for rank, layout in layouts.items()})
     for sample in op.samples():
@@ -344,7 +344,10 @@ def test_transforms_of_the_program_are_merged() -> None:
     result = checked(ConvertLayout({"nn.conv2d": ["NCHW", "HWIO"]}), module_of(body, X))
     assert transforms(result) == ["NCHW>NHWC"]  # of the result
     assert X in [
-        a for n in post_order(result.main) if isinstance(n, Call) and n.op is REGISTRY["nn.conv2d"] for a in n.args
+        a
+        for n in post_order(result.main)
+        if isinstance(n, Call) and n.op is OPERATORS_BY_NAME["nn.conv2d"]
+        for a in n.args
     ]
 
 
@@ -379,10 +382,10 @@ def test_whole_tuples_come_out_as_they_were() -> None:
 
 def test_a_plan_must_agree_with_the_axis_map() -> None:
     old = softmax(X, axis=1)
-    order = Order("NCHW", "NHWC")
+    order = AxisOrder("NCHW", "NHWC")
     x = layout_transform(X, "NCHW", "NHWC")
-    assert agrees(old, softmax(x, axis=3), Plan((order,), (order,), old.attrs))
-    assert not agrees(old, softmax(x, axis=1), Plan((order,), (order,), old.attrs))
+    assert is_equivalent_up_to_axis_order(old, softmax(x, axis=3), LayoutPlan((order,), (order,), old.attrs))
+    assert not is_equivalent_up_to_axis_order(old, softmax(x, axis=1), LayoutPlan((order,), (order,), old.attrs))
     assert old.op.axes(old.attrs, [X.checked_type]) == AxisMap(((0, None, 2, 3),))  # type: ignore[union-attr]
 
 

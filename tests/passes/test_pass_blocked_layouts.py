@@ -12,7 +12,7 @@ from aotc import relay
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.transform import PassContext
 from aotc.relay.expr import Call, Expr, Function, Var
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.structural_equality import assert_structural_equal
 from aotc.relay.testing import TempOpAttr

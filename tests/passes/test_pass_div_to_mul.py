@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from passes.graphs import checked, const, module_of, noise, ops, var
 
-from aotc.relay.expr import Constant, Expr, splat
+from aotc.relay.expr import Constant, Expr, splat_constant
 from aotc.relay.op.binary_elementwise import divide
 from aotc.relay.op.elementwise_unary import exp
 from aotc.relay.transform import DivToMul, FoldConstant
 
 
 @pytest.mark.parametrize(
-    "divisor", [const(4.0), const([3.0, -7.0, 0.1]), noise(2, 1, positive=True), splat(3.0, (2, 3), "float32")]
+    "divisor", [const(4.0), const([3.0, -7.0, 0.1]), noise(2, 1, positive=True), splat_constant(3.0, (2, 3), "float32")]
 )
 def test_constants(divisor: Constant) -> None:
     x = var("x", 2, 3)

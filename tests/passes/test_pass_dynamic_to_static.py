@@ -12,11 +12,11 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dimensions import SymDim
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType, tensor_types
-from aotc.relay.expr import Call, Constant, Expr, If, Let, Tuple, TupleGetItem, Var, call
+from aotc.relay.expr import Call, Constant, Expr, If, Let, Tuple, TupleGetItem, Var, typed_op_call
 from aotc.relay.instrument.verifier import Verifier
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.op import REGISTRY, dyn, operators_of
+from aotc.relay.op import OPERATORS_BY_NAME, dyn, operators_defined_in
 from aotc.relay.op.binary_elementwise import multiply
 from aotc.relay.op.concat_split import concatenate
 from aotc.relay.op.elementwise_unary import relu
@@ -37,7 +37,7 @@ def vector(*values: int) -> Constant:
     return const(values, "int64")
 
 
-CASES = [(op, sample) for op in operators_of(dyn) for sample in op.samples()]
+CASES = [(op, sample) for op in operators_defined_in(dyn) for sample in op.samples()]
 
 
 @pytest.mark.parametrize(("op", "sample"), CASES, ids=[f"{op.name}-{k}" for k, (op, _) in enumerate(CASES)])
@@ -48,7 +48,7 @@ def test_every_operator(op: OpDef, sample: Sample) -> None:
     params = [Var(f"p{k}", type_of_value(v)) for k, v in enumerate(sample.args)]
     args = [Constant(v) if k in shapes else p for k, (p, v) in enumerate(zip(params, sample.args, strict=True))]
     kept = [k for k in range(op.arity) if k not in shapes]
-    result = static(module_of(call(op, args, sample.attrs), *(params[k] for k in kept)))
+    result = static(module_of(typed_op_call(op, args, sample.attrs), *(params[k] for k in kept)))
     if kept:
         assert list(ops(result)) == [op.name.removeprefix("dyn.")]
     expected = flat(op.reference(sample.attrs, *sample.args))
@@ -125,7 +125,7 @@ def test_types() -> None:
     x, s = var("x", 2, 3, 4), var("s", 2, dtype="int64")
     sliced = dyn.strided_slice(x, s, s, s).checked_type
     assert sliced == TensorType((SymDim(), SymDim(), 4))
-    wrong = Call(REGISTRY["dyn.reshape"], (x, x), dyn.reshape.attrs())
+    wrong = Call(OPERATORS_BY_NAME["dyn.reshape"], (x, x), dyn.reshape.attrs())
     with pytest.raises(AotcError, match="vector of integers"):
         module_of(wrong, x)
 

@@ -15,9 +15,9 @@ from aotc import relay
 from aotc.ir import AotcError
 from aotc.ir.transform import PassContext
 from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, Var
-from aotc.relay.instrument.op_difference import count_ops
+from aotc.relay.instrument.op_difference import count_op_calls
 from aotc.relay.instrument.verifier import Verifier
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary_elementwise import add, maximum, multiply, subtract
 from aotc.relay.op.casts import clip, leaky_relu
@@ -40,8 +40,8 @@ from aotc.relay.op.softmax import softmax
 from aotc.relay.op.sorting import topk
 from aotc.relay.structural_equality import structural_equal
 from aotc.relay.transform import FakeQuantizationToInteger, QuantizedEdges, SelectSignedness
-from aotc.relay.transform.affine_quantization import TensorAffineType, affine
-from aotc.relay.transform.fake_quantization_to_integer import left_real
+from aotc.relay.transform.affine_quantization import TensorAffineType, make_affine_type
+from aotc.relay.transform.fake_quantization_to_integer import find_operators_left_real
 from aotc.relay.transform.pipeline import FAKE_QUANTIZATION
 from aotc.tir import TARGETS
 
@@ -227,7 +227,7 @@ def test_clamps_by_channel(body: Body) -> None:
 
 def test_places_of_the_greatest_stay() -> None:
     module = fake(lambda x: TupleGetItem(topk(x, k=3), 0))
-    assert "it gives places" in [r.reason for r in left_real(module, EVEN)]
+    assert "it gives places" in [r.reason for r in find_operators_left_real(module, EVEN)]
 
 
 def test_one_scale_lies_along_no_axis() -> None:
@@ -263,7 +263,7 @@ def test_bias_beyond_int32_stays() -> None:
     module = fake(lambda x: bias_add(conv2d(x, weights(8, 6, 3, 3)), Constant(np.full(8, 1e9, np.float32))))
     result = run(EVEN, module)
     assert "nn.conv2d" in ops(result)
-    reasons = {str(r.node.op): r.reason for r in left_real(module, EVEN)}
+    reasons = {str(r.node.op): r.reason for r in find_operators_left_real(module, EVEN)}
     assert reasons["nn.bias_add"] == "what is added to its sums does not fit int32 at their scale"
 
 
@@ -271,12 +271,12 @@ def test_sums_that_may_overflow_stay() -> None:
     heavy = dequantize(Constant(np.full((1, 140_000), 127, np.int8)), const(W_SCALE), const(0, "int32"))
     module = fake(lambda x: dense(x, heavy), 1, 140_000)
     assert "nn.dense" in ops(run(EVEN, module))
-    assert "which int32 does not hold" in left_real(module, EVEN)[0].reason
+    assert "which int32 does not hold" in find_operators_left_real(module, EVEN)[0].reason
 
 
 def test_what_stays_has_a_reason() -> None:
     module = fake(lambda x: layer_norm(x, noise(5), noise(5)))
-    (row,) = left_real(module, EVEN)
+    (row,) = find_operators_left_real(module, EVEN)
     assert (str(row.node.op), row.reason) == ("nn.layer_norm", "there is no rule for nn.layer_norm")
     assert ops(run(EVEN, module)) == ops(module)
     with pytest.raises(AotcError) as caught:
@@ -307,7 +307,7 @@ _SUMMED_AXIS = "the weights have scales along an axis that is summed"
 )
 def test_refusals(body: Body, reason: str) -> None:
     module = fake(body)
-    assert reason in [r.reason for r in left_real(module, EVEN)]
+    assert reason in [r.reason for r in find_operators_left_real(module, EVEN)]
     assert distance(module, run(EVEN, module)) == (0, 0)
 
 
@@ -334,7 +334,7 @@ def test_sums_become_integers_for_real_results_too() -> None:
 def test_an_edge_stays_as_it_is() -> None:
     x = var("x", *IMAGE)
     module = module_of(real(quantize(relu(x), const(0.1), const(0, "int32")), 0.1, 0), x)
-    assert ops(run(EVEN, module)) == ops(module) and left_real(module, EVEN) == []
+    assert ops(run(EVEN, module)) == ops(module) and find_operators_left_real(module, EVEN) == []
 
 
 def test_long_chains() -> None:
@@ -351,9 +351,13 @@ def test_long_chains() -> None:
 
 def test_affine_types_compare_by_value() -> None:
     a = TensorAffineType(const(0.5), const(3, "int32"), "int8", 1)
-    assert a == affine(0.5, 3, "int8", axis=0) and hash(a) == hash(affine(0.5, 3, "int8"))
-    assert a != affine(0.5, 4, "int8") and a != affine(0.25, 3, "int8") and a != affine(0.5, 3, "uint8")
-    assert affine([0.5, 1], 0, "int8", 0) != affine([0.5, 1], 0, "int8", 1)
+    assert a == make_affine_type(0.5, 3, "int8", axis=0) and hash(a) == hash(make_affine_type(0.5, 3, "int8"))
+    assert (
+        a != make_affine_type(0.5, 4, "int8")
+        and a != make_affine_type(0.25, 3, "int8")
+        and a != make_affine_type(0.5, 3, "uint8")
+    )
+    assert make_affine_type([0.5, 1], 0, "int8", 0) != make_affine_type([0.5, 1], 0, "int8", 1)
 
 
 # --- signedness
@@ -400,7 +404,7 @@ def test_bytes_that_edges_turned_are_not_turned_twice() -> None:
         edged = QuantizedEdges()(module_of(network(x), x))
     integers = run(EVEN, edged)
     result = run(SelectSignedness(TARGETS["x86-64-v3"]), integers)
-    assert count_ops(integers)["bitwise_xor"] == 2 and not count_ops(result)["bitwise_xor"]
+    assert count_op_calls(integers)["bitwise_xor"] == 2 and not count_op_calls(result)["bitwise_xor"]
     assert distance(integers, result) == (0, 0)
 
 

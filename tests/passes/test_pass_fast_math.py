@@ -13,7 +13,7 @@ from passes.graphs import checked, module_of, ops, var
 
 from aotc.ir.transform import PassContext, Sequential
 from aotc.relay.expr import Expr
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.op.elementwise_unary import erf, exp, fast_erf, fast_exp, fast_tanh, tanh
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.op.softmax import softmax

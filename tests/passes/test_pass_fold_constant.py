@@ -15,10 +15,22 @@ from aotc.ir.op import Op, OpPattern
 from aotc.ir.span import Span
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
-from aotc.relay.constant_evaluation import evaluate_call
-from aotc.relay.expr import Call, Constant, Expr, Function, If, Tuple, TupleGetItem, Var, call, splat, type_of
+from aotc.relay.constant_evaluation import evaluate_constant_call
+from aotc.relay.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    If,
+    Tuple,
+    TupleGetItem,
+    Var,
+    splat_constant,
+    type_of,
+    typed_op_call,
+)
 from aotc.relay.module import IRModule
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.binary_elementwise import add, multiply
 from aotc.relay.op.concat_split import concatenate, split
 from aotc.relay.op.elementwise_unary import exp, relu
@@ -103,7 +115,7 @@ def test_splats_stay_splats() -> None:
     def fold(body: Expr) -> Expr:
         return FoldConstant()(module_of(body, x)).main.body
 
-    two = splat(2, HUGE, "float32")
+    two = splat_constant(2, HUGE, "float32")
     assert is_splat_of(fold(add(exp(multiply(two, const(0.0))), two)), 3, HUGE)
     assert is_splat_of(fold(transpose(two, (1, 0))), 2, HUGE)
     assert is_splat_of(fold(reshape(two, (-1,))), 2, (10**12,))
@@ -120,7 +132,7 @@ def test_what_would_be_too_large_stays() -> None:
         kept = FoldConstant()(module).main.body
     assert isinstance(kept, Call)
     assert kept.op is body.op
-    bomb = module_of(add(splat(1, HUGE, "float32"), const(np.arange(10**6))), x)
+    bomb = module_of(add(splat_constant(1, HUGE, "float32"), const(np.arange(10**6))), x)
     assert isinstance(FoldConstant()(bomb).main.body, Call)
 
 
@@ -133,7 +145,7 @@ def test_what_is_no_larger_than_its_arguments_folds_whatever_the_limit() -> None
 
 def test_padding_a_splat_is_no_splat() -> None:
     x = var("x", 1)
-    result = folded(pad(splat(1, (2, 2), "float32"), ((1, 1), (0, 0))), x)
+    result = folded(pad(splat_constant(1, (2, 2), "float32"), ((1, 1), (0, 0))), x)
     assert isinstance(result, Constant)
     assert result.data.sum() == 4
 
@@ -148,7 +160,7 @@ def test_fused_functions_are_left_alone() -> None:
 def test_a_reference_that_breaks_its_promise_is_caught() -> None:
     liar = Op(name="liar", infer=lambda _, t: t[0], reference=lambda _, x: x[:1], pattern=OpPattern.OPAQUE)
     with pytest.raises(AotcError, match="evaluating liar gave"):
-        evaluate_call(call(liar, (const([1.0, 2.0]),)))
+        evaluate_constant_call(typed_op_call(liar, (const([1.0, 2.0]),)))
 
 
 def test_functions_marked_are_skipped() -> None:
@@ -168,14 +180,14 @@ def constants(value: Any) -> Expr:
     return Tuple(map(constants, value)) if isinstance(value, tuple) else Constant(value)
 
 
-@pytest.mark.parametrize("name", sorted(n for n, op in REGISTRY.items() if op.pattern <= OpPattern.INJECTIVE))
+@pytest.mark.parametrize("name", sorted(n for n, op in OPERATORS_BY_NAME.items() if op.pattern <= OpPattern.INJECTIVE))
 def test_splats_give_what_arrays_do(name: str) -> None:
     """What is computed on one element is what the operator gives on all: not so for triangles of ones."""
-    op = REGISTRY[name]
+    op = OPERATORS_BY_NAME[name]
     for sample in op.samples():
         arguments = splatted(tuple(sample.args))
         try:
-            found = evaluate_call(call(op, [constants(a) for a in arguments], sample.attrs))
+            found = evaluate_constant_call(typed_op_call(op, [constants(a) for a in arguments], sample.attrs))
         except AotcError:  # one value will not do: indices that must differ
             continue
         if isinstance(found, Constant):

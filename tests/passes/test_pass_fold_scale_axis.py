@@ -192,4 +192,4 @@ def test_spans_name_both() -> None:
     with PassContext(opt_level=3):
         result = FoldScaleAxis()(module_of(body, x)).main.body
     assert result.span is not None
-    assert [s.node for s in result.span.origins()] == ["conv", "scale"]
+    assert [s.node for s in result.span.all_origins()] == ["conv", "scale"]

@@ -9,7 +9,7 @@ from passes.graphs import checked, const, module_of, var
 from aotc.ir.types import FuncType, TensorType
 from aotc.relay.analysis import well_formed
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, If, Let, Var
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary_elementwise import add, greater, multiply, subtract
 from aotc.relay.op.elementwise_unary import exp, relu, tanh

@@ -11,7 +11,7 @@ from passes.graphs import checked, const, module_of, noise, var
 
 from aotc.ir.transform import PassContext
 from aotc.relay.analysis import list_op_freqs
-from aotc.relay.backend.lower import lower_calls
+from aotc.relay.backend.module_to_program import lower_main_to_program
 from aotc.relay.expr import Call, Expr, Function
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary_elementwise import add, multiply, where
@@ -125,7 +125,7 @@ def test_kernels_have_no_scores() -> None:
     """The whole pipeline: the arena is smaller than the scores."""
     _, _, result, params = attention()
     with PassContext(opt_level=3):
-        program = lower_calls(optimize(module_of(result, *params), V4), V4, name="attention")  # type: ignore[arg-type]
+        program = lower_main_to_program(optimize(module_of(result, *params), V4), V4, name="attention")  # type: ignore[arg-type]
     (step,) = [s for s in program.steps if s.kernel.macs]
     assert step.kernel.macs == 2 * H * M * T * D
     assert all(b.size < H * M * T for b in step.kernel.workspace)

@@ -10,7 +10,7 @@ from relay.programs import functions, inputs
 
 from aotc.relay.analysis import free_vars, list_op_freqs
 from aotc.relay.expr import Call, Expr, Function, Tuple
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.op.binary_elementwise import add, multiply
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.elementwise_unary import relu, sigmoid
@@ -19,7 +19,7 @@ from aotc.relay.op.reduce import sum as sum_
 from aotc.relay.op.shape import reshape
 from aotc.relay.op.softmax import softmax
 from aotc.relay.transform import FuseOps, FuseOutputs
-from aotc.relay.transform.fuse_ops import fuse
+from aotc.relay.transform.fuse_ops import fuse_operators
 from aotc.relay.visitor import post_order
 
 X = var("x", 1, 4, 6, 6)
@@ -41,7 +41,7 @@ def kernels(*results: Expr, most_args: int = 512) -> list[str]:
 @settings(max_examples=80, deadline=None)
 @given(functions())
 def test_no_result_changes(function: Function) -> None:
-    fused = fuse(function)
+    fused = fuse_operators(function)
     made = FuseOutputs()(module_of(fused.body, *fused.params)).main
     for flag in (True, False):
         before, after = (evaluate(f, *inputs(flag=flag)) for f in (function, made))

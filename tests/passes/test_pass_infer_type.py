@@ -14,7 +14,7 @@ from aotc.ir.span import Span
 from aotc.ir.types import FuncType, TensorType, TupleType
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.binary_elementwise import add, less, subtract
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import bias_add, dense
@@ -29,7 +29,7 @@ F32 = TensorType((2, 3), "float32")
 
 
 def untyped(name: str, *args: Expr) -> Call:
-    return Call(REGISTRY[name], args, NO_ATTRS)
+    return Call(OPERATORS_BY_NAME[name], args, NO_ATTRS)
 
 
 def test_types_flow_forwards() -> None:
@@ -53,7 +53,7 @@ def test_variables_are_solved_from_their_uses() -> None:
     weight, bias, gamma, beta, mean, variance, fc = params = [Var(name) for name in names]
     conv = conv2d(x, weight, channels=16, kernel_size=(3, 3), padding=(1, 1))
     norm = batch_norm(relu(bias_add(conv, bias)), gamma, beta, mean, variance)
-    flat = Call(REGISTRY["nn.batch_flatten"], (TupleGetItem(norm, 0),))
+    flat = Call(OPERATORS_BY_NAME["nn.batch_flatten"], (TupleGetItem(norm, 0),))
     f = infer_function(Function((x, *params), dense(flat, fc, units=10)))
     shapes = {p.name: p.checked_type.shape for p in f.params if isinstance(p.checked_type, TensorType)}
     assert shapes["weight"] == (16, 3, 3, 3)
@@ -70,8 +70,8 @@ def test_what_cannot_be_solved_is_reported_by_name() -> None:
 
 def test_all_errors_are_reported_and_not_their_consequences() -> None:
     x, y = var("x", 2), var("y", 3)
-    first = Call(REGISTRY["add"], (x, y), span=Span("net", node="first"))
-    second = Call(REGISTRY["add"], (y, x), span=Span("net", node="second"))
+    first = Call(OPERATORS_BY_NAME["add"], (x, y), span=Span("net", node="first"))
+    second = Call(OPERATORS_BY_NAME["add"], (y, x), span=Span("net", node="second"))
     body = Tuple((relu(first), relu(second)))
     with pytest.raises(AotcError) as caught:
         infer_function(Function((x, y), body))
@@ -187,6 +187,6 @@ def test_symbolic_dimensions() -> None:
 def test_spans_and_constants_survive() -> None:
     span = Span("net", node="relu")
     x = Var("x", F32, span)
-    f = infer_function(Function((x,), Call(REGISTRY["add"], (x, const(np.ones(3))), span=span)))
+    f = infer_function(Function((x,), Call(OPERATORS_BY_NAME["add"], (x, const(np.ones(3))), span=span)))
     assert f.body.span == span
     assert f.params[0] is x

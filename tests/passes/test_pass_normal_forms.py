@@ -14,7 +14,7 @@ from aotc.ir.transform import Pass, PassContext, Sequential
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.instrument.verifier import Verifier
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary_elementwise import add, greater, multiply, subtract
 from aotc.relay.op.concat_split import split

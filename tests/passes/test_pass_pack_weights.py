@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 import aotc
 from aotc import relay
 from aotc.relay.frontend.onnx import from_onnx
-from aotc.relay.instrument.op_difference import count_ops
-from aotc.relay.interp import evaluate
+from aotc.relay.instrument.op_difference import count_op_calls
+from aotc.relay.interpreter import evaluate
 from aotc.relay.transform import PackWeights
 from aotc.tir import Target
 from aotc.tir.target import get_target
@@ -86,7 +86,7 @@ def test_more_than_a_megabyte_of_weights() -> None:
     graph = helper.make_graph([node], "g", [x], [y], [onnx.numpy_helper.from_array(v, k) for k, v in parts.items()])
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     made = PackWeights()(from_onnx(helper.make_model(graph, opset_imports=imports, ir_version=8)))
-    assert count_ops(made)["nn.contrib_dense_bits"] == 1
+    assert count_op_calls(made)["nn.contrib_dense_bits"] == 1
 
 
 def product(weights: relay.Expr, rows: int = 3, depth: int = 64) -> aotc.IRModule:
@@ -118,7 +118,7 @@ def test_axes_of_transposes(axes: tuple[int, int] | None) -> None:
     """A transpose that moves nothing is no transpose."""
     start = product(relay.transpose(dequantized(int4(64, 64), np.float32(0.5), 0), axes))
     made = PackWeights(get_target("x86-64-v3"))(start)
-    assert count_ops(made)["nn.contrib_dense_bits"] == 1
+    assert count_op_calls(made)["nn.contrib_dense_bits"] == 1
     x = RNG.standard_normal((3, 64)).astype(np.float32)
     np.testing.assert_allclose(evaluate(made, x), evaluate(start, x), rtol=1e-4, atol=1e-4)
 
@@ -127,7 +127,7 @@ def test_axes_of_transposes(axes: tuple[int, int] | None) -> None:
 def test_values(case: str) -> None:
     start = product(PACKED[case])
     made = PackWeights(get_target("x86-64-v3"))(start)
-    assert count_ops(made)["nn.contrib_dense_bits"] == 1
+    assert count_op_calls(made)["nn.contrib_dense_bits"] == 1
     x = RNG.standard_normal((3, 64)).astype(np.float32)
     np.testing.assert_allclose(evaluate(made, x), evaluate(start, x), rtol=1e-4, atol=1e-4)
 

@@ -10,7 +10,7 @@ from aotc import relay
 from aotc.driver.compile import CompileOptions
 from aotc.ir import PassContext
 from aotc.relay.expr import Call, Expr, Function, Var
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.transform import InferType, PatchFirstLayers
 from aotc.relay.visitor import post_order
@@ -80,12 +80,12 @@ def test_parts_take_less_memory_and_give_equal_bits() -> None:
     peaks, results = [], []
     for count in (0, 2, 4):
         options = CompileOptions(target="c", config={"compile.patches": count, "compile.reorder": True})
-        work = options.compilation(module)
-        peaks.append(work.programs[0].plan.peak)
-        results.append(work.library().session().run(None, {"x": data})[0].tobytes())
+        work = options.start_compilation(module)
+        peaks.append(work.scheduled_programs[0].plan.peak)
+        results.append(work.emit_project_and_build_library().session().run(None, {"x": data})[0].tobytes())
     assert peaks[0] > 1.4 * peaks[1] > 1.4 * peaks[2] and len(set(results)) == 1
-    few = CompileOptions(target="c", build=False, config={"compile.patches": 100}).compilation(DIGITS)
-    assert few.programs[0].plan.peak > 0
+    few = CompileOptions(target="c", build=False, config={"compile.patches": 100}).start_compilation(DIGITS)
+    assert few.scheduled_programs[0].plan.peak > 0
 
 
 def test_the_pass_is_there_on_request() -> None:

@@ -12,9 +12,9 @@ import aotc
 from aotc import relay
 from aotc.ir import DType, PassContext, Quantization, TensorType
 from aotc.relay.expr import type_of
-from aotc.relay.instrument.op_difference import count_ops
-from aotc.relay.interp import evaluate
-from aotc.relay.module import quantizations
+from aotc.relay.instrument.op_difference import count_op_calls
+from aotc.relay.interpreter import evaluate
+from aotc.relay.module import quantizations_of_inputs_or_outputs
 from aotc.relay.transform import InferType, QuantizedEdges
 from aotc.relay.transform.pipeline import FAKE_QUANTIZATION
 
@@ -61,8 +61,8 @@ def test_both_sides(dtype: str) -> None:
     start = module(BOTH)
     made = edged(start, dtype)
     assert dtypes(made) == [dtype, "int64", dtype, "int64"]
-    meaning, none = quantizations(made, "input", 2)
-    result, _ = quantizations(made, "output", 2)
+    meaning, none = quantizations_of_inputs_or_outputs(made, "input", 2)
+    result, _ = quantizations_of_inputs_or_outputs(made, "output", 2)
     assert meaning is not None and result is not None and none is None
     shift = 128 if dtype == "int8" else 0
     assert (meaning.zero_point, result.zero_point) == (3 - shift, 0 - shift)
@@ -93,9 +93,9 @@ def test_scales_along_an_axis() -> None:
     back = relay.qnn.op.dequantize(quantized, scale, zero, axis=1)
     start = InferType()(aotc.IRModule.from_expr(relay.Function([x], back)))
     made = edged(start, "uint8")
-    (meaning,) = quantizations(made, "input", 1)
+    (meaning,) = quantizations_of_inputs_or_outputs(made, "input", 1)
     assert meaning == Quantization(DType("uint8"), (0.5, 0.25, float(np.float32(0.1))), (129, 128, 125), 1)
-    assert meaning is not None and quantizations(made, "output", 1) == [meaning]
+    assert meaning is not None and quantizations_of_inputs_or_outputs(made, "output", 1) == [meaning]
     values = np.linspace(-30, 30, 24, dtype=np.float32).reshape(2, 3, 4)
     actual = meaning.dequantize(evaluate(made, meaning.quantize(values)))
     np.testing.assert_array_equal(actual, evaluate(start, values))
@@ -110,8 +110,8 @@ def test_integers_that_the_model_has_are_stated() -> None:
     }
     """
     made = edged(text, None)
-    assert [m and m.zero_point for m in quantizations(made, "input", 2)] == [7, None]
-    assert [m and m.zero_point for m in quantizations(made, "output", 2)] == [9, None]
+    assert [m and m.zero_point for m in quantizations_of_inputs_or_outputs(made, "input", 2)] == [7, None]
+    assert [m and m.zero_point for m in quantizations_of_inputs_or_outputs(made, "output", 2)] == [9, None]
     assert dtypes(edged(text, "int8")) == ["int8", "int8", "uint8", "int8"]
     assert dtypes(edged(text, {"x": "uint8", "output0": "int8"})) == ["uint8", "int8", "int8", "int8"]
     x, n = np.arange(-2, 2, dtype=np.int8), np.arange(4, dtype=np.int8)
@@ -129,7 +129,7 @@ def test_several_readers_that_agree() -> None:
     }
     """
     made = edged(text, "int8")
-    assert "qnn.quantize" not in count_ops(made)
+    assert "qnn.quantize" not in count_op_calls(made)
     np.testing.assert_array_equal(evaluate(made, np.int8([1, 2, 3, 4])), [2, 4, 6, 8])
 
 
@@ -148,8 +148,11 @@ def test_moves_between_an_edge_and_its_quantization(dtype: str) -> None:
     }
     """)
     made = edged(start, dtype)
-    assert dtypes(made) == [dtype] * 3 and count_ops(made)["qnn.quantize"] == 1
-    (meaning,), results = quantizations(made, "input", 1), quantizations(made, "output", 2)
+    assert dtypes(made) == [dtype] * 3 and count_op_calls(made)["qnn.quantize"] == 1
+    (meaning,), results = (
+        quantizations_of_inputs_or_outputs(made, "input", 1),
+        quantizations_of_inputs_or_outputs(made, "output", 2),
+    )
     assert meaning is not None
     x = np.linspace(-20, 20, 24, dtype=np.float32).reshape(2, 12)
     expected, actual = evaluate(start, x), evaluate(made, meaning.quantize(x))
@@ -166,7 +169,10 @@ def test_integers_that_are_moved_are_stated() -> None:
     }
     """
     made = edged(text, {"x": "uint8"})
-    found = *quantizations(made, "input", 1), *quantizations(made, "output", 1)
+    found = (
+        *quantizations_of_inputs_or_outputs(made, "input", 1),
+        *quantizations_of_inputs_or_outputs(made, "output", 1),
+    )
     assert [m and m.zero_point for m in found] == [135, 9]
     np.testing.assert_array_equal(evaluate(made, np.uint8([128, 129, 130, 131])), [[0, 0], [1, 0]])
 
@@ -258,11 +264,14 @@ def test_operators_next_to_an_edge_compute_as_between_floats(op: str, dtype: str
     }}
     """)
     made = edged(start, dtype)
-    (meaning,), (result,) = quantizations(made, "input", 1), quantizations(made, "output", 1)
+    (meaning,), (result,) = (
+        quantizations_of_inputs_or_outputs(made, "input", 1),
+        quantizations_of_inputs_or_outputs(made, "output", 1),
+    )
     assert meaning is not None and result is not None
     x = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32) * 2
     expected, actual = FAKE_QUANTIZATION(start), FAKE_QUANTIZATION(made)
-    assert count_ops(actual)[op] == count_ops(expected)[op]
+    assert count_op_calls(actual)[op] == count_op_calls(expected)[op]
     found = result.dequantize(evaluate(actual, meaning.quantize(x)))
     np.testing.assert_array_equal(found, evaluate(expected, x))
 
@@ -278,7 +287,7 @@ def test_readers_of_an_input_with_and_without_signs(reader: str, dtype: str) -> 
     }}
     """)
     made = edged(start, {"x": dtype})
-    (meaning,) = quantizations(made, "input", 1)
+    (meaning,) = quantizations_of_inputs_or_outputs(made, "input", 1)
     assert meaning is not None
     x = np.float32([-1.3, 0, 2.2, 300])
     expected, actual = evaluate(start, x), evaluate(made, meaning.quantize(x))

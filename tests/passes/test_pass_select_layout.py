@@ -11,7 +11,7 @@ from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
 from aotc.relay.analysis import list_op_freqs
 from aotc.relay.expr import Call, Constant, Expr, Function, Var
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary_elementwise import right_shift
 from aotc.relay.op.casts import cast

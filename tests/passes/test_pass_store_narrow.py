@@ -15,14 +15,14 @@ import aotc
 from aotc import relay
 from aotc.relay.analysis import free_vars, list_op_freqs
 from aotc.relay.expr import Call, Expr, Function, Tuple, type_of
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.op.binary_elementwise import multiply
 from aotc.relay.op.elementwise_unary import exp, relu
 from aotc.relay.op.reduce import max as max_
 from aotc.relay.op.reduce import sum as sum_
 from aotc.relay.op.shape import reshape
 from aotc.relay.transform import FuseOps, StoreNarrow
-from aotc.relay.transform.fuse_ops import fuse
+from aotc.relay.transform.fuse_ops import fuse_operators
 from aotc.relay.visitor import post_order
 from aotc.tir.target import get_target
 
@@ -45,7 +45,7 @@ def kernels(*results: Expr, max_args: int = 0) -> list[tuple[str, str]]:
 @settings(max_examples=80, deadline=None)
 @given(functions())
 def test_no_result_changes(function: Function) -> None:
-    fused = fuse(function)
+    fused = fuse_operators(function)
     made = StoreNarrow()(module_of(fused.body, *fused.params)).main
     for flag in (True, False):
         before, after = (evaluate(f, *inputs(flag=flag)) for f in (function, made))

@@ -13,15 +13,15 @@ from passes.graphs import const, module_of, noise, ops, random_inputs, var
 
 from aotc import relay
 from aotc.ir.diagnostics import AotcError, AotcValueError
-from aotc.ir.op import Op, OpPattern, Precision
+from aotc.ir.op import Op, OpPattern, PrecisionTreatment
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType, tensor_types
 from aotc.relay.binding import bind_params_by_name
-from aotc.relay.expr import Call, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, call
+from aotc.relay.expr import Call, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, typed_op_call
 from aotc.relay.instrument.verifier import Verifier
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.binary_elementwise import add, multiply
 from aotc.relay.op.concat_split import concatenate, split
 from aotc.relay.op.conv import conv2d
@@ -190,8 +190,10 @@ UNKNOWN = ("exp", "nn.softmax")
 def test_missing_operators() -> None:
     """Opaque operators that state nothing: that is so of two here that are made opaque."""
     x, w = var("x", 2, 3), var("w", 3, 3)
-    opaque = {n: dataclasses.replace(REGISTRY[n], pattern=OpPattern.OPAQUE, precision=None) for n in UNKNOWN}
-    module = module_of(call(opaque["nn.softmax"], [call(opaque["exp"], [dense(x, w)])], SoftmaxAttrs()), x, w)
+    opaque = {n: dataclasses.replace(OPERATORS_BY_NAME[n], pattern=OpPattern.OPAQUE, precision=None) for n in UNKNOWN}
+    module = module_of(
+        typed_op_call(opaque["nn.softmax"], [typed_op_call(opaque["exp"], [dense(x, w)])], SoftmaxAttrs()), x, w
+    )
     with pytest.raises(AotcError) as caught:
         ToMixedPrecision(missing_op_mode=0)(module)
     assert [d.message for d in caught.value.diagnostics] == [f"no conversion is known for {n}" for n in UNKNOWN]
@@ -200,7 +202,7 @@ def test_missing_operators() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ToMixedPrecision(missing_op_mode=2)(module)
-        given = {"exp": Precision.FOLLOW, "nn.softmax": Precision.NEVER}
+        given = {"exp": PrecisionTreatment.FOLLOW, "nn.softmax": PrecisionTreatment.NEVER}
         assert dtypes(mixed(module, conversions=given))["exp"] == {"float16"}
 
 
@@ -208,7 +210,7 @@ def test_options() -> None:
     for options in (
         {"mixed_precision_type": "int8"},
         {"missing_op_mode": 3},
-        {"conversions": {"nn.ex": Precision.NEVER}},
+        {"conversions": {"nn.ex": PrecisionTreatment.NEVER}},
     ):
         with pytest.raises(AotcValueError):
             ToMixedPrecision(**options)  # type: ignore[arg-type]

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.driver.dependency_injection import install
+from aotc.driver.operator_and_pass_registration import install_operators_and_passes
 from aotc.ir.transform import PassContext, get_pass, installed_passes
 from aotc.relay.binding import bind_params_by_name
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet
 from aotc.relay.transform.alter_op_layout import AlterOpLayout
@@ -23,7 +23,7 @@ from aotc.relay.transform.convert_layout import ConvertLayout
 from aotc.relay.transform.pipeline import optimize
 from aotc.tir.target import get_target
 
-install()
+install_operators_and_passes()
 WORKLOADS = {
     "mlp": (mlp.get_workload, {"batch_size": 2}, (2, 1, 28, 28)),
     "resnet": (resnet.get_workload, {"num_layers": 18, "image_shape": (3, 32, 32), "num_classes": 10}, (1, 3, 32, 32)),

@@ -12,10 +12,15 @@ from typing import Any
 import pytest
 
 from aotc.driver.compile import CompileOptions, compile
-from aotc.driver.memory_budgets import Budgets, Way, ways_to_bytes
+from aotc.driver.memory_budgets import Budgets, MemorySaving, int8_quantization_savings
 from aotc.ir import AotcError
-from aotc.tir.plan.memory_footprint import code_bytes, moments, most_taken, stack_bytes
-from aotc.tir.plan.memory_plan import check_plan, plan_memory, work_in_place
+from aotc.tir.plan.memory_footprint import (
+    estimated_code_bytes,
+    estimated_stack_bytes,
+    memory_use_of_steps,
+    peak_memory_step,
+)
+from aotc.tir.plan.memory_plan import check_memory_plan, plan_memory, run_kernels_in_place
 from tests.conftest import ROOT
 from tests.plan.test_memory import SIZE, elementwise, program, storage
 
@@ -28,10 +33,10 @@ def test_moments_tell_what_lives() -> None:
     x, y, a, b = storage("x", "input"), storage("y", "output"), storage("a"), storage("b", size=2 * SIZE)
     kernel = elementwise(1, inplace=False)
     planned = plan_memory(program((kernel, [x, a]), (kernel, [a, b]), (kernel, [b, y])))
-    found = moments(planned)
+    found = memory_use_of_steps(planned)
     assert [[s.name for s in moment.live] for moment in found] == [["a"], ["b", "a"], ["b"]]
     assert [moment.size for moment in found] == [4 * SIZE, 12 * SIZE, 8 * SIZE]
-    most = most_taken(planned)
+    most = peak_memory_step(planned)
     assert most is not None and most[0].step == 1 and most[1] is planned.steps[1]
     assert most[0].size == planned.plan.lower_bound
 
@@ -39,32 +44,34 @@ def test_moments_tell_what_lives() -> None:
 def test_what_is_computed_in_place_takes_bytes_once() -> None:
     x, y, a, b = storage("x", "input"), storage("y", "output"), storage("a"), storage("b")
     kernel = elementwise(1)
-    planned = plan_memory(work_in_place(program((kernel, [x, a]), (kernel, [a, b]), (kernel, [b, y]))))
-    check_plan(planned)
-    assert [moment.size for moment in moments(planned)] == [4 * SIZE] * 3
+    planned = plan_memory(run_kernels_in_place(program((kernel, [x, a]), (kernel, [a, b]), (kernel, [b, y]))))
+    check_memory_plan(planned)
+    assert [moment.size for moment in memory_use_of_steps(planned)] == [4 * SIZE] * 3
 
 
 def test_all_budgets_that_are_exceeded_are_told_at_once() -> None:
     planned = plan_memory(program((elementwise(1), [storage("x", "input"), storage("a")])))
     with pytest.raises(AotcError) as caught:
-        Budgets(ram=799, flash=5299, stack=89).check(planned, FACTS, lambda name: [Way("less", 1), Way("more", 2)])
+        Budgets(ram=799, flash=5299, stack=89).check_within_budgets(
+            planned, FACTS, lambda name: [MemorySaving("less", 1), MemorySaving("more", 2)]
+        )
     found = caught.value.diagnostics
     assert [re.findall(r"needs (\d+) bytes of (\w+), 1 more", d.message)[0] for d in found] == [
         ("800", "ram"), ("5300", "flash"), ("90", "stack"),
     ]  # fmt: skip
     assert "fullest in step 0 (add), with 1024 bytes: a float32[256] 1024" in found[0].notes[0]
     assert found[0].hint == "more (about 2 bytes less); less (about 1 bytes less)"
-    Budgets(ram=800, flash=5300, stack=90).check(planned, FACTS, lambda name: [])
+    Budgets(ram=800, flash=5300, stack=90).check_within_budgets(planned, FACTS, lambda name: [])
 
 
 def test_what_is_left_where_nothing_is_enough() -> None:
     planned = plan_memory(program((elementwise(1), [storage("x", "input"), storage("a")])))
     for ways, begin in (
         ([], "no option that was tried takes less; "),
-        ([Way("less", 1, True)], "less (1 bytes less); none"),
+        ([MemorySaving("less", 1, True)], "less (1 bytes less); none"),
     ):
         with pytest.raises(AotcError) as caught:
-            Budgets(ram=700, flash=5200, stack=80).check(planned, FACTS, lambda name, ways=ways: ways)
+            Budgets(ram=700, flash=5200, stack=80).check_within_budgets(planned, FACTS, lambda name, ways=ways: ways)
         ram, flash, stack = (d.hint for d in caught.value.diagnostics)
         assert all(hint.startswith(begin) for hint in (ram, flash, stack))
         assert ram.endswith(
@@ -77,9 +84,9 @@ def test_what_is_left_where_nothing_is_enough() -> None:
 def test_what_overlaps_counts_once(models: Path) -> None:
     """In no step more is taken than there is of the arena, and in one of them all of it."""
     options = CompileOptions(target="cortex-m4", build=False, workspace_io=True)
-    (program,) = options.compilation(models / "tflite" / "resnet8_int8.tflite").programs
-    assert any(kernel.overlaps for kernel in program.kernels)
-    found = moments(program)
+    (program,) = options.start_compilation(models / "tflite" / "resnet8_int8.tflite").scheduled_programs
+    assert any(kernel.overlaps for kernel in program.distinct_kernels)
+    found = memory_use_of_steps(program)
     assert max(moment.size for moment in found) == program.plan.peak
     assert max(sum(s.nbytes for s in moment.live) for moment in found) > program.plan.peak
 
@@ -122,8 +129,8 @@ def _asked(option: str) -> dict[str, Any]:
 
 def test_bytes_for_floats_are_a_way() -> None:
     planned = plan_memory(program((elementwise(1), [storage("x", "input"), storage("a")])))
-    assert [way.saved for way in ways_to_bytes(planned, "ram")] == [3 * SIZE]
-    assert ways_to_bytes(planned, "stack") == []
+    assert [way.saved for way in int8_quantization_savings(planned, "ram")] == [3 * SIZE]
+    assert int8_quantization_savings(planned, "stack") == []
 
 
 @pytest.mark.parametrize("name", ["ram", "flash", "stack"])
@@ -156,8 +163,8 @@ def test_flash_has_the_values_of_a_self_test(tmp_path: Path) -> None:
 
 def test_estimates_hold_for_a_compiler(tmp_path: Path) -> None:
     """The stack of no kernel is larger than the estimate, and code as large as is estimated, about."""
-    work = CompileOptions(target="c", build=False).compilation(DIGITS)
-    made, planned = work.project(tmp_path / "digits"), work.programs[0]
+    work = CompileOptions(target="c", build=False).start_compilation(DIGITS)
+    made, planned = work.emit_project(tmp_path / "digits"), work.scheduled_programs[0]
     folder = made.path
     flags = ["-std=c99", "-Os", "-ffp-contract=off", "-fstack-usage", f"-I{folder}/include", f"-I{folder}/src"]
     sources = sorted((folder / "src").glob("*kernels*.c"))
@@ -167,11 +174,11 @@ def test_estimates_hold_for_a_compiler(tmp_path: Path) -> None:
         frames += [int(line.split("\t")[1]) for line in next(tmp_path.glob("*.su")).read_text().splitlines()]
         listed = run(["size", tmp_path / "a.o"], check=True, capture_output=True, text=True).stdout
         code += int(listed.splitlines()[1].split()[0])
-    assert 0 < max(frames) < stack_bytes(planned, 8)
-    assert code / 3 < code_bytes(planned.kernels) < 3 * code
+    assert 0 < max(frames) < estimated_stack_bytes(planned, 8)
+    assert code / 3 < estimated_code_bytes(planned.distinct_kernels) < 3 * code
 
 
 def test_larger_registers_take_more_stack() -> None:
     planned = program((elementwise(1), [storage("x", "input"), storage("a")]))
-    assert stack_bytes(planned, 8) == 2 * stack_bytes(planned, 4)
-    assert stack_bytes(replace(planned, steps=())) > 0
+    assert estimated_stack_bytes(planned, 8) == 2 * estimated_stack_bytes(planned, 4)
+    assert estimated_stack_bytes(replace(planned, steps=())) > 0

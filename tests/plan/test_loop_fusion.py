@@ -11,10 +11,10 @@ import pytest
 from aotc.ir import DType, PassContext
 from aotc.tir.expr import Buffer, Expr, Load, Var, as_expr, minimum
 from aotc.tir.passes import ProgramVerifier, program_passes
-from aotc.tir.plan.loop_fusion import with_fused_loops
-from aotc.tir.plan.memory_plan import check_plan, savings
+from aotc.tir.plan.loop_fusion import fuse_loops_while_peak_falls
+from aotc.tir.plan.memory_plan import check_memory_plan, shareable_bytes_of_pairs
 from aotc.tir.plan.program import Program, Step, Storage, View
-from aotc.tir.plan.step_order import least_peak
+from aotc.tir.plan.step_order import least_peak_bytes
 from aotc.tir.stmt import Block, For, If, Kernel, Stmt, Store, forall
 from aotc.tir.target import CORTEX_M4
 from tests.share import share
@@ -62,14 +62,14 @@ def program(first: Kernel, second: Kernel) -> Program:
 
 
 def peak(made: Program) -> int:
-    return least_peak(made, savings(made, True, 8), 8)
+    return least_peak_bytes(made, shareable_bytes_of_pairs(made, True, 8), 8)
 
 
 def planned(made: Program, *, joins: bool) -> Program:
     with PassContext(instruments=[ProgramVerifier()], config={"compile.reorder": joins}):
         for item in program_passes(CORTEX_M4):
             made = item.run(made, PassContext.current())
-    check_plan(made)
+    check_memory_plan(made)
     return made
 
 
@@ -89,7 +89,7 @@ def test_random_blocks_give_the_same_results(writes: int, reads: int, count: int
     fits = max(writes, reads) % min(writes, reads) == 0
     assert len(made.steps) == (1 if fits else 2)
     if fits:
-        assert peak(with_fused_loops(whole, peak)) <= max(writes, reads) * 16 + 8
+        assert peak(fuse_loops_while_peak_falls(whole, peak)) <= max(writes, reads) * 16 + 8
         assert made.plan.peak <= max(writes, reads) * 16 + 8
 
 
@@ -112,7 +112,7 @@ def test_loops_change_places_where_a_block_is_written_by_the_inner_one() -> None
 
 def refused(first: Kernel, second: Kernel) -> None:
     whole = program(first, second)
-    assert with_fused_loops(whole, peak) is whole
+    assert fuse_loops_while_peak_falls(whole, peak) is whole
 
 
 def test_elements_of_other_blocks_are_not_read() -> None:
@@ -132,7 +132,7 @@ def test_what_saves_little_is_left_alone() -> None:
         Step(end, (View(x), View(last))),
     )
     whole = Program(name="net", inputs=(given,), outputs=(last,), steps=steps)
-    assert with_fused_loops(whole, peak) is whole
+    assert fuse_loops_while_peak_falls(whole, peak) is whole
 
 
 def test_a_reader_of_some_blocks_is_no_partner() -> None:
@@ -154,4 +154,4 @@ def test_other_uses_of_the_tensor(change: str) -> None:
         body = Block([Store(y, as_expr(5), as_expr(1, Load(y, as_expr(5)))), first.body])
         early = Kernel(name="fill", inputs=first.inputs, outputs=(y,), body=body)
         whole = program(early, second)
-    assert with_fused_loops(whole, peak) is whole
+    assert fuse_loops_while_peak_falls(whole, peak) is whole

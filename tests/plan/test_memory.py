@@ -9,7 +9,7 @@ import pytest
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Buffer, Expr, Load, Var
-from aotc.tir.plan.memory_plan import check_plan, lifetimes, plan_memory, work_in_place
+from aotc.tir.plan.memory_plan import check_memory_plan, lifetimes, plan_memory, run_kernels_in_place
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.stmt import For, Kernel, Stmt, Store
 
@@ -42,7 +42,7 @@ def program(*steps: tuple[Kernel, list[Storage]]) -> Program:
 
 
 def in_arena(lowered: Program) -> Program:
-    return plan_memory(work_in_place(lowered))
+    return plan_memory(run_kernels_in_place(lowered))
 
 
 def test_a_chain_in_place_needs_one_buffer() -> None:
@@ -50,10 +50,10 @@ def test_a_chain_in_place_needs_one_buffer() -> None:
     a, b, c = storage("a"), storage("b"), storage("c")
     kernel = elementwise(1)
     planned = in_arena(program((kernel, [x, a]), (kernel, [a, b]), (kernel, [b, c]), (kernel, [c, y])))
-    check_plan(planned)
+    check_memory_plan(planned)
     assert planned.plan.peak == SIZE * 4 == planned.plan.lower_bound
     assert [len(s.kernel.inputs) for s in planned.steps] == [1, 0, 0, 1]
-    assert len(planned.kernels) == 2  # the same rewriting is made once
+    assert len(planned.distinct_kernels) == 2  # the same rewriting is made once
 
 
 def test_the_merged_kernel_reads_what_it_writes() -> None:
@@ -70,7 +70,7 @@ def test_the_merged_kernel_reads_what_it_writes() -> None:
 def test_an_input_that_lives_on_is_kept() -> None:
     x, y, a, b = storage("x", "input"), storage("y", "output"), storage("a"), storage("b")
     planned = in_arena(program((elementwise(1), [x, a]), (elementwise(1), [a, b]), (elementwise(2), [a, b, y])))
-    check_plan(planned)
+    check_memory_plan(planned)
     assert planned.plan.peak == 2 * SIZE * 4
     assert len(planned.steps[1].kernel.inputs) == 1
 
@@ -79,7 +79,7 @@ def test_an_input_passed_twice_is_kept() -> None:
     x, y, a, b = storage("x", "input"), storage("y", "output"), storage("a"), storage("b")
     planned = in_arena(program((elementwise(1), [x, a]), (elementwise(2), [a, a, b]), (elementwise(1), [b, y])))
     assert len(planned.steps[1].kernel.inputs) == 2
-    check_plan(planned)
+    check_memory_plan(planned)
 
 
 def test_workspace_lives_for_one_step() -> None:
@@ -91,15 +91,15 @@ def test_workspace_lives_for_one_step() -> None:
     lives = lifetimes(planned)
     assert (lives[w].first, lives[w].last) == (0, 0)
     assert planned.plan.peak == 2 * SIZE * 4
-    check_plan(planned)
+    check_memory_plan(planned)
 
 
 def test_the_check_finds_an_overlap() -> None:
     x, y, a, b = storage("x", "input"), storage("y", "output"), storage("a"), storage("b")
     kernel = elementwise(1, inplace=False)
     planned = in_arena(program((kernel, [x, a]), (kernel, [a, b]), (kernel, [b, y])))
-    check_plan(planned)
+    check_memory_plan(planned)
     broken = {**planned.plan.offsets, b: planned.plan.offsets[a]}
     planned = replace(planned, plan=replace(planned.plan, offsets=broken))
     with pytest.raises(AssertionError, match="overlap"):
-        check_plan(planned)
+        check_memory_plan(planned)

@@ -12,9 +12,9 @@ from aotc.ir import DType
 from aotc.tir.expr import Buffer
 from aotc.tir.plan import arena_packing
 from aotc.tir.plan import step_order as orders
-from aotc.tir.plan.memory_plan import groups
+from aotc.tir.plan.memory_plan import lifetimes_of_memory_owners
 from aotc.tir.plan.program import Program, Step, Storage, View
-from aotc.tir.plan.step_order import ordered
+from aotc.tir.plan.step_order import reorder_steps_for_least_peak
 from aotc.tir.stmt import Block, Kernel
 
 I8 = DType("int8")
@@ -45,8 +45,12 @@ def drawn(seed: int, count: int) -> Program:
 
 def bound(program: Program, steps: tuple[Step, ...] | None = None) -> int:
     made = program if steps is None else Program(**{**vars_of(program), "steps": steps})
-    return arena_packing.lower_bound(
-        [arena_packing.Block(s.nbytes, life.first, life.last) for s, life in groups(made).items()], 1
+    return arena_packing.arena_size_lower_bound(
+        [
+            arena_packing.LiveBlock(s.nbytes, life.first, life.last)
+            for s, life in lifetimes_of_memory_owners(made).items()
+        ],
+        1,
     )
 
 
@@ -68,18 +72,18 @@ def is_sound(steps: tuple[Step, ...]) -> bool:
 def test_no_order_needs_less(seed: int) -> None:
     program = drawn(seed, 5)
     least = min(bound(program, steps) for steps in permutations(program.steps) if is_sound(steps))
-    made = ordered(program)
+    made = reorder_steps_for_least_peak(program)
     assert is_sound(made.steps) and sorted(map(id, made.steps)) == sorted(map(id, program.steps))
     assert bound(made) == least
-    assert ordered(program).steps == made.steps
+    assert reorder_steps_for_least_peak(program).steps == made.steps
 
 
 def test_many_steps_are_ordered_greedily(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orders, "SETS", 50)
+    monkeypatch.setattr(orders, "MAX_VISITED_STEP_SETS", 50)
     better = 0
     for seed in range(10):
         program = drawn(seed, 40)
-        made = ordered(program)
+        made = reorder_steps_for_least_peak(program)
         assert is_sound(made.steps) and bound(made) <= bound(program)
         better += bound(made) < bound(program)
     assert better
@@ -89,4 +93,4 @@ def test_the_models_own_order_is_kept_where_none_is_better() -> None:
     x, y = (Storage(name=n, dtype=I8, shape=(8,), kind=kind) for n, kind in (("x", "input"), ("y", "output")))
     a = Storage(name="a", dtype=I8, shape=(8,))
     program = Program(name="p", inputs=(x,), outputs=(y,), steps=(step([x], a), step([a], y)))
-    assert ordered(program) is program
+    assert reorder_steps_for_least_peak(program) is program

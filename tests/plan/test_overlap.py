@@ -14,12 +14,12 @@ from aotc.driver.compile import CompileOptions
 from aotc.ir import AotcError, DType, PassContext
 from aotc.tir import C
 from aotc.tir.expr import INDEX, Buffer, Expr, Load, Var, as_expr
-from aotc.tir.interp import compile_kernel, run_kernel
+from aotc.tir.interpreter import compile_kernel, run_kernel
 from aotc.tir.passes import ProgramVerifier, program_passes
-from aotc.tir.plan.inplace_overlap import in_sequence, least_distance
-from aotc.tir.plan.memory_plan import check_plan, overlaps, plan_memory
+from aotc.tir.plan.inplace_overlap import make_loops_serial_for_overlap, min_overlap_distance_bytes
+from aotc.tir.plan.memory_plan import check_memory_plan, intersecting_output_input_pairs, plan_memory
 from aotc.tir.plan.program import Program, Step, Storage, View
-from aotc.tir.stmt import Assign, Block, Declare, For, Kernel, Stmt, Store, loops
+from aotc.tir.stmt import Assign, Block, Declare, For, Kernel, Stmt, Store, loop_nest
 from tests.codegen.bits import same
 from tests.fuzz.differential import load_case
 from tests.fuzz.execute import MOST_WORK, run_program
@@ -36,7 +36,7 @@ def kernel(make_body: Any, size: int, read: int) -> Kernel:
 
 
 def distance(k: Kernel) -> int | None:
-    return least_distance(k, k.outputs[0], k.inputs[0])
+    return min_overlap_distance_bytes(k, k.outputs[0], k.inputs[0])
 
 
 def rows(x: Buffer, y: Buffer, *offsets: int) -> Stmt:
@@ -46,7 +46,7 @@ def rows(x: Buffer, y: Buffer, *offsets: int) -> Stmt:
     total: Expr = Load(x, at + 32 + offsets[0])
     for offset in offsets[1:]:
         total = total + Load(x, at + 32 + offset)
-    return loops(((r, 8), (c, 16)), Store(y, at, total), "independent")
+    return loop_nest(((r, 8), (c, 16)), Store(y, at, total), "independent")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_is_read_again_is_kept() -> None:
     r, c = Var("r"), Var("c")
 
     def body(x: Buffer, y: Buffer) -> Stmt:
-        return loops(((r, 8), (c, 16)), Store(y, r * 16 + c, Load(x, c)))
+        return loop_nest(((r, 8), (c, 16)), Store(y, r * 16 + c, Load(x, c)))
 
     assert distance(kernel(body, 128, 16)) == 112
     behind = kernel(lambda x, y: Block([rows(x, y, -32), Store(y, as_expr(0), Load(x, as_expr(0)))]), 128, 200)
@@ -75,7 +75,7 @@ def test_unknown_places_and_types_do_not_overlap() -> None:
     assert distance(gather) == 7
     x, y = Buffer("x", DType("int32"), 8), Buffer("y", DType("float32"), 8)
     other = Kernel(name="k", inputs=(x,), outputs=(y,), body=For(i, 8, Store(y, i, Load(x, i).astype("float32"))))
-    assert least_distance(other, y, x) is None
+    assert min_overlap_distance_bytes(other, y, x) is None
 
 
 def test_registers_stand_for_values_of_before() -> None:
@@ -116,13 +116,13 @@ def drawn(seed: int) -> Kernel:
 
 def together(k: Kernel, data: Any, apart: int) -> Any:
     """The output where it begins so many bytes before the input, in memory of which the rest is 77."""
-    k = in_sequence(k, [(0, 0)])
+    k = make_loops_serial_for_overlap(k, [(0, 0)])
     size = k.outputs[0].size
     memory = np.full(3 * size, 77, np.int8)
     start, at = max(0, -apart) + 8, max(0, apart) + 8
     source, target = memory[at : at + data.size], memory[start : start + size]
     source[...] = data
-    compile_kernel(k).on([source, target])
+    compile_kernel(k).run_in_place([source, target])
     return target.copy()
 
 
@@ -150,7 +150,7 @@ def planned(program: Program, config: dict[str, Any]) -> Program:
     with PassContext(3, config=config, instruments=[ProgramVerifier()]):
         for item in program_passes(C):
             program = item.run(program, PassContext.current())
-    check_plan(program)
+    check_memory_plan(program)
     return program
 
 
@@ -162,7 +162,7 @@ def test_random_graphs_compute_the_same_in_less_memory(seed: int, tmp_path: Any)
     try:
         module, inputs, setting = load_case(tmp_path)
         options = CompileOptions(target="c", opt_level=setting.opt_level, accuracy="strict", cache=False, build=False)
-        (lowered,) = options.compilation(module).calls
+        (lowered,) = options.start_compilation(module).lowered_programs
     except AotcError:
         pytest.skip("not a graph that can be compiled")
     if sum(step.kernel.macs for step in lowered.steps) > MOST_WORK:
@@ -185,14 +185,14 @@ def test_a_wrong_overlap_is_found() -> None:
     stored = [Storage(name=n, dtype=I8, shape=(size,), kind=kind) for n, kind in names]
     steps = [Step(backwards, (View(s), View(t))) for s, t in pairwise(stored)]
     program = Program(name="p", inputs=(stored[0],), outputs=(stored[3],), steps=tuple(steps))
-    made = plan_memory(program, 8, over=True)
+    made = plan_memory(program, 8, outputs_may_overlap_inputs=True)
     assert made.plan.peak == 2 * size
     broken = replace(made, plan=replace(made.plan, offsets=dict.fromkeys(made.plan.offsets, 0)))
-    assert overlaps(broken, broken.steps[1]) == [(0, 0)]
+    assert intersecting_output_input_pairs(broken, broken.steps[1]) == [(0, 0)]
     with pytest.raises(AssertionError, match="overlap"):
-        check_plan(broken)
-    marked = broken.with_kernels({backwards: in_sequence(backwards, [(0, 0)])})
+        check_memory_plan(broken)
+    marked = broken.replace_kernels({backwards: make_loops_serial_for_overlap(backwards, [(0, 0)])})
     with pytest.raises(AssertionError, match="overlap"):
-        check_plan(marked)
+        check_memory_plan(marked)
     data = {"x": np.arange(size, dtype=np.int8)}
     assert run_program(marked, data)[0].tobytes() != run_program(made, data)[0].tobytes()

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from aotc_codegen.c.c_dialects import DIALECTS
-from aotc_codegen.c.file_templates import render
-from aotc_codegen.c.kernel_files import PrintedKernels, Share, print_kernels
+from aotc_codegen.c.kernel_files import KernelMerging, PrintedKernels, print_kernels
+from aotc_codegen.c.template_rendering import render_template
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import (
@@ -30,12 +30,12 @@ from aotc.tir.expr import (
     operands,
     with_operands,
 )
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.kernel_text import to_text
 from aotc.tir.plan import merge_kernels
-from aotc.tir.plan.merge_kernels import Shared, shared_kernels
-from aotc.tir.stmt import Kernel, Store, loops, map_exprs
+from aotc.tir.plan.merge_kernels import MergedKernel, merge_similar_kernels
+from aotc.tir.stmt import Kernel, Store, loop_nest, map_exprs
 from aotc.tir.target import Target, get_target
-from aotc.tir.text import to_text
 from tests.codegen.batch import Array, build
 from tests.codegen.batch import call as run
 from tests.codegen.bits import wrong
@@ -50,7 +50,7 @@ def transposed(rows: int, columns: int, value: Value, dtype: str = "float32", al
     """`value` of an element, its row and its column, into the place that a transpose has for it."""
     x, y = (Buffer(name, DType(dtype), rows * columns, "param", align) for name in "xy")
     i, j = Var("i"), Var("j")
-    body = loops([(i, rows), (j, columns)], Store(y, j * rows + i, value(Load(x, i * columns + j), i, j)))
+    body = loop_nest([(i, rows), (j, columns)], Store(y, j * rows + i, value(Load(x, i * columns + j), i, j)))
     return Kernel(name="t", inputs=(x,), outputs=(y,), body=body)
 
 
@@ -65,7 +65,7 @@ def least(value: float) -> Value:
     return lambda x, i, j: x + Binary("min", zero, Const(value, zero.dtype))
 
 
-def told(shared: Shared, values: Sequence[Const]) -> Kernel:
+def told(shared: MergedKernel, values: Sequence[Const]) -> Kernel:
     """A shared kernel with the values of its numbers written out."""
     mapping: dict[Expr, Const] = dict(zip(shared.numbers, values, strict=True))
 
@@ -79,10 +79,10 @@ def told(shared: Shared, values: Sequence[Const]) -> Kernel:
     return replace(shared.kernel, body=map_exprs(shared.kernel.body, value))
 
 
-def shared_of(kernels: Sequence[Kernel], monkeypatch: pytest.MonkeyPatch) -> list[Shared]:
+def shared_of(kernels: Sequence[Kernel], monkeypatch: pytest.MonkeyPatch) -> list[MergedKernel]:
     """Whatever can be shared, whether or not it is worth it."""
-    monkeypatch.setattr(merge_kernels, "GROWTH", -1e9)
-    return shared_kernels(kernels)
+    monkeypatch.setattr(merge_kernels, "CODE_GROWTH_FACTOR", -1e9)
+    return merge_similar_kernels(kernels)
 
 
 def test_sizes_strides_and_values_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_sizes_strides_and_values_are_numbers(monkeypatch: pytest.MonkeyPatch) -
     assert [number.dtype for number in shared.numbers] == [INDEX, INDEX, "float32"]
     found = [tuple(v.value for v in values) for _, values in shared.members]
     assert found == [(4, 6, 4.0), (8, 3, 8.0), (4, 5, 4.0)]
-    assert list(shared.ranges().values()) == [(4, 8), (3, 6), (4.0, 8.0)]
+    assert list(shared.argument_ranges().values()) == [(4, 8), (3, 6), (4.0, 8.0)]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_kernels_of_many_numbers_stay_apart() -> None:
     """What calls pass would be more code than the kernels."""
     for count, wanted in ((1, 1), (12, 0)):
         found = [transposed(4, 6, scaled(*(float(k**n) for n in range(1, count)))) for k in (2, 3)]
-        assert len(shared_kernels([*found, transposed(8, 3, lambda x, i, j: -x)])) == wanted
+        assert len(merge_similar_kernels([*found, transposed(8, 3, lambda x, i, j: -x)])) == wanted
 
 
 def sibling(kernel: Kernel, rng: np.random.Generator, sizes: bool) -> Kernel:
@@ -147,28 +147,31 @@ def sibling(kernel: Kernel, rng: np.random.Generator, sizes: bool) -> Kernel:
         info = np.iinfo(const.dtype.numpy)
         return Const(int(rng.integers(max(info.min, 1 - (1 << 31)), min(info.max, (1 << 31) - 1))), const.dtype)
 
-    return merge_kernels._with(kernel, other, sizes)
+    return merge_kernels._replace_constants(kernel, other, sizes)
 
 
 def caller(printed: PrintedKernels, kernels: Sequence[Kernel]) -> str:
     """Kernels, and functions kernel0, kernel1, ... of their buffers alone, which call them."""
-    lines = [render("kernel.h", banner="test", upper="TEST")]
-    text = printed.file("kernels.c", printed.kernels, banner="", name="net", team_includes=())
+    lines = [render_template("kernel.h", banner="test", upper="TEST")]
+    text = printed.render_kernel_file("kernels.c", printed.kernels, banner="", name="net", team_includes=())
     lines.append(text.replace('#include "', "// "))
     for k, kernel in enumerate(kernels):
         names = [f"p{n}" for n in range(len(kernel.params))]
-        lines.append(f"void kernel{k}({', '.join(f'void *{n}' for n in names)}) {{ {printed.launch(kernel, names)} }}")
+        lines.append(
+            f"void kernel{k}({', '.join(f'void *{n}' for n in names)}) "
+            f"{{ {printed.kernel_call_statement(kernel, names)} }}"
+        )
     return "\n".join(lines)
 
 
 def test_groups_with_one_text_are_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """Alignments, which C does not say, keep them apart before."""
-    monkeypatch.setattr(merge_kernels, "GROWTH", -1e9)
+    monkeypatch.setattr(merge_kernels, "CODE_GROWTH_FACTOR", -1e9)
     sizes = {(4, 6): 64, (8, 3): 64, (5, 7): 16, (9, 2): 16}
     kernels = [transposed(*size, scaled(2.0), align=align) for size, align in sizes.items()]
     printed = print_kernels(kernels, "net", DIALECTS[M4.dialect], share="numbers")
     assert [one.name for one in printed.kernels] == ["net_t"]
-    calls = [printed.launch(kernel, ["x", "y"]) for kernel in kernels]
+    calls = [printed.kernel_call_statement(kernel, ["x", "y"]) for kernel in kernels]
     assert calls == [f"net_t(x, y, {rows}, {columns});" for rows, columns in sizes]
 
 
@@ -181,27 +184,27 @@ def test_values_are_numbers_of_vectors_and_of_teams() -> None:
         i = Var("i")
         value = Load(x, i * lanes, lanes) * Const(factor, f32, lanes) / Const(divisor, f32, lanes)
         return Kernel(
-            name="t", inputs=(x,), outputs=(y,), body=loops([(i, size)], Store(y, i * lanes, value)), team=True
+            name="t", inputs=(x,), outputs=(y,), body=loop_nest([(i, size)], Store(y, i * lanes, value)), team=True
         )
 
     kernels = [kernel(4, 2.5, 3.0), kernel(4, 1.5, 5.0), kernel(6, 1.5, 5.0), kernel(4, 2.5, 2.0), kernel(4, 2.5, 4.0)]
-    (shared,) = shared_kernels(kernels, sizes=False)
+    (shared,) = merge_similar_kernels(kernels, may_differ_in_sizes=False)
     assert [[v.value for v in values] for _, values in shared.members] == [[2.5, 3.0], [1.5, 5.0]]
     assert [member for member, _ in shared.members] == kernels[:2]
     assert "broadcast(n0, 8) / broadcast(n1, 8)" in to_text(shared.kernel)
     printed = print_kernels(kernels, "net", share="values")
     assert len(printed.kernels) == 4
-    assert printed.launch(kernels[1], ["x", "y"]).endswith("(x, y, 1.5f, 5.0f, team);")
+    assert printed.kernel_call_statement(kernels[1], ["x", "y"]).endswith("(x, y, 1.5f, 5.0f, team);")
     assert len(print_kernels(kernels, "net").kernels) == 5
 
 
 V3 = get_target("x86-64-v3")
-HERE: list[tuple[Target, Share]] = [(M4, "numbers"), (V3, "values")]
+HERE: list[tuple[Target, KernelMerging]] = [(M4, "numbers"), (V3, "values")]
 
 
 @pytest.mark.parametrize(("seed", "how"), share([(seed, how) for seed in range(20) for how in HERE], 2))
 def test_random_kernels_with_other_numbers(
-    seed: int, how: tuple[Target, Share], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, how: tuple[Target, KernelMerging], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are the kernels that they stand for, and compiled they compute the same bits.
 
@@ -214,8 +217,8 @@ def test_random_kernels_with_other_numbers(
         kernel, inputs = drawn(8 * seed + k, target)
         jobs += [(sibling(kernel, rng, sizes), inputs) for _ in range(3)]
     kernels = [kernel for kernel, _ in jobs]
-    monkeypatch.setattr(merge_kernels, "GROWTH", -1e9)
-    found = shared_kernels(kernels, sizes=sizes)
+    monkeypatch.setattr(merge_kernels, "CODE_GROWTH_FACTOR", -1e9)
+    found = merge_similar_kernels(kernels, may_differ_in_sizes=sizes)
     assert sum(len(one.members) for one in found) > 8
     for one in found:
         for kernel, values in one.members:

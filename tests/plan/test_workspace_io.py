@@ -77,12 +77,14 @@ def test_callers_may_keep_tensors_in_the_workspace(model: str, tmp_path: Path) -
 
 def test_where_results_lie_has_no_part_in_the_name_of_bits() -> None:
     work = [
-        CompileOptions(target="c", build=False, config={"compile.overlap": on}).compilation(DIGITS / "digits.onnx")
+        CompileOptions(target="c", build=False, config={"compile.overlap": on}).start_compilation(
+            DIGITS / "digits.onnx"
+        )
         for on in (False, True)
     ]
-    assert work[1].programs[0].plan.peak < work[0].programs[0].plan.peak
-    assert any(kernel.overlaps for kernel in work[1].programs[0].kernels)
-    assert work[0].numerics == work[1].numerics
+    assert work[1].scheduled_programs[0].plan.peak < work[0].scheduled_programs[0].plan.peak
+    assert any(kernel.overlaps for kernel in work[1].scheduled_programs[0].distinct_kernels)
+    assert work[0].numerics_ids == work[1].numerics_ids
 
 
 def test_kernels_of_one_thread_overlap_among_those_of_several() -> None:
@@ -92,13 +94,13 @@ def test_kernels_of_one_thread_overlap_among_those_of_several() -> None:
     for on in (False, True):
         config = {"compile.overlap": on, "compile.reorder": on}
         options = CompileOptions(target=machine, config=config, instruments=[ProgramVerifier()], cache=False)
-        work = options.compilation(DIGITS / "digits.onnx")
-        (program,) = work.programs
-        assert {k.team for k in program.kernels} == {True, False} and not any(
-            k.team and k.overlaps for k in program.kernels
+        work = options.start_compilation(DIGITS / "digits.onnx")
+        (program,) = work.scheduled_programs
+        assert {k.team for k in program.distinct_kernels} == {True, False} and not any(
+            k.team and k.overlaps for k in program.distinct_kernels
         )
         peaks.append(program.plan.peak)
-        model = work.library()
+        model = work.emit_project_and_build_library()
         for threads in (1, 2):
             session = model.session(threads=threads)
             (taken,) = session.get_inputs()
@@ -125,7 +127,12 @@ def test_pointers_that_may_meet_are_not_restrict(tmp_path: Path) -> None:
 
 def test_small_machines_reorder_and_overlap_unless_told() -> None:
     def peak(**options: Any) -> int:
-        return CompileOptions(build=False, **options).compilation(DIGITS / "digits_int8.onnx").programs[0].plan.peak
+        return (
+            CompileOptions(build=False, **options)
+            .start_compilation(DIGITS / "digits_int8.onnx")
+            .scheduled_programs[0]
+            .plan.peak
+        )
 
     off = {"compile.overlap": False, "compile.reorder": False}
     assert peak(target="cortex-m0plus") < peak(target="cortex-m0plus", config=off)

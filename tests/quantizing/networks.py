@@ -27,9 +27,9 @@ from onnx import helper
 from onnxruntime import quantization as tool
 from onnxruntime.tools.onnx_model_utils import fix_output_shapes, make_input_shape_fixed
 
-from aotc.checking.input_generation import Arrays, random_inputs
+from aotc.checking.input_generation import Arrays, draw_random_inputs
 from aotc.ir.types import TensorType
-from aotc.quantizing.quantizer import Feed
+from aotc.quantizing.onnxruntime_quantizer import Feed
 
 FORMS = ("qdq-u8", "qdq-s8", "qop-u8", "dynamic")
 BYTES = (np.dtype(np.uint8), np.dtype(np.int8))
@@ -110,7 +110,7 @@ class Work:
                 tool.quantize_static(
                     str(plain),
                     str(path),
-                    Feed([random_inputs(types, seed) for seed in range(100, 104)]),
+                    Feed([draw_random_inputs(types, seed) for seed in range(100, 104)]),
                     quant_format=tool.QuantFormat[{"qdq": "QDQ", "qop": "QOperator"}[shape]],
                     activation_type=tool.QuantType[{"u8": "QUInt8", "s8": "QInt8"}[sign]],
                     weight_type=tool.QuantType.QInt8,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aotc.ir import AotcError, TensorType
-from aotc.quantizing.calibration import calibration_sets
+from aotc.quantizing.calibration import load_calibration_sets
 
 ONE = {"x": TensorType((1, 2, 3), "float32")}
 TWO = {**ONE, "ids": TensorType((4,), "int64")}
@@ -22,7 +22,7 @@ def ramp(*shape: int) -> np.ndarray[Any, Any]:
 
 def complaints(data: Any, types: dict[str, TensorType]) -> list[str]:
     with pytest.raises(AotcError) as caught:
-        calibration_sets(data, types)
+        load_calibration_sets(data, types)
     assert all(d.code == "calibration" for d in caught.value.diagnostics)
     return [d.message for d in caught.value.diagnostics]
 
@@ -30,7 +30,7 @@ def complaints(data: Any, types: dict[str, TensorType]) -> list[str]:
 @pytest.mark.parametrize("shape", [(1, 2, 3), (5, 2, 3), (5, 1, 2, 3)])
 def test_several_sets_in_one_array(tmp_path: Path, shape: tuple[int, ...]) -> None:
     np.savez(tmp_path / "data.npz", x=ramp(*shape))
-    sets = calibration_sets(tmp_path / "data.npz", ONE)
+    sets = load_calibration_sets(tmp_path / "data.npz", ONE)
     assert len(sets) == ramp(*shape).size // 6
     assert all(s["x"].shape == (1, 2, 3) for s in sets)
     np.testing.assert_array_equal(np.concatenate([s["x"].reshape(-1) for s in sets]), ramp(*shape).reshape(-1))
@@ -38,24 +38,24 @@ def test_several_sets_in_one_array(tmp_path: Path, shape: tuple[int, ...]) -> No
 
 def test_sets_of_larger_batches() -> None:
     types = {"x": TensorType((2, 3), "float32")}
-    assert [s["x"][0, 0] for s in calibration_sets([{"x": ramp(6, 3)}], types)] == [0, 6, 12]
+    assert [s["x"][0, 0] for s in load_calibration_sets([{"x": ramp(6, 3)}], types)] == [0, 6, 12]
 
 
 def test_scalars() -> None:
     types = {"x": TensorType((), "float32")}
-    assert [float(s["x"]) for s in calibration_sets([{"x": ramp(3)}, {"x": ramp()}], types)] == [0, 1, 2, 0]
+    assert [float(s["x"]) for s in load_calibration_sets([{"x": ramp(3)}, {"x": ramp()}], types)] == [0, 1, 2, 0]
 
 
 def test_a_folder_of_files(tmp_path: Path) -> None:
     np.save(tmp_path / "b.npy", ramp(2, 2, 3))
     np.savez(tmp_path / "a.npz", x=ramp(1, 2, 3) + 100)
     (tmp_path / "notes.txt").write_text("not data")
-    assert [s["x"][0, 0, 0] for s in calibration_sets(str(tmp_path), ONE)] == [100, 0, 6]
+    assert [s["x"][0, 0, 0] for s in load_calibration_sets(str(tmp_path), ONE)] == [100, 0, 6]
 
 
 def test_several_inputs() -> None:
     data = {"x": ramp(3, 2, 3), "ids": np.arange(12).reshape(3, 4)}
-    sets = calibration_sets([data], TWO)
+    sets = load_calibration_sets([data], TWO)
     assert [s["ids"].tolist() for s in sets] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
 
 

@@ -19,11 +19,11 @@ import numpy as np
 import onnx
 import pytest
 
-from aotc.checking.float64_reference import run_in_double
-from aotc.checking.input_generation import random_inputs
-from aotc.checking.reference import in_float64
+from aotc.checking.float64_reference import evaluate_model_in_float64
+from aotc.checking.input_generation import draw_random_inputs
+from aotc.checking.reference_implementations import convert_inputs_to_float64
 from aotc.driver.compile import CompileOptions
-from benchmarks.networks import NETWORKS
+from benchmarks.networks import NETWORK_BUILD_FUNCTIONS
 from tests.ops.exact import Array, defined, outside
 from tests.share import share
 
@@ -72,8 +72,10 @@ def unoptimized(work: Work, inputs: dict[str, Array]) -> Seen:
 def quotients(cut: onnx.ModelProto, rows: dict[str, Quantization], given: dict[str, Array]) -> dict[str, Array]:
     """What each quantization rounds, in steps of its scale, in double precision."""
     rows = {name: row for name, row in rows.items() if any(name in node.output for node in cut.graph.node)}
-    wide = run_in_double(exposed(cut, [row.data for row in rows.values()]), in_float64(given))
-    inputs = in_float64(given)
+    wide = evaluate_model_in_float64(
+        exposed(cut, [row.data for row in rows.values()]), convert_inputs_to_float64(given)
+    )
+    inputs = convert_inputs_to_float64(given)
     return {
         name: (wide[row.data] if row.data in wide else inputs[row.data]) / np.float64(row.onto[0])
         for name, row in rows.items()
@@ -81,18 +83,20 @@ def quotients(cut: onnx.ModelProto, rows: dict[str, Quantization], given: dict[s
 
 
 def run(model: onnx.ModelProto, given: dict[str, Array], **options: Any) -> dict[str, Array]:
-    compiled = CompileOptions(cflags=("-O1",), **options).compiled(model).session()
+    compiled = CompileOptions(cflags=("-O1",), **options).compile_model(model).session()
     return dict(zip([o.name for o in compiled.get_outputs()], compiled.run(None, given), strict=True))
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("name", "form"), share(product(NETWORKS, FORMS), 1, always=[("ds_cnn", "qdq-s8")]))
+@pytest.mark.parametrize(
+    ("name", "form"), share(product(NETWORK_BUILD_FUNCTIONS, FORMS), 1, always=[("ds_cnn", "qdq-s8")])
+)
 def test_kernels_of_networks_give_what_the_model_says(name: str, form: str, tmp_path: Path) -> None:
-    work = Work.of(NETWORKS[name](), form, tmp_path)
+    work = Work.of(NETWORK_BUILD_FUNCTIONS[name](), form, tmp_path)
     rows = quantizations(work.model())
     if not rows:
         pytest.skip(f"ONNX Runtime's tool quantizes nothing of {name}")
-    inputs = random_inputs(work.types, 0)
+    inputs = draw_random_inputs(work.types, 0)
     seen = unoptimized(work, inputs)
     cut, given = seen.cut(), seen.given(inputs)
     exact, ours = quotients(cut, rows, given), run(cut, given)

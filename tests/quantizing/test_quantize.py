@@ -15,8 +15,19 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import aotc
-from aotc.quantizing.layers import LEAST_DB, Layer, decibels, layer_errors, suggested
-from aotc.quantizing.quantizer import CHANNEL_OPSET, Settings, prepare, quantize_prepared
+from aotc.quantizing.layer_errors import (
+    MIN_REPORTED_DB,
+    Layer,
+    measure_error_of_each_layer,
+    power_ratio_decibels,
+    suggest_layers_to_leave_in_float,
+)
+from aotc.quantizing.onnxruntime_quantizer import (
+    CHANNEL_OPSET,
+    Settings,
+    prepare_for_quantization,
+    quantize_prepared_model,
+)
 from tests.cli.invoke import DIGITS, call, refused, save, value
 from tests.conftest import missing
 from tests.quantizing.models import digits
@@ -72,13 +83,13 @@ def test_errors_of_outputs(report: dict[str, Any]) -> None:
 
 def test_errors_of_layers_are_those_of_each_alone(report: dict[str, Any]) -> None:
     """A model of which all other layers stay in float has the error that is told of the layer."""
-    prepared = prepare(onnx.load(DIGITS), "int8")
+    prepared = prepare_for_quantization(onnx.load(DIGITS), "int8")
     names = [node.name for node in prepared.graph.node]
     told = {row["node"]: row["snr_db"] for row in report["layers"]}
     # convolutions and what is behind them are one layer
     assert sorted(told) == sorted(name for name in names if "relu" not in name)
     others = [name for name in names if name != "dense"]
-    alone = quantize_prepared(prepared, digits(30), Settings(per_channel=True, exclude=others))
+    alone = quantize_prepared_model(prepared, digits(30), Settings(per_channel=True, exclude=others))
     for model, name in ((prepared, "logits"), (alone, "logits_DequantizeLinear_Output")):
         del model.graph.output[:]
         model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 10]))
@@ -92,10 +103,10 @@ def test_scales_for_channels_of_old_models(models: Path) -> None:
     """Of a version of ONNX that knows no scales along an axis, and has constants among its inputs."""
     model = onnx.load(models / "mnist8.onnx")
     assert model.opset_import[0].version < CHANNEL_OPSET and len(model.graph.input) > 1
-    prepared = prepare(model, "int8", per_channel=True)
+    prepared = prepare_for_quantization(model, "int8", per_channel=True)
     rng = np.random.default_rng(0)
     sets = [{"Input3": rng.standard_normal((1, 1, 28, 28)).astype(np.float32)} for _ in range(4)]
-    made = quantize_prepared(prepared, sets, Settings(per_channel=True))
+    made = quantize_prepared_model(prepared, sets, Settings(per_channel=True))
     found, wanted = (run(m, sets[0]) for m in (made, prepared))
     assert np.abs(found - wanted).max() < 0.2 * wanted.std()
     assert any(a.name == "axis" for n in made.graph.node if n.op_type == "DequantizeLinear" for a in n.attribute)
@@ -120,14 +131,19 @@ def test_the_worst_layer_is_first_and_excluded_on_request(tmp_path: Path) -> Non
 
 def test_suggestions_need_a_culprit() -> None:
     good = [Layer(f"{k}", "Conv", 40.0 + k) for k in range(4)]
-    assert suggested(good) == suggested([]) == suggested([Layer("a", "Conv", None)]) == []
-    assert suggested([Layer("bad", "Conv", 12.0), *good]) == ["bad"]
-    assert suggested([Layer(f"{k}", "Conv", 12.0) for k in range(4)]) == []
+    assert (
+        suggest_layers_to_leave_in_float(good)
+        == suggest_layers_to_leave_in_float([])
+        == suggest_layers_to_leave_in_float([Layer("a", "Conv", None)])
+        == []
+    )
+    assert suggest_layers_to_leave_in_float([Layer("bad", "Conv", 12.0), *good]) == ["bad"]
+    assert suggest_layers_to_leave_in_float([Layer(f"{k}", "Conv", 12.0) for k in range(4)]) == []
 
 
 def test_decibels() -> None:
-    assert decibels(100.0, 1.0) == pytest.approx(20) and decibels(1.0, 0.0) is None
-    assert decibels(0.0, 1.0) == LEAST_DB
+    assert power_ratio_decibels(100.0, 1.0) == pytest.approx(20) and power_ratio_decibels(1.0, 0.0) is None
+    assert power_ratio_decibels(0.0, 1.0) == MIN_REPORTED_DB
 
 
 @pytest.mark.parametrize(("method", "weights"), [("percentile", "int8"), ("minmax", "int4")])
@@ -161,9 +177,9 @@ def test_layers_in_branches_are_left_out() -> None:
     graph = helper.make_graph(nodes, "g", [value("x", (2, 2))], [value("out", (2, 2))], tensors)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     sets = [{"x": np.random.default_rng(k).standard_normal((2, 2)).astype(np.float32)} for k in range(2)]
-    made = quantize_prepared(model, sets, Settings())
+    made = quantize_prepared_model(model, sets, Settings())
     names = {"product", "choice", "sum"}
-    assert {layer.node for layer in layer_errors(model, made, names, sets)} == {"product", "sum"}
+    assert {layer.node for layer in measure_error_of_each_layer(model, made, names, sets)} == {"product", "sum"}
 
 
 # --- the command

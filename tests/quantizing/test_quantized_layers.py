@@ -19,11 +19,11 @@ import onnx
 import onnx.version_converter
 import pytest
 
-from aotc.checking.compare import QUANTIZED_DB, decibels
-from aotc.checking.input_generation import random_inputs
+from aotc.checking.input_generation import draw_random_inputs
+from aotc.checking.output_comparison import MAX_SNR_LOSS_DB, signal_to_noise_decibels
 from aotc.driver.compile import CompileOptions
-from benchmarks.networks import NETWORKS
-from benchmarks.run import PINS
+from benchmarks.networks import NETWORK_BUILD_FUNCTIONS
+from benchmarks.run import INPUT_SHAPES_BY_MODEL
 from tests.targets.machines import has_vnni
 
 pytest.importorskip("onnxruntime")
@@ -33,7 +33,7 @@ TRAINED = ("mnist8", "ultraface_rfb320", "vittrack", "ppocr_cls")
 QUICK = (("ds_cnn", "qdq-s8"), ("ds_cnn", "dynamic"), ("mnist8", "qop-u8"))
 CASES = [
     pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
-    for case in product((*TRAINED, *NETWORKS), FORMS)
+    for case in product((*TRAINED, *NETWORK_BUILD_FUNCTIONS), FORMS)
 ]
 SEEDS, MANY = range(1, 4), range(1, 61)
 """Of inputs; many where outputs are so few numbers that chance decides about half a decibel."""
@@ -50,20 +50,20 @@ def quantized(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, 
     """quantized("resnet18", "qdq-u8"), with a scale for each channel where the tool can do that."""
 
     def made(name: str, form: str) -> Work:
-        if name in NETWORKS:
-            return Work.of(NETWORKS[name](), form, tmp_path)
+        if name in NETWORK_BUILD_FUNCTIONS:
+            return Work.of(NETWORK_BUILD_FUNCTIONS[name](), form, tmp_path)
         model = onnx.load(request.getfixturevalue("models") / f"{name}.onnx")
         if name == "ultraface_rfb320":
             # scales for each channel came with version 13
             model = onnx.version_converter.convert_version(model, 13)
-        return Work.of(pinned(model, PINS.get(name, {})), form, tmp_path, per_channel=name != "mnist8")
+        return Work.of(pinned(model, INPUT_SHAPES_BY_MODEL.get(name, {})), form, tmp_path, per_channel=name != "mnist8")
 
     return made
 
 
 def differing(seen: Seen, inputs: dict[str, Any]) -> dict[str, tuple[float, float]]:
     """The tensors that kernels give otherwise, on the same operands: by how much at most, and the share of that."""
-    pieces = CompileOptions(cflags=("-O1",)).compiled(seen.cut()).session()
+    pieces = CompileOptions(cflags=("-O1",)).compile_model(seen.cut()).session()
     found = dict(zip([o.name for o in pieces.get_outputs()], pieces.run(None, seen.given(inputs)), strict=True))
     pairs = {n: (found[n].astype(np.float64), seen.values[n].astype(np.float64)) for n in seen.compared}
     return {
@@ -86,7 +86,7 @@ def test_kernels_of_networks_give_the_bytes_of_onnx_runtime(
     if not has_vnni():
         pytest.skip("ONNX Runtime's products of bytes saturate on this processor")
     work = quantized(name, form)
-    inputs = random_inputs(work.types, 0)
+    inputs = draw_random_inputs(work.types, 0)
     seen = work.seen(inputs)
     assert seen.compared
     wrong = differing(seen, inputs)
@@ -102,15 +102,15 @@ def test_kernels_of_networks_give_the_bytes_of_onnx_runtime(
 @pytest.mark.parametrize(("name", "form"), CASES)
 def test_noise_of_networks_is_that_of_onnx_runtime(name: str, form: str, quantized: Callable[[str, str], Work]) -> None:
     work = quantized(name, form)
-    runs = [CompileOptions(cflags=("-O1",)).compiled(work.path).session(), session(work.path), session(work.plain)]
+    runs = [CompileOptions(cflags=("-O1",)).compile_model(work.path).session(), session(work.path), session(work.plain)]
     names = [o.name for o in runs[1].get_outputs()]
-    seen = work.seen(random_inputs(work.types, 0))
+    seen = work.seen(draw_random_inputs(work.types, 0))
     whole = has_vnni() and seen.whole(names) and not any(maker(seen, n) in OTHERWISE for n in seen.makers)
-    size = sum(np.size(y) for y in runs[1].run(None, random_inputs(work.types, 0)))
-    inputs = [random_inputs(work.types, seed) for seed in (MANY if size < FEW else SEEDS)]
+    size = sum(np.size(y) for y in runs[1].run(None, draw_random_inputs(work.types, 0)))
+    inputs = [draw_random_inputs(work.types, seed) for seed in (MANY if size < FEW else SEEDS)]
     for k, output in enumerate(names):
         ours, theirs, exact = (np.stack([run.run(None, x)[k] for x in inputs]) for run in runs)
         assert np.array_equal(ours, theirs) or not whole, output
-        mine, other = decibels(ours, exact), decibels(theirs, exact)
+        mine, other = signal_to_noise_decibels(ours, exact), signal_to_noise_decibels(theirs, exact)
         print(f"{name} {form} {output}: {mine:.2f} dB, {other:.2f} dB, {'equal' if whole else ''}")
-        assert mine >= other - QUANTIZED_DB, output
+        assert mine >= other - MAX_SNR_LOSS_DB, output

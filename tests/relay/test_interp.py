@@ -18,12 +18,12 @@ from aotc.ir.dimensions import SymDim
 from aotc.ir.op import Op, OpPattern
 from aotc.ir.types import FuncType, TensorType, TupleType
 from aotc.relay.analysis import list_op_freqs
-from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, call
-from aotc.relay.interp import evaluate
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, typed_op_call
+from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary_elementwise import add, less, multiply, subtract
 from aotc.relay.op.elementwise_unary import relu
-from aotc.relay.op.type_rules import same_type
+from aotc.relay.op.type_rules import infer_same_type
 from aotc.relay.testing import resnet
 from aotc.relay.text.parser import parse
 from relay.programs import MATRIX, chain, functions, if_chain, inputs, let_chain, scalar
@@ -64,11 +64,11 @@ def test_only_the_chosen_branch_is_evaluated() -> None:
             ran.append(name)
             return x
 
-        return Op(name=name, infer=same_type, reference=reference, pattern=OpPattern.OPAQUE)
+        return Op(name=name, infer=infer_same_type, reference=reference, pattern=OpPattern.OPAQUE)
 
     flag, x = Var("flag", BOOL), Var("x", INT)
-    shared = call(spy("shared"), (x,), NO_ATTRS)
-    body = If(flag, call(spy("yes"), (shared,)), call(spy("no"), (shared,)))
+    shared = typed_op_call(spy("shared"), (x,), NO_ATTRS)
+    body = If(flag, typed_op_call(spy("yes"), (shared,)), typed_op_call(spy("no"), (shared,)))
     f = Function((flag, x), add(body, shared))
     assert evaluate(f, True, 2) == 4 and sorted(ran) == ["shared", "yes"]
     ran.clear()

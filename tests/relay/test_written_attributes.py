@@ -9,8 +9,8 @@ import re
 import pytest
 
 from aotc.ir.diagnostics import AotcError
-from aotc.relay.op import REGISTRY
-from aotc.relay.text.attributes import make_attrs
+from aotc.relay.op import OPERATORS_BY_NAME
+from aotc.relay.text.attributes import make_typed_attrs
 
 
 @pytest.mark.parametrize(
@@ -26,16 +26,16 @@ def test_hints_say_what_to_write(operator: str, name: str, hint: str) -> None:
     assert hint_of(operator, name) == hint
 
 
-@pytest.mark.parametrize("operator", REGISTRY)
+@pytest.mark.parametrize("operator", OPERATORS_BY_NAME)
 def test_attributes_of_all_operators_have_words(operator: str) -> None:
-    for field in dataclasses.fields(REGISTRY[operator].attrs):
+    for field in dataclasses.fields(OPERATORS_BY_NAME[operator].attrs):
         assert not re.search(r"\b(int|float|str|bool|tuple)\b", hint_of(operator, field.name))
 
 
 def hint_of(operator: str, name: str) -> str:
     """What is said of a value that no attribute takes."""
-    op = REGISTRY[operator]
+    op = OPERATORS_BY_NAME[operator]
     others = {f.name: None for f in dataclasses.fields(op.attrs) if f.name != name}
     with pytest.raises(AotcError, match=f"attribute `{name}` of {re.escape(operator)} must be") as caught:
-        make_attrs(op, {name: object(), **others})
+        make_typed_attrs(op, {name: object(), **others})
     return caught.value.diagnostics[0].hint

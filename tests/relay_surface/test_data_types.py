@@ -7,7 +7,7 @@ import aotc
 from aotc import relay
 from aotc.ir import assert_structural_equal, structural_equal, structural_hash
 from aotc.relay import analysis, transform
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 
 VERSION = '#[version = "0.0.5"]\n'
 LIST = "type List[A] { Cons(A, List[A]), Nil, }\n"

@@ -36,7 +36,7 @@ from aotc.relay.dataflow_pattern import (
     rewrite,
     wildcard,
 )
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.structural_equality import assert_structural_equal
 
 DEEP = 10_000
@@ -243,7 +243,7 @@ def test_replacements_say_where_they_come_from() -> None:
         expr = relay.tanh(inner)
     result = Rule(is_op("tanh")(is_op("nn.relu")(wildcard())), lambda *_: relay.exp(X)).rewrite(expr)
     assert result.span is not None
-    assert result.span.origins() == (one, two)
+    assert result.span.all_origins() == (one, two)
     moved = is_op("tanh")(is_op("nn.relu")(wildcard())).partition(expr)
     assert moved.span == result.span
 

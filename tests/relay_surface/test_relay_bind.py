@@ -9,7 +9,7 @@ import pytest
 import aotc
 from aotc import relay
 from aotc.relay.analysis import free_vars
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 
 x, y, z = (relay.var(name, shape=(2,)) for name in "xyz")
 

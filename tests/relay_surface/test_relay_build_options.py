@@ -16,8 +16,8 @@ from aotc.contrib.graph_executor import GraphModule
 from aotc.driver import pipeline
 from aotc.driver.compile import CompileOptions
 from aotc.driver.object_cache import ObjectCache
-from aotc.driver.tuning_store import Record, TuningStore, cpu_model
-from aotc.measuring.tuning import collect
+from aotc.driver.tuning_store import TuningRecord, TuningStore, cpu_model_name
+from aotc.measuring.tuning import collect_contractions_of_model
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {"w": RNG.standard_normal((160, 160)).astype("float32")}
@@ -90,8 +90,8 @@ def test_a_second_build_takes_all_from_the_cache(tmp_path: Path, monkeypatch: py
         caches.append(ObjectCache(tmp_path / "objects", 1 << 30))
         return caches[-1]
 
-    monkeypatch.setattr(pipeline, "default_cache", fresh)
-    monkeypatch.setattr("aotc.driver.toolchain.default_cache", fresh)
+    monkeypatch.setattr(pipeline, "user_object_cache", fresh)
+    monkeypatch.setattr("aotc.driver.toolchain.user_object_cache", fresh)
     built(halves(), {})
     assert all(cache.misses for cache in caches)
     caches.clear()
@@ -105,8 +105,10 @@ def test_a_second_build_takes_all_from_the_cache(tmp_path: Path, monkeypatch: py
 def test_records_of_tilings_are_used(lib: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AOTC_TUNING_STORE", str(tmp_path / "records.sqlite"))
     plain = sources(lib, tmp_path)
-    sites = collect(network(), CompileOptions(params=WEIGHTS)).items()
+    sites = collect_contractions_of_model(network(), CompileOptions(params=WEIGHTS)).items()
     worst = [(signature, max(site.found, key=lambda k: k.cost).name) for signature, site in sites]
-    TuningStore(tmp_path / "records.sqlite").write(Record(s, cpu_model(), name, 1e-6, 8) for s, name in worst)
+    TuningStore(tmp_path / "records.sqlite").write_records(
+        TuningRecord(s, cpu_model_name(), name, 1e-6, 8) for s, name in worst
+    )
     assert sources(built(network(), WEIGHTS), tmp_path) != plain
     assert sources(built(network(), WEIGHTS, **{"compile.tuning": False}), tmp_path) == plain

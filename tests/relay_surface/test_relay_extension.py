@@ -162,7 +162,7 @@ def test_analyses() -> None:
 @pytest.fixture
 def mish(monkeypatch: pytest.MonkeyPatch) -> Any:
     """An operator with Relay's rule of types, which is gone after the test."""
-    table = import_module("aotc.ir.op")._TABLE
+    table = import_module("aotc.ir.op")._OP_REGISTRY
     monkeypatch.setattr(table, "ops", table.ops)
     monkeypatch.setattr(table, "attrs", dict(table.attrs))
     op.register("my.mish", "x * tanh(log(1 + exp(x)))")

@@ -14,7 +14,7 @@ from aotc import relay, tir
 from aotc.ir import load_json, save_json, structural_equal, structural_hash
 from aotc.relay import transform
 from aotc.relay.analysis import Feature, detect_feature
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 
 X = relay.var("x", shape=(2, 3))
 

@@ -16,8 +16,8 @@ import pytest
 import aotc
 from aotc import relay
 from aotc.ir.diagnostics import AotcError
-from aotc.relay.op import REGISTRY
-from aotc.relay_api.expr import op_namespace
+from aotc.relay.op import OPERATORS_BY_NAME
+from aotc.relay_api.expr import op_functions_with_prefix
 
 ROOT = Path(__file__).parents[2]
 DOORS = (
@@ -63,19 +63,19 @@ def test_doors_give_what_type_checkers_see(door: str) -> None:
 @pytest.mark.parametrize("prefix", ["", "nn", "image", "vision", "annotation", "qnn"])
 def test_type_checkers_see_every_operator(prefix: str) -> None:
     door = f"aotc.relay.{prefix}".removesuffix(".").replace("qnn", "qnn.op")
-    assert op_namespace(prefix).keys() <= {name for _, name in reexported(door)}
+    assert op_functions_with_prefix(prefix).keys() <= {name for _, name in reexported(door)}
 
 
-@pytest.mark.parametrize("name", sorted(REGISTRY))
+@pytest.mark.parametrize("name", sorted(OPERATORS_BY_NAME))
 def test_every_operator_has_its_function(name: str) -> None:
     where, _, last = name.rpartition(".")
     if where.startswith("dyn"):
-        assert getattr(relay.op.dyn, last) is REGISTRY[name]
+        assert getattr(relay.op.dyn, last) is OPERATORS_BY_NAME[name]
         return
     door = getattr(relay, where) if where else relay
     function = getattr(door.op if where == "qnn" else door, last)
     assert function.__name__ == last and inspect.getdoc(function)
-    assert {a.name for a in REGISTRY[name].args} - {"mean"} <= set(inspect.signature(function).parameters)
+    assert {a.name for a in OPERATORS_BY_NAME[name].args} - {"mean"} <= set(inspect.signature(function).parameters)
 
 
 def test_seed_names() -> None:

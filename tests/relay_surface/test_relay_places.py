@@ -11,7 +11,7 @@ import pytest
 
 import aotc
 from aotc import relay
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 
 Array = np.ndarray[Any, Any]
 
@@ -21,7 +21,7 @@ def array(*shape: int) -> Array:
 
 
 def reference(name: str, *args: Any, **attributes: Any) -> Any:
-    op = REGISTRY[name]
+    op = OPERATORS_BY_NAME[name]
     return op.reference(op.attrs(**attributes), *args)
 
 

@@ -27,7 +27,7 @@ VALUES = np.array([[-1, 0, 2], [3, -4, 5]], "float32")
 def test_rewrites_that_are_registered(
     monkeypatch: pytest.MonkeyPatch, register: Any, run: Any, decorates: bool
 ) -> None:
-    table = import_module("aotc.ir.op")._TABLE
+    table = import_module("aotc.ir.op")._OP_REGISTRY
     monkeypatch.setattr(table, "attrs", {name: dict(own) for name, own in table.attrs.items()})
 
     def negated(attrs: Any, inputs: Any, types: Any, *out: Any) -> relay.Expr:

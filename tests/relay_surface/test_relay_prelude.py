@@ -13,7 +13,7 @@ from aotc import relay
 from aotc.relay import transform
 from aotc.relay.analysis import TypeSolver, check_kind
 from aotc.relay.prelude import Prelude
-from aotc.relay.type_solver import solver_functions
+from aotc.relay.type_solver import new_solver_methods_by_name
 
 INT = relay.scalar_type("int32")
 
@@ -157,7 +157,7 @@ def test_relations_of_other_numbers_of_types_have_no_rule(name: str, inputs: int
 
 
 def test_functions_of_a_solver_take_attributes() -> None:
-    functions: Any = solver_functions()
+    functions: Any = new_solver_methods_by_name()
     functions.unknown, known = relay.IncompleteType(), relay.TensorType((2,))
     assert functions("Unify")(functions.unknown, known) == known
     assert functions("Resolve")(relay.TupleType([functions.unknown])).fields == (known,)

@@ -63,7 +63,7 @@ def test_damaged_executables(saved: tuple[bytes, Path], tmp_path: Path) -> None:
 def test_forged_executables(saved: tuple[bytes, Path]) -> None:
     kernels, code = aotc.runtime.load_module(saved[1]), saved[0]
     (size,) = struct.unpack("<Q", code[40:48])
-    whole = vm._FORM.load(code[48 : 48 + size])
+    whole = vm._EXECUTABLE_FORMAT.load_json(code[48 : 48 + size])
     main = whole.functions[0]
     last = main.code[-1]
     forged = [
@@ -75,7 +75,7 @@ def test_forged_executables(saved: tuple[bytes, Path]) -> None:
     ]
 
     def load(**changes: Any) -> Executable:
-        text = vm._FORM.dump(replace(whole, **changes))
+        text = vm._EXECUTABLE_FORMAT.dump_json(replace(whole, **changes))
         body = struct.pack("<Q", len(text)) + text + code[48 + size :]
         return Executable.load_exec(code[:8] + hashlib.sha256(body).digest() + body, kernels)
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import aotc
 from aotc import relay
 from aotc.ir.diagnostics import AotcError
-from aotc.relay.expr import call
-from aotc.relay.op import REGISTRY
+from aotc.relay.expr import typed_op_call
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet
 from tests.effort import grows_linearly
 
@@ -33,9 +33,9 @@ def reads_back(module: aotc.IRModule) -> None:
         aotc.ir.assert_structural_equal(relay.fromtext(bare), module)
 
 
-@pytest.mark.parametrize("name", sorted(REGISTRY))
+@pytest.mark.parametrize("name", sorted(OPERATORS_BY_NAME))
 def test_attributes_of_every_operator(name: str) -> None:
-    op = REGISTRY[name]
+    op = OPERATORS_BY_NAME[name]
     samples = list(op.samples())
     assert samples
     seen = {str(sample.attrs): sample for sample in samples}
@@ -49,7 +49,7 @@ def test_attributes_of_every_operator(name: str) -> None:
             relay.Tuple(ps) if isinstance(v, (tuple, list)) else ps[0]
             for ps, v in zip(params, sample.args, strict=True)
         ]
-        body = call(op, args, sample.attrs)
+        body = typed_op_call(op, args, sample.attrs)
         reads_back(aotc.IRModule.from_expr(relay.Function([p for ps in params for p in ps], body)))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from aotc.ir.diagnostics import AotcError
-from aotc.runtime.library_integrity import require_whole
+from aotc.runtime.library_integrity import require_complete_library_file
 from aotc.runtime.module import load_module
 from aotc.runtime.session import load
 from tests.images import IMAGES, damaged
@@ -56,10 +56,10 @@ def test_truncated_libraries(tiny_library: Path, tmp_path: Path) -> None:
 
 
 def refused(path: Path, data: bytes) -> str:
-    """What `require_whole` says of a file with this content; "" where it lets it pass."""
+    """What `require_complete_library_file` says of a file with this content; "" where it lets it pass."""
     path.write_bytes(data)
     try:
-        require_whole(path)
+        require_complete_library_file(path)
     except AotcError as error:
         assert error.code == "load"
         return error.diagnostics[0].message

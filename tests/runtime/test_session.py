@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError
-from aotc.runtime.abi import DTYPES, ffi
+from aotc.runtime.abi import DTYPE_BY_CODE, ffi
 from aotc.runtime.session import Session, load
 
 ROOT = Path(__file__).parents[2]
@@ -254,7 +254,7 @@ def sample(dtype: Any) -> np.ndarray[Any, Any]:
 
 
 def echo_feeds() -> dict[str, np.ndarray[Any, Any]]:
-    return {f"AOTC_{dtype.upper()}": sample(dtype) for dtype in DTYPES}
+    return {f"AOTC_{dtype.upper()}": sample(dtype) for dtype in DTYPE_BY_CODE}
 
 
 def test_every_element_type(echo: Session) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from aotc.driver.output_folder import staged
+from aotc.driver.output_folder import stage_output_files
 from aotc.ir.diagnostics import AotcError
-from aotc.measuring.profile import profile
-from aotc.reporting.inspect import inspect_project
-from aotc.runtime.library import is_project
+from aotc.measuring.profile import profile_library
+from aotc.reporting.model_inspection import inspect_project
+from aotc.runtime.library import is_aotc_project
 from aotc.runtime.module import load_module
 from aotc.runtime.session import load
 from tests.cli.invoke import refused
@@ -89,7 +89,7 @@ def refuses_everywhere(project: Path) -> str:
     """What `load` says, as all other readers do."""
     text = refusal(lambda: load(project))
     assert "metadata.json" in text and "hint: " in text
-    assert refusal(lambda: load_module(project)) == refusal(lambda: profile(project)) == text
+    assert refusal(lambda: load_module(project)) == refusal(lambda: profile_library(project)) == text
     assert "metadata.json" in refusal(lambda: load(project / "lib" / "libtiny.so", check=True)) or "link" in text
     for arguments in (["run", project], ["run", project, "--profile"]):
         assert "metadata.json" in refused(*arguments).replace("\n", "")
@@ -100,11 +100,11 @@ def refuses_everywhere(project: Path) -> str:
 def test_damaged_metadata(project: Path, kind: str) -> None:
     (project / "metadata.json").write_bytes(DAMAGED[kind])
     refuses_everywhere(project)
-    assert not is_project(project)
+    assert not is_aotc_project(project)
     with pytest.raises(AotcError, match="no project written by aotc"):
         inspect_project(project)
     refused("inspect", project)
-    with pytest.raises(AotcError, match=r"metadata\.json: not written by aotc"), staged(project) as work:
+    with pytest.raises(AotcError, match=r"metadata\.json: not written by aotc"), stage_output_files(project) as work:
         (work / "metadata.json").write_text("{}")
 
 
@@ -143,7 +143,7 @@ STEPS = {
 def test_steps_that_aotc_does_not_write(project: Path, kind: str) -> None:
     metadata = {"library": "lib/libtiny.so", "target": "c", **STEPS[kind]}
     (project / "metadata.json").write_text(json.dumps(metadata))
-    assert "steps" in refusal(lambda: profile(project))
+    assert "steps" in refusal(lambda: profile_library(project))
     refused("run", project, "--profile")
 
 
@@ -156,7 +156,7 @@ def test_former_files_outside_stay(project: Path, tmp_path: Path, name: str) -> 
     absolute = str(victims[0]) if name == "/victim" else name
     metadata = {"generator": "aotc", "library": absolute, "sha256": {absolute: "0", "lib/libtiny.so": "0"}}
     (project / "metadata.json").write_text(json.dumps(metadata))
-    with staged(project, overwrite=True) as work:
+    with stage_output_files(project, overwrite=True) as work:
         (work / "metadata.json").write_text("{}")
     assert [victim.read_text() for victim in victims] == ["mine", "mine"]
     assert (project / "lib" / "libtiny.so").exists(), "metadata do not say which files are ours"

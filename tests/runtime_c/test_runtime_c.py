@@ -11,12 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aotc_runtime_c import bare_sources, cuda_sources, include_dir, loader_sources, source_dir, sources
+from aotc_runtime_c import (
+    bare_metal_runtime_files,
+    cuda_runtime_files,
+    hosted_runtime_files,
+    include_dir,
+    model_loader_files,
+    source_dir,
+)
 
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DTYPES as ALL_DTYPES
-from aotc.runtime.abi import ABI_VERSION, DTYPES, ENTRY_SYMBOL, STATUS_MESSAGES, ffi
-from aotc.runtime.library_integrity import require_whole
+from aotc.runtime.abi import ABI_VERSION, DTYPE_BY_CODE, ENTRY_SYMBOL, STATUS_MESSAGES, ffi
+from aotc.runtime.library_integrity import require_complete_library_file
 from tests.images import IMAGES, damaged
 
 HERE = Path(__file__).parent
@@ -52,9 +59,16 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_package_lists_its_files() -> None:
-    assert {*sources(pool=True), *bare_sources(), *loader_sources(), *cuda_sources()} == {*C_FILES, *HEADERS}
-    assert {*sources(pool=True)} - {*sources()} == {p for p in (*C_FILES, *HEADERS) if p.stem in POOL}
-    assert set(cuda_sources()) == {p for p in (*C_FILES, *HEADERS) if p.stem.startswith("aotc_cuda")}
+    assert {
+        *hosted_runtime_files(pool=True),
+        *bare_metal_runtime_files(),
+        *model_loader_files(),
+        *cuda_runtime_files(),
+    } == {*C_FILES, *HEADERS}
+    assert {*hosted_runtime_files(pool=True)} - {*hosted_runtime_files()} == {
+        p for p in (*C_FILES, *HEADERS) if p.stem in POOL
+    }
+    assert set(cuda_runtime_files()) == {p for p in (*C_FILES, *HEADERS) if p.stem.startswith("aotc_cuda")}
 
 
 @pytest.mark.parametrize("language", ["c99", "c11", "c++11", "c++17"])
@@ -80,7 +94,7 @@ def test_no_allocation_and_no_state(tmp_path: Path) -> None:
         rows = [line.split() for line in command("nm", tmp_path / "unit.o").splitlines()]
         assert not [r for r in rows if r[-2] in "bBdDcC"], "mutable data"
         undefined = {r[-1] for r in rows if r[-2] == "U"}
-        opening = {"calloc", "free", "snprintf", "vsnprintf"} if path in cuda_sources() else set()
+        opening = {"calloc", "free", "snprintf", "vsnprintf"} if path in cuda_runtime_files() else set()
         ours = {name for name in undefined if name.startswith("aotc_")}
         assert undefined - ours - opening <= {
             "memcmp",
@@ -132,7 +146,7 @@ def test_loader_refuses_the_files_that_python_does(tmp_path: Path) -> None:
             files.append(tmp_path / f"{name}-{k}")
             files[-1].write_bytes(data)
             try:
-                require_whole(files[-1])
+                require_complete_library_file(files[-1])
                 refused += "0"
             except AotcError:
                 refused += "1"
@@ -167,14 +181,14 @@ def test_python_knows_the_same_constants(tables: dict[str, Any]) -> None:
         line.split("=")[0].strip().removeprefix("AOTC_").lower()
         for line in (include_dir() / "aotc.h").read_text().split("enum aotc_dtype {")[1].split("}")[0].split(",")
     ]
-    assert names == list(DTYPES)
-    assert set(DTYPES) == set(ALL_DTYPES)
+    assert names == list(DTYPE_BY_CODE)
+    assert set(DTYPE_BY_CODE) == set(ALL_DTYPES)
 
 
 def test_element_sizes(tables: dict[str, Any]) -> None:
     assert tables["bytes"][0] == 0
-    assert tables["bytes"][1 : 1 + len(DTYPES)] == [dtype.itemsize for dtype in DTYPES]
-    assert not any(tables["bytes"][1 + len(DTYPES) :])
+    assert tables["bytes"][1 : 1 + len(DTYPE_BY_CODE)] == [dtype.itemsize for dtype in DTYPE_BY_CODE]
+    assert not any(tables["bytes"][1 + len(DTYPE_BY_CODE) :])
 
 
 def test_status_messages(tables: dict[str, Any]) -> None:

@@ -20,10 +20,10 @@ from itertools import product
 from pathlib import Path
 
 from aotc import relay
-from aotc.relay.backend.function_to_kernel import lower_function
+from aotc.relay.backend.function_to_kernel import lower_fused_function
 from aotc.tir.expr import Call
-from aotc.tir.interp import run_kernel
-from aotc.tir.stmt import Kernel, nodes
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.stmt import Kernel, all_exprs_in_stmt
 from aotc.tir.target import Target
 from tests.codegen.batch import Array, finished
 from tests.codegen.bits import wrong
@@ -44,7 +44,7 @@ int main(int count, char **arguments) { return below(-0.0 * count) != 1.0; }
 
 def lowered(function: relay.Function, name: str, target: Target) -> Kernel:
     """The kernel of a function as it is printed, with vectors and multiply-adds."""
-    return finished(lower_function(function, name, target), target)
+    return finished(lower_fused_function(function, name, target), target)
 
 
 def of_fused(seed: int, target: Target) -> Job:
@@ -77,7 +77,7 @@ def is_wrong_below_zero(cc: str, level: str) -> bool:
 
 def has_roots(kernel: Kernel) -> bool:
     """Whether a kernel has square roots, or functions that do."""
-    return any(isinstance(n, Call) and n.name in ("sqrt", "rsqrt") for n in nodes(kernel.body))
+    return any(isinstance(n, Call) and n.name in ("sqrt", "rsqrt") for n in all_exprs_in_stmt(kernel.body))
 
 
 def disagreements(

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from aotc.driver.pipeline import CompiledModel
-from aotc.driver.toolchain import cross_compiler
-from aotc.ir.architecture_names import architecture
+from aotc.driver.toolchain import gnu_cross_compiler_name
+from aotc.ir.architecture_names import normalized_architecture_name
 from aotc.ir.dtype import DType
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import TARGETS, Target, get_target
@@ -28,7 +28,7 @@ from tests.targets.native import native_targets as native_targets
 
 ALIGNMENT = 64
 SYSTEMS = {name: t for name, t in TARGETS.items() if t.machine and not t.bare}
-FOREIGN = tuple(name for name, t in SYSTEMS.items() if t.machine not in ("x86_64", architecture()))
+FOREIGN = tuple(name for name, t in SYSTEMS.items() if t.machine not in ("x86_64", normalized_architecture_name()))
 """Targets that need an emulator here, for programs of Linux."""
 PORTABLE = tuple(f"c on {name}" for name in FOREIGN if name == TARGETS[name].machine)
 """Portable C there."""
@@ -120,6 +120,6 @@ def machine(name: str) -> Machine:
     name, _, there = name.partition(" on ")
     target = get_target(name)
     there = there or target.machine
-    if there in ("", architecture()):
+    if there in ("", normalized_architecture_name()):
         return Machine(target, require_tool("gcc"))
-    return Machine(target, require_tool(cross_compiler(there)), (require_tool(f"qemu-{there}"),))
+    return Machine(target, require_tool(gnu_cross_compiler_name(there)), (require_tool(f"qemu-{there}"),))

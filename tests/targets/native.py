@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from aotc.driver.toolchain import require_cpu
-from aotc.ir.architecture_names import architecture
+from aotc.driver.toolchain import require_cpu_can_run
+from aotc.ir.architecture_names import normalized_architecture_name
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.target import TARGETS, Target
 
@@ -17,7 +17,7 @@ def native_targets() -> list[str]:
 def _obstacle(target: Target) -> str:
     """Why code for a target cannot run here; "" where it can."""
     try:
-        require_cpu(target)
+        require_cpu_can_run(target)
     except AotcError as error:
         return error.diagnostics[0].message
     return ""
@@ -25,5 +25,7 @@ def _obstacle(target: Target) -> str:
 
 def beyond() -> dict[str, str]:
     """The targets that neither this processor nor an emulator runs, and why."""
-    own = (t for t in TARGETS.values() if t.machine == architecture() and not t.versions and t.gpu is None)
+    own = (
+        t for t in TARGETS.values() if t.machine == normalized_architecture_name() and not t.versions and t.gpu is None
+    )
     return {t.name: why for t in own if (why := _obstacle(t))}

@@ -19,7 +19,7 @@ from aotc.ir.attrs import Attrs
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.op import Op
 from aotc.ir.types import TensorType, TupleType, Type, tensor_types
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, call, type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, type_of, typed_op_call
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.visitor import post_order
 
@@ -68,7 +68,7 @@ def _rebuilt(function: Function, sizes: Sizes, unit: int) -> Function:
                 shape = tuple(sizes.get(d, d) for d in node.data.shape)
                 done[node] = node if shape == node.data.shape else Constant(np.resize(node.data, shape))
             case Call(op=OpDef() as op):
-                done[node] = call(op, [done[a] for a in node.args], _with_sizes(node.attrs, sizes))
+                done[node] = typed_op_call(op, [done[a] for a in node.args], _with_sizes(node.attrs, sizes))
             case Tuple():
                 done[node] = Tuple([done[f] for f in node.fields])
             case TupleGetItem():

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import aotc
 from aotc import relay
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 
 Array = np.ndarray[Any, Any]
 UNIT = {"float64": 2.0**-29, "float16": 2.0**13, "bfloat16": 2.0**16, "int8": 0.0, "uint8": 0.0}

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.c.bare_metal_weights import Weights
-from aotc_codegen.c.parameter_files import Params
+from aotc_codegen.c.bare_metal_weights import ParameterFile
+from aotc_codegen.c.parameter_files import ParameterLayout
 
 import aotc
 from aotc import relay
@@ -21,7 +21,7 @@ from aotc.driver.pipeline import CompiledModel
 from aotc.driver.toolchain import find_toolchain
 from aotc.ir import AotcError, DType
 from aotc.tir.plan.program import Storage
-from aotc.tir.target import for_environment, get_target
+from aotc.tir.target import get_target, target_for_environment
 from tests.codegen.batch import Array
 from tests.e2e.projects import DIGITS, ROOT, affine, run
 from tests.frontend.test_drawn_pairs import Drawing
@@ -163,8 +163,8 @@ def test_weights_of_half_a_byte_that_begin_elsewhere_are_of_another_layout(tmp_p
 
 def test_other_constants_that_are_stored_once_are_another_layout() -> None:
     made = [Storage(name="w", dtype=DType("int8"), shape=(1,), data=np.int8([k])) for k in (0, 1, 0, 1)]
-    first, other = (Weights(Params("net", [*made[:2], last], 0), None) for last in made[2:])
-    assert first.bytes == other.bytes and first.layout != other.layout
+    first, other = (ParameterFile(ParameterLayout("net", [*made[:2], last], 0), None) for last in made[2:])
+    assert first.byte_count == other.byte_count and first.layout != other.layout
 
 
 def test_weights_apart(tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ def test_cmake_builds_it(tmp_path: Path, cmake: str) -> None:
 def test_environments_that_a_target_lacks() -> None:
     for target, environment in (("x86-64-v3", "bare"), ("cortex-m4", "hosted"), ("c", "naked")):
         with pytest.raises(AotcError) as caught:
-            for_environment(get_target(target), environment)
+            target_for_environment(get_target(target), environment)
         assert caught.value.code == "target"
     made = aotc.compile(affine(8, 0), target="riscv64", environment="bare", build=False)
     assert made.metadata["library"].endswith(".a")

@@ -122,7 +122,7 @@ def test_padding_is_not_stored(target: str, kernel: tuple[int, int]) -> None:
     sums = relay.qnn.op.conv2d(x, relay.const(layers.bytes(*kernel, 1, 4)), 7, 0, one, one, strides=(2, 2), **how)
     layers.finished(sums, 4, kernel[0] * kernel[1])
     module = aotc.IRModule.from_expr(relay.Function(layers.inputs, layers.outputs[0]))
-    (program,) = CompileOptions(target=target, build=False).compilation(module).programs
+    (program,) = CompileOptions(target=target, build=False).start_compilation(module).scheduled_programs
     # pairs of 16 bits of what two positions read, and what of their runs is outside
     gathered = 4 * kernel[0] * (kernel[1] + 3) + 2 * kernel[1] + 64
     assert program.plan.peak < gathered
@@ -130,7 +130,10 @@ def test_padding_is_not_stored(target: str, kernel: tuple[int, int]) -> None:
 
 def test_functions_mean_what_their_portable_text_does() -> None:
     """The meanings of the instructions: products of the bytes that went in, whatever order they lie in."""
-    rng, meanings = np.random.default_rng(0), {row.name: row.meaning for row in arm_dsp_kernels.rows()}
+    rng, meanings = (
+        np.random.default_rng(0),
+        {row.name: row.meaning for row in arm_dsp_kernels.instruction_definitions()},
+    )
     for run in (1, 3, 4, 9, 16):
         size = -(-run // 4) * 4
         x = rng.integers(-128, 128, (2, run)).astype(np.int8)
@@ -140,14 +143,17 @@ def test_functions_mean_what_their_portable_text_does() -> None:
         packed = packed.reshape(4, -1, 4).transpose(1, 0, 2).reshape(-1)
         sums = x.astype(np.int32) @ w.astype(np.int32).T
         col = meanings["pairs2"](*x)
-        assert col.size == arm_dsp_kernels.paired(run)
+        assert col.size == arm_dsp_kernels.interleaved_int16_count(run)
         np.testing.assert_array_equal(meanings["pairs2x4"](col, packed), sums.T.reshape(-1))
         np.testing.assert_array_equal(meanings["bytes1x4"](x[0], packed), sums[0])
 
 
 def test_functions_on_rows_mean_what_their_portable_text_does() -> None:
     """Sums of rows and of channels, and what requantizes them."""
-    rng, meanings = np.random.default_rng(0), {row.name: row.meaning for row in arm_mve_kernels.rows()}
+    rng, meanings = (
+        np.random.default_rng(0),
+        {row.name: row.meaning for row in arm_mve_kernels.instruction_definitions()},
+    )
     for run, outputs in ((1, 2), (3, 5), (16, 4), (37, 1)):
         x, w = (rng.integers(-128, 128, s).astype(np.int8) for s in (run, (outputs, run)))
         sums = w.astype(np.int32) @ x.astype(np.int32)

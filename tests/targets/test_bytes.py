@@ -16,19 +16,19 @@ import numpy as np
 import pytest
 
 from aotc.driver import toolchain
-from aotc.driver.toolchain import cross_compiler
-from aotc.ir.architecture_names import architecture
+from aotc.driver.toolchain import gnu_cross_compiler_name
+from aotc.ir.architecture_names import normalized_architecture_name
 from aotc.ir.dtype import DType
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import batch_matmul, contrib_dense_pack
 from aotc.relay.op.layout import layout_transform
 from aotc.relay.op.opdef import Accuracy, OpDef, Sample
-from aotc.tir import Broadcast, Call, Load, Store, as_expr, call, grouped_dot_products, int4_unpacking
+from aotc.tir import Broadcast, Call, Load, Store, arm_sdot_smmla, as_expr, call, int4_unpacking
 from aotc.tir.expr import Buffer
-from aotc.tir.instruction_definition import split_type
-from aotc.tir.int8_dot_products import BYTES, LANES, dot_name
-from aotc.tir.interp import run_kernel
-from aotc.tir.stmt import Kernel, nodes
+from aotc.tir.instruction_definition import parse_vector_type
+from aotc.tir.int8_dot_products import INT8_DTYPES, INT32_VECTOR_LENGTHS, dot_instruction_name
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.stmt import Kernel, all_exprs_in_stmt
 from aotc.tir.target import TARGETS
 from tests.codegen.batch import STRICT, build, source_of
 from tests.codegen.batch import call as call_kernel
@@ -58,7 +58,7 @@ def packed(weight: Array, source: str, target: str) -> Array:
 
 def convolution(rng: np.random.Generator) -> tuple[OpDef, Sample]:
     """A 2-D convolution by weights in groups."""
-    types = [str(rng.choice(BYTES)) for _ in range(2)]
+    types = [str(rng.choice(INT8_DTYPES)) for _ in range(2)]
     groups = int(rng.choice([1, 1, 1, 2]))
     inputs, block = (
         int(rng.choice([1, 2, 3, 4, 5, 8, 12, 16, 17])) * (1 if groups == 1 else 4),
@@ -92,7 +92,7 @@ def convolution(rng: np.random.Generator) -> tuple[OpDef, Sample]:
 
 def plain(rng: np.random.Generator) -> tuple[OpDef, Sample]:
     """A 2-D convolution by weights as they come, often depthwise."""
-    types = [str(rng.choice(BYTES)) for _ in range(2)]
+    types = [str(rng.choice(INT8_DTYPES)) for _ in range(2)]
     inputs, taps = int(rng.choice([1, 4, 6, 17, 32])), int(rng.choice([1, 3]))
     groups = int(rng.choice([1, inputs]))
     outputs = groups * int(rng.choice([1, 2]))
@@ -115,7 +115,7 @@ def plain(rng: np.random.Generator) -> tuple[OpDef, Sample]:
 
 def matrices(rng: np.random.Generator) -> tuple[OpDef, Sample]:
     """Rows by packed weights."""
-    types = [str(rng.choice(BYTES)) for _ in range(2)]
+    types = [str(rng.choice(INT8_DTYPES)) for _ in range(2)]
     rows, inputs, units = (int(rng.choice(n)) for n in ([1, 2, 7, 30], [1, 3, 4, 16, 31, 64], [1, 4, 15, 16, 33, 64]))
     args = (
         some_bytes(rng, (rows, inputs), types[0]),
@@ -127,7 +127,7 @@ def matrices(rng: np.random.Generator) -> tuple[OpDef, Sample]:
 
 def batches(rng: np.random.Generator) -> tuple[OpDef, Sample]:
     """Products of matrices that are both data."""
-    types = [str(rng.choice(BYTES)) for _ in range(2)]
+    types = [str(rng.choice(INT8_DTYPES)) for _ in range(2)]
     batch, rows, inputs, columns = (int(rng.choice(n)) for n in ([1, 3], [1, 5, 17], [1, 4, 9, 32], [1, 5, 16, 40]))
     transposed = bool(rng.random() < 0.5)
     second = (batch, columns, inputs) if transposed else (batch, inputs, columns)
@@ -180,14 +180,16 @@ def instruction(data: str, weights: str, lanes: int) -> Kernel:
     x, w, a = Buffer("x", DType(data), 4), Buffer("w", DType(weights), 4 * lanes), Buffer("a", DType("int32"), lanes)
     y = Buffer("y", DType("int32"), lanes)
     word = Broadcast(call(f"word_{data}", Load(x, as_expr(0), 4)), lanes)
-    made = call(dot_name(data, weights, lanes), Load(a, as_expr(0), lanes), word, Load(w, as_expr(0), 4 * lanes))
+    made = call(
+        dot_instruction_name(data, weights, lanes), Load(a, as_expr(0), lanes), word, Load(w, as_expr(0), 4 * lanes)
+    )
     return Kernel(name="sum", inputs=(x, w, a), outputs=(y,), body=Store(y, as_expr(0), made))
 
 
 def instructions(target: str) -> list[tuple[Kernel, list[Array]]]:
     """Each instruction that fits the vectors of a target, on some numbers."""
     rng, jobs = np.random.default_rng(5), []
-    for data, weights, lanes in product(BYTES, BYTES, LANES):
+    for data, weights, lanes in product(INT8_DTYPES, INT8_DTYPES, INT32_VECTOR_LENGTHS):
         if lanes > TARGETS[target].lanes("int32"):
             continue
         for _ in range(4):
@@ -215,7 +217,9 @@ def compiled_and_interpreted(target: str, folder: Path) -> None:
     here, jobs = TARGETS[target], instructions(target)
     source = folder / "batch.c"
     source.write_text(source_of(kernel for kernel, _ in jobs), encoding="utf-8")
-    cc = require_tool("gcc" if here.machine == architecture() else cross_compiler(here.machine))
+    cc = require_tool(
+        "gcc" if here.machine == normalized_architecture_name() else gnu_cross_compiler_name(here.machine)
+    )
     run([cc, "-std=c99", "-O2", *here.cflags, *STRICT, "-c", source, "-o", folder / "batch.o"], folder)
     check_instructions(jobs, [[run_kernel(*job)[0]] for job in jobs])
 
@@ -227,18 +231,22 @@ def test_instructions_that_are_not_run(target: str, tmp_path: Path) -> None:
 
 def test_the_report_names_targets_that_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(beyond()) == {t for t in VECTORS if t not in (*HERE, *THERE)}
-    monkeypatch.setattr(toolchain, "_cpu_flags", lambda: frozenset({"avx2", "fma", "bmi2"}))
+    monkeypatch.setattr(toolchain, "_usable_cpu_feature_flags", lambda: frozenset({"avx2", "fma", "bmi2"}))
     lacking = beyond()
-    assert {"x86-64-v3-vnni", "x86-64-v4", "x86-64-v4-vnni"} <= lacking.keys() or architecture() != "x86_64"
+    assert {
+        "x86-64-v3-vnni",
+        "x86-64-v4",
+        "x86-64-v4-vnni",
+    } <= lacking.keys() or normalized_architecture_name() != "x86_64"
     assert all("the processor lacks" in why for why in lacking.values())
 
 
 def wide_instructions() -> list[tuple[Kernel, list[Array]]]:
     """Those that take several groups, and integers of 4 bits, on some numbers."""
     rng, jobs = np.random.default_rng(6), []
-    for row in (*grouped_dot_products.rows(), *int4_unpacking.rows()):
-        types = [split_type(text, 1) for text in row.takes]
-        dtype, lanes = row.result(*types[0])
+    for row in (*arm_sdot_smmla.instruction_definitions(), *int4_unpacking.instruction_definitions()):
+        types = [parse_vector_type(text, 1) for text in row.takes]
+        dtype, lanes = row.result_dtype_and_lanes(*types[0])
         buffers = [Buffer(f"p{k}", *one) for k, one in enumerate(types)]
         y = Buffer("y", dtype, lanes)
         made = call(row.name, *(Load(b, as_expr(0), b.size) for b in buffers))
@@ -270,7 +278,7 @@ def test_products_take_several_groups(target: str, name: str) -> None:
     data = some_bytes(np.random.default_rng(1), (1, 5, 7, 32), "int8")
     args = data, packed(weight, "OIHW", "OHWI16o4i")
     job = kernel_job(conv2d, Sample(args=args, attrs=attributes, accuracy=Accuracy.EXACT), TARGETS[target])
-    assert name in {node.name for node in nodes(job.kernel.body) if isinstance(node, Call)}
+    assert name in {node.name for node in all_exprs_in_stmt(job.kernel.body) if isinstance(node, Call)}
     np.testing.assert_array_equal(interpret([job])[0][0].reshape(-1), conv2d.reference(attributes, *args).reshape(-1))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from aotc_codegen.c.c_dialects import DIALECTS
-from aotc_codegen.c.host_project import emit
+from aotc_codegen.c.host_project import emit_host_project
 
 from aotc.driver import toolchain
 from aotc.driver.compile import compile
@@ -17,14 +17,14 @@ from aotc.driver.toolchain import resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.tir import te
 from aotc.tir.expr import call
+from aotc.tir.kernel_text import to_text
 from aotc.tir.passes import PlanMemory
 from aotc.tir.schedule import schedule
-from aotc.tir.schedule.algorithms.winograd import convolution_cost
-from aotc.tir.schedule.contraction import pack_block
-from aotc.tir.schedule.contraction.tiling_cost import step_cost, waiting_cost
+from aotc.tir.schedule.algorithms.winograd import convolution_cycles_3x3
+from aotc.tir.schedule.contraction import weight_packing_block
+from aotc.tir.schedule.contraction.tiling_cost import reduction_step_cycles, weight_load_wait_cycles
 from aotc.tir.schedule.stages.storage_plan import plan_storage
 from aotc.tir.target import TARGETS, Budget, C, Space, Target, Threads, Tiles, Winograd, get_target
-from aotc.tir.text import to_text
 from tests.codegen.programs import affine
 from tests.golden.cases import KERNELS
 
@@ -77,7 +77,7 @@ def test_figures_at_the_edge(facts: dict[str, int], name: str) -> None:
 
 def test_a_dialect_that_nobody_knows(tmp_path: Path) -> None:
     with pytest.raises(AotcError, match="unknown dialect of target odd: 'c9'") as raised:
-        emit(affine("net", 12), tmp_path, target=replace(C, name="odd", dialect="c9"))
+        emit_host_project(affine("net", 12), tmp_path, target=replace(C, name="odd", dialect="c9"))
     assert raised.value.code == "target" and "did you mean 'c99'?" in raised.value.diagnostics[0].hint
 
 
@@ -88,17 +88,23 @@ def test_every_target_has_words() -> None:
 
 def test_facts_of_a_machine_decide() -> None:
     """Machines that differ in one fact give different answers."""
-    pitch = {"columns": 64, "pitch": 4096}
-    assert pack_block(96, V4, "float32", **pitch) != pack_block(96, replace(V4, l1_stride=3000), "float32", **pitch)
-    assert pack_block(96, V4, "float32", **pitch) != pack_block(96, replace(V4, l1_ways=32), "float32", **pitch)
+    pitch = {"output_positions": 64, "position_pitch_bytes": 4096}
+    assert weight_packing_block(96, V4, "float32", **pitch) != weight_packing_block(
+        96, replace(V4, l1_stride=3000), "float32", **pitch
+    )
+    assert weight_packing_block(96, V4, "float32", **pitch) != weight_packing_block(
+        96, replace(V4, l1_ways=32), "float32", **pitch
+    )
     slow = replace(V4, memory_rate=1.0)
-    assert waiting_cost(1 << 24, 4, 0.0, slow) > 5 * waiting_cost(1 << 24, 4, 0.0, V4)
+    assert weight_load_wait_cycles(1 << 24, 4, 0.0, slow) > 5 * weight_load_wait_cycles(1 << 24, 4, 0.0, V4)
     shape = (1, 64, 56, 56)
-    direct, fast = (convolution_cost(shape, 64, tile, V4) for tile in (0, 4))
+    direct, fast = (convolution_cycles_3x3(shape, 64, tile, V4) for tile in (0, 4))
     for slow in (Winograd(macs=16, forward=60.0, backward_vector=800), Winograd(macs=1)):
-        assert fast < direct < convolution_cost(shape, 64, 4, replace(V4, winograd=slow))
-    assert step_cost(V4, 1, 1, 16) < step_cost(replace(V4, tiles=Tiles(latency=8)), 1, 1, 16)
-    assert step_cost(V4, 2, 14, 16) < step_cost(replace(V4, tiles=Tiles(broadcast=3)), 2, 14, 16)
+        assert fast < direct < convolution_cycles_3x3(shape, 64, 4, replace(V4, winograd=slow))
+    assert reduction_step_cycles(V4, 1, 1, 16) < reduction_step_cycles(replace(V4, tiles=Tiles(latency=8)), 1, 1, 16)
+    assert reduction_step_cycles(V4, 2, 14, 16) < reduction_step_cycles(
+        replace(V4, tiles=Tiles(broadcast=3)), 2, 14, 16
+    )
     assert plan_of(V4) != plan_of(replace(V4, store_cost=1000))
 
 
@@ -126,12 +132,12 @@ def test_a_target_for_another_processor_is_one_value(tmp_path: Path) -> None:
     """Limited memory, parameters as arrays whatever their size; its kernels are C99."""
     ram = Space(name="ram", bytes=1 << 20)
     small = Target(name="small", l1=16 << 10, l2=64 << 10, budget=Budget(array_bytes=1 << 30), spaces=(ram,))
-    metadata = emit(affine("net", 20_000), tmp_path, target=small)
+    metadata = emit_host_project(affine("net", 20_000), tmp_path, target=small)
     assert metadata["memory"]["spaces"] == {"arena": "ram", "parameters": "ram"}
     assert metadata["target"] == "small" and not list(tmp_path.glob("src/*.bin"))
     tiny = replace(small, name="tiny", spaces=(replace(ram, bytes=1000),))
     with pytest.raises(AotcError, match=r"a run needs \d+ bytes of memory, tiny has 1000") as raised:
-        emit(affine("net", 20_000), tmp_path, target=tiny)
+        emit_host_project(affine("net", 20_000), tmp_path, target=tiny)
     assert raised.value.code == "memory"
 
 
@@ -154,14 +160,16 @@ def test_the_first_memory_with_room(
     spaces: tuple[Space, ...], needed: tuple[int, int], expected: tuple[str, str]
 ) -> None:
     """A microcontroller's two memories and its flash; what threads of a block share holds no results."""
-    found = replace(C, name="small", spaces=spaces).places(dict(zip(("arena", "parameters"), needed, strict=True)))
+    found = replace(C, name="small", spaces=spaces).choose_memory_spaces(
+        dict(zip(("arena", "parameters"), needed, strict=True))
+    )
     assert tuple(space.name for space in found.values()) == expected
 
 
 def test_memories_share_out_their_room() -> None:
     one = replace(C, name="one", spaces=(SLOW,))
     with pytest.raises(AotcError, match="the parameters need 1048000 bytes of memory, one has 1047576"):
-        one.places({"arena": 1000, "parameters": 1048000})
+        one.choose_memory_spaces({"arena": 1000, "parameters": 1048000})
 
 
 def test_the_plan_keeps_to_the_alignment_of_its_memory() -> None:
@@ -193,7 +201,7 @@ def test_a_host_that_describes_itself_wrongly(
     told = tmp_path / "cpuinfo"
     if cpuinfo is not None:
         told.write_bytes(cpuinfo.encode("latin-1"))
-    monkeypatch.setattr(toolchain, "CPUINFO", told)
+    monkeypatch.setattr(toolchain, "CPUINFO_PATH", told)
     monkeypatch.setattr(toolchain.platform, "machine", lambda: "x86_64")
     assert resolve_target("host") is get_target("x86-64")
     monkeypatch.setattr(toolchain.platform, "machine", lambda: "")
@@ -206,7 +214,7 @@ def test_a_host_whose_system_may_not_save_matrices(
 ) -> None:
     told, wanted = tmp_path / "cpuinfo", get_target("x86-64-v4-amx")
     told.write_text(f"flags\t: {' '.join(wanted.features)} pni abm\n", encoding="ascii")
-    monkeypatch.setattr(toolchain, "CPUINFO", told)
+    monkeypatch.setattr(toolchain, "CPUINFO_PATH", told)
     monkeypatch.setattr(toolchain.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(toolchain, "_saves_matrices", lambda: saved)
+    monkeypatch.setattr(toolchain, "_os_saves_amx_tiles", lambda: saved)
     assert resolve_target("host").name == name

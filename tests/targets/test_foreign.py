@@ -11,9 +11,9 @@ from onnx.reference import ReferenceEvaluator
 
 import aotc
 from aotc.ir.diagnostics import AotcError
-from aotc.relay.interp import evaluate
+from aotc.relay.interpreter import evaluate
 from aotc.relay.testing import mlp, squeezenet
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
 from aotc.tir.target import TARGETS
 from tests.codegen.cases import all_cases, difference
 from tests.e2e.projects import DIGITS, run

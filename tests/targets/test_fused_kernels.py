@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.c.compiler_flags import OPTIMIZE
+from aotc_codegen.c.compiler_flags import OPTIMIZATION_FLAGS
 from onnx import TensorProto, helper, numpy_helper
 
 import aotc
@@ -137,6 +137,6 @@ def test_loads_under_a_condition(target: str, tmp_path: Path) -> None:
     x, s = rng.standard_normal((2, 64)).astype(np.float32)
     x[-3:] = 1.0
     here = machine(target)
-    (found,) = here.run_kernels([(guarded_kernel(64), [x, s[:-3]])], tmp_path, *OPTIMIZE)[0]
+    (found,) = here.run_kernels([(guarded_kernel(64), [x, s[:-3]])], tmp_path, *OPTIMIZATION_FLAGS)[0]
     t = np.where(np.arange(64) % 4 < 2, x + np.float32(1), x * np.float32(3))
     np.testing.assert_array_equal(found, np.where(t < 0, s, t))

@@ -18,8 +18,8 @@ import pytest
 from aotc_codegen.c import kernel_files
 
 from aotc.driver.compile import CompileOptions
-from aotc.ir.types import leaves
-from aotc.relay.interp import evaluate
+from aotc.ir.types import flatten_nested_tuple
+from aotc.relay.interpreter import evaluate
 from tests.share import share
 from tests.targets.integers import drawn, whole
 from tests.targets.machines import FOREIGN, PORTABLE, machine, native_targets
@@ -33,7 +33,7 @@ EACH = 10
 @pytest.fixture(autouse=True)
 def one_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """All kernels of a model in one file: compilers read vectors' headers once."""
-    monkeypatch.setattr(kernel_files, "FILE_CHARACTERS", sys.maxsize)
+    monkeypatch.setattr(kernel_files, "MIN_OWN_FILE_CHARACTERS", sys.maxsize)
 
 
 def check(target: str, first: int, folder: Path) -> None:
@@ -49,8 +49,8 @@ def check(target: str, first: int, folder: Path) -> None:
         options = CompileOptions(
             target=here.target, output=output, name="integers", cflags=(level,), build=not here.emulator
         )
-        model = options.compiled(module)
-    expected = map(np.asarray, leaves(evaluate(module, params=inputs)))
+        model = options.compile_model(module)
+    expected = map(np.asarray, flatten_nested_tuple(evaluate(module, params=inputs)))
     found = here.run_model(model, list(inputs.values())) if here.emulator else model.session().run(None, inputs)
     pairs = zip(seeds, found, expected, strict=True)
     assert [seed for seed, ours, want in pairs if not np.array_equal(ours, want)] == []
@@ -72,7 +72,7 @@ def test_graphs_are_of_all_kinds() -> None:
     graphs = [drawn(seed) for seed in range(300)]
     inputs = {v.name: a for g in graphs for v, a in zip(g.variables, g.inputs, strict=True)}
     module = whole(graphs)
-    found = [np.asarray(y) for y in leaves(evaluate(module, params=inputs))]
+    found = [np.asarray(y) for y in flatten_nested_tuple(evaluate(module, params=inputs))]
     assert np.mean([len(np.unique(y)) > 8 for y in found if y.size > 16]) > 0.4
     ends = [(y == np.iinfo(y.dtype).min) | (y == np.iinfo(y.dtype).max) for y in found]
     assert np.mean([e.mean() > 0.1 for e in ends]) > 0.5 and any(e.all() for e in ends)

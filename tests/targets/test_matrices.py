@@ -18,10 +18,10 @@ from aotc.relay.op.dense import contrib_dense_pack
 from aotc.relay.op.opdef import Accuracy, Sample
 from aotc.tir import Call, Load, Store, amx_kernels, as_expr, call, const
 from aotc.tir.expr import Buffer
-from aotc.tir.int4_unpacking import of_nibbles
-from aotc.tir.int8_dot_products import BYTES
-from aotc.tir.interp import run_kernel
-from aotc.tir.stmt import Kernel, nodes
+from aotc.tir.int4_unpacking import int4_variant_of_kernel_name
+from aotc.tir.int8_dot_products import INT8_DTYPES
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.stmt import Kernel, all_exprs_in_stmt
 from aotc.tir.target import TARGETS
 from tests.codegen.batch import STRICT
 from tests.ops.harness import Job, interpret, kernel_job
@@ -40,7 +40,7 @@ def functions() -> list[tuple[Kernel, list[Array]]]:
     for number, (rows, blocks, width, steps, n1, n2) in enumerate(
         ((1, 1, 4, 1, 1, 1), (16, 2, 64, 2, 3, 1), (33, 3, 28, 1, 7, 1), (49, 4, 64, 1, 3, 3), (30, 1, 12, 3, 1, 2))
     ):
-        data, weights = BYTES[number % 2], BYTES[number // 2 % 2]
+        data, weights = INT8_DTYPES[number % 2], INT8_DTYPES[number // 2 % 2]
         run, pitch = width * steps, width * steps + 5
         x1, w1 = pitch, run * 16
         x2, w2, apart = 3 * pitch, n1 * w1, n1 * n2 * w1
@@ -49,7 +49,7 @@ def functions() -> list[tuple[Kernel, list[Array]]]:
         y = Buffer("y", DType("int32"), rows * blocks * 16)
         numbers = (rows, pitch, blocks, apart, width, steps, n1, x1, w1, n2, x2, w2)
         operands = (Load(x, as_expr(0), x.size), Load(w, as_expr(0), w.size), *(const(n, "int32") for n in numbers))
-        store = Store(y, as_expr(0), call(amx_kernels.matrices_name(data, weights), *operands))
+        store = Store(y, as_expr(0), call(amx_kernels.amx_kernel_name(data, weights), *operands))
         kernel = Kernel(name="sums", inputs=(x, w), outputs=(y,), body=store)
         jobs.append((kernel, [some_bytes(rng, (x.size,), data), some_bytes(rng, (w.size,), weights)]))
         half = Buffer("w", DType("uint8"), w.size // 2)
@@ -59,7 +59,9 @@ def functions() -> list[tuple[Kernel, list[Array]]]:
             *operands[2:],
             const(number - 8 * (weights == "int8"), "int32"),
         )
-        store = Store(y, as_expr(0), call(of_nibbles(amx_kernels.matrices_name(data, weights)), *operands))
+        store = Store(
+            y, as_expr(0), call(int4_variant_of_kernel_name(amx_kernels.amx_kernel_name(data, weights)), *operands)
+        )
         kernel = Kernel(name="sums", inputs=(x, half), outputs=(y,), body=store)
         jobs.append((kernel, [some_bytes(rng, (x.size,), data), some_bytes(rng, (half.size,), "uint8")]))
     return jobs
@@ -100,7 +102,7 @@ def product(rows: int, inputs: int, units: int) -> _Layer:
 
 
 def by_matrices(job: Job) -> bool:
-    return any(isinstance(n, Call) and n.name.startswith("matrices_") for n in nodes(job.kernel.body))
+    return any(isinstance(n, Call) and n.name.startswith("matrices_") for n in all_exprs_in_stmt(job.kernel.body))
 
 
 def layers() -> dict[str, _Layer]:
@@ -149,7 +151,7 @@ def test_layers_on_the_processor(tmp_path: Path) -> None:
 REFUSED = """
 import ctypes
 import numpy as np
-from aotc.driver.pipeline import compile_table
+from aotc.driver.pipeline import compile_kernel_library
 from aotc.ir import AotcError
 from tests.targets.test_matrices import NAME, TARGETS, product
 
@@ -160,11 +162,11 @@ def handle_signals(size, flags=0):
 room, (job, expected) = ctypes.create_string_buffer(8192), product(67, 64, 48)
 handle_signals(8192)
 try:
-    compile_table({"product": job.kernel}, TARGETS[NAME])
+    compile_kernel_library({"product": job.kernel}, TARGETS[NAME])
 except AotcError as error:
     print(error.code, str(error).count("amx_"))
 handle_signals(0, 2)
-library, actual = compile_table({"product": job.kernel}, TARGETS[NAME]), np.empty(expected.size, np.int32)
+library, actual = compile_kernel_library({"product": job.kernel}, TARGETS[NAME]), np.empty(expected.size, np.int32)
 library.call("product", [np.ravel(x) for x in job.inputs], [actual])
 print(np.array_equal(actual, np.ravel(expected)))
 """

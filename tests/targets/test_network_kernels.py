@@ -20,14 +20,14 @@ from aotc.driver.pipeline import Compilation
 from aotc.ir.dtype import DType
 from aotc.ir.types import tensor_types
 from aotc.relay.analysis import extract_fused_functions
-from aotc.relay.backend.function_to_kernel import anchor_name, lower_function
-from aotc.relay.backend.view_functions import view_offsets
+from aotc.relay.backend.function_to_kernel import anchor_operator_name, lower_fused_function
+from aotc.relay.backend.view_functions import view_offsets_of_results
 from aotc.relay.expr import Function, type_of
 from aotc.relay.structural_equality import structural_hash
 from aotc.runtime.session import load
 from aotc.tir.target import Target
-from benchmarks.networks import NETWORKS
-from benchmarks.run import PINS, TRAINED
+from benchmarks.networks import NETWORK_BUILD_FUNCTIONS
+from benchmarks.run import INPUT_SHAPES_BY_MODEL, TRAINED_MODELS
 from tests.codegen.batch import Array, finished
 from tests.codegen.bits import same
 from tests.fuzz.execute import run_program
@@ -56,8 +56,14 @@ def compilation(request: pytest.FixtureRequest) -> Any:
     """compilation("minilm", "c"): a network on its way."""
 
     def begun(name: str, target: str) -> Compilation:
-        source = NETWORKS[name]() if name in NETWORKS else request.getfixturevalue("models") / f"{name}.onnx"
-        return CompileOptions(target=target, cache=False, tuning=False, input_shapes=PINS.get(name)).compilation(source)
+        source = (
+            NETWORK_BUILD_FUNCTIONS[name]()
+            if name in NETWORK_BUILD_FUNCTIONS
+            else request.getfixturevalue("models") / f"{name}.onnx"
+        )
+        return CompileOptions(
+            target=target, cache=False, tuning=False, input_shapes=INPUT_SHAPES_BY_MODEL.get(name)
+        ).start_compilation(source)
 
     return begun
 
@@ -77,12 +83,12 @@ def arrays(function: Function, rng: np.random.Generator) -> Iterator[Array]:
 def small_kernels(work: Compilation, target: Target) -> Iterator[Job]:
     """The distinct kernels of a network, smaller."""
     seen, rng = set(), np.random.default_rng(0)
-    for function in extract_fused_functions(work.graph).values():
-        if view_offsets(function) is not None:
+    for function in extract_fused_functions(work.optimized_graph).values():
+        if view_offsets_of_results(function) is not None:
             continue
         for unit in UNITS:
             small = reduced(function, unit)
-            kernel = lower_function(small, anchor_name(small), target)
+            kernel = lower_fused_function(small, anchor_operator_name(small), target)
             if kernel.macs <= MOST:
                 break
         if structural_hash(small) not in seen:
@@ -90,7 +96,7 @@ def small_kernels(work: Compilation, target: Target) -> Iterator[Job]:
             yield finished(kernel, target), list(arrays(small, rng))
 
 
-@pytest.mark.parametrize(("name", "target"), share(product((*NETWORKS, *TRAINED), TARGETS), 1))
+@pytest.mark.parametrize(("name", "target"), share(product((*NETWORK_BUILD_FUNCTIONS, *TRAINED_MODELS), TARGETS), 1))
 def test_kernels_of_networks(name: str, target: str, compilation: Any, tmp_path: Path) -> None:
     here, work = machine(target), compilation(name, target)
     jobs = list(small_kernels(work, here.target))
@@ -117,8 +123,8 @@ def bits(found: Sequence[Array], expected: Sequence[Array]) -> bool:
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_networks(name: str, target: str, compilation: Any, request: pytest.FixtureRequest) -> None:
     work: Compilation = compilation(name, target)
-    inputs = inputs_of(work, name, None if name in NETWORKS else request.getfixturevalue("models"))
-    (program,) = work.programs
-    expected, model = run_program(program, inputs), work.library()
+    inputs = inputs_of(work, name, None if name in NETWORK_BUILD_FUNCTIONS else request.getfixturevalue("models"))
+    (program,) = work.scheduled_programs
+    expected, model = run_program(program, inputs), work.emit_project_and_build_library()
     for threads in (1, 2, 3):
         assert bits(load(model.built, threads=threads).run(None, inputs), expected), threads

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from aotc.checking.input_generation import input_types, random_inputs
+from aotc.checking.input_generation import draw_random_inputs, input_types
 from aotc.driver.compile import CompileOptions
 from aotc.driver.pipeline import ACCURACIES, Compilation
 from aotc.ir import DType
@@ -29,14 +29,14 @@ from aotc.relay.op.opdef import OpDef, Sample
 from aotc.relay.text.parser import parse
 from aotc.relay.visitor import post_order
 from aotc.tir.expr import Call
-from aotc.tir.functions.function_table import definition
+from aotc.tir.functions.function_table import elementary_function_definition
 from aotc.tir.instruction_table import INSTRUCTIONS
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
 from aotc.tir.passes import kernel_passes
 from aotc.tir.plan import numerics_id as name_of
-from aotc.tir.schedule.contraction.tiling_choice import Site, choosing
-from aotc.tir.stmt import Kernel, nodes
-from aotc.tir.target import TARGETS, Budget, Target, Tiles, in_order
+from aotc.tir.schedule.contraction.tiling_choice import TilingSite, use_tiling_chooser
+from aotc.tir.stmt import Kernel, all_exprs_in_stmt
+from aotc.tir.target import TARGETS, Budget, Target, Tiles, target_with_fixed_summation_order
 from tests.fuzz.execute import run_program
 from tests.golden.cases import KERNELS, PROJECTS, Case, tensor
 from tests.ops.harness import kernel_job
@@ -74,13 +74,15 @@ def bits(arrays: Sequence[Array]) -> list[bytes]:
 def finished(kernel: Kernel, target: Target) -> Kernel:
     """The kernel as it is printed."""
     for item in kernel_passes(target):
-        kernel = item.kernel(kernel)
+        kernel = item.rewrite_kernel(kernel)
     return kernel
 
 
 def samples() -> list[tuple[OpDef, Sample]]:
     """Those of all operators, in an order that spreads families over shares."""
-    found = [(op, sample) for op in operators.REGISTRY.values() if op.static is None for sample in op.samples()]
+    found = [
+        (op, sample) for op in operators.OPERATORS_BY_NAME.values() if op.static is None for sample in op.samples()
+    ]
     random.Random(0).shuffle(found)
     return found
 
@@ -90,11 +92,15 @@ def test_samples_of_operators(first: int) -> None:
     wrong = []
     for op, sample in samples()[first : first + AT_ONCE]:
         found = []
-        for target in map(in_order, MACHINES):
+        for target in map(target_with_fixed_summation_order, MACHINES):
             job = kernel_job(op, sample, target)
             found.append(bits(run_kernel(finished(job.kernel, target), job.inputs)))
-            calls = [n for n in nodes(job.kernel.body) if isinstance(n, Call) and n.args[0].dtype.is_float]
-            wrong += [n.name for n in calls if n.name not in EXACT and definition(n.name, n.args[0].dtype) is None]
+            calls = [n for n in all_exprs_in_stmt(job.kernel.body) if isinstance(n, Call) and n.args[0].dtype.is_float]
+            wrong += [
+                n.name
+                for n in calls
+                if n.name not in EXACT and elementary_function_definition(n.name, n.args[0].dtype) is None
+            ]
         wrong += [op.name] * (len(set(map(tuple, found))) > 1)
     assert wrong == []
 
@@ -126,16 +132,16 @@ def test_every_tiling_of_a_sum_of_products(seed: int) -> None:
     else:
         case = matmul(m=rng.choice([1, 5, 30]), k=rng.randint(1, 70), n=rng.randint(1, 50), block=rng.choice([0, 16]))
     values, found = case.values(seed), set()
-    for target in map(in_order, MACHINES):
+    for target in map(target_with_fixed_summation_order, MACHINES):
         known: list[str] = []
 
-        def collect(site: Site, known: list[str] = known) -> None:
+        def collect(site: TilingSite, known: list[str] = known) -> None:
             known.extend(candidate.name for candidate in site.found)
 
-        with choosing(collect):
+        with use_tiling_chooser(collect):
             kernels = [case.kernel(target)]
         for name in rng.sample(known, min(3, len(known))):
-            with choosing(lambda _, name=name: name):
+            with use_tiling_chooser(lambda _, name=name: name):
                 kernels.append(case.kernel(target))
         found.update(bits(run_kernel(kernel, values))[0] for kernel in kernels)
     assert len(found) == 1
@@ -143,21 +149,21 @@ def test_every_tiling_of_a_sum_of_products(seed: int) -> None:
 
 def compilation(module: IRModule, target: Target, **options: Any) -> Compilation:
     chosen = CompileOptions(target=target, accuracy="reproducible", name="net", cache=False, tuning=False, **options)
-    return chosen.compilation(module)
+    return chosen.start_compilation(module)
 
 
 def interpreted(module: IRModule, inputs: dict[str, Array]) -> set[tuple[bytes, ...]]:
     """The different results on all machines, whose numerics have one name."""
     made = [compilation(module, target) for target in MACHINES]
-    assert len({work.numerics for work in made}) == 1
-    return {tuple(bits(run_program(work.programs[0], inputs))) for work in made}
+    assert len({work.numerics_ids for work in made}) == 1
+    return {tuple(bits(run_program(work.scheduled_programs[0], inputs))) for work in made}
 
 
 def names(case: str, *targets: str, **options: Any) -> list[tuple[str, ...]]:
     """The numerics of a network on some targets."""
     module = NETWORKS[case].module()
     options = {"cache": False, "tuning": False, **options}
-    return [CompileOptions(target=target, **options).compilation(module).numerics for target in targets]
+    return [CompileOptions(target=target, **options).start_compilation(module).numerics_ids for target in targets]
 
 
 def test_names_tell_what_changes_bits() -> None:
@@ -174,34 +180,38 @@ def test_names_tell_parameters_apart() -> None:
     case = NETWORKS["dense-vector"]
     other = replace(case, params=case.params.replace("%x", "%data"), body=case.body.replace("%x", "%data"))
     module = other.module()
-    work = CompileOptions(target="c", cache=False, tuning=False, name="other").compilation(module)
-    assert work.numerics == names("dense-vector", "c")[0]
+    work = CompileOptions(target="c", cache=False, tuning=False, name="other").start_compilation(module)
+    assert work.numerics_ids == names("dense-vector", "c")[0]
     halved = {"w": 0.5 * next(n.data for n in post_order(module.main) if isinstance(n, Constant))}
     changed = parse(f'#[version = "0.0.5"]\ndef @main({case.params}) {{\n{case.body}\n}}\n')
-    work = CompileOptions(target="c", cache=False, tuning=False, params=halved).compilation(changed)
-    assert work.numerics != names("dense-vector", "c")[0]
+    work = CompileOptions(target="c", cache=False, tuning=False, params=halved).start_compilation(changed)
+    assert work.numerics_ids != names("dense-vector", "c")[0]
 
 
 def test_names_tell_functions_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     before = names("elementwise", "c")
-    made = definition("erf", DType("float32"))
+    made = elementary_function_definition("erf", DType("float32"))
     assert made is not None
     other = replace(made, result=made.result * 1.0)
-    monkeypatch.setattr(name_of, "definition", lambda n, d, f=False: other if n == "erf" else definition(n, d, f))
+    monkeypatch.setattr(
+        name_of,
+        "elementary_function_definition",
+        lambda n, d, f=False: other if n == "erf" else elementary_function_definition(n, d, f),
+    )
     assert names("elementwise", "c") != before
 
 
 def test_where_names_are_told(tmp_path: Path) -> None:
     module = NETWORKS["versions"].module()
     made = CompileOptions(target="x86-64-multi", name="net", cache=False, output=tmp_path / "net", build=False)
-    metadata = made.compiled(module).metadata
+    metadata = made.compile_model(module).metadata
     own = [isa["numerics"] for isa in metadata["isas"]]
-    assert metadata["numerics"] == ", ".join(own) and tuple(own) == made.compilation(module).numerics
+    assert metadata["numerics"] == ", ".join(own) and tuple(own) == made.start_compilation(module).numerics_ids
     assert f'NET_NUMERICS "{metadata["numerics"]}"' in (tmp_path / "net/include/net.h").read_text()
 
 
 def inputs_of(module: IRModule) -> dict[str, Array]:
-    return random_inputs(input_types(module), 1)
+    return draw_random_inputs(input_types(module), 1)
 
 
 @pytest.mark.parametrize("name", share(NETWORKS, 8, always=["long", "attention", "lstm"]))
@@ -231,7 +241,7 @@ def test_libraries(name: str, tmp_path: Path) -> None:
     for target in native_targets():
         made = CompileOptions(
             output=tmp_path / target, target=target, accuracy="reproducible", name="net", cflags=["-O1"]
-        ).compiled(module)
+        ).compile_model(module)
         for threads in (1, 2, 3):
             assert tuple(bits(made.session(threads).run(None, inputs))) == expected, (target, threads)
 
@@ -241,5 +251,5 @@ def test_libraries_for_other_processors(target: str, name: str, tmp_path: Path) 
     module, here = NETWORKS[name].module(), machine(target)
     inputs = inputs_of(module)
     (expected,) = interpreted(module, inputs)
-    made = compilation(module, here.target).project(tmp_path / "net")
+    made = compilation(module, here.target).emit_project(tmp_path / "net")
     assert tuple(bits(here.run_model(made, list(inputs.values())))) == expected

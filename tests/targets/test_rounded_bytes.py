@@ -14,13 +14,13 @@ import pytest
 from aotc import relay
 from aotc.ir.dtype import DType
 from aotc.relay.module import IRModule
-from aotc.relay.op.qnn.defined_rounding import NEAREST
+from aotc.relay.op.qnn.defined_rounding import ROUND_NEAREST_OPS_BY_DTYPE
 from aotc.relay.type_inference import infer_module
 from aotc.tir.expr import Buffer, Call, Const, Load, Var, as_expr, call, cast
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
 from aotc.tir.loops import merge_narrowing_stores as together
-from aotc.tir.loops.loop_nest_rewrites import filled
-from aotc.tir.stmt import Block, Kernel, Store, forall, nodes
+from aotc.tir.loops.loop_nest_rewrites import fill_buffer_loop
+from aotc.tir.stmt import Block, Kernel, Store, all_exprs_in_stmt, forall
 from aotc.tir.target import X86_64, X86_64_V3, X86_64_V4, Target
 from tests.codegen.batch import Array, finished
 from tests.share import share
@@ -40,7 +40,7 @@ FEW, ALL = 3, 60
 
 
 def names(kernel: Kernel) -> set[str]:
-    return {n.name for n in nodes(kernel.body) if isinstance(n, Call)}
+    return {n.name for n in all_exprs_in_stmt(kernel.body) if isinstance(n, Call)}
 
 
 def quantized(dtype: str, zero: int, values: Array) -> Job:
@@ -116,10 +116,13 @@ def test_four_stores_into_what_they_read(distance: int, joins: bool) -> None:
     for k in range(0, 64, 16):
         before = cast(Load(y, as_expr(64 + k + distance), 16), "float32")
         stores.append(Store(y, as_expr(64 + k), call("quantize_uint8", Load(x, as_expr(k), 16) + before, zero)))
-    made = together.joined(Block(stores), frozenset())
-    assert any(isinstance(n, Call) and n.name == "quantize_uint8_x16" for n in nodes(made)) == joins
+    made = together.merge_quantized_stores(Block(stores), frozenset())
+    assert any(isinstance(n, Call) and n.name == "quantize_uint8_x16" for n in all_exprs_in_stmt(made)) == joins
     data = [np.arange(64, dtype=np.float32)]
-    pair = [Kernel(name="k", inputs=(x,), outputs=(y,), body=Block((filled(y, 3), b))) for b in (Block(stores), made)]
+    pair = [
+        Kernel(name="k", inputs=(x,), outputs=(y,), body=Block((fill_buffer_loop(y, 3), b)))
+        for b in (Block(stores), made)
+    ]
     np.testing.assert_array_equal(*(run_kernel(kernel, data)[0] for kernel in pair))
 
 
@@ -186,7 +189,7 @@ def depthwise(seed: int) -> Depthwise:
         kernel_layout="HWOI", out_dtype="int32", pad_value=fill, **windows,
     )  # fmt: skip
     real = relay.multiply(relay.cast(relay.add(sums, others[0]), "float32"), others[1])
-    body = NEAREST[data_type](real, relay.const(np.float32(fill)))
+    body = ROUND_NEAREST_OPS_BY_DTYPE[data_type](real, relay.const(np.float32(fill)))
     function = infer_module(IRModule.from_expr(relay.Function(parameters, body))).main
     whole = np.pad(x.astype(np.int32), ((0, 0), pads[::2], pads[1::2], (0, 0)), constant_values=fill)
     total = _windows(whole, w.astype(np.int32)[..., 0], strides, dilation)
@@ -241,5 +244,5 @@ def test_vectors_of_several_lengths_cover_the_channels(channels: int, widths: se
     attributes: dict[str, Any] = {"groups": channels, "channels": channels, "kernel_size": (3, 3), "padding": (1, 1)}
     y = relay.nn.conv2d(x, w, data_layout="NHWC", kernel_layout="HWOI", out_dtype="int32", **attributes)
     function = infer_module(IRModule.from_expr(relay.Function([x, w], y))).main
-    calls = [n for n in nodes(lowered(function, "k", X86_64_V4).body) if isinstance(n, Call)]
+    calls = [n for n in all_exprs_in_stmt(lowered(function, "k", X86_64_V4).body) if isinstance(n, Call)]
     assert {4 * n.lanes for n in calls if n.name.startswith("dot4")} == widths

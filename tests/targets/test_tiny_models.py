@@ -37,7 +37,7 @@ def test_memory(core: str, name: str, models: Path) -> None:
     if not path.is_file():
         pytest.skip(f"no model {path}")
     options = CompileOptions(target=core, build=False, workspace_io=True)
-    (program,) = options.compilation(path).programs
+    (program,) = options.start_compilation(path).scheduled_programs
     assert set(program.resident) == {*program.inputs, *program.outputs}
     assert program.plan.peak <= ALL_ARENAS[name]
 

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from aotc_codegen.c.compiler_flags import cflags
+from aotc_codegen.c.compiler_flags import kernel_cflags
 
 from aotc.tir.functions.function_table import ULP
 from aotc.tir.target import get_target
@@ -56,7 +56,7 @@ def test_every_function_is_vector_code(cc: str, target: str, tmp_path: Path) -> 
     bodies = re.split(r"^void kernel\d+\(.*\{$", text, flags=re.MULTILINE)[1:]
     assert sum(re.search(rf"aotc_\w+x{lanes}\(", body) is not None for body in bodies) == len(NAMES)
     (tmp_path / "kernels.c").write_text(text, encoding="utf-8")
-    command = [require_tool(cc), "-std=c99", *cflags(here.target), *STRICT, "-c", "kernels.c"]
+    command = [require_tool(cc), "-std=c99", *kernel_cflags(here.target), *STRICT, "-c", "kernels.c"]
     subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
 
 

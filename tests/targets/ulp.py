@@ -12,14 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aotc_codegen.c.compiler_flags import cflags
+from aotc_codegen.c.compiler_flags import kernel_cflags
 
 from aotc import tir
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType
-from aotc.relay.backend.function_to_kernel import lower_function
-from aotc.relay.expr import Function, Var, call
-from aotc.relay.op import REGISTRY
+from aotc.relay.backend.function_to_kernel import lower_fused_function
+from aotc.relay.expr import Function, Var, typed_op_call
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.tir.passes import kernel_passes
 from aotc.tir.stmt import Kernel, forall
 from aotc.tir.target import Target
@@ -61,9 +61,11 @@ class Program:
 def _kernel(name: str, target: Target) -> Kernel:
     """The kernel of an operator; of a function that is none, a loop over its calls."""
     two = name in ("power", "atan2")
-    if name in REGISTRY:
+    if name in OPERATORS_BY_NAME:
         x, y = (Var(n, TensorType((CHUNK,), "float32")) for n in "xy")
-        return lower_function(Function([x, y], call(REGISTRY[name], [x, y] if two else [x])), "f", target)
+        return lower_fused_function(
+            Function([x, y], typed_op_call(OPERATORS_BY_NAME[name], [x, y] if two else [x])), "f", target
+        )
     i, (p, q, out) = tir.Var("i"), (tir.Buffer(n, DType("float32"), CHUNK) for n in ("p", "q", "out"))
     made = tir.call(name, *[tir.Load(b, i) for b in (p, q)][: 1 + two])
     return Kernel(name=name, inputs=(p, q), outputs=(out,), body=forall(i, CHUNK, tir.Store(out, i, made)))
@@ -73,13 +75,13 @@ def kernels(target: Target) -> str:
     """A C file: the kernel of each operator on pairs of CHUNK numbers, called kernel0, kernel1, ..."""
     made: Iterable[Kernel] = (_kernel(name, target) for name in NAMES)
     for item in kernel_passes(target):
-        made = map(item.kernel, made)
+        made = map(item.rewrite_kernel, made)
     return source_of(made)
 
 
 def _compiler(here: Machine, best: Target | None) -> list[str]:
     """The compiler of a target's kernels, and its flags; clang's vectorizer gets portable C for the `best` target."""
-    flags = ["-std=c99", *STRICT, *cflags(here.target)]
+    flags = ["-std=c99", *STRICT, *kernel_cflags(here.target)]
     if best is None or not here.target.is_scalar:
         return [here.cc, *flags]
     return [require_tool("clang-19"), *flags, "-O3", "-fvectorize", *best.cflags]

@@ -10,8 +10,8 @@ import numpy as np
 
 from aotc.tir import te
 from aotc.tir.expr import Binary, Call, Cast, Const, Element, Expr, Select, Unary, Var
-from aotc.tir.graph import topological
-from aotc.tir.schedule.stages.reduction_loops import identity
+from aotc.tir.schedule.stages.reduction_loops import identity_of_combiner
+from aotc.tir.tensor_graph import tensors_in_topological_order
 
 BINARY = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide, "floordiv": np.floor_divide,
@@ -26,7 +26,7 @@ def evaluate(outputs: Sequence[te.Tensor], inputs: dict[te.Tensor, np.ndarray]) 
     """The outputs, given the arrays of the placeholders."""
     values = dict(inputs)
     with np.errstate(all="ignore"):
-        for tensor in topological(outputs):
+        for tensor in tensors_in_topological_order(outputs):
             if tensor not in values:
                 values[tensor] = _tensor(tensor, values)
     return [values[t] for t in outputs]
@@ -55,7 +55,7 @@ def _grid(axes: Sequence[te.Axis]) -> dict[Var, Any]:
 def _reduce(tensor: te.Reduce, values: dict[te.Tensor, np.ndarray]) -> np.ndarray:
     axes = (*tensor.axes, *tensor.reduce_axes)
     shape = tuple(n for _, n in axes)
-    neutral = np.asarray(identity(tensor.combiner, tensor.dtype).value).astype(tensor.dtype.numpy)  # type: ignore[union-attr]
+    neutral = np.asarray(identity_of_combiner(tensor.combiner, tensor.dtype).value).astype(tensor.dtype.numpy)  # type: ignore[union-attr]
     body = np.broadcast_to(_expr(tensor.body, _grid(axes), values), shape)
     if tensor.guard is not None:
         body = np.where(_expr(tensor.guard, _grid(axes), values), body, neutral)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.tir.interp import compile_kernel
+from aotc.tir.interpreter import compile_kernel
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.stmt import Kernel
 

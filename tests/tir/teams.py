@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from aotc.tir.interp import run_kernel
-from aotc.tir.plan.memory_plan import merged_kernel
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.plan.memory_plan import merge_inplace_params
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import Threads
-from aotc.tir.threads.parallel_kernels import COMMON, for_team
+from aotc.tir.threads.parallel_kernels import DEFAULT_THREAD_COSTS, parallelize_kernel
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Form: TypeAlias = "tuple[Kernel, Sequence[Array], list[Array] | None]"
@@ -29,14 +29,14 @@ def forms(kernel: Kernel, inputs: Sequence[Array]) -> Iterator[Form]:
         source = dict(kernel.inplace)
         remaining = [array for i, array in enumerate(inputs) if i not in source.values()]
         before = [inputs[source[o]].reshape(-1) for o in range(len(kernel.outputs))]
-        yield merged_kernel(kernel, kernel.inplace), remaining, before
+        yield merge_inplace_params(kernel, kernel.inplace), remaining, before
 
 
-def wrong_teams(kernel: Kernel, inputs: Sequence[Array], threads: Threads = COMMON) -> list[str]:
+def wrong_teams(kernel: Kernel, inputs: Sequence[Array], threads: Threads = DEFAULT_THREAD_COSTS) -> list[str]:
     """The teams that the kernel, or its form that works in place, gives other bytes for; none of one left undivided."""
     found = []
     for form, arrays, before in forms(kernel, inputs):
-        team = for_team(form, threads=threads)
+        team = parallelize_kernel(form, thread_costs=threads)
         whole = [array.tobytes() for array in run_kernel(form, arrays, output_init=before)] if team.team else []
         for participants, backwards in TEAMS if team.team else ():
             made = run_kernel(team, arrays, output_init=before, participants=participants, backwards=backwards)

@@ -13,18 +13,19 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.tir import te
 from aotc.tir.device import vertical_fusion
-from aotc.tir.device.horizontal_fusion import joined_kernel
-from aotc.tir.device.lower_to_launches import launched
-from aotc.tir.gpu_launch import counters, launch_of
-from aotc.tir.interp import run_kernel
+from aotc.tir.device.horizontal_fusion import fuse_independent_kernels
+from aotc.tir.device.lower_to_launches import lower_program_to_gpu_launches
+from aotc.tir.gpu_launch import last_block_counters, launch_of
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.kernel_parser import parse_kernel
+from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.parse import parse_kernel
-from aotc.tir.plan.memory_plan import check_plan, lifetimes, plan_memory
+from aotc.tir.plan.memory_plan import check_memory_plan, lifetimes, plan_memory
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.schedule import schedule
-from aotc.tir.schedule.contraction.gpu_block_tiles import Tile
+from aotc.tir.schedule.contraction import gpu_block_tiles
+from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile
 from aotc.tir.target import CUDA, Gpu
-from aotc.tir.text import to_text
 from tests.tir.contractions import Case, conv, matmul
 from tests.tir.programs import run_program
 
@@ -68,7 +69,7 @@ def test_the_last_block_goes_on(backwards: bool) -> None:
     kernel = parse_kernel(SUMS)
     assert to_text(kernel) == SUMS
     verify(kernel)
-    assert {buffer.name for buffer in counters(kernel)} == {"count", "count_2"}
+    assert {buffer.name for buffer in last_block_counters(kernel)} == {"count", "count_2"}
     x = np.random.default_rng(0).standard_normal((3, 4, 64)).astype(np.float32)
     y, z = run_kernel(kernel, [x], backwards=backwards)
     expected = x[:, 0] + x[:, 1] + x[:, 2] + x[:, 3]
@@ -137,7 +138,7 @@ def test_blocks_that_are_not_counted_to_the_last() -> None:
 def test_blocks_side_by_side_with_others() -> None:
     kernel, x = parse_kernel(SUMS), np.random.default_rng(1).standard_normal((2, 768)).astype(np.float32)
     expected = [one for row in x for one in run_kernel(kernel, [row])]
-    joined = joined_kernel(kernel, kernel, (None,))
+    joined = fuse_independent_kernels(kernel, kernel, (None,))
     verify(joined)
     for backwards in (False, True):
         for got, wanted in zip(run_kernel(joined, [*x], backwards=backwards), expected, strict=True):
@@ -162,7 +163,7 @@ def test_counts_have_their_memory_for_themselves() -> None:
     }
     steps = tuple(Step(kernel, tuple(View(found[n]) for n in line)) for line in ("xabpqr", "xyzsuv"))
     program = plan_memory(Program(name="net", inputs=(found["x"],), outputs=(found["y"], found["z"]), steps=steps))
-    check_plan(program)
+    check_memory_plan(program)
     lives = lifetimes(program)
     assert {(lives[found[n]].first, lives[found[n]].last) for n in "qruv"} == {(0, 1)}
     assert program.plan.offsets[found["p"]] == program.plan.offsets[found["s"]]
@@ -171,21 +172,21 @@ def test_counts_have_their_memory_for_themselves() -> None:
 #: Without matrix instructions, whose tiles are others.
 OLD = replace(CUDA, gpu=Gpu(architectures=(75, 80)))
 SPLIT = {
-    "conv": (conv(ic=16, oc=17, size=(3, 4), kernel=(3, 1), padding=1, block=16), Tile(4, 4, 4, 4, splits=3)),
-    "batched": (matmul(m=16, k=64, n=16, batch=2, transposed=True), Tile(4, 4, 4, 4, splits=4)),
-    "groups of threads": (matmul(m=18, k=128, n=20), Tile(2, 2, 4, 4, 4, 32, splits=2)),
-    "int8": (matmul(m=17, k=128, n=40, dtype="int8", acc="int32"), Tile(4, 4, 4, 4, splits=2)),
+    "conv": (conv(ic=16, oc=17, size=(3, 4), kernel=(3, 1), padding=1, block=16), BlockTile(4, 4, 4, 4, splits=3)),
+    "batched": (matmul(m=16, k=64, n=16, batch=2, transposed=True), BlockTile(4, 4, 4, 4, splits=4)),
+    "groups of threads": (matmul(m=18, k=128, n=20), BlockTile(2, 2, 4, 4, 4, 32, splits=2)),
+    "int8": (matmul(m=17, k=128, n=40, dtype="int8", acc="int32"), BlockTile(4, 4, 4, 4, splits=2)),
 }
 
 
 @pytest.mark.parametrize("name", SPLIT)
 def test_reductions_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case, tile = SPLIT[name]
-    monkeypatch.setattr(sys.modules[Tile.__module__], "TILES", (tile,))
-    monkeypatch.setattr(sys.modules[Tile.__module__], "_SPLITS", 1)
+    monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (tile,))
+    monkeypatch.setattr(sys.modules[BlockTile.__module__], "_MAX_BLOCKS_PER_TILE", 1)
     kernel = case.kernel(OLD if name == "int8" else CUDA)
     verify(kernel)
-    (count,) = counters(kernel)
+    (count,) = last_block_counters(kernel)
     launch = launch_of(kernel)
     assert launch is not None
     assert launch.grid == count.size * tile.splits
@@ -208,7 +209,7 @@ def test_reductions_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 def test_who_splits_reductions(case: Case, splits: int) -> None:
     """Those whose tiles leave processors idle, where the reduction is long."""
     kernel, gpu = case.kernel(CUDA), CUDA.gpu
-    found, launch = counters(kernel), launch_of(kernel)
+    found, launch = last_block_counters(kernel), launch_of(kernel)
     assert gpu is not None
     assert launch is not None
     assert [launch.grid // count.size for count in found] == [splits] * (splits > 1)
@@ -236,10 +237,10 @@ def means(case: Case, columns: int) -> Program:
 
 
 FUSED = {
-    "rows": (matmul(m=32, k=16, n=64), 64, Tile(4, 8, 4, 4), [4, 2]),
-    "channels": (conv(ic=16, oc=64, size=(5, 5), block=16, kernel=(1, 1)), 25, Tile(4, 8, 4, 4), [4, 2]),
-    "channels of one block": (conv(ic=16, oc=64, size=(4, 4), block=16, kernel=(1, 1)), 16, Tile(4, 8, 4, 4), [2]),
-    "parts": (matmul(m=32, k=32, n=64), 64, Tile(4, 8, 4, 4, splits=2), [8, 4, 2]),
+    "rows": (matmul(m=32, k=16, n=64), 64, BlockTile(4, 8, 4, 4), [4, 2]),
+    "channels": (conv(ic=16, oc=64, size=(5, 5), block=16, kernel=(1, 1)), 25, BlockTile(4, 8, 4, 4), [4, 2]),
+    "channels of one block": (conv(ic=16, oc=64, size=(4, 4), block=16, kernel=(1, 1)), 16, BlockTile(4, 8, 4, 4), [2]),
+    "parts": (matmul(m=32, k=32, n=64), 64, BlockTile(4, 8, 4, 4, splits=2), [8, 4, 2]),
 }
 
 
@@ -247,15 +248,17 @@ FUSED = {
 def test_small_launches_behind_products(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are done by the blocks of these; `levels` are the numbers of blocks, and of groups of them."""
     case, columns, tile, levels = FUSED[name]
-    monkeypatch.setattr(vertical_fusion, "_SOONER", 1024)  # blocks that the interpreter is done with have few threads
-    monkeypatch.setattr(sys.modules[Tile.__module__], "TILES", (tile,))
+    monkeypatch.setattr(
+        vertical_fusion, "_MAX_STATEMENTS_CHEAPER_THAN_LAUNCH", 1024
+    )  # blocks that the interpreter is done with have few threads
+    monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (tile,))
     program = means(case, columns)
-    made = launched(program, CUDA)
+    made = lower_program_to_gpu_launches(program, CUDA)
     (step,) = made.steps
     verify(step.kernel)
     launch = launch_of(step.kernel)
     assert launch is not None
-    counts = sorted((b.size for b in counters(step.kernel)), reverse=True)
+    counts = sorted((b.size for b in last_block_counters(step.kernel)), reverse=True)
     assert [launch.grid, *counts] == levels
     inputs = [value.reshape(-1) for value in case.values(seed=3)]
     expected = run_program(plan_memory(program), inputs)
@@ -266,11 +269,11 @@ def test_small_launches_behind_products(name: str, monkeypatch: pytest.MonkeyPat
 
 def test_launches_that_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has much to do is left to all processors; what others write over what the product reads, behind it."""
-    monkeypatch.setattr(sys.modules[Tile.__module__], "TILES", (Tile(8, 8, 4, 4),))
-    monkeypatch.setattr(vertical_fusion, "_SOONER", 20)
-    assert len(launched(means(matmul(m=64, k=16, n=64), 64), CUDA).steps) == 2
+    monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (BlockTile(8, 8, 4, 4),))
+    monkeypatch.setattr(vertical_fusion, "_MAX_STATEMENTS_CHEAPER_THAN_LAUNCH", 20)
+    assert len(lower_program_to_gpu_launches(means(matmul(m=64, k=16, n=64), 64), CUDA).steps) == 2
     monkeypatch.undo()
     program = means(matmul(m=64, k=64, n=64), 64)
     product, center = program.steps
     over = replace(center, args=(center.args[0], product.args[0]))
-    assert len(launched(replace(program, steps=(product, over)), CUDA).steps) == 2
+    assert len(lower_program_to_gpu_launches(replace(program, steps=(product, over)), CUDA).steps) == 2

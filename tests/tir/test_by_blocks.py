@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,19 +11,20 @@ import pytest
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.tir import te
-from aotc.tir.device.lower_to_launches import on_device
-from aotc.tir.device.parameter_alignment import with_alignment
+from aotc.tir.device.lower_to_launches import lower_kernel_to_gpu_kernels
+from aotc.tir.device.parameter_alignment import annotate_parameter_alignment
 from aotc.tir.expr import maximum
 from aotc.tir.gpu_launch import launch_of
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.kernel_parser import parse_kernel
+from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.parse import parse_kernel
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.schedule import schedule
-from aotc.tir.schedule.contraction.gpu_block_tiles import Tile
+from aotc.tir.schedule.contraction import gpu_block_tiles
+from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import CUDA, Gpu
-from aotc.tir.text import to_text
 from tests.tir.contractions import Case, conv, matmul
 
 CASES = {
@@ -46,7 +46,7 @@ CASES = {
 #: Without matrix instructions for bytes.
 OLD = replace(CUDA, gpu=Gpu(architectures=(75, 80)))
 #: Tiles that are small enough for the interpreter, and those that are there for few elements.
-TILES = {"few": None, "one group": Tile(4, 4, 4, 4), "groups": Tile(2, 2, 4, 4, 4, 32)}
+TILES = {"few": None, "one group": BlockTile(4, 4, 4, 4), "groups": BlockTile(2, 2, 4, 4, 4, 32)}
 
 
 def check(case: Case, kernel: Kernel) -> None:
@@ -63,7 +63,7 @@ def check(case: Case, kernel: Kernel) -> None:
 )
 def test_tiles_of_blocks_are_right(name: str, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if chosen := TILES[tile]:
-        monkeypatch.setattr(sys.modules[Tile.__module__], "TILES", (chosen,))
+        monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (chosen,))
     case = CASES[name]
     kernel = case.kernel(OLD if case.out.dtype == "int32" else CUDA)
     verify(kernel)
@@ -126,7 +126,7 @@ def test_large_tiles_where_they_fill_the_processors() -> None:
     launch = launch_of(kernel)
     assert launch is not None
     assert (launch.grid, launch.block) == (32 * 32, 256)
-    assert on_device(kernel, CUDA) == (kernel,)
+    assert lower_kernel_to_gpu_kernels(kernel, CUDA) == (kernel,)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_few_tiles_are_smaller(case: Case, blocks: int) -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_every_barrier_is_needed(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[Tile.__module__], "TILES", (TILES["groups"],))
+    monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (TILES["groups"],))
     parts = to_text(CASES["pieces"].kernel(CUDA)).split("sync\n")
     assert len(parts) == 4
     text = "sync\n".join(parts[: number + 1]) + "sync\n".join(parts[number + 1 :])
@@ -175,7 +175,7 @@ def test_operands_that_begin_where_no_piece_does_are_copied(first: int, copies: 
     data = Storage(name="data", dtype=DType("float32"), shape=(32, 32), kind="input")
     y = Storage(name="y", dtype=DType("float32"), shape=(32, 32), kind="output")
     step = Step(kernel, (View(data), View(whole, first), View(y)))
-    program = with_alignment(Program(name="net", inputs=(data, whole), outputs=(y,), steps=(step,)))
+    program = annotate_parameter_alignment(Program(name="net", inputs=(data, whole), outputs=(y,), steps=(step,)))
     assert [s.kernel.name for s in program.steps] == ["copy"] * copies + ["contraction"]
     assert program.steps[-1].kernel.inputs[1].align == 16
     assert [s.args[0] for s in program.steps[:copies]] == [View(whole, first)] * copies
@@ -189,5 +189,5 @@ def test_what_reads_single_elements_may_begin_anywhere() -> None:
         for b in (*kernel.inputs, *kernel.outputs)
     )
     step = Step(kernel, (View(x, 1), View(w), View(y)))
-    (made,) = with_alignment(Program(name="net", inputs=(x, w), outputs=(y,), steps=(step,))).steps
+    (made,) = annotate_parameter_alignment(Program(name="net", inputs=(x, w), outputs=(y,), steps=(step,))).steps
     assert [b.align for b in made.kernel.params] == [4, 16, 16]

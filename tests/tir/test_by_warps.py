@@ -14,10 +14,10 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.transform import PassContext
 from aotc.relay.module import IRModule
 from aotc.tir.gpu_launch import launch_of
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.schedule.contraction.gpu_tensor_cores import Warps
-from aotc.tir.stmt import walk_stmts, warp_call
+from aotc.tir.schedule.contraction.gpu_tensor_cores import TensorCoreTile
+from aotc.tir.stmt import walk_stmts, warp_instruction_of_stmt
 from aotc.tir.target import CUDA, Gpu
 from tests.share import share_of_each
 from tests.tir.contractions import Case, conv, matmul
@@ -44,7 +44,7 @@ TF32 = replace(CUDA, gpu=Gpu(matrices=("float16", "bfloat16", "float32")))
 @pytest.mark.parametrize(("name", "dtype"), share_of_each(cases("float16"), ["float16", "bfloat16", "float32"], 1))
 def test_products_of_warps(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case, shape = cases(dtype)[name]
-    monkeypatch.setattr(sys.modules[Warps.__module__], "_SHAPES", (SHAPES[shape],))
+    monkeypatch.setattr(sys.modules[TensorCoreTile.__module__], "_WARP_TILE_SHAPES", (SHAPES[shape],))
     kernel = case.kernel(TF32)
     verify(kernel)
     assert launch_of(kernel) is not None
@@ -70,8 +70,8 @@ SUMS = {
 @pytest.mark.parametrize("name", SUMS)
 def test_products_of_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case, shape = SUMS[name]
-    monkeypatch.setattr(sys.modules[Warps.__module__], "_WORDS", (SHAPES[shape],))
-    monkeypatch.setattr(sys.modules[Warps.__module__], "TILES", ())
+    monkeypatch.setattr(sys.modules[TensorCoreTile.__module__], "_WARP_TILE_SHAPES_FOR_INT8", (SHAPES[shape],))
+    monkeypatch.setattr(sys.modules[TensorCoreTile.__module__], "SCALAR_BLOCK_TILES", ())
     kernel = case.kernel(CUDA)
     verify(kernel)
     assert multiplies(case, CUDA.gpu)
@@ -83,7 +83,7 @@ def test_products_of_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def multiplies(case: Case, gpu: Gpu | None) -> bool:
     body = case.kernel(replace(CUDA, gpu=gpu)).body
-    found = filter(None, map(warp_call, walk_stmts(body)))
+    found = filter(None, map(warp_instruction_of_stmt, walk_stmts(body)))
     return any(call.name.startswith("mma") for call in found)
 
 

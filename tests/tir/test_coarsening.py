@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from aotc.ir.diagnostics import AotcError
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.tir.gpu_launch import launch_of
+from aotc.tir.kernel_parser import parse_kernel
+from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.parse import parse_kernel
-from aotc.tir.passes import scheduled
+from aotc.tir.passes import run_tensor_passes
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import CUDA, Gpu
-from aotc.tir.text import to_text
 from tests.ops.harness import kernel_job
 from tests.share import share
 from tests.tir.programs import program_of
@@ -31,8 +31,8 @@ SMALL = replace(CUDA, gpu=Gpu(processors=1, warp=1))
 @pytest.mark.parametrize("group", share(range(GROUPS), 2))
 def test_samples_of_operators(group: int) -> None:
     for name in OPERATORS[group::GROUPS]:
-        for sample in REGISTRY[name].samples():
-            job = kernel_job(REGISTRY[name], sample, CUDA, printed=False)
+        for sample in OPERATORS_BY_NAME[name].samples():
+            job = kernel_job(OPERATORS_BY_NAME[name], sample, CUDA, printed=False)
             check(job.kernel, job.inputs, SMALL)
 
 
@@ -198,8 +198,8 @@ CUDA_FLOAT = parse_kernel(nest("b[i]")).inputs[0].dtype
 @pytest.mark.parametrize(("offsets", "aligned"), [((0, 4), True), ((0, 2), False), ((3,), False)])
 def test_parts_of_tensors(offsets: tuple[int, ...], aligned: bool) -> None:
     """A kernel relies on what all of its calls give it."""
-    program = scheduled(calls(*offsets), SMALL)
-    assert ("x[i * 96 + j * 4:4]" in to_text(program.kernels[0])) == aligned
+    program = run_tensor_passes(calls(*offsets), SMALL)
+    assert ("x[i * 96 + j * 4:4]" in to_text(program.distinct_kernels[0])) == aligned
 
 
 @pytest.mark.parametrize("change", [("align 16", "align 8"), ("n * 4:4", "n * 4 + 2:4"), (":4]", ":3]")])
@@ -217,5 +217,5 @@ def test_what_is_not_whole_is_refused(change: tuple[str, str]) -> None:
 
 def test_programs_of_kernels_keep_their_parameters() -> None:
     kernel: Kernel = parse_kernel(nest("x[j]"))
-    (made,) = scheduled(program_of(kernel), SMALL).kernels
+    (made,) = run_tensor_passes(program_of(kernel), SMALL).distinct_kernels
     assert [b.align for b in (*made.inputs, *made.outputs)] == [16, 16]

@@ -14,16 +14,21 @@ from hypothesis import strategies as st
 
 from aotc.tir import te
 from aotc.tir.expr import Buffer, Expr, Load, Var
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.schedule import contraction
-from aotc.tir.schedule.contraction import build_contraction, candidates, naive, pack_block
-from aotc.tir.schedule.contraction.index_space import Dimension
-from aotc.tir.schedule.contraction.tile_segments import BorderSignature, bordered_segments
-from aotc.tir.schedule.contraction.tiling_cost import inside_share
-from aotc.tir.simplify import Linear
+from aotc.tir.schedule.contraction import (
+    build_contraction_nest,
+    cpu_tiling_candidates,
+    untiled_contraction,
+    weight_packing_block,
+)
+from aotc.tir.schedule.contraction.index_space import OperandDimension
+from aotc.tir.schedule.contraction.tile_segments import BorderSignature, tiles_grouped_by_border_signature
+from aotc.tir.schedule.contraction.tiling_cost import fraction_of_unpadded_products
+from aotc.tir.simplify import LinearForm
 from aotc.tir.stmt import Assign, Declare, Intrinsic, Kernel, Stmt, Store, walk_stmts
-from aotc.tir.target import TARGETS, Target, for_size, get_target
+from aotc.tir.target import TARGETS, Target, get_target, target_optimized_for_size
 from tests.share import draw, share_of_each
 
 V4 = get_target("x86-64-v4")
@@ -39,20 +44,29 @@ def test_borders_are_where_the_taps_inside_the_data_change(
 ) -> None:
     """Tiles are even, in order and complete, and neighbors in one segment have the same taps at every position."""
     axis, tap = Var("i"), Var("k")
-    dims = [Dimension(Linear({axis: step, tap: along or 1}, begin), n, 1, False) for step, begin, n, along in drawn]
-    signature = BorderSignature.of(dims, axis, [(tap, kernel)])
-    tiles = [(s, s.begin + k * s.size) for s in bordered_segments(extent, size, signature) for k in range(s.count)]
+    dims = [
+        OperandDimension(LinearForm({axis: step, tap: along or 1}, begin), n, 1, False)
+        for step, begin, n, along in drawn
+    ]
+    signature = BorderSignature.signature_for_axis(dims, axis, [(tap, kernel)])
+    tiles = [
+        (s, s.begin + k * s.size)
+        for s in tiles_grouped_by_border_signature(extent, size, signature)
+        for k in range(s.count)
+    ]
     covered = [begin + start for segment, begin in tiles for start in segment.starts]
     assert covered == list(range(extent))
     for (a, at), (b, then) in itertools.pairwise(tiles):
-        same = [signature.at(at + s) for s in a.starts] == [signature.at(then + s) for s in b.starts]
+        same = [signature.in_range_by_tap(at + s) for s in a.starts] == [
+            signature.in_range_by_tap(then + s) for s in b.starts
+        ]
         assert (a is b) == same
 
 
 def test_rows_without_end_are_tiled_at_once() -> None:
     axis, tap = Var("i"), Var("k")
-    dims = [Dimension(Linear({axis: 1, tap: 1}, -1), 1 << 40, 1, False)]
-    segments = bordered_segments(1 << 40, 8, BorderSignature.of(dims, axis, [(tap, 3)]))
+    dims = [OperandDimension(LinearForm({axis: 1, tap: 1}, -1), 1 << 40, 1, False)]
+    segments = tiles_grouped_by_border_signature(1 << 40, 8, BorderSignature.signature_for_axis(dims, axis, [(tap, 3)]))
     assert [s.count for s in segments] == [1, (1 << 37) - 2, 1]
 
 
@@ -154,11 +168,13 @@ def test_the_chosen_tiling_is_right(name: str, target: str) -> None:
 def test_every_proposed_tiling_is_right(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most `most` of them, also those that the cost model passes over: which is best is a matter of speed only."""
     case = CASES[name]
-    count = len(candidates(case.out, *operands(case)[:2], store_to(case.out, operands(case)[2]), V4))
+    count = len(cpu_tiling_candidates(case.out, *operands(case)[:2], store_to(case.out, operands(case)[2]), V4))
     assert 0 < count <= 1000
     for k in draw(range(count), most, name):
         with monkeypatch.context() as patch:
-            patch.setattr(contraction, "candidates", lambda *args, k=k: candidates(*args)[k : k + 1])
+            patch.setattr(
+                contraction, "cpu_tiling_candidates", lambda *args, k=k: cpu_tiling_candidates(*args)[k : k + 1]
+            )
             check(case, case.kernel(V4))
 
 
@@ -167,10 +183,10 @@ def test_tiles_of_one_row_leave_out_products_with_padding() -> None:
     case = CASES["borders of much text"]
     (x, w, out), c = operands(case), case.out
     assert isinstance(c, te.Contraction)
-    found = [one for one in candidates(c, x, w, store_to(c, out), V4) if one.name.startswith("lanes")]
+    found = [one for one in cpu_tiling_candidates(c, x, w, store_to(c, out), V4) if one.name.startswith("lanes")]
     assert found and not any(one.workspace for one in found)
     inside = [0 <= i + k - 3 < 2 and 0 <= j + m - 3 < 5 for i, j, k, m in np.ndindex(2, 5, 7, 7)]
-    assert all(inside_share(one.tiling) == pytest.approx(np.mean(inside)) for one in found)
+    assert all(fraction_of_unpadded_products(one.tiling) == pytest.approx(np.mean(inside)) for one in found)
 
 
 @pytest.mark.parametrize("name", ["strided", "depthwise", "unpacked groups", "float16"])
@@ -181,7 +197,7 @@ def test_zeros_stand_for_padding_only_beside_finite_weights(name: str) -> None:
     x, w, out = operands(case)
     unknown = replace(case.out, b=te.placeholder(case.out.b.shape, case.out.b.dtype, "w"))
     for c, allowed in ((case.out, True), (unknown, False)):
-        names = {b.name for found in candidates(c, x, w, store_to(c, out), V4) for b in found.workspace}
+        names = {b.name for found in cpu_tiling_candidates(c, x, w, store_to(c, out), V4) for b in found.workspace}
         assert bool(names & {"padded", "rows"}) == allowed
 
 
@@ -256,7 +272,7 @@ def test_every_element_is_stored_once() -> None:
             return Store(out, at, Load(out, at) + 1)
 
         for target in (V4, get_target("c")):
-            nest = build_contraction(case.out, a, b, store, target)
+            nest = build_contraction_nest(case.out, a, b, store, target)
             kernel = Kernel(
                 name="count", inputs=(a, b), outputs=(out,), body=nest.stmt, stack=nest.stack, workspace=nest.workspace
             )
@@ -270,9 +286,9 @@ def test_accumulators_fit_the_registers() -> None:
     for name, target in itertools.product(("packed", "1x1", "gemm", "unpacked"), ("x86-64", "x86-64-v3", "x86-64-v4")):
         machine = get_target(target)
         case = CASES[name]
-        found = candidates(case.out, *operands(case)[:2], store_to(case.out, operands(case)[2]), machine)
+        found = cpu_tiling_candidates(case.out, *operands(case)[:2], store_to(case.out, operands(case)[2]), machine)
         best = min(found, key=lambda c: c.cost)
-        nest = best.nest()
+        nest = best.build_loop_nests()
         names = {s.var.name for s in walk_stmts(nest.stmt) if isinstance(s, Declare) and s.var.name.startswith("acc")}
         assert 1 < len(names) <= machine.registers
 
@@ -280,7 +296,8 @@ def test_accumulators_fit_the_registers() -> None:
 def test_depthwise_with_the_channels_last_is_a_product_of_vectors() -> None:
     case = CASES["channels last depthwise"]
     (best, *_) = sorted(
-        candidates(case.out, *operands(case)[:2], store_to(case.out, operands(case)[2]), V4), key=lambda c: c.cost
+        cpu_tiling_candidates(case.out, *operands(case)[:2], store_to(case.out, operands(case)[2]), V4),
+        key=lambda c: c.cost,
     )
     assert best.tiling.product.along and best.workspace == ()
 
@@ -302,7 +319,9 @@ def test_rows_below_each_other_find_their_data_in_the_nearest_cache(l1: int, l2:
     target = replace(get_target("x86-64-v3"), l1=l1, l2=l2)
     check(case, case.kernel(target))
     operand = operands(case)
-    best = min(candidates(case.out, *operand[:2], store_to(case.out, operand[2]), target), key=lambda c: c.cost)
+    best = min(
+        cpu_tiling_candidates(case.out, *operand[:2], store_to(case.out, operand[2]), target), key=lambda c: c.cost
+    )
     _, rows, columns, channels = (var for var, _ in case.out.axes)
     names = {rows: "rows", columns: "columns", channels: "channels"}
     levels = {names[axis.var]: axis for axis in best.tiling.levels if axis.var in names}
@@ -315,7 +334,7 @@ def test_data_that_competes_for_few_sets_of_the_nearest_cache_is_copied(channels
     case = conv(ic=channels, oc=channels, size=(13, 13), kernel=(7, 7), groups=channels, padding=3, stride=1, last=True)
     x, w, out = operands(case)
     assert isinstance(case.out, te.Contraction)
-    best = min(candidates(case.out, x, w, store_to(case.out, out), V4), key=lambda one: one.cost)
+    best = min(cpu_tiling_candidates(case.out, x, w, store_to(case.out, out), V4), key=lambda one: one.cost)
     assert best.tiling.product.along and ["padded"] * copied == [b.name for b in best.workspace]
     if copied:
         check(case, case.kernel(V4))
@@ -326,10 +345,10 @@ def test_tiles_of_few_positions_are_transposed_in_small_squares() -> None:
     case = conv(ic=32, oc=32, size=(16, 16), padding=1, block=32)
     x, w, out = operands(case)
     assert isinstance(case.out, te.Contraction)
-    found = candidates(case.out, x, w, store_to(case.out, out), V4)
+    found = cpu_tiling_candidates(case.out, x, w, store_to(case.out, out), V4)
     (wide,) = (one for one in found if one.name.startswith("lanes") and "vectors=2" in one.name)
-    squares = [s for s in walk_stmts(wide.nest().stmt) if isinstance(s, Intrinsic)]
-    assert {(s.name, s.size) for s in squares} == {("turn", 8)}
+    squares = [s for s in walk_stmts(wide.build_loop_nests().stmt) if isinstance(s, Intrinsic)]
+    assert {(s.name, s.block_side) for s in squares} == {("turn", 8)}
 
 
 @given(st.data())
@@ -337,9 +356,11 @@ def test_points_inside_a_dimension_are_counted(data: st.DataObject) -> None:
     variables = [Var(f"v{k}") for k in range(data.draw(st.integers(0, 3)))]
     extents = {var: data.draw(st.integers(1, 7)) for var in variables}
     steps = {var: data.draw(st.integers(-3, 3).filter(bool)) for var in variables}
-    dim = Dimension(Linear(steps, data.draw(st.integers(-9, 9))), data.draw(st.integers(1, 9)), 1, False)
+    dim = OperandDimension(LinearForm(steps, data.draw(st.integers(-9, 9))), data.draw(st.integers(1, 9)), 1, False)
     points = itertools.product(*(range(extents[var]) for var in variables))
-    assert dim.count(extents) == sum(dim.has(dict(zip(variables, at, strict=True))) for at in points)
+    assert dim.points_in_range(extents) == sum(
+        dim.is_index_in_range(dict(zip(variables, at, strict=True))) for at in points
+    )
 
 
 @pytest.mark.parametrize(("width", "kernel"), [(1, 1), (9, 3)])
@@ -383,7 +404,7 @@ def test_positions_counted_through_rows_are_finished_in_registers() -> None:
 def test_empty_contractions_have_the_plain_nest() -> None:
     case = matmul(m=3, k=0, n=4)
     a, b, out = operands(case)
-    assert candidates(case.out, a, b, store_to(case.out, out), V4) == []
+    assert cpu_tiling_candidates(case.out, a, b, store_to(case.out, out), V4) == []
     (found,) = run_kernel(case.kernel(V4), [np.zeros((3, 0), np.float32), np.zeros((0, 4), np.float32)])
     assert (found == 0).all()
 
@@ -404,7 +425,7 @@ def test_an_irregular_contraction_falls_back(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_generated_code_is_deterministic() -> None:
-    from aotc.tir.text import to_text
+    from aotc.tir.kernel_text import to_text
 
     texts = {to_text(conv(ic=4, oc=20, size=(9, 9), padding=1, block=16).kernel(V4)) for _ in range(2)}
     assert len(texts) == 1
@@ -429,29 +450,39 @@ def test_generated_code_is_deterministic() -> None:
     ],
 )
 def test_pack_block(n: int, target: str, dtype: str, block: int) -> None:
-    assert pack_block(n, get_target(target), dtype) == block
+    assert weight_packing_block(n, get_target(target), dtype) == block
 
 
 def test_packing_for_one_row_takes_more_vectors() -> None:
-    assert pack_block(1000, V4, "float32", columns=1) == 64
+    assert weight_packing_block(1000, V4, "float32", output_positions=1) == 64
 
 
 def test_thin_products_on_devices_take_weights_as_they_are() -> None:
-    assert [pack_block(1000, get_target("cuda"), "float32", columns=n) for n in (1, 15, 16)] == [0, 0, 32]
+    assert [weight_packing_block(1000, get_target("cuda"), "float32", output_positions=n) for n in (1, 15, 16)] == [
+        0,
+        0,
+        32,
+    ]
 
 
 def test_pack_block_of_rows_that_share_a_place_of_the_cache() -> None:
     """Rows a multiple of 4096 bytes apart: fewer of them at a time, and more channels."""
-    blocks = [pack_block(768, V4, "float32", columns=n, pitch=p) for n, p in ((64, 4096), (64, 3072), (16, 12288))]
+    blocks = [
+        weight_packing_block(768, V4, "float32", output_positions=n, position_pitch_bytes=p)
+        for n, p in ((64, 4096), (64, 3072), (16, 12288))
+    ]
     assert blocks == [48, 32, 32]
-    assert pack_block(768, get_target("x86-64-v3"), "float32", columns=64, pitch=4096) == 16
+    assert (
+        weight_packing_block(768, get_target("x86-64-v3"), "float32", output_positions=64, position_pitch_bytes=4096)
+        == 16
+    )
 
 
 def test_the_plain_nest_agrees() -> None:
     """The definition itself, as the reference of the reference."""
     case = CASES["unpacked"]
     a, b, out = operands(case)
-    nest = naive.build_contraction(case.out, a, b, store_to(case.out, out))
+    nest = untiled_contraction.build_untiled_contraction(case.out, a, b, store_to(case.out, out))
     kernel = Kernel(name="plain", inputs=(a, b), outputs=(out,), body=nest.stmt)
     check(case, kernel)
 
@@ -469,9 +500,9 @@ def test_vectors_have_the_targets_width(target: str) -> None:
 
 
 def test_blocks_of_small_targets_fill_no_more_than_a_vector() -> None:
-    small = for_size(V4)
+    small = target_optimized_for_size(V4)
     for n in (16, 24, 33, 80, 100, 1000):
         for columns in (0, 1, 49):
-            block = pack_block(n, small, "float32", columns=columns)
+            block = weight_packing_block(n, small, "float32", output_positions=columns)
             assert -(-n // block) * block - n < 16, (n, columns)
-    assert pack_block(1000, small, "float32", columns=1) == 48
+    assert weight_packing_block(1000, small, "float32", output_positions=1) == 48

@@ -11,36 +11,36 @@ import pytest
 
 from aotc.ir.dtype import DType
 from aotc.ir.transform import PassContext
-from aotc.relay.op import REGISTRY
-from aotc.tir.device.lower_to_launches import on_device
+from aotc.relay.op import OPERATORS_BY_NAME
+from aotc.tir.device.lower_to_launches import lower_kernel_to_gpu_kernels
 from aotc.tir.gpu_launch import Launch, launch_of
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.kernel_parser import parse_kernel
+from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.parse import parse_kernel
-from aotc.tir.passes import ProgramVerifier, scheduled
+from aotc.tir.passes import ProgramVerifier, run_tensor_passes
 from aotc.tir.stmt import For, Kernel, walk_stmts
 from aotc.tir.target import CUDA, Budget, Gpu, Target
-from aotc.tir.text import to_text
 from tests.codegen.batch import finished
 from tests.ops.harness import kernel_job
 from tests.share import share
 from tests.tir.programs import program_of, run_program
 
-OPERATORS = sorted(n for n, op in REGISTRY.items() if op.expand is None and op.static is None)
+OPERATORS = sorted(n for n, op in OPERATORS_BY_NAME.items() if op.expand is None and op.static is None)
 GROUPS = 40
 
 
 def check(kernel: Kernel, inputs: list[np.ndarray], target: Target = CUDA) -> list[Kernel]:
     """The launches of a kernel; each is verified, and their results are those of the kernel, bit for bit."""
     with PassContext(instruments=[ProgramVerifier()]):
-        program = scheduled(program_of(kernel), target)
+        program = run_tensor_passes(program_of(kernel), target)
     expected = run_kernel(finished(kernel, target), inputs)
     for backwards in (False, True):
         for result, wanted in zip(run_program(program, inputs, backwards), expected, strict=True):
-            wide = np.float64 if DType.of(wanted).is_float else wanted.dtype
+            wide = np.float64 if DType.from_numpy(wanted).is_float else wanted.dtype
             np.testing.assert_array_equal(result.astype(wide), wanted.astype(wide))
-    assert all(launch_of(k) is not None for k in program.kernels)
-    return list(program.kernels)
+    assert all(launch_of(k) is not None for k in program.distinct_kernels)
+    return list(program.distinct_kernels)
 
 
 def values(kernel: Kernel) -> list[np.ndarray]:
@@ -59,8 +59,8 @@ def launches(text: str, target: Target = CUDA) -> list[Launch | None]:
 @pytest.mark.parametrize("group", share(range(GROUPS), 3))
 def test_samples_of_operators(group: int) -> None:
     for name in OPERATORS[group::GROUPS]:
-        for sample in REGISTRY[name].samples():
-            job = kernel_job(REGISTRY[name], sample, CUDA, printed=False)
+        for sample in OPERATORS_BY_NAME[name].samples():
+            job = kernel_job(OPERATORS_BY_NAME[name], sample, CUDA, printed=False)
             check(job.kernel, job.inputs)
 
 
@@ -74,7 +74,7 @@ TURNED = """kernel "turned" {
 
 def test_neighbors_write_next_to_each_other() -> None:
     """The loop along which results lie next to each other counts fastest, whichever stands inside."""
-    (kernel,) = on_device(parse_kernel(TURNED), CUDA)
+    (kernel,) = lower_kernel_to_gpu_kernels(parse_kernel(TURNED), CUDA)
     assert "let j: int64 = n // 6\n" in to_text(kernel)
     assert "let i: int64 = n % 6\n" in to_text(kernel)
     assert launches(TURNED) == [Launch(grid=19, block=32, shared_bytes=0)]
@@ -101,7 +101,7 @@ HANDED_ON = """kernel "handed_on" {
 def test_what_passes_between_parts_is_memory_of_the_program() -> None:
     """A loop, a sum by one thread, a loop; `scale` is computed by whoever needs it, `sum` and `row` are passed on."""
     assert launches(HANDED_ON) == [Launch(10, 32, 0), Launch(1, 1, 0), Launch(10, 32, 0)]
-    first, second, third = on_device(parse_kernel(HANDED_ON), CUDA)
+    first, second, third = lower_kernel_to_gpu_kernels(parse_kernel(HANDED_ON), CUDA)
     names = [[b.name for b in (*k.inputs, *k.outputs)] for k in (first, second, third)]
     assert names == [["x", "row"], ["row", "sum"], ["x", "sum", "row", "y"]]
     assert first.outputs[0] is second.inputs[0] is third.inputs[2]
@@ -122,11 +122,11 @@ OWN = """kernel "own" {
 
 def test_threads_have_scratch_of_their_own() -> None:
     """On the stack where it fits there, else a copy in memory for each thread, and no more threads than copies."""
-    (kernel,) = on_device(parse_kernel(OWN), CUDA)
+    (kernel,) = lower_kernel_to_gpu_kernels(parse_kernel(OWN), CUDA)
     assert [b.size for b in kernel.stack] == [40] and not kernel.workspace
     assert launches(OWN) == [Launch(4, 32, 0)]
     none = replace(CUDA, budget=Budget(stack_bytes=100))
-    (kernel,) = on_device(parse_kernel(OWN), none)
+    (kernel,) = lower_kernel_to_gpu_kernels(parse_kernel(OWN), none)
     assert [b.size for b in kernel.workspace] == [40 * 4 * 32] and not kernel.stack
     assert launches(OWN, none) == [Launch(4, 32, 0)]
     assert launches(OWN, replace(none, gpu=Gpu(scratch_bytes=11_000))) == [Launch(2, 32, 0)]
@@ -174,7 +174,7 @@ def test_what_is_cleared_once_is_not_taken_for_scratch_of_a_thread() -> None:
 
 
 def test_scratch_that_nobody_reads_is_left_out() -> None:
-    (kernel,) = on_device(parse_kernel(OWN.replace("row[39 - k]", "x[k]")), CUDA)
+    (kernel,) = lower_kernel_to_gpu_kernels(parse_kernel(OWN.replace("row[39 - k]", "x[k]")), CUDA)
     assert not kernel.stack and "row" not in to_text(kernel)
 
 
@@ -192,7 +192,7 @@ def test_parts_that_do_not_depend_on_each_other_are_one_launch() -> None:
     assert launches(TWO) == [Launch(10 + 16, 32, 0)]
     assert launches(TWO.replace("x[j // 2]", "y[j // 2]")) == [Launch(1, 128, 0)]  # a barrier instead of a launch
     long = TWO.replace("300", "300000").replace("500", "500000")
-    assert len(on_device(parse_kernel(long.replace("x[j // 2]", "y[j // 2]")), CUDA)) == 2
+    assert len(lower_kernel_to_gpu_kernels(parse_kernel(long.replace("x[j // 2]", "y[j // 2]")), CUDA)) == 2
     joined = TWO.replace("  output z: float32[500]\n", "").replace("y: float32[300]", "y: float32[800]")
     assert launches(joined.replace("z[j]", "y[300 + j]")) == [Launch(10 + 16, 32, 0)]
     running = TWO.replace("for j in 0..500 independent { z[j] =", "for j in 0..500 { z[j // 2] =")
@@ -209,7 +209,7 @@ def test_results_lie_over_inputs_that_no_other_thread_reads(read: str, kept: boo
       inplace y = x
       for i in 0..300 independent {{ y[i] = x[{read}] }}
     }}"""
-    (kernel,) = on_device(parse_kernel(text), CUDA)
+    (kernel,) = lower_kernel_to_gpu_kernels(parse_kernel(text), CUDA)
     assert kernel.inplace == (((0, 0),) if kept else ())
 
 
@@ -247,9 +247,9 @@ def test_one_thread_may_write_where_data_say() -> None:
 def test_every_kernel_of_a_kind_is_for_all_threads() -> None:
     """Products, windows and elementwise operators have a thread for each result."""
     for name in ("nn.conv2d", "nn.dense", "nn.max_pool2d", "add", "transpose"):
-        for sample in islice(REGISTRY[name].samples(), 3):
-            kernel = kernel_job(REGISTRY[name], sample, CUDA, printed=False).kernel
-            (made,) = on_device(kernel, CUDA)
+        for sample in islice(OPERATORS_BY_NAME[name].samples(), 3):
+            kernel = kernel_job(OPERATORS_BY_NAME[name], sample, CUDA, printed=False).kernel
+            (made,) = lower_kernel_to_gpu_kernels(kernel, CUDA)
             launch = launch_of(made)
             assert launch is not None
             assert launch.grid * launch.block >= made.outputs[0].size

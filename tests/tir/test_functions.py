@@ -12,14 +12,14 @@ import pytest
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Buffer, Load, Var, binary, call, cast
-from aotc.tir.functions.fma_contraction import fused
-from aotc.tir.functions.function_table import definition
+from aotc.tir.functions.fma_contraction import contract_to_fma
+from aotc.tir.functions.function_table import elementary_function_definition
 from aotc.tir.instruction_table import INSTRUCTIONS
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.stmt import Kernel, Store, forall, nodes
+from aotc.tir.stmt import Kernel, Store, all_exprs_in_stmt, forall
 from aotc.tir.target import TARGETS
-from aotc.tir.text import to_text
 from tests.codegen.batch import finished, run_batch
 from tests.codegen.bits import wrong
 
@@ -63,7 +63,7 @@ def test_compiled_functions_have_the_bits_of_the_interpreter(name: str, tmp_path
     for n in (*ONE, *TWO):
         kernel = finished(of(n, DType(dtype)), TARGETS[target])
         verify(kernel)
-        assert target == "c" or any(n.lanes > 1 for n in nodes(kernel.body))
+        assert target == "c" or any(n.lanes > 1 for n in all_exprs_in_stmt(kernel.body))
         made.append((kernel, inputs))
     for (kernel, _), found in zip(made, run_batch(made, tmp_path, "-O1"), strict=True):
         assert not wrong(kernel, found, run_kernel(kernel, inputs))
@@ -79,7 +79,7 @@ def test_bits_of_integers_are_counted(target: str, tmp_path: Path) -> None:
         inputs = [np.concatenate([drawn, np.array([0, 1, facts.min, facts.max], dtype)])] * 2
         for name in ("popcount", "clz"):
             kernel = finished(of(name, DType(dtype)), TARGETS[target])
-            assert target == "c" or any(n.lanes > 1 for n in nodes(kernel.body))
+            assert target == "c" or any(n.lanes > 1 for n in all_exprs_in_stmt(kernel.body))
             made.append((kernel, inputs))
     for (kernel, (x, _)), (c,) in zip(made, run_batch(made, tmp_path), strict=True):
         bits = [int(value) % 2 ** (8 * x.itemsize) for value in x]
@@ -113,24 +113,27 @@ def test_products_and_sums_are_fused_where_a_target_does() -> None:
     }
     y = Buffer("y", SINGLE, 1)
     for expr, text in texts.items():
-        kernel = Kernel(name="k", inputs=(), outputs=(y,), body=Store(y, 0 * Var("i"), fused(expr)))
+        kernel = Kernel(name="k", inputs=(), outputs=(y,), body=Store(y, 0 * Var("i"), contract_to_fma(expr)))
         assert to_text(kernel).splitlines()[2].strip() == f"y[0] = {text}"
     halves = Var("h", DType("float16")) * 2.0 + 1.0
-    assert fused(halves) == halves  # rounded after each operation
+    assert contract_to_fma(halves) == halves  # rounded after each operation
 
 
 def test_functions_say_what_they_are_made_of() -> None:
-    plain, with_fma = definition("exp", SINGLE), definition("exp", SINGLE, fused=True)
+    plain, with_fma = (
+        elementary_function_definition("exp", SINGLE),
+        elementary_function_definition("exp", SINGLE, uses_fma=True),
+    )
     assert plain is not None and with_fma is not None
 
     def count(function: Any, name: str) -> int:
         exprs = [*(s.value for s in function.body), function.result]
         stmts = forall(Var("i"), 1, Store(Buffer("y", SINGLE, 1), 0 * Var("i"), exprs[-1]))
-        found = [n for e in exprs[:-1] for n in nodes(Store(Buffer("t", e.dtype, 1), 0 * Var("i"), e))]
-        return sum(getattr(n, "name", "") == name for n in (*found, *nodes(stmts)))
+        found = [n for e in exprs[:-1] for n in all_exprs_in_stmt(Store(Buffer("t", e.dtype, 1), 0 * Var("i"), e))]
+        return sum(getattr(n, "name", "") == name for n in (*found, *all_exprs_in_stmt(stmts)))
 
     assert count(plain, "fma") == 0 and count(with_fma, "fma") > 5
-    assert definition("abs", DOUBLE) is None  # an instruction
+    assert elementary_function_definition("abs", DOUBLE) is None  # an instruction
 
 
 def test_conversions_and_extremes_mean_one_thing() -> None:

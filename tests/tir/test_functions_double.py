@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aotc_codegen.c.compiler_flags import cflags
+from aotc_codegen.c.compiler_flags import kernel_cflags
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Buffer, Load, Var, call
 from aotc.tir.functions.function_table import ULP_DOUBLE
 from aotc.tir.instruction_table import INSTRUCTIONS
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.stmt import Kernel, Store, forall, nodes
+from aotc.tir.stmt import Kernel, Store, all_exprs_in_stmt, forall
 from aotc.tir.target import TARGETS
 from tests.codegen.batch import STRICT, build, finished, run_batch, source_of
 from tests.codegen.batch import call as run
@@ -74,7 +74,7 @@ def test_compiled_functions_have_the_bits_of_the_interpreter(targets: Sequence[s
     for target in filter(native_targets().__contains__, targets):
         made = [scheduled(of(name), target) for name in ULP_DOUBLE]
         wide = TARGETS[target].vector_bytes >= 32
-        assert not wide or all(any(n.lanes > 1 for n in nodes(kernel.body)) for kernel in made)
+        assert not wide or all(any(n.lanes > 1 for n in all_exprs_in_stmt(kernel.body)) for kernel in made)
         expected = expected or {kernel.name: run_kernel(kernel, inputs[kernel.name]) for kernel in made}
         for cc in filter(shutil.which, ("gcc", "clang-19") if target == targets[-1] else ("gcc",)):
             (folder := tmp_path / f"{target}-{cc}").mkdir()
@@ -88,7 +88,7 @@ def test_compiled_functions_have_the_bits_of_the_interpreter(targets: Sequence[s
 def test_compilers_take_vectors_without_a_warning(cc: str, tmp_path: Path) -> None:
     target = TARGETS["x86-64-v4"]
     (tmp_path / "kernels.c").write_text(source_of(scheduled(of(name), target.name) for name in ULP_DOUBLE), "utf-8")
-    command = [require_tool(cc), "-std=c99", *cflags(target), *STRICT, "-c", "kernels.c"]
+    command = [require_tool(cc), "-std=c99", *kernel_cflags(target), *STRICT, "-c", "kernels.c"]
     subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from aotc.ir.dtype import DType
-from aotc.tir.device.horizontal_fusion import fuse_launches, joined_kernel
+from aotc.tir.device.horizontal_fusion import fuse_gpu_launches, fuse_independent_kernels
+from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.parse import parse_kernel
 from aotc.tir.plan.memory_plan import plan_memory
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.stmt import Kernel
@@ -62,10 +62,10 @@ def program(*calls: tuple[Kernel, str]) -> Program:
 
 def check(before: Program, gpu: Gpu = GPU) -> list[str]:
     """The names of the kernels after joining, which changes no result."""
-    after = fuse_launches(before, gpu)
+    after = fuse_gpu_launches(before, gpu)
     inputs = list(np.random.default_rng(5).standard_normal((2, 64)).astype(np.float32))
     expected = run_program(plan_memory(before), inputs)
-    for kernel in after.kernels:
+    for kernel in after.distinct_kernels:
         verify(kernel)
     for backwards in (False, True):
         for got, wanted in zip(run_program(plan_memory(after), inputs, backwards), expected, strict=True):
@@ -96,12 +96,12 @@ def test_launches_of_other_blocks_stay_apart() -> None:
 
 
 def test_memory_of_blocks_is_that_of_the_larger_one() -> None:
-    made = joined_kernel(turned(), replace(turned(4, 32), shared=()), (0,))
+    made = fuse_independent_kernels(turned(), replace(turned(4, 32), shared=()), (0,))
     assert len(made.inputs) == 1
-    assert [b.nbytes for b in joined_kernel(turned(), turned(3), (None,)).shared] == [128]
+    assert [b.nbytes for b in fuse_independent_kernels(turned(), turned(3), (None,)).shared] == [128]
 
 
 def test_no_result_lies_over_what_others_read() -> None:
-    assert joined_kernel(SUM, SUM, (0, None)).inplace == ()
-    assert joined_kernel(SUM, SUM, (1, None)).inplace == ((0, 0),)
-    assert joined_kernel(SUM, SUM, (None, 0)).inplace == ((1, 2),)
+    assert fuse_independent_kernels(SUM, SUM, (0, None)).inplace == ()
+    assert fuse_independent_kernels(SUM, SUM, (1, None)).inplace == ((0, 0),)
+    assert fuse_independent_kernels(SUM, SUM, (None, 0)).inplace == ((1, 2),)

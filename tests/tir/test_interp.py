@@ -9,7 +9,7 @@ import pytest
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DTYPES, DType
 from aotc.tir.expr import Binary, Broadcast, Buffer, Call, Cast, Const, Load, Select, Var, as_expr, const
-from aotc.tir.interp import compile_kernel, run_kernel
+from aotc.tir.interpreter import compile_kernel, run_kernel
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Stmt, Store, While
 
@@ -25,7 +25,7 @@ def kernel(body: Stmt, inputs: tuple[Buffer, ...], outputs: tuple[Buffer, ...], 
 def elementwise(make: object, dtype: DType, *arrays: np.ndarray, vector: bool) -> np.ndarray:
     """`make(loads)` at every element, in a loop that becomes numpy operations or in one that cannot."""
     size = arrays[0].size
-    inputs = tuple(Buffer(f"x{k}", DType.of(a), size) for k, a in enumerate(arrays))
+    inputs = tuple(Buffer(f"x{k}", DType.from_numpy(a), size) for k, a in enumerate(arrays))
     i, y = Var("i"), Buffer("y", dtype, size)
     store: Stmt = Store(y, i, make(*(Load(b, i) for b in inputs)))  # type: ignore[operator]
     if not vector:

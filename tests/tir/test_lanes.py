@@ -14,10 +14,10 @@ import pytest
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import BOOL, INDEX, Buffer, Load, Pack, Var, as_expr, binary, call, cast, maximum, select, unary
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.loops.loop_vectorization import with_vectors
-from aotc.tir.stmt import Assign, Block, Declare, For, Kernel, Stmt, Store, forall, nodes, walk_stmts
+from aotc.tir.loops.loop_vectorization import vectorize_kernel
+from aotc.tir.stmt import Assign, Block, Declare, For, Kernel, Stmt, Store, all_exprs_in_stmt, forall, walk_stmts
 from aotc.tir.target import AARCH64, X86_64, X86_64_V3, X86_64_V4, C
 from tests.codegen.batch import STRICT, build, run_batch, source_of
 from tests.codegen.bits import same
@@ -51,7 +51,7 @@ def in_place(extent: int) -> Kernel:
 
 def converted(to: DType, numbers: Array) -> tuple[Kernel, list[Array]]:
     """Numbers as `to`."""
-    source, size = DType.of(numbers), numbers.size
+    source, size = DType.from_numpy(numbers), numbers.size
     x, y, i = Buffer("x", source, size), Buffer("y", to, size), Var("i")
     body = forall(i, size, Store(y, i, cast(Load(x, i), to)))
     return Kernel(name=f"{source}_to_{to}", inputs=(x,), outputs=(y,), body=body), [numbers]
@@ -62,12 +62,12 @@ def steps(kernel: Kernel) -> list[int]:
 
 
 def vectors_in(kernel: Kernel) -> bool:
-    return any(n.lanes > 1 for n in nodes(kernel.body))
+    return any(n.lanes > 1 for n in all_exprs_in_stmt(kernel.body))
 
 
 def test_a_loop_is_cut_into_vectors_and_a_remainder() -> None:
     def cut(kernel: Kernel) -> list[int]:
-        return steps(with_vectors(kernel, X86_64_V4))
+        return steps(vectorize_kernel(kernel, X86_64_V4))
 
     assert cut(pooled(64))[1:] == [16]
     assert cut(pooled(45))[1:] == [16]  # and a vector that overlaps with the one before
@@ -83,7 +83,7 @@ def test_vectors_are_as_long_as_the_widest_numbers_allow() -> None:
         i = Var("i")
         body = Block(Store(b, i, cast(Load(buffers[0], i), b.dtype)) for b in buffers[1:])
         kernel = Kernel(name="k", inputs=tuple(buffers[:1]), outputs=tuple(buffers[1:]), body=forall(i, 64, body))
-        return steps(with_vectors(kernel, X86_64_V3))[0]
+        return steps(vectorize_kernel(kernel, X86_64_V3))[0]
 
     assert lanes("float32", "int32") == lanes("int8", "float32") == 8
     assert (lanes("int8", "uint8"), lanes("float32", "float64")) == (32, 4)
@@ -91,10 +91,10 @@ def test_vectors_are_as_long_as_the_widest_numbers_allow() -> None:
 
 def test_scalar_targets_and_serial_loops_stay() -> None:
     kernel = pooled(64)
-    assert with_vectors(kernel, C) is kernel
+    assert vectorize_kernel(kernel, C) is kernel
     x, y, i = Buffer("x", SINGLE, 64), Buffer("y", SINGLE, 64), Var("i")
     serial = Kernel(name="k", inputs=(x,), outputs=(y,), body=For(i, 64, Store(y, i, Load(x, i))))
-    assert not vectors_in(with_vectors(serial, X86_64_V4))
+    assert not vectors_in(vectorize_kernel(serial, X86_64_V4))
 
 
 @pytest.mark.parametrize("case", ["copied from anywhere", "stored apart", "another element in place"])
@@ -106,7 +106,7 @@ def test_what_has_no_vector_form_stays(case: str) -> None:
         "another element in place": Block((Store(y, i, Load(x, i) + 1.0), Store(y, i + 64, Load(x, i + 1)))),
     }
     kernel = Kernel(name="k", inputs=(x, z), outputs=(y,), body=forall(i, 63, bodies[case]), inplace=((0, 0),))
-    assert not vectors_in(with_vectors(kernel, X86_64_V4))
+    assert not vectors_in(vectorize_kernel(kernel, X86_64_V4))
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -116,7 +116,7 @@ def test_places_that_conditions_keep_inside_are_not_read(named: bool) -> None:
     store = Store(y, i, call("exp", select(c if named else inside, Load(x, i), 0.0)))
     body = Block([Declare(c, inside), store] if named else [store])
     kernel = Kernel(name="k", inputs=(x, n), outputs=(y,), body=forall(i, 32, body))
-    wide = with_vectors(kernel, X86_64_V4)
+    wide = vectorize_kernel(kernel, X86_64_V4)
     verify(wide)
     assert vectors_in(wide)
     data = [np.arange(20, dtype=np.float32), np.arange(20, -12, -1, dtype=np.int32)]
@@ -131,9 +131,9 @@ def test_elements_from_anywhere_are_collected() -> None:
 
     def made(*stmts: Stmt) -> Kernel:
         kernel = Kernel(name="k", inputs=(x,), outputs=(y, z), body=forall(i, 64, Block(stmts)))
-        return with_vectors(kernel, X86_64_V4)
+        return vectorize_kernel(kernel, X86_64_V4)
 
-    assert any(isinstance(n, Pack) and n.lanes == 8 for n in nodes(made(taken, wave).body))
+    assert any(isinstance(n, Pack) and n.lanes == 8 for n in all_exprs_in_stmt(made(taken, wave).body))
     assert not vectors_in(made(taken, Store(z, i, as_expr(0)), wave))
 
 
@@ -142,7 +142,7 @@ def test_outer_loops_take_what_inner_ones_cannot() -> None:
     x, y, c, k, acc = Buffer("x", SINGLE, 640), Buffer("y", SINGLE, 64), Var("c"), Var("k"), Var("acc", SINGLE)
     sums = For(k, 10, Assign(acc, acc + Load(x, k * 64 + c)), kind="reduction")
     body = forall(c, 64, Block((Declare(acc, as_expr(0.0)), sums, Store(y, c, acc))))
-    kernel = with_vectors(Kernel(name="k", inputs=(x,), outputs=(y,), body=body), X86_64_V3)
+    kernel = vectorize_kernel(Kernel(name="k", inputs=(x,), outputs=(y,), body=body), X86_64_V3)
     verify(kernel)
     assert steps(kernel) == [8, 1]
     data = np.arange(640, dtype=np.float32)
@@ -164,7 +164,7 @@ def short(rounds: int, extent: int, *, begin: int = 0, shift: int = 0) -> Kernel
 @pytest.mark.parametrize(("rounds", "extent", "begin"), [(99, 3, 0), (50, 7, 3), (64, 5, 0), (80, 2, 1), (33, 6, 0)])
 def test_short_loops_are_packed(rounds: int, extent: int, begin: int, tmp_path: Path) -> None:
     kernel = short(rounds, extent, begin=begin, shift=1)
-    made = with_vectors(kernel, X86_64_V3)
+    made = vectorize_kernel(kernel, X86_64_V3)
     assert len(made.stack) == 1 and max(steps(made)) > 1
     rng = np.random.default_rng(0)
     data = [rng.standard_normal(b.size).astype(np.float32) for b in kernel.inputs]
@@ -172,8 +172,8 @@ def test_short_loops_are_packed(rounds: int, extent: int, begin: int, tmp_path: 
 
 
 def test_what_differs_from_round_to_round_is_not_packed() -> None:
-    assert with_vectors(short(99, 3), X86_64_V3).stack == ()
-    assert with_vectors(short(9, 3, shift=1), X86_64_V3).stack == ()  # too few rounds
+    assert vectorize_kernel(short(99, 3), X86_64_V3).stack == ()
+    assert vectorize_kernel(short(9, 3, shift=1), X86_64_V3).stack == ()  # too few rounds
 
 
 def places(extent: int, step: int, start: int) -> Kernel:
@@ -186,12 +186,12 @@ def places(extent: int, step: int, start: int) -> Kernel:
 @pytest.mark.parametrize(("step", "start"), [(1, 0), (3, 2**31 - 9), (-7, 5), (2**31 - 1, 3)])
 def test_places_are_numbers_of_lanes(step: int, start: int, tmp_path: Path) -> None:
     kernel = places(45, step, start)
-    assert vectors_in(with_vectors(kernel, X86_64_V4))
+    assert vectors_in(vectorize_kernel(kernel, X86_64_V4))
     data = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 45)
     compare([(kernel, [data])], tmp_path)
     with np.errstate(over="ignore"):
         expected = (np.arange(45) * step + start).astype(np.int32) + data.astype(np.int32)
-    np.testing.assert_array_equal(run_kernel(with_vectors(kernel, X86_64_V4), [data])[0], expected)
+    np.testing.assert_array_equal(run_kernel(vectorize_kernel(kernel, X86_64_V4), [data])[0], expected)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -267,7 +267,7 @@ def narrow_jobs(dtype: DType) -> Iterator[tuple[Kernel, list[Array]]]:
 def compare(jobs: Sequence[tuple[Kernel, list[Array]]], folder: Path, *flags: str) -> None:
     """Scalar loops interpreted, vector loops interpreted, vector loops compiled: the same bits."""
     for target in WIDTHS:
-        wide = [(with_vectors(kernel, target), inputs) for kernel, inputs in jobs]
+        wide = [(vectorize_kernel(kernel, target), inputs) for kernel, inputs in jobs]
         (folder / target.name).mkdir()
         for (kernel, inputs), (plain, _), found in zip(
             wide, jobs, run_batch(wide, folder / target.name, *flags), strict=True
@@ -287,7 +287,7 @@ def test_loops_from_seeds_have_the_same_bits(flags: tuple[str, ...], first: int,
 
 
 def test_most_loops_from_seeds_get_vectors() -> None:
-    found = [vectors_in(with_vectors(made(seed)[0], X86_64_V4)) for seed in range(100)]
+    found = [vectors_in(vectorize_kernel(made(seed)[0], X86_64_V4)) for seed in range(100)]
     assert sum(found) > 40
 
 
@@ -295,5 +295,5 @@ def test_most_loops_from_seeds_get_vectors() -> None:
 def test_compilers_do_not_warn(cc: str, tmp_path: Path) -> None:
     if shutil.which(cc) is None:
         pytest.skip(f"{cc} is not installed")
-    kernels = [with_vectors(made(seed)[0], AARCH64) for seed in range(12)]
+    kernels = [vectorize_kernel(made(seed)[0], AARCH64) for seed in range(12)]
     assert build(source_of(kernels), tmp_path, *STRICT, cc=cc).exists()

@@ -10,12 +10,12 @@ import pytest
 
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.gpu_launch import Launch, launch_of
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.kernel_parser import parse_kernel
+from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.parse import parse_kernel
 from aotc.tir.simplify import simplify_stmt
 from aotc.tir.stmt import For
-from aotc.tir.text import to_text
 
 DOUBLE = """kernel "double" {
   input x: float32[100] align 4

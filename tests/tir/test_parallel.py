@@ -18,15 +18,29 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.tir import te
 from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Operand, Var, minimum, operands, with_operands
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.kernel_parser import parse_kernel
+from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.parse import parse_kernel
 from aotc.tir.schedule import schedule
-from aotc.tir.stmt import PART, PARTS, Assign, Block, Declare, For, If, Kernel, Stmt, Store, Sync, map_exprs, walk_stmts
+from aotc.tir.stmt import (
+    THREAD_COUNT,
+    THREAD_NUMBER,
+    Assign,
+    Block,
+    Declare,
+    For,
+    If,
+    Kernel,
+    Stmt,
+    Store,
+    Sync,
+    map_exprs,
+    walk_stmts,
+)
 from aotc.tir.target import C, Target, get_target
-from aotc.tir.text import to_text
 from aotc.tir.threads import parallel_kernels
-from aotc.tir.threads.loop_division import Leaf, Nest, divided, largest_share
+from aotc.tir.threads.loop_division import DividedLeaf, DividedNest, largest_thread_share, thread_share_of_nests
 from tests.tir.graphs import Graph, graphs
 from tests.tir.teams import EAGER, TEAMS, wrong_teams
 
@@ -37,7 +51,7 @@ ZERO = Const(0, INDEX)
 
 def for_team(kernel: Kernel, constants: AbstractSet[Buffer] = frozenset()) -> Kernel:
     """The kernel for a team on a machine where small ones are worth it, too."""
-    return parallel_kernels.for_team(kernel, constants, EAGER)
+    return parallel_kernels.parallelize_kernel(kernel, constants, EAGER)
 
 
 def each(var: Var, end: Operand, body: Stmt, kind: str = "independent", **more: Any) -> For:
@@ -53,8 +67,8 @@ def refuse(kernel: Kernel) -> None:
 
 
 def _with_part(expr: Expr, part: int, parts: int) -> Expr:
-    if expr is PART or expr is PARTS:
-        return Const(part if expr is PART else parts, INDEX)
+    if expr is THREAD_NUMBER or expr is THREAD_COUNT:
+        return Const(part if expr is THREAD_NUMBER else parts, INDEX)
     return with_operands(expr, tuple(_with_part(o, part, parts) for o in operands(expr)))
 
 
@@ -300,7 +314,7 @@ def test_meetings_stand_between_what_depends() -> None:
 def test_small_kernels_are_left_alone() -> None:
     """What is small is the machine's to say."""
     kernel = elementwise((1000,))
-    assert parallel_kernels.for_team(kernel) is kernel
+    assert parallel_kernels.parallelize_kernel(kernel) is kernel
     assert for_team(kernel).team
 
 
@@ -339,11 +353,11 @@ def test_units_are_dealt_out_by_weight(sizes: list[list[tuple[int, int]]], parti
         nests = []
         for units, weight in part:
             i, j = Var("i"), Var("j")
-            inner = each(j, 1, Store(owner, i + len(weights), PART))  # not innermost: in runs of one
-            nests.append(Nest((), Leaf((loop := each(i, units, inner),), loop), weight=weight))
+            inner = each(j, 1, Store(owner, i + len(weights), THREAD_NUMBER))  # not innermost: in runs of one
+            nests.append(DividedNest((), DividedLeaf((loop := each(i, units, inner),), loop), weight=weight))
             weights += [weight] * units
         parts.append(nests)
-    kernel = Kernel(name="k", inputs=(), outputs=(owner,), body=divided(parts), team=True)
+    kernel = Kernel(name="k", inputs=(), outputs=(owner,), body=thread_share_of_nests(parts), team=True)
     (found,) = run_kernel(kernel, [], participants=participants)
     begin = 0
     for part in sizes:
@@ -352,7 +366,7 @@ def test_units_are_dealt_out_by_weight(sizes: list[list[tuple[int, int]]], parti
         begin = end
     loads = [int(np.array(weights)[found == p].sum()) for p in range(participants)]
     assert sum(loads) == sum(weights)
-    assert max(loads) / sum(weights) == pytest.approx(largest_share(parts, participants))
+    assert max(loads) / sum(weights) == pytest.approx(largest_thread_share(parts, participants))
     heaviest = sum(max(weight for _, weight in part) for part in sizes)
     assert max(loads) <= sum(weights) / participants + 2 * heaviest
 

@@ -13,23 +13,23 @@ from aotc.driver.compile import CompileOptions
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.instrument import PassInfo, PassInstrument
 from aotc.ir.transform import PassContext
-from aotc.relay.expr import Expr, Function, Tuple, Var, call
+from aotc.relay.expr import Expr, Function, Tuple, Var, typed_op_call
 from aotc.relay.module import IRModule
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet
 from aotc.relay.text.parser import parse
 from aotc.tir.expr import const
-from aotc.tir.passes import DivideAmongThreads, PlanMemory, ProgramVerifier, VectorizeLoops, scheduled
+from aotc.tir.kernel_text import to_text
+from aotc.tir.passes import DivideAmongThreads, PlanMemory, ProgramVerifier, VectorizeLoops, run_tensor_passes
 from aotc.tir.plan.program import MemoryPlan, Program, View
 from aotc.tir.stmt import Block, Store, walk_stmts
 from aotc.tir.target import get_target
-from aotc.tir.text import to_text
 from tests.ops.harness import type_of_value
 from tests.share import share
 
 TARGETS = ("c", "x86-64-v3", "x86-64-v4", "aarch64", "cuda")
 NETWORKS = {"dcgan": dcgan, "mlp": mlp, "mobilenet": mobilenet, "resnet": resnet, "squeezenet": squeezenet}
-OPERATORS = sorted(name for name, op in REGISTRY.items() if op.static is None and op.compute is not None)
+OPERATORS = sorted(name for name, op in OPERATORS_BY_NAME.items() if op.static is None and op.compute is not None)
 GROUPS = [OPERATORS[k::16] for k in range(16)]
 
 
@@ -37,13 +37,13 @@ def verified(module: IRModule, target: str, **options: Any) -> list[Program]:
     chosen = CompileOptions(
         target=target, name="net", cache=False, tuning=False, instruments=[ProgramVerifier()], **options
     )
-    return list(chosen.compilation(module).programs)
+    return list(chosen.start_compilation(module).scheduled_programs)
 
 
 @pytest.mark.parametrize(("name", "target"), share([(n, t) for n in NETWORKS for t in TARGETS], 2))
 def test_networks(name: str, target: str) -> None:
     module, params = NETWORKS[name].get_workload(batch_size=1)
-    assert verified(CompileOptions(params=params).imported(module), target)
+    assert verified(CompileOptions(params=params).import_as_graph_module(module), target)
 
 
 def operand(value: Any, params: list[Var]) -> Expr:
@@ -59,8 +59,10 @@ def samples_of(names: Iterable[str]) -> IRModule:
     params: list[Var] = []
     results = []
     for name in names:
-        for sample in REGISTRY[name].samples():
-            results.append(call(REGISTRY[name], [operand(value, params) for value in sample.args], sample.attrs))
+        for sample in OPERATORS_BY_NAME[name].samples():
+            results.append(
+                typed_op_call(OPERATORS_BY_NAME[name], [operand(value, params) for value in sample.args], sample.attrs)
+            )
     return IRModule({"main": Function(params, Tuple(results))})
 
 
@@ -78,13 +80,13 @@ def test_loops_over_sums_of_bytes_are_reductions(target: str) -> None:
 def small() -> Program:
     """A network of a few kernels, lowered and planned."""
     module, params = mlp.get_workload(batch_size=1)
-    (program,) = verified(CompileOptions(params=params).imported(module), "x86-64-v3")
+    (program,) = verified(CompileOptions(params=params).import_as_graph_module(module), "x86-64-v3")
     return program
 
 
 def beyond(program: Program) -> Program:
     """A store of every kernel outside of its buffer."""
-    kernel = program.kernels[0]
+    kernel = program.distinct_kernels[0]
     store = next(s for s in walk_stmts(kernel.body) if isinstance(s, Store))
     outside = Store(store.buffer, const(store.buffer.size), store.value)
     made = replace(kernel, body=Block([kernel.body, outside]))
@@ -121,7 +123,7 @@ class Renames(PassInstrument):
 
 class Empties(Renames):
     def run_after_pass(self, module: Any, info: PassInfo) -> None:
-        object.__setattr__(module.kernels[0], "body", Block([]))
+        object.__setattr__(module.distinct_kernels[0], "body", Block([]))
 
 
 @pytest.mark.parametrize("instrument", [Renames(), Empties()])
@@ -129,7 +131,7 @@ def test_an_instrument_that_changes_a_program_is_named(instrument: PassInstrumen
     module, params = mlp.get_workload(batch_size=1)
     options = CompileOptions(target="c", name="net", cache=False, tuning=False, instruments=[instrument])
     with pytest.raises(AotcError, match=f"{instrument.name} changes the program that it is shown by TakeViews"):
-        _ = options.compilation(CompileOptions(params=params).imported(module)).programs
+        _ = options.start_compilation(CompileOptions(params=params).import_as_graph_module(module)).scheduled_programs
 
 
 def test_copies_are_views_and_results_lie_in_place_unless_passes_are_left_out() -> None:
@@ -152,5 +154,5 @@ def test_passes_take_programs_alone_and_can_be_left_out() -> None:
         PlanMemory()(IRModule({}))
     program, target = small(), get_target("x86-64-v3")
     with PassContext(disabled_pass=[DivideAmongThreads.name]):
-        alone, shared = scheduled(program, target, threads=False), scheduled(program, target)
-        assert list(map(to_text, shared.kernels)) == list(map(to_text, alone.kernels))
+        alone, shared = run_tensor_passes(program, target, multithreaded=False), run_tensor_passes(program, target)
+        assert list(map(to_text, shared.distinct_kernels)) == list(map(to_text, alone.distinct_kernels))

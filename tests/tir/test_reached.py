@@ -12,14 +12,14 @@ import pytest
 from aotc.tir import INDEX, Const, Declare, Expr, For, Var, as_expr
 from aotc.tir.expr import unary
 from aotc.tir.loops import reachable_indices as module
-from aotc.tir.loops.reachable_indices import Around, reached
+from aotc.tir.loops.reachable_indices import EnclosingContext, index_values_reached
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Block
 
 EMPTY = Block(())
 
 
-def taken(around: Sequence[Around], index: Expr, values: dict[Var, tuple[int, int]]) -> set[int]:
+def taken(around: Sequence[EnclosingContext], index: Expr, values: dict[Var, tuple[int, int]]) -> set[int]:
     """All values of an index, by running through the loops."""
     if not around:
         place = simplify(index, values)
@@ -49,17 +49,23 @@ def test_values_of_random_nests(seed: int) -> None:
     outer, inner = For(i, draw(1, 9), EMPTY), For(j, draw(1, 9), EMPTY)
     number = Declare(n, i * draw(1, 4) + j)
     conditions = [i + draw(0, 3) < draw(1, 9), unary("not", n < draw(0, 9)), j * 2 < draw(1, 12)]
-    around: list[Around] = [outer, conditions[0], inner, number, *(c for c in conditions[1:] if rng.random() < 0.6)]
+    around: list[EnclosingContext] = [
+        outer,
+        conditions[0],
+        inner,
+        number,
+        *(c for c in conditions[1:] if rng.random() < 0.6),
+    ]
     index = n * draw(1, 4) - i
-    assert set(reached(around, index)) <= taken(around, index, {})
+    assert set(index_values_reached(around, index)) <= taken(around, index, {})
     for condition in (other < 4, unary("not", other - i >= 4), (i < 9) & (other < n)):
-        assert list(reached([*around, condition], index)) == []
+        assert list(index_values_reached([*around, condition], index)) == []
 
 
 def test_the_ends_of_loops_and_conditions_are_found() -> None:
     i = Var("i", INDEX)
-    assert {0, 15} <= set(reached([For(i, 16, EMPTY)], i))
-    assert {0, 11} <= set(reached([For(i, 16, EMPTY), i < 12], i))
+    assert {0, 15} <= set(index_values_reached([For(i, 16, EMPTY)], i))
+    assert {0, 11} <= set(index_values_reached([For(i, 16, EMPTY), i < 12], i))
 
 
 def test_nothing_is_followed_where_data_decide(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,5 +74,5 @@ def test_nothing_is_followed_where_data_decide(monkeypatch: pytest.MonkeyPatch) 
     sums: Expr = as_expr(0)
     for a, b in pairwise(loops):
         sums = sums + a.var * b.var
-    monkeypatch.setattr(module, "_corners", lambda _: pytest.fail("followed"))
-    assert list(reached([*loops, Var("low", INDEX) < 4], sums)) == []
+    monkeypatch.setattr(module, "_iteration_space_corners", lambda _: pytest.fail("followed"))
+    assert list(index_values_reached([*loops, Var("low", INDEX) < 4], sums)) == []

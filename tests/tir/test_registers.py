@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from aotc.ir.dtype import DType
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import Accuracy, OpDef, Sample
 from aotc.tir.expr import Buffer, Load, Var, as_expr, const, maximum
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.loops.loop_vectorization import with_vectors
-from aotc.tir.stmt import Block, For, If, Kernel, Store, forall, loops, walk_stmts
+from aotc.tir.loops.loop_vectorization import vectorize_kernel
+from aotc.tir.stmt import Block, For, If, Kernel, Store, forall, loop_nest, walk_stmts
 from aotc.tir.target import X86_64_V3, Target, get_target
 from tests.codegen.batch import run_batch
 from tests.codegen.bits import same
@@ -59,7 +59,7 @@ def stores_in_loops(kernel: Kernel) -> int:
 
 
 def kept(kernel: Kernel) -> bool:
-    made = with_vectors(kernel, X86_64_V3)
+    made = vectorize_kernel(kernel, X86_64_V3)
     verify(made)
     data = np.random.default_rng(0).standard_normal(kernel.inputs[0].size).astype(np.float32)
     assert same(run_kernel(made, [data])[0], run_kernel(kernel, [data])[0])
@@ -91,7 +91,7 @@ def test_rows_that_each_iteration_fills_first_stay_in_memory() -> None:
 def test_loops_inside_of_branches_and_loops_are_found() -> None:
     kernel, n, lane = accumulated(5, 32), Var("n"), Var("l")
     (row,), (x,), (y,) = kernel.stack, kernel.inputs, kernel.outputs
-    inside = loops([(n, 3)], If(n < 2, kernel.body))
+    inside = loop_nest([(n, 3)], If(n < 2, kernel.body))
     assert kept(replace(kernel, body=inside))
     greatest = Store(row, lane, maximum(Load(row, lane), Load(x, n * 32 + lane)))
     again = For(n, 5, forall(lane, 32, greatest), kind="reduction")
@@ -100,7 +100,7 @@ def test_loops_inside_of_branches_and_loops_are_found() -> None:
 
 def jobs(name: str, dtype: str, target: Target) -> Iterator[tuple[Job, OpDef, Sample]]:
     """Rows of several lengths, with special values."""
-    op, rng = REGISTRY[name], np.random.default_rng(0)
+    op, rng = OPERATORS_BY_NAME[name], np.random.default_rng(0)
     for extent in EXTENTS:
         data = rows(dtype, extent, rng)
         more = tuple(rng.standard_normal(extent).astype(data.dtype) for _ in range(2 if name == "nn.layer_norm" else 0))
@@ -130,7 +130,7 @@ def rows(dtype: str, extent: int, rng: np.random.Generator) -> Array:
 def test_reductions_have_the_same_bits(part: int, target: str, tmp_path: Path) -> None:
     machine = get_target(target)
     found = [job for name, dtype in CASES[part::12] for job in jobs(name, dtype, machine)]
-    wide = [(with_vectors(job.kernel, machine), job.inputs) for job, _, _ in found]
+    wide = [(vectorize_kernel(job.kernel, machine), job.inputs) for job, _, _ in found]
     compiled = run_batch(wide, tmp_path, *machine.cflags)
     for (job, op, sample), (kernel, _), outputs in zip(found, wide, compiled, strict=True):
         verify(kernel)

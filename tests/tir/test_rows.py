@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from aotc.ir.diagnostics import AotcError
-from aotc.relay.op import REGISTRY
+from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.opdef import Sample
-from aotc.tir.device.lower_to_launches import on_device
+from aotc.tir.device.lower_to_launches import lower_kernel_to_gpu_kernels
 from aotc.tir.gpu_launch import Launch, launch_of
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.kernel_parser import parse_kernel
+from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.parse import parse_kernel
 from aotc.tir.stmt import Kernel
-from aotc.tir.target import CUDA, C, Target, in_order
-from aotc.tir.text import to_text
+from aotc.tir.target import CUDA, C, Target, target_with_fixed_summation_order
 from tests.ops.harness import Job, assert_agrees, kernel_job
 from tests.share import share
 from tests.tir.test_device import check
@@ -40,7 +40,7 @@ RNG = np.random.default_rng(5)
 
 def job(name: str, data: Array, axis: int, target: Target = CUDA) -> tuple[Job, Sample]:
     """A reduction or softmax of data along an axis."""
-    op = REGISTRY[name]
+    op = OPERATORS_BY_NAME[name]
     given: dict[str, Any] = {"axis": axis} if "softmax" in name else {"axis": (axis,)}
     given |= {"eps": 1e-6} if "l2" in name else {}
     sample = Sample(args=(data,), attrs=op.attrs(**given))
@@ -49,7 +49,7 @@ def job(name: str, data: Array, axis: int, target: Target = CUDA) -> tuple[Job, 
 
 def launches(name: str, shape: Sequence[int], axis: int) -> list[Launch | None]:
     """The launches of a reduction; nothing runs."""
-    kernels = on_device(job(name, np.zeros(shape, np.float32), axis)[0].kernel, CUDA)
+    kernels = lower_kernel_to_gpu_kernels(job(name, np.zeros(shape, np.float32), axis)[0].kernel, CUDA)
     for kernel in kernels:
         verify(kernel)
     return [launch_of(kernel) for kernel in kernels]
@@ -65,7 +65,7 @@ def test_reductions(name: str, shape: tuple[int, ...], axis: int) -> None:
     made, sample = job(name, data, axis)
     check(made.kernel, made.inputs)
     (found,) = run_kernel(made.kernel, made.inputs)
-    expected = REGISTRY[name].reference(sample.attrs, data)
+    expected = OPERATORS_BY_NAME[name].reference(sample.attrs, data)
     assert_agrees(found.reshape(expected.shape), expected, sample.accuracy)
 
 
@@ -75,13 +75,13 @@ def test_types(name: str, dtype: str) -> None:
     made, sample = job(name, RNG.integers(-9, 9, (3, 70)).astype(dtype), 1)
     check(made.kernel, made.inputs)
     (found,) = run_kernel(made.kernel, made.inputs)
-    expected = REGISTRY[name].reference(sample.attrs, sample.args[0])
+    expected = OPERATORS_BY_NAME[name].reference(sample.attrs, sample.args[0])
     assert_agrees(found.reshape(expected.shape), expected, sample.accuracy)
 
 
 def test_sums_of_negative_zeros() -> None:
     made, _ = job("sum", np.full((2, 100), -0.0, np.float32), 1)
-    (found,) = run_kernel(on_device(made.kernel, CUDA)[0], made.inputs)
+    (found,) = run_kernel(lower_kernel_to_gpu_kernels(made.kernel, CUDA)[0], made.inputs)
     assert not np.signbit(found).any()  # a sum begins with zero
 
 
@@ -106,15 +106,15 @@ def test_launches(name: str, shape: tuple[int, ...], axis: int, expected: list[t
 def test_sums_in_one_order(axis: int) -> None:
     """What is reproducible has the order of other targets."""
     data = RNG.standard_normal((3, 500)).astype(np.float32)
-    made = [job("nn.softmax", data, axis, in_order(target))[0] for target in (CUDA, C)]
+    made = [job("nn.softmax", data, axis, target_with_fixed_summation_order(target))[0] for target in (CUDA, C)]
     one, other = (run_kernel(each.kernel, each.inputs)[0] for each in made)
     assert one.tobytes() == other.tobytes()
-    check(made[0].kernel, made[0].inputs, in_order(CUDA))
+    check(made[0].kernel, made[0].inputs, target_with_fixed_summation_order(CUDA))
 
 
 def softmax() -> Kernel:
     """Rows of two blocks that share memory."""
-    (kernel,) = on_device(job("nn.softmax", np.zeros((5, 70), np.float32), 1)[0].kernel, CUDA)
+    (kernel,) = lower_kernel_to_gpu_kernels(job("nn.softmax", np.zeros((5, 70), np.float32), 1)[0].kernel, CUDA)
     return kernel
 
 
@@ -129,7 +129,7 @@ def test_barriers_are_needed(number: int) -> None:
 
 
 def test_rows_that_do_not_fit_are_in_memory() -> None:
-    (kernel,) = on_device(job("nn.softmax", np.zeros((3, 20_000), np.float32), 1)[0].kernel, CUDA)
+    (kernel,) = lower_kernel_to_gpu_kernels(job("nn.softmax", np.zeros((3, 20_000), np.float32), 1)[0].kernel, CUDA)
     assert [b.size for b in kernel.workspace if b.size > 20_000] == [60_000]
     verify(kernel)
 
@@ -185,11 +185,11 @@ def test_what_little_comes_before_a_loop_is_done_for_each_of_its_iterations() ->
     (launch,) = launches_of(STRIPS)
     assert launch is not None
     assert (launch.grid, launch.shared_bytes) == (8, 4 * (1024 + 256))
-    (kernel,) = on_device(parse_kernel(STRIPS), CUDA)
+    (kernel,) = lower_kernel_to_gpu_kernels(parse_kernel(STRIPS), CUDA)
     assert [b.size for b in kernel.stack] == [128] and not kernel.workspace
     small = replace(CUDA, budget=replace(CUDA.budget, stack_bytes=64))
     (launch,) = launches_of(STRIPS, small)
-    (kernel,) = on_device(parse_kernel(STRIPS), small)
+    (kernel,) = lower_kernel_to_gpu_kernels(parse_kernel(STRIPS), small)
     assert launch is not None
     assert [b.size for b in kernel.workspace] == [128 * launch.grid * launch.block] and not kernel.stack
 

@@ -9,7 +9,7 @@ import pytest
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import INDEX, Buffer, Expr, Load, Var, as_expr, binary
-from aotc.tir.loops.loop_vectorization import with_vectors
+from aotc.tir.loops.loop_vectorization import vectorize_kernel
 from aotc.tir.loops.scalar_loop_reasons import scalar_loops
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Stmt, Store, forall
 from aotc.tir.target import X86_64_V3, C
@@ -22,7 +22,7 @@ AT = Buffer("at", INDEX, 256)
 def said(body: Stmt, inplace: tuple[tuple[int, int], ...] = ()) -> list[tuple[str, str]]:
     kernel = Kernel(name="k", inputs=(X, AT), outputs=(Y, Z), body=body, inplace=inplace)
     assert scalar_loops(kernel, C) == ()
-    found = scalar_loops(with_vectors(kernel, X86_64_V3), X86_64_V3)
+    found = scalar_loops(vectorize_kernel(kernel, X86_64_V3), X86_64_V3)
     return [(loop.loop, loop.reason) for loop in found]
 
 

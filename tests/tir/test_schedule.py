@@ -29,14 +29,14 @@ from aotc.tir.expr import (
     select,
     walk,
 )
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.loops.loop_vectorization import with_vectors
+from aotc.tir.loops.loop_vectorization import vectorize_kernel
 from aotc.tir.loops.scalar_loop_reasons import scalar_loops
 from aotc.tir.schedule import schedule
 from aotc.tir.stmt import Block, Declare, For, If, Kernel, Stmt, Store, stmt_exprs, walk_stmts
 from aotc.tir.target import X86_64_V4, C, Target
-from aotc.tir.text import to_text
 from tests.tir.evaluate import evaluate
 from tests.tir.graphs import Graph, graphs
 
@@ -193,7 +193,7 @@ def test_axes_of_one_element_do_not_hide_vectors(shape: tuple[int, int, int], co
     everything = te.reduce(combiner, (), shape, lambda i, j, k: x[i, j, k], "everything")
     kept = te.reduce(combiner, (shape[0], 1, 1), shape[1:], lambda i, o, p, j, k: x[i, j, k], "kept")
     for tensor in (everything, kept):
-        assert not scalar_loops(with_vectors(check([x], [tensor], X86_64_V4), X86_64_V4), X86_64_V4)
+        assert not scalar_loops(vectorize_kernel(check([x], [tensor], X86_64_V4), X86_64_V4), X86_64_V4)
 
 
 def test_nan_survives_every_shape_of_reduction() -> None:
@@ -289,7 +289,7 @@ def test_extern_programs_get_memory(wanted: list[int]) -> None:
     x = te.placeholder((6,), "float32", "x")
     inner = te.compute((6,), lambda i: x[i] + 1.0, "inner")
     program = te.ExternProgram(copy_build, (te.Scratch(DType("float32"), 6),))
-    made = te.extern_for("double", [((6,), "float32"), ((1,), "float32")], [inner], lambda _: program, macs=5)
+    made = te.extern_for_target("double", [((6,), "float32"), ((1,), "float32")], [inner], lambda _: program, macs=5)
     after = te.compute((6,), lambda i: made[0][i] - 1.0, "after")
     outputs: list[te.Tensor] = [(after, made[1])[k] for k in wanted]
     kernel = schedule("k", [x], outputs, C)

@@ -13,10 +13,22 @@ from collections.abc import Callable
 import pytest
 
 from aotc.ir.dtype import DType
-from aotc.tir.expr import INDEX, Buffer, Expr, Load, Var, binary, cast, loads_in, mentioned, select, substitute
-from aotc.tir.loops.loop_dependence import why_not
-from aotc.tir.loops.statement_vectorization import vectorized
-from aotc.tir.simplify import bounds, linear, simplify
+from aotc.tir.expr import (
+    INDEX,
+    Buffer,
+    Expr,
+    Load,
+    Var,
+    binary,
+    cast,
+    loads_in,
+    select,
+    substitute,
+    vars_and_buffers_in,
+)
+from aotc.tir.loops.loop_dependence import why_loop_kind_unproven
+from aotc.tir.loops.statement_vectorization import vectorize_stmt_or_none
+from aotc.tir.simplify import bounds, linear_form, simplify
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store
 from tests.effort import calls_of
 
@@ -43,10 +55,10 @@ def index_chain(length: int) -> Expr:
 
 WALKS: dict[str, Callable[[Expr], object]] = {
     "simplify": lambda e: simplify(e, {}),
-    "linear": lambda e: linear(e, {}).coefficient(Var("k")),
+    "linear": lambda e: linear_form(e, {}).coefficient(Var("k")),
     "bounds": lambda e: bounds(e, {}),
     "substitute": lambda e: substitute(e, {Var("k"): Var("l")}),
-    "mentioned": lambda e: list(mentioned(e)),
+    "mentioned": lambda e: list(vars_and_buffers_in(e)),
     "loads_in": lambda e: list(loads_in(e)),
     "hash": hash,
 }
@@ -70,7 +82,7 @@ def squares(length: int, last: Callable[[Expr], Expr]) -> Callable[[], object]:
         stmts.append(Declare(register, value * value))
         value = register
     stmts.append(Store(Y, lane, last(value)))
-    return lambda: vectorized(Block(tuple(stmts)), lane, LANES, {}, packs=True)
+    return lambda: vectorize_stmt_or_none(Block(tuple(stmts)), lane, LANES, {}, may_scalarize=True)
 
 
 LAST: dict[str, Callable[[Expr], Expr]] = {
@@ -100,5 +112,5 @@ def test_each_use_of_a_shared_register_counts() -> None:
     total, i = Var("total", I32), Var("i")
     once = For(i, 8, Assign(total, total + Load(X, i)), kind="reduction")
     twice = For(i, 8, Assign(total, total + total * Load(X, i)), kind="reduction")
-    assert why_not(once, {}, ()) is None
-    assert why_not(twice, {}, ()) is not None
+    assert why_loop_kind_unproven(once, {}, ()) is None
+    assert why_loop_kind_unproven(twice, {}, ()) is not None

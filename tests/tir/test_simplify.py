@@ -12,10 +12,22 @@ from hypothesis import strategies as st
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import BOOL, Binary, Buffer, Const, Expr, Select, Var, all_of, as_expr, binary, const, walk
-from aotc.tir.interp import run_kernel
-from aotc.tir.loops.loop_nest_rewrites import merge_loops, split_loops, unroll_bounds
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.loops.loop_nest_rewrites import merge_loops, split_loops, unroll_loops_in_inner_bounds
 from aotc.tir.simplify import bounds, simplify, simplify_stmt
-from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Stmt, Store, drop_dead, loops, walk_stmts
+from aotc.tir.stmt import (
+    Assign,
+    Block,
+    Declare,
+    For,
+    If,
+    Kernel,
+    Stmt,
+    Store,
+    loop_nest,
+    remove_dead_registers,
+    walk_stmts,
+)
 from tests.effort import calls_of
 
 A, B = Var("i"), Var("j")
@@ -139,7 +151,7 @@ def test_guards_become_bounds(cond: Expr, begin: int, end: int) -> None:
         want = _filled(stmt, 64)
         short = simplify_stmt(stmt, {})
         assert np.array_equal(_filled(short, 64), want)
-        assert np.array_equal(_filled(unroll_bounds(split_loops(short, {})), 64), want)
+        assert np.array_equal(_filled(unroll_loops_in_inner_bounds(split_loops(short, {})), 64), want)
 
 
 def test_guard_is_gone() -> None:
@@ -151,10 +163,10 @@ def test_guard_is_gone() -> None:
 
 def test_flat_loops_are_merged() -> None:
     y = Buffer("y", DType("int64"), 64)
-    merged = merge_loops(loops([(A, 8), (B, 8)], Store(y, A * 8 + B, as_expr(1))))
+    merged = merge_loops(loop_nest([(A, 8), (B, 8)], Store(y, A * 8 + B, as_expr(1))))
     assert isinstance(merged, For)
     assert merged.end == const(64)
-    apart = merge_loops(loops([(A, 8), (B, 4)], Store(y, A * 8 + B, as_expr(1))))
+    apart = merge_loops(loop_nest([(A, 8), (B, 4)], Store(y, A * 8 + B, as_expr(1))))
     assert isinstance(apart, For)
     assert apart.end == const(8)
 
@@ -174,5 +186,5 @@ def test_registers_that_nobody_reads_go() -> None:
     y = Buffer("y", DType("int64"), 1)
     a, b = Var("a"), Var("b")
     dead = (Declare(a, as_expr(1)), Declare(b, a + 1), Assign(b, b + a))
-    kept = drop_dead(Block((*dead, Store(y, as_expr(0), as_expr(5)))))
+    kept = remove_dead_registers(Block((*dead, Store(y, as_expr(0), as_expr(5)))))
     assert [type(s) for s in walk_stmts(kept) if not isinstance(s, Block)] == [Store]

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from aotc.relay.op.softmax import SoftmaxAttrs, softmax
 from aotc.tir import te
 from aotc.tir.expr import const, select
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.schedule import schedule
-from aotc.tir.schedule.algorithms.attention import padded_pitch, strip_rows
-from aotc.tir.schedule.lower import Lowering
+from aotc.tir.schedule.algorithms.attention import cache_friendly_row_pitch, rows_per_cache_strip
+from aotc.tir.schedule.kernel_lowering import Lowering
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import TARGETS, Target, get_target
-from aotc.tir.threads.parallel_kernels import for_team
+from aotc.tir.threads.parallel_kernels import parallelize_kernel
 
 V4 = get_target("x86-64-v4")
 SMALL = replace(V4, name="small", l2=8 * 3200)
@@ -148,7 +148,7 @@ def test_results_are_right_on_every_target(target: str) -> None:
 def test_rows_in_several_strips_and_a_rest(mask: str) -> None:
     """47 rows, of which the cache holds no more than 20: two strips and a rest, for each of six heads."""
     case = Attention(batch=2, heads=3, rows=47, columns=40, mask=mask, keep=(True, False, True, True))
-    assert fuses(case, SMALL) and strip_rows(47, 40, 4, SMALL) == 20
+    assert fuses(case, SMALL) and rows_per_cache_strip(47, 40, 4, SMALL) == 20
     check(case, SMALL)
 
 
@@ -177,7 +177,7 @@ def test_results_are_stored_where_they_belong() -> None:
 
 def test_teams_share_heads_and_strips() -> None:
     kernel = Attention(heads=4, rows=256, columns=512, depth=16, outputs=16).kernel(V4)
-    team = for_team(kernel)
+    team = parallelize_kernel(kernel)
     assert team.team and set(team.private) == set(kernel.workspace)
 
 
@@ -218,9 +218,9 @@ def test_any_shape(case: Attention, target: Target) -> None:
 
 def test_strips_are_of_one_height_where_that_costs_little() -> None:
     room = replace(V4, l2=8 * 4 * 100 * 64)
-    assert [strip_rows(n, 100, 4, room) for n in (20, 64, 96, 128, 131, 1024)] == [20, 64, 48, 64, 64, 64]
-    assert strip_rows(1000, 1 << 20, 4, room) == 10  # 16 rows at least are allowed
+    assert [rows_per_cache_strip(n, 100, 4, room) for n in (20, 64, 96, 128, 131, 1024)] == [20, 64, 48, 64, 64, 64]
+    assert rows_per_cache_strip(1000, 1 << 20, 4, room) == 10  # 16 rows at least are allowed
 
 
 def test_pitch_is_an_odd_number_of_lines() -> None:
-    assert [padded_pitch(n, 4, V4) for n in (3, 16, 17, 32, 512)] == [3, 16, 48, 48, 528]
+    assert [cache_friendly_row_pitch(n, 4, V4) for n in (3, 16, 17, 32, 512)] == [3, 16, 48, 48, 528]

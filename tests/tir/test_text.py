@@ -10,12 +10,12 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.span import Span
 from aotc.tir.expr import BOOL, Binary, Broadcast, Buffer, Call, Cast, Const, Load, Pack, Select, Unary, Var, as_expr
+from aotc.tir.kernel_parser import parse_kernel
+from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.parse import parse_kernel
 from aotc.tir.schedule import schedule
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Stmt, Store, While
 from aotc.tir.target import X86_64_V4
-from aotc.tir.text import to_text
 from tests.tir.graphs import Graph, graphs
 
 F32, I8 = DType("float32"), DType("int8")

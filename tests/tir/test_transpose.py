@@ -9,12 +9,12 @@ import pytest
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Buffer, Load, Var, as_expr
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.kernel_parser import parse_kernel
+from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.parse import parse_kernel
 from aotc.tir.simplify import simplify_stmt
 from aotc.tir.stmt import For, Intrinsic, Kernel, Stmt
-from aotc.tir.text import to_text
 
 F32 = DType("float32")
 X, Y = Buffer("x", F32, 4 * 12), Buffer("y", F32, 12 * 4)

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from aotc.tir.parse import parse_kernel
+from aotc.tir.kernel_parser import parse_kernel
+from aotc.tir.kernel_text import to_text
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import CUDA, Gpu
-from aotc.tir.text import to_text
 from tests.tir.test_device import check, values
 
 #: One processor is kept busy by few threads.

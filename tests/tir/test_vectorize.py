@@ -13,9 +13,14 @@ import pytest
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Buffer, Expr, Load, Var, binary, call, cast, maximum, minimum, select
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.loops.statement_vectorization import MOST, ScalarError, vector_form, vectorized
+from aotc.tir.loops.statement_vectorization import (
+    MAX_OPERATIONS_IN_TILE,
+    ScalarError,
+    vectorize_stmt,
+    vectorize_stmt_or_none,
+)
 from aotc.tir.stmt import Block, Declare, For, If, Kernel, Stmt, Store
 from tests.codegen.batch import STRICT, build, run_batch, source_of
 
@@ -40,7 +45,7 @@ def kernel_of(function: Callable[[Expr, Expr], Expr], dtype: str, turned: bool) 
     index = i * LANES + lane
     body: Stmt = Block((Declare(register, Load(a, index)), Store(out, index, function(register, Load(b, index)))))
     if turned:
-        made = vectorized(body, lane, LANES, {})
+        made = vectorize_stmt_or_none(body, lane, LANES, {})
         assert made is not None
         body = made
     else:
@@ -83,7 +88,7 @@ REASONS = [
 
 def why(stmt: Stmt, lane: Var) -> str:
     with pytest.raises(ScalarError) as caught:
-        vector_form(stmt, lane, LANES, {})
+        vectorize_stmt(stmt, lane, LANES, {})
     return str(caught.value)
 
 
@@ -93,7 +98,7 @@ def test_what_has_no_vector_form_is_left_alone() -> None:
     lane, i = Var("lane"), Var("i")
     item = Load(x, i + lane)
     long: Expr = item
-    for _ in range(MOST + 1):
+    for _ in range(MAX_OPERATIONS_IN_TILE + 1):
         long = long + 1.0
     refused: list[Stmt] = [
         Store(y, lane * 2, item),
@@ -104,16 +109,16 @@ def test_what_has_no_vector_form_is_left_alone() -> None:
         Store(y, lane, select(Load(z, lane) > 0, item, 0.0)),  # an integer may say that the place is outside
         If(lane > 2, Store(y, lane, item)),
     ]
-    assert all(vectorized(stmt, lane, LANES, {}) is None for stmt in refused)
+    assert all(vectorize_stmt_or_none(stmt, lane, LANES, {}) is None for stmt in refused)
     assert [why(stmt, lane) for stmt in refused] == REASONS
-    assert vectorized(Store(y, lane, long), lane, LANES, {}, most=MOST) is None
-    assert vectorized(Store(y, lane, long), lane, LANES, {}) is not None
-    assert vectorized(refused[-2], lane, LANES, {}, inside=True) is not None
+    assert vectorize_stmt_or_none(Store(y, lane, long), lane, LANES, {}, max_operations=MAX_OPERATIONS_IN_TILE) is None
+    assert vectorize_stmt_or_none(Store(y, lane, long), lane, LANES, {}) is not None
+    assert vectorize_stmt_or_none(refused[-2], lane, LANES, {}, loads_in_bounds=True) is not None
 
 
 def test_a_scalar_is_repeated() -> None:
     x, y, lane = Buffer("x", DType("float32"), 8), Buffer("y", DType("float32"), 8), Var("lane")
-    made = vectorized(Store(y, lane, Load(x, 3 * (lane - lane)) * 2.0), lane, 8, {})
+    made = vectorize_stmt_or_none(Store(y, lane, Load(x, 3 * (lane - lane)) * 2.0), lane, 8, {})
     assert made is not None
     data = np.arange(8, dtype=np.float32) + 1
     kernel = Kernel(name="k", inputs=(x,), outputs=(y,), body=made)

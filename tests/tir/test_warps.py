@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from aotc.ir.diagnostics import AotcError
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
+from aotc.tir.kernel_parser import parse_kernel
+from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.parse import parse_kernel
-from aotc.tir.text import to_text
 
 SUMS = """kernel "sums" {
   input x: float32[192] align 4

@@ -12,33 +12,33 @@ from hypothesis import strategies as st
 
 from aotc.tir import te
 from aotc.tir.expr import maximum
-from aotc.tir.interp import run_kernel
+from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.schedule import schedule
-from aotc.tir.schedule.algorithms.winograd import convolution_cost, cut_strips
+from aotc.tir.schedule.algorithms.winograd import convolution_cycles_3x3, divide_tiles_into_strips
 from aotc.tir.target import TARGETS, Target, get_target
-from aotc.tir.winograd_matrices import TAPS, TILES, matrices
+from aotc.tir.winograd_matrices import FILTER_EXTENT, SUPPORTED_OUTPUT_TILES, winograd_transform_matrices
 
 V4 = get_target("x86-64-v4")
 
 
-@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("tile", SUPPORTED_OUTPUT_TILES)
 def test_matrices_filter_exactly(tile: int) -> None:
-    at, g, bt = matrices(tile)
+    at, g, bt = winograd_transform_matrices(tile)
     rng = np.random.default_rng(0)
-    d, w = rng.standard_normal((tile + 2, tile + 2)), rng.standard_normal((TAPS, TAPS))
-    expected = [[(d[i : i + TAPS, j : j + TAPS] * w).sum() for j in range(tile)] for i in range(tile)]
+    d, w = rng.standard_normal((tile + 2, tile + 2)), rng.standard_normal((FILTER_EXTENT, FILTER_EXTENT))
+    expected = [[(d[i : i + FILTER_EXTENT, j : j + FILTER_EXTENT] * w).sum() for j in range(tile)] for i in range(tile)]
     np.testing.assert_allclose(at @ ((g @ w @ g.T) * (bt @ d @ bt.T)) @ at.T, expected, rtol=0, atol=1e-13)
 
 
 def plain(x: np.ndarray, w: np.ndarray, pads: tuple[int, int], shape: tuple[int, ...]) -> np.ndarray:
     """The convolution in double precision, zeros around as far as the result needs them."""
-    padded = np.zeros((*x.shape[:2], shape[2] + TAPS - 1, shape[3] + TAPS - 1))
+    padded = np.zeros((*x.shape[:2], shape[2] + FILTER_EXTENT - 1, shape[3] + FILTER_EXTENT - 1))
     height, width = (min(n, p - q) for n, p, q in zip(x.shape[2:], padded.shape[2:], pads, strict=True))
     padded[:, :, pads[0] : pads[0] + height, pads[1] : pads[1] + width] = x[:, :, :height, :width]
     result = np.zeros(shape)
-    for i in range(TAPS):
-        for j in range(TAPS):
+    for i in range(FILTER_EXTENT):
+        for j in range(FILTER_EXTENT):
             window = padded[:, :, i : i + shape[2], j : j + shape[3]]
             result += np.einsum("nchw,oc->nohw", window, w[:, :, i, j].astype(np.float64))
     return result
@@ -48,12 +48,12 @@ def check(
     tile: int, batch: int, channels: int, outputs: int, size: tuple[int, int], pads: tuple[int, int], on: str | Target
 ) -> None:
     target = get_target(on) if isinstance(on, str) else on
-    block, alpha = 16, tile + TAPS - 1
+    block, alpha = 16, tile + FILTER_EXTENT - 1
     blocks = -(-outputs // block)
     rng = np.random.default_rng(1)
     x = rng.standard_normal((batch, channels, *size)).astype(np.float32)
-    w = rng.standard_normal((outputs, channels, TAPS, TAPS)).astype(np.float32)
-    g = matrices(tile)[1]
+    w = rng.standard_normal((outputs, channels, FILTER_EXTENT, FILTER_EXTENT)).astype(np.float32)
+    g = winograd_transform_matrices(tile)[1]
     u = np.zeros((alpha * alpha, channels, blocks * block))
     u[:, :, :outputs] = np.einsum("ai,ocij,bj->abco", g, w, g).reshape(alpha * alpha, channels, outputs)
     packed = u.reshape(alpha * alpha, channels, blocks, block).transpose(0, 2, 1, 3).astype(np.float32)
@@ -71,14 +71,14 @@ def check(
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
-@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("tile", SUPPORTED_OUTPUT_TILES)
 def test_loops_are_right_on_every_target(tile: int, target: str) -> None:
     check(tile, 2, 3, 18, (9, 7), (1, 1), target)
 
 
 @settings(max_examples=25, deadline=None)
 @given(
-    tile=st.sampled_from(TILES),
+    tile=st.sampled_from(SUPPORTED_OUTPUT_TILES),
     batch=st.integers(1, 2),
     channels=st.integers(1, 5),
     outputs=st.integers(1, 34),
@@ -94,7 +94,7 @@ def test_any_shape(
 def test_images_wider_than_a_part_and_higher_than_a_strip() -> None:
     check(4, 1, 2, 5, (6, 150), (1, 1), "x86-64-v4")
     a, b = te.placeholder((1, 64, 56, 56), "float32", "a"), te.placeholder((36, 2, 64, 32), "float32", "b")
-    strips = cut_strips(te.winograd((1, 64, 56, 56), a, b, tile=4, pads=(1, 1)), V4)
+    strips = divide_tiles_into_strips(te.winograd((1, 64, 56, 56), a, b, tile=4, pads=(1, 1)), V4)
     assert strips.down > 1 and strips.down * strips.rows == 14  # no row of tiles is computed for nothing
     assert (strips.across, strips.columns) == (1, 14)
 
@@ -104,14 +104,14 @@ def test_images_of_which_a_row_does_not_fit_the_cache(width: int, pads: tuple[in
     """The last part of a row sticks out of the image, and whole parts begin beyond the padding."""
     small = replace(V4, name="small", l2=16 << 10)
     a, b = te.placeholder((1, 2, 6, width), "float32", "a"), te.placeholder((36, 1, 2, 16), "float32", "b")
-    strips = cut_strips(te.winograd((1, 5, 6, width), a, b, tile=4, pads=pads), small)
+    strips = divide_tiles_into_strips(te.winograd((1, 5, 6, width), a, b, tile=4, pads=pads), small)
     assert strips.across > 2 and strips.rows == 1
     check(4, 1, 2, 5, (6, width), pads, small)
 
 
 def test_cost_knows_when_weights_outweigh_the_products_saved() -> None:
     """Deep layers with small images: large tiles mean many weights, used a few times each."""
-    large = {t: convolution_cost((1, 64, 56, 56), 64, t, V4) for t in (0, *TILES)}
+    large = {t: convolution_cycles_3x3((1, 64, 56, 56), 64, t, V4) for t in (0, *SUPPORTED_OUTPUT_TILES)}
     assert large[4] < large[2] < large[0]
-    one = {t: convolution_cost((1, 512, 2, 2), 512, t, V4) for t in (0, *TILES)}
+    one = {t: convolution_cycles_3x3((1, 512, 2, 2), 512, t, V4) for t in (0, *SUPPORTED_OUTPUT_TILES)}
     assert one[4] > one[0]

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 from aotc.ir import AotcError
 
 #: TVM's names for the types of option values.
-_TYPES = {bool: "IntImm", int: "IntImm", str: "runtime.String"}
-_INTERFACE: dict[str, Any] = {"interface-api": "packed", "unpacked-api": False}
+_TVM_TYPE_NAMES = {bool: "IntImm", int: "IntImm", str: "runtime.String"}
+_INTERFACE_OPTION_DEFAULTS: dict[str, Any] = {"interface-api": "packed", "unpacked-api": False}
 
 
-class Choice:
+class NamedVariant:
     """A named variant with options that have defaults; the base of Executor and Runtime.
 
     Raise AotcError for an unknown name, unknown options, and option values of a wrong type.
@@ -30,7 +30,7 @@ class Choice:
         for key, value in (options or {}).items():
             if key not in types:
                 raise AotcError("executor", f'Attribute "{key}" is not available on this {what}')
-            if (given := _TYPES.get(type(value), type(value).__name__)) != types[key]:
+            if (given := _TVM_TYPE_NAMES.get(type(value), type(value).__name__)) != types[key]:
                 text = f'Attribute "{key}" should have type "{types[key]}" but instead found "{given}"'
                 raise AotcError("executor", text)
         self.name, self.attrs = name, {**self._known[name], **(options or {})}
@@ -63,13 +63,13 @@ class Choice:
         if (key := str(name)) not in cls._known:
             hint = f"known: {', '.join(cls._known)}"
             raise AotcError("executor", f'{cls.__name__} "{key}" is not defined', hint=hint)
-        return {option: _TYPES[type(default)] for option, default in cls._known[key].items()}
+        return {option: _TVM_TYPE_NAMES[type(default)] for option, default in cls._known[key].items()}
 
 
-class Executor(Choice):
+class Executor(NamedVariant):
     """Relay's executor, "graph" or "aot", with its options."""
 
     _known: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "graph": {"link-params": False},
-        "aot": {"link-params": True, **_INTERFACE, "workspace-byte-alignment": 16},
+        "aot": {"link-params": True, **_INTERFACE_OPTION_DEFAULTS, "workspace-byte-alignment": 16},
     }

@@ -4,7 +4,7 @@
 Input: a primitive Function. Output: a Kernel whose inputs are the function's parameters (tuples
 flattened).
 
-    lower_function(fused, "conv2d", target)
+    lower_fused_function(fused, "conv2d", target)
 """
 
 from __future__ import annotations
@@ -12,8 +12,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-from aotc.ir import AotcError, Diagnostic, DType, Op, SymDim, Type, leaves, nested, tensor_types
-from aotc.relay.graph_api import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, kind_of, post_order, type_of
+from aotc.ir import (
+    AotcError,
+    Diagnostic,
+    DType,
+    Op,
+    SymDim,
+    Type,
+    flatten_nested_tuple,
+    nest_values_like_type,
+    tensor_types,
+)
+from aotc.relay.graph_api import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    Tuple,
+    TupleGetItem,
+    Var,
+    node_kind,
+    post_order,
+    type_of,
+)
 from aotc.relay.op.opdef import OpDef
 from aotc.tir import Kernel, Target, const, te
 from aotc.tir.schedule import schedule
@@ -21,7 +42,7 @@ from aotc.tir.schedule import schedule
 Value: TypeAlias = "te.Tensor | tuple[Any, ...]"
 
 
-def dynamic_shapes(ty: Type, expr: Expr, what: str) -> list[Diagnostic]:
+def diagnose_dynamic_shapes(ty: Type, expr: Expr, description: str) -> list[Diagnostic]:
     """Return a diagnostic (code "dynamic-shape") for each tensor of a type whose shape is not
     static.
     """
@@ -30,40 +51,40 @@ def dynamic_shapes(ty: Type, expr: Expr, what: str) -> list[Diagnostic]:
         if not tensor.is_static:
             symbols = dict.fromkeys(d.name for d in tensor.shape if isinstance(d, SymDim) and d.name)
             dims = " ".join(f"--dim {name}=1" for name in symbols) or "--dim batch=1"
-            text = f"{what} has a shape that is not known at compile time: {tensor}"
+            text = f"{description} has a shape that is not known at compile time: {tensor}"
             hint = f"pin it, e.g. {dims} or --input-shape NAME:1,3,224,224"
             found.append(Diagnostic("dynamic-shape", text, expr.span, hint=hint))
     return found
 
 
-def dynamic_inputs(main: Function) -> list[Diagnostic]:
+def diagnose_dynamic_inputs(main: Function) -> list[Diagnostic]:
     """Return diagnostics for all typed parameters of a function whose shapes are not static; see
-    `dynamic_shapes`.
+    `diagnose_dynamic_shapes`.
     """
     typed = ((p, p.checked_type) for p in main.params)
-    return [d for p, ty in typed if ty is not None for d in dynamic_shapes(ty, p, f"input {p.name!r}")]
+    return [d for p, ty in typed if ty is not None for d in diagnose_dynamic_shapes(ty, p, f"input {p.name!r}")]
 
 
-def require_static(ty: Type, expr: Expr, what: str) -> None:
+def require_static_shapes(ty: Type, expr: Expr, description: str) -> None:
     """Raise AotcError (code "dynamic-shape") unless every tensor of a type has a static shape."""
-    if found := dynamic_shapes(ty, expr, what):
+    if found := diagnose_dynamic_shapes(ty, expr, description):
         raise AotcError.collect(found)
 
 
-_INTERPRETED: Final = frozenset({"constructor", "match", "ref_create", "ref_read", "ref_write"})
+_INTERPRETER_ONLY_KINDS: Final = frozenset({"constructor", "match", "ref_create", "ref_read", "ref_write"})
 
 
-def refuse_interpreted(node: Expr) -> None:
+def reject_interpreter_only_node(node: Expr) -> None:
     """Raise AotcError for nodes that only the interpreter supports: references, values of data
     types, matches.
     """
     refused = node.op if isinstance(node, Call) else node
-    if kind_of(refused).name in _INTERPRETED:
+    if node_kind(refused).name in _INTERPRETER_ONLY_KINDS:
         text = f"a {type(refused).__name__} cannot be compiled"
         raise AotcError("control-flow", text, span=node.span, hint='the executor "debug" computes it')
 
 
-def _constant(node: Constant) -> te.Tensor:
+def _splat_as_tensor_expression(node: Constant) -> te.Tensor:
     """Return a constant inside a fused function, one repeated value, as a tensor expression.
 
     Raise AotcError for a constant of several values, which must be a parameter instead.
@@ -73,11 +94,11 @@ def _constant(node: Constant) -> te.Tensor:
         hint = "leave relay.FuseOps.link_params off; the constants are part of the library in any case"
         raise AotcError("constant-in-kernel", text, span=node.span, hint=hint)
     value = node.data.reshape(-1)[0].item() if node.data.size else 0
-    dtype = DType.of(node.data)
+    dtype = DType.from_numpy(node.data)
     return te.compute(node.data.shape, lambda *_: const(value, dtype), "const")
 
 
-def _apply(node: Call, args: Sequence[Value]) -> Value:
+def _call_as_tensor_expression(node: Call, args: Sequence[Value]) -> Value:
     op = node.op
     if not isinstance(op, OpDef) or op.compute is None:
         name = op.name if isinstance(op, Op) else type(op).__name__
@@ -87,7 +108,7 @@ def _apply(node: Call, args: Sequence[Value]) -> Value:
     return op.compute(node.attrs, *args)
 
 
-def lower_function(function: Function, name: str, target: Target) -> Kernel:
+def lower_fused_function(function: Function, kernel_name: str, target: Target) -> Kernel:
     """Return the kernel of a fused function, whose attribute `Finite` lists parameters without
     infinities and NaN.
 
@@ -96,20 +117,20 @@ def lower_function(function: Function, name: str, target: Target) -> Kernel:
     values: dict[Expr, Value] = {}
     inputs: list[te.Placeholder] = []
     for k, param in enumerate(function.params):
-        require_static(type_of(param), param, f"{name}: an input")
+        require_static_shapes(type_of(param), param, f"{kernel_name}: an input")
         first, finite = len(inputs), k in function.attrs.get("Finite", ())
         for ty in tensor_types(type_of(param)):
             inputs.append(te.placeholder(ty.static_shape, ty.dtype, f"p{len(inputs)}", finite=finite))
-        values[param] = nested(type_of(param), iter(inputs[first:]))
+        values[param] = nest_values_like_type(type_of(param), iter(inputs[first:]))
     for node in post_order(function.body):
         if node in values or isinstance(node, Op):
             continue
-        require_static(type_of(node), node, f"{name}: a result")
+        require_static_shapes(type_of(node), node, f"{kernel_name}: a result")
         match node:
             case Constant():
-                values[node] = _constant(node)
+                values[node] = _splat_as_tensor_expression(node)
             case Call():
-                values[node] = _apply(node, [values[a] for a in node.args])
+                values[node] = _call_as_tensor_expression(node, [values[a] for a in node.args])
             case Tuple():
                 values[node] = tuple(values[f] for f in node.fields)
             case TupleGetItem():
@@ -120,10 +141,10 @@ def lower_function(function: Function, name: str, target: Target) -> Kernel:
                 raise AssertionError(f"free variable {node.name} in a fused function")
             case _:
                 raise AotcError("fused-control-flow", f"{type(node).__name__} inside a fused function", span=node.span)
-    return schedule(name, inputs, leaves(values[function.body]), target, span=function.span)
+    return schedule(kernel_name, inputs, flatten_nested_tuple(values[function.body]), target, span=function.span)
 
 
-def anchor_name(function: Function) -> str:
+def anchor_operator_name(function: Function) -> str:
     """Return a descriptive name for a fused function's kernel: its operator that fuses least,
     without namespace.
     """

@@ -2,13 +2,13 @@
 """Numbering of the functions that become kernels: structurally equal functions share one kernel.
 
 table = FunctionTable()
-table.number(fused), table.number(equal_one)         # 0, 0
-kernel = lower_kernel(table.functions[0], target)
+table.assign_function_number(fused), table.assign_function_number(equal_one)  # 0, 0
+kernel = lower_function_to_kernel(table.functions[0], target)
 """
 
-from aotc.ir.failure_context import Failure, blaming
-from aotc.relay.backend.external import external_kernel
-from aotc.relay.backend.function_to_kernel import anchor_name, lower_function
+from aotc.ir.failure_context import Failure, attach_failure_to_exceptions
+from aotc.relay.backend.external_c_code import kernel_of_external_function
+from aotc.relay.backend.function_to_kernel import anchor_operator_name, lower_fused_function
 from aotc.relay.graph_api import Function, structural_equal, structural_hash
 from aotc.tir import Kernel, Target
 
@@ -25,7 +25,7 @@ class FunctionTable:
         self._numbers: dict[Function, int] = {}
         self._by_hash: dict[int, list[int]] = {}
 
-    def number(self, function: Function) -> int:
+    def assign_function_number(self, function: Function) -> int:
         """Return the number of a function; a function without a structurally equal predecessor gets
         the next number.
         """
@@ -41,14 +41,14 @@ class FunctionTable:
         return found
 
 
-def lower_kernel(function: Function, target: Target) -> Kernel:
+def lower_function_to_kernel(function: Function, target: Target) -> Kernel:
     """Return the kernel of a primitive function, named after its main operator, or of an external
     compiler's function.
 
     Raise AotcError for shapes that are not static and operators without `compute`.
     """
     if "Compiler" in function.attrs:
-        return external_kernel(function)
-    name = anchor_name(function)
-    with blaming(Failure("kernel", name, function, target)):
-        return lower_function(function, name, target)
+        return kernel_of_external_function(function)
+    name = anchor_operator_name(function)
+    with attach_failure_to_exceptions(Failure("kernel", name, function, target)):
+        return lower_fused_function(function, name, target)

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from aotc.ir import AotcError
 
 
-def _parts(name: str, what: str) -> list[str]:
+def _split_tvm_prefixed_name(name: str, kind: str) -> list[str]:
     if not name:
-        raise AotcError("name", f"{what} name is empty")
+        raise AotcError("name", f"{kind} name is empty")
     if not name.startswith("TVM"):
-        raise AotcError("name", f"{what} not TVM prefixed: {name!r}", hint="prefix_name puts it there")
+        raise AotcError("name", f"{kind} not TVM prefixed: {name!r}", hint="prefix_name puts it there")
     return name.split("_")
 
 
@@ -23,20 +23,20 @@ def to_c_function_style(original_name: str) -> str:
     """Return a "TVM..." name in camel case without underscores; raise AotcError if it is empty or
     lacks the prefix.
     """
-    return "".join(part[:1].upper() + part[1:] for part in _parts(original_name, "Function"))
+    return "".join(part[:1].upper() + part[1:] for part in _split_tvm_prefixed_name(original_name, "Function"))
 
 
 def to_c_variable_style(original_name: str) -> str:
     """Return a "TVM..." name in lower case; raise AotcError if it is empty or lacks the prefix."""
-    return "_".join(_parts(original_name, "Variable")).lower()
+    return "_".join(_split_tvm_prefixed_name(original_name, "Variable")).lower()
 
 
 def to_c_constant_style(original_name: str) -> str:
     """Return a "TVM..." name in upper case; raise AotcError if it is empty or lacks the prefix."""
-    return "_".join(_parts(original_name, "Constant")).upper()
+    return "_".join(_split_tvm_prefixed_name(original_name, "Constant")).upper()
 
 
-def _joined(prefix: str, names: Sequence[str] | str) -> str:
+def _join_name_segments(prefix: str, names: Sequence[str] | str) -> str:
     if names == "":
         raise AotcError("name", "Name is empty")
     segments = [names] if isinstance(names, str) else list(names)
@@ -51,14 +51,14 @@ def prefix_name(names: Sequence[str] | str) -> str:
     """Return "TVM_" and one name, or several joined by underscores; raise AotcError if a name is
     empty.
     """
-    return _joined("TVM", names)
+    return _join_name_segments("TVM", names)
 
 
 def prefix_generated_name(names: Sequence[str] | str) -> str:
     """Return "TVMGen_" and one name, or several joined by underscores; raise AotcError if a name is
     empty.
     """
-    return _joined("TVMGen", names)
+    return _join_name_segments("TVMGen", names)
 
 
 def sanitize_name(original_name: str) -> str:

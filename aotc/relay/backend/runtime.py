@@ -8,10 +8,10 @@ See `aotc.relay.backend.executor`.
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from aotc.relay.backend.executor import Choice
+from aotc.relay.backend.executor import NamedVariant
 
 
-class Runtime(Choice):
+class Runtime(NamedVariant):
     """Relay's runtime, "cpp" or "crt", with its options."""
 
     _known: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cpp": {"system-lib": False}, "crt": {"system-lib": False}}

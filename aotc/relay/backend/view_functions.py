@@ -17,25 +17,25 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import FuncType, Op, OpPattern, TensorType, tensor_types
-from aotc.ir.compile_time_limits import budget
+from aotc.ir.compile_time_limits import current_budget
 from aotc.relay.graph_api import Call, Expr, Function, Tuple, TupleGetItem, Var, post_order
 
 #: Largest argument, in elements, that is analyzed; it bounds the compiler's memory. Larger
 #: arguments are copied.
-MOST_ELEMENTS: Final = 1 << 24
-_MOVES: Final = (OpPattern.INJECTIVE, OpPattern.BROADCAST)
+MAX_ANALYZED_ELEMENTS: Final = 1 << 24
+_DATA_MOVEMENT_PATTERNS: Final = (OpPattern.INJECTIVE, OpPattern.BROADCAST)
 #: Operators that only mark nodes for passes and return their argument.
-_MARKS: Final = frozenset({"annotation.stop_fusion", "annotation.compiler_begin", "annotation.compiler_end"})
+_ANNOTATION_OPS: Final = frozenset({"annotation.stop_fusion", "annotation.compiler_begin", "annotation.compiler_end"})
 
 
-def _apply(node: Expr, values: dict[Expr, Any]) -> Any:
+def _evaluate_on_element_numbers(node: Expr, values: dict[Expr, Any]) -> Any:
     """Return the result of a node on arrays of element numbers; None if the node may do more than
     move elements.
     """
     match node:
-        case Call(op=Op(arity=1) as op) if op.pattern in _MOVES or op.name in _MARKS:
+        case Call(op=Op(arity=1) as op) if op.pattern in _DATA_MOVEMENT_PATTERNS or op.name in _ANNOTATION_OPS:
             argument = values[node.args[0]]
-            if not isinstance(argument, tuple) and _cheap(node, op):
+            if not isinstance(argument, tuple) and _is_cheap_to_evaluate(node, op):
                 return op.reference(node.attrs, argument)
             return None
         case Tuple():
@@ -46,7 +46,7 @@ def _apply(node: Expr, values: dict[Expr, Any]) -> Any:
             return None
 
 
-def _cheap(node: Call, op: Op) -> bool:
+def _is_cheap_to_evaluate(node: Call, op: Op) -> bool:
     """Return True if a call's result has at most as many elements as its arguments, and the budget
     allows to compute it.
     """
@@ -55,24 +55,24 @@ def _cheap(node: Call, op: Op) -> bool:
     if result is None or isinstance(result, FuncType) or not all(t.is_static for t in tensor_types(result)):
         return False
     grows = sum(t.numel for t in tensor_types(result)) > sum(t.numel for ty in types for t in tensor_types(ty))
-    return not grows and budget().fits(op.cost(node.attrs, types, result))
+    return not grows and current_budget().can_afford(op.reference_cost(node.attrs, types, result))
 
 
-def _start(labels: Any, position: np.ndarray[Any, Any]) -> int | None:
+def _contiguous_slice_start(element_numbers: Any, offset_by_element_number: np.ndarray[Any, Any]) -> int | None:
     """Return the offset in the argument of an array of element numbers, None if the elements are
     not consecutive there.
     """
-    flat = np.asarray(labels).reshape(-1)
+    flat = np.asarray(element_numbers).reshape(-1)
     if flat.size == 0:
         return 0
-    if flat.dtype != position.dtype or flat.min() < 0 or flat.max() >= position.size:
+    if flat.dtype != offset_by_element_number.dtype or flat.min() < 0 or flat.max() >= offset_by_element_number.size:
         return None
-    places = position[flat]
+    places = offset_by_element_number[flat]
     consecutive = places[-1] - places[0] == flat.size - 1 and bool((np.diff(places) == 1).all())
     return int(places[0]) if consecutive else None
 
 
-def view_offsets(function: Function) -> list[int] | None:
+def view_offsets_of_results(function: Function) -> list[int] | None:
     """Return the offset, in elements, of each result of `function` in its only argument; None if it
     must compute.
     """
@@ -80,7 +80,7 @@ def view_offsets(function: Function) -> list[int] | None:
         return None
     param = function.params[0]
     ty = param.checked_type
-    if not isinstance(ty, TensorType) or not ty.is_static or ty.numel > MOST_ELEMENTS:
+    if not isinstance(ty, TensorType) or not ty.is_static or ty.numel > MAX_ANALYZED_ELEMENTS:
         return None
     labels = np.random.default_rng(0).permutation(ty.numel)
     position = np.empty_like(labels)
@@ -89,10 +89,10 @@ def view_offsets(function: Function) -> list[int] | None:
     for node in post_order(function.body):
         if isinstance(node, (Op, Var)):
             continue
-        value = _apply(node, values)
+        value = _evaluate_on_element_numbers(node, values)
         if value is None:
             return None
         values[node] = value
     result = values[function.body]
-    starts = [_start(v, position) for v in (result if isinstance(result, tuple) else (result,))]
+    starts = [_contiguous_slice_start(v, position) for v in (result if isinstance(result, tuple) else (result,))]
     return None if None in starts else [s for s in starts if s is not None]

@@ -8,7 +8,7 @@ conv_relu.partition(mod["main"])                 # extract each match into a fun
 
 import importlib
 
-from aotc.ir.lazy_exports import lazy_names
+from aotc.ir.lazy_exports import lazy_module_getattr_and_dir
 from aotc.relay.dataflow_pattern import groups as _groups
 from aotc.relay.dataflow_pattern import matcher as _matcher
 from aotc.relay.dataflow_pattern.patterns import DFPattern as _DFPattern
@@ -16,12 +16,12 @@ from aotc.relay.dataflow_pattern.patterns import DFPattern as _DFPattern
 _DFPattern.match, _DFPattern.partition = _matcher.match, _groups.partition
 
 
-def _no_more() -> dict[str, object]:
+def _install_operators_and_add_no_names() -> dict[str, object]:
     """Install the operator registry, so that operators are found by name, and return no further
     names.
     """
-    importlib.import_module("aotc.driver.dependency_injection").install()
+    importlib.import_module("aotc.driver.operator_and_pass_registration").install_operators_and_passes()
     return {}
 
 
-__getattr__, __dir__ = lazy_names(__name__, more=_no_more)
+__getattr__, __dir__ = lazy_module_getattr_and_dir(__name__, extra_names=_install_operators_and_add_no_names)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find all matches of a dataflow pattern in a graph, and partition the graph by them.
 
-`find_groups` takes a pattern and an expression and returns groups of nodes that do not overlap. Of
+`find_pattern_matches` takes a pattern and an expression and returns groups of nodes that do not overlap. Of
 two overlapping matches, the match closer to the result of the expression is chosen. Only the root
 of a group is used by nodes outside of the group.
 
-for root, group in find_groups(pattern, expr).items():
+for root, group in find_pattern_matches(pattern, expr).items():
     group.node_map[x], group.inputs
 
 `partition` replaces each match by a call of a new function that contains the matched nodes.
@@ -25,10 +25,10 @@ from aotc.relay.dataflow_pattern import patterns
 from aotc.relay.dataflow_pattern.matcher import Matcher, NodeMap
 from aotc.relay.dataflow_pattern.patterns import DFPattern
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Match, Tuple, TupleGetItem, Var
-from aotc.relay.graph_api import Mutator, bound_by, children, infer_expr, post_order, rebuild
+from aotc.relay.graph_api import Mutator, children, infer_expr, map_children, post_order, variables_bound_by_node
 
 #: Function attribute, set by `partition`, that lists the operators in the function body in order.
-PARTITIONED: Final = "PartitionedFromPattern"
+PARTITION_ATTRIBUTE: Final = "PartitionedFromPattern"
 
 
 @frozen
@@ -48,44 +48,44 @@ class Group:
     node_map: NodeMap
 
 
-class _Search:
+class _GroupSearch:
     """Search for all groups of one pattern in one expression graph."""
 
     def __init__(self, pattern: DFPattern, expr: Expr) -> None:
         self.pattern = pattern
-        self.parts = patterns.pattern_order(pattern)
-        self.order = list(post_order(expr, lambda n: not (isinstance(n, Function) and PARTITIONED in n.attrs)))
+        self.parts = patterns.subpatterns_in_post_order(pattern)
+        self.order = list(post_order(expr, lambda n: not (isinstance(n, Function) and PARTITION_ATTRIBUTE in n.attrs)))
         self.position = {node: k for k, node in enumerate(self.order)}
         self.uses = users(expr)
         self.claimed: set[Expr] = set()
 
-    def run(self, check: Callable[[Expr], bool]) -> dict[Expr, Group]:
+    def find_disjoint_groups(self, accept_root: Callable[[Expr], bool]) -> dict[Expr, Group]:
         matcher = Matcher(self.uses)
-        ops = patterns.root_ops(self.pattern)
+        ops = patterns.possible_root_ops(self.pattern)
         found: dict[Expr, Group] = {}
         for node in reversed(self.order):
             if node in self.claimed or (ops is not None and not (isinstance(node, Call) and node.op in ops)):
                 continue
-            groups = (self._group(node, node_map) for node_map in matcher.solutions(self.pattern, node))
-            group = next((g for g in groups if self._is_closed(g)), None)
-            if group is not None and check(node):
+            groups = (self._group_from_match(node, node_map) for node_map in matcher.all_matches(self.pattern, node))
+            group = next((g for g in groups if self._is_extractable_group(g)), None)
+            if group is not None and accept_root(node):
                 found[node] = group
-                self.claimed.update(m for m in group.members if not is_free(m))
+                self.claimed.update(m for m in group.members if not is_shareable_between_groups(m))
                 self.claimed.add(node)
         return found
 
-    def _group(self, root: Expr, node_map: NodeMap) -> Group:
-        taken = {m for p in self.parts for m in _taken(p, node_map)}
+    def _group_from_match(self, root: Expr, node_map: NodeMap) -> Group:
+        taken = {m for p in self.parts for m in _group_members_matched_by(p, node_map)}
         for node in list(taken):
-            taken.update(_contents(node))
+            taken.update(_nodes_nested_in(node))
         members = sorted((m for m in taken if m in self.position), key=self.position.__getitem__)
         inside = set(members)
-        bound = {v for m in members for v in bound_by(m)}
-        inputs = {c: None for m in members for c in (m, *children(m)) if c not in bound and _is_input(c, inside)}
+        bound = {v for m in members for v in variables_bound_by_node(m)}
+        inputs = {c: None for m in members for c in (m, *children(m)) if c not in bound and _is_group_input(c, inside)}
         leaves = (n for p in self.parts for n in node_map.get(p, ()) if n in inputs)
         return Group(root, tuple(members), tuple(dict.fromkeys((*leaves, *inputs))), node_map)
 
-    def _is_closed(self, group: Group) -> bool:
+    def _is_extractable_group(self, group: Group) -> bool:
         """Return True if the group overlaps no earlier group and only its root has users outside of
         it.
         """
@@ -93,22 +93,22 @@ class _Search:
         return all(
             member is group.root or all(u in inside for u in self.uses[member])
             for member in group.members
-            if not is_free(member)
+            if not is_shareable_between_groups(member)
         ) and self.claimed.isdisjoint(inside)
 
 
-def is_free(node: Expr) -> bool:
+def is_shareable_between_groups(node: Expr) -> bool:
     """Return True if a node computes nothing (variable, constant, operator), so that groups may
     share it.
     """
     return isinstance(node, (Var, Constant, Op, GlobalVar, Function))
 
 
-def _is_input(node: Expr, inside: Collection[Expr]) -> bool:
+def _is_group_input(node: Expr, members: Collection[Expr]) -> bool:
     """Return True if `node`, a member of a group or an operand of a member, becomes a parameter of
     the group's function.
 
-    inside  the members of the group
+    members    the members of the group
     """
     match node:
         case Op() | GlobalVar():
@@ -116,12 +116,12 @@ def _is_input(node: Expr, inside: Collection[Expr]) -> bool:
         case Var():
             return True
         case Function():
-            return node not in inside and bool(free_vars(node))
+            return node not in members and bool(free_vars(node))
         case _:
-            return node not in inside
+            return node not in members
 
 
-def _taken(pattern: DFPattern, node_map: NodeMap) -> list[Expr]:
+def _group_members_matched_by(pattern: DFPattern, node_map: NodeMap) -> list[Expr]:
     """Return the nodes matched by `pattern` that become members of its group.
 
     Nodes that a leaf of the pattern matched stay outside of the group, except for constants.
@@ -133,10 +133,10 @@ def _taken(pattern: DFPattern, node_map: NodeMap) -> list[Expr]:
         case patterns.DominatorPattern(parent=parent, path=path) if nodes:
             return [*node_map.get(parent, ()), *node_map.get(path, ())]
         case _:
-            return nodes if type(pattern) in patterns.NODES else []
+            return nodes if type(pattern) in patterns.NODE_CLASS_BY_PATTERN_CLASS else []
 
 
-def _contents(node: Expr) -> list[Expr]:
+def _nodes_nested_in(node: Expr) -> list[Expr]:
     """Return all nodes nested in an if, let, function or match node; they must stay in the node's
     group.
 
@@ -153,45 +153,47 @@ def _contents(node: Expr) -> list[Expr]:
     return [n for root in roots for n in post_order(root)]
 
 
-def find_groups(pattern: DFPattern, expr: Expr, check: Callable[[Expr], bool] = lambda _: True) -> dict[Expr, Group]:
+def find_pattern_matches(
+    pattern: DFPattern, expr: Expr, accept_root: Callable[[Expr], bool] = lambda _: True
+) -> dict[Expr, Group]:
     """Return the matches of `pattern` in `expr`, keyed by their roots, users before operands.
 
-    A match is dropped where `check(root)` is False. Functions made by an earlier `partition` are
+    A match is dropped where `accept_root(root)` is False. Functions made by an earlier `partition` are
     not searched.
     """
-    return _Search(pattern, expr).run(check)
+    return _GroupSearch(pattern, expr).find_disjoint_groups(accept_root)
 
 
 # --- partitioning
 
 
-class _Partition(Mutator):
+class _PartitionMutator(Mutator):
     def __init__(self, groups: dict[Expr, Group], attrs: Mapping[str, Any]) -> None:
         super().__init__()
         self.groups = groups
         self.numbers = {root: k for k, root in enumerate(groups)}
         self.attrs = attrs
 
-    def rewrite(self, old: Expr, new: Expr) -> Expr:
+    def rewrite_rebuilt_node(self, old: Expr, new: Expr) -> Expr:
         group = self.groups.get(old)
         if group is None:
             return new
-        function = self._function(group)
+        function = self._outline_group_as_function(group)
         span = merge_spans(m.span for m in group.members)
         return Call(function, [self.memo[arg] for arg in group.inputs], span=span, checked_type=old.checked_type)
 
-    def _function(self, group: Group) -> Function:
+    def _outline_group_as_function(self, group: Group) -> Function:
         number = self.numbers[group.root]
         params = [Var(f"FunctionVar_{number}_{k}", arg.checked_type) for k, arg in enumerate(group.inputs)]
         body: dict[Expr, Expr] = dict(zip(group.inputs, params, strict=True))
         for member in group.members:
             if member not in body:
-                body[member] = rebuild(member, lambda c: body[c] if c in body else self.memo[c])
-        name = "".join(map(_name, group.members))
-        return Function(params, body[group.root], attrs={**self.attrs, PARTITIONED: name}, span=group.root.span)
+                body[member] = map_children(member, lambda c: body[c] if c in body else self.memo[c])
+        name = "".join(map(_node_name_in_partition_attribute, group.members))
+        return Function(params, body[group.root], attrs={**self.attrs, PARTITION_ATTRIBUTE: name}, span=group.root.span)
 
 
-def _name(node: Expr) -> str:
+def _node_name_in_partition_attribute(node: Expr) -> str:
     match node:
         case Call(op=Op(name=name)):
             return f"{name}_"
@@ -224,7 +226,7 @@ def partition(
     unchanged if a node inside it, other than its root, has users outside of it. Types are inferred
     first if the pattern has type, dtype or shape constraints.
     """
-    typed = infer_expr(expr) if patterns.needs_types(pattern) else expr
-    groups = find_groups(pattern, typed, lambda node: not is_free(node) and check(node))
+    typed = infer_expr(expr) if patterns.needs_inferred_types(pattern) else expr
+    groups = find_pattern_matches(pattern, typed, lambda node: not is_shareable_between_groups(node) and check(node))
     found = {root: group for root, group in groups.items() if root in group.members}
-    return _Partition(found, attrs or {}).visit(typed) if found else expr
+    return _PartitionMutator(found, attrs or {}).visit(typed) if found else expr

@@ -4,7 +4,7 @@
 The search backtracks over alternatives and over the argument order of commutative operators. The
 recursion depth depends on the size of the pattern, not on the size of the expression.
 
-for node_map in Matcher(users(root)).solutions(pattern, expr):
+for node_map in Matcher(users(root)).all_matches(pattern, expr):
     node_map[x]                                    # the nodes that the pattern object x matched
 """
 
@@ -16,7 +16,7 @@ from aotc.ir import AotcTypeError, Op, TensorType
 from aotc.relay.dataflow_pattern import patterns
 from aotc.relay.dataflow_pattern.patterns import DFPattern
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, TupleGetItem, Var
-from aotc.relay.graph_api import children, depth_first, infer_expr, structural_equal, users
+from aotc.relay.graph_api import children, depth_first_post_order, infer_expr, structural_equal, users
 
 NodeMap: TypeAlias = "dict[DFPattern, list[Expr]]"
 
@@ -29,8 +29,8 @@ def match(pattern: DFPattern, expr: Expr) -> bool:
     Types are inferred first if the pattern has type, dtype or shape constraints and `expr` is
     untyped.
     """
-    typed = infer_expr(expr) if expr.checked_type is None and patterns.needs_types(pattern) else expr
-    return any(True for _ in Matcher(users(typed)).solutions(pattern, typed))
+    typed = infer_expr(expr) if expr.checked_type is None and patterns.needs_inferred_types(pattern) else expr
+    return any(True for _ in Matcher(users(typed)).all_matches(pattern, typed))
 
 
 class Matcher:
@@ -44,22 +44,22 @@ class Matcher:
         # for each DominatorPattern, nodes that no path from child to parent can contain
         self._dead: dict[DFPattern, set[Expr]] = defaultdict(set)
 
-    def solutions(self, pattern: DFPattern, expr: Expr) -> Iterator[NodeMap]:
+    def all_matches(self, pattern: DFPattern, expr: Expr) -> Iterator[NodeMap]:
         """Yield a map from pattern objects to matched nodes for each way in which `expr` matches
         `pattern`.
         """
-        self._undo(0)
-        for _ in self._solve(pattern, expr):
+        self._undo_bindings_after(0)
+        for _ in self._enumerate_matches_and_bind(pattern, expr):
             yield {p: list(nodes) for p, nodes in self._bound.items()}
 
-    def _undo(self, mark: int) -> None:
-        while len(self._trail) > mark:
+    def _undo_bindings_after(self, trail_length: int) -> None:
+        while len(self._trail) > trail_length:
             pattern = self._trail.pop()
             self._bound[pattern].pop()
             if not self._bound[pattern]:
                 del self._bound[pattern]
 
-    def _solve(self, pattern: DFPattern, expr: Expr) -> Iterator[None]:
+    def _enumerate_matches_and_bind(self, pattern: DFPattern, expr: Expr) -> Iterator[None]:
         """Yield once for each way in which `expr` matches `pattern`, with the bindings of that way
         in place.
 
@@ -69,47 +69,47 @@ class Matcher:
             if self._bound[pattern][0] is expr:
                 yield
             return
-        for _ in self._ways(pattern, expr):
+        for _ in self._match_by_pattern_class(pattern, expr):
             mark = len(self._trail)
             self._trail.append(pattern)
             self._bound.setdefault(pattern, []).append(expr)
             yield
-            self._undo(mark)
+            self._undo_bindings_after(mark)
 
-    def _first(self, pattern: DFPattern, expr: Expr) -> bool:
+    def _bind_first_match(self, pattern: DFPattern, expr: Expr) -> bool:
         """Return True if `expr` matches `pattern`, and keep the bindings of the first way to match."""
-        return any(True for _ in self._solve(pattern, expr))
+        return any(True for _ in self._enumerate_matches_and_bind(pattern, expr))
 
-    def _all(self, patterns: Sequence[DFPattern], nodes: Sequence[Expr]) -> Iterator[None]:
+    def _match_all_pairwise(self, patterns: Sequence[DFPattern], nodes: Sequence[Expr]) -> Iterator[None]:
         if not patterns and not nodes:
             yield
         elif len(patterns) == len(nodes):
-            for _ in self._solve(patterns[0], nodes[0]):
-                yield from self._all(patterns[1:], nodes[1:])
+            for _ in self._enumerate_matches_and_bind(patterns[0], nodes[0]):
+                yield from self._match_all_pairwise(patterns[1:], nodes[1:])
 
-    def _ways(self, pattern: DFPattern, expr: Expr) -> Iterator[None]:
+    def _match_by_pattern_class(self, pattern: DFPattern, expr: Expr) -> Iterator[None]:
         match pattern:
             case patterns.AltPattern():
-                yield from self._solve(pattern.left, expr)
-                yield from self._solve(pattern.right, expr)
+                yield from self._enumerate_matches_and_bind(pattern.left, expr)
+                yield from self._enumerate_matches_and_bind(pattern.right, expr)
             case patterns.PropertyPattern():
-                if _fits(pattern, expr):
-                    yield from self._solve(pattern.pattern, expr)
+                if _satisfies_leaf_or_property_pattern(pattern, expr):
+                    yield from self._enumerate_matches_and_bind(pattern.pattern, expr)
             case patterns.DominatorPattern():
-                yield from self._dominated(pattern, expr)
-            case _ if type(pattern) in patterns.NODES:
-                yield from self._node(pattern, expr)
+                yield from self._match_dominator_pattern(pattern, expr)
+            case _ if type(pattern) in patterns.NODE_CLASS_BY_PATTERN_CLASS:
+                yield from self._match_node_and_children(pattern, expr)
             case _:
-                if _fits(pattern, expr):
+                if _satisfies_leaf_or_property_pattern(pattern, expr):
                     yield
 
-    def _node(self, pattern: DFPattern, expr: Expr) -> Iterator[None]:
+    def _match_node_and_children(self, pattern: DFPattern, expr: Expr) -> Iterator[None]:
         """Match the sub-patterns of a pattern for a node (call, tuple, function, ...) with the
         node's children.
         """
-        if not isinstance(expr, patterns.NODES[type(pattern)]):
+        if not isinstance(expr, patterns.NODE_CLASS_BY_PATTERN_CLASS[type(pattern)]):
             return
-        wanted, nodes = list(patterns.parts(pattern)), children(expr)
+        wanted, nodes = list(patterns.direct_subpatterns(pattern)), children(expr)
         match pattern:
             case patterns.TupleGetItemPattern(index=index):
                 if isinstance(expr, TupleGetItem) and index not in (patterns.ANY_INDEX, expr.index):
@@ -120,86 +120,86 @@ class Matcher:
                 nodes = nodes[-1:]
             case patterns.TuplePattern(fields=None):
                 nodes = ()
-        yield from self._all(wanted, nodes)
+        yield from self._match_all_pairwise(wanted, nodes)
         if isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.name in _COMMUTATIVE and len(wanted) > 1:
-            yield from self._all((wanted[0], *wanted[:0:-1]), nodes)
+            yield from self._match_all_pairwise((wanted[0], *wanted[:0:-1]), nodes)
 
     # --- regions
 
-    def _dominated(self, pattern: patterns.DominatorPattern, expr: Expr) -> Iterator[None]:
-        for _ in self._solve(pattern.child, expr):
+    def _match_dominator_pattern(self, pattern: patterns.DominatorPattern, expr: Expr) -> Iterator[None]:
+        for _ in self._enumerate_matches_and_bind(pattern.child, expr):
             mark = len(self._trail)
-            if self._region(pattern, expr):
+            if self._bind_dominator_region(pattern, expr):
                 yield
-            self._undo(mark)
+            self._undo_bindings_after(mark)
 
-    def _region(self, pattern: patterns.DominatorPattern, child: Expr) -> bool:
+    def _bind_dominator_region(self, pattern: patterns.DominatorPattern, child: Expr) -> bool:
         """Match the region of a DominatorPattern above `child`: bind the parent and all nodes
         between them.
 
         Return False, possibly with bindings left for the caller to undo, if there is no such
         region.
         """
-        inner = (*patterns.pattern_order(pattern.parent), *patterns.pattern_order(pattern.path))
+        inner = (*patterns.subpatterns_in_post_order(pattern.parent), *patterns.subpatterns_in_post_order(pattern.path))
         fresh = not any(p in self._bound for p in inner)
         dead = self._dead[pattern]
         inside = {child}
         seen = {child}
-        stack = _data(child)
+        stack = _value_operands_reversed(child)
         while stack:
             node = stack.pop()
             if node in seen:
                 continue
             seen.add(node)
-            if self._first(pattern.parent, node) or isinstance(node, (Var, Constant)):
+            if self._bind_first_match(pattern.parent, node) or isinstance(node, (Var, Constant)):
                 continue
-            if node in dead or not self._path_node(pattern.path, node):
+            if node in dead or not self._matches_path_pattern(pattern.path, node):
                 if fresh and pattern.parent not in self._bound:
-                    dead |= self._users_within(node, inside - {child})
+                    dead |= self._transitive_users_within(node, inside - {child})
                 return False
             inside.add(node)
-            stack += _data(node)
+            stack += _value_operands_reversed(node)
         parent = self._bound.get(pattern.parent)
         if parent is None:
             dead |= inside - {child} if fresh else set()
             return False
-        return self._encloses(inside, parent[0], child)
+        return self._is_single_entry_single_exit(inside, parent[0], child)
 
-    def _users_within(self, node: Expr, inside: set[Expr]) -> set[Expr]:
-        """Return the nodes of `inside` that depend on `node` by a chain of uses inside the set."""
-        reached = depth_first([node], lambda n: inside.intersection(self._uses.get(n, ())))
+    def _transitive_users_within(self, node: Expr, region: set[Expr]) -> set[Expr]:
+        """Return the nodes of `region` that depend on `node` by a chain of uses inside the set."""
+        reached = depth_first_post_order([node], lambda n: region.intersection(self._uses.get(n, ())))
         return {*reached} - {node}
 
-    def _path_node(self, path: DFPattern, node: Expr) -> bool:
+    def _matches_path_pattern(self, path: DFPattern, node: Expr) -> bool:
         before, self._on_path = self._on_path, True
-        found = self._first(path, node)
+        found = self._bind_first_match(path, node)
         self._on_path = before
         return found
 
-    def _encloses(self, inside: set[Expr], parent: Expr, child: Expr) -> bool:
-        """Return True if every chain of uses of `parent` stays in `inside` until `child`, and
-        reaches all of `inside`.
+    def _is_single_entry_single_exit(self, region: set[Expr], parent: Expr, child: Expr) -> bool:
+        """Return True if every chain of uses of `parent` stays in `region` until `child`, and
+        reaches all of `region`.
         """
         reached: set[Expr] = set()
         stack = [parent]
         while stack:
             for user in self._uses.get(stack.pop(), ()):
-                if user not in inside:
+                if user not in region:
                     return False
                 if user not in reached:
                     reached.add(user)
                     stack += [user] if user is not child else []
-        return reached == inside
+        return reached == region
 
 
-def _data(node: Expr) -> list[Expr]:
+def _value_operands_reversed(node: Expr) -> list[Expr]:
     """Return the operands of a node that are values, in reverse order: no operators and no
     functions.
     """
     return [c for c in reversed(children(node)) if not isinstance(c, (Op, GlobalVar, Function))]
 
 
-def _fits(pattern: DFPattern, expr: Expr) -> bool:
+def _satisfies_leaf_or_property_pattern(pattern: DFPattern, expr: Expr) -> bool:
     """Return True if a node satisfies a leaf pattern, or the property (type, dtype, shape,
     attributes) of a PropertyPattern.
     """
@@ -214,8 +214,11 @@ def _fits(pattern: DFPattern, expr: Expr) -> bool:
         case patterns.WildcardPattern():
             return True
         case patterns.AttrPattern(attrs=wanted):
-            have = _attributes(expr)
-            return all(name in have and _plain(have[name]) == _plain(value) for name, value in wanted.items())
+            have = _matchable_attributes(expr)
+            return all(
+                name in have and _lists_to_tuples(have[name]) == _lists_to_tuples(value)
+                for name, value in wanted.items()
+            )
         case patterns.TypePattern():
             return ty == pattern.type
         case patterns.DataTypePattern():
@@ -226,7 +229,7 @@ def _fits(pattern: DFPattern, expr: Expr) -> bool:
             raise AotcTypeError("pattern", f"there is no matching for {type(pattern).__name__}")
 
 
-def _attributes(expr: Expr) -> Mapping[str, Any]:
+def _matchable_attributes(expr: Expr) -> Mapping[str, Any]:
     match expr:
         case Op():
             return {"TOpPattern": expr.pattern}
@@ -240,8 +243,8 @@ def _attributes(expr: Expr) -> Mapping[str, Any]:
             return {}
 
 
-def _plain(value: Any) -> Any:
+def _lists_to_tuples(value: Any) -> Any:
     """Convert lists to tuples recursively, so that attributes written as lists or as tuples compare
     equal.
     """
-    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
+    return tuple(map(_lists_to_tuples, value)) if isinstance(value, (list, tuple)) else value

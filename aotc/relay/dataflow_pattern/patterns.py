@@ -18,13 +18,13 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from aotc.ir import AotcTypeError, DType, Op, Type, dataclass_transform, get_op
-from aotc.relay.graph_api import Call, Expr, Function, If, Let, Tuple, TupleGetItem, depth_first
+from aotc.relay.graph_api import Call, Expr, Function, If, Let, Tuple, TupleGetItem, depth_first_post_order
 
 #: Index with which a TupleGetItemPattern matches an access to any field.
 ANY_INDEX: Final = -1
 
 
-def _joined_by(op_name: str) -> Callable[[DFPattern, DFPattern], CallPattern]:
+def _infix_method_for_op(op_name: str) -> Callable[[DFPattern, DFPattern], CallPattern]:
     """Return the method of a Python infix operator that builds a pattern for calls of operator
     `op_name`.
     """
@@ -55,10 +55,10 @@ class DFPattern:
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
             if f.type == "DFPattern":
-                _check(value)
+                _require_patterns(value)
             elif f.type == "Sequence[DFPattern] | None" and value is not None:
                 object.__setattr__(self, f.name, tuple(value))
-                _check(*getattr(self, f.name))
+                _require_patterns(*getattr(self, f.name))
 
     def __repr__(self) -> str:
         values = (getattr(self, field.name) for field in dataclasses.fields(self))
@@ -73,8 +73,8 @@ class DFPattern:
     def __or__(self, other: DFPattern) -> AltPattern:
         return AltPattern(self, other)
 
-    __add__, __sub__ = _joined_by("add"), _joined_by("subtract")
-    __mul__, __truediv__ = _joined_by("multiply"), _joined_by("divide")
+    __add__, __sub__ = _infix_method_for_op("add"), _infix_method_for_op("subtract")
+    __mul__, __truediv__ = _infix_method_for_op("multiply"), _infix_method_for_op("divide")
 
     def optional(self, option_constructor: Callable[[DFPattern], DFPattern]) -> AltPattern:
         """Return a pattern that matches this pattern alone or wrapped by `option_constructor`, e.g.
@@ -114,7 +114,7 @@ class DFPattern:
         return DominatorPattern(parent, wildcard() if path is None else path, self)
 
 
-def _check(*values: object) -> None:
+def _require_patterns(*values: object) -> None:
     for value in values:
         if not isinstance(value, DFPattern):
             hint = "is_expr(...) matches one expression, is_constant() any constant"
@@ -252,7 +252,7 @@ class DominatorPattern(DFPattern):
 #:
 #: The sub-patterns correspond to the children in order.  A list of sub-patterns that is None
 #: matches any children.
-NODES: Final[Mapping[type[DFPattern], type[Expr]]] = MappingProxyType(
+NODE_CLASS_BY_PATTERN_CLASS: Final[Mapping[type[DFPattern], type[Expr]]] = MappingProxyType(
     {
         CallPattern: Call,
         FunctionPattern: Function,
@@ -324,27 +324,27 @@ def has_attr(attrs: Mapping[str, Any], pattern: DFPattern | None = None) -> Attr
 # --- questions
 
 
-def parts(pattern: DFPattern) -> Iterator[DFPattern]:
+def direct_subpatterns(pattern: DFPattern) -> Iterator[DFPattern]:
     """Yield the direct sub-patterns of a pattern in field order."""
     for value in (getattr(pattern, f.name) for f in dataclasses.fields(pattern)):
         yield from (p for p in (value if isinstance(value, tuple) else (value,)) if isinstance(p, DFPattern))
 
 
-def pattern_order(pattern: DFPattern) -> list[DFPattern]:
+def subpatterns_in_post_order(pattern: DFPattern) -> list[DFPattern]:
     """Return `pattern` and all patterns nested in it, each once, in post-order (sub-patterns
     first).
     """
-    return list(depth_first([pattern], parts))
+    return list(depth_first_post_order([pattern], direct_subpatterns))
 
 
-def needs_types(pattern: DFPattern) -> bool:
+def needs_inferred_types(pattern: DFPattern) -> bool:
     """Return True if a pattern contains a type, dtype or shape constraint, so that matching needs
     inferred types.
     """
-    return any(isinstance(p, (TypePattern, DataTypePattern, ShapePattern)) for p in pattern_order(pattern))
+    return any(isinstance(p, (TypePattern, DataTypePattern, ShapePattern)) for p in subpatterns_in_post_order(pattern))
 
 
-def root_ops(pattern: DFPattern) -> frozenset[Op] | None:
+def possible_root_ops(pattern: DFPattern) -> frozenset[Op] | None:
     """Return the operators of which a node matched by `pattern` must be a call; None if other nodes
     may match, too.
     """
@@ -352,11 +352,11 @@ def root_ops(pattern: DFPattern) -> frozenset[Op] | None:
         case CallPattern(op=ExprPattern(expr=Op() as op)):
             return frozenset([op])
         case AltPattern(left=left, right=right):
-            a, b = root_ops(left), root_ops(right)
+            a, b = possible_root_ops(left), possible_root_ops(right)
             return None if a is None or b is None else a | b
         case PropertyPattern():
-            return root_ops(pattern.pattern)
+            return possible_root_ops(pattern.pattern)
         case DominatorPattern(child=child):
-            return root_ops(child)
+            return possible_root_ops(child)
         case _:
             return None

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from aotc.ir import AotcError, AotcTypeError, Op, merge_spans, span_scope
-from aotc.relay.dataflow_pattern.groups import Group, find_groups
+from aotc.relay.dataflow_pattern.groups import Group, find_pattern_matches
 from aotc.relay.dataflow_pattern.matcher import NodeMap
-from aotc.relay.dataflow_pattern.patterns import DFPattern, needs_types
+from aotc.relay.dataflow_pattern.patterns import DFPattern, needs_inferred_types
 from aotc.relay.graph_api import Expr, IRModule, Mutator, Node, infer_expr, post_order, structural_equal
 
-_MOST_ROUNDS: Final = 100
-#: Largest factor by which rewriting may enlarge a program before `rewrite` gives up.
-_MOST_GROWTH: Final = 16
+_MAX_REWRITE_ROUNDS: Final = 100
+#: Largest factor by which rewriting may enlarge a program before `rewrite_rebuilt_node` gives up.
+_MAX_GROWTH_FACTOR: Final = 16
 
 
 class DFPatternCallback:
@@ -43,7 +43,7 @@ class DFPatternCallback:
 
     def rewrite(self, expr: Expr) -> Expr:
         """Return `expr` after applying this rule; see
-        `aotc.relay.dataflow_pattern.rewriter.rewrite`.
+        `aotc.relay.dataflow_pattern.rewriter.rewrite_rebuilt_node`.
         """
         return rewrite(self, expr)
 
@@ -58,14 +58,14 @@ class DFPatternCallback:
 
 
 @dataclass(eq=False)
-class _Round(Mutator):
+class _SingleRoundMutator(Mutator):
     """Graph mutator that applies one rewrite rule to all of its matches once."""
 
     rule: DFPatternCallback
     groups: dict[Expr, Group]
     retyped: bool = False
 
-    def rewrite(self, old: Expr, new: Expr) -> Expr:
+    def rewrite_rebuilt_node(self, old: Expr, new: Expr) -> Expr:
         group = self.groups.get(old)
         if group is None:
             return new
@@ -79,20 +79,20 @@ class _Round(Mutator):
         return result
 
 
-def _apply(rule: DFPatternCallback, expr: Expr, mod: IRModule | None) -> Expr:
+def _apply_rule_to_all_matches(rule: DFPatternCallback, expr: Expr, mod: IRModule | None) -> Expr:
     pattern = rule.pattern
     if not isinstance(pattern, DFPattern):
         raise AotcTypeError("pattern", f"{type(rule).__name__} has no pattern", hint="set self.pattern in __init__")
-    typed = infer_expr(expr, mod) if rule.require_type or needs_types(pattern) else expr
-    groups = find_groups(pattern, typed)
+    typed = infer_expr(expr, mod) if rule.require_type or needs_inferred_types(pattern) else expr
+    groups = find_pattern_matches(pattern, typed)
     if not groups:
         return typed
-    work = _Round(rule, groups)
+    work = _SingleRoundMutator(rule, groups)
     result = work.visit(typed)
     return infer_expr(result, mod) if work.retyped and typed.checked_type is not None else result
 
 
-def _size(expr: Expr) -> int:
+def _node_count(expr: Expr) -> int:
     return sum(1 for _ in post_order(expr))
 
 
@@ -111,13 +111,13 @@ def rewrite(
     more than 16 times its size, since growth by a factor in each round would not end.
     """
     rules = [callbacks] if isinstance(callbacks, DFPatternCallback) else list(callbacks)
-    most = _MOST_GROWTH * (_size(expr) + 256)
-    for done in range(_MOST_ROUNDS + 1):
-        if done == _MOST_ROUNDS or _size(expr) > most:
+    most = _MAX_GROWTH_FACTOR * (_node_count(expr) + 256)
+    for done in range(_MAX_REWRITE_ROUNDS + 1):
+        if done == _MAX_REWRITE_ROUNDS or _node_count(expr) > most:
             break
         before = expr
         for rule in rules:
-            expr = _apply(rule, expr, mod)
+            expr = _apply_rule_to_all_matches(rule, expr, mod)
         rules = [rule for rule in rules if not rule.rewrite_once]
         if not rules or expr is before or structural_equal(expr, before, exact=True):
             return expr

@@ -14,6 +14,6 @@ problems of a model in one error. Builders that several front ends share are `co
 module and its parameters, as the functions of TVM's Relay do.
 """
 
-from aotc.ir.lazy_exports import lazy_names
+from aotc.ir.lazy_exports import lazy_module_getattr_and_dir
 
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__ = lazy_module_getattr_and_dir(__name__)

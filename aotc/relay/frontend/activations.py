@@ -18,7 +18,7 @@ def softplus(x: Expr) -> Expr:
     """Compute log(1 + exp(x)) as max(x, 0) + log1p(exp(-|x|)), which neither overflows nor loses
     precision for small values.
     """
-    return g.add(g.maximum(x, 0.0), g.op("log1p", g.exp(g.negative(g.absolute(x)))))
+    return g.add(g.maximum(x, 0.0), g.call_op("log1p", g.exp(g.negative(g.absolute(x)))))
 
 
 def gelu(x: Expr, *, approximate: str = "none") -> Expr:
@@ -29,7 +29,7 @@ def gelu(x: Expr, *, approximate: str = "none") -> Expr:
         cubic = g.add(x, g.mul(g.mul(g.mul(x, x), x), 0.044715))
         inner = g.tanh(g.mul(cubic, math.sqrt(2.0 / math.pi)))
     else:
-        inner = g.op("erf", g.mul(x, math.sqrt(0.5)))
+        inner = g.call_op("erf", g.mul(x, math.sqrt(0.5)))
     return g.mul(g.mul(x, 0.5), g.add(inner, 1.0))
 
 
@@ -48,14 +48,14 @@ def swish(x: Expr, *, alpha: float = 1.0) -> Expr:
     return g.mul(x, g.sigmoid(x if alpha == 1.0 else g.mul(x, alpha)))
 
 
-def stretched(x: Expr, alpha: float) -> Expr:
+def scaled_expm1(x: Expr, alpha: float) -> Expr:
     """Compute (exp(x) - 1) * alpha."""
     return g.mul(g.sub(g.exp(x), 1.0), alpha)
 
 
 def elu(x: Expr, *, alpha: float = 1.0) -> Expr:
     """Compute x for x >= 0 and (exp(x) - 1) * alpha for x < 0."""
-    return g.where(g.less(x, 0.0), stretched(x, alpha), x)
+    return g.where(g.less(x, 0.0), scaled_expm1(x, alpha), x)
 
 
 def hard_sigmoid(x: Expr, *, alpha: float = 0.2, beta: float = 0.5) -> Expr:
@@ -65,7 +65,7 @@ def hard_sigmoid(x: Expr, *, alpha: float = 0.2, beta: float = 0.5) -> Expr:
 
 def leaky_relu(x: Expr, *, alpha: float = 0.01) -> Expr:
     """Compute x for x >= 0 and x * alpha for x < 0."""
-    return g.op("nn.leaky_relu", x, alpha=alpha)
+    return g.call_op("nn.leaky_relu", x, alpha=alpha)
 
 
 def prelu(x: Expr, slope: Expr, /) -> Expr:

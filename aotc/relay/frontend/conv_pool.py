@@ -6,16 +6,16 @@ Input: data (batch, channels, *spatial), or in another layout that an attribute 
 `Window`. Output: calls of nn.conv2d, nn.max_pool2d and so on.
 
     window = Window((3, 3), strides=(2, 2), dilations=(1, 1), pads=(1, 1, 1, 1))
-    convolve(x, weight, window, bias)       # nn.bias_add(nn.conv2d(x, weight, ...), bias)
-    pool("max", x, window)
-    resize(x, (8, 8), "linear", "half_pixel")              # image.resize2d
+    build_convolution(x, weight, window, bias)  # nn.bias_add(nn.conv2d(x, weight, ...), bias)
+    build_pool("max", x, window)
+    build_resize(x, (8, 8), "linear", "half_pixel")        # image.resize2d
     grid_sample(x, grid, "bilinear", "zeros", False)       # positions along the last axis of the grid
 
 A front end whose format names the padding (SAME, VALID) computes the widths first; for
 channels-last data it passes the layouts:
 
-    window = window.padded(same_padding(spatial, window))
-    convolve(x, weight, window, bias, data_layout="NHWC", kernel_layout="OHWI")
+    window = window.with_pads(same_padding(spatial, window))
+    build_convolution(x, weight, window, bias, data_layout="NHWC", kernel_layout="OHWI")
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from typing import Any, Final
 from aotc.ir import frozen, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
-from aotc.relay.frontend.converter_signatures import Maybe
+from aotc.relay.frontend.converter_signatures import OptionalExpr
 
 #: Data layout by number of spatial axes.
-LAYOUTS: Final = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
+DATA_LAYOUT_BY_SPATIAL_RANK: Final = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 
 
 @frozen
@@ -51,62 +51,67 @@ class Window:
         """Return the number of spatial axes of the window."""
         return len(self.kernel)
 
-    def spans(self) -> list[int]:
+    def dilated_kernel_extents(self) -> list[int]:
         """Return the dilated extent of the kernel per axis: `(kernel - 1) * dilation + 1`."""
         return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
 
-    def reach(self, counts: Sequence[int]) -> list[int]:
-        """Return, per axis, the number of input elements that `counts` positions of the window
+    def covered_input_extents(self, window_counts: Sequence[int]) -> list[int]:
+        """Return, per axis, the number of input elements that `window_counts` positions of the window
         cover.
         """
-        return [(n - 1) * stride + span for n, stride, span in zip(counts, self.strides, self.spans(), strict=True)]
+        return [
+            (n - 1) * stride + span
+            for n, stride, span in zip(window_counts, self.strides, self.dilated_kernel_extents(), strict=True)
+        ]
 
-    def padded(self, pads: Sequence[int]) -> Window:
+    def with_pads(self, pads: Sequence[int]) -> Window:
         """Return a copy of the window with the padding widths `pads`."""
         return replace(self, pads=tuple(pads))
 
-    def attributes(self) -> dict[str, tuple[int, ...]]:
+    def window_attributes(self) -> dict[str, tuple[int, ...]]:
         """Return the window as attributes `strides`, `padding` and `dilation` of a convolution or
         pooling operator.
         """
         return {"strides": self.strides, "padding": self.pads, "dilation": self.dilations}
 
 
-def halves(totals: Sequence[int], more_after: bool = True) -> tuple[int, ...]:
+def split_padding_before_after(totals: Sequence[int], larger_half_after: bool = True) -> tuple[int, ...]:
     """Split the total padding of each axis into a width before and a width after it; return all
     widths before, then all widths after, as one tuple. If a total is odd, the larger part is the
-    one after the axis, or the one before it if `more_after` is False.
+    one after the axis, or the one before it if `larger_half_after` is False.
     """
     small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
-    return (*small, *large) if more_after else (*large, *small)
+    return (*small, *large) if larger_half_after else (*large, *small)
 
 
-def same_padding(spatial: Sequence[int], window: Window, more_after: bool = True) -> tuple[int, ...]:
+def same_padding(spatial_extents: Sequence[int], window: Window, larger_half_after: bool = True) -> tuple[int, ...]:
     """Return the widths of SAME padding, with which a convolution or pool has ceil(extent / stride)
     elements per axis; all widths before the axes come first, then all widths after.
     """
-    rows = zip(spatial, window.strides, window.spans(), strict=True)
-    return halves([max((-(-n // stride) - 1) * stride + span - n, 0) for n, stride, span in rows], more_after)
+    rows = zip(spatial_extents, window.strides, window.dilated_kernel_extents(), strict=True)
+    return split_padding_before_after(
+        [max((-(-n // stride) - 1) * stride + span - n, 0) for n, stride, span in rows], larger_half_after
+    )
 
 
-def spatial_rank(rank: int, what: str) -> int:
+def checked_spatial_rank(rank: int, subject: str) -> int:
     """Return the number of spatial axes, 1 to 3, of a tensor of rank `rank` with batch and channel
     axes. Raises AotcError (code "graph-rank") for other ranks.
     """
-    require("graph-rank", 3 <= rank <= 5, f"{what} of rank {rank} is not supported (3 to 5 are)")
+    require("graph-rank", 3 <= rank <= 5, f"{subject} of rank {rank} is not supported (3 to 5 are)")
     return rank - 2
 
 
-def with_bias(y: Expr, bias: Maybe, axis: int = 1) -> Expr:
+def add_optional_bias(y: Expr, bias: OptionalExpr, axis: int = 1) -> Expr:
     """Add a bias vector along the channel axis of `y`; return `y` itself if the bias is None."""
-    return y if bias is None else g.op("nn.bias_add", y, bias, axis=axis)
+    return y if bias is None else g.call_op("nn.bias_add", y, bias, axis=axis)
 
 
-def convolve(
+def build_convolution(
     x: Expr,
     weight: Expr,
     window: Window,
-    bias: Maybe = None,
+    bias: OptionalExpr = None,
     groups: int = 1,
     terms: Sequence[Expr] = (),
     **attributes: Any,
@@ -121,75 +126,83 @@ def convolve(
     place = attributes.get("kernel_layout", "O").index("O")
     sizes = {"channels": g.shape(weight)[place], "kernel_size": window.kernel}
     name = f"{'qnn' if terms else 'nn'}.conv{window.rank}d"
-    y = g.op(name, x, weight, *terms, **window.attributes(), groups=groups, **sizes, **attributes)
-    return with_bias(y, bias, attributes.get("data_layout", "NC").index("C"))
+    y = g.call_op(name, x, weight, *terms, **window.window_attributes(), groups=groups, **sizes, **attributes)
+    return add_optional_bias(y, bias, attributes.get("data_layout", "NC").index("C"))
 
 
-def convolve_transposed(
+def build_transposed_convolution(
     x: Expr,
     weight: Expr,
     window: Window,
-    bias: Maybe,
+    bias: OptionalExpr,
     groups: int,
     output_padding: tuple[int, ...],
     terms: Sequence[Expr] = (),
     **attributes: Any,
 ) -> Expr:
     """Build a transposed convolution; the weight is (input channels, output channels / groups,
-    *kernel), or in the layout that `kernel_layout` names. `terms` and `attributes` are those of
-    `convolve`.
+    *kernel), or in the layout that `kernel_layout` names. `terms` and `window_attributes` are those of
+    `build_convolution`.
     """
     place = attributes.get("kernel_layout", "IO").index("O")
     sizes = {"channels": g.shape(weight)[place] * groups, "kernel_size": window.kernel}
     sizes |= {"output_padding": output_padding}
     name = f"{'qnn' if terms else 'nn'}.conv{window.rank}d_transpose"
-    y = g.op(name, x, weight, *terms, **window.attributes(), groups=groups, **sizes, **attributes)
-    return with_bias(y, bias, attributes.get("data_layout", "NC").index("C"))
+    y = g.call_op(name, x, weight, *terms, **window.window_attributes(), groups=groups, **sizes, **attributes)
+    return add_optional_bias(y, bias, attributes.get("data_layout", "NC").index("C"))
 
 
-def taps(x: Expr, window: Window, counts: Sequence[int]) -> Iterator[tuple[list[int], Expr]]:
+def kernel_tap_slices(x: Expr, window: Window, window_counts: Sequence[int]) -> Iterator[tuple[list[int], Expr]]:
     """Yield for each element of the kernel its offset in the window, per axis, and the strided
     slice of `x` that this element reads over all positions of the window: (batch, channels,
     *counts).
     """
     for tap in itertools.product(*map(range, window.kernel)):
         begin = [t * d for t, d in zip(tap, window.dilations, strict=True)]
-        end = [b + (n - 1) * s + 1 for b, n, s in zip(begin, counts, window.strides, strict=True)]
-        yield begin, g.cut(x, begin, end, range(2, window.rank + 2), window.strides)
+        end = [b + (n - 1) * s + 1 for b, n, s in zip(begin, window_counts, window.strides, strict=True)]
+        yield begin, g.strided_slice(x, begin, end, range(2, window.rank + 2), window.strides)
 
 
-def pool(kind: str, x: Expr, window: Window, **attributes: Any) -> Expr:
+def build_pool(kind: str, x: Expr, window: Window, **attributes: Any) -> Expr:
     """Build a pooling operator of kind "max" or "avg"; further attributes are `ceil_mode`,
     `count_include_pad` and `layout`.
     """
-    return g.op(f"nn.{kind}_pool{window.rank}d", x, pool_size=window.kernel, **window.attributes(), **attributes)
+    return g.call_op(
+        f"nn.{kind}_pool{window.rank}d", x, pool_size=window.kernel, **window.window_attributes(), **attributes
+    )
 
 
 # --- sampling
 
 
-def resize(
-    x: Expr, sizes: Sequence[int], method: str, mode: str, rounding: str = "", cubic: float = -0.75, **attributes: Any
+def build_resize(
+    x: Expr,
+    sizes: Sequence[int],
+    method: str,
+    mode: str,
+    coordinate_rounding: str = "",
+    cubic_coefficient: float = -0.75,
+    **attributes: Any,
 ) -> Expr:
     """Resize the spatial axes of `x` (batch, channels, one to three spatial axes) to the extents
     `sizes`.
 
-    method       "nearest_neighbor", "linear" or "cubic"
-    mode         map from result coordinates to data coordinates: "half_pixel", "align_corners",
-                 "asymmetric", ...
-    rounding     rounding of coordinates, for "nearest_neighbor" only
-    cubic        coefficient of cubic interpolation
-    attributes   further attributes of image.resize2d: `scales`, `roi`, `layout`, `antialias`, ...
+    method                 "nearest_neighbor", "linear" or "cubic"
+    mode                   map from result coordinates to data coordinates: "half_pixel", "align_corners",
+                           "asymmetric", ...
+    coordinate_rounding    rounding of coordinates, for "nearest_neighbor" only
+    cubic_coefficient      coefficient of cubic interpolation
+    attributes             further attributes of image.resize2d: `scales`, `roi`, `layout`, `antialias`, ...
     """
-    return g.op(
+    return g.call_op(
         f"image.resize{len(sizes)}d",
         x,
         size=tuple(sizes),
         method=method,
         coordinate_transformation_mode=mode,
-        rounding_method=rounding if method == "nearest_neighbor" else "",
-        cubic_alpha=cubic,
-        **{"layout": LAYOUTS[len(sizes)], **attributes},
+        rounding_method=coordinate_rounding if method == "nearest_neighbor" else "",
+        cubic_alpha=cubic_coefficient,
+        **{"layout": DATA_LAYOUT_BY_SPATIAL_RANK[len(sizes)], **attributes},
     )
 
 
@@ -199,6 +212,6 @@ def grid_sample(x: Expr, grid: Expr, method: str, padding_mode: str, align_corne
     """
     rank = g.rank(grid)
     positions = g.transpose(grid, (0, rank - 1, *range(1, rank - 1)))
-    layout = LAYOUTS[g.rank(x) - 2]
+    layout = DATA_LAYOUT_BY_SPATIAL_RANK[g.rank(x) - 2]
     modes = {"padding_mode": padding_mode, "align_corners": align_corners}
-    return g.op("image.grid_sample", x, positions, method=method, layout=layout, **modes)
+    return g.call_op("image.grid_sample", x, positions, method=method, layout=layout, **modes)

@@ -6,8 +6,8 @@ Input: a function. Output: its parameters with evaluated annotations.
 
     def softmax(x: Expr, *, axis: Axis) -> Expr: ...
 
-    [p.name for p in parameters(softmax)]           # ["x", "axis"]
-    parameters(softmax)[1].annotation == Axis       # True: a number that is converted to 0..rank - 1
+    [p.name for p in converter_parameters(softmax)]  # ["x", "axis"]
+    converter_parameters(softmax)[1].annotation == Axis  # True: a number that is converted to 0..rank - 1
 """
 
 import inspect
@@ -19,21 +19,21 @@ from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin
 from aotc.relay.expr import Expr
 
 #: Type of a converter's parameter for an optional input of a node: None if it is omitted.
-Maybe: TypeAlias = Expr | None
+OptionalExpr: TypeAlias = Expr | None
 #: Type of a converter's parameter for an axis of the first input, converted to the range 0..rank -
 #: 1.
 Axis: TypeAlias = Annotated[int, "axis"]
 
 
 @cache
-def parameters(converter: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+def converter_parameters(converter: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
     """Return the parameters of a converter function, with annotations evaluated to objects and `|
     None` removed. Results are cached.
     """
     found = inspect.signature(converter, eval_str=True).parameters.values()
-    return tuple(p.replace(annotation=_without_none(p.annotation)) for p in found)
+    return tuple(p.replace(annotation=_strip_optional(p.annotation)) for p in found)
 
 
-def _without_none(annotation: Any) -> Any:
+def _strip_optional(annotation: Any) -> Any:
     kinds = [a for a in get_args(annotation) if a is not NoneType]
     return kinds[0] if get_origin(annotation) in (Union, UnionType) and len(kinds) == 1 else annotation

@@ -2,9 +2,9 @@
 """Graph builders that move elements without arithmetic: slicing of single elements, depth-to-space
 and its inverse, padding with negative widths.
 
-element(x, 1, 3)                        # x[:, 3]
+select_element(x, 1, 3)                 # x[:, 3]
 depth_to_space(x, 2)                    # (n, 4 * c, h, w) to (n, c, 2 * h, 2 * w)
-padded(x, [(0, 0), (-1, 2)])            # removes the first column, appends two
+pad_or_crop(x, [(0, 0), (-1, 2)])       # removes the first column, appends two
 
 These functions expect channels before the spatial axes. For data in NHWC the caller transposes
 before and after; a later pass merges the transposes.
@@ -19,9 +19,9 @@ from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
 
 
-def checked_indices(indices: Expr, size: int | Sequence[int]) -> Expr:
-    """Check constant indices of a gather into an axis of extent `size`, and replace negative ones
-    by their equivalents counted from the start. If `size` is a sequence, the last axis of `indices`
+def normalize_constant_indices(indices: Expr, axis_extent: int | Sequence[int]) -> Expr:
+    """Check constant indices of a gather into an axis of extent `axis_extent`, and replace negative ones
+    by their equivalents counted from the start. If `axis_extent` is a sequence, the last axis of `indices`
     holds index tuples, one index per extent.
 
     Indices that are not constant are returned unchanged. Raises AotcError (code "graph-index") for
@@ -29,53 +29,57 @@ def checked_indices(indices: Expr, size: int | Sequence[int]) -> Expr:
     """
     if not isinstance(indices, Constant):
         return indices
-    extent, array = np.array(size), indices.data.astype(np.int64)
+    extent, array = np.array(axis_extent), indices.data.astype(np.int64)
     if np.any((array < -extent) | (array >= extent)):
         raise AotcError("graph-index", "a constant index is outside the axis")
     return indices if not np.any(array < 0) else Constant(np.where(array < 0, array + extent, array))
 
 
-def take(x: Expr, indices: Expr, axis: int) -> Expr:
+def gather_slices(x: Expr, indices: Expr, axis: int) -> Expr:
     """Gather slices of `x` along `axis` at non-negative positions. Constant indices are checked
     against the extent, others are clipped at run time.
     """
     size = g.dims(x)[axis] if 0 <= axis < g.rank(x) else None
-    places = checked_indices(indices, size) if isinstance(size, int) else indices
-    return g.op("take", x, places, axis=axis, mode="clip")
+    places = normalize_constant_indices(indices, size) if isinstance(size, int) else indices
+    return g.call_op("take", x, places, axis=axis, mode="clip")
 
 
-def from_start(indices: Expr, size: int) -> Expr:
-    """Convert indices into an axis of extent `size` so that negative indices, which count from the
+def normalize_negative_indices(indices: Expr, extent: int) -> Expr:
+    """Convert indices into an axis of extent `extent` so that negative indices, which count from the
     end, count from the start.
     """
     if isinstance(indices, Constant):
-        return checked_indices(indices, size)
-    return g.where(g.less(indices, 0), g.add(indices, size), indices)
+        return normalize_constant_indices(indices, extent)
+    return g.where(g.less(indices, 0), g.add(indices, extent), indices)
 
 
-def element(x: Expr, axis: int, index: int) -> Expr:
+def select_element(x: Expr, axis: int, index: int) -> Expr:
     """Return `x[..., index, ...]`: select one element of an axis and remove that axis."""
-    return g.squeeze(g.cut(x, [index], [index + 1], [axis]), [axis])
+    return g.squeeze(g.strided_slice(x, [index], [index + 1], [axis]), [axis])
 
 
-def _quotient(value: int, size: int, power: int = 1) -> int:
-    """Divide `value` by `size**power`, where `size` is a block size. Raises AotcError (code
+def _divide_by_block_size(value: int, block_size: int, power: int = 1) -> int:
+    """Divide `value` by `block_size**power`, where `block_size` is a block size. Raises AotcError (code
     "graph-shape") if there is a remainder.
     """
-    whole: int = size**power
-    if size <= 0 or value % whole:
-        divisor = f"{whole}, the blocksize {size} to the power of {power}" if power > 1 else f"the blocksize {size}"
+    whole: int = block_size**power
+    if block_size <= 0 or value % whole:
+        divisor = (
+            f"{whole}, the blocksize {block_size} to the power of {power}"
+            if power > 1
+            else f"the blocksize {block_size}"
+        )
         raise AotcError("graph-shape", f"{value} is not a multiple of {divisor}")
     return value // whole
 
 
-def _in_pairs(start: int, spatial: int, blocks_first: bool) -> list[int]:
+def _spatial_block_permutation(start: int, spatial_rank: int, blocks_first: bool) -> list[int]:
     """Return the permutation of axes that puts each spatial extent directly before the block axis
     that belongs to it; the axes before `start` stay in place. The input order is (depth, *blocks,
     *extents), or with `blocks_first` (*blocks, depth, *extents).
     """
-    depth, first = (start + spatial, start) if blocks_first else (start, start + 1)
-    pairs = (axis for k in range(spatial) for axis in (start + 1 + spatial + k, first + k))
+    depth, first = (start + spatial_rank, start) if blocks_first else (start, start + 1)
+    pairs = (axis for k in range(spatial_rank) for axis in (start + 1 + spatial_rank + k, first + k))
     return [*range(start), depth, *pairs]
 
 
@@ -88,22 +92,24 @@ def depth_to_space(x: Expr, size: int, /, spatial: int = 2, blocks_first: bool =
     """
     *lead, channels = (shape := g.shape(x))[: len(shape) - spatial]
     extents = shape[len(lead) + 1 :]
-    depth, blocks = _quotient(channels, size, spatial), (size,) * spatial
+    depth, blocks = _divide_by_block_size(channels, size, spatial), (size,) * spatial
     parts = (*blocks, depth) if blocks_first else (depth, *blocks)
-    y = g.transpose(g.reshape(x, (*lead, *parts, *extents)), _in_pairs(len(lead), spatial, blocks_first))
+    y = g.transpose(
+        g.reshape(x, (*lead, *parts, *extents)), _spatial_block_permutation(len(lead), spatial, blocks_first)
+    )
     return g.reshape(y, (*lead, depth, *(d * size for d in extents)))
 
 
 def space_to_depth(x: Expr, size: int, /, spatial: int = 2, blocks_first: bool = False) -> Expr:
     """Rearrange blocks of the spatial axes into channels: the inverse of `depth_to_space`."""
     *lead, channels = (shape := g.shape(x))[: len(shape) - spatial]
-    small = [_quotient(d, size) for d in shape[len(lead) + 1 :]]
+    small = [_divide_by_block_size(d, size) for d in shape[len(lead) + 1 :]]
     y = g.reshape(x, (*lead, channels, *(v for d in small for v in (d, size))))
-    y = g.transpose(y, np.argsort(_in_pairs(len(lead), spatial, blocks_first)).tolist())
+    y = g.transpose(y, np.argsort(_spatial_block_permutation(len(lead), spatial, blocks_first)).tolist())
     return g.reshape(y, (*lead, channels * size**spatial, *small))
 
 
-def padded(x: Expr, widths: Sequence[tuple[int, int]], value: g.Operand = 0, mode: str = "constant") -> Expr:
+def pad_or_crop(x: Expr, widths: Sequence[tuple[int, int]], value: g.Operand = 0, mode: str = "constant") -> Expr:
     """Pad each axis of `x` by its (before, after) widths in elements; a negative width removes
     elements instead.
 
@@ -115,5 +121,5 @@ def padded(x: Expr, widths: Sequence[tuple[int, int]], value: g.Operand = 0, mod
         end = [g.dim(x, k) + min(widths[k][1], 0) for k in axes]
         fits = all(b <= e for b, e in zip(begin, end, strict=True))
         require("graph-pad", fits, "negative padding removes more elements than the axis has")
-        x = g.cut(x, begin, end, axes)
+        x = g.strided_slice(x, begin, end, axes)
     return g.pad(x, [(max(b, 0), max(a, 0)) for b, a in widths], value, mode)

@@ -6,9 +6,9 @@ with every problem and its location. Nodes that depend on a node with a problem 
 
     problems = Problems("onnx-node")
     for node in nodes:
-        with problems.at(Span(source, node=node.name)):
+        with problems.collect_errors_at(Span(source, node=node.name)):
             convert(node)               # raises PoisonedError where an input of it has a problem
-    problems.check()
+    problems.raise_collected_problems()
 """
 
 import logging
@@ -19,22 +19,22 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from aotc.ir import AotcError, Diagnostic, Span, span_scope
-from aotc.ir.compile_time_limits import budget
+from aotc.ir.compile_time_limits import current_budget
 
 _LOG: Final = logging.getLogger(__name__)
 
 #: Python exceptions that a converter may raise on a malformed node; they are reported as problems
 #: of that node.
-INVALID: Final = (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, AttributeError)
+MALFORMED_NODE_EXCEPTIONS: Final = (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, AttributeError)
 
 
 #: Suffixes of diagnostic codes for problems that static shapes would avoid.
-_AT_RUN_TIME: Final = ("-dynamic", "-runtime-shape")
+_RUNTIME_SHAPE_CODE_SUFFIXES: Final = ("-dynamic", "-runtime-shape")
 #: Suffixes of diagnostic codes for problems that can be avoided by cutting the node out of the
 #: model.
-_UNSUPPORTED: Final = (*_AT_RUN_TIME, "-op", "-unsupported", "-output")
+_CUTTABLE_CODE_SUFFIXES: Final = (*_RUNTIME_SHAPE_CODE_SUFFIXES, "-op", "-unsupported", "-output")
 #: Largest number of tensors that a hint proposes for --cut-after.
-_CUTS: Final = 4
+_MAX_PROPOSED_CUT_TENSORS: Final = 4
 
 
 class PoisonedError(Exception):
@@ -47,7 +47,7 @@ class PoisonedError(Exception):
 class Problems:
     """The problems found in a model so far.
 
-    code       diagnostic code for a node on which a converter raises one of the exceptions INVALID
+    code       diagnostic code for a node on which a converter raises one of the exceptions MALFORMED_NODE_EXCEPTIONS
     hint       hint for problems with dimensions and shapes that are known only at run time
     found      the diagnostics, in order
     computed   names of tensors that were converted and that nodes with a problem read: the model
@@ -60,9 +60,11 @@ class Problems:
     computed: dict[str, None] = field(default_factory=dict)
 
     @contextmanager
-    def at(self, span: Span | None, note: str = "", unfit: Callable[[], str] | None = None) -> Iterator[None]:
+    def collect_errors_at(
+        self, span: Span | None, note: str = "", malformed_message: Callable[[], str] | None = None
+    ) -> Iterator[None]:
         """Return a context manager that records errors raised inside it as problems at `span`, with
-        the note `note`, and gives `span` to the nodes built inside. `unfit` returns the message for
+        the note `note`, and gives `span` to the nodes built inside. `malformed_message` returns the message for
         a malformed node.
 
         Raises AotcError if the budget for nodes is exhausted, since every further node would fail
@@ -73,31 +75,33 @@ class Problems:
             with span_scope(span):
                 yield
         except AotcError as error:
-            for d in error.at(span).diagnostics:
-                hint = self.hint if d.code.endswith(_AT_RUN_TIME) else ""
+            for d in error.with_default_span(span).diagnostics:
+                hint = self.hint if d.code.endswith(_RUNTIME_SHAPE_CODE_SUFFIXES) else ""
                 self.found.append(replace(d, notes=(*d.notes, *notes), hint=d.hint or hint))
-            if budget().left("compile.max_nodes") <= 0:
+            if current_budget().remaining("compile.max_nodes") <= 0:
                 raise
         except PoisonedError:
             pass
-        except INVALID:
+        except MALFORMED_NODE_EXCEPTIONS:
             _LOG.debug("conversion of %s failed", span, exc_info=True)
-            text = "this operation does not take what it is given" if unfit is None else unfit()
+            text = "this operation does not take what it is given" if malformed_message is None else malformed_message()
             self.found.append(Diagnostic(self.code, text, span, notes))
 
-    def add(self, code: str, text: str, span: Span | None, hint: str = "") -> None:
+    def add_problem(self, code: str, text: str, span: Span | None, hint: str = "") -> None:
         """Record a diagnostic (code, message, source location, hint) of a problem in the model."""
         self.found.append(Diagnostic(code, text, span, hint=hint))
 
-    def check(self) -> None:
+    def raise_collected_problems(self) -> None:
         """Raise AotcError with all problems if there are any; the last one gets a hint that names
         tensors at which the model can be cut.
         """
         if not self.found:
             return
         *others, last = dict.fromkeys(self.found)
-        if self.computed and any(d.code.endswith(_UNSUPPORTED) for d in self.found):
-            names = " ".join(f"--cut-after {shlex.quote(name)}" for name in list(self.computed)[:_CUTS])
+        if self.computed and any(d.code.endswith(_CUTTABLE_CODE_SUFFIXES) for d in self.found):
+            names = " ".join(
+                f"--cut-after {shlex.quote(name)}" for name in list(self.computed)[:_MAX_PROPOSED_CUT_TENSORS]
+            )
             hint = f"compile the part in front of what is not supported: {names}"
             last = replace(last, hint=f"{last.hint}; or {hint}" if last.hint else hint)
         raise AotcError.collect([*others, last])

@@ -2,8 +2,8 @@
 """Find the subgraph of a model between given tensors: the nodes that compute given outputs from
 given inputs.
 
-nodes = [Links(("x",), ("a",)), Links(("a",), ("b",)), Links(("b",), ("y",))]
-part = select_nodes(nodes, inputs={"x"}, outputs=["y"], before=["b"])
+nodes = [NodeTensors(("x",), ("a",)), NodeTensors(("a",), ("b",)), NodeTensors(("b",), ("y",))]
+part = select_nodes_between_tensors(nodes, inputs={"x"}, outputs=["y"], stop_tensors=["b"])
 part.nodes, part.inputs                # [2], ["b"]
 """
 
@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from aotc.ir import AotcError, frozen, nearest
+from aotc.ir import AotcError, did_you_mean_hint, frozen
 
 #: Diagnostic code of errors about cutting a model.
-CODE = "cut"
+CUT_ERROR_CODE = "cut"
 
 
 @frozen
-class Links:
+class NodeTensors:
     """A node of a model graph as the names of the tensors that it reads and of the tensors that it
     computes; "" marks an omitted input or output.
     """
@@ -28,7 +28,7 @@ class Links:
 
 
 @frozen
-class Part:
+class Subgraph:
     """A subgraph: the indices of its nodes, in the order of the model, and the names of the tensors
     that become its inputs.
     """
@@ -37,22 +37,22 @@ class Part:
     inputs: list[str]
 
 
-def select_nodes(
-    nodes: Sequence[Links], inputs: Collection[str], outputs: Sequence[str], before: Sequence[str]
-) -> Part:
+def select_nodes_between_tensors(
+    nodes: Sequence[NodeTensors], inputs: Collection[str], outputs: Sequence[str], stop_tensors: Sequence[str]
+) -> Subgraph:
     """Find the nodes that compute the tensors `outputs`, searching backwards up to the tensors
-    `before` and the inputs of the graph.
+    `stop_tensors` and the inputs of the graph.
 
-    inputs    names of the inputs of the whole graph
-    outputs   names of the tensors that the subgraph computes
-    before    names of the tensors at which the backward search stops: they become inputs of the
-              subgraph
+    inputs          names of the inputs of the whole graph
+    outputs         names of the tensors that the subgraph computes
+    stop_tensors    names of the tensors at which the backward search stops: they become inputs of the
+                    subgraph
 
-    Raises AotcError (code "cut") for a name that no node computes, and for a tensor of `before`
+    Raises AotcError (code "cut") for a name that no node computes, and for a tensor of `stop_tensors`
     that no output depends on.
     """
     producers = {name: k for k, node in enumerate(nodes) for name in node.writes if name}
-    _require_known([*outputs, *before], [*producers, *inputs])
+    _require_known_tensors([*outputs, *stop_tensors], [*producers, *inputs])
     kept: set[int] = set()
     reached: set[str] = set()
     waiting = list(outputs)
@@ -61,26 +61,35 @@ def select_nodes(
         if name in reached:
             continue
         reached.add(name)
-        if name in before or name not in producers or producers[name] in kept:
+        if name in stop_tensors or name not in producers or producers[name] in kept:
             continue
         kept.add(producers[name])
         waiting += [read for read in nodes[producers[name]].reads if read]
-    if useless := [name for name in before if name not in reached or name in outputs]:
-        text = f"the outputs {_listed(outputs)} do not depend on the tensors {_listed(useless)} through any node"
-        raise AotcError(CODE, text, hint="leave these out of cut_before, or name outputs after them in cut_after")
-    return Part(sorted(kept), [*(name for name in inputs if name in reached and name not in before), *before])
+    if useless := [name for name in stop_tensors if name not in reached or name in outputs]:
+        text = (
+            f"the outputs {_quoted_name_list(outputs)} do not depend on the "
+            f"tensors {_quoted_name_list(useless)} through any node"
+        )
+        raise AotcError(
+            CUT_ERROR_CODE, text, hint="leave these out of cut_before, or name outputs after them in cut_after"
+        )
+    return Subgraph(
+        sorted(kept), [*(name for name in inputs if name in reached and name not in stop_tensors), *stop_tensors]
+    )
 
 
-def _require_known(names: Sequence[str], known: Sequence[str]) -> None:
+def _require_known_tensors(names: Sequence[str], known: Sequence[str]) -> None:
     if unknown := [name for name in dict.fromkeys(names) if name not in set(known)]:
-        hint = nearest(unknown[0], known) or f"tensors: {_listed(known)}"
-        raise AotcError(CODE, f"no node of the model computes a tensor called {_listed(unknown)}", hint=hint)
+        hint = did_you_mean_hint(unknown[0], known) or f"tensors: {_quoted_name_list(known)}"
+        raise AotcError(
+            CUT_ERROR_CODE, f"no node of the model computes a tensor called {_quoted_name_list(unknown)}", hint=hint
+        )
 
 
 #: Largest number of tensor names that a message lists.
-_LISTED = 8
+_MAX_LISTED_NAMES = 8
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(map(repr, names[:_LISTED])) + more
+def _quoted_name_list(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
+    return ", ".join(map(repr, names[:_MAX_LISTED_NAMES])) + more

@@ -13,12 +13,12 @@ from typing import Final
 from aotc.ir import AotcError, Dim, frozen, is_static
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
-from aotc.relay.op.einsum import expanded
-from aotc.relay.op.type_rules import broadcast_shape
+from aotc.relay.op.einsum import expand_einsum
+from aotc.relay.op.type_rules import broadcast_two_shapes
 
 
 @frozen
-class Products:
+class ProductBuilders:
     """The two functions from which `matmul` builds every product: `matrix` multiplies a tensor of
     any rank by a matrix, `batched` multiplies two stacks of matrices (rank 3).
     """
@@ -27,67 +27,67 @@ class Products:
     batched: Callable[[Expr, Expr], Expr]
 
 
-def matmul(a: Expr, b: Expr, of: Products | None = None) -> Expr:
+def matmul(a: Expr, b: Expr, builders: ProductBuilders | None = None) -> Expr:
     """Build a matrix product with the rules of numpy.matmul: vectors are promoted to matrices,
-    leading axes broadcast. `of` replaces nn.matmul and nn.batch_matmul by other products, for
+    leading axes broadcast. `builders` replaces nn.matmul and nn.batch_matmul by other products, for
     example quantized ones.
 
     Raises AotcError (code "graph-matmul") for operands of rank 0 and for shapes that are not
     compatible.
     """
-    of = of or _PLAIN
+    builders = builders or _FLOAT_PRODUCTS
     if not g.rank(a) or not g.rank(b):
         raise AotcError("graph-matmul", "a matrix product needs operands of rank 1 or more")
     if g.rank(b) == 1:
-        product = matmul(a, g.unsqueeze(b, [1]), of)
-        return g.op("squeeze", product, axis=(g.rank(product) - 1,))
+        product = matmul(a, g.unsqueeze(b, [1]), builders)
+        return g.call_op("squeeze", product, axis=(g.rank(product) - 1,))
     if g.rank(a) == 1:
-        product = matmul(g.unsqueeze(a, [0]), b, of)
-        return g.op("squeeze", product, axis=(g.rank(product) - 2,))
+        product = matmul(g.unsqueeze(a, [0]), b, builders)
+        return g.call_op("squeeze", product, axis=(g.rank(product) - 2,))
     if g.dims(a)[-1] != g.dims(b)[-2] and is_static((g.dims(a)[-1], g.dims(b)[-2])):
         raise AotcError("graph-matmul", f"shapes {g.dims(a)} and {g.dims(b)} are not compatible for a matrix product")
     if g.rank(b) == 2:
-        return of.matrix(a, b)
-    return _batched(a, b, of.batched)
+        return builders.matrix(a, b)
+    return _matmul_with_broadcast_batches(a, b, builders.batched)
 
 
-def _batched(a: Expr, b: Expr, of: Callable[[Expr, Expr], Expr]) -> Expr:
-    lead = broadcast_shape(g.dims(a)[:-2], g.dims(b)[:-2])
+def _matmul_with_broadcast_batches(a: Expr, b: Expr, batch_matmul: Callable[[Expr, Expr], Expr]) -> Expr:
+    lead = broadcast_two_shapes(g.dims(a)[:-2], g.dims(b)[:-2])
     if g.rank(a) == g.rank(b) == 3:
-        return of(a, b)
+        return batch_matmul(a, b)
     if not is_static(lead):
         g.shape(a, "an operand of MatMul")
         g.shape(b, "an operand of MatMul")
-    left, right = _flat_batch(a, lead), _flat_batch(b, lead)
+    left, right = _flatten_batch_axes(a, lead), _flatten_batch_axes(b, lead)
     rows, columns = g.dims(a)[-2], g.dims(b)[-1]
-    product = of(left, right)
+    product = batch_matmul(left, right)
     return g.reshape(product, [d for d in (*lead, rows, columns) if isinstance(d, int)])
 
 
-def _flat_batch(x: Expr, lead: Sequence[Dim]) -> Expr:
+def _flatten_batch_axes(x: Expr, batch_shape: Sequence[Dim]) -> Expr:
     """Reshape a stack of matrices to rank 3 for nn.batch_matmul: all leading axes become one axis
-    of extent 1 if they all have extent 1, otherwise they are broadcast to the shape `lead` and
+    of extent 1 if they all have extent 1, otherwise they are broadcast to the shape `batch_shape` and
     flattened.
     """
     shape = g.shape(x, "an operand of MatMul")
     own = math.prod(shape[:-2])
     if own == 1:
         return g.reshape(x, (1, *shape[-2:]))
-    full = [d for d in lead if isinstance(d, int)]
+    full = [d for d in batch_shape if isinstance(d, int)]
     if own != math.prod(full):
-        x = g.broadcast(g.reshape(x, (*(1,) * (len(full) + 2 - len(shape)), *shape)), (*full, *shape[-2:]))
+        x = g.broadcast_to(g.reshape(x, (*(1,) * (len(full) + 2 - len(shape)), *shape)), (*full, *shape[-2:]))
     return g.reshape(x, (math.prod(full), *shape[-2:]))
 
 
 def _batch_matmul(a: Expr, b: Expr) -> Expr:
-    return g.op("nn.batch_matmul", a, b, transpose_a=False, transpose_b=False)
+    return g.call_op("nn.batch_matmul", a, b, transpose_a=False, transpose_b=False)
 
 
 def _matmul(a: Expr, b: Expr) -> Expr:
-    return g.op("nn.matmul", a, b, units=None)
+    return g.call_op("nn.matmul", a, b, units=None)
 
 
-_PLAIN: Final = Products(_matmul, _batch_matmul)
+_FLOAT_PRODUCTS: Final = ProductBuilders(_matmul, _batch_matmul)
 
 
 def einsum(equation: str, operands: Sequence[Expr]) -> Expr:
@@ -99,7 +99,7 @@ def einsum(equation: str, operands: Sequence[Expr]) -> Expr:
     for x in operands:
         g.shape(x)
     try:
-        return expanded(equation, operands)
+        return expand_einsum(equation, operands)
     except AotcError as error:
         if error.code != "einsum":
             raise

@@ -8,7 +8,7 @@ constant, so that shape arithmetic disappears while the graph is built.
 
     from aotc.relay.frontend import op_calls as g
 
-    y = g.op("nn.softmax", x, axis=-1)
+    y = g.call_op("nn.softmax", x, axis=-1)
     z = g.add(g.mul(x, 2.0), y)             # numbers take the data type of the tensor operand
     g.reshape(x, (1, -1))
 
@@ -16,12 +16,12 @@ This module and the other shared builders (`conv_pool`, `normalization`, `matmul
 do not depend on a model format. They raise AotcError with codes that begin with "graph-"; the entry
 point of each front end replaces this prefix by its own name:
 
-    @g.codes_of("onnx")                     # "graph-axis" reaches the user as "onnx-axis"
+    @g.rename_error_codes("onnx")           # "graph-axis" reaches the user as "onnx-axis"
     def from_onnx(model): ...
 
 A front end for a further format thus consists of a file reader and a table of converters that call
 these modules. The one for TFLite, for example, whose data is in NHWC, passes `data_layout="NHWC"`
-to `conv_pool.convolve`, computes SAME padding with `conv_pool.same_padding`, adds fused activations
+to `conv_pool.build_convolution`, computes SAME padding with `conv_pool.same_padding`, adds fused activations
 with `activations`, and uses `quantization` for tensors that have a scale and a zero point.
 """
 
@@ -34,16 +34,26 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Dim, DType, check_rank, is_static, require, static_shape, tensor_types
-from aotc.ir.compile_time_limits import array_cost, budget
-from aotc.relay.graph_api import Call, Constant, Expr, Tuple, call, evaluate_call, item_of, splat, tensor_type_of
-from aotc.relay.op import REGISTRY
+from aotc.ir import AotcError, Dim, DType, check_rank, is_static, require, require_static_shape, tensor_types
+from aotc.ir.compile_time_limits import array_cost, current_budget
+from aotc.relay.graph_api import (
+    Call,
+    Constant,
+    Expr,
+    Tuple,
+    evaluate_constant_call,
+    splat_constant,
+    tensor_type_of,
+    tuple_item,
+    typed_op_call,
+)
+from aotc.relay.op import OPERATORS_BY_NAME
 
 Number: TypeAlias = int | float | bool
 Operand: TypeAlias = Expr | int | float | bool
 
 #: Largest size in bytes of an argument or a result with which a call is constant-folded.
-FOLD_BYTES: Final = 1 << 20
+MAX_FOLDED_BYTES: Final = 1 << 20
 #: Largest size of a tensor in bytes. Larger ones are refused: no machine holds them, and offsets
 #: could overflow.
 MAX_TENSOR_BYTES: Final = 1 << 40
@@ -53,7 +63,7 @@ MAX_TENSOR_BYTES: Final = 1 << 40
 
 
 @contextmanager
-def codes_of(source: str) -> Iterator[None]:
+def rename_error_codes(front_end: str) -> Iterator[None]:
     """Return a context manager (also a decorator) that renames the diagnostic codes of the shared
     builders for a front end: an AotcError with "graph-axis" raised inside becomes one with
     "onnx-axis" for the source "onnx".
@@ -64,85 +74,85 @@ def codes_of(source: str) -> Iterator[None]:
         if not any(d.code.startswith("graph-") for d in error.diagnostics):
             raise
         raise AotcError.collect(
-            replace(d, code=d.code.replace("graph-", f"{source}-", 1)) for d in error.diagnostics
+            replace(d, code=d.code.replace("graph-", f"{front_end}-", 1)) for d in error.diagnostics
         ) from error.__cause__
 
 
-def checked_shape(sizes: Sequence[Any], of: DType, what: str) -> tuple[int, ...]:
+def checked_shape(sizes: Sequence[Any], element_type: DType, subject: str) -> tuple[int, ...]:
     """Convert `sizes` to a tuple of integers and check that it is a possible tensor shape.
 
     Raises AotcError for too many dimensions, for a negative dimension (code "graph-shape") and for
-    a tensor larger than MAX_TENSOR_BYTES (code "graph-size"). `what` names the tensor in messages.
+    a tensor larger than MAX_TENSOR_BYTES (code "graph-size"). `subject` names the tensor in messages.
     """
     result = tuple(int(d) for d in sizes)
-    check_rank(len(result), what)
-    require("graph-shape", all(d >= 0 for d in result), f"{what} has a negative dimension: {result}")
-    check_size(result, of, what)
+    check_rank(len(result), subject)
+    require("graph-shape", all(d >= 0 for d in result), f"{subject} has a negative dimension: {result}")
+    check_tensor_size(result, element_type, subject)
     return result
 
 
-def check_size(sizes: tuple[int, ...], of: DType, what: str) -> None:
+def check_tensor_size(sizes: tuple[int, ...], element_type: DType, subject: str) -> None:
     """Raise AotcError (code "graph-size") if a tensor of this shape and data type is larger than
     MAX_TENSOR_BYTES.
     """
-    if math.prod(max(d, 1) for d in sizes) * of.itemsize > MAX_TENSOR_BYTES:
-        raise AotcError("graph-size", f"{what} of shape {sizes} and type {of} exceeds the size limit")
+    if math.prod(max(d, 1) for d in sizes) * element_type.itemsize > MAX_TENSOR_BYTES:
+        raise AotcError("graph-size", f"{subject} of shape {sizes} and type {element_type} exceeds the size limit")
 
 
-def check_materialized(sizes: Sequence[int], of: str, what: str) -> None:
+def check_materialization_cost(sizes: Sequence[int], element_type: str, subject: str) -> None:
     """Raise AotcError (code "budget") if creating a constant of this shape and data type would
     exceed the compile-time limits of memory or work. The cost is that of two arrays: the constant
     and one temporary copy.
     """
-    cost = array_cost(math.prod(sizes), DType(of).itemsize, 2)
-    budget().require(cost, f"{what} of shape {tuple(sizes)}")
+    cost = array_cost(math.prod(sizes), DType(element_type).itemsize, 2)
+    current_budget().spend_or_raise(cost, f"{subject} of shape {tuple(sizes)}")
 
 
-def check_unrolled(parts: int, what: str) -> None:
+def check_unroll_count(parts: int, subject: str) -> None:
     """Raise AotcError (code "budget") if an operation would be unrolled into more than
     `compile.max_unroll` parts.
     """
-    budget().check("compile.max_unroll", parts, what)
+    current_budget().require_within_limit("compile.max_unroll", parts, subject)
 
 
 # --- calls
 
 
-def op(name: str, *args: Expr, **attributes: Any) -> Expr:
+def call_op(name: str, *args: Expr, **attributes: Any) -> Expr:
     """Call the operator `name`; return a constant instead if all arguments are constants of at most
-    FOLD_BYTES each and the result is not larger either.
+    MAX_FOLDED_BYTES each and the result is not larger either.
 
     Raises AotcError if the operator does not exist, if its type rule rejects the arguments, or if
     the result is too large.
     """
-    node = kept(name, *args, **attributes)
-    if not all(map(_small, node.args)):
+    node = call_op_unfolded(name, *args, **attributes)
+    if not all(map(_is_small_constant, node.args)):
         return node
-    return evaluate_call(node, FOLD_BYTES) or node
+    return evaluate_constant_call(node, MAX_FOLDED_BYTES) or node
 
 
-def kept(name: str, *args: Expr, **attributes: Any) -> Call:
+def call_op_unfolded(name: str, *args: Expr, **attributes: Any) -> Call:
     """Call the operator `name` without constant folding, and infer its type.
 
     Raises AotcError if the operator does not exist, if its type rule rejects the arguments, or if
     the result is too large.
     """
-    found = REGISTRY.get(name)
+    found = OPERATORS_BY_NAME.get(name)
     if found is None:
         raise AotcError("graph-op", f"the graph operator {name} is not available")
-    node = call(found, args, found.attrs(**attributes))
+    node = typed_op_call(found, args, found.attrs(**attributes))
     assert node.checked_type is not None
     for ty in tensor_types(node.checked_type):
         if ty.is_static:
-            check_size(ty.static_shape, ty.dtype, f"the result of {name}")
+            check_tensor_size(ty.static_shape, ty.dtype, f"the result of {name}")
     return node
 
 
-def _small(expr: Expr) -> bool:
-    """Return True if an operator argument is a constant of at most FOLD_BYTES, or a tuple of these."""
+def _is_small_constant(expr: Expr) -> bool:
+    """Return True if an operator argument is a constant of at most MAX_FOLDED_BYTES, or a tuple of these."""
     if isinstance(expr, Tuple):
-        return all(map(_small, expr.fields))
-    return isinstance(expr, Constant) and expr.data.nbytes <= FOLD_BYTES
+        return all(map(_is_small_constant, expr.fields))
+    return isinstance(expr, Constant) and expr.data.nbytes <= MAX_FOLDED_BYTES
 
 
 # --- properties of tensors
@@ -158,26 +168,26 @@ def dims(x: Expr) -> tuple[Dim, ...]:
     return tensor_type_of(x).shape
 
 
-def shape(x: Expr, what: str = "the input") -> tuple[int, ...]:
+def shape(x: Expr, subject: str = "the input") -> tuple[int, ...]:
     """Return the static shape of a tensor. Raises AotcError (code "graph-dynamic") if a dimension
     is dynamic.
     """
     found = dims(x)
     if not is_static(found):
-        raise AotcError("graph-dynamic", f"{what} has the dynamic shape ({', '.join(map(str, found))})")
-    return static_shape(found)
+        raise AotcError("graph-dynamic", f"{subject} has the dynamic shape ({', '.join(map(str, found))})")
+    return require_static_shape(found)
 
 
-def dim(x: Expr, place: int, what: str = "the input") -> int:
+def dim(x: Expr, axis: int, subject: str = "the input") -> int:
     """Return the static extent of one dimension. Raises AotcError if the tensor has no such axis
     (code "graph-axis") or if the dimension is dynamic (code "graph-dynamic").
     """
     found = dims(x)
-    if not -len(found) <= place < len(found):
-        raise AotcError("graph-axis", f"{what} has shape ({', '.join(map(str, found))}): there is no axis {place}")
-    size = found[place]
+    if not -len(found) <= axis < len(found):
+        raise AotcError("graph-axis", f"{subject} has shape ({', '.join(map(str, found))}): there is no axis {axis}")
+    size = found[axis]
     if not isinstance(size, int):
-        raise AotcError("graph-dynamic", f"dimension {place} of {what} is dynamic ({size})")
+        raise AotcError("graph-dynamic", f"dimension {axis} of {subject} is dynamic ({size})")
     return size
 
 
@@ -186,21 +196,21 @@ def dtype(x: Expr) -> DType:
     return tensor_type_of(x).dtype
 
 
-def only(value: Any, what: str) -> Any:
+def single_element(value: Any, subject: str) -> Any:
     """Return the only element of an array. Raises AotcError (code "graph-input") if the array does
     not have exactly one element.
     """
     array = np.asarray(value)
-    require("graph-input", array.size == 1, f"{what} must be one value, it has shape {array.shape}")
+    require("graph-input", array.size == 1, f"{subject} must be one value, it has shape {array.shape}")
     return array.reshape(-1)[0]
 
 
-def axis(given: int, count: int) -> int:
-    """Convert a possibly negative axis of a tensor of rank `count` to one counted from 0. Raises
+def normalize_axis(given: int, ndim: int) -> int:
+    """Convert a possibly negative axis of a tensor of rank `ndim` to one counted from 0. Raises
     AotcError (code "graph-axis") if the axis is out of range.
     """
-    require("graph-axis", -count <= given < max(count, 1), f"axis {given} is outside rank {count}")
-    return given % count if count else 0
+    require("graph-axis", -ndim <= given < max(ndim, 1), f"axis {given} is outside rank {ndim}")
+    return given % ndim if ndim else 0
 
 
 # --- constants
@@ -211,24 +221,24 @@ def constant(value: Any, as_type: str | None = None) -> Constant:
     return Constant(np.asarray(value, None if as_type is None else DType(as_type).numpy))
 
 
-def filled(value: Number, sizes: Sequence[int], as_type: str) -> Constant:
+def full(value: Number, sizes: Sequence[int], as_type: str) -> Constant:
     """Make a constant that repeats one value. It takes no memory, however large the shape, up to
     the limit MAX_TENSOR_BYTES.
     """
-    check_size(tuple(sizes), DType(as_type), "a filled tensor")
-    return splat(value, sizes, as_type)
+    check_tensor_size(tuple(sizes), DType(as_type), "a filled tensor")
+    return splat_constant(value, sizes, as_type)
 
 
 def iota(count: int, as_type: str = "int64") -> Constant:
     """Make the constant vector 0, 1, 2, ..., `count` - 1."""
-    check_materialized((count,), as_type, "a range")
+    check_materialization_cost((count,), as_type, "a range")
     return Constant(np.arange(count).astype(DType(as_type).numpy))
 
 
 # --- arithmetic
 
 
-def _typed(a: Operand, b: Operand) -> tuple[Expr, Expr]:
+def _match_operand_types(a: Operand, b: Operand) -> tuple[Expr, Expr]:
     """Convert an operand that is a Python number to a scalar constant with the data type of the
     other operand.
     """
@@ -238,39 +248,39 @@ def _typed(a: Operand, b: Operand) -> tuple[Expr, Expr]:
     return a, constant(b, dtype(a)) if isinstance(b, (int, float)) else b
 
 
-def binary(name: str, a: Operand, b: Operand) -> Expr:
+def call_binary_op(name: str, a: Operand, b: Operand) -> Expr:
     """Call a broadcasting binary operator; an operand that is a number gets the data type of the
     other operand.
     """
-    return op(name, *_typed(a, b))
+    return call_op(name, *_match_operand_types(a, b))
 
 
 _UNARY = ("abs", "exp", "log", "negative", "sigmoid", "sqrt", "tanh")
-absolute, exp, log, negative, sigmoid, sqrt, tanh = (partial(op, name) for name in _UNARY)
+absolute, exp, log, negative, sigmoid, sqrt, tanh = (partial(call_op, name) for name in _UNARY)
 _ARITHMETIC = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "floor_mod")
-add, sub, mul, div, maximum, minimum, floor_mod = (partial(binary, name) for name in _ARITHMETIC)
-equal, less, greater = (partial(binary, name) for name in ("equal", "less", "greater"))
+add, sub, mul, div, maximum, minimum, floor_mod = (partial(call_binary_op, name) for name in _ARITHMETIC)
+equal, less, greater = (partial(call_binary_op, name) for name in ("equal", "less", "greater"))
 
 
 def where(condition: Expr, a: Operand, b: Operand) -> Expr:
     """Select `a` where the condition holds and `b` elsewhere; all three operands broadcast."""
-    return op("where", condition, *_typed(a, b))
+    return call_op("where", condition, *_match_operand_types(a, b))
 
 
 def cast(x: Expr, to: str) -> Expr:
     """Cast `x` to the data type `to`; return `x` itself if it already has that type."""
-    return x if dtype(x) == to else op("cast", x, dtype=str(to))
+    return x if dtype(x) == to else call_op("cast", x, dtype=str(to))
 
 
-def summed_as(of: DType) -> DType:
+def accumulation_dtype(element_type: DType) -> DType:
     """Return the data type in which elements of a float type are accumulated: float32 for narrow
     floats (float16, bfloat16), otherwise the type itself.
     """
-    return DType("float32") if of.is_narrow_float else of
+    return DType("float32") if element_type.is_narrow_float else element_type
 
 
-def in_float32(body: Callable[..., Expr], *tensors: Expr) -> Expr:
-    """Return `body(*tensors)`; if the first tensor is a narrow float, compute in float32 and round
+def compute_in_float32(function: Callable[..., Expr], *tensors: Expr) -> Expr:
+    """Return `function(*tensors)`; if the first tensor is a narrow float, compute in float32 and round
     the result once, to the type of the first tensor.
 
     In float16 a square overflows from 256 on and underflows below 2e-4, although the root of a sum
@@ -278,16 +288,16 @@ def in_float32(body: Callable[..., Expr], *tensors: Expr) -> Expr:
     """
     narrow = dtype(tensors[0])
     if not narrow.is_narrow_float:
-        return body(*tensors)
-    return cast(body(*(cast(x, "float32") if dtype(x).is_narrow_float else x for x in tensors)), narrow)
+        return function(*tensors)
+    return cast(function(*(cast(x, "float32") if dtype(x).is_narrow_float else x for x in tensors)), narrow)
 
 
-def clip(x: Expr, least: float, greatest: float) -> Expr:
-    """Clamp `x` to the range from `least` to `greatest`."""
-    return op("clip", x, a_min=least, a_max=greatest)
+def clip(x: Expr, low: float, high: float) -> Expr:
+    """Clamp `x` to the range from `low` to `high`."""
+    return call_op("clip", x, a_min=low, a_max=high)
 
 
-def scaled(x: Expr, factor: float) -> Expr:
+def multiply_by_number(x: Expr, factor: float) -> Expr:
     """Multiply `x` by a number, which is truncated to an integer if `x` holds integers; return `x`
     itself if the factor is 1.
     """
@@ -296,13 +306,13 @@ def scaled(x: Expr, factor: float) -> Expr:
     return mul(x, float(factor) if dtype(x).is_float else int(factor))
 
 
-def reduce(name: str, x: Expr, axes: Sequence[int], keepdims: bool) -> Expr:
+def call_reduction(name: str, x: Expr, axes: Sequence[int], keepdims: bool) -> Expr:
     """Call the reduction operator `name` over `axes`; return `x` itself if there are no axes."""
-    return op(name, x, axis=tuple(axes), keepdims=keepdims) if axes else x
+    return call_op(name, x, axis=tuple(axes), keepdims=keepdims) if axes else x
 
 
 #: Function that returns one field of a tuple value.
-field = item_of
+field = tuple_item
 
 
 # --- shapes
@@ -314,15 +324,15 @@ def reshape(x: Expr, sizes: Sequence[int]) -> Expr:
     """
     target = tuple(int(d) for d in sizes)
     if is_static(dims(x)):
-        target = resolved_shape(shape(x), target)
+        target = resolve_reshape_target(shape(x), target)
         if target == dims(x):
             return x
     elif -1 in target:
-        return op("reshape", x, newshape=target)
-    return op("reshape", x, newshape=target, allowzero=0 in target)
+        return call_op("reshape", x, newshape=target)
+    return call_op("reshape", x, newshape=target, allowzero=0 in target)
 
 
-def resolved_shape(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
+def resolve_reshape_target(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
     """Return `target` with -1 replaced by the extent that preserves the number of elements of
     `source`. Raises AotcError (code "graph-reshape") if the numbers of elements differ.
     """
@@ -334,22 +344,22 @@ def resolved_shape(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[in
     return tuple(total // known if d == -1 else d for d in target)
 
 
-def flat(x: Expr) -> Expr:
+def flatten(x: Expr) -> Expr:
     """Reshape `x` to a vector of all its elements."""
     return reshape(x, (-1,))
 
 
-def along(vector: Expr, place: int, count: int) -> Expr:
-    """Reshape a vector so that, when it broadcasts against a tensor of rank `count`, it lies along
-    the axis `place` of that tensor.
+def reshape_along_axis(vector: Expr, axis: int, ndim: int) -> Expr:
+    """Reshape a vector so that, when it broadcasts against a tensor of rank `ndim`, it lies along
+    the axis `axis` of that tensor.
     """
-    return reshape(vector, (-1, *(1,) * (count - 1 - place)))
+    return reshape(vector, (-1, *(1,) * (ndim - 1 - axis)))
 
 
 def transpose(x: Expr, axes: Sequence[int]) -> Expr:
     """Permute the axes of a tensor; return `x` itself for the identity permutation."""
     order = tuple(axes)
-    return x if order == tuple(range(len(order))) else op("transpose", x, axes=order)
+    return x if order == tuple(range(len(order))) else call_op("transpose", x, axes=order)
 
 
 def unsqueeze(x: Expr, axes: Sequence[int]) -> Expr:
@@ -357,16 +367,16 @@ def unsqueeze(x: Expr, axes: Sequence[int]) -> Expr:
     from 0).
     """
     for place in axes:
-        x = op("expand_dims", x, axis=place, num_newaxis=1)
+        x = call_op("expand_dims", x, axis=place, num_newaxis=1)
     return x
 
 
 def squeeze(x: Expr, axes: Sequence[int]) -> Expr:
     """Remove the given axes of `x`, which have extent 1 (ascending, counted from 0)."""
-    return op("squeeze", x, axis=tuple(axes)) if axes else x
+    return call_op("squeeze", x, axis=tuple(axes)) if axes else x
 
 
-def broadcast(x: Expr, sizes: Sequence[int]) -> Expr:
+def broadcast_to(x: Expr, sizes: Sequence[int]) -> Expr:
     """Broadcast `x` to a shape; a constant with one distinct element becomes a splat constant,
     which takes no memory.
     """
@@ -374,19 +384,19 @@ def broadcast(x: Expr, sizes: Sequence[int]) -> Expr:
     if dims(x) == target:
         return x
     if isinstance(x, Constant) and (x.data.size == 1 or x.is_splat) and 0 not in target:
-        check_size(target, dtype(x), "the result of broadcast_to")
+        check_tensor_size(target, dtype(x), "the result of broadcast_to")
         return Constant(np.broadcast_to(x.data.reshape(-1)[0], target))
-    return op("broadcast_to", x, shape=target)
+    return call_op("broadcast_to", x, shape=target)
 
 
 def concat(parts: Sequence[Expr], place: int) -> Expr:
     """Concatenate tensors along an existing axis; a single tensor is returned unchanged."""
-    return parts[0] if len(parts) == 1 else op("concatenate", Tuple(parts), axis=place)
+    return parts[0] if len(parts) == 1 else call_op("concatenate", Tuple(parts), axis=place)
 
 
-def stack(parts: Sequence[Expr], place: int) -> Expr:
+def stack(parts: Sequence[Expr], axis: int) -> Expr:
     """Concatenate tensors along a new axis."""
-    return concat([unsqueeze(p, [place]) for p in parts], place)
+    return concat([unsqueeze(p, [axis]) for p in parts], axis)
 
 
 def split(x: Expr, sizes: Sequence[int], place: int) -> list[Expr]:
@@ -394,29 +404,31 @@ def split(x: Expr, sizes: Sequence[int], place: int) -> list[Expr]:
     if len(sizes) == 1:
         return [x]
     cuts = tuple(int(c) for c in np.cumsum(sizes)[:-1])
-    parts = op("split", x, indices_or_sections=cuts, axis=place)
+    parts = call_op("split", x, indices_or_sections=cuts, axis=place)
     return [field(parts, i) for i in range(len(sizes))]
 
 
-def equal_parts(size: int, part: int) -> list[int]:
-    """Return the extents of the parts into which an axis of extent `size` is split, `part` elements
-    each; the last part is smaller if `part` does not divide `size`.
+def equal_part_sizes(size: int, part_size: int) -> list[int]:
+    """Return the extents of the parts into which an axis of extent `size` is split, `part_size` elements
+    each; the last part is smaller if `part_size` does not divide `size`.
 
-    Raises AotcError if `part` is less than 1 (code "graph-split") or if there are too many parts
+    Raises AotcError if `part_size` is less than 1 (code "graph-split") or if there are too many parts
     (code "budget").
     """
-    require("graph-split", part >= 1, f"{size} elements cannot be split into parts of {part}")
-    check_unrolled(-(-size // part), "a split")
-    return [min(part, size - k) for k in range(0, size, part)]
+    require("graph-split", part_size >= 1, f"{size} elements cannot be split into parts of {part_size}")
+    check_unroll_count(-(-size // part_size), "a split")
+    return [min(part_size, size - k) for k in range(0, size, part_size)]
 
 
-def cut(x: Expr, begin: Sequence[int], end: Sequence[int], axes: Sequence[int], strides: Sequence[int] = ()) -> Expr:
+def strided_slice(
+    x: Expr, begin: Sequence[int], end: Sequence[int], axes: Sequence[int], strides: Sequence[int] = ()
+) -> Expr:
     """Take a strided slice with the semantics of numpy: negative positions count from the end,
     positions out of range are clipped.
     """
     steps = tuple(strides) or (1,) * len(begin)
     box = {"begin": tuple(begin), "end": tuple(end), "strides": steps}
-    return op("strided_slice", x, **box, axes=tuple(axes), slice_mode="end")
+    return call_op("strided_slice", x, **box, axes=tuple(axes), slice_mode="end")
 
 
 def pad(x: Expr, widths: Sequence[tuple[int, int]], value: Operand = 0, mode: str = "constant") -> Expr:
@@ -426,4 +438,4 @@ def pad(x: Expr, widths: Sequence[tuple[int, int]], value: Operand = 0, mode: st
     if not any(b or a for b, a in widths):
         return x
     fill = constant(value, dtype(x)) if isinstance(value, (int, float)) else reshape(value, ())
-    return op("nn.pad", x, fill, pad_width=tuple((int(b), int(a)) for b, a in widths), pad_mode=mode)
+    return call_op("nn.pad", x, fill, pad_width=tuple((int(b), int(a)) for b, a in widths), pad_mode=mode)

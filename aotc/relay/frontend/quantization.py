@@ -10,13 +10,13 @@ of an axis, or one value per block of elements. Output: expressions.
 
 A quantized product is an integer product that is requantized to the scale of the result:
 
-    x, w = Quantized(x, x_scale, x_zero), Quantized(w, w_scales, w_zero)
-    sums = conv_pool.convolve(x.data, w.data, window, bias, terms=terms(x, w))
-    requantize(sums, products(x, w), Onto(y_scale, y_zero, DType("int8")), axis=1)
+    x, w = QuantizedTensor(x, x_scale, x_zero), QuantizedTensor(w, w_scales, w_zero)
+    sums = conv_pool.build_convolution(x.data, w.data, window, bias, terms=qnn_zero_points_and_scales(x, w))
+    requantize(sums, product_scale(x, w), OutputQuantization(y_scale, y_zero, DType("int8")), axis=1)
 
 Every elementwise function of an 8-bit tensor becomes a lookup table:
 
-    mapped(x, onto, g.sigmoid)              # take(table of 256 elements, x)
+    apply_by_lookup_table(x, onto, g.sigmoid)  # take(table of 256 elements, x)
 
 Parameters that the `qnn.*` operators do not support, which are scales per block and 8-bit
 floating-point types, are expanded into ordinary arithmetic.
@@ -29,19 +29,19 @@ import numpy as np
 
 from aotc.ir import AotcError, DType, frozen, require
 from aotc.relay.frontend import op_calls as g
-from aotc.relay.frontend.converter_signatures import Maybe
-from aotc.relay.frontend.matmul_einsum import Products, matmul
-from aotc.relay.graph_api import Call, Constant, Expr, known_data
-from aotc.relay.op.qnn.quant_params import checked_scales
-from aotc.relay.op.window_attributes import may_equal
+from aotc.relay.frontend.converter_signatures import OptionalExpr
+from aotc.relay.frontend.matmul_einsum import ProductBuilders, matmul
+from aotc.relay.graph_api import Call, Constant, Expr, compile_time_elements
+from aotc.relay.op.qnn.quant_params import check_constant_scales
+from aotc.relay.op.window_attributes import may_be_equal_dims
 
-_SATURATING: Final = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+_SATURATING_DTYPES: Final = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 _FLOAT: Final = DType("float32")
 _INT: Final = DType("int32")
 
 
 @frozen
-class Onto:
+class OutputQuantization:
     """The quantization parameters of a result: its scale, its zero point and its stored data type."""
 
     scale: Expr
@@ -50,7 +50,7 @@ class Onto:
 
 
 @frozen
-class Quantized:
+class QuantizedTensor:
     """A quantized tensor: its stored integers, its scale and its zero point."""
 
     data: Expr
@@ -58,101 +58,101 @@ class Quantized:
     zero: Expr
 
     @property
-    def real(self) -> Expr:
+    def dequantized(self) -> Expr:
         """The dequantized real numbers, in the data type of the scale."""
         return dequantize(self.data, self.scale, self.zero, g.dtype(self.scale))
 
 
-def single(v: Expr) -> bool:
+def is_single_value(param: Expr) -> bool:
     """Return True if a scale or zero point is a single value."""
-    return g.rank(v) == 0 or g.dims(v) == (1,)
+    return g.rank(param) == 0 or g.dims(param) == (1,)
 
 
-def scale_of(v: Expr, what: str = "a scale") -> Expr:
+def checked_scale(scale: Expr, subject: str = "a scale") -> Expr:
     """Return a scale, reshaped to rank 0 if it is a single value. Raises AotcError (code
     "qnn.scale") for a constant scale that is not positive and finite.
     """
-    checked_scales([(what, v)])
-    return g.reshape(v, ()) if single(v) else v
+    check_constant_scales([(subject, scale)])
+    return g.reshape(scale, ()) if is_single_value(scale) else scale
 
 
-def zero_of(v: Maybe) -> Expr:
+def zero_point_as_int32(zero: OptionalExpr) -> Expr:
     """Return a zero point as int32, 0 if it is None; a single value is reshaped to rank 0."""
-    if v is None:
+    if zero is None:
         return g.constant(0, _INT)
-    return g.cast(g.reshape(v, ()) if single(v) else v, _INT)
+    return g.cast(g.reshape(zero, ()) if is_single_value(zero) else zero, _INT)
 
 
-def is_zero(x: Maybe) -> bool:
+def is_omitted_or_zero(x: OptionalExpr) -> bool:
     """Return True if a zero point is omitted or is a constant with all elements 0."""
     return x is None or (isinstance(x, Constant) and not x.data.any())
 
 
-def is_quantized(x: Expr | None) -> bool:
+def is_quantize_call(x: Expr | None) -> bool:
     """Return True if an expression is a call of qnn.quantize."""
     return isinstance(x, Call) and getattr(x.op, "name", "") == "qnn.quantize"
 
 
-def centered(x: Expr, zero: Expr, axis: int) -> Expr:
+def subtract_zero_point(x: Expr, zero: Expr, axis: int) -> Expr:
     """Cast a quantized tensor to int32 and subtract its zero point, which is one value or one value
     per element of `axis`.
     """
     wide = g.cast(x, _INT)
-    return wide if is_zero(zero) else g.sub(wide, laid(zero, axis, g.rank(x)))
+    return wide if is_omitted_or_zero(zero) else g.sub(wide, broadcast_param_along_axis(zero, axis, g.rank(x)))
 
 
-def laid(v: Expr, axis: int, rank: int) -> Expr:
+def broadcast_param_along_axis(param: Expr, axis: int, rank: int) -> Expr:
     """Reshape a scale or zero point so that it broadcasts against a tensor of rank `rank`: a single
     value to rank 0, a vector along `axis`.
     """
-    if single(v):
-        return g.reshape(v, ())
-    return g.along(v, axis, rank) if g.rank(v) == 1 else v
+    if is_single_value(param):
+        return g.reshape(param, ())
+    return g.reshape_along_axis(param, axis, rank) if g.rank(param) == 1 else param
 
 
-def _spread(v: Expr, x: Expr, axis: int = 1, block_size: int = 0) -> Expr:
+def _broadcast_param_to(param: Expr, x: Expr, axis: int = 1, block_size: int = 0) -> Expr:
     """Reshape or repeat a scale or zero point so that it broadcasts against `x`: a single value,
     one value per element of an axis, or one value per block of `block_size` elements.
     """
-    if g.rank(v) == 0 or g.dims(v) == (1,):
-        return g.reshape(v, ())
-    if g.rank(v) == 1 and not block_size:
-        return g.along(v, g.axis(axis, g.rank(x)), g.rank(x))
-    return _blocks(v, g.shape(x), g.axis(axis, g.rank(v)), block_size)
+    if g.rank(param) == 0 or g.dims(param) == (1,):
+        return g.reshape(param, ())
+    if g.rank(param) == 1 and not block_size:
+        return g.reshape_along_axis(param, g.normalize_axis(axis, g.rank(x)), g.rank(x))
+    return _repeat_param_per_block(param, g.shape(x), g.normalize_axis(axis, g.rank(param)), block_size)
 
 
-def _blocks(v: Expr, shape: Sequence[int], axis: int, block: int) -> Expr:
-    """Repeat each value of `v` along `axis` `block` times and cut the result to the extent of the
-    data. Raises AotcError (code "graph-quant") if the shape of `v` does not fit the blocks of
+def _repeat_param_per_block(param: Expr, shape: Sequence[int], axis: int, block_size: int) -> Expr:
+    """Repeat each value of `param` along `axis` `block_size` times and cut the result to the extent of the
+    data. Raises AotcError (code "graph-quant") if the shape of `param` does not fit the blocks of
     `shape`.
     """
-    small = g.shape(v)
-    fits = block > 0 and len(small) == len(shape)
-    if not fits or small != tuple(-(-n // block) if k == axis else n for k, n in enumerate(shape)):
-        text = f"a scale of shape {small} in blocks of {block} along axis {axis} does not fit {tuple(shape)}"
+    small = g.shape(param)
+    fits = block_size > 0 and len(small) == len(shape)
+    if not fits or small != tuple(-(-n // block_size) if k == axis else n for k, n in enumerate(shape)):
+        text = f"a scale of shape {small} in blocks of {block_size} along axis {axis} does not fit {tuple(shape)}"
         raise AotcError("graph-quant", text)
     head, tail = small[: axis + 1], small[axis + 1 :]
-    wide = g.broadcast(g.reshape(v, (*head, 1, *tail)), (*head, block, *tail))
-    y = g.reshape(wide, (*small[:axis], small[axis] * block, *tail))
-    return y if small[axis] * block == shape[axis] else g.cut(y, [0], [shape[axis]], [axis])
+    wide = g.broadcast_to(g.reshape(param, (*head, 1, *tail)), (*head, block_size, *tail))
+    y = g.reshape(wide, (*small[:axis], small[axis] * block_size, *tail))
+    return y if small[axis] * block_size == shape[axis] else g.strided_slice(y, [0], [shape[axis]], [axis])
 
 
-def zero_from_nearer(below: Expr, above: Expr) -> Expr:
+def int8_zero_point_from_range(low_steps: Expr, high_steps: Expr) -> Expr:
     """Compute the int8 zero point, as a float, from both ends of a real range divided by the scale:
     it is derived from the end with the smaller rounding error, which is the end nearer to 0, as in
     LiteRT.
     """
-    nearer = g.greater(g.add(g.add(below, -128.0), g.add(above, 127.0)), 0.0)
-    zero = g.where(nearer, g.sub(-128.0, below), g.sub(127.0, above))
-    return g.op("round", g.clip(zero, -128.0, 127.0))
+    nearer = g.greater(g.add(g.add(low_steps, -128.0), g.add(high_steps, 127.0)), 0.0)
+    zero = g.where(nearer, g.sub(-128.0, low_steps), g.sub(127.0, high_steps))
+    return g.call_op("round", g.clip(zero, -128.0, 127.0))
 
 
-def saturated(y: Expr, dtype: DType) -> Expr:
+def clip_and_cast(y: Expr, dtype: DType) -> Expr:
     """Clip rounded values to the range of an integer type and cast them to it."""
     return g.cast(g.clip(y, float(dtype.min), float(dtype.max)), dtype)
 
 
-def converted(x: Expr, dtype: DType, saturate: bool = True) -> Expr:
+def cast_saturating_float8(x: Expr, dtype: DType, saturate: bool = True) -> Expr:
     """Cast `x` to `dtype`. For 8-bit floating-point types values out of range become the greatest
     finite value if `saturate` is True; for float4_e2m1fn always.
 
@@ -162,14 +162,14 @@ def converted(x: Expr, dtype: DType, saturate: bool = True) -> Expr:
     if dtype.is_float and dtype.bits <= 8 and source.is_float and source != dtype:
         if dtype == "float8_e8m0fnu":
             raise AotcError("graph-cast", "rounding modes of float8e8m0 are not supported")
-        if dtype == "float4_e2m1fn" or (saturate and dtype in _SATURATING):
+        if dtype == "float4_e2m1fn" or (saturate and dtype in _SATURATING_DTYPES):
             work = source if source.max >= dtype.max else DType("float32")
             x = g.clip(g.cast(x, work), float(dtype.min), float(dtype.max))
     return g.cast(x, dtype)
 
 
 def quantize(
-    x: Expr, scale: Expr, zero: Maybe, dtype: DType, *, work: DType, saturate: bool = True, **places: int
+    x: Expr, scale: Expr, zero: OptionalExpr, dtype: DType, *, work: DType, saturate: bool = True, **places: int
 ) -> Expr:
     """Quantize `x`: divide by the scale, round half to even, add the zero point and convert to
     `dtype`; computed in the data type `work`.
@@ -179,173 +179,178 @@ def quantize(
 
     Raises AotcError if scale and zero point do not fit the data.
     """
-    _require_fit(x, scale, zero, **places)
-    if dtype.is_integer and _is_plain(x, scale, **places):
-        numbers = g.cast(scale_of(scale), work), zero_of(zero)
-        return g.op("qnn.quantize", g.cast(x, work), *numbers, out_dtype=dtype, axis=_axis(x, **places))
+    _check_param_shapes(x, scale, zero, **places)
+    if dtype.is_integer and _is_supported_by_qnn(x, scale, **places):
+        numbers = g.cast(checked_scale(scale), work), zero_point_as_int32(zero)
+        return g.call_op("qnn.quantize", g.cast(x, work), *numbers, out_dtype=dtype, axis=_scale_axis(x, **places))
     if g.dtype(scale).is_float:
-        checked_scales([("a scale", scale)])
-    y = g.div(g.cast(x, work), g.cast(_spread(scale, x, **places), work))
-    y = y if dtype.is_float else g.op("round", y)
-    if zero is not None and not is_zero(zero):
-        y = g.add(y, g.cast(_spread(zero, x, **places), work))
-    return converted(y, dtype, saturate) if dtype.is_float else saturated(y, dtype)
+        check_constant_scales([("a scale", scale)])
+    y = g.div(g.cast(x, work), g.cast(_broadcast_param_to(scale, x, **places), work))
+    y = y if dtype.is_float else g.call_op("round", y)
+    if zero is not None and not is_omitted_or_zero(zero):
+        y = g.add(y, g.cast(_broadcast_param_to(zero, x, **places), work))
+    return cast_saturating_float8(y, dtype, saturate) if dtype.is_float else clip_and_cast(y, dtype)
 
 
-def dequantize(x: Expr, scale: Expr, zero: Maybe, dtype: DType, **places: int) -> Expr:
+def dequantize(x: Expr, scale: Expr, zero: OptionalExpr, dtype: DType, **places: int) -> Expr:
     """Dequantize `x` to real numbers of the data type `dtype`; `places` as in `quantize`."""
-    _require_fit(x, scale, zero, **places)
-    if g.dtype(x).is_integer and _is_plain(x, scale, **places):
-        axis = _axis(x, **places)
-        return g.kept("qnn.dequantize", x, scale_of(scale), zero_of(zero), out_dtype=dtype, axis=axis)
-    require_finite(scale)
-    if zero is None or is_zero(zero):
+    _check_param_shapes(x, scale, zero, **places)
+    if g.dtype(x).is_integer and _is_supported_by_qnn(x, scale, **places):
+        axis = _scale_axis(x, **places)
+        return g.call_op_unfolded(
+            "qnn.dequantize", x, checked_scale(scale), zero_point_as_int32(zero), out_dtype=dtype, axis=axis
+        )
+    require_finite_scales(scale)
+    if zero is None or is_omitted_or_zero(zero):
         y = g.cast(x, dtype)
     else:
         work = "int32" if g.dtype(x).is_integer else str(dtype)
-        y = g.cast(g.sub(g.cast(x, work), g.cast(_spread(zero, x, **places), work)), dtype)
-    return g.mul(y, g.cast(_spread(scale, x, **places), dtype))
+        y = g.cast(g.sub(g.cast(x, work), g.cast(_broadcast_param_to(zero, x, **places), work)), dtype)
+    return g.mul(y, g.cast(_broadcast_param_to(scale, x, **places), dtype))
 
 
-def _is_plain(x: Expr, scale: Expr, axis: int = 1, block_size: int = 0) -> bool:
+def _is_supported_by_qnn(x: Expr, scale: Expr, axis: int = 1, block_size: int = 0) -> bool:
     """Return True if a floating-point scale is a single value or has one value per element of an
     axis, so that the `qnn.*` operators support it.
     """
-    return g.dtype(scale).is_float and (single(scale) or (g.rank(scale) == 1 and not block_size))
+    return g.dtype(scale).is_float and (is_single_value(scale) or (g.rank(scale) == 1 and not block_size))
 
 
-def _axis(x: Expr, axis: int = 1, block_size: int = 0) -> int:
+def _scale_axis(x: Expr, axis: int = 1, block_size: int = 0) -> int:
     """Return the axis of a scale counted from 0, or -1 if `axis` is out of range, which can only be
     for a single scale, where the axis has no meaning.
     """
-    return g.axis(axis, g.rank(x)) if -g.rank(x) <= axis < g.rank(x) else -1
+    return g.normalize_axis(axis, g.rank(x)) if -g.rank(x) <= axis < g.rank(x) else -1
 
 
-def _require_fit(x: Expr, scale: Expr, zero: Maybe, axis: int = 1, block_size: int = 0) -> None:
+def _check_param_shapes(x: Expr, scale: Expr, zero: OptionalExpr, axis: int = 1, block_size: int = 0) -> None:
     """Raise AotcError unless `axis` is an axis of `x` (for several scales) and the zero points have
     the shape of the scales.
     """
-    many = not single(scale)
+    many = not is_single_value(scale)
     if many:
-        g.axis(axis, g.rank(x))
+        g.normalize_axis(axis, g.rank(x))
     if zero is None:
         return
     one, other = g.dims(scale), g.dims(zero)
-    equal = len(one) == len(other) and all(map(may_equal, one, other)) if many else single(zero)
+    equal = len(one) == len(other) and all(map(may_be_equal_dims, one, other)) if many else is_single_value(zero)
     text = f"scales of shape {one} have zero points of shape {other}"
     require("graph-quant", equal, text)
 
 
-def require_finite(scale: Expr) -> None:
+def require_finite_scales(scale: Expr) -> None:
     """Raise AotcError (code "qnn.scale") if the constant scales of blocks are not all finite.
 
     They may be 0 or negative: quantizers of weights choose 0 for blocks of zeros, and a negative
     scale to represent the greatest magnitude exactly.
     """
-    value = known_data(scale)
+    value = compile_time_elements(scale)
     if value is not None and not np.isfinite(value.astype(np.float64)).all():
         raise AotcError("qnn.scale", "the scale of a block is not finite")
 
 
-def in_blocks(x: Expr, scales: Expr, zeros: Expr, axis: int, block_size: int) -> Expr:
+def dequantize_in_blocks(x: Expr, scales: Expr, zeros: Expr, axis: int, block_size: int) -> Expr:
     """Dequantize integers with a scale and a zero point per block of `block_size` elements along an
     axis.
     """
-    require_finite(scales)
+    require_finite_scales(scales)
     shape, work = g.shape(x), g.dtype(scales)
-    scales, zeros = (_blocks(v, shape, axis, block_size) for v in (scales, zeros))
+    scales, zeros = (_repeat_param_per_block(v, shape, axis, block_size) for v in (scales, zeros))
     # do not constant-fold: a later pass matches this pattern of integer weights
-    centered = g.kept("subtract", g.kept("cast", x, dtype=str(work)), zeros)
-    return g.kept("multiply", centered, scales)
+    centered = g.call_op_unfolded("subtract", g.call_op_unfolded("cast", x, dtype=str(work)), zeros)
+    return g.call_op_unfolded("multiply", centered, scales)
 
 
 # --- sums of products
 
 
-def terms(x: Quantized, w: Quantized) -> tuple[Expr, Expr, Expr, Expr]:
+def qnn_zero_points_and_scales(x: QuantizedTensor, w: QuantizedTensor) -> tuple[Expr, Expr, Expr, Expr]:
     """Return the arguments of qnn.conv2d and similar operators that follow data and weights: both
     zero points, then both scales.
     """
     return x.zero, w.zero, x.scale, w.scale
 
 
-def product(a: Quantized, b: Quantized, dtype: str = "int32") -> Expr:
+def quantized_matmul(a: QuantizedTensor, b: QuantizedTensor, dtype: str = "int32") -> Expr:
     """Multiply quantized integers with the rules of numpy.matmul, zero points subtracted. Zero
     points per row, or per column of a stack of matrices, are subtracted before the product, whose
     data type is then int32.
     """
-    rows, columns = not single(a.zero), not single(b.zero)
+    rows, columns = not is_single_value(a.zero), not is_single_value(b.zero)
     if rows or (columns and g.rank(b.data) != 2):
-        return matmul(centered(a.data, a.zero, g.rank(a.data) - 2), centered(b.data, b.zero, g.rank(b.data) - 1))
+        return matmul(
+            subtract_zero_point(a.data, a.zero, g.rank(a.data) - 2),
+            subtract_zero_point(b.data, b.zero, g.rank(b.data) - 1),
+        )
     one = g.constant(1.0, _FLOAT)
-    scales = (v if single(v) else one for v in (a.scale, b.scale))
+    scales = (v if is_single_value(v) else one for v in (a.scale, b.scale))
     numbers = a.zero, b.zero, *scales
 
-    def dense(x: Expr, y: Expr) -> Expr:
-        return g.op("qnn.dense", x, g.transpose(y, (1, 0)), *numbers, units=None, out_dtype=dtype)
+    def dense_product(x: Expr, y: Expr) -> Expr:
+        return g.call_op("qnn.dense", x, g.transpose(y, (1, 0)), *numbers, units=None, out_dtype=dtype)
 
-    def batched(x: Expr, y: Expr) -> Expr:
-        return g.op("qnn.batch_matmul", x, g.transpose(y, (0, 2, 1)), *numbers, out_dtype=dtype)
+    def batched_product(x: Expr, y: Expr) -> Expr:
+        return g.call_op("qnn.batch_matmul", x, g.transpose(y, (0, 2, 1)), *numbers, out_dtype=dtype)
 
-    return matmul(a.data, b.data, Products(dense, batched))
+    return matmul(a.data, b.data, ProductBuilders(dense_product, batched_product))
 
 
-def products(x: Quantized, w: Quantized) -> Expr:
+def product_scale(x: QuantizedTensor, w: QuantizedTensor) -> Expr:
     """Return the scale of the products of two quantized tensors: the product of their scales."""
     return g.mul(x.scale, w.scale)
 
 
-def requantize(sums: Expr, scale: Expr, onto: Onto, axis: int = -1) -> Expr:
+def requantize(sums: Expr, scale: Expr, output: OutputQuantization, axis: int = -1) -> Expr:
     """Requantize int32 sums from `scale` (one value, or one value per element of `axis`) to the
-    parameters `onto`: multiply by the quotient of the scales in float32 and round half to even.
+    parameters `output`: multiply by the quotient of the scales in float32 and round half to even.
     """
     zero = g.constant(0, _INT)
-    how = {"rounding": "FLOAT_EVEN", "out_dtype": onto.dtype, "axis": axis}
-    return g.op("qnn.requantize", sums, scale_of(scale), zero, onto.scale, onto.zero, **how)
+    how = {"rounding": "FLOAT_EVEN", "out_dtype": output.dtype, "axis": axis}
+    return g.call_op("qnn.requantize", sums, checked_scale(scale), zero, output.scale, output.zero, **how)
 
 
-def scaled(sums: Expr, scale: Expr) -> Expr:
+def dequantize_sums(sums: Expr, scale: Expr) -> Expr:
     """Convert int32 sums to real numbers by multiplying with their scale (one value, or one value
     per element of the last axis); the product is rounded separately, not fused into a following
     addition.
     """
     rank = g.rank(sums)
-    return g.op("qnn.product", g.cast(sums, _FLOAT), laid(scale, rank - 1, rank))
+    return g.call_op("qnn.product", g.cast(sums, _FLOAT), broadcast_param_along_axis(scale, rank - 1, rank))
 
 
-def rescaled(sums: Expr, factor: Expr, zero: Expr, dtype: DType) -> Expr:
+def requantize_by_factor(sums: Expr, factor: Expr, zero: Expr, dtype: DType) -> Expr:
     """Requantize int32 sums by multiplying with a factor tensor in float32, rounding, and adding a
     zero point tensor, both of which may have a value per row and column; the result saturates to
     `dtype`.
     """
-    y = g.op("round", g.mul(g.cast(sums, _FLOAT), factor))
-    return saturated(g.add(y, g.cast(zero, _FLOAT)), dtype)
+    y = g.call_op("round", g.mul(g.cast(sums, _FLOAT), factor))
+    return clip_and_cast(g.add(y, g.cast(zero, _FLOAT)), dtype)
 
 
 # --- lookup tables for 8-bit functions
 
 
-def mapped(x: Quantized, onto: Onto, function: Callable[[Expr], Expr]) -> Expr:
+def apply_by_lookup_table(x: QuantizedTensor, output: OutputQuantization, function: Callable[[Expr], Expr]) -> Expr:
     """Apply a function of real numbers to an 8-bit quantized tensor by a table of 256 results,
-    computed in float64 and rounded once to the parameters `onto`.
+    computed in float64 and rounded once to the parameters `output`.
     """
     every = np.arange(256).astype(np.uint8).view(g.dtype(x.data).numpy)
     work = DType("float64")
     steps = g.cast(g.sub(g.constant(every.astype(np.int32)), x.zero), work)
     real = function(g.mul(steps, g.cast(x.scale, work)))
-    table = quantize(real, onto.scale, onto.zero, onto.dtype, work=work)
-    return looked_up(table, x.data)
+    table = quantize(real, output.scale, output.zero, output.dtype, work=work)
+    return lookup_in_256_table(table, x.data)
 
 
-def looked_up(table: Expr, x: Expr) -> Expr:
+def lookup_in_256_table(table: Expr, x: Expr) -> Expr:
     """Look up the elements of a table of 256 entries by 8-bit integers, reinterpreted as unsigned."""
-    return g.op("take", table, g.cast(g.cast(x, "uint8"), _INT), axis=0, mode="clip")
+    return g.call_op("take", table, g.cast(g.cast(x, "uint8"), _INT), axis=0, mode="clip")
 
 
 # --- quantization parameters computed at run time
 
 
-def dynamic_range(x: Expr, dtype: DType) -> tuple[Expr, Expr]:
+def quant_params_from_data_range(x: Expr, dtype: DType) -> tuple[Expr, Expr]:
     """Compute the scale and zero point of an unsigned type from the range of the data at run time,
     extended to include 0.
 
@@ -353,9 +358,9 @@ def dynamic_range(x: Expr, dtype: DType) -> tuple[Expr, Expr]:
     by 0.
     """
     axes = range(g.rank(x))
-    low = g.minimum(g.reduce("min", x, axes, False), 0.0)
-    high = g.maximum(g.reduce("max", x, axes, False), 0.0)
+    low = g.minimum(g.call_reduction("min", x, axes, False), 0.0)
+    high = g.maximum(g.call_reduction("max", x, axes, False), 0.0)
     extent = g.sub(high, low)
     steps = float(dtype.max - dtype.min)
     scale = g.where(g.equal(extent, 0.0), g.constant(1.0, "float32"), g.div(extent, steps))
-    return scale, saturated(g.op("round", g.div(g.negative(low), scale)), dtype)
+    return scale, clip_and_cast(g.call_op("round", g.div(g.negative(low), scale)), dtype)

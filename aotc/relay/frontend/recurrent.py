@@ -5,9 +5,9 @@ into arithmetic for variants that these operators do not support.
 Input: data (steps, batch, inputs) and the weights of one direction. Output: outputs (steps, batch,
 hidden) and the final states.
 
-    weights = Weights(w, r, wb, rb)                     # w (gates * hidden, inputs)
-    y, (h,) = whole_layer("gru", x, weights, [h])
-    y, (h, c) = Unrolled("lstm", weights, acts, clip=3.0).run(x, [h, c])
+    weights = RecurrentWeights(w, r, wb, rb)            # w (gates * hidden, inputs)
+    y, (h,) = call_recurrent_op("gru", x, weights, [h])
+    y, (h, c) = UnrolledLayer("lstm", weights, acts, clip=3.0).unroll_over_steps(x, [h, c])
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Any, Final, TypeAlias
 from aotc.ir import AotcError, frozen, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
-from aotc.relay.frontend.converter_signatures import Maybe
-from aotc.relay.op.recurrent import DTYPES
+from aotc.relay.frontend.converter_signatures import OptionalExpr
+from aotc.relay.op.recurrent import RECURRENT_DTYPES
 
 #: Largest number of steps of an unrolled sequence: the code of each step is emitted separately.
-MAX_STEPS: Final = 1024
+MAX_UNROLLED_STEPS: Final = 1024
 
-State: TypeAlias = list[Expr]
+RecurrentState: TypeAlias = list[Expr]
 Activation: TypeAlias = Callable[[Expr], Expr]
 
 
 @frozen
-class Weights:
+class RecurrentWeights:
     """The weights of one direction of a recurrent layer: input weights `w` (gates * hidden,
     inputs), recurrent weights `r` (gates * hidden, hidden), and their biases `wb` and `rb`, None
     for zero.
@@ -40,10 +40,10 @@ class Weights:
 
     w: Expr
     r: Expr
-    wb: Maybe
-    rb: Maybe
+    wb: OptionalExpr
+    rb: OptionalExpr
 
-    def reordered(self, order: Sequence[int]) -> Weights:
+    def with_gate_order(self, order: Sequence[int]) -> RecurrentWeights:
         """Return the weights with their gates permuted: gate k of the result is gate `order[k]` of
         these weights.
         """
@@ -51,35 +51,35 @@ class Weights:
             return self
         hidden = g.shape(self.r)[1]
 
-        def gates(v: Expr) -> Expr:
+        def reorder_gates(v: Expr) -> Expr:
             parts = g.split(v, [hidden] * len(order), 0)
             return g.concat([parts[k] for k in order], 0)
 
-        biases = (None if b is None else gates(b) for b in (self.wb, self.rb))
-        return Weights(gates(self.w), gates(self.r), *biases)
+        biases = (None if b is None else reorder_gates(b) for b in (self.wb, self.rb))
+        return RecurrentWeights(reorder_gates(self.w), reorder_gates(self.r), *biases)
 
 
-def whole_layer(
-    kind: str, x: Expr, weights: Weights, states: Sequence[Expr], *, reverse: bool = False, **attributes: Any
-) -> tuple[Expr, State]:
+def call_recurrent_op(
+    kind: str, x: Expr, weights: RecurrentWeights, states: Sequence[Expr], *, reverse: bool = False, **attributes: Any
+) -> tuple[Expr, RecurrentState]:
     """Call nn.lstm, nn.gru or nn.rnn (`kind` without "nn.") for one direction of a layer over x
     (steps, batch, inputs); return the outputs and the final states.
 
     Data types that these operators do not support, such as float16, are computed in float32.
     """
     dtype = g.dtype(x)
-    carrier = str(dtype) if dtype in DTYPES else "float32"
+    carrier = str(dtype) if dtype in RECURRENT_DTYPES else "float32"
     rows, hidden = g.shape(weights.r)
-    zeros = g.filled(0, (rows,), dtype)
+    zeros = g.full(0, (rows,), dtype)
     wb, rb = (zeros if bias is None else bias for bias in (weights.wb, weights.rb))
     extras: list[Expr] = []
     # the reset gate also scales the recurrent bias of the candidate state, which is passed separately
     if kind == "gru":
-        extras = [g.cut(rb, [2 * hidden], [rows], [0])]
-        rb = g.concat([g.cut(rb, [0], [2 * hidden], [0]), g.filled(0, (hidden,), dtype)], 0)
+        extras = [g.strided_slice(rb, [2 * hidden], [rows], [0])]
+        rb = g.concat([g.strided_slice(rb, [0], [2 * hidden], [0]), g.full(0, (hidden,), dtype)], 0)
     columns = [g.transpose(m, (1, 0)) for m in (weights.w, weights.r)]
     args = [g.cast(a, carrier) for a in (x, *columns, g.add(wb, rb), *states, *extras)]
-    result = g.op(f"nn.{kind}", *args, reverse=reverse, **attributes)
+    result = g.call_op(f"nn.{kind}", *args, reverse=reverse, **attributes)
     y, *last = (g.cast(g.field(result, k), dtype) for k in range(1 + len(states)))
     return y, last
 
@@ -87,16 +87,16 @@ def whole_layer(
 # --- unrolled layers
 
 
-def linear(x: Expr, weight: Expr, bias: Maybe) -> Expr:
+def dense_with_bias(x: Expr, weight: Expr, bias: OptionalExpr) -> Expr:
     """Multiply x (batch, inputs) by a weight (units, inputs) with nn.dense, and add a bias if there
     is one.
     """
-    y = g.op("nn.dense", x, weight, units=g.shape(weight)[0])
-    return y if bias is None else g.op("nn.bias_add", y, bias, axis=-1)
+    y = g.call_op("nn.dense", x, weight, units=g.shape(weight)[0])
+    return y if bias is None else g.call_op("nn.bias_add", y, bias, axis=-1)
 
 
 @frozen
-class Unrolled:
+class UnrolledLayer:
     """One direction of a recurrent layer unrolled into arithmetic per step, with one matrix product
     for the inputs of all steps.
 
@@ -111,7 +111,7 @@ class Unrolled:
     """
 
     kind: str
-    weights: Weights
+    weights: RecurrentWeights
     act: Sequence[Activation]
     order: Sequence[int] = (0, 1, 2, 3)
     clip: float | None = None
@@ -119,7 +119,9 @@ class Unrolled:
     coupled: bool = False
     reset_after: bool = False
 
-    def run(self, x: Expr, state: State, lengths: Maybe = None, reverse: bool = False) -> tuple[Expr, State]:
+    def unroll_over_steps(
+        self, x: Expr, state: RecurrentState, lengths: OptionalExpr = None, reverse: bool = False
+    ) -> tuple[Expr, RecurrentState]:
         """Build all steps over x (steps, batch, inputs) from an initial state; return the outputs
         and the final state.
 
@@ -128,18 +130,18 @@ class Unrolled:
         sequence of length 0 is zero, as in ONNX Runtime; the specification of ONNX does not define
         it.
 
-        Raises AotcError (code "graph-recurrent") for more than MAX_STEPS steps, and for reversed
+        Raises AotcError (code "graph-recurrent") for more than MAX_UNROLLED_STEPS steps, and for reversed
         sequences with lengths.
         """
         length = g.shape(x)[0]
-        text = f"this kind of layer over a sequence of {length} steps is not supported (1 to {MAX_STEPS} are)"
-        require("graph-recurrent", length <= MAX_STEPS, text)
+        text = f"this kind of layer over a sequence of {length} steps is not supported (1 to {MAX_UNROLLED_STEPS} are)"
+        require("graph-recurrent", length <= MAX_UNROLLED_STEPS, text)
         if reverse and lengths is not None:
             raise AotcError("graph-recurrent", "reversed sequences of different lengths are not supported")
-        steps = list(enumerate(self._inputs(x)))
+        steps = list(enumerate(self._input_products_per_step(x)))
         outputs: list[Expr] = []
         for t, part in reversed(steps) if reverse else steps:
-            new = self.step(part, state)
+            new = self.unrolled_step(part, state)
             output = new[0]
             if lengths is not None:
                 running = g.greater(lengths, t)
@@ -149,51 +151,51 @@ class Unrolled:
             state = new
         return g.concat(outputs[::-1] if reverse else outputs, 0), state
 
-    def _inputs(self, x: Expr) -> list[Expr]:
+    def _input_products_per_step(self, x: Expr) -> list[Expr]:
         """Multiply x (steps, batch, inputs) by the input weights in one product, and split the
         result by steps.
         """
         steps, batch, features = g.shape(x)
-        products = linear(g.reshape(x, (steps * batch, features)), self.weights.w, self.weights.wb)
+        products = dense_with_bias(g.reshape(x, (steps * batch, features)), self.weights.w, self.weights.wb)
         return g.split(products, [batch] * steps, 0)
 
-    def step(self, x: Expr, state: State) -> State:
+    def unrolled_step(self, input_products: Expr, state: RecurrentState) -> RecurrentState:
         """Return the states after one step, computed from the states before it and from the
-        products `x` (batch, gates * hidden) of its inputs with the weights.
+        products `input_products` (batch, gates * hidden) of its inputs with the weights.
         """
         if self.kind == "gru":
-            return self._gru(x, state[0])
-        sums = g.add(x, linear(state[0], self.weights.r, self.weights.rb))
-        return [self._act(0, sums)] if self.kind == "rnn" else self._lstm(sums, state[1])
+            return self._gru_step(input_products, state[0])
+        sums = g.add(input_products, dense_with_bias(state[0], self.weights.r, self.weights.rb))
+        return [self._apply_activation(0, sums)] if self.kind == "rnn" else self._lstm_step(sums, state[1])
 
-    def _act(self, place: int, x: Expr) -> Expr:
-        return self.act[place](x if self.clip is None else g.clip(x, -self.clip, self.clip))
+    def _apply_activation(self, index: int, x: Expr) -> Expr:
+        return self.act[index](x if self.clip is None else g.clip(x, -self.clip, self.clip))
 
-    def _gates(self, x: Expr, order: Sequence[int]) -> list[Expr]:
+    def _split_gates(self, x: Expr, order: Sequence[int]) -> list[Expr]:
         parts = g.split(x, [g.shape(self.weights.r)[1]] * len(order), 1)
         return [parts[k] for k in order]
 
-    def _lstm(self, sums: Expr, c: Expr) -> State:
-        i, f, new, o = self._gates(sums, self.order)
+    def _lstm_step(self, sums: Expr, c: Expr) -> RecurrentState:
+        i, f, new, o = self._split_gates(sums, self.order)
         if self.peepholes:
             i, f = g.add(i, g.mul(self.peepholes[0], c)), g.add(f, g.mul(self.peepholes[2], c))
-        i, new = self._act(0, i), self._act(1, new)
-        f = g.sub(1.0, i) if self.coupled else self._act(0, f)
+        i, new = self._apply_activation(0, i), self._apply_activation(1, new)
+        f = g.sub(1.0, i) if self.coupled else self._apply_activation(0, f)
         c = g.add(g.mul(f, c), g.mul(i, new))
         if self.peepholes:
             o = g.add(o, g.mul(self.peepholes[1], c))
-        return [g.mul(self._act(0, o), self.act[2](c)), c]
+        return [g.mul(self._apply_activation(0, o), self.act[2](c)), c]
 
-    def _gru(self, x: Expr, h: Expr) -> State:
-        weight, bias, gates = self.weights.r, self.weights.rb, self._gates(x, self.order)
+    def _gru_step(self, x: Expr, h: Expr) -> RecurrentState:
+        weight, bias, gates = self.weights.r, self.weights.rb, self._split_gates(x, self.order)
         if self.reset_after:
-            *recurrence, last = self._gates(linear(h, weight, bias), self.order)
+            *recurrence, last = self._split_gates(dense_with_bias(h, weight, bias), self.order)
         else:  # the candidate state needs the reset gate first: a separate product
             assert bias is not None
             hidden = g.shape(weight)[1]
             (first, rest), (first_bias, rest_bias) = (g.split(v, [2 * hidden, hidden], 0) for v in (weight, bias))
-            recurrence = self._gates(linear(h, first, first_bias), self.order[:2])
-        r, z = (self._act(0, g.add(*sums)) for sums in zip(gates, recurrence, strict=False))
-        inner = g.mul(r, last) if self.reset_after else linear(g.mul(r, h), rest, rest_bias)
-        candidate = self._act(1, g.add(gates[2], inner))
+            recurrence = self._split_gates(dense_with_bias(h, first, first_bias), self.order[:2])
+        r, z = (self._apply_activation(0, g.add(*sums)) for sums in zip(gates, recurrence, strict=False))
+        inner = g.mul(r, last) if self.reset_after else dense_with_bias(g.mul(r, h), rest, rest_bias)
+        candidate = self._apply_activation(1, g.add(gates[2], inner))
         return [g.add(g.mul(g.sub(1.0, z), candidate), g.mul(z, h))]

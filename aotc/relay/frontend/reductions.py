@@ -4,7 +4,7 @@
 A reduction takes a tensor, axes counted from 0, and a flag that keeps reduced axes with extent 1;
 it returns a tensor.
 
-    plain("sum")(x, (1,), False)
+    reduction_by_name("sum")(x, (1,), False)
     log_sum_exp(x, (1,), False)             # log(sum(exp(x - max(x)))) + max(x)
 """
 
@@ -19,53 +19,53 @@ Axes: TypeAlias = tuple[int, ...]
 Reduction: TypeAlias = Callable[[Expr, Axes, bool], Expr]
 
 
-def plain(name: str) -> Reduction:
+def reduction_by_name(name: str) -> Reduction:
     """Return the reduction function that calls the reduction operator `name`, such as "sum"."""
-    return lambda x, axes, keepdims: g.reduce(name, x, axes, keepdims)
+    return lambda x, axes, keepdims: g.call_reduction(name, x, axes, keepdims)
 
 
-def over(body: Reduction, x: Expr, axes: Iterable[int], keepdims: bool) -> Expr:
+def apply_reduction(reduction: Reduction, x: Expr, axes: Iterable[int], keepdims: bool) -> Expr:
     """Apply a reduction over axes given in any order, with duplicates removed; a tensor of rank 0
     is reduced as a vector of one element.
     """
     if not g.rank(x):
-        return body(g.reshape(x, (1,)), (0,), False)
-    return body(x, tuple(sorted(set(axes))), keepdims)
+        return reduction(g.reshape(x, (1,)), (0,), False)
+    return reduction(x, tuple(sorted(set(axes))), keepdims)
 
 
-def in_float32(body: Reduction) -> Reduction:
-    """Return the reduction `body`, which consists of several operators, computed in float32 for
+def reduction_in_float32(reduction: Reduction) -> Reduction:
+    """Return the reduction `reduction`, which consists of several operators, computed in float32 for
     narrow floats and rounded once at the end.
     """
-    return lambda x, axes, keepdims: g.in_float32(lambda y: body(y, axes, keepdims), x)
+    return lambda x, axes, keepdims: g.compute_in_float32(lambda y: reduction(y, axes, keepdims), x)
 
 
-@in_float32
+@reduction_in_float32
 def log_sum_exp(x: Expr, axes: Axes, keepdims: bool) -> Expr:
     """Compute log(sum(exp(x))) over axes, with the maximum subtracted before `exp` so that it does
     not overflow.
     """
-    top = g.reduce("max", x, axes, True)
-    top = g.where(g.op("isfinite", top), top, 0.0)
-    result = g.add(g.log(g.reduce("sum", g.exp(g.sub(x, top)), axes, True)), top)
-    return result if keepdims else g.op("squeeze", result, axis=axes)
+    top = g.call_reduction("max", x, axes, True)
+    top = g.where(g.call_op("isfinite", top), top, 0.0)
+    result = g.add(g.log(g.call_reduction("sum", g.exp(g.sub(x, top)), axes, True)), top)
+    return result if keepdims else g.call_op("squeeze", result, axis=axes)
 
 
-def p_norm(x: Expr, order: float, total: Callable[[Expr], Expr]) -> Expr:
-    """Compute the norm `sum(abs(x)**order)**(1 / order)`, in float32 for narrow floats; `total` is
+def p_norm(x: Expr, order: float, sum_over_axes: Callable[[Expr], Expr]) -> Expr:
+    """Compute the norm `sum(abs(x)**order)**(1 / order)`, in float32 for narrow floats; `sum_over_axes` is
     the function that sums the powers over the reduced axes.
     """
 
     def norm(y: Expr) -> Expr:
         if order == 2:
-            return g.sqrt(total(g.mul(y, y)))
+            return g.sqrt(sum_over_axes(g.mul(y, y)))
         size = g.absolute(y)
         if order == 1:
-            return total(size)
-        powers = g.op("power", size, g.constant(order, g.dtype(y)))
-        return g.op("power", total(powers), g.constant(1.0 / order, g.dtype(y)))
+            return sum_over_axes(size)
+        powers = g.call_op("power", size, g.constant(order, g.dtype(y)))
+        return g.call_op("power", sum_over_axes(powers), g.constant(1.0 / order, g.dtype(y)))
 
-    return g.in_float32(norm, x)
+    return g.compute_in_float32(norm, x)
 
 
 def top_k(x: Expr, k: int, axis: int, ascending: bool) -> list[Expr]:
@@ -78,7 +78,7 @@ def top_k(x: Expr, k: int, axis: int, ascending: bool) -> list[Expr]:
     if k < 0 or (isinstance(size, int) and k > size):
         raise AotcError("graph-topk", f"k is {k}, but the axis has only {size} elements")
     if k == 0:  # in the topk operator, k = 0 means all elements
-        values = g.cut(x, [0], [0], [axis])
+        values = g.strided_slice(x, [0], [0], [axis])
         return [values, g.cast(values, "int64")]
-    both = g.op("topk", x, k=k, axis=axis, ret_type="both", is_ascend=ascending, dtype="int64")
+    both = g.call_op("topk", x, k=k, axis=axis, ret_type="both", is_ascend=ascending, dtype="int64")
     return [g.field(both, 0), g.field(both, 1)]

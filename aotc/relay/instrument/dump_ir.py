@@ -13,7 +13,7 @@ from aotc.relay.module import IRModule
 from aotc.relay.text.printer import astext
 
 
-def text_of(module: Any, show_meta_data: bool = False) -> str:
+def module_to_text(module: Any, show_meta_data: bool = False) -> str:
     """Return the result of a pass as text: Relay text of a graph, or the text form of a program of
     kernels.
     """
@@ -28,4 +28,4 @@ def dump_ir(dump_dir: str | Path, refresh: bool = False, show_meta_data: bool = 
 
     Raise AotcError (code "dump-ir") if the directory cannot be written to.
     """
-    return DumpIR(dump_dir, refresh, show=lambda module: text_of(module, show_meta_data), suffix="relay")
+    return DumpIR(dump_dir, refresh, show=lambda module: module_to_text(module, show_meta_data), suffix="relay")

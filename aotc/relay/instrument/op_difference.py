@@ -10,7 +10,7 @@ counter.get_pass_to_op_diff()                    # [(0, "FoldConstant", {"expand
 from collections import Counter
 from collections.abc import Generator, Mapping
 
-from aotc.ir import PassInfo, Watch, frozen
+from aotc.ir import PassInfo, PassObserver, frozen
 from aotc.relay.graph_api import IRModule, list_op_freqs
 
 
@@ -25,14 +25,14 @@ class OpChange:
     ops: dict[str, int]
 
 
-def count_ops(module: IRModule) -> Counter[str]:
+def count_op_calls(module: IRModule) -> Counter[str]:
     """Return the number of calls of each operator in all functions of a module, including those
     inside fused functions.
     """
     return sum((Counter(list_op_freqs(f)) for f in module.functions.values()), Counter())
 
 
-def changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+def operator_count_changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     """Return the differences of operator counts that changed between two programs, sorted by
     operator name.
     """
@@ -40,7 +40,7 @@ def changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, in
     return {name: count for name, count in differences.items() if count}
 
 
-class OpDifference(Watch):
+class OpDifference(PassObserver):
     """Instrument that counts operators before and after each pass.
 
     Passes are listed when they end, an inner pass before its outer pass; passes that change no
@@ -49,19 +49,19 @@ class OpDifference(Watch):
 
     def __init__(self) -> None:
         super().__init__()
-        self.restart()
+        self.reset()
 
-    def restart(self) -> None:
+    def reset(self) -> None:
         self._changes: list[OpChange] = []
 
-    def watch(self, module: IRModule, info: PassInfo) -> Generator[None, IRModule, None]:
-        before, depth = count_ops(module), len(self.running)
-        change = changes(before, count_ops((yield)))
+    def observe_pass(self, module: IRModule, info: PassInfo) -> Generator[None, IRModule, None]:
+        before, depth = count_op_calls(module), len(self.running)
+        change = operator_count_changes(before, count_op_calls((yield)))
         if change:
             self._changes.append(OpChange(depth, info.name, change))
 
     @property
-    def changes(self) -> tuple[OpChange, ...]:
+    def op_changes_of_passes(self) -> tuple[OpChange, ...]:
         """The operator count changes made by each pass, in the order in which the passes ended."""
         return tuple(self._changes)
 

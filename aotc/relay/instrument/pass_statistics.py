@@ -17,15 +17,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from aotc.ir import FuncType, Op, PassContext, PassInfo, TensorType, Watch, frozen, tensor_types
+from aotc.ir import FuncType, Op, PassContext, PassInfo, PassObserver, TensorType, frozen, tensor_types
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Let, Tuple, TupleGetItem
 from aotc.relay.graph_api import IRModule, children, get_total_mac_number, list_op_freqs, post_order
-from aotc.relay.instrument.dump_ir import text_of
-from aotc.relay.instrument.op_difference import changes
+from aotc.relay.instrument.dump_ir import module_to_text
+from aotc.relay.instrument.op_difference import operator_count_changes
 
 
 @frozen
-class Measure:
+class ProgramStatistics:
     """Operator counts, parameter bytes, FLOPs and peak memory of a program.
 
     operators    number of calls of each operator, including those inside fused functions
@@ -42,28 +42,32 @@ class Measure:
     flops: int = 0
     live: int = 0
 
-    def __add__(self, other: Measure) -> Measure:
+    def __add__(self, other: ProgramStatistics) -> ProgramStatistics:
         operators = self.operators + other.operators
-        return Measure(operators, self.parameters + other.parameters, self.flops + other.flops, self.live + other.live)
+        return ProgramStatistics(
+            operators, self.parameters + other.parameters, self.flops + other.flops, self.live + other.live
+        )
 
 
-def measure(function: Function) -> Measure:
+def measure_function(function: Function) -> ProgramStatistics:
     """Return operator counts, parameter bytes, FLOPs and peak memory of a function."""
     nodes = list(post_order(function))
-    parameters = sum(n.stored.nbytes for n in nodes if isinstance(n, Constant))
+    parameters = sum(n.stored_elements.nbytes for n in nodes if isinstance(n, Constant))
     typed = all(n.checked_type is not None for n in nodes if not isinstance(n, (Op, GlobalVar)))
-    known = typed and all(t.is_static for n in nodes for t in _tensors(n))
+    known = typed and all(t.is_static for n in nodes for t in _tensor_types_of_node(n))
     flops = 2 * get_total_mac_number(function) if known else 0
-    return Measure(Counter(list_op_freqs(function)), parameters, flops, _live(function) if known else 0)
+    return ProgramStatistics(
+        Counter(list_op_freqs(function)), parameters, flops, _peak_live_bytes(function) if known else 0
+    )
 
 
-def _tensors(node: Expr) -> tuple[TensorType, ...]:
+def _tensor_types_of_node(node: Expr) -> tuple[TensorType, ...]:
     """Return the tensor types of a node's value; an empty tuple for functions."""
     ty = node.checked_type
     return () if ty is None or isinstance(ty, FuncType) else tuple(tensor_types(ty))
 
 
-def _live(function: Function) -> int:
+def _peak_live_bytes(function: Function) -> int:
     """Return the peak of the total bytes of live results when operators are computed in order."""
     nodes = list(post_order(function.body, lambda n: not isinstance(n, Function)))
     place = {node: k for k, node in enumerate(nodes)}
@@ -78,7 +82,7 @@ def _live(function: Function) -> int:
     now = peak = 0
     for k, node in enumerate(nodes):
         if isinstance(node, Call):
-            size = sum(t.nbytes for t in _tensors(node))
+            size = sum(t.nbytes for t in _tensor_types_of_node(node))
             now += size
             ends[last.get(node, k)] += size
         peak = max(peak, now)
@@ -117,23 +121,23 @@ class PassRecord:
 
     name: str
     depth: int
-    before: Measure
+    before: ProgramStatistics
     text_before: str
     drawn_before: Any = None
     seconds: float = 0.0
     own: float = 0.0
-    after: Measure | None = None
+    after: ProgramStatistics | None = None
     text_after: str | None = None
     drawn_after: Any = None
     rules: Mapping[str, RuleFigures] = field(default_factory=dict)
 
     @property
-    def change(self) -> dict[str, int]:
+    def op_call_count_changes(self) -> dict[str, int]:
         """The change that the pass made to the number of calls of each operator."""
-        return {} if self.after is None else changes(self.before.operators, self.after.operators)
+        return {} if self.after is None else operator_count_changes(self.before.operators, self.after.operators)
 
 
-class PassRecords(Watch):
+class PassRecords(PassObserver):
     """Instrument that records every pass, and the stages of the compilation around them.
 
     The instrument's own time is excluded from all times. Records are cleared when a context is
@@ -153,12 +157,12 @@ class PassRecords(Watch):
         self._watch_rules = watch_rules
         self.stages: list[tuple[str, float]] = []
         self._hidden = 0.0
-        self._measures: dict[Function, Measure] = {}
+        self._measures: dict[Function, ProgramStatistics] = {}
         self._texts: dict[tuple[object, ...], tuple[str, Any]] = {}
         self._stage: tuple[str, float] | None = None
-        self.restart()
+        self.reset()
 
-    def restart(self) -> None:
+    def reset(self) -> None:
         self.passes: list[PassRecord] = []
         #: The pass context in which the first pass ran.
         self.context: PassContext | None = None
@@ -169,63 +173,65 @@ class PassRecords(Watch):
         if self._contexts == 0:
             self._measures, self._texts = {}, {}
 
-    def stage(self, name: str) -> None:
-        """Begin the compilation stage `name` and end the previous one; "" only ends it."""
-        now = self._now()
+    def begin_stage(self, stage_name: str) -> None:
+        """Begin the compilation stage `stage_name` and end the previous one; "" only ends it."""
+        now = self._time_without_instrument_overhead()
         if self._stage is not None:
             self.stages.append((self._stage[0], now - self._stage[1]))
-        self._stage = (name, now) if name else None
+        self._stage = (stage_name, now) if stage_name else None
 
-    def watch(self, module: Any, info: PassInfo) -> Generator[None, Any, None]:
-        with self._hiding():
-            record = PassRecord(info.name, len(self.running), self.measured(module), *self._shown(module))
+    def observe_pass(self, module: Any, info: PassInfo) -> Generator[None, Any, None]:
+        with self._exclude_block_from_times():
+            record = PassRecord(
+                info.name, len(self.running), self.measure_module(module), *self._text_and_diagram_data(module)
+            )
         self.context = self.context or PassContext.current()
         self.passes.append(record)
-        with self._watch_rules() as record.rules, self._timing(record):
+        with self._watch_rules() as record.rules, self._time_pass_into_record(record):
             made = yield
-        with self._hiding():
-            record.after = self.measured(made)
-            text, record.drawn_after = self._shown(made)
+        with self._exclude_block_from_times():
+            record.after = self.measure_module(made)
+            text, record.drawn_after = self._text_and_diagram_data(made)
             record.text_after = None if text == record.text_before else text
 
     @contextmanager
-    def _timing(self, record: PassRecord) -> Iterator[None]:
-        start, outer = self._now(), self._innermost
+    def _time_pass_into_record(self, record: PassRecord) -> Iterator[None]:
+        start, outer = self._time_without_instrument_overhead(), self._innermost
         self._innermost = record
         try:
             yield
         finally:
             self._innermost = outer
-            record.seconds = self._now() - start
+            record.seconds = self._time_without_instrument_overhead() - start
             record.own += record.seconds
             if outer is not None:
                 outer.own -= record.seconds
 
-    def _now(self) -> float:
+    def _time_without_instrument_overhead(self) -> float:
         """Return the clock's time in seconds minus the time spent in this instrument."""
         return self._clock() - self._hidden
 
     @contextmanager
-    def _hiding(self) -> Iterator[None]:
+    def _exclude_block_from_times(self) -> Iterator[None]:
         start = self._clock()
         yield
         self._hidden += self._clock() - start
 
-    def measured(self, module: Any) -> Measure:
+    def measure_module(self, module: Any) -> ProgramStatistics:
         """Return the statistics of a pass's input or output, summed over its functions."""
         for function in module.functions.values():
             if function not in self._measures:
-                self._measures[function] = measure(function)
-        return sum((self._measures[f] for f in module.functions.values()), Measure())
+                self._measures[function] = measure_function(function)
+        return sum((self._measures[f] for f in module.functions.values()), ProgramStatistics())
 
-    def drawn(self, module: Any) -> Any:
+    def diagram_data(self, module: Any) -> Any:
         """Return the data of a program for diagrams: None here; subclasses override it."""
 
-    def _shown(self, module: Any) -> tuple[str, Any]:
+    def _text_and_diagram_data(self, module: Any) -> tuple[str, Any]:
         """Return the text of a program and its data for diagrams, from a cache if the program is
         known.
         """
         key = tuple(module.functions.values()) if isinstance(module, IRModule) else (module,)
         if key not in self._texts:
-            self._texts[key] = text_of(module), self.drawn(module)
+            self._texts[key] = module_to_text(module), self.diagram_data(module)
         return self._texts[key]

@@ -9,17 +9,17 @@ with PassContext(instruments=[Verifier()]):
 from collections.abc import Generator, Iterator
 from graphlib import CycleError, TopologicalSorter
 
-from aotc.ir import AotcError, Diagnostic, PassInfo, Watch
+from aotc.ir import AotcError, Diagnostic, PassInfo, PassObserver
 from aotc.relay.graph_api import (
     Expr,
     Function,
     GlobalVar,
     IRModule,
     Var,
-    bound_by,
     children,
     post_order,
     reinfer_module,
+    variables_bound_by_node,
 )
 
 
@@ -32,9 +32,11 @@ def _has_cycle(root: Expr) -> bool:
     return False
 
 
-def _check_function(name: str, function: Function, module: IRModule, binders: dict[Var, Expr]) -> Iterator[Diagnostic]:
+def _diagnose_variable_bindings(
+    name: str, function: Function, module: IRModule, binders: dict[Var, Expr]
+) -> Iterator[Diagnostic]:
     bound: set[Var] = set()
-    for var, binder in ((var, node) for node in post_order(function) for var in bound_by(node)):
+    for var, binder in ((var, node) for node in post_order(function) for var in variables_bound_by_node(node)):
         if var in bound or binders.setdefault(var, binder) is not binder:
             yield Diagnostic("bound-twice", f"@{name}: %{var.name} is bound more than once", var.span)
         bound.add(var)
@@ -45,7 +47,7 @@ def _check_function(name: str, function: Function, module: IRModule, binders: di
             yield Diagnostic("unknown-function", f"@{name}: no function @{node.name}", node.span)
 
 
-def _check_types(module: IRModule) -> Iterator[Diagnostic]:
+def _diagnose_stale_types(module: IRModule) -> Iterator[Diagnostic]:
     """Yield a diagnostic for each function with a type that inference would not find; types may be
     missing.
     """
@@ -63,7 +65,7 @@ def _check_types(module: IRModule) -> Iterator[Diagnostic]:
                 break
 
 
-def check_module(module: IRModule) -> list[Diagnostic]:
+def diagnose_malformed_module(module: IRModule) -> list[Diagnostic]:
     """Return diagnostics for a module: cycles, variables bound twice or not at all, unknown
     functions, wrong types.
     """
@@ -71,28 +73,30 @@ def check_module(module: IRModule) -> list[Diagnostic]:
     if cyclic:
         return [Diagnostic("cycle", f"@{name} has an expression that is part of itself") for name in cyclic]
     binders: dict[Var, Expr] = {}
-    problems = [d for name, f in module.functions.items() for d in _check_function(name, f, module, binders)]
-    return problems or list(_check_types(module))
+    problems = [
+        d for name, f in module.functions.items() for d in _diagnose_variable_bindings(name, f, module, binders)
+    ]
+    return problems or list(_diagnose_stale_types(module))
 
 
-class Verifier(Watch):
+class Verifier(PassObserver):
     """Instrument that checks modules before the first pass and after every pass: see
-    `check_module`.
+    `diagnose_malformed_module`.
 
     Raise AotcError (code "verify") that names the pass and lists the problems as notes.
     """
 
-    def watch(self, module: IRModule, info: PassInfo) -> Generator[None, IRModule, None]:
+    def observe_pass(self, module: IRModule, info: PassInfo) -> Generator[None, IRModule, None]:
         if not self.running:
-            self._complain(f"the module given to {info.name} is malformed", check_module(module))
+            self._raise_if_problems(f"the module given to {info.name} is malformed", diagnose_malformed_module(module))
         functions = dict(module.functions)
         made = yield
         if dict(module.functions) != functions:
             raise AotcError("verify", f"{info.name} changed the module that it was given")
         if made is not module:  # an unchanged module has been checked
-            self._complain(f"{info.name} made a malformed module", check_module(made))
+            self._raise_if_problems(f"{info.name} made a malformed module", diagnose_malformed_module(made))
 
     @staticmethod
-    def _complain(message: str, problems: list[Diagnostic]) -> None:
+    def _raise_if_problems(message: str, problems: list[Diagnostic]) -> None:
         if problems:
             raise AotcError("verify", message, span=problems[0].span, notes=[str(d) for d in problems])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's operators: one OpDef each, defined in one file per family and collected in REGISTRY.
+"""Relay's operators: one OpDef each, defined in one file per family and collected in OPERATORS_BY_NAME.
 
-REGISTRY["nn.conv2d"].pattern          # OpPattern.OUT_ELEMWISE_FUSABLE
+OPERATORS_BY_NAME["nn.conv2d"].pattern          # OpPattern.OUT_ELEMWISE_FUSABLE
 add(x, y), get("add")                  # Relay's functions that build calls, and its operator registry
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from aotc.relay.op.opdef import OpDef
 
-_FAMILIES = (
+_OPERATOR_MODULE_NAMES = (
     "elementwise_unary",
     "binary_elementwise",
     "casts",
@@ -66,16 +66,18 @@ _FAMILIES = (
     "qnn.lstm",
 )
 #: Modules that define operators, in the order in which tables of operators list them.
-FAMILIES = tuple(import_module(f"{__name__}.{family}") for family in _FAMILIES)
+OPERATOR_MODULES = tuple(import_module(f"{__name__}.{family}") for family in _OPERATOR_MODULE_NAMES)
 
 
-def operators_of(family: ModuleType) -> tuple[OpDef, ...]:
+def operators_defined_in(module: ModuleType) -> tuple[OpDef, ...]:
     """Return the operators that a module defines, in source order."""
-    return tuple(value for value in vars(family).values() if isinstance(value, OpDef))
+    return tuple(value for value in vars(module).values() if isinstance(value, OpDef))
 
 
 #: All operators by name.
-REGISTRY: Mapping[str, OpDef] = MappingProxyType({op.name: op for family in FAMILIES for op in operators_of(family)})
+OPERATORS_BY_NAME: Mapping[str, OpDef] = MappingProxyType(
+    {op.name: op for family in OPERATOR_MODULES for op in operators_defined_in(family)}
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, TensorType, TupleType, Type, Types, args, product, require, static_shape
+from aotc.ir import (
+    Attrs,
+    AxisMap,
+    TensorType,
+    TupleType,
+    Type,
+    Types,
+    declare_arguments,
+    product_of_dims,
+    require,
+    require_static_shape,
+)
 from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, tensor_type_of
 from aotc.relay.op import (
     binary_elementwise,
@@ -25,9 +36,30 @@ from aotc.relay.op import (
     shape,
     sorting,
 )
-from aotc.relay.op.non_max_suppression import COUNT, RANKED, ahead, ahead_of_arrays, box_rows, constant
-from aotc.relay.op.operator_definition import Array, OpDef, Sample, Samples, exact, may_equal, random_array
-from aotc.relay.op.type_rules import of_expansion, ranked, require_dtype, require_same_dtype, static_shape_of
+from aotc.relay.op.non_max_suppression import (
+    BOX_INDEX_DTYPE,
+    RANKED_BOX_COLUMNS,
+    move_valid_array_rows_to_front,
+    move_valid_rows_to_front,
+    require_box_rows_type,
+    to_constant_of_dtype,
+)
+from aotc.relay.op.operator_definition import (
+    Array,
+    OpDef,
+    Sample,
+    Samples,
+    exact_sample,
+    may_be_equal_dims,
+    random_array,
+)
+from aotc.relay.op.type_rules import (
+    reference_from_expansion,
+    require_dtype,
+    require_same_dtype,
+    require_tensor_of_rank,
+    static_shape_of,
+)
 
 # --- vision.multibox_prior
 
@@ -48,26 +80,26 @@ class MultiboxPriorAttrs(Attrs):
     clip: bool = False
 
 
-def _prior_infer(a: Any, types: Types) -> Type:
-    data = ranked("boxes.data", types[0], 4)
-    pairs = len(a.steps) == len(a.offsets) == 2
-    fits = pairs and bool(a.sizes)
-    fits = fits and min(a.ratios, default=0) > 0
+def _infer_multibox_prior_type(attrs: Any, types: Types) -> Type:
+    data = require_tensor_of_rank("boxes.data", types[0], 4)
+    pairs = len(attrs.steps) == len(attrs.offsets) == 2
+    fits = pairs and bool(attrs.sizes)
+    fits = fits and min(attrs.ratios, default=0) > 0
     text = "sizes, positive ratios, two steps, two offsets"
     require("boxes.anchors", fits, f"expected: {text}")
-    each = len(a.sizes) + len(a.ratios) - 1
-    return TensorType((1, product((*data.shape[2:], each)), 4), "float32")
+    each = len(attrs.sizes) + len(attrs.ratios) - 1
+    return TensorType((1, product_of_dims((*data.shape[2:], each)), 4), "float32")
 
 
-def _prior_reference(a: Any, data: Array) -> Array:
+def _multibox_prior_reference(attrs: Any, data: Array) -> Array:
     extents = data.shape[2:]
-    pairs = zip(a.steps, extents, strict=True)
+    pairs = zip(attrs.steps, extents, strict=True)
     steps = [s if s > 0 else 1.0 / max(n, 1) for s, n in pairs]
-    pixels = zip(extents, a.offsets, steps, strict=True)
+    pixels = zip(extents, attrs.offsets, steps, strict=True)
     places = ((np.arange(n) + o) * s for n, o, s in pixels)
     centers = np.meshgrid(*places, indexing="ij")
-    sizes = np.array([*a.sizes, *a.sizes[:1] * (len(a.ratios) - 1)])
-    roots = np.sqrt([*(1.0,) * len(a.sizes), *a.ratios[1:]])
+    sizes = np.array([*attrs.sizes, *attrs.sizes[:1] * (len(attrs.ratios) - 1)])
+    roots = np.sqrt([*(1.0,) * len(attrs.sizes), *attrs.ratios[1:]])
     aspect = extents[0] / max(extents[1], 1)
     w = sizes * aspect * roots / 2
     h = sizes / roots / 2
@@ -75,28 +107,28 @@ def _prior_reference(a: Any, data: Array) -> Array:
     corners = [x - w, y - h, x + w, y + h]
     found = np.stack(corners, -1)
     found = found.reshape(1, -1, 4).astype(np.float32)
-    return np.clip(found, 0, 1) if a.clip else found
+    return np.clip(found, 0, 1) if attrs.clip else found
 
 
-def _prior_expand(a: Any, data: Expr) -> Expr:
+def _expand_multibox_prior(attrs: Any, data: Expr) -> Expr:
     pixels = np.broadcast_to(np.float32(0), static_shape_of(data))
-    return Constant(_prior_reference(a, pixels))
+    return Constant(_multibox_prior_reference(attrs, pixels))
 
 
-def _prior_samples() -> Samples:
+def _multibox_prior_test_samples() -> Samples:
     given: Any = {"sizes": (0.3, 1.5), "ratios": (1.3, 2.4, 0.5), "steps": (2.0, -1.0), "offsets": (0.2, 0.3)}
     for a in (MultiboxPriorAttrs(), MultiboxPriorAttrs(clip=True, **given)):
-        yield exact(a, random_array((1, 2, 3, 4)))
+        yield exact_sample(a, random_array((1, 2, 3, 4)))
 
 
 multibox_prior = OpDef(
     name="vision.multibox_prior",
     attrs=MultiboxPriorAttrs,
-    infer=_prior_infer,
+    infer=_infer_multibox_prior_type,
     axes=lambda *_: AxisMap(((None,) * 3,)),
-    reference=_prior_reference,
-    expand=_prior_expand,
-    samples=_prior_samples,
+    reference=_multibox_prior_reference,
+    expand=_expand_multibox_prior,
+    samples=_multibox_prior_test_samples,
 )
 
 
@@ -119,93 +151,93 @@ class MultiboxTransformLocAttrs(Attrs):
     keep_background: bool = False
 
 
-def _decoded_infer(a: Any, types: Types) -> Type:
-    classes = box_rows(types[0], "boxes.classes")
-    anchors = box_rows(types[2], "boxes.anchors")
-    offsets = ranked("boxes.offsets", types[1], 2, "loc_pred")
+def _infer_multibox_transform_loc_type(attrs: Any, types: Types) -> Type:
+    classes = require_box_rows_type(types[0], "boxes.classes")
+    anchors = require_box_rows_type(types[2], "boxes.anchors")
+    offsets = require_tensor_of_rank("boxes.offsets", types[1], 2, "loc_pred")
     require_same_dtype(classes, offsets)
     require_same_dtype(classes, anchors)
     batch, kinds, extent = classes.shape
-    least = 1 if a.keep_background else 2
+    least = 1 if attrs.keep_background else 2
     some = isinstance(kinds, int) and kinds >= least
     some = some and isinstance(extent, int)
     text = f"there is no class in {classes}"
     require("boxes.classes", some, text)
-    (known,) = static_shape((extent,))
+    (known,) = require_static_shape((extent,))
     found = (*offsets.shape, *anchors.shape)
-    same = all(map(may_equal, found, (batch, known * 4, 1, known, 4)))
-    fits = same and len(a.variances) == 4
+    same = all(map(may_be_equal_dims, found, (batch, known * 4, 1, known, 4)))
+    fits = same and len(attrs.variances) == 4
     both = f"{offsets} and {anchors}"
     text = f"{both} have no box for each of {classes}"
     require("boxes.offsets", fits, text)
     rows = TensorType((batch, extent, 6), classes.dtype)
-    return TupleType((rows, TensorType((batch,), COUNT)))
+    return TupleType((rows, TensorType((batch,), BOX_INDEX_DTYPE)))
 
 
-def _decoded_reference(a: Any, classes: Array, offsets: Array, anchors: Array) -> tuple[Array, ...]:
+def _multibox_transform_loc_reference(attrs: Any, classes: Array, offsets: Array, anchors: Array) -> tuple[Array, ...]:
     batch, _, extent = classes.shape
-    first, dtype = int(not a.keep_background), classes.dtype
+    first, dtype = int(not attrs.keep_background), classes.dtype
     score = np.maximum(classes[:, first:].max(1), dtype.type(-1))
     kind = np.where(score > -1, classes[:, first:].argmax(1) + first, 0)
-    kind = np.where(score < dtype.type(a.threshold), 0, kind)
+    kind = np.where(score < dtype.type(attrs.threshold), 0, kind)
     moves = offsets.reshape(batch, extent, 4)
-    spread = np.array(a.variances, dtype)
+    spread = np.array(attrs.variances, dtype)
     low, high = anchors[..., :2], anchors[..., 2:]
     size = high - low
     center = moves[..., :2] * spread[:2] * size + (low + high) / 2
     grown = np.exp(moves[..., 2:] * spread[2:])
     half = grown * size / 2
     box = np.concatenate([center - half, center + half], -1)
-    box = np.clip(box, 0, 1) if a.clip else box
+    box = np.clip(box, 0, 1) if attrs.clip else box
     fields = [(kind - first)[..., None], score[..., None]]
     rows = np.concatenate([*fields, box], -1).astype(dtype)
-    count, found = ahead_of_arrays((kind > 0) | a.keep_background, rows)
+    count, found = move_valid_array_rows_to_front((kind > 0) | attrs.keep_background, rows)
     return found, count
 
 
-def _decoded_expand(a: Any, classes: Expr, offsets: Expr, anchors: Expr) -> Expr:
+def _expand_multibox_transform_loc(attrs: Any, classes: Expr, offsets: Expr, anchors: Expr) -> Expr:
     batch, kinds, extent = static_shape_of(classes)
-    first = int(not a.keep_background)
+    first = int(not attrs.keep_background)
     kept = tensor_type_of(classes).dtype
     dtype = kept.numpy
-    some = gather.take(classes, constant(np.arange(first, kinds)), axis=1)
-    score = binary_elementwise.maximum(reduce.max(some, axis=1), constant(-1, dtype))
-    place = casts.cast(reduce.argmax(some, axis=1), COUNT)
-    best = binary_elementwise.add(place, constant(first))
+    some = gather.take(classes, to_constant_of_dtype(np.arange(first, kinds)), axis=1)
+    score = binary_elementwise.maximum(reduce.max(some, axis=1), to_constant_of_dtype(-1, dtype))
+    place = casts.cast(reduce.argmax(some, axis=1), BOX_INDEX_DTYPE)
+    best = binary_elementwise.add(place, to_constant_of_dtype(first))
     # no class has a probability above -1: the background
     least = np.nextafter(dtype.type(-1), dtype.type(0))
-    bound = constant(max(a.threshold, least), dtype)
+    bound = to_constant_of_dtype(max(attrs.threshold, least), dtype)
     low_score = binary_elementwise.less(score, bound)
-    kind = binary_elementwise.where(low_score, constant(0), best)
+    kind = binary_elementwise.where(low_score, to_constant_of_dtype(0), best)
 
-    def columns(x: Expr, begin: int) -> Expr:
-        return gather.take(x, constant([begin, begin + 1]), axis=2)
+    def take_two_columns(x: Expr, begin: int) -> Expr:
+        return gather.take(x, to_constant_of_dtype([begin, begin + 1]), axis=2)
 
     moves = shape.reshape(offsets, (batch, extent, 4))
-    spread = [constant(a.variances[k : k + 2], dtype) for k in (0, 2)]
-    low, high = columns(anchors, 0), columns(anchors, 2)
-    size, two = binary_elementwise.subtract(high, low), constant(2, dtype)
+    spread = [to_constant_of_dtype(attrs.variances[k : k + 2], dtype) for k in (0, 2)]
+    low, high = take_two_columns(anchors, 0), take_two_columns(anchors, 2)
+    size, two = binary_elementwise.subtract(high, low), to_constant_of_dtype(2, dtype)
     times = binary_elementwise.multiply
-    moved = times(times(columns(moves, 0), spread[0]), size)
+    moved = times(times(take_two_columns(moves, 0), spread[0]), size)
     middle = binary_elementwise.divide(binary_elementwise.add(low, high), two)
     center = binary_elementwise.add(moved, middle)
-    wide = times(columns(moves, 2), spread[1])
+    wide = times(take_two_columns(moves, 2), spread[1])
     grown = times(elementwise_unary.exp(wide), size)
     half = binary_elementwise.divide(grown, two)
     begin = binary_elementwise.subtract(center, half)
     end = binary_elementwise.add(center, half)
     box: Expr = concat_split.concatenate([begin, end], -1)
-    box = casts.clip(box, 0.0, 1.0) if a.clip else box
-    names = binary_elementwise.subtract(kind, constant(first))
+    box = casts.clip(box, 0.0, 1.0) if attrs.clip else box
+    names = binary_elementwise.subtract(kind, to_constant_of_dtype(first))
     pair = (casts.cast(names, str(kept)), score)
     fields = [shape.reshape(x, (batch, extent, 1)) for x in pair]
-    valid = binary_elementwise.greater(kind, constant(first - 1))
+    valid = binary_elementwise.greater(kind, to_constant_of_dtype(first - 1))
     every = concat_split.concatenate([*fields, box], -1)
-    count, rows = ahead(valid, every)
+    count, rows = move_valid_rows_to_front(valid, every)
     return Tuple((rows, count))
 
 
-def _decoded_samples() -> Samples:
+def _multibox_transform_loc_test_samples() -> Samples:
     for keep, threshold in ((False, 0.4), (True, 0.01)):
         given: Any = {"threshold": threshold, "clip": keep}
         a = MultiboxTransformLocAttrs(keep_background=keep, **given)
@@ -218,11 +250,11 @@ def _decoded_samples() -> Samples:
 multibox_transform_loc = OpDef(
     name="vision.multibox_transform_loc",
     attrs=MultiboxTransformLocAttrs,
-    args=args("cls_prob", "loc_pred", "anchor"),
-    infer=_decoded_infer,
-    reference=_decoded_reference,
-    expand=_decoded_expand,
-    samples=_decoded_samples,
+    args=declare_arguments("cls_prob", "loc_pred", "anchor"),
+    infer=_infer_multibox_transform_loc_type,
+    reference=_multibox_transform_loc_reference,
+    expand=_expand_multibox_transform_loc,
+    samples=_multibox_transform_loc_test_samples,
 )
 
 
@@ -256,28 +288,28 @@ class ProposalAttrs(Attrs):
     iou_loss: bool = False
 
 
-def _proposal_infer(a: Any, types: Types) -> Type:
-    scores = ranked("boxes.scores", types[0], 4, "cls_prob")
-    moves = ranked("boxes.offsets", types[1], 4, "bbox_pred")
-    images = ranked("boxes.data", types[2], 2, "im_info")
+def _infer_proposal_type(attrs: Any, types: Types) -> Type:
+    scores = require_tensor_of_rank("boxes.scores", types[0], 4, "cls_prob")
+    moves = require_tensor_of_rank("boxes.offsets", types[1], 4, "bbox_pred")
+    images = require_tensor_of_rank("boxes.data", types[2], 2, "im_info")
     require_dtype(scores.dtype, scores.dtype in ("float32", "float64"))
     for other in (moves, images):
         require_same_dtype(scores, other)
-    each = len(a.scales) * len(a.ratios)
-    positive = min(*a.scales, *a.ratios, a.feature_stride, a.rpn_post_nms_top_n, 1) > 0
+    each = len(attrs.scales) * len(attrs.ratios)
+    positive = min(*attrs.scales, *attrs.ratios, attrs.feature_stride, attrs.rpn_post_nms_top_n, 1) > 0
     require("boxes.anchors", each > 0 and positive, "expected: positive scales, ratios, strides and numbers of boxes")
     batch, channels, *space = scores.shape
     found = (channels, *moves.shape, *images.shape)
-    same = all(map(may_equal, found, (2 * each, batch, 4 * each, *space, batch, 3)))
+    same = all(map(may_be_equal_dims, found, (2 * each, batch, 4 * each, *space, batch, 3)))
     text = f"{scores}, {moves} and {images} do not fit {each} anchors"
     require("boxes.offsets", same and 0 not in space, text)
-    return TensorType((product((batch, a.rpn_post_nms_top_n)), 5), scores.dtype)
+    return TensorType((product_of_dims((batch, attrs.rpn_post_nms_top_n)), 5), scores.dtype)
 
 
-def _anchors(a: Any, height: int, width: int) -> Array:
+def _anchor_corners_by_pixel(attrs: Any, height: int, width: int) -> Array:
     """Return the corner coordinates (H, W, A, 4) of the A anchors at each pixel."""
-    side, rows = a.feature_stride, []
-    for ratio, scale in itertools.product(a.ratios, a.scales):
+    side, rows = attrs.feature_stride, []
+    for ratio, scale in itertools.product(attrs.ratios, attrs.scales):
         w = np.floor(np.sqrt(np.floor(side * side / ratio)) + 0.5)
         half = (np.array([w, np.floor(w * ratio + 0.5)]) * scale - 1) / 2
         rows.append([(side - 1) / 2 - half, (side - 1) / 2 + half])
@@ -286,20 +318,20 @@ def _anchors(a: Any, height: int, width: int) -> Array:
     return np.asarray(np.array(rows).reshape(-1, 4) + moved)
 
 
-def _moved_anchors(a: Any, scores: Expr, moves: Expr, images: Expr) -> Expr:
+def _decode_proposal_boxes(attrs: Any, scores: Expr, offsets: Expr, image_info: Expr) -> Expr:
     """Return rows of score and corners (N, H * W * A, 5) of the anchors moved by the predicted
     offsets.
     """
     (batch, channels, *space), dtype = static_shape_of(scores), tensor_type_of(scores).dtype.numpy
     each = channels // 2
 
-    def number(value: Any) -> Expr:
-        return constant(value, dtype)
+    def constant_of_dtype(value: Any) -> Expr:
+        return to_constant_of_dtype(value, dtype)
 
-    def columns(x: Expr, *places: int) -> Expr:
-        return gather.take(x, constant(places), axis=-1)
+    def take_columns(x: Expr, *column_indices: int) -> Expr:
+        return gather.take(x, to_constant_of_dtype(column_indices), axis=-1)
 
-    def by_pixel(x: Expr, parts: tuple[int, ...], order: tuple[int, ...]) -> Expr:
+    def move_pixels_before_channels(x: Expr, parts: tuple[int, ...], order: tuple[int, ...]) -> Expr:
         return shape.transpose(shape.reshape(x, (batch, *parts, *space), allowzero=True), order)
 
     add, subtract, times, divide = (
@@ -308,61 +340,63 @@ def _moved_anchors(a: Any, scores: Expr, moves: Expr, images: Expr) -> Expr:
         binary_elementwise.multiply,
         binary_elementwise.divide,
     )
-    one, two, nothing = map(number, (1, 2, 0))
-    anchors = _anchors(a, *space)
-    low, high = number(anchors[..., :2]), number(anchors[..., 2:])
-    delta = by_pixel(moves, (each, 4), (0, 3, 4, 1, 2))
-    first, second = columns(delta, 0, 1), columns(delta, 2, 3)
+    one, two, nothing = map(constant_of_dtype, (1, 2, 0))
+    anchors = _anchor_corners_by_pixel(attrs, *space)
+    low, high = constant_of_dtype(anchors[..., :2]), constant_of_dtype(anchors[..., 2:])
+    delta = move_pixels_before_channels(offsets, (each, 4), (0, 3, 4, 1, 2))
+    first, second = take_columns(delta, 0, 1), take_columns(delta, 2, 3)
     begin, end = add(low, first), add(high, second)
-    if not a.iou_loss:
-        size = number(anchors[..., 2:] - anchors[..., :2] + 1)
-        middle = number((anchors[..., 2:] + anchors[..., :2]) / 2)
+    if not attrs.iou_loss:
+        size = constant_of_dtype(anchors[..., 2:] - anchors[..., :2] + 1)
+        middle = constant_of_dtype((anchors[..., 2:] + anchors[..., :2]) / 2)
         center = add(times(first, size), middle)
         half = divide(subtract(times(elementwise_unary.exp(second), size), one), two)
         begin, end = subtract(center, half), add(center, half)
-    image = shape.reshape(images, (batch, 1, 1, 1, 3), allowzero=True)
-    extents, scale = columns(image, 1, 0), columns(image, 2)
+    image = shape.reshape(image_info, (batch, 1, 1, 1, 3), allowzero=True)
+    extents, scale = take_columns(image, 1, 0), take_columns(image, 2)
     last = subtract(extents, one)
     begin, end = (binary_elementwise.maximum(binary_elementwise.minimum(x, last), nothing) for x in (begin, end))
-    least = times(scale, number(a.rpn_min_size))
+    least = times(scale, constant_of_dtype(attrs.rpn_min_size))
     narrow = binary_elementwise.less(add(subtract(end, begin), one), least)
     small = reduce.any(narrow, axis=-1, keepdims=True)
     grown = binary_elementwise.where(small, divide(least, two), nothing)
     y, x = np.indices(space)
-    pixels = number(np.stack([x, y], -1)[:, :, None] + 1)
-    beyond = binary_elementwise.less(divide(extents, number(a.feature_stride)), pixels)
+    pixels = constant_of_dtype(np.stack([x, y], -1)[:, :, None] + 1)
+    beyond = binary_elementwise.less(divide(extents, constant_of_dtype(attrs.feature_stride)), pixels)
     outside = reduce.any(beyond, axis=-1, keepdims=True)
-    found = columns(by_pixel(scores, (2, each), (0, 3, 4, 2, 1)), 1)
-    score = binary_elementwise.where(binary_elementwise.logical_or(small, outside), number(-1), found)
+    found = take_columns(move_pixels_before_channels(scores, (2, each), (0, 3, 4, 2, 1)), 1)
+    score = binary_elementwise.where(binary_elementwise.logical_or(small, outside), constant_of_dtype(-1), found)
     rows = concat_split.concatenate([score, subtract(begin, grown), add(end, grown)], -1)
-    return shape.reshape(rows, (batch, each * product(space), 5), allowzero=True)
+    return shape.reshape(rows, (batch, each * product_of_dims(space), 5), allowzero=True)
 
 
-def _proposal_expand(a: Any, scores: Expr, moves: Expr, images: Expr) -> Expr:
-    rows, dtype = _moved_anchors(a, scores, moves, images), tensor_type_of(scores).dtype.numpy
+def _expand_proposal(attrs: Any, scores: Expr, offsets: Expr, image_info: Expr) -> Expr:
+    rows, dtype = _decode_proposal_boxes(attrs, scores, offsets, image_info), tensor_type_of(scores).dtype.numpy
     batch, extent, _ = static_shape_of(rows)
-    most, wanted = a.rpn_pre_nms_top_n, a.rpn_post_nms_top_n
+    most, wanted = attrs.rpn_pre_nms_top_n, attrs.rpn_post_nms_top_n
     kept = min(most, extent) if most > 0 else extent
-    order = sorting.topk(gather.take(rows, constant(0), axis=2), kept, ret_type="indices", dtype=COUNT)
+    order = sorting.topk(
+        gather.take(rows, to_constant_of_dtype(0), axis=2), kept, ret_type="indices", dtype=BOX_INDEX_DTYPE
+    )
     ordered = gather.take(rows, order, batch_dims=1, axis=1)
-    best = gather.take(ordered, constant([1, 2, 3, 4]), axis=2)
+    best = gather.take(ordered, to_constant_of_dtype([1, 2, 3, 4]), axis=2)
     # ranks replace the scores, as boxes with scores below 0 suppress no others; ends are exclusive
     ranks = np.broadcast_to(np.arange(kept, 0, -1)[:, None], (batch, kept, 1))
-    behind = binary_elementwise.add(best, constant([0, 0, 1, 1], dtype))
-    boxes: Expr = concat_split.concatenate([constant(ranks, dtype), behind], -1)
-    above = float(np.nextafter(dtype.type(a.threshold), dtype.type(np.inf)))
-    places = np.broadcast_to(np.arange(kept, dtype=COUNT), (batch, kept))
-    counts = constant(np.full(batch, kept))
+    behind = binary_elementwise.add(best, to_constant_of_dtype([0, 0, 1, 1], dtype))
+    boxes: Expr = concat_split.concatenate([to_constant_of_dtype(ranks, dtype), behind], -1)
+    above = float(np.nextafter(dtype.type(attrs.threshold), dtype.type(np.inf)))
+    places = np.broadcast_to(np.arange(kept, dtype=BOX_INDEX_DTYPE), (batch, kept))
+    counts = to_constant_of_dtype(np.full(batch, kept))
     suppress = non_max_suppression.non_max_suppression
-    found = suppress(boxes, counts, constant(places), -1, above, True, **RANKED)
-    again = binary_elementwise.mod(constant(np.arange(wanted)[None]), TupleGetItem(found, 1))
+    found = suppress(boxes, counts, to_constant_of_dtype(places), -1, above, True, **RANKED_BOX_COLUMNS)
+    again = binary_elementwise.mod(to_constant_of_dtype(np.arange(wanted)[None]), TupleGetItem(found, 1))
     chosen = gather.take(TupleGetItem(found, 0), again, batch_dims=1, axis=1)
     boxes = gather.take(best, chosen, batch_dims=1, axis=1)
-    images_ = constant(np.broadcast_to(np.arange(batch)[:, None, None], (batch, wanted, 1)), dtype)
+    images_ = to_constant_of_dtype(np.broadcast_to(np.arange(batch)[:, None, None], (batch, wanted, 1)), dtype)
     return shape.reshape(concat_split.concatenate([images_, boxes], -1), (batch * wanted, 5), allowzero=True)
 
 
-def _proposal_samples() -> Samples:
+def _proposal_test_samples() -> Samples:
     few: Any = {"scales": (0.5, 2.0), "ratios": (1.0,), "rpn_min_size": 5, "feature_stride": 8.0}
     rows: Any = ({"threshold": 0.4, "rpn_post_nms_top_n": 12, "rpn_pre_nms_top_n": 9}, {"iou_loss": True})
     for given in rows:
@@ -374,10 +408,10 @@ def _proposal_samples() -> Samples:
 proposal = OpDef(
     name="vision.proposal",
     attrs=ProposalAttrs,
-    args=args("cls_prob", "bbox_pred", "im_info"),
-    infer=_proposal_infer,
+    args=declare_arguments("cls_prob", "bbox_pred", "im_info"),
+    infer=_infer_proposal_type,
     axes=lambda *_: AxisMap(((None,) * 2,)),
-    reference=of_expansion(_proposal_expand),
-    expand=_proposal_expand,
-    samples=_proposal_samples,
+    reference=reference_from_expansion(_expand_proposal),
+    expand=_expand_proposal,
+    samples=_proposal_test_samples,
 )

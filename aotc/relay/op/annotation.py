@@ -8,26 +8,35 @@ from __future__ import annotations
 
 from typing import Any
 
-from aotc.ir import NO_ATTRS, REQUIRED, Attrs, Infer, Precision, Quantized, TensorType, param
-from aotc.relay.op.operator_definition import OpDef, Samples, exact, random_array
-from aotc.relay.op.type_rules import pointwise, same_type
+from aotc.ir import (
+    NO_ATTRS,
+    REQUIRED,
+    Attrs,
+    Infer,
+    PrecisionTreatment,
+    QuantizationTreatment,
+    TensorType,
+    attribute_field,
+)
+from aotc.relay.op.operator_definition import OpDef, Samples, exact_sample, random_array
+from aotc.relay.op.type_rules import elementwise_axis_map, infer_same_type
 from aotc.tir import te
 
 
 class CompilerAttrs(Attrs):
-    compiler: str = param(default="", given=REQUIRED)
+    compiler: str = attribute_field(default="", parameter_default=REQUIRED)
 
 
-def _samples(attributes: Attrs) -> Samples:
+def _identity_test_samples(attributes: Attrs) -> Samples:
     for shape, dtype in (((2, 3), "float32"), ((), "int8"), ((4, 1, 2), "float16"), ((0, 2), "int64")):
-        yield exact(attributes, random_array(shape, dtype))
+        yield exact_sample(attributes, random_array(shape, dtype))
 
 
-def _views(data: Any) -> Any:
-    return tuple(map(_views, data)) if isinstance(data, tuple) else te.view(data, data.shape)
+def _views_of_tensors(tensors: Any) -> Any:
+    return tuple(map(_views_of_tensors, tensors)) if isinstance(tensors, tuple) else te.view(tensors, tensors.shape)
 
 
-def _mark(
+def _annotation_op(
     name: str, doc: str, attributes: Attrs = NO_ATTRS, infer: Infer = lambda _, types: types[0], **facets: Any
 ) -> OpDef:
     """Return an annotation operator, which returns its argument; `attributes` are the attributes of
@@ -39,22 +48,26 @@ def _mark(
         attrs=type(attributes),
         infer=infer,
         reference=lambda _, data: data,
-        axes=lambda a, types: pointwise(a, types) if isinstance(types[0], TensorType) else None,
-        compute=lambda _, data: _views(data),
-        samples=lambda: _samples(attributes),
+        axes=lambda a, types: elementwise_axis_map(a, types) if isinstance(types[0], TensorType) else None,
+        compute=lambda _, data: _views_of_tensors(data),
+        samples=lambda: _identity_test_samples(attributes),
         **facets,
     )
 
 
-_MINE = CompilerAttrs(compiler="mine")
+_SAMPLE_COMPILER_ATTRS = CompilerAttrs(compiler="mine")
 
-stop_fusion = _mark(
+stop_fusion = _annotation_op(
     "stop_fusion",
     "no kernel computes together with what uses it",
-    infer=same_type,
-    precision=Precision.FOLLOW,
-    quantized=Quantized.PASS,
+    infer=infer_same_type,
+    precision=PrecisionTreatment.FOLLOW,
+    quantized=QuantizationTreatment.PASS,
 )
-checkpoint = _mark("checkpoint", "gradients may compute again rather than keep")
-compiler_begin = _mark("compiler_begin", "enters a region for the external compiler `compiler`", _MINE)
-compiler_end = _mark("compiler_end", "leaves a region for the external compiler `compiler`", _MINE)
+checkpoint = _annotation_op("checkpoint", "gradients may compute again rather than keep")
+compiler_begin = _annotation_op(
+    "compiler_begin", "enters a region for the external compiler `compiler`", _SAMPLE_COMPILER_ATTRS
+)
+compiler_end = _annotation_op(
+    "compiler_end", "leaves a region for the external compiler `compiler`", _SAMPLE_COMPILER_ATTRS
+)

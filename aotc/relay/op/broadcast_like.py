@@ -18,25 +18,40 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import NO_ATTRS, Attrs, DType, NoAttrs, Shape, TensorType, is_static, param, static_shape
-from aotc.ir.op import AxisMap, OpPattern, Types, args, require
+from aotc.ir import NO_ATTRS, Attrs, DType, NoAttrs, Shape, TensorType, attribute_field, is_static, require_static_shape
+from aotc.ir.op import AxisMap, OpPattern, Types, declare_arguments, require
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import casts, reduce, shape
 from aotc.relay.op import slice as slices
-from aotc.relay.op.gather import within
-from aotc.relay.op.operator_definition import Array, OpDef, Samples, cases, exact, may_equal, random_array
-from aotc.relay.op.type_rules import axes_of, broadcast_shape, require_dtype, shape_text, static_shape_of, tensor
+from aotc.relay.op.gather import may_be_at_most
+from aotc.relay.op.operator_definition import (
+    Array,
+    OpDef,
+    Samples,
+    exact_sample,
+    may_be_equal_dims,
+    random_array,
+    random_samples_from_rows,
+)
+from aotc.relay.op.type_rules import (
+    broadcast_two_shapes,
+    normalize_axes,
+    require_dtype,
+    require_tensor_type,
+    shape_text,
+    static_shape_of,
+)
 
 Numbers = tuple[int, ...]
 
 
-def _shaped(
+def _op_with_derived_shape(
     name: str,
-    attributes: type[Attrs],
-    arguments: str,
-    wanted: Callable[..., Shape],
-    numpy: Callable[[Array, Numbers], Array],
-    expression: Callable[[Expr, Numbers], Expr],
+    attrs_class: type[Attrs],
+    argument_names: str,
+    result_shape: Callable[..., Shape],
+    numpy_fn: Callable[[Array, Numbers], Array],
+    expand_to_shape: Callable[[Expr, Numbers], Expr],
     samples: Sequence[Any],
     *,
     accepts: Callable[[DType], bool] = lambda _: True,
@@ -46,23 +61,23 @@ def _shaped(
     other argument).
     """
 
-    def infer(a: Any, types: Types) -> TensorType:
-        data, *others = map(tensor, types)
+    def infer_type_of_derived_shape(attrs: Any, types: Types) -> TensorType:
+        data, *others = map(require_tensor_type, types)
         require_dtype(data.dtype, accepts(data.dtype))
-        return TensorType(wanted(a, data.shape, *(t.shape for t in others)), data.dtype)
+        return TensorType(result_shape(attrs, data.shape, *(t.shape for t in others)), data.dtype)
 
-    def expand(a: Any, data: Expr, *others: Expr) -> Expr:
-        return expression(data, static_shape(wanted(a, *map(static_shape_of, (data, *others)))))
+    def expand_to_derived_shape(attrs: Any, data: Expr, *others: Expr) -> Expr:
+        return expand_to_shape(data, require_static_shape(result_shape(attrs, *map(static_shape_of, (data, *others)))))
 
     return OpDef(
         name=name,
-        attrs=attributes,
-        args=args(*arguments.split()),
-        infer=infer,
-        reference=lambda a, x, *y: numpy(x, static_shape(wanted(a, x.shape, *(v.shape for v in y)))),
-        axes=lambda a, types: AxisMap(((None,) * infer(a, types).rank,)),
-        expand=expand,
-        samples=cases(attributes, samples),
+        attrs=attrs_class,
+        args=declare_arguments(*argument_names.split()),
+        infer=infer_type_of_derived_shape,
+        reference=lambda a, x, *y: numpy_fn(x, require_static_shape(result_shape(a, x.shape, *(v.shape for v in y)))),
+        axes=lambda a, types: AxisMap(((None,) * infer_type_of_derived_shape(a, types).rank,)),
+        expand=expand_to_derived_shape,
+        samples=random_samples_from_rows(attrs_class, samples),
         **facets,
     )
 
@@ -84,27 +99,29 @@ class ReshapeLikeAttrs(Attrs):
     rhs_end: int | None = None
 
 
-def _between(begin: int, end: int | None, rank: int) -> range:
+def _checked_axis_range(begin: int, end: int | None, rank: int) -> range:
     first, last = (k + rank if k < 0 else k for k in (begin, rank if end is None else end))
     fits = 0 <= first <= last <= rank
-    require("reshape_like.axes", fits, f"axes {begin} to {end} do not exist in a tensor of rank {rank}")
+    require("reshape_like.axes", fits, f"axes {begin} to {end} are not a range of axes of a tensor of rank {rank}")
     return range(first, last)
 
 
-def _reshape_like_shape(a: ReshapeLikeAttrs, data: Shape, like: Shape) -> Shape:
-    own = _between(a.lhs_begin, a.lhs_end, len(data))
-    other = _between(a.rhs_begin, a.rhs_end, len(like))
+def _infer_reshape_like_shape(a: ReshapeLikeAttrs, data: Shape, like: Shape) -> Shape:
+    own = _checked_axis_range(a.lhs_begin, a.lhs_end, len(data))
+    other = _checked_axis_range(a.rhs_begin, a.rhs_end, len(like))
     replaced, new = data[own.start : own.stop], like[other.start : other.stop]
-    fits = not (is_static(replaced) and is_static(new)) or prod(static_shape(replaced)) == prod(static_shape(new))
+    fits = not (is_static(replaced) and is_static(new)) or prod(require_static_shape(replaced)) == prod(
+        require_static_shape(new)
+    )
     require("reshape.size", fits, lambda: f"{shape_text(replaced)} cannot become {shape_text(new)}")
     return (*data[: own.start], *new, *data[own.stop :])
 
 
-reshape_like = _shaped(
+reshape_like = _op_with_derived_shape(
     "reshape_like",
     ReshapeLikeAttrs,
     "data shape_like",
-    _reshape_like_shape,
+    _infer_reshape_like_shape,
     lambda x, to: x.reshape(to),
     lambda x, to: shape.reshape(x, to, allowzero=0 in to),
     (
@@ -120,21 +137,21 @@ reshape_like = _shaped(
 # --- broadcast_to_like, collapse_sum_like, collapse_sum_to
 
 
-def _broadcast(small: Shape, large: Shape) -> Shape:
+def _check_broadcasts_to(source: Shape, target: Shape) -> Shape:
     """Return the larger shape; raise AotcError (code "broadcast") unless the smaller shape
     broadcasts to it.
     """
-    found = broadcast_shape(small, large)
-    same = len(found) == len(large) and all(map(may_equal, found, large))
-    require("broadcast", same, lambda: f"{shape_text(small)} does not broadcast to {shape_text(large)}")
-    return large
+    found = broadcast_two_shapes(source, target)
+    same = len(found) == len(target) and all(map(may_be_equal_dims, found, target))
+    require("broadcast", same, lambda: f"{shape_text(source)} does not broadcast to {shape_text(target)}")
+    return target
 
 
-broadcast_to_like = _shaped(
+broadcast_to_like = _op_with_derived_shape(
     "broadcast_to_like",
     NoAttrs,
     "data broadcast_type",
-    lambda _, data, like: _broadcast(data, like),
+    lambda _, data, like: _check_broadcasts_to(data, like),
     np.broadcast_to,
     lambda x, to: shape.broadcast_to(x, to),
     ((((2, 1), (3, 2, 4)), {}), (((), (2,)), {}, "int8"), (((1,), (0,)), {})),
@@ -151,50 +168,50 @@ class CollapseSumAttrs(Attrs):
     shape: tuple[int, ...]
 
 
-def _collapsed(_: Any, data: Shape, like: Shape) -> Shape:
-    _broadcast(like, data)
+def _infer_collapse_sum_shape(_: Any, data: Shape, like: Shape) -> Shape:
+    _check_broadcasts_to(like, data)
     return like
 
 
-def _repeated(data: Sequence[int], to: Sequence[int]) -> Numbers:
-    """Return the axes that broadcasting shape `to` to the data's shape adds or repeats."""
-    ahead = len(data) - len(to)
-    return tuple(k for k, d in enumerate(data) if k < ahead or to[k - ahead] != d)
+def _axes_expanded_by_broadcast(data: Sequence[int], unexpanded: Sequence[int]) -> Numbers:
+    """Return the axes that broadcasting shape `unexpanded` to the data's shape adds or repeats."""
+    ahead = len(data) - len(unexpanded)
+    return tuple(k for k, d in enumerate(data) if k < ahead or unexpanded[k - ahead] != d)
 
 
-def _numpy_sum(x: Array, to: Numbers) -> Array:
-    axes = _repeated(x.shape, to)
+def _numpy_sum_to_shape(x: Array, target_shape: Numbers) -> Array:
+    axes = _axes_expanded_by_broadcast(x.shape, target_shape)
     total = reduce.sum.reference(reduce.ReduceAttrs(axis=axes), x) if axes else x
-    return np.reshape(total, to)
+    return np.reshape(total, target_shape)
 
 
-def _sum(x: Expr, to: Numbers) -> Expr:
-    axes = _repeated(static_shape_of(x), to)
-    return shape.reshape(reduce.sum(x, axis=axes) if axes else x, to, allowzero=0 in to)
+def _sum_to_shape(x: Expr, target_shape: Numbers) -> Expr:
+    axes = _axes_expanded_by_broadcast(static_shape_of(x), target_shape)
+    return shape.reshape(reduce.sum(x, axis=axes) if axes else x, target_shape, allowzero=0 in target_shape)
 
 
-_COLLAPSE: Any = {"accepts": lambda dtype: not dtype.is_bool, "pattern": OpPattern.COMM_REDUCE}
+_COLLAPSE_SUM_FACETS: Any = {"accepts": lambda dtype: not dtype.is_bool, "pattern": OpPattern.COMM_REDUCE}
 
-collapse_sum_like = _shaped(
+collapse_sum_like = _op_with_derived_shape(
     "collapse_sum_like",
     NoAttrs,
     "data collapse_type",
-    _collapsed,
-    _numpy_sum,
-    _sum,
+    _infer_collapse_sum_shape,
+    _numpy_sum_to_shape,
+    _sum_to_shape,
     ((((3, 2, 4), (2, 1)), {}), (((2, 3), (2, 3)), {}), (((2, 3), ()), {}, "int8"), (((0, 2), (2,)), {})),
     doc="`data` summed over all that broadcasting `collapse_type` to its shape repeats.",
-    **_COLLAPSE,
+    **_COLLAPSE_SUM_FACETS,
 )
-collapse_sum_to = _shaped(
+collapse_sum_to = _op_with_derived_shape(
     "collapse_sum_to",
     CollapseSumAttrs,
     "data",
-    lambda a, data: _collapsed(a, data, a.shape),
-    _numpy_sum,
-    _sum,
+    lambda a, data: _infer_collapse_sum_shape(a, data, a.shape),
+    _numpy_sum_to_shape,
+    _sum_to_shape,
     ((((3, 2, 4),), {"shape": (2, 1)}), (((3, 4),), {"shape": (1,)}, "float16")),
-    **_COLLAPSE,
+    **_COLLAPSE_SUM_FACETS,
 )
 
 
@@ -207,24 +224,24 @@ class SliceLikeAttrs(Attrs):
     Without `axes`, all axes that both tensors have are sliced.
     """
 
-    axes: tuple[int, ...] = param(default=(), given=None)
+    axes: tuple[int, ...] = attribute_field(default=(), parameter_default=None)
 
 
-def _slice_like_shape(a: SliceLikeAttrs, data: Shape, like: Shape) -> Shape:
-    axes = axes_of(a.axes, len(data)) if a.axes else range(min(len(data), len(like)))
+def _infer_slice_like_shape(a: SliceLikeAttrs, data: Shape, like: Shape) -> Shape:
+    axes = normalize_axes(a.axes, len(data)) if a.axes else range(min(len(data), len(like)))
     require(
         "axis", all(k < len(like) for k in axes), lambda: f"{shape_text(like)} does not have all of the axes {a.axes}"
     )
-    fits = all(within(like[k], data[k]) for k in axes)
+    fits = all(may_be_at_most(like[k], data[k]) for k in axes)
     require("slice_like.shape", fits, lambda: f"{shape_text(like)} reaches beyond {shape_text(data)}")
     return tuple(like[k] if k in axes else d for k, d in enumerate(data))
 
 
-slice_like = _shaped(
+slice_like = _op_with_derived_shape(
     "slice_like",
     SliceLikeAttrs,
     "data shape_like",
-    _slice_like_shape,
+    _infer_slice_like_shape,
     lambda x, to: x[tuple(map(slice, to))],
     lambda x, to: slices.strided_slice(x, (0,) * len(to), to),
     ((((3, 4, 5), (1, 2)), {}), (((3, 4, 5), (1, 2, 3)), {"axes": (-1, 0)}), (((2, 3), (0, 3)), {}, "int8")),
@@ -235,19 +252,19 @@ slice_like = _shaped(
 # --- cast_like
 
 
-def _cast_like_samples() -> Samples:
+def _cast_like_test_samples() -> Samples:
     for source, target in (("float32", "int8"), ("int32", "bfloat16"), ("float16", "float32")):
-        yield exact(NO_ATTRS, random_array((2, 3), source), random_array((4,), target))
+        yield exact_sample(NO_ATTRS, random_array((2, 3), source), random_array((4,), target))
 
 
 cast_like = OpDef(
     name="cast_like",
     doc="`data` converted to the data type of `dtype_like`.",
-    args=args("data", "dtype_like"),
-    infer=lambda _, types: TensorType(tensor(types[0]).shape, tensor(types[1]).dtype),
+    args=declare_arguments("data", "dtype_like"),
+    infer=lambda _, types: TensorType(require_tensor_type(types[0]).shape, require_tensor_type(types[1]).dtype),
     reference=lambda _, x, y: x.astype(y.dtype),
     pattern=OpPattern.ELEMWISE,
-    axes=lambda _, types: AxisMap((tuple(range(tensor(types[0]).rank)),)),
+    axes=lambda _, types: AxisMap((tuple(range(require_tensor_type(types[0]).rank)),)),
     expand=lambda _, x, y: casts.cast(x, str(tensor_type_of(y).dtype)),
-    samples=_cast_like_samples,
+    samples=_cast_like_test_samples,
 )

@@ -2,12 +2,12 @@
 """Derive the Python function that builds calls of an operator from the operator's arguments and
 attributes.
 
-    call = build(SOFTMAX, (x,), {"axis": 1})       # equals SOFTMAX(x, axis=1) and relay.nn.softmax(x, axis=1)
-    signature_of(SOFTMAX)                          # (data: 'Expr', axis: 'int' = -1) -> 'Call'
+    call = build_operator_call(SOFTMAX, (x,), {"axis": 1})  # equals SOFTMAX(x, axis=1) and relay.nn.softmax(x, axis=1)
+    builder_signature_of(SOFTMAX)                  # (data: 'Expr', axis: 'int' = -1) -> 'Call'
 
 The parameter of an attribute accepts values of the attribute's type and some conversions: one
 number for a tuple, None for the default. Exceptions of single operators are declared at the
-attribute's field (`aotc.ir.attrs.param`).
+attribute's field (`aotc.ir.attrs.attribute_field`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import REQUIRED, AotcError, AotcTypeError, Dim, Op, Param, SymDim, Takes, frozen, nearest
-from aotc.relay.graph_api import Call, call, const, infer_expr, operand
+from aotc.ir import REQUIRED, AotcError, AotcTypeError, Dim, Op, Param, SymDim, Takes, did_you_mean_hint, frozen
+from aotc.relay.graph_api import Call, const, infer_expr, require_expression, typed_op_call
 
 
-def ints(value: Any, _: Any = None) -> tuple[int, ...]:
+def to_int_tuple(value: Any, _: Any = None) -> tuple[int, ...]:
     """Convert one integer or a sequence of integers to a tuple of ints."""
     try:
         return (index(value),)
@@ -33,59 +33,59 @@ def ints(value: Any, _: Any = None) -> tuple[int, ...]:
         return tuple(map(index, value))
 
 
-def number(dtype: Callable[[Mapping[str, Any]], Any]) -> Takes:
+def number_to_constant_converter(dtype_from_arguments: Callable[[Mapping[str, Any]], Any]) -> Takes:
     """Return a converter that turns a number into a constant of type `dtype(all parameters)`;
     expressions are unchanged.
     """
 
-    def takes(value: Any, given: Mapping[str, Any]) -> Any:
+    def convert_number_to_constant(value: Any, arguments: Mapping[str, Any]) -> Any:
         if not isinstance(value, (int, float)):
             return value
-        return const(value, str(dtype(given)))
+        return const(value, str(dtype_from_arguments(arguments)))
 
-    return takes
+    return convert_number_to_constant
 
 
-def number_like(name: str) -> Takes:
+def number_converter_with_dtype_of(parameter: str) -> Takes:
     """Return a converter that turns a number into a constant with the dtype of the parameter called
-    `name`.
+    `parameter`.
 
     The type of that tensor is inferred if it is not known yet.
     """
 
-    def dtype(given: Mapping[str, Any]) -> str:
-        data = operand(given[name])
+    def dtype_of_parameter(arguments: Mapping[str, Any]) -> str:
+        data = require_expression(arguments[parameter])
         return getattr(data.checked_type or infer_expr(data).checked_type, "dtype", "float32")
 
-    return number(dtype)
+    return number_to_constant_converter(dtype_of_parameter)
 
 
-def _pairs(value: Any, _: Any) -> tuple[tuple[int, int], ...]:
+def _to_int_pairs(value: Any, _: Any) -> tuple[tuple[int, int], ...]:
     return tuple((index(before), index(after)) for before, after in value)
 
 
-def _whole(value: Any, _: Any) -> int:
+def _to_int(value: Any, _: Any) -> int:
     return index(value)
 
 
-def _extent(value: Any, _: Any) -> Dim:
+def _to_int_or_symbolic_dim(value: Any, _: Any) -> Dim:
     return value if isinstance(value, SymDim) else index(value)
 
 
-def _real(value: Any, _: Any = None) -> float:
+def _to_float(value: Any, _: Any = None) -> float:
     """Convert a value to a number; raise TypeError for text."""
     if isinstance(value, str):
         raise TypeError
     return value if isinstance(value, (int, float)) else float(value)
 
 
-def _truth(value: Any, _: Any) -> bool:
+def _to_bool(value: Any, _: Any) -> bool:
     if value not in (0, 1):
         raise TypeError
     return bool(value)
 
 
-def _text(value: Any, _: Any) -> str:
+def _to_string(value: Any, _: Any) -> str:
     """Convert a string or a numpy data type to a string; raise TypeError for other values."""
     if isinstance(value, str):
         return value
@@ -96,26 +96,26 @@ def _text(value: Any, _: Any) -> str:
 
 #: For each attribute type: the annotation of the parameter, the converter to the attribute, and an
 #: example.
-_KINDS: Final[Mapping[str, tuple[str, Takes, str]]] = {
-    "bool": ("bool", _truth, "True"),
-    "int": ("int", _whole, "1"),
-    "int | SymDim": ("int | SymDim", _extent, "1"),
-    "float": ("float", _real, "0.5"),
-    "str": ("str", _text, '"a text"'),
-    "tuple[int, ...]": ("int | Sequence[int]", ints, "(1, 2)"),
-    "tuple[float, ...]": ("Sequence[float]", lambda value, _: tuple(map(_real, value)), "(0.5, 1.0)"),
-    "int | float": ("int | float", _real, "0.5"),
+_CONVERTERS_BY_ATTRIBUTE_TYPE: Final[Mapping[str, tuple[str, Takes, str]]] = {
+    "bool": ("bool", _to_bool, "True"),
+    "int": ("int", _to_int, "1"),
+    "int | SymDim": ("int | SymDim", _to_int_or_symbolic_dim, "1"),
+    "float": ("float", _to_float, "0.5"),
+    "str": ("str", _to_string, '"a text"'),
+    "tuple[int, ...]": ("int | Sequence[int]", to_int_tuple, "(1, 2)"),
+    "tuple[float, ...]": ("Sequence[float]", lambda value, _: tuple(map(_to_float, value)), "(0.5, 1.0)"),
+    "int | float": ("int | float", _to_float, "0.5"),
     "int | tuple[int, ...]": (
         "int | Sequence[int]",
-        lambda value, _: value if isinstance(value, int) else ints(value),
+        lambda value, _: value if isinstance(value, int) else to_int_tuple(value),
         "(1, 2)",
     ),
-    "tuple[tuple[int, int], ...]": ("Sequence[Sequence[int]]", _pairs, "((0, 0), (1, 1))"),
+    "tuple[tuple[int, int], ...]": ("Sequence[Sequence[int]]", _to_int_pairs, "((0, 0), (1, 1))"),
 }
 
 
 @frozen
-class _Field:
+class _AttributeParameter:
     """A parameter that sets an attribute; the value None means `default`, unless None is a value of
     the attribute.
 
@@ -136,14 +136,14 @@ class _Field:
     steps: tuple[Takes, ...]
     example: str
 
-    def value(self, given: Mapping[str, Any]) -> Any:
-        value = given[self.name]
+    def convert_argument(self, arguments: Mapping[str, Any]) -> Any:
+        value = arguments[self.name]
         if value is None and self.default is not REQUIRED:
             return self.default
         made = value
         try:
             for takes in self.steps:
-                made = takes(made, given)
+                made = takes(made, arguments)
         except AotcError:
             raise
         except (TypeError, ValueError) as error:
@@ -152,11 +152,11 @@ class _Field:
         return made
 
 
-def _field(op: Op, field: dataclasses.Field[Any]) -> _Field:
+def _attribute_parameter(op: Op, field: dataclasses.Field[Any]) -> _AttributeParameter:
     special = field.metadata.get("param", Param())
     annotation = str(field.type)
     plain = annotation.removesuffix(" | None")
-    accepted, kind, example = _KINDS[plain]
+    accepted, kind, example = _CONVERTERS_BY_ATTRIBUTE_TYPE[plain]
     own = REQUIRED if field.default is dataclasses.MISSING else field.default
     given = own if special.given is ... else special.given
     steps: list[Takes | None] = [kind, special.takes]
@@ -168,7 +168,7 @@ def _field(op: Op, field: dataclasses.Field[Any]) -> _Field:
         steps.reverse()
     optional = annotation != plain or given is None
     default = None if annotation != plain else own
-    return _Field(
+    return _AttributeParameter(
         op=op.name,
         name=field.name,
         type=special.type or (f"{accepted} | None" if optional else accepted),
@@ -180,14 +180,16 @@ def _field(op: Op, field: dataclasses.Field[Any]) -> _Field:
 
 
 @cache
-def _fields(op: Op) -> Mapping[str, _Field]:
+def _attribute_parameters_by_name(op: Op) -> Mapping[str, _AttributeParameter]:
     """Return the attributes of an operator that are parameters of its function, by name."""
-    fields = {f.name: _field(op, f) for f in dataclasses.fields(op.attrs)}
+    fields = {f.name: _attribute_parameter(op, f) for f in dataclasses.fields(op.attrs)}
     return {n: f for n, f in fields.items() if n in op.order.split()} if op.order else fields
 
 
-def _parameters(op: Op) -> Iterator[Parameter]:
-    found = {a.name: (a.type, a.given) for a in op.args} | {f.name: (f.type, f.given) for f in _fields(op).values()}
+def _builder_parameters(op: Op) -> Iterator[Parameter]:
+    found = {a.name: (a.type, a.given) for a in op.args} | {
+        f.name: (f.type, f.given) for f in _attribute_parameters_by_name(op).values()
+    }
     optional = by_name = False
     for name in op.order.split() if op.order else found:
         annotation, given = found[name]
@@ -199,44 +201,44 @@ def _parameters(op: Op) -> Iterator[Parameter]:
 
 
 @cache
-def signature_of(op: Op) -> Signature:
+def builder_signature_of(op: Op) -> Signature:
     """Return the signature of the function that builds calls of `op`."""
-    return Signature(list(_parameters(op)), return_annotation="Call")
+    return Signature(list(_builder_parameters(op)), return_annotation="Call")
 
 
-def build(op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+def build_operator_call(op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
     """Return a call of `op`, with its type if the types of all arguments are known.
 
     Raise TypeError for unknown or missing parameters, and AotcError for values that a converter or
     the operator's type rule rejects.
     """
-    signature = signature_of(op)
+    signature = builder_signature_of(op)
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         names = [*signature.parameters]
         strange = next((name for name in kwargs if name not in names), None)
-        hint = strange and (nearest(strange, names) or f"it takes {', '.join(names)}")
+        hint = strange and (did_you_mean_hint(strange, names) or f"it takes {', '.join(names)}")
         text = f"{op.name.rpartition('.')[2]}(): {error}"
         raise TypeError(f"{text}; {hint}" if hint else text) from None
     bound.apply_defaults()
     given = bound.arguments
-    attributes = {f.name: f.value(given) for f in _fields(op).values()}
+    attributes = {f.name: f.convert_argument(given) for f in _attribute_parameters_by_name(op).values()}
     arguments = [given[a.name] if a.takes is None else a.takes(given.get(a.name), given) for a in op.args]
-    return call(op, arguments, op.attrs(**attributes))
+    return typed_op_call(op, arguments, op.attrs(**attributes))
 
 
-def function_of(
-    op: Op, builds: Callable[..., Call] | None = None, signature: Signature | None = None
+def builder_function_of(
+    op: Op, build_call: Callable[..., Call] | None = None, signature: Signature | None = None
 ) -> Callable[..., Call]:
-    """Return a function that builds calls of `op` (by `builds`, if given), with its name, signature
+    """Return a function that builds calls of `op` (by `build_call`, if given), with its name, signature
     and docstring.
     """
 
-    def function(*args: Any, **kwargs: Any) -> Call:
-        return build(op, args, kwargs) if builds is None else builds(*args, **kwargs)
+    def build_call_of_operator(*args: Any, **kwargs: Any) -> Call:
+        return build_operator_call(op, args, kwargs) if build_call is None else build_call(*args, **kwargs)
 
-    function.__name__ = function.__qualname__ = op.name.rpartition(".")[2]
-    function.__doc__ = op.doc
-    function.__signature__ = signature or signature_of(op)  # type: ignore[attr-defined]
-    return function
+    build_call_of_operator.__name__ = build_call_of_operator.__qualname__ = op.name.rpartition(".")[2]
+    build_call_of_operator.__doc__ = op.doc
+    build_call_of_operator.__signature__ = signature or builder_signature_of(op)  # type: ignore[attr-defined]
+    return build_call_of_operator

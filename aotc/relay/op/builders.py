@@ -9,7 +9,7 @@ checkers and editors, are in builders.pyi, which `python -m tests.ops.builders_s
 
 from aotc.relay.op.call_builders import FUNCTIONS
 
-_OURS = {name: f for name, f in FUNCTIONS.items() if not name.startswith(("dyn.", "qnn."))}
-__all__ = sorted({name.rpartition(".")[2] for name in _OURS})
+_UNPREFIXED_BUILDERS = {name: f for name, f in FUNCTIONS.items() if not name.startswith(("dyn.", "qnn."))}
+__all__ = sorted({name.rpartition(".")[2] for name in _UNPREFIXED_BUILDERS})
 
-globals().update({name.rpartition(".")[2]: f for name, f in _OURS.items()})
+globals().update({name.rpartition(".")[2]: f for name, f in _UNPREFIXED_BUILDERS.items()})

@@ -14,53 +14,71 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Attrs, Dim, Shape, TensorType, TupleType, Type, indexdiv, product, static_shape, total
-from aotc.ir.op import Arg, AxisMap, OpPattern, Quantized, Types, args, require
-from aotc.relay.expr import Expr, Tuple, item_of, tensor_type_of
+from aotc.ir import (
+    Attrs,
+    Dim,
+    Shape,
+    TensorType,
+    TupleType,
+    Type,
+    indexdiv,
+    product_of_dims,
+    require_static_shape,
+    sum_of_dims,
+)
+from aotc.ir.op import Arg, AxisMap, OpPattern, QuantizationTreatment, Types, declare_arguments, require
+from aotc.relay.expr import Expr, Tuple, tensor_type_of, tuple_item
 from aotc.relay.op import shape as views
-from aotc.relay.op.operator_definition import Array, OpDef, Scalar, replaced, samples_of, tensor_fields
-from aotc.relay.op.shape import times
+from aotc.relay.op.operator_definition import (
+    Array,
+    OpDef,
+    Scalar,
+    exact_samples_from_rows,
+    replace_item,
+    require_tensor_fields,
+)
+from aotc.relay.op.shape import multiply_dim
 from aotc.relay.op.type_rules import (
-    all_but_axis,
-    all_but_axis_or_flat,
-    axis_of,
-    require_known,
+    axis_map_without_worked_axis,
+    axis_map_without_worked_axis_or_flat,
+    normalize_axis,
+    require_known_name,
     require_same_dtype,
-    tensor,
+    require_tensor_type,
 )
 from aotc.tir import Block, Buffer, Load, Stmt, Store, Tensor, Var, forall, select, te
 
 #: Largest number of tensors that are concatenated by a selection per element instead of a copy per
 #: tensor.
-_MANY = 16
+_MAX_SELECTED_CONCAT_TENSORS = 16
 
 
-def packed(data: Any, _: Any) -> Any:
+def sequence_to_tuple_expr(data: Any, _: Any) -> Any:
     """Convert a sequence of expressions to a Tuple; leave a single expression unchanged."""
     return Tuple(data) if isinstance(data, Sequence) else data
 
 
-_TENSORS = args(Arg("data", "Sequence[Expr] | Expr", takes=packed))
+_TENSOR_SEQUENCE_ARGS = declare_arguments(Arg("data", "Sequence[Expr] | Expr", takes=sequence_to_tuple_expr))
 
 
-def _alike(types: Sequence[TensorType], what: str) -> TensorType:
+def _require_equal_rank_and_dtype(types: Sequence[TensorType], op_name: str) -> TensorType:
     """Return the first of `types`; raise AotcError unless there is one and all have equal rank and
     dtype.
     """
-    require(f"{what}.empty", len(types) > 0, "no tensors to join")
+    require(f"{op_name}.empty", len(types) > 0, "no tensors to join")
     first = types[0]
     for other in types[1:]:
-        require(f"{what}.rank", other.rank == first.rank, f"ranks of {first} and {other} differ")
+        require(f"{op_name}.rank", other.rank == first.rank, f"ranks of {first} and {other} differ")
         require_same_dtype(first, other)
     return first
 
 
-def _common_dim(dims: Sequence[Dim], what: str) -> Dim:
+def _common_dim(dims: Sequence[Dim], op_name: str) -> Dim:
     """Return the dimension that all `dims` must equal, a static one if there is any; raise
     AotcError if they differ.
     """
     known = {d for d in dims if isinstance(d, int)}
-    require(f"{what}.shape", len(known) <= 1, lambda: f"dimensions {', '.join(map(str, dims))} should be equal")
+    require(f"{op_name}.shape", len(known) <= 1, lambda: f"dimensions {', '.join(map(str, dims))} should be equal")
     return known.pop() if known else dims[0]
 
 
@@ -73,36 +91,38 @@ class ConcatenateAttrs(Attrs):
     axis: int = 0
 
 
-def _concatenate_infer(a: ConcatenateAttrs, types: Types) -> Type:
-    fields = tensor_fields(types[0], "data")
-    first = _alike(fields, "concatenate")
-    axis = axis_of(a.axis, first.rank)
+def _infer_concatenate_type(a: ConcatenateAttrs, types: Types) -> Type:
+    fields = require_tensor_fields(types[0], "data")
+    first = _require_equal_rank_and_dtype(fields, "concatenate")
+    axis = normalize_axis(a.axis, first.rank)
     columns = list(zip(*(t.shape for t in fields), strict=True))
-    shape = [total(c) if k == axis else _common_dim(c, "concatenate") for k, c in enumerate(columns)]
+    shape = [sum_of_dims(c) if k == axis else _common_dim(c, "concatenate") for k, c in enumerate(columns)]
     return TensorType(shape, first.dtype)
 
 
-def _chosen(starts: Sequence[int], parts: Sequence[Callable[[Scalar], Scalar]], index: Scalar) -> Scalar:
+def _select_part_by_bisection(
+    starts: Sequence[int], parts: Sequence[Callable[[Scalar], Scalar]], index: Scalar
+) -> Scalar:
     """Return the part that `index` falls into (part k begins at starts[k]), selected by bisection."""
     if len(parts) == 1:
         return parts[0](index - starts[0])
     half = len(parts) // 2
-    low = _chosen(starts[:half], parts[:half], index)
-    high = _chosen(starts[half:], parts[half:], index)
+    low = _select_part_by_bisection(starts[:half], parts[:half], index)
+    high = _select_part_by_bisection(starts[half:], parts[half:], index)
     return select(index < starts[half], low, high)
 
 
-def _part(x: Tensor, axis: int, i: Sequence[Scalar]) -> Callable[[Scalar], Scalar]:
-    return lambda index: x[replaced(i, axis, index)]
+def _element_reader_along_axis(x: Tensor, axis: int, indices: Sequence[Scalar]) -> Callable[[Scalar], Scalar]:
+    return lambda index: x[replace_item(indices, axis, index)]
 
 
-def _copies(tensors: Sequence[Tensor], axis: int, shape: Sequence[int]) -> Tensor:
+def _concatenate_by_copy_loops(tensors: Sequence[Tensor], axis: int, shape: Sequence[int]) -> Tensor:
     """Return a concatenation that copies each tensor in contiguous runs."""
     outer = prod(shape[:axis])
     runs = [t.size // max(outer, 1) for t in tensors]
     row = sum(runs)
 
-    def build(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
+    def build_copy_loops(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
         copies: list[Stmt] = []
         for source, run, start in zip(inputs, runs, accumulate(runs, initial=0), strict=False):
             o, j = Var("o"), Var("j")
@@ -110,35 +130,37 @@ def _copies(tensors: Sequence[Tensor], axis: int, shape: Sequence[int]) -> Tenso
             copies.append(forall(o, outer, forall(j, run, copy)))
         return Block(copies)
 
-    return te.extern("concatenate", [(shape, tensors[0].dtype)], tensors, build)[0]
+    return te.extern("concatenate", [(shape, tensors[0].dtype)], tensors, build_copy_loops)[0]
 
 
-def _concatenate_compute(a: ConcatenateAttrs, data: Sequence[Tensor]) -> Tensor:
-    axis = axis_of(a.axis, data[0].rank)
+def _compute_concatenate(a: ConcatenateAttrs, data: Sequence[Tensor]) -> Tensor:
+    axis = normalize_axis(a.axis, data[0].rank)
     tensors = [t for t in data if t.shape[axis]] or [data[0]]
     first = tensors[0]
     starts = list(accumulate((t.shape[axis] for t in tensors), initial=0))
-    shape = replaced(first.shape, axis, starts[-1])
-    if len(tensors) > _MANY:
-        return _copies(tensors, axis, shape)
+    shape = replace_item(first.shape, axis, starts[-1])
+    if len(tensors) > _MAX_SELECTED_CONCAT_TENSORS:
+        return _concatenate_by_copy_loops(tensors, axis, shape)
 
-    def body(*i: Scalar) -> Scalar:
-        return _chosen(starts[:-1], [_part(t, axis, i) for t in tensors], i[axis])
+    def select_concatenated_element(*i: Scalar) -> Scalar:
+        return _select_part_by_bisection(
+            starts[:-1], [_element_reader_along_axis(t, axis, i) for t in tensors], i[axis]
+        )
 
-    return te.compute(shape, body, "concatenate")
+    return te.compute(shape, select_concatenated_element, "concatenate")
 
 
 concatenate = OpDef(
     name="concatenate",
     attrs=ConcatenateAttrs,
-    args=_TENSORS,
-    infer=_concatenate_infer,
+    args=_TENSOR_SEQUENCE_ARGS,
+    infer=_infer_concatenate_type,
     reference=lambda a, data: np.concatenate(data, axis=a.axis),
     pattern=OpPattern.INJECTIVE,
-    axes=all_but_axis,
-    compute=_concatenate_compute,
-    quantized=Quantized.RESCALE,
-    samples=samples_of(ConcatenateAttrs, "axis", (
+    axes=axis_map_without_worked_axis,
+    compute=_compute_concatenate,
+    quantized=QuantizationTreatment.RESCALE,
+    samples=exact_samples_from_rows(ConcatenateAttrs, "axis", (
         (((2, 3), (2, 1), (2, 2)), 1), (((2, 3), (1, 3)), 0), (((2, 3, 2), (2, 1, 2)), -2), (((4,),), 0),
         (((2,), (0,), (3,)), 0), (((0, 2), (0, 3)), 1), (((2, 1),) * 20, 1),
     )),
@@ -154,38 +176,38 @@ class StackAttrs(Attrs):
     axis: int = 0
 
 
-def _stack_infer(a: StackAttrs, types: Types) -> Type:
-    fields = tensor_fields(types[0], "data")
-    first = _alike(fields, "stack")
-    axis = axis_of(a.axis, first.rank + 1)
+def _infer_stack_type(a: StackAttrs, types: Types) -> Type:
+    fields = require_tensor_fields(types[0], "data")
+    first = _require_equal_rank_and_dtype(fields, "stack")
+    axis = normalize_axis(a.axis, first.rank + 1)
     shape = [_common_dim(c, "stack") for c in zip(*(t.shape for t in fields), strict=True)]
     return TensorType((*shape[:axis], len(fields), *shape[axis:]), first.dtype)
 
 
-def _stack_axes(a: StackAttrs, types: Types) -> AxisMap:
-    rank = tensor_fields(types[0])[0].rank
-    axis = axis_of(a.axis, rank + 1)
+def _stack_axis_map(a: StackAttrs, types: Types) -> AxisMap:
+    rank = require_tensor_fields(types[0])[0].rank
+    axis = normalize_axis(a.axis, rank + 1)
     return AxisMap(((*range(axis), None, *range(axis, rank)),))
 
 
-def _stack_expand(a: StackAttrs, data: Expr) -> Expr:
+def _expand_stack(a: StackAttrs, data: Expr) -> Expr:
     assert isinstance(data.checked_type, TupleType)
-    parts = [item_of(data, k) for k in range(len(data.checked_type.fields))]
-    axis = axis_of(a.axis, tensor_type_of(parts[0]).rank + 1)
+    parts = [tuple_item(data, k) for k in range(len(data.checked_type.fields))]
+    axis = normalize_axis(a.axis, tensor_type_of(parts[0]).rank + 1)
     return concatenate([views.expand_dims(part, axis) for part in parts], axis)
 
 
 stack = OpDef(
     name="stack",
     attrs=StackAttrs,
-    args=_TENSORS,
-    infer=_stack_infer,
+    args=_TENSOR_SEQUENCE_ARGS,
+    infer=_infer_stack_type,
     reference=lambda a, data: np.stack(data, axis=a.axis),
     pattern=OpPattern.INJECTIVE,
-    axes=_stack_axes,
-    quantized=Quantized.RESCALE,
-    expand=_stack_expand,
-    samples=samples_of(StackAttrs, "axis", (
+    axes=_stack_axis_map,
+    quantized=QuantizationTreatment.RESCALE,
+    expand=_expand_stack,
+    samples=exact_samples_from_rows(StackAttrs, "axis", (
         (((3,),) * 2, 1), (((2, 3),) * 3, 1), (((2, 3),) * 2, 0), (((2, 3),) * 2, -1), (((),) * 2, 0), (((4,),), 0),
         (((0, 2),) * 2, 0),
     )),
@@ -205,12 +227,12 @@ class MeshgridAttrs(Attrs):
     indexing: str = "ij"
 
 
-def _mesh(a: MeshgridAttrs, types: Types) -> tuple[TensorType, Shape, list[int]]:
+def _meshgrid_shape_and_axes(a: MeshgridAttrs, types: Types) -> tuple[TensorType, Shape, list[int]]:
     """Return the type of the first vector, the shape of each result, and the result axis of each
     vector.
     """
-    require_known("meshgrid.indexing", "indexing", a.indexing, ("ij", "xy"))
-    fields = tensor_fields(types[0], "data")
+    require_known_name("meshgrid.indexing", "indexing", a.indexing, ("ij", "xy"))
+    fields = require_tensor_fields(types[0], "data")
     require("meshgrid.empty", len(fields) > 0, "there are no vectors")
     for other in fields:
         require("meshgrid.rank", other.rank <= 1, lambda: f"data must be vectors and scalars, got {types[0]}")
@@ -222,28 +244,28 @@ def _mesh(a: MeshgridAttrs, types: Types) -> tuple[TensorType, Shape, list[int]]
     return fields[0], tuple(lengths[k] for k in axes), axes
 
 
-def _mesh_infer(a: MeshgridAttrs, types: Types) -> Type:
-    first, shape, axes = _mesh(a, types)
+def _infer_meshgrid_type(a: MeshgridAttrs, types: Types) -> Type:
+    first, shape, axes = _meshgrid_shape_and_axes(a, types)
     return TupleType([TensorType(shape, first.dtype)] * len(axes))
 
 
-def _mesh_expand(a: MeshgridAttrs, data: Expr) -> Expr:
+def _expand_meshgrid(a: MeshgridAttrs, data: Expr) -> Expr:
     assert data.checked_type is not None
-    _, shape, axes = _mesh(a, (data.checked_type,))
-    wide = static_shape(shape)
-    parts = ((item_of(data, k), replaced((1,) * len(wide), axis, wide[axis])) for k, axis in enumerate(axes))
+    _, shape, axes = _meshgrid_shape_and_axes(a, (data.checked_type,))
+    wide = require_static_shape(shape)
+    parts = ((tuple_item(data, k), replace_item((1,) * len(wide), axis, wide[axis])) for k, axis in enumerate(axes))
     return Tuple([views.broadcast_to(views.reshape(x, own, allowzero=0 in own), wide) for x, own in parts])
 
 
 meshgrid = OpDef(
     name="meshgrid",
     attrs=MeshgridAttrs,
-    args=_TENSORS,
-    infer=_mesh_infer,
+    args=_TENSOR_SEQUENCE_ARGS,
+    infer=_infer_meshgrid_type,
     reference=lambda a, data: tuple(np.meshgrid(*data, indexing=a.indexing)),
     pattern=OpPattern.BROADCAST,
-    expand=_mesh_expand,
-    samples=samples_of(MeshgridAttrs, "indexing", (
+    expand=_expand_meshgrid,
+    samples=exact_samples_from_rows(MeshgridAttrs, "indexing", (
         (((3,), (2,)), "ij"), (((3,), (1,), (2,)), "xy"), (((2,), ()), "ij"), (((4,),), "xy"), (((2,), (0,)), "ij"),
     )),
 )  # fmt: skip
@@ -263,7 +285,7 @@ class SplitAttrs(Attrs):
     axis: int = 0
 
 
-def split_bounds(a: SplitAttrs, extent: int) -> list[tuple[int, int]]:
+def split_part_bounds(a: SplitAttrs, extent: int) -> list[tuple[int, int]]:
     """Return the begin and the end of each part; raise AotcError if the extent cannot be split so."""
     where = a.indices_or_sections
     if isinstance(where, int):
@@ -277,48 +299,48 @@ def split_bounds(a: SplitAttrs, extent: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def _split_extents(a: SplitAttrs, d: Dim) -> list[Dim]:
-    if isinstance(d, int):
-        return [stop - start for start, stop in split_bounds(a, d)]
+def _split_part_extents(a: SplitAttrs, extent: Dim) -> list[Dim]:
+    if isinstance(extent, int):
+        return [stop - start for start, stop in split_part_bounds(a, extent)]
     where = a.indices_or_sections
     if isinstance(where, int):
         require("split.sections", where > 0, f"cannot split into {where} parts")
-        return [indexdiv(d, where) if where > 1 else d] * where
-    known = split_bounds(a, where[-1] if where else 0)[:-1]
-    return [*(stop - start for start, stop in known), d - (where[-1] if where else 0)]
+        return [indexdiv(extent, where) if where > 1 else extent] * where
+    known = split_part_bounds(a, where[-1] if where else 0)[:-1]
+    return [*(stop - start for start, stop in known), extent - (where[-1] if where else 0)]
 
 
-def _split_infer(a: SplitAttrs, types: Types) -> Type:
-    data = tensor(types[0])
-    axis = axis_of(a.axis, data.rank)
-    extents = _split_extents(a, data.shape[axis])
-    return TupleType(TensorType(replaced(data.shape, axis, e), data.dtype) for e in extents)
+def _infer_split_type(a: SplitAttrs, types: Types) -> Type:
+    data = require_tensor_type(types[0])
+    axis = normalize_axis(a.axis, data.rank)
+    extents = _split_part_extents(a, data.shape[axis])
+    return TupleType(TensorType(replace_item(data.shape, axis, e), data.dtype) for e in extents)
 
 
 def _split_reference(a: SplitAttrs, data: Array) -> tuple[Array, ...]:
-    axis = axis_of(a.axis, data.ndim)
-    return tuple(np.split(data, [start for start, _ in split_bounds(a, data.shape[axis])[1:]], axis))
+    axis = normalize_axis(a.axis, data.ndim)
+    return tuple(np.split(data, [start for start, _ in split_part_bounds(a, data.shape[axis])[1:]], axis))
 
 
-def _split_compute(a: SplitAttrs, data: Tensor) -> tuple[Tensor, ...]:
-    axis = axis_of(a.axis, data.rank)
+def _compute_split(a: SplitAttrs, data: Tensor) -> tuple[Tensor, ...]:
+    axis = normalize_axis(a.axis, data.rank)
 
-    def part(start: int, stop: int) -> Tensor:
-        shape = replaced(data.shape, axis, stop - start)
-        return te.compute(shape, lambda *i: data[replaced(i, axis, i[axis] + start)], "split")
+    def compute_part(start: int, stop: int) -> Tensor:
+        shape = replace_item(data.shape, axis, stop - start)
+        return te.compute(shape, lambda *i: data[replace_item(i, axis, i[axis] + start)], "split")
 
-    return tuple(part(start, stop) for start, stop in split_bounds(a, data.shape[axis]))
+    return tuple(compute_part(start, stop) for start, stop in split_part_bounds(a, data.shape[axis]))
 
 
 split = OpDef(
     name="split",
     attrs=SplitAttrs,
-    infer=_split_infer,
+    infer=_infer_split_type,
     reference=_split_reference,
     pattern=OpPattern.INJECTIVE,
-    axes=all_but_axis,
-    compute=_split_compute,
-    samples=samples_of(
+    axes=axis_map_without_worked_axis,
+    compute=_compute_split,
+    samples=exact_samples_from_rows(
         SplitAttrs,
         "indices_or_sections axis",
         (((2, 6), 3, 1), ((2, 6), (1, 4), -1), ((4, 3), 2), ((4,), 1), ((4,), ()), ((4,), (0, 4)), ((0, 4), 2, 1)),
@@ -335,27 +357,29 @@ class TileAttrs(Attrs):
     reps: tuple[int, ...]
 
 
-def _tile_shapes(a: TileAttrs, shape: Shape) -> tuple[Shape, tuple[int, ...]]:
+def _pad_tile_shape_and_reps(a: TileAttrs, shape: Shape) -> tuple[Shape, tuple[int, ...]]:
     """Return the data's shape and the repetitions, padded with leading ones to a common length."""
     require("tile.reps", all(r >= 0 for r in a.reps), f"negative repetitions in {a.reps}")
     rank = max(len(shape), len(a.reps))
     return (1,) * (rank - len(shape)) + shape, (1,) * (rank - len(a.reps)) + a.reps
 
 
-def _tile_infer(a: TileAttrs, types: Types) -> Type:
-    data = tensor(types[0])
-    return TensorType((times(d, r) for d, r in zip(*_tile_shapes(a, data.shape), strict=True)), data.dtype)
+def _infer_tile_type(a: TileAttrs, types: Types) -> Type:
+    data = require_tensor_type(types[0])
+    return TensorType(
+        (multiply_dim(d, r) for d, r in zip(*_pad_tile_shape_and_reps(a, data.shape), strict=True)), data.dtype
+    )
 
 
-def _tile_axes(a: TileAttrs, types: Types) -> AxisMap:
-    shape, reps = _tile_shapes(a, tensor(types[0]).shape)
-    skip = len(shape) - tensor(types[0]).rank
+def _tile_axis_map(a: TileAttrs, types: Types) -> AxisMap:
+    shape, reps = _pad_tile_shape_and_reps(a, require_tensor_type(types[0]).shape)
+    skip = len(shape) - require_tensor_type(types[0]).rank
     return AxisMap((tuple(k - skip if r == 1 and k >= skip else None for k, r in enumerate(reps)),))
 
 
-def _tile_compute(a: TileAttrs, data: Tensor) -> Tensor:
+def _compute_tile(a: TileAttrs, data: Tensor) -> Tensor:
     """Compute over axes in (repetition, element) pairs, so that no remainders are needed."""
-    shape, reps = _tile_shapes(a, data.shape)
+    shape, reps = _pad_tile_shape_and_reps(a, data.shape)
     extents = [int(d) for d in shape if isinstance(d, int)]
     skip = len(extents) - data.rank
     pairs = [n for pair in zip(reps, extents, strict=True) for n in pair]
@@ -366,12 +390,12 @@ def _tile_compute(a: TileAttrs, data: Tensor) -> Tensor:
 tile = OpDef(
     name="tile",
     attrs=TileAttrs,
-    infer=_tile_infer,
+    infer=_infer_tile_type,
     reference=lambda a, x: np.tile(x, a.reps),
     pattern=OpPattern.BROADCAST,
-    axes=_tile_axes,
-    compute=_tile_compute,
-    samples=samples_of(TileAttrs, "reps", (
+    axes=_tile_axis_map,
+    compute=_compute_tile,
+    samples=exact_samples_from_rows(TileAttrs, "reps", (
         ((2, 3), (2, 2)), ((2, 3), (3,)), ((2,), (2, 1, 3)), ((), (2,)), ((2,), (0,)), ((2, 1), (1, 1)),
         ((0, 2), (2, 2)), ((2,), ()),
     )),
@@ -387,31 +411,31 @@ class RepeatAttrs(Attrs):
     axis: int | None = None
 
 
-def _repeat_infer(a: RepeatAttrs, types: Types) -> Type:
-    data = tensor(types[0])
+def _infer_repeat_type(a: RepeatAttrs, types: Types) -> Type:
+    data = require_tensor_type(types[0])
     require("repeat.count", a.repeats >= 0, f"repeats must not be negative, got {a.repeats}")
-    shape = (product(data.shape),) if a.axis is None else data.shape
-    axis = axis_of(a.axis or 0, len(shape))
-    return TensorType(replaced(shape, axis, times(shape[axis], a.repeats)), data.dtype)
+    shape = (product_of_dims(data.shape),) if a.axis is None else data.shape
+    axis = normalize_axis(a.axis or 0, len(shape))
+    return TensorType(replace_item(shape, axis, multiply_dim(shape[axis], a.repeats)), data.dtype)
 
 
-def _repeat_compute(a: RepeatAttrs, data: Tensor) -> Tensor:
+def _compute_repeat(a: RepeatAttrs, data: Tensor) -> Tensor:
     data = data if a.axis is not None else te.view(data, (data.size,))
-    axis = axis_of(a.axis or 0, data.rank)
+    axis = normalize_axis(a.axis or 0, data.rank)
     pairs = (*data.shape[: axis + 1], a.repeats, *data.shape[axis + 1 :])
     repeated = te.compute(pairs, lambda *i: data[i[: axis + 1] + i[axis + 2 :]], "repeat")
-    return te.view(repeated, replaced(data.shape, axis, data.shape[axis] * a.repeats), "repeat")
+    return te.view(repeated, replace_item(data.shape, axis, data.shape[axis] * a.repeats), "repeat")
 
 
 repeat = OpDef(
     name="repeat",
     attrs=RepeatAttrs,
-    infer=_repeat_infer,
+    infer=_infer_repeat_type,
     reference=lambda a, x: np.repeat(x, a.repeats, a.axis),
     pattern=OpPattern.BROADCAST,
-    axes=all_but_axis_or_flat,
-    compute=_repeat_compute,
-    samples=samples_of(
+    axes=axis_map_without_worked_axis_or_flat,
+    compute=_compute_repeat,
+    samples=exact_samples_from_rows(
         RepeatAttrs,
         "repeats axis",
         (((2, 3), 2, 1), ((2, 3), 3, 0), ((2, 3), 2), ((), 2), ((2, 1), 1, -1), ((0, 2), 2, 0)),

@@ -23,12 +23,48 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AotcError, Attrs, AxisMap, Dim, DType, OpPattern, TensorType, Type, Types, args, frozen, require
+from aotc.ir import (
+    AotcError,
+    Attrs,
+    AxisMap,
+    Dim,
+    DType,
+    OpPattern,
+    TensorType,
+    Type,
+    Types,
+    declare_arguments,
+    frozen,
+    require,
+)
 from aotc.relay.op import window_attributes
-from aotc.relay.op.contraction import accumulator, as_dtype, contract, dot, float_work, result_dtype
-from aotc.relay.op.layout import in_blocks
-from aotc.relay.op.operator_definition import Array, OpDef, Scalar, cases, extent_of, ranked, shape_text, tensor
-from aotc.relay.op.window_attributes import KERNEL_LAYOUT, arrange, pick, positions, spread, steps
+from aotc.relay.op.contraction import (
+    accumulator_dtype,
+    cast_array,
+    contract_to_dtype,
+    contraction_result_dtype,
+    matmul_with_accumulator,
+    widen_narrow_float_array,
+)
+from aotc.relay.op.layout import add_blocked_layout_support
+from aotc.relay.op.operator_definition import (
+    Array,
+    OpDef,
+    Scalar,
+    map_extent,
+    random_samples_from_rows,
+    require_tensor_of_rank,
+    require_tensor_type,
+    shape_text,
+)
+from aotc.relay.op.window_attributes import (
+    KERNEL_LAYOUT_BY_RANK,
+    canonical_axis_positions,
+    canonical_to_layout_order,
+    layout_to_canonical_order,
+    repeat_for_each_axis,
+    strides_dilations_and_pads,
+)
 from aotc.tir import Tensor
 
 
@@ -54,16 +90,22 @@ class ConvAttrs(Attrs):
     pad_value: int = 0
 
 
-def _attributes(n: int) -> type[ConvAttrs]:
-    padding = window_attributes.paddings(n, 2 if n == 1 else n)
-    return window_attributes.for_axes(n, ConvAttrs, f"Conv{n}DAttrs", padding=padding, kernel_layout=KERNEL_LAYOUT[n])
+def _conv_attrs_class(spatial_rank: int) -> type[ConvAttrs]:
+    padding = window_attributes.padding_attribute(spatial_rank, 2 if spatial_rank == 1 else spatial_rank)
+    return window_attributes.attrs_class_for_rank(
+        spatial_rank,
+        ConvAttrs,
+        f"Conv{spatial_rank}DAttrs",
+        padding=padding,
+        kernel_layout=KERNEL_LAYOUT_BY_RANK[spatial_rank],
+    )
 
 
-Conv1DAttrs, Conv2DAttrs, Conv3DAttrs = map(_attributes, (1, 2, 3))
+Conv1DAttrs, Conv2DAttrs, Conv3DAttrs = map(_conv_attrs_class, (1, 2, 3))
 
 
 @frozen
-class _Form:
+class _ConvLayout:
     """Parsed layouts of a convolution: positions of the canonical axes in data, kernel and result.
 
     n       number of spatial axes
@@ -83,7 +125,7 @@ class _Form:
     group: int
     along: int
 
-    def kernel_shape(self, shape: Sequence[Dim], a: ConvAttrs, inputs: Dim) -> tuple[Dim, ...]:
+    def unpacked_kernel_shape(self, packed_shape: Sequence[Dim], a: ConvAttrs, input_channels: Dim) -> tuple[Dim, ...]:
         """Return the unpacked kernel shape as (O, I, spatial...).
 
         The output channels of a packed kernel are the attribute `channels`, if given. The extent of
@@ -91,83 +133,98 @@ class _Form:
         for a spatial axis.
         """
         require("conv.groups", a.groups > 0, f"groups must be positive, got {a.groups}")
-        found = list(pick(shape[: self.n + 2], self.kernel))
+        found = list(layout_to_canonical_order(packed_shape[: self.n + 2], self.kernel))
         if self.block and isinstance(found[0], int):
             found[0] = found[0] * self.block if a.channels is None else a.channels
         if self.group:
-            given: Dim | None = inputs
+            given: Dim | None = input_channels
             if self.along > 1:
                 taps = a.kernel_size
-                given = None if taps is None else spread(taps, self.n)[self.along - 2]
-            found[self.along] = self._whole(given, found[self.along], a.groups)
+                given = None if taps is None else repeat_for_each_axis(taps, self.n)[self.along - 2]
+            found[self.along] = self._ungrouped_extent(given, found[self.along], a.groups)
         return tuple(found)
 
-    def _whole(self, size: Dim | None, held: Dim, groups: int) -> Dim:
+    def _ungrouped_extent(self, extent: Dim | None, group_count: Dim, groups: int) -> Dim:
         """Return the extent of the axis in groups; raise AotcError unless it has as many groups as
         the kernel holds.
         """
-        if size is None:
-            return extent_of(held, self.group.__mul__)
-        size = size // groups if self.along == 1 and isinstance(size, int) else size
-        if isinstance(size, int) and isinstance(held, int):
-            count = -(-size // self.group)
-            text = f"{size} elements are {count} groups of {self.group}, not {held}"
-            require("conv.group", count == held, text)
-        return size
+        if extent is None:
+            return map_extent(group_count, self.group.__mul__)
+        extent = extent // groups if self.along == 1 and isinstance(extent, int) else extent
+        if isinstance(extent, int) and isinstance(group_count, int):
+            count = -(-extent // self.group)
+            text = f"{extent} elements are {count} groups of {self.group}, not {group_count}"
+            require("conv.group", count == group_count, text)
+        return extent
 
 
-def _form(n: int, a: ConvAttrs) -> _Form:
-    kernel, block, group, letter = window_attributes.grouped(a.kernel_layout, "o")
-    data, out = window_attributes.layouts(n, a.data_layout, a.out_layout)
-    along = KERNEL_LAYOUT[n].index(letter) if letter else 0
-    return _Form(n, data, positions(kernel, KERNEL_LAYOUT[n]), out, block, group, along)
+def _parse_conv_layout(spatial_rank: int, a: ConvAttrs) -> _ConvLayout:
+    kernel, block, group, letter = window_attributes.parse_blocked_and_grouped_layout(a.kernel_layout, "o")
+    data, out = window_attributes.data_and_result_axis_positions(spatial_rank, a.data_layout, a.out_layout)
+    along = KERNEL_LAYOUT_BY_RANK[spatial_rank].index(letter) if letter else 0
+    return _ConvLayout(
+        spatial_rank,
+        data,
+        canonical_axis_positions(kernel, KERNEL_LAYOUT_BY_RANK[spatial_rank]),
+        out,
+        block,
+        group,
+        along,
+    )
 
 
-def _check_packed(form: _Form, a: ConvAttrs, outer: Dim, shape: tuple[Dim, ...]) -> None:
+def _check_packed_kernel_blocks(
+    layout: _ConvLayout, a: ConvAttrs, output_channels: Dim, kernel_shape: tuple[Dim, ...]
+) -> None:
     """Raise AotcError unless the blocks and groups of a packed kernel have the sizes that its
     layout states.
 
     The kernel's outer axis must hold all blocks. Each convolution group has its own blocks, which
-    must be complete if `form.group` is set.
+    must be complete if `layout.group` is set.
     """
-    if not form.block:
+    if not layout.block:
         return
-    *_, inner, group = (*shape, 0) if not form.group else shape
-    text = f"groups of {form.group}, but {group} in the kernel"
-    require("conv.group", group == form.group, text)
-    require("conv.block", inner == form.block, lambda: f"blocks of {form.block} channels, but {inner} in the kernel")
-    if not isinstance(outer, int):
+    *_, inner, group = (*kernel_shape, 0) if not layout.group else kernel_shape
+    text = f"groups of {layout.group}, but {group} in the kernel"
+    require("conv.group", group == layout.group, text)
+    require(
+        "conv.block", inner == layout.block, lambda: f"blocks of {layout.block} channels, but {inner} in the kernel"
+    )
+    if not isinstance(output_channels, int):
         return
-    blocks = a.groups * _blocks(form, a, outer)
-    held = shape[form.kernel[0]]
-    require("conv.block", held == blocks, f"{outer} channels need {blocks} blocks, but the kernel has {held}")
-    whole = a.groups == 1 or not form.group or outer // a.groups % form.block == 0
-    require("conv.block", whole, lambda: f"groups of {outer} channels are not whole blocks of {form.block}")
+    blocks = a.groups * _kernel_blocks_per_group(layout, a, output_channels)
+    held = kernel_shape[layout.kernel[0]]
+    require("conv.block", held == blocks, f"{output_channels} channels need {blocks} blocks, but the kernel has {held}")
+    whole = a.groups == 1 or not layout.group or output_channels // a.groups % layout.block == 0
+    require("conv.block", whole, lambda: f"groups of {output_channels} channels are not whole blocks of {layout.block}")
 
 
-def _blocks(form: _Form, a: ConvAttrs, outer: int) -> int:
-    """Return the number of blocks for the channels of one convolution group; `outer` is the total
+def _kernel_blocks_per_group(layout: _ConvLayout, a: ConvAttrs, output_channels: int) -> int:
+    """Return the number of blocks for the channels of one convolution group; `output_channels` is the total
     of all groups.
     """
-    return -(-(outer // a.groups) // form.block)
+    return -(-(output_channels // a.groups) // layout.block)
 
 
-def _infer(n: int, a: ConvAttrs, types: Types) -> Type:
-    form = _form(n, a)
-    data = ranked("conv.data-rank", types[0], n + 2)
-    rank = n + 2 + bool(form.block) + bool(form.group)
-    weight = ranked("conv.weight-rank", types[1], rank, "weight")
-    batch, channels, *space = pick(data.shape, form.data)
-    outer, inner, *kernel = form.kernel_shape(weight.shape, a, channels)
-    check_channels(a, channels, inner, outer)
-    _check_fill(a.pad_value, data.dtype)
-    _check_packed(form, a, outer, weight.shape)
-    sizes = kernel_sizes(n, a, weight, kernel)
-    extents = window_attributes.window_extents(n, a, space, sizes)
-    return TensorType(arrange((batch, outer, *extents), form.out), result_dtype(data, weight, a.out_dtype))
+def _infer_conv_type(spatial_rank: int, a: ConvAttrs, types: Types) -> Type:
+    form = _parse_conv_layout(spatial_rank, a)
+    data = require_tensor_of_rank("conv.data-rank", types[0], spatial_rank + 2)
+    rank = spatial_rank + 2 + bool(form.block) + bool(form.group)
+    weight = require_tensor_of_rank("conv.weight-rank", types[1], rank, "weight")
+    batch, channels, *space = layout_to_canonical_order(data.shape, form.data)
+    outer, inner, *kernel = form.unpacked_kernel_shape(weight.shape, a, channels)
+    check_conv_channel_counts(a, channels, inner, outer)
+    _check_pad_value(a.pad_value, data.dtype)
+    _check_packed_kernel_blocks(form, a, outer, weight.shape)
+    sizes = checked_kernel_spatial_sizes(spatial_rank, a, weight, kernel)
+    extents = window_attributes.window_counts_of_axes(spatial_rank, a, space, sizes)
+    return TensorType(
+        canonical_to_layout_order((batch, outer, *extents), form.out),
+        contraction_result_dtype(data, weight, a.out_dtype),
+    )
 
 
-def _check_fill(value: int, dtype: DType) -> None:
+def _check_pad_value(value: int, dtype: DType) -> None:
     fits = value == 0 or (dtype.is_integer and dtype.min <= value <= dtype.max)
     require(
         "conv.pad-value",
@@ -176,76 +233,99 @@ def _check_fill(value: int, dtype: DType) -> None:
     )
 
 
-def kernel_sizes(n: int, a: Any, weight: TensorType, kernel: Sequence[Dim]) -> list[int]:
+def checked_kernel_spatial_sizes(spatial_rank: int, attrs: Any, weight: TensorType, kernel: Sequence[Dim]) -> list[int]:
     """Return the kernel's spatial extents; raise AotcError if they are unknown or differ from the
     attributes.
     """
     sizes = [k for k in kernel if isinstance(k, int)]
-    require("conv.kernel", len(sizes) == n, lambda: f"the kernel's size is not known: {weight}")
-    given = a.kernel_size is None or tuple(a.kernel_size) == tuple(sizes)
-    require("conv.kernel", given, lambda: f"kernel_size is {a.kernel_size}, the weight has {shape_text(tuple(kernel))}")
+    require("conv.kernel", len(sizes) == spatial_rank, lambda: f"the kernel's size is not known: {weight}")
+    given = attrs.kernel_size is None or tuple(attrs.kernel_size) == tuple(sizes)
+    require(
+        "conv.kernel", given, lambda: f"kernel_size is {attrs.kernel_size}, the weight has {shape_text(tuple(kernel))}"
+    )
     return sizes
 
 
-def check_channels(a: Any, channels: Dim, inner: Dim, total: Dim, transposed: bool = False) -> None:
+def check_conv_channel_counts(
+    attrs: Any, channels: Dim, weight_channels: Dim, output_channels: Dim, transposed: bool = False
+) -> None:
     """Raise AotcError unless the channel counts of data, weight and attributes are consistent.
 
-    inner  input channels of the weight: those of one group, or all in a transposed convolution
-    total  output channels
+    weight_channels    input channels of the weight: those of one group, or all in a transposed convolution
+    output_channels    output channels
     """
-    require("conv.groups", a.groups > 0, f"groups must be positive, got {a.groups}")
+    require("conv.groups", attrs.groups > 0, f"groups must be positive, got {attrs.groups}")
     if isinstance(channels, int):
-        wanted = channels if transposed else channels // a.groups
-        text = f"{channels} input channels cannot be divided among {a.groups} groups"
-        require("conv.in-channels", channels % a.groups == 0, text)
-        text = f"{channels} input channels: with groups={a.groups} the weight must take {wanted} channels, not {inner}"
-        require("conv.in-channels", window_attributes.may_equal(inner, wanted), text)
-    if isinstance(total, int):
-        text = f"{total} output channels cannot be divided among {a.groups} groups"
-        require("conv.out-channels", total % a.groups == 0, text)
-        given = a.channels is None or window_attributes.may_equal(a.channels, total)
-        require("conv.out-channels", given, f"channels is {a.channels}, but the weight has {total}")
+        wanted = channels if transposed else channels // attrs.groups
+        text = f"{channels} input channels cannot be divided among {attrs.groups} groups"
+        require("conv.in-channels", channels % attrs.groups == 0, text)
+        text = (
+            f"{channels} input channels: with groups={attrs.groups} the weight "
+            f"must take {wanted} channels, not {weight_channels}"
+        )
+        require("conv.in-channels", window_attributes.may_be_equal_dims(weight_channels, wanted), text)
+    if isinstance(output_channels, int):
+        text = f"{output_channels} output channels cannot be divided among {attrs.groups} groups"
+        require("conv.out-channels", output_channels % attrs.groups == 0, text)
+        given = attrs.channels is None or window_attributes.may_be_equal_dims(attrs.channels, output_channels)
+        require("conv.out-channels", given, f"channels is {attrs.channels}, but the weight has {output_channels}")
 
 
-def _kernel_shape(n: int, a: ConvAttrs, data: TensorType, sizes: Sequence[int]) -> tuple[Dim, ...] | None:
-    form = _form(n, a)
-    channels = pick(data.shape, form.data)[1]
+def _infer_conv_kernel_shape(
+    spatial_rank: int, a: ConvAttrs, data: TensorType, kernel_sizes: Sequence[int]
+) -> tuple[Dim, ...] | None:
+    form = _parse_conv_layout(spatial_rank, a)
+    channels = layout_to_canonical_order(data.shape, form.data)[1]
     if form.block or not isinstance(channels, int):
         return None
-    return arrange((a.channels or 0, channels // a.groups, *sizes), form.kernel)
+    return canonical_to_layout_order((a.channels or 0, channels // a.groups, *kernel_sizes), form.kernel)
 
 
-def _unpacked(form: _Form, a: ConvAttrs, weight: Array, inputs: int) -> Array:
+def _unpack_kernel(layout: _ConvLayout, a: ConvAttrs, weight: Array, input_channels: int) -> Array:
     """Return the kernel array unpacked to the shape (O, I, spatial...)."""
-    plain = window_attributes.canonical(weight, (*form.kernel, *range(form.n + 2, weight.ndim)))
-    shape: Any = form.kernel_shape(weight.shape, a, inputs)
-    for axis in [form.along] * bool(form.group) + [0] * bool(form.block):
+    plain = window_attributes.transpose_to_canonical(weight, (*layout.kernel, *range(layout.n + 2, weight.ndim)))
+    shape: Any = layout.unpacked_kernel_shape(weight.shape, a, input_channels)
+    for axis in [layout.along] * bool(layout.group) + [0] * bool(layout.block):
         plain = np.moveaxis(plain, -1, axis + 1)
         whole = plain.shape[axis] * plain.shape[axis + 1]
         plain = plain.reshape(*plain.shape[:axis], whole, *plain.shape[axis + 2 :])
-    if form.block and a.groups > 1:  # each convolution group has its own padding
+    if layout.block and a.groups > 1:  # each convolution group has its own padding
         of_group = plain.reshape(a.groups, -1, *plain.shape[1:])[:, : shape[0] // a.groups]
         plain = of_group.reshape(-1, *plain.shape[1:])
     return plain[tuple(slice(extent) for extent in shape)]
 
 
-def _reference(n: int, a: ConvAttrs, data: Array, weight: Array) -> Array:
-    form = _form(n, a)
-    x = window_attributes.canonical(float_work(data), form.data)
-    w = _unpacked(form, a, float_work(weight), x.shape[1])
+def _conv_reference(spatial_rank: int, a: ConvAttrs, data: Array, weight: Array) -> Array:
+    form = _parse_conv_layout(spatial_rank, a)
+    x = window_attributes.transpose_to_canonical(widen_narrow_float_array(data), form.data)
+    w = _unpack_kernel(form, a, widen_narrow_float_array(weight), x.shape[1])
     out_dtype = a.out_dtype or str(data.dtype)
-    extents = window_attributes.window_extents(n, a, x.shape[2:], w.shape[2:])
+    extents = window_attributes.window_counts_of_axes(spatial_rank, a, x.shape[2:], w.shape[2:])
     if a.pad_value:
-        x = np.pad(x, ((0, 0), (0, 0), *window_attributes.pad_pairs(a.padding, n)), constant_values=a.pad_value)
-        a = replace(a, padding=(0,) * n)
+        x = np.pad(
+            x,
+            ((0, 0), (0, 0), *window_attributes.pad_pairs_of_axes(a.padding, spatial_rank)),
+            constant_values=a.pad_value,
+        )
+        a = replace(a, padding=(0,) * spatial_rank)
     kernels = w.reshape(a.groups, w.shape[0] // a.groups, *w.shape[1:])
     images = x.reshape(x.shape[0], a.groups, w.shape[1], *x.shape[2:])
-    total = summed_by_taps(n, a, images, kernels, extents, accumulator(DType.of(x), out_dtype))
-    return window_attributes.laid_out(as_dtype(total.reshape(x.shape[0], w.shape[0], *extents), out_dtype), form.out)
+    total = convolve_tap_by_tap(
+        spatial_rank, a, images, kernels, extents, accumulator_dtype(DType.from_numpy(x), out_dtype)
+    )
+    return window_attributes.transpose_to_layout(
+        cast_array(total.reshape(x.shape[0], w.shape[0], *extents), out_dtype), form.out
+    )
 
 
-def summed_by_taps(
-    n: int, a: Any, x: Array, kernels: Array, extents: Sequence[int], dtype: DType, transposed: bool = False
+def convolve_tap_by_tap(
+    spatial_rank: int,
+    attrs: Any,
+    x: Array,
+    kernels: Array,
+    extents: Sequence[int],
+    dtype: DType,
+    transposed: bool = False,
 ) -> Array:
     """Convolve data (N, groups, I, space...) by kernels (groups, O, I, taps...): (N, groups, O,
     extents...).
@@ -253,77 +333,83 @@ def summed_by_taps(
     Loops over the taps; a tap adds its products to the results whose window has data at this tap.
     In a transposed convolution, data and results exchange roles.
     """
-    strides, dilation, pads = steps(n, a)
+    strides, dilation, pads = strides_dilations_and_pads(spatial_rank, attrs)
     total = np.zeros((len(x), *kernels.shape[:2], *extents), dtype.numpy)
     every = (slice(None),) * 3
     sizes = (extents, x.shape[3:]) if transposed else (x.shape[3:], extents)
     for taps in np.ndindex(*kernels.shape[3:]):
         offsets = [k * d - p[0] for k, d, p in zip(taps, dilation, pads, strict=True)]
-        spans = [_span(*axis) for axis in zip(offsets, *sizes, strides, strict=True)]
+        spans = [_slices_read_and_written_by_tap(*axis) for axis in zip(offsets, *sizes, strides, strict=True)]
         reads, writes = zip(*(reversed(s) if transposed else s for s in spans), strict=True)
         source, target = every + reads, every + writes
         part = x[source]
         columns = part.reshape(*part.shape[:3], prod(part.shape[3:]))
         tap = (None, *every, *taps)
-        share = dot(kernels[tap], columns, str(dtype))
+        share = matmul_with_accumulator(kernels[tap], columns, str(dtype))
         total[target] += share.reshape(*total.shape[:3], *part.shape[3:])
     return total
 
 
-def _span(offset: int, size: int, count: int, stride: int) -> tuple[slice, slice]:
+def _slices_read_and_written_by_tap(
+    offset: int, data_extent: int, output_extent: int, stride: int
+) -> tuple[slice, slice]:
     """Return the data elements that a tap reads along an axis, and the outputs they are added to,
     as slices.
     """
     first = max(0, -(offset // stride))
-    last = max(first, min(count, (size - 1 - offset) // stride + 1))
+    last = max(first, min(output_extent, (data_extent - 1 - offset) // stride + 1))
     begin = first * stride + offset
     return slice(begin, begin + (last - first) * stride, stride), slice(first, last)
 
 
-def _compute(n: int, a: ConvAttrs, data: Tensor, weight: Tensor) -> Tensor:
-    form = _form(n, a)
-    batch, inputs, *space = pick(data.shape, form.data)
-    found = form.kernel_shape(weight.shape, a, inputs)
+def _compute_conv(spatial_rank: int, a: ConvAttrs, data: Tensor, weight: Tensor) -> Tensor:
+    form = _parse_conv_layout(spatial_rank, a)
+    batch, inputs, *space = layout_to_canonical_order(data.shape, form.data)
+    found = form.unpacked_kernel_shape(weight.shape, a, inputs)
     outer, inner, *kernel = (int(d) for d in found if isinstance(d, int))
-    strides, dilation, pads = steps(n, a)
-    extents = window_attributes.window_extents(n, a, space, kernel)
+    strides, dilation, pads = strides_dilations_and_pads(spatial_rank, a)
+    extents = window_attributes.window_counts_of_axes(spatial_rank, a, space, kernel)
     per_group = outer // a.groups
 
     # sum over channels innermost if they are innermost in the data or in a copy of it
-    order = (n, *range(n)) if form.data[1] == n + 1 or form.group else tuple(range(n + 1))
+    order = (
+        (spatial_rank, *range(spatial_rank))
+        if form.data[1] == spatial_rank + 1 or form.group
+        else tuple(range(spatial_rank + 1))
+    )
 
-    def a_index(*v: Scalar) -> Sequence[Scalar]:
-        image, channel, *at = pick(v[: n + 2], form.out)
-        ic, *taps = pick(v[n + 2 :], order)
+    def data_index_of_product(*v: Scalar) -> Sequence[Scalar]:
+        image, channel, *at = layout_to_canonical_order(v[: spatial_rank + 2], form.out)
+        ic, *taps = layout_to_canonical_order(v[spatial_rank + 2 :], order)
         group = channel // per_group * inner if a.groups > 1 else 0
         where = [o * s + k * d - p[0] for o, s, k, d, p in zip(at, strides, taps, dilation, pads, strict=True)]
-        return arrange((image, ic + group, *where), form.data)
+        return canonical_to_layout_order((image, ic + group, *where), form.data)
 
-    def b_index(*v: Scalar) -> Sequence[Scalar]:
-        channel, inside = v[form.out[1]], pick(v[n + 2 :], order)
+    def weight_index_of_product(*v: Scalar) -> Sequence[Scalar]:
+        channel, inside = v[form.out[1]], layout_to_canonical_order(v[spatial_rank + 2 :], order)
         if not form.block:
-            return arrange((channel, *inside), form.kernel)
+            return canonical_to_layout_order((channel, *inside), form.kernel)
         first, lane = channel // form.block, channel % form.block
         if a.groups > 1 and per_group % form.block:
             of_group = channel % per_group
-            first = channel // per_group * _blocks(form, a, outer) + of_group // form.block
+            first = channel // per_group * _kernel_blocks_per_group(form, a, outer) + of_group // form.block
             lane = of_group % form.block
         index, group = [first, *inside], list[Scalar]()
         if form.group:
             group.append(index[form.along] % form.group)
             index[form.along] = index[form.along] // form.group
-        return (*arrange(index, form.kernel), lane, *group)
+        return (*canonical_to_layout_order(index, form.kernel), lane, *group)
 
-    contiguous = bool(form.block) or (form.kernel[0] == n + 1 and a.groups == 1)
-    return contract(
-        arrange((batch, outer, *extents), form.out),
-        arrange((inner, *kernel), order),
+    contiguous = bool(form.block) or (form.kernel[0] == spatial_rank + 1 and a.groups == 1)
+    return contract_to_dtype(
+        canonical_to_layout_order((batch, outer, *extents), form.out),
+        canonical_to_layout_order((inner, *kernel), order),
         data,
-        a_index,
+        data_index_of_product,
         weight,
-        b_index,
+        weight_index_of_product,
         out_dtype=a.out_dtype,
-        name=f"conv{n}d",
+        name=f"conv{spatial_rank}d",
         lane=form.out[1] if contiguous else None,
         block=form.block,
         fill=a.pad_value,
@@ -331,12 +417,12 @@ def _compute(n: int, a: ConvAttrs, data: Tensor, weight: Tensor) -> Tensor:
     )
 
 
-_PACKED: Final = {"padding": (1, 1), "channels": 6, "kernel_size": (3, 3), "kernel_layout": "OIHW4o"}
-_SUMS: Final = {"out_dtype": "int32", "padding": (1, 1), "channels": 6}
-_GROUPED: Final = _SUMS | {"kernel_layout": "OHWI4o4i", "kernel_size": (3, 3)}
-_ALONG: Final = _SUMS | {"kernel_layout": "OIHW4o4w", "kernel_size": (2, 8)}
-_FILLED: Final = {"out_dtype": "int32", "padding": (1, 1), "pad_value": 99}
-SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data type
+_PACKED_SAMPLE_ATTRS: Final = {"padding": (1, 1), "channels": 6, "kernel_size": (3, 3), "kernel_layout": "OIHW4o"}
+_INT32_SAMPLE_ATTRS: Final = {"out_dtype": "int32", "padding": (1, 1), "channels": 6}
+_PACKED_GROUPED_SAMPLE_ATTRS: Final = _INT32_SAMPLE_ATTRS | {"kernel_layout": "OHWI4o4i", "kernel_size": (3, 3)}
+_SPATIAL_GROUP_SAMPLE_ATTRS: Final = _INT32_SAMPLE_ATTRS | {"kernel_layout": "OIHW4o4w", "kernel_size": (2, 8)}
+_PAD_VALUE_SAMPLE_ATTRS: Final = {"out_dtype": "int32", "padding": (1, 1), "pad_value": 99}
+CONV_TEST_CASES_BY_RANK: Final[Any] = {  # shapes of data and weight, attributes; their data type
     1: (
         (((2, 3, 9), (4, 3, 3)), {"strides": (2,), "padding": (0, 2), "dilation": (2,)}),
         (((1, 4, 5), (4, 1, 5)), {"groups": 4, "padding": (2, 2)}),
@@ -349,28 +435,32 @@ SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data typ
         (((1, 8, 4, 4), (3, 8, 1, 1)), {}),
         (((1, 5, 6, 3), (3, 3, 3, 4)), {"padding": (1, 1), "data_layout": "NHWC", "kernel_layout": "HWIO"}),
         (((1, 3, 6, 5), (3, 3, 4, 3)), {"data_layout": "NCHW", "out_layout": "NHWC", "kernel_layout": "HWOI"}),
-        (((1, 3, 5, 5), (2, 3, 3, 3, 4)), _PACKED),
-        (((1, 4, 5, 5), (2, 2, 3, 3, 4)), _PACKED | {"groups": 2, "channels": 8, "strides": (2, 2)}),
-        (((1, 6, 4, 5), (6, 2, 3, 3, 4)), _PACKED | {"groups": 3, "channels": 21}),
-        (((1, 5, 4, 5), (2, 3, 3, 5, 4)), _PACKED | {"kernel_layout": "OHWI4o"}),
+        (((1, 3, 5, 5), (2, 3, 3, 3, 4)), _PACKED_SAMPLE_ATTRS),
+        (((1, 4, 5, 5), (2, 2, 3, 3, 4)), _PACKED_SAMPLE_ATTRS | {"groups": 2, "channels": 8, "strides": (2, 2)}),
+        (((1, 6, 4, 5), (6, 2, 3, 3, 4)), _PACKED_SAMPLE_ATTRS | {"groups": 3, "channels": 21}),
+        (((1, 5, 4, 5), (2, 3, 3, 5, 4)), _PACKED_SAMPLE_ATTRS | {"kernel_layout": "OHWI4o"}),
         (
             ((1, 5, 4, 6), (4, 3, 3, 3, 4)),
-            _PACKED | {"groups": 2, "channels": 10, "data_layout": "NHWC", "kernel_layout": "OHWI4o"},
+            _PACKED_SAMPLE_ATTRS | {"groups": 2, "channels": 10, "data_layout": "NHWC", "kernel_layout": "OHWI4o"},
         ),
         (((1, 3, 5, 5), (4, 3, 3, 3)), {"out_dtype": "int32", "padding": (1, 1)}, "int8"),
         (((1, 3, 5, 5), (4, 3, 3, 3)), {"padding": (1, 1)}, "float16"),
-        (((2, 3, 6, 9), (5, 3, 3, 3)), _FILLED | {"padding": (1, 0, 1, 2)}, "uint8"),
+        (((2, 3, 6, 9), (5, 3, 3, 3)), _PAD_VALUE_SAMPLE_ATTRS | {"padding": (1, 0, 1, 2)}, "uint8"),
         (
             ((1, 5, 7, 6), (4, 3, 3, 6)),
-            _FILLED | {"data_layout": "NHWC", "kernel_layout": "OHWI", "pad_value": -7},
+            _PAD_VALUE_SAMPLE_ATTRS | {"data_layout": "NHWC", "kernel_layout": "OHWI", "pad_value": -7},
             "int8",
         ),
-        (((1, 5, 5, 8), (2, 3, 3, 2, 4, 4)), _GROUPED | {"data_layout": "NHWC"}, "uint8"),
-        (((1, 4, 5, 5), (2, 3, 3, 1, 4, 4)), _GROUPED | {"strides": (2, 1), "pad_value": 7}, "int8"),
-        (((1, 1, 5, 11), (2, 1, 2, 2, 4, 4)), _ALONG, "uint8"),
+        (((1, 5, 5, 8), (2, 3, 3, 2, 4, 4)), _PACKED_GROUPED_SAMPLE_ATTRS | {"data_layout": "NHWC"}, "uint8"),
+        (
+            ((1, 4, 5, 5), (2, 3, 3, 1, 4, 4)),
+            _PACKED_GROUPED_SAMPLE_ATTRS | {"strides": (2, 1), "pad_value": 7},
+            "int8",
+        ),
+        (((1, 1, 5, 11), (2, 1, 2, 2, 4, 4)), _SPATIAL_GROUP_SAMPLE_ATTRS, "uint8"),
         (
             ((1, 7, 6, 20), (3, 3, 20, 1)),
-            _FILLED | {"data_layout": "NHWC", "kernel_layout": "HWOI", "groups": 20},
+            _PAD_VALUE_SAMPLE_ATTRS | {"data_layout": "NHWC", "kernel_layout": "HWOI", "groups": 20},
             "uint8",
         ),
     ),
@@ -381,81 +471,92 @@ SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data typ
 }
 
 
-def operators(
+def _batch_axis_map(spatial_rank: int, attrs: Any, _: Types) -> AxisMap:
+    """Return the axis map of a convolution, which maps only the batch axis, as channels and windows
+    are summed.
+    """
+    positions = window_attributes.data_and_result_axis_positions(spatial_rank, attrs.data_layout, attrs.out_layout)
+    return AxisMap((window_attributes.axis_map_row_of_leading_axes(*positions, 1),))
+
+
+def conv_operators_of_ranks_1_to_3(
     name: str,
-    attributes: Sequence[type[Attrs]],
+    attrs_classes: Sequence[type[Attrs]],
     kernel_shape: Any,
     samples: Any,
-    order: str = "",
-    own_kernel: Callable[[str], bool] = str.isupper,
+    parameter_order: str = "",
+    supports_kernel_layout: Callable[[str], bool] = str.isupper,
     **facets: Any,
 ) -> Iterator[OpDef]:
     """Yield the convolution operators of one kind over one, two and three spatial axes.
 
-    name          name of the operator, with `{n}` for the number of axes
-    attributes    attribute classes for one, two and three axes
-    kernel_shape  (n, attributes with channels, the data's type, kernel sizes) -> kernel shape, or None if unknown
-    samples       rows of samples by the number of axes
-    own_kernel    predicate of kernel layouts in which the operator computes directly
-    facets        fields of OpDef that are functions whose first parameter is n
+    name                      name of the operator, with `{n}` for the number of axes
+    attrs_classes             attribute classes for one, two and three axes
+    kernel_shape              (n, attributes with channels, the data's type, kernel sizes) -> kernel shape, or
+                              None if unknown
+    samples                   rows of samples by the number of axes
+    supports_kernel_layout    predicate of kernel layouts in which the operator computes directly
+    facets                    fields of OpDef that are functions whose first parameter is n
     """
 
-    def refine(n: int, a: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
+    def infer_missing_weight_type(spatial_rank: int, attrs: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
         data, weight = types
-        if weight is not None or not isinstance(data, TensorType) or a.channels is None or a.kernel_size is None:
+        if (
+            weight is not None
+            or not isinstance(data, TensorType)
+            or attrs.channels is None
+            or attrs.kernel_size is None
+        ):
             return types
-        shape = kernel_shape(n, a, data, spread(a.kernel_size, n))
+        shape = kernel_shape(spatial_rank, attrs, data, repeat_for_each_axis(attrs.kernel_size, spatial_rank))
         return [data, shape and TensorType(shape, data.dtype)]
 
-    def scratch(n: int, a: Any, types: Types) -> int:
+    def count_scratch_elements(spatial_rank: int, attrs: Any, types: Types) -> int:
         """Return the number of scratch elements: the columns and products of one tap, and the sums."""
-        return tensor(types[0]).numel + 2 * tensor(facets["infer"](n, a, types)).numel
+        return (
+            require_tensor_type(types[0]).numel
+            + 2 * require_tensor_type(facets["infer"](spatial_rank, attrs, types)).numel
+        )
 
-    def axes(n: int, a: Any, _: Types) -> AxisMap:
-        """Return the axis map of a convolution, which maps only the batch axis, as channels and
-        windows are summed.
-        """
-        return AxisMap((window_attributes.axes_kept(*window_attributes.layouts(n, a.data_layout, a.out_layout), 1),))
-
-    counted = {"refine": refine, "scratch": scratch, "axes": axes} | facets
-    for n, made in enumerate(attributes, 1):
+    counted = {"refine": infer_missing_weight_type, "scratch": count_scratch_elements, "axes": _batch_axis_map} | facets
+    for n, made in enumerate(attrs_classes, 1):
         bound: dict[str, Any] = {facet: partial(function, n) for facet, function in counted.items()}
         op = OpDef(
             name=name.format(n=n),
             attrs=made,
-            args=args("data", "weight"),
-            order=order,
+            args=declare_arguments("data", "weight"),
+            order=parameter_order,
             pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-            samples=cases(made, samples[n]),
+            samples=random_samples_from_rows(made, samples[n]),
             **bound,
         )
-        yield in_blocks(op, own_kernel)
+        yield add_blocked_layout_support(op, supports_kernel_layout)
 
 
-def _is_own(kernel: str) -> bool:
+def _is_unblocked_or_packed_layout(kernel_layout: str) -> bool:
     """Return True if a kernel layout is unblocked or blocked as weights are packed (innermost
     output channels).
     """
     try:
-        window_attributes.grouped(kernel, "o")
+        window_attributes.parse_blocked_and_grouped_layout(kernel_layout, "o")
     except AotcError:
         return False
     return True
 
 
-_BLOCKED: Final = {"data_layout": "NCHW4c", "kernel_layout": "OIHW4i2o", "out_layout": "NCHW2c"}
-_IN_BLOCKS: Final = (
-    (((1, 2, 5, 5, 4), (3, 2, 3, 3, 4, 2)), _BLOCKED),
+_BLOCKED_SAMPLE_ATTRS: Final = {"data_layout": "NCHW4c", "kernel_layout": "OIHW4i2o", "out_layout": "NCHW2c"}
+_BLOCKED_TEST_CASES: Final = (
+    (((1, 2, 5, 5, 4), (3, 2, 3, 3, 4, 2)), _BLOCKED_SAMPLE_ATTRS),
     (((1, 2, 5, 5, 4), (8, 1, 3, 3)), {"data_layout": "NCHW4c", "out_layout": "NHWC", "groups": 8}),
 )
-_ATTRIBUTES = (Conv1DAttrs, Conv2DAttrs, Conv3DAttrs)
-conv1d, conv2d, conv3d = operators(
+_CONV_ATTRS_CLASSES = (Conv1DAttrs, Conv2DAttrs, Conv3DAttrs)
+conv1d, conv2d, conv3d = conv_operators_of_ranks_1_to_3(
     "nn.conv{n}d",
-    _ATTRIBUTES,
-    _kernel_shape,
-    SAMPLES | {2: (*SAMPLES[2], *_IN_BLOCKS)},
-    own_kernel=_is_own,
-    infer=_infer,
-    reference=_reference,
-    compute=_compute,
+    _CONV_ATTRS_CLASSES,
+    _infer_conv_kernel_shape,
+    CONV_TEST_CASES_BY_RANK | {2: (*CONV_TEST_CASES_BY_RANK[2], *_BLOCKED_TEST_CASES)},
+    supports_kernel_layout=_is_unblocked_or_packed_layout,
+    infer=_infer_conv_type,
+    reference=_conv_reference,
+    compute=_compute_conv,
 )

@@ -23,15 +23,36 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Attrs, Dim, DType, TensorType, Type, Types, frozen, require
-from aotc.ir.compile_time_limits import budget
-from aotc.relay.expr import Expr, splat, tensor_type_of
+from aotc.ir.compile_time_limits import current_budget
+from aotc.relay.expr import Expr, splat_constant, tensor_type_of
 from aotc.relay.op import concat_split, conv, window_attributes
 from aotc.relay.op import shape as shapes
 from aotc.relay.op import slice as slices
-from aotc.relay.op.contraction import accumulator, as_dtype, contract, float_work, result_dtype
-from aotc.relay.op.operator_definition import Array, Scalar, extent_of, ranked, static_shape_of, tensor, types_of
+from aotc.relay.op.contraction import (
+    accumulator_dtype,
+    cast_array,
+    contract_to_dtype,
+    contraction_result_dtype,
+    widen_narrow_float_array,
+)
+from aotc.relay.op.operator_definition import (
+    Array,
+    Scalar,
+    map_extent,
+    require_tensor_of_rank,
+    require_tensor_type,
+    static_shape_of,
+    tensor_types_of_values,
+)
 from aotc.relay.op.rearrange import Rearrangement
-from aotc.relay.op.window_attributes import TRANSPOSED_LAYOUT, arrange, each_axis, pick, spread, steps
+from aotc.relay.op.window_attributes import (
+    TRANSPOSED_KERNEL_LAYOUT_BY_RANK,
+    canonical_to_layout_order,
+    layout_to_canonical_order,
+    per_axis_attribute,
+    repeat_for_each_axis,
+    strides_dilations_and_pads,
+)
 from aotc.tir import Tensor
 
 
@@ -54,107 +75,142 @@ class ConvTransposeAttrs(Attrs):
     out_dtype: str = ""
 
 
-def _attributes(n: int) -> type[ConvTransposeAttrs]:
-    more: Any = {"output_padding": each_axis(n, 0), "kernel_layout": TRANSPOSED_LAYOUT[n]}
-    return window_attributes.for_axes(n, ConvTransposeAttrs, f"Conv{n}DTransposeAttrs", **more)
+def _conv_transpose_attrs_class(spatial_rank: int) -> type[ConvTransposeAttrs]:
+    more: Any = {
+        "output_padding": per_axis_attribute(spatial_rank, 0),
+        "kernel_layout": TRANSPOSED_KERNEL_LAYOUT_BY_RANK[spatial_rank],
+    }
+    return window_attributes.attrs_class_for_rank(
+        spatial_rank, ConvTransposeAttrs, f"Conv{spatial_rank}DTransposeAttrs", **more
+    )
 
 
-Conv1DTransposeAttrs, Conv2DTransposeAttrs, Conv3DTransposeAttrs = map(_attributes, (1, 2, 3))
+Conv1DTransposeAttrs, Conv2DTransposeAttrs, Conv3DTransposeAttrs = map(_conv_transpose_attrs_class, (1, 2, 3))
 
 
-def _layouts(n: int, a: ConvTransposeAttrs) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def _axis_positions_of_tensors(
+    spatial_rank: int, a: ConvTransposeAttrs
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Return the positions of the canonical axes in data, kernel and result."""
-    source, result = window_attributes.layouts(n, a.data_layout, a.out_layout)
-    return source, window_attributes.positions(a.kernel_layout, TRANSPOSED_LAYOUT[n]), result
+    source, result = window_attributes.data_and_result_axis_positions(spatial_rank, a.data_layout, a.out_layout)
+    return (
+        source,
+        window_attributes.canonical_axis_positions(a.kernel_layout, TRANSPOSED_KERNEL_LAYOUT_BY_RANK[spatial_rank]),
+        result,
+    )
 
 
-def _extent(dim: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int, int], more: int) -> Dim:
-    fixed = dilation * (kernel - 1) + 1 - sum(pad) + more - stride
-    return extent_of(dim, lambda d: d * stride + fixed)
+def _transposed_output_extent(
+    extent: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int, int], output_padding: int
+) -> Dim:
+    fixed = dilation * (kernel - 1) + 1 - sum(pad) + output_padding - stride
+    return map_extent(extent, lambda d: d * stride + fixed)
 
 
-def _infer(n: int, a: ConvTransposeAttrs, types: Types) -> Type:
-    data, weight = (ranked("conv.rank", ty, n + 2, what) for ty, what in zip(types, ("data", "weight"), strict=True))
-    source, form, result = _layouts(n, a)
-    batch, channels, *space = pick(data.shape, source)
-    inner, outer, *kernel = pick(weight.shape, form)
-    sizes = conv.kernel_sizes(n, a, weight, kernel)
+def _infer_conv_transpose_type(spatial_rank: int, a: ConvTransposeAttrs, types: Types) -> Type:
+    data, weight = (
+        require_tensor_of_rank("conv.rank", ty, spatial_rank + 2, what)
+        for ty, what in zip(types, ("data", "weight"), strict=True)
+    )
+    source, form, result = _axis_positions_of_tensors(spatial_rank, a)
+    batch, channels, *space = layout_to_canonical_order(data.shape, source)
+    inner, outer, *kernel = layout_to_canonical_order(weight.shape, form)
+    sizes = conv.checked_kernel_spatial_sizes(spatial_rank, a, weight, kernel)
     total = outer * a.groups if isinstance(outer, int) else a.channels or outer
-    conv.check_channels(a, channels, inner, total, transposed=True)
-    strides, dilation, pads = steps(n, a)
-    more = spread(a.output_padding, n)
+    conv.check_conv_channel_counts(a, channels, inner, total, transposed=True)
+    strides, dilation, pads = strides_dilations_and_pads(spatial_rank, a)
+    more = repeat_for_each_axis(a.output_padding, spatial_rank)
     text = f"strides and dilation must be positive, got {strides} and {dilation}"
     require("conv.steps", min(*strides, *dilation) > 0, text)
     require("conv.steps", min(more) >= 0, f"output_padding must not be negative, got {more}")
-    extents = [_extent(*w) for w in zip(space, sizes, strides, dilation, pads, more, strict=True)]
+    extents = [_transposed_output_extent(*w) for w in zip(space, sizes, strides, dilation, pads, more, strict=True)]
     fits = all(not isinstance(e, int) or e > 0 for e in extents)
     require("conv.empty", fits, lambda: f"the result would be empty: {extents}")
-    return TensorType(arrange((batch, total, *extents), result), result_dtype(data, weight, a.out_dtype))
+    return TensorType(
+        canonical_to_layout_order((batch, total, *extents), result), contraction_result_dtype(data, weight, a.out_dtype)
+    )
 
 
-def _kernel_shape(n: int, a: ConvTransposeAttrs, data: TensorType, sizes: Sequence[int]) -> tuple[Dim, ...]:
-    source, form, _ = _layouts(n, a)
-    return arrange((pick(data.shape, source)[1], (a.channels or 0) // a.groups, *sizes), form)
+def _infer_transposed_kernel_shape(
+    spatial_rank: int, a: ConvTransposeAttrs, data: TensorType, kernel_sizes: Sequence[int]
+) -> tuple[Dim, ...]:
+    source, form, _ = _axis_positions_of_tensors(spatial_rank, a)
+    return canonical_to_layout_order(
+        (layout_to_canonical_order(data.shape, source)[1], (a.channels or 0) // a.groups, *kernel_sizes), form
+    )
 
 
-def _reference(n: int, a: ConvTransposeAttrs, data: Array, weight: Array) -> Array:
+def _conv_transpose_reference(spatial_rank: int, a: ConvTransposeAttrs, data: Array, weight: Array) -> Array:
     """Compute by a loop over taps, which add to results that are a stride apart."""
-    source, form, result = _layouts(n, a)
-    x = window_attributes.canonical(float_work(data), source)
-    w = window_attributes.canonical(float_work(weight), form)
-    made = tensor(_infer(n, a, types_of((data, weight))))
-    batch, channels, *extents = pick(made.static_shape, result)
+    source, form, result = _axis_positions_of_tensors(spatial_rank, a)
+    x = window_attributes.transpose_to_canonical(widen_narrow_float_array(data), source)
+    w = window_attributes.transpose_to_canonical(widen_narrow_float_array(weight), form)
+    made = require_tensor_type(_infer_conv_transpose_type(spatial_rank, a, tensor_types_of_values((data, weight))))
+    batch, channels, *extents = layout_to_canonical_order(made.static_shape, result)
     kernels = w.reshape(a.groups, w.shape[0] // a.groups, *w.shape[1:]).swapaxes(1, 2)
     images = x.reshape(batch, a.groups, w.shape[0] // a.groups, *x.shape[2:])
-    acc = accumulator(DType.of(x), made.dtype)
-    total = conv.summed_by_taps(n, a, images, kernels, extents, acc, transposed=True)
-    return window_attributes.laid_out(as_dtype(total.reshape(batch, channels, *extents), made.dtype), result)
+    acc = accumulator_dtype(DType.from_numpy(x), made.dtype)
+    total = conv.convolve_tap_by_tap(spatial_rank, a, images, kernels, extents, acc, transposed=True)
+    return window_attributes.transpose_to_layout(
+        cast_array(total.reshape(batch, channels, *extents), made.dtype), result
+    )
 
 
 # --- one program
 
 
-def _tap(at: Scalar, j: Scalar, taps: int, stride: int, dilation: int) -> tuple[Scalar, Scalar]:
-    """Return the data index and the kernel tap of product `j` of the uncropped result `at`, along
+def _data_index_and_tap_of_product(
+    output_index: Scalar, product_index: Scalar, taps: int, stride: int, dilation: int
+) -> tuple[Scalar, Scalar]:
+    """Return the data index and the kernel tap of product `product_index` of the uncropped result `output_index`, along
     one axis.
 
-    The indices are out of bounds if there is no such product. They are derived as in `_phase`, for
-    a symbolic `at`: `at` minus the offset of the tap is a multiple of the stride.
+    The indices are out of bounds if there is no such product. They are derived as in `_phase_taps_along_axis`, for
+    a symbolic `output_index`: `output_index` minus the offset of the tap is a multiple of the stride.
     """
     common = gcd(stride, dilation)
-    step, phase = stride // common, at % stride
+    step, phase = stride // common, output_index % stride
     first = phase // common * pow(dilation // common, -1, step) % step if step > 1 else phase * 0
-    moved = (phase - first * dilation) // stride - j * (dilation // common)
-    return at // stride + moved, first + j * step + phase % common * taps
+    moved = (phase - first * dilation) // stride - product_index * (dilation // common)
+    return output_index // stride + moved, first + product_index * step + phase % common * taps
 
 
-def _compute(n: int, a: ConvTransposeAttrs, data: Tensor, weight: Tensor) -> Tensor:
-    source, form, result = _layouts(n, a)
-    made = tensor(_infer(n, a, types_of((data, weight)))).static_shape
-    inner, outer, *kernel = pick(weight.shape, form)
-    strides, dilation, pads = steps(n, a)
+def _compute_conv_transpose(spatial_rank: int, a: ConvTransposeAttrs, data: Tensor, weight: Tensor) -> Tensor:
+    source, form, result = _axis_positions_of_tensors(spatial_rank, a)
+    made = require_tensor_type(
+        _infer_conv_transpose_type(spatial_rank, a, tensor_types_of_values((data, weight)))
+    ).static_shape
+    inner, outer, *kernel = layout_to_canonical_order(weight.shape, form)
+    strides, dilation, pads = strides_dilations_and_pads(spatial_rank, a)
     inputs = inner // a.groups
     counts = [-(-k * gcd(s, d) // s) for k, s, d in zip(kernel, strides, dilation, strict=True)]
     # sum over channels innermost if they are innermost in the data
-    order = (n, *range(n)) if source[1] == n + 1 else tuple(range(n + 1))
+    order = (spatial_rank, *range(spatial_rank)) if source[1] == spatial_rank + 1 else tuple(range(spatial_rank + 1))
 
-    def places(v: Sequence[Scalar]) -> tuple[Sequence[Scalar], Sequence[Scalar]]:
+    def data_and_kernel_indices(loop_variables: Sequence[Scalar]) -> tuple[Sequence[Scalar], Sequence[Scalar]]:
         """Return the index of the data element and the index of the kernel element of one product."""
-        (image, channel, *at), (ic, *j) = pick(v[: n + 2], result), pick(v[n + 2 :], order)
+        (image, channel, *at), (ic, *j) = (
+            layout_to_canonical_order(loop_variables[: spatial_rank + 2], result),
+            layout_to_canonical_order(loop_variables[spatial_rank + 2 :], order),
+        )
         axes = zip(at, j, kernel, strides, dilation, pads, strict=True)
-        where, taps = zip(*(_tap(o + p[0], k, t, s, d) for o, k, t, s, d, p in axes), strict=True)
+        where, taps = zip(
+            *(_data_index_and_tap_of_product(o + p[0], k, t, s, d) for o, k, t, s, d, p in axes), strict=True
+        )
         ic = ic + channel // outer * inputs if a.groups > 1 else ic
-        return arrange((image, ic, *where), source), arrange((ic, channel % outer, *taps), form)
+        return canonical_to_layout_order((image, ic, *where), source), canonical_to_layout_order(
+            (ic, channel % outer, *taps), form
+        )
 
-    return contract(
+    return contract_to_dtype(
         made,
-        arrange((inputs, *counts), order),
+        canonical_to_layout_order((inputs, *counts), order),
         data,
-        lambda *v: places(v)[0],
+        lambda *v: data_and_kernel_indices(v)[0],
         weight,
-        lambda *v: places(v)[1],
+        lambda *v: data_and_kernel_indices(v)[1],
         out_dtype=a.out_dtype,
-        name=f"conv{n}d_transpose",
+        name=f"conv{spatial_rank}d_transpose",
     )
 
 
@@ -175,14 +231,14 @@ class _Phase:
     dilation: int
     shift: int
 
-    def pads(self, extent: int, blocks: int) -> tuple[int, int]:
-        """Return the padding (before, after) with which a convolution of the data has `blocks`
+    def conv_padding_for_outputs(self, extent: int, output_count: int) -> tuple[int, int]:
+        """Return the padding (before, after) with which a convolution of the data has `output_count`
         outputs.
         """
-        return (self.count - 1) * self.dilation - self.shift, blocks - extent + self.shift
+        return (self.count - 1) * self.dilation - self.shift, output_count - extent + self.shift
 
 
-def _phase(phase: int, kernel: int, stride: int, dilation: int) -> _Phase | None:
+def _phase_taps_along_axis(phase: int, kernel: int, stride: int, dilation: int) -> _Phase | None:
     """Return the phase with the taps k for which k * dilation is congruent to `phase` modulo the
     stride.
 
@@ -197,11 +253,11 @@ def _phase(phase: int, kernel: int, stride: int, dilation: int) -> _Phase | None
     return _Phase(first, step, count, dilation // common, (phase - first * dilation) // stride)
 
 
-_CONV = {1: conv.conv1d, 2: conv.conv2d, 3: conv.conv3d}
+_CONV_OPS_BY_RANK = {1: conv.conv1d, 2: conv.conv2d, 3: conv.conv3d}
 
 
 @frozen
-class _Weave:
+class _PhaseDecomposition:
     """A transposed convolution with canonical axis order, to be decomposed into phases."""
 
     n: int
@@ -213,24 +269,29 @@ class _Weave:
     out: tuple[int, ...]
     convolution: Callable[..., Expr]
 
-    def axes(self) -> list[list[_Phase | None]]:
+    def phases_by_axis(self) -> list[list[_Phase | None]]:
         """Return the phases of each axis; None for a phase without taps."""
         kernel = static_shape_of(self.weight)[2:]
-        strides, dilation, _ = steps(self.n, self.a)
-        budget().check("compile.max_unroll", prod(strides), "a transposed convolution")
-        return [[_phase(r, k, s, d) for r in range(s)] for k, s, d in zip(kernel, strides, dilation, strict=True)]
+        strides, dilation, _ = strides_dilations_and_pads(self.n, self.a)
+        current_budget().require_within_limit("compile.max_unroll", prod(strides), "a transposed convolution")
+        return [
+            [_phase_taps_along_axis(r, k, s, d) for r in range(s)]
+            for k, s, d in zip(kernel, strides, dilation, strict=True)
+        ]
 
-    def blocks(self, axes: list[list[_Phase | None]]) -> tuple[int, ...]:
+    def outputs_per_phase(self, phases_by_axis: list[list[_Phase | None]]) -> tuple[int, ...]:
         """Return the number of outputs that each phase computes: all required ones, and all that
         the data reaches.
         """
         counts = []
-        for k, (phases, pad) in enumerate(zip(axes, steps(self.n, self.a)[2], strict=True)):
+        for k, (phases, pad) in enumerate(
+            zip(phases_by_axis, strides_dilations_and_pads(self.n, self.a)[2], strict=True)
+        ):
             wanted = -(-(pad[0] + self.out[k]) // len(phases))
             counts.append(max([wanted, *(self.space[k] - p.shift for p in phases if p is not None)]))
         return tuple(counts)
 
-    def kernel(self, phases: Sequence[_Phase]) -> Expr:
+    def phase_kernel(self, phases: Sequence[_Phase]) -> Expr:
         """Return the kernel of one phase as (O, I/groups, taps...)."""
         spatial = tuple(range(2, self.n + 2))
         weight = self.weight
@@ -243,10 +304,14 @@ class _Weave:
                 weight = slices.reverse(weight, axis)
         taps, groups = tuple(p.count for p in phases), self.a.groups
         inputs, order = shape[0] // groups, (0, 2, 1, *range(3, self.n + 3))
-        return Rearrangement((groups, inputs, shape[1], *taps), order, (groups * shape[1], inputs, *taps)).expr(weight)
+        return Rearrangement(
+            (groups, inputs, shape[1], *taps), order, (groups * shape[1], inputs, *taps)
+        ).rearrange_expr(weight)
 
-    def convolve(self, kernel: Expr, phases: Sequence[_Phase], channels: int, blocks: Sequence[int]) -> Expr:
-        pads = [p.pads(e, b) for p, e, b in zip(phases, self.space, blocks, strict=True)]
+    def convolve_phase(
+        self, kernel: Expr, phases: Sequence[_Phase], channels: int, output_counts: Sequence[int]
+    ) -> Expr:
+        pads = [p.conv_padding_for_outputs(e, b) for p, e, b in zip(phases, self.space, output_counts, strict=True)]
         return self.convolution(
             self.data,
             kernel,
@@ -258,70 +323,85 @@ class _Weave:
             out_dtype=self.a.out_dtype,
         )
 
-    def phases(self) -> Expr:
+    def convolve_all_phases(self) -> Expr:
         """Return the results of all phases as (N, O, strides..., blocks...)."""
-        axes = self.axes()
-        blocks = self.blocks(axes)
+        axes = self.phases_by_axis()
+        blocks = self.outputs_per_phase(axes)
         combinations = list(itertools.product(*axes))
         batch = static_shape_of(self.data)[0]
         full = [tuple(p for p in c if p is not None) for c in combinations]
         alike = {tuple((p.count, p.dilation, p.shift) for p in c) for c in full}
         if len(alike) == 1 and all(len(c) == self.n for c in full):
-            kernels = concat_split.stack([self.kernel(c) for c in full], axis=1)
+            kernels = concat_split.stack([self.phase_kernel(c) for c in full], axis=1)
             total = self.channels * len(full)
             shape = static_shape_of(kernels)
-            parts = self.convolve(shapes.reshape(kernels, (total, *shape[2:])), full[0], total, blocks)
+            parts = self.convolve_phase(shapes.reshape(kernels, (total, *shape[2:])), full[0], total, blocks)
         else:
             dtype = self.a.out_dtype or tensor_type_of(self.data).dtype
-            none = splat(0, (batch, self.channels, *blocks), dtype)
+            none = splat_constant(0, (batch, self.channels, *blocks), dtype)
             found = [
-                self.convolve(self.kernel(c), c, self.channels, blocks) if len(c) == self.n else none for c in full
+                self.convolve_phase(self.phase_kernel(c), c, self.channels, blocks) if len(c) == self.n else none
+                for c in full
             ]
             parts = concat_split.stack(found, axis=2)
         return shapes.reshape(parts, (batch, self.channels, *(len(p) for p in axes), *blocks))
 
-    def woven(self) -> Expr:
+    def interleave_phases_and_crop(self) -> Expr:
         """Return the result in canonical axis order: phases interleaved, padding cropped."""
-        phases = self.phases()
+        phases = self.convolve_all_phases()
         n, shape = self.n, static_shape_of(phases)
         order = [k for axis in range(n) for k in (2 + n + axis, 2 + axis)]
         mixed = shapes.transpose(phases, (0, 1, *order)) if prod(shape[2 : 2 + n]) > 1 else phases
         whole = [s * b for s, b in zip(shape[2 : 2 + n], shape[2 + n :], strict=True)]
         result = shapes.reshape(mixed, (*shape[:2], *whole))
-        begin = [p[0] for p in steps(n, self.a)[2]]
+        begin = [p[0] for p in strides_dilations_and_pads(n, self.a)[2]]
         end = [b + o for b, o in zip(begin, self.out, strict=True)]
         if any(begin) or end != whole:
             result = slices.strided_slice(result, begin, end, [1] * n, axes=list(range(2, n + 2)))
         return result
 
 
-def expand(
-    n: int, a: ConvTransposeAttrs, data: Expr, weight: Expr, convolution: Callable[..., Expr] | None = None
+def expand_conv_transpose(
+    spatial_rank: int,
+    a: ConvTransposeAttrs,
+    data: Expr,
+    weight: Expr,
+    build_convolution: Callable[..., Expr] | None = None,
 ) -> Expr:
     """Return a transposed convolution as an expression of convolutions, one per phase, interleaved.
 
-    convolution  builds a convolution from data, kernel and attributes; default: nn.conv1d to nn.conv3d
+    build_convolution    builds a convolution from data, kernel and attributes; default: nn.conv1d to
+                         nn.conv3d
     """
-    source, form, result = _layouts(n, a)
-    space = pick(static_shape_of(data), source)[2:]
-    made = tensor(_infer(n, a, [tensor_type_of(data), tensor_type_of(weight)]))
-    if 0 in (*static_shape_of(data), *static_shape_of(weight)):  # all sums are empty
-        return splat(0, made.static_shape, made.dtype)
-    out = pick(made.static_shape, result)
-    weave = _Weave(
-        n, a, _ordered(data, source), _ordered(weight, form), out[1], space, out[2:], convolution or _CONV[n]
+    source, form, result = _axis_positions_of_tensors(spatial_rank, a)
+    space = layout_to_canonical_order(static_shape_of(data), source)[2:]
+    made = require_tensor_type(
+        _infer_conv_transpose_type(spatial_rank, a, [tensor_type_of(data), tensor_type_of(weight)])
     )
-    return _ordered(weave.woven(), np.argsort(result).tolist())
+    if 0 in (*static_shape_of(data), *static_shape_of(weight)):  # all sums are empty
+        return splat_constant(0, made.static_shape, made.dtype)
+    out = layout_to_canonical_order(made.static_shape, result)
+    weave = _PhaseDecomposition(
+        spatial_rank,
+        a,
+        _transpose_unless_identity(data, source),
+        _transpose_unless_identity(weight, form),
+        out[1],
+        space,
+        out[2:],
+        build_convolution or _CONV_OPS_BY_RANK[spatial_rank],
+    )
+    return _transpose_unless_identity(weave.interleave_phases_and_crop(), np.argsort(result).tolist())
 
 
-def _ordered(x: Expr, order: Sequence[int]) -> Expr:
+def _transpose_unless_identity(x: Expr, order: Sequence[int]) -> Expr:
     return x if list(order) == list(range(len(order))) else shapes.transpose(x, order)
 
 
 # --- samples and the table
 
 
-SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data type
+CONV_TRANSPOSE_TEST_CASES_BY_RANK: Final[Any] = {  # shapes of data and weight, attributes; their data type
     1: (
         (((2, 3, 5), (3, 4, 3)), {"strides": (2,), "padding": (1, 0)}),
         (((1, 4, 5), (4, 1, 4)), {"strides": (2,), "groups": 4, "output_padding": (1,)}),
@@ -343,20 +423,20 @@ SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data typ
     ),
 }
 
-_ORDER = (
+_PARAMETER_ORDER = (
     "data weight strides padding dilation channels kernel_size groups data_layout kernel_layout out_layout "
     "output_padding out_dtype"
 )
 
 
-conv1d_transpose, conv2d_transpose, conv3d_transpose = conv.operators(
+conv1d_transpose, conv2d_transpose, conv3d_transpose = conv.conv_operators_of_ranks_1_to_3(
     "nn.conv{n}d_transpose",
     (Conv1DTransposeAttrs, Conv2DTransposeAttrs, Conv3DTransposeAttrs),
-    _kernel_shape,
-    SAMPLES,
-    order=_ORDER,
-    infer=_infer,
-    reference=_reference,
-    compute=_compute,
-    expand=expand,
+    _infer_transposed_kernel_shape,
+    CONV_TRANSPOSE_TEST_CASES_BY_RANK,
+    parameter_order=_PARAMETER_ORDER,
+    infer=_infer_conv_transpose_type,
+    reference=_conv_transpose_reference,
+    compute=_compute_conv_transpose,
+    expand=expand_conv_transpose,
 )

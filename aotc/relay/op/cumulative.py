@@ -14,41 +14,55 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Attrs, DType, Precision, TensorType, Type, Types, frozen, param
-from aotc.ir.dimensions import product as elements
-from aotc.relay.op.contraction import sum_type
+from aotc.ir import Attrs, DType, PrecisionTreatment, TensorType, Type, Types, attribute_field, frozen
+from aotc.ir.dimensions import product_of_dims as elements
+from aotc.relay.op.contraction import average_accumulator_dtype
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
-from aotc.relay.op.operator_definition import NUMBER, accuracy, carried, float_work, random_array, replaced
-from aotc.relay.op.type_rules import all_but_axis_or_flat, axis_of, require_dtype, tensor
+from aotc.relay.op.operator_definition import (
+    NUMBER_KIND,
+    random_array,
+    replace_item,
+    sample_accuracy,
+    to_numpy_computable_dtype,
+    widen_narrow_float_array,
+)
+from aotc.relay.op.type_rules import (
+    axis_map_without_worked_axis_or_flat,
+    normalize_axis,
+    require_dtype,
+    require_tensor_type,
+)
 from aotc.tir import Assign, Block, Buffer, Declare, For, Load, Stmt, Store, Tensor, Var, binary, const, forall, te
 
 
 class ScanAttrs(Attrs):
     axis: int | None = None
-    dtype: str = param(default="", given=None)
-    exclusive: bool = param(default=False, given=None)
+    dtype: str = attribute_field(default="", parameter_default=None)
+    exclusive: bool = attribute_field(default=False, parameter_default=None)
 
 
-def _dtype(a: ScanAttrs, data: DType) -> DType:
+def _scan_result_dtype(a: ScanAttrs, data: DType) -> DType:
     return DType(a.dtype or ("int32" if data.is_bool else data))
 
 
-def _infer(a: ScanAttrs, types: Types) -> Type:
-    data = tensor(types[0])
-    dtype = _dtype(a, data.dtype)
-    require_dtype(dtype, not dtype.is_bool and dtype.has_zero)
+def _infer_scan_type(a: ScanAttrs, types: Types) -> Type:
+    data = require_tensor_type(types[0])
+    dtype = _scan_result_dtype(a, data.dtype)
+    require_dtype(dtype, not dtype.is_bool and dtype.can_represent_zero)
     if a.axis is None:
         return TensorType((elements(data.shape),), dtype)
-    axis_of(a.axis, data.rank)
+    normalize_axis(a.axis, data.rank)
     return TensorType(data.shape, dtype)
 
 
-def _reference(ufunc: Any, a: ScanAttrs, data: Array) -> Array:
-    dtype = _dtype(a, DType.of(data))
-    work = float_work(carried((data if a.axis is not None else data.reshape(-1)).astype(dtype.numpy)))
-    axis = axis_of(a.axis or 0, work.ndim)
+def _scan_reference(ufunc: Any, a: ScanAttrs, data: Array) -> Array:
+    dtype = _scan_result_dtype(a, DType.from_numpy(data))
+    work = widen_narrow_float_array(
+        to_numpy_computable_dtype((data if a.axis is not None else data.reshape(-1)).astype(dtype.numpy))
+    )
+    axis = normalize_axis(a.axis or 0, work.ndim)
     if a.exclusive and work.size:
-        first = np.full(replaced(work.shape, axis, 1), ufunc.identity, work.dtype)
+        first = np.full(replace_item(work.shape, axis, 1), ufunc.identity, work.dtype)
         work = np.concatenate([first, work.take(range(work.shape[axis] - 1), axis)], axis)
     return np.asarray(ufunc.accumulate(work, axis, dtype=work.dtype)).astype(dtype.numpy)
 
@@ -68,21 +82,21 @@ class _Scan:
     exclusive: bool
 
     @property
-    def identity(self) -> Scalar:
+    def identity_element(self) -> Scalar:
         return const(0 if self.op == "add" else 1, self.dtype)
 
-    def single(self, source: Buffer, out: Buffer) -> Stmt:
+    def scan_rows_in_register(self, source: Buffer, out: Buffer) -> Stmt:
         """Return a scan with one loop per row, which holds the running value in a register."""
-        work = sum_type(self.dtype) if self.dtype.is_float else self.dtype
+        work = average_accumulator_dtype(self.dtype) if self.dtype.is_float else self.dtype
         o, k, j, total = Var("o"), Var("k"), Var("j"), Var("total", work)
         place = (o * self.extent + k) * self.inner + j
         add = Assign(total, binary(self.op, total, Load(source, place).astype(self.dtype).astype(work)))
         keep = Store(out, place, total.astype(self.dtype))
         steps = (keep, add) if self.exclusive else (add, keep)
-        body = Block((Declare(total, self.identity.astype(work)), For(k, self.extent, Block(steps))))
+        body = Block((Declare(total, self.identity_element.astype(work)), For(k, self.extent, Block(steps))))
         return forall(o, self.outer, forall(j, self.inner, body))
 
-    def side_by_side(self, source: Buffer, out: Buffer) -> Stmt:
+    def scan_slices_through_memory(self, source: Buffer, out: Buffer) -> Stmt:
         """Return a scan that computes each slice of `inner` elements from the previous slice of the
         result.
         """
@@ -90,27 +104,29 @@ class _Scan:
         begin = o * (self.extent * self.inner) + j
         place = begin + k * self.inner
         item = Load(source, place - self.inner if self.exclusive else place).astype(self.dtype)
-        first = Store(out, begin, self.identity if self.exclusive else Load(source, begin).astype(self.dtype))
+        first = Store(out, begin, self.identity_element if self.exclusive else Load(source, begin).astype(self.dtype))
         row = Store(out, place, binary(self.op, Load(out, place - self.inner), item))
         rows = For(k, self.extent, forall(j, self.inner, row), begin=1)
         start = forall(j, self.inner, first)
         return forall(o, self.outer, Block((start, rows)))
 
 
-def _compute(op: str, a: ScanAttrs, data: Tensor) -> Tensor:
+def _compute_scan(combiner: str, a: ScanAttrs, data: Tensor) -> Tensor:
     data = data if a.axis is not None else te.view(data, (data.size,))
-    axis = axis_of(a.axis or 0, data.rank)
+    axis = normalize_axis(a.axis or 0, data.rank)
     outer, inner = prod(data.shape[:axis]), prod(data.shape[axis + 1 :])
-    scan = _Scan(op, _dtype(a, data.dtype), outer, data.shape[axis], inner, a.exclusive)
+    scan = _Scan(combiner, _scan_result_dtype(a, data.dtype), outer, data.shape[axis], inner, a.exclusive)
     if data.size == 0:
-        return te.compute(data.shape, lambda *_: scan.identity, "scan")
-    program = scan.single if inner == 1 or scan.dtype.is_narrow_float else scan.side_by_side
+        return te.compute(data.shape, lambda *_: scan.identity_element, "scan")
+    program = (
+        scan.scan_rows_in_register if inner == 1 or scan.dtype.is_narrow_float else scan.scan_slices_through_memory
+    )
     return te.extern("scan", [(data.shape, scan.dtype)], [data], lambda i, o, _: program(i[0], o[0]))[0]
 
 
-def _samples() -> Samples:
-    for dtype, axis in product(NUMBER.examples, (0, 1)):
-        yield Sample(args=(random_array((4, 3), dtype),), attrs=ScanAttrs(axis=axis), accuracy=accuracy(dtype))
+def _scan_test_samples() -> Samples:
+    for dtype, axis in product(NUMBER_KIND.examples, (0, 1)):
+        yield Sample(args=(random_array((4, 3), dtype),), attrs=ScanAttrs(axis=axis), accuracy=sample_accuracy(dtype))
     cases: Any = (((2, 4, 3), 1), ((2, 4, 3), -3), ((2, 3), None), ((5,), 0), ((1,), 0), ((0, 3), 1), ((), None))
     for (shape, where), exclusive in product(cases, (False, True)):
         yield Sample(args=(random_array(shape),), attrs=ScanAttrs(axis=where, exclusive=exclusive))
@@ -119,24 +135,24 @@ def _samples() -> Samples:
     yield Sample(args=(random_array((3, 4), "int8"),), attrs=ScanAttrs(axis=0, dtype="int32", exclusive=True))
 
 
-def _scan(name: str, doc: str, op: str, ufunc: Any) -> OpDef:
+def _scan_op(name: str, doc: str, combiner: str, ufunc: Any) -> OpDef:
     return OpDef(
         name=name,
         doc=doc,
         attrs=ScanAttrs,
-        infer=_infer,
-        reference=partial(_reference, ufunc),
-        axes=all_but_axis_or_flat,
-        precision=Precision.NEVER,
-        compute=partial(_compute, op),
-        samples=_samples,
+        infer=_infer_scan_type,
+        reference=partial(_scan_reference, ufunc),
+        axes=axis_map_without_worked_axis_or_flat,
+        precision=PrecisionTreatment.NEVER,
+        compute=partial(_compute_scan, combiner),
+        samples=_scan_test_samples,
     )
 
 
-cumsum = _scan(
+cumsum = _scan_op(
     "cumsum",
     "The running sum along an axis (None: of the flattened data); `exclusive` leaves out the own element.",
     "add",
     np.add,
 )
-cumprod = _scan("cumprod", "The running product; see cumsum.", "mul", np.multiply)
+cumprod = _scan_op("cumprod", "The running product; see cumsum.", "mul", np.multiply)

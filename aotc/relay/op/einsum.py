@@ -14,72 +14,87 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from aotc.ir import AotcError, Attrs, AxisMap, DType, TensorType, Type, Types, require
-from aotc.relay.expr import Constant, Expr, const, item_of, tensor_type_of
+from aotc.relay.expr import Constant, Expr, const, tensor_type_of, tuple_item
 from aotc.relay.op import binary_elementwise, casts, concat_split, dense, reduce, shape
 from aotc.relay.op.operator_definition import (
     Array,
     OpDef,
     Sample,
     Samples,
-    accumulator,
-    accuracy,
-    as_dtype,
+    accumulator_dtype,
+    cast_array,
     random_array,
+    sample_accuracy,
 )
-from aotc.relay.op.type_rules import require_dtype, require_same_dtype, static_shape_of, tensor, tensor_fields
+from aotc.relay.op.type_rules import (
+    require_dtype,
+    require_same_dtype,
+    require_tensor_fields,
+    require_tensor_type,
+    static_shape_of,
+)
 
 
-def expanded(equation: str, operands: Sequence[Expr]) -> Expr:
+def expand_einsum(equation: str, operands: Sequence[Expr]) -> Expr:
     """Return an expression for the sum that `equation` describes, in numpy.einsum's notation.
 
     "..." and an implicit output are supported. Raise AotcError with code "einsum" if the equation
     does not fit the operands, and with code "dynamic-shape" for symbolic dimensions.
     """
     shapes = list(map(static_shape_of, operands))
-    inputs, output, sizes = _parsed(equation, shapes)
-    if _has_partial_sums(inputs, output):
-        return casts.in_float32(lambda *wide: _expanded(wide, inputs, output, sizes), *operands)
-    return _expanded(operands, inputs, output, sizes)
+    inputs, output, sizes = _parse_equation_with_sizes(equation, shapes)
+    if _needs_intermediate_rounding(inputs, output):
+        return casts.compute_narrow_floats_in_float32(
+            lambda *wide: _contract_operands_left_to_right(wide, inputs, output, sizes), *operands
+        )
+    return _contract_operands_left_to_right(operands, inputs, output, sizes)
 
 
-def _has_partial_sums(inputs: Sequence[Sequence[str]], output: Sequence[str]) -> bool:
+def _needs_intermediate_rounding(input_axes: Sequence[Sequence[str]], output_axes: Sequence[str]) -> bool:
     """Return True if the sum of products is computed in several steps, with rounded intermediate
     results.
     """
-    if len(inputs) != 2:
-        return len(inputs) > 2
-    return any(len(set(own)) < len(own) or not {*own} <= {*output, *other} for own, other in (inputs, inputs[::-1]))
+    if len(input_axes) != 2:
+        return len(input_axes) > 2
+    return any(
+        len(set(own)) < len(own) or not {*own} <= {*output_axes, *other}
+        for own, other in (input_axes, input_axes[::-1])
+    )
 
 
-def _expanded(
-    operands: Sequence[Expr], inputs: Sequence[list[str]], output: Sequence[str], sizes: Mapping[str, int]
+def _contract_operands_left_to_right(
+    operands: Sequence[Expr], input_axes: Sequence[list[str]], output_axes: Sequence[str], sizes: Mapping[str, int]
 ) -> Expr:
-    terms = [_diagonal(x, axes) for x, axes in zip(operands, inputs, strict=True)]
+    terms = [_sum_to_diagonal(x, axes) for x, axes in zip(operands, input_axes, strict=True)]
     x, axes = terms[0]
     for k in range(1, len(terms)):
-        needed = set(output).union(*(later for _, later in terms[k + 1 :]))
-        x, axes = _contract(x, axes, *terms[k], needed, sizes)
-    x, axes = _summed(x, axes, set(output))
-    return _broadcast(_transposed(x, [axes.index(a) for a in output]), [sizes[a] for a in output])
+        needed = set(output_axes).union(*(later for _, later in terms[k + 1 :]))
+        x, axes = _multiply_and_sum_shared_axes(x, axes, *terms[k], needed, sizes)
+    x, axes = _sum_unneeded_axes(x, axes, set(output_axes))
+    return _broadcast_unless_equal(
+        _transpose_unless_identity(x, [axes.index(a) for a in output_axes]), [sizes[a] for a in output_axes]
+    )
 
 
-def _transposed(x: Expr, order: Sequence[int]) -> Expr:
+def _transpose_unless_identity(x: Expr, order: Sequence[int]) -> Expr:
     return x if list(order) == [*range(len(order))] else shape.transpose(x, tuple(order))
 
 
-def _broadcast(x: Expr, sizes: Sequence[int]) -> Expr:
+def _broadcast_unless_equal(x: Expr, sizes: Sequence[int]) -> Expr:
     return x if static_shape_of(x) == tuple(sizes) else shape.broadcast_to(x, tuple(sizes))
 
 
-def _reshaped(x: Expr, sizes: Sequence[int]) -> Expr:
+def _reshape_unless_equal(x: Expr, sizes: Sequence[int]) -> Expr:
     target = tuple(sizes)
     return x if static_shape_of(x) == target else shape.reshape(x, target, allowzero=0 in target)
 
 
-def _parsed(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[list[str]], list[str], dict[str, int]]:
+def _parse_equation_with_sizes(
+    equation: str, shapes: Sequence[Sequence[int]]
+) -> tuple[list[list[str]], list[str], dict[str, int]]:
     """Return the axis names of each operand and of the result, and the extent of each axis."""
-    inputs, output = _parse(equation, list(map(len, shapes)))
-    sizes = _sizes(inputs, shapes)
+    inputs, output = _parse_equation_axes(equation, list(map(len, shapes)))
+    sizes = _axis_sizes_by_name(inputs, shapes)
     missing = [a for a in output if a not in sizes]
     require("einsum", not missing, f"output axes {missing} occur in no operand of {equation!r}")
     once = len(set(output)) == len(output)
@@ -87,7 +102,7 @@ def _parsed(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[list[s
     return inputs, output, sizes
 
 
-def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
+def _parse_equation_axes(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
     """Return the axis names of each operand and of the result; axes of "..." are named "0", "1",
     ... from the right.
     """
@@ -97,7 +112,7 @@ def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[s
     letters = left.replace(",", "").replace("...", "") + right.replace("...", "")
     if len(parts) != len(ranks) or not all(c.isalpha() for c in letters):
         raise AotcError("einsum", f"equation {equation!r} is not for {len(ranks)} operands")
-    inputs = [_named(part, rank, equation) for part, rank in zip(parts, ranks, strict=True)]
+    inputs = [_operand_axis_names(part, rank, equation) for part, rank in zip(parts, ranks, strict=True)]
     dots = max((sum(a.isdigit() for a in axes) for axes in inputs), default=0)
     ellipsis = [str(k) for k in reversed(range(dots))]
     if not arrow:
@@ -107,17 +122,17 @@ def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[s
     return inputs, [*head, *(ellipsis if found else []), *tail]
 
 
-def _named(part: str, rank: int, equation: str) -> list[str]:
-    head, found, tail = part.partition("...")
+def _operand_axis_names(subscript: str, rank: int, equation: str) -> list[str]:
+    head, found, tail = subscript.partition("...")
     missing = rank - len(head) - len(tail)
     if missing < 0 or (missing and not found):
-        raise AotcError("einsum", f"{part!r} of equation {equation!r} does not match an operand of rank {rank}")
+        raise AotcError("einsum", f"{subscript!r} of equation {equation!r} does not match an operand of rank {rank}")
     return [*head, *(str(k) for k in reversed(range(missing))), *tail]
 
 
-def _sizes(inputs: Sequence[Sequence[str]], shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+def _axis_sizes_by_name(input_axes: Sequence[Sequence[str]], shapes: Sequence[Sequence[int]]) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    for axes, extents in zip(inputs, shapes, strict=True):
+    for axes, extents in zip(input_axes, shapes, strict=True):
         for axis, size in zip(axes, extents, strict=True):
             known = sizes.get(axis, 1)
             if size not in (1, known) and known != 1:
@@ -126,7 +141,7 @@ def _sizes(inputs: Sequence[Sequence[str]], shapes: Sequence[Sequence[int]]) -> 
     return sizes
 
 
-def _diagonal(x: Expr, axes: list[str]) -> tuple[Expr, list[str]]:
+def _sum_to_diagonal(x: Expr, axes: list[str]) -> tuple[Expr, list[str]]:
     """Merge an axis that is named twice: set off-diagonal elements to zero and sum over the second
     axis.
     """
@@ -144,39 +159,43 @@ def _diagonal(x: Expr, axes: list[str]) -> tuple[Expr, list[str]]:
     return x, axes
 
 
-def _summed(x: Expr, axes: list[str], needed: set[str]) -> tuple[Expr, list[str]]:
+def _sum_unneeded_axes(x: Expr, axes: list[str], needed: set[str]) -> tuple[Expr, list[str]]:
     """Return `x` summed over the axes that are not needed, and the names of the remaining axes."""
     gone = tuple(k for k, a in enumerate(axes) if a not in needed)
     return reduce.sum(x, axis=gone) if gone else x, [a for a in axes if a in needed]
 
 
-def _contract(
-    x: Expr, left: list[str], y: Expr, right: list[str], needed: set[str], sizes: Mapping[str, int]
+def _multiply_and_sum_shared_axes(
+    x: Expr, x_axes: list[str], y: Expr, y_axes: list[str], needed: set[str], sizes: Mapping[str, int]
 ) -> tuple[Expr, list[str]]:
     """Return the product of two terms, summed over shared axes that later operands and the result
     do not need.
     """
-    x, left = _summed(x, left, needed | set(right))
-    y, right = _summed(y, right, needed | set(left))
-    shared = [a for a in left if a in right]
+    x, x_axes = _sum_unneeded_axes(x, x_axes, needed | set(y_axes))
+    y, y_axes = _sum_unneeded_axes(y, y_axes, needed | set(x_axes))
+    shared = [a for a in x_axes if a in y_axes]
     batch = [a for a in shared if a in needed]
     inner = [a for a in shared if a not in needed]
-    others = [a for a in left if a not in shared]
-    columns = [a for a in right if a not in shared]
-    a = _matrix(x, left, (batch, others, inner), sizes)
-    b = _matrix(y, right, (batch, inner, columns), sizes)
+    others = [a for a in x_axes if a not in shared]
+    columns = [a for a in y_axes if a not in shared]
+    a = _reshape_to_matrix_batch(x, x_axes, (batch, others, inner), sizes)
+    b = _reshape_to_matrix_batch(y, y_axes, (batch, inner, columns), sizes)
     product = dense.batch_matmul(a, b, transpose_b=False)
     axes = [*batch, *others, *columns]
-    return _reshaped(product, [sizes[a] for a in axes]), axes
+    return _reshape_unless_equal(product, [sizes[a] for a in axes]), axes
 
 
-def _matrix(x: Expr, axes: list[str], groups: tuple[list[str], list[str], list[str]], sizes: Mapping[str, int]) -> Expr:
+def _reshape_to_matrix_batch(
+    x: Expr, axes: list[str], axis_groups: tuple[list[str], list[str], list[str]], sizes: Mapping[str, int]
+) -> Expr:
     """Return `x` reshaped to (batch, rows, columns), each a group of axes; axes of extent 1 are
     broadcast.
     """
-    order = [a for group in groups for a in group]
-    y = _broadcast(_transposed(x, [axes.index(a) for a in order]), [sizes[a] for a in order])
-    return _reshaped(y, [math.prod(sizes[a] for a in group) for group in groups])
+    order = [a for group in axis_groups for a in group]
+    y = _broadcast_unless_equal(
+        _transpose_unless_identity(x, [axes.index(a) for a in order]), [sizes[a] for a in order]
+    )
+    return _reshape_unless_equal(y, [math.prod(sizes[a] for a in group) for group in axis_groups])
 
 
 class EinsumAttrs(Attrs):
@@ -185,29 +204,29 @@ class EinsumAttrs(Attrs):
     equation: str
 
 
-def _infer(a: EinsumAttrs, types: Types) -> Type:
-    operands = tensor_fields(types[0], "data")
+def _infer_einsum_type(a: EinsumAttrs, types: Types) -> Type:
+    operands = require_tensor_fields(types[0], "data")
     require("einsum", bool(operands), "there are no operands")
     for ty in operands:
         require_dtype(ty.dtype, not ty.dtype.is_bool)
         require_same_dtype(operands[0], ty)
         require("dynamic-shape", ty.is_static, f"the shape must be known at compile time, got {ty}")
-    _, output, sizes = _parsed(a.equation, [ty.static_shape for ty in operands])
+    _, output, sizes = _parse_equation_with_sizes(a.equation, [ty.static_shape for ty in operands])
     return TensorType([sizes[axis] for axis in output], operands[0].dtype)
 
 
-def _reference(a: EinsumAttrs, data: tuple[Array, ...]) -> Array:
-    dtype = DType.of(data[0])
-    wide = accumulator(dtype, dtype).numpy
-    return as_dtype(np.einsum(a.equation, *(x.astype(wide) for x in data)), dtype)
+def _einsum_reference(a: EinsumAttrs, data: tuple[Array, ...]) -> Array:
+    dtype = DType.from_numpy(data[0])
+    wide = accumulator_dtype(dtype, dtype).numpy
+    return cast_array(np.einsum(a.equation, *(x.astype(wide) for x in data)), dtype)
 
 
-def _expand(a: EinsumAttrs, data: Expr) -> Expr:
-    fields = tensor_fields(data.checked_type, "data") if data.checked_type is not None else ()
-    return expanded(a.equation, [item_of(data, k) for k in range(len(fields))])
+def _expand_einsum_call(a: EinsumAttrs, data: Expr) -> Expr:
+    fields = require_tensor_fields(data.checked_type, "data") if data.checked_type is not None else ()
+    return expand_einsum(a.equation, [tuple_item(data, k) for k in range(len(fields))])
 
 
-_EQUATIONS = (
+_SAMPLE_EQUATIONS = (
     ("bij,bjk->bik", ((2, 3, 4), (2, 4, 5)), "float32"),
     ("...ab,...cb->...ac", ((2, 1, 3, 4), (5, 2, 4)), "float32"),
     ("ii", ((3, 3),), "int32"),
@@ -216,19 +235,19 @@ _EQUATIONS = (
 )
 
 
-def _samples() -> Samples:
-    for equation, shapes, dtype in _EQUATIONS:
+def _einsum_test_samples() -> Samples:
+    for equation, shapes, dtype in _SAMPLE_EQUATIONS:
         data = tuple(random_array(own, dtype, seed) for seed, own in enumerate(shapes))
-        yield Sample(args=(data,), attrs=EinsumAttrs(equation=equation), accuracy=accuracy(dtype))
+        yield Sample(args=(data,), attrs=EinsumAttrs(equation=equation), accuracy=sample_accuracy(dtype))
 
 
 einsum = OpDef(
     name="einsum",
     attrs=EinsumAttrs,
     args=concat_split.concatenate.args,
-    infer=_infer,
-    reference=_reference,
-    axes=lambda a, types: AxisMap(((None,) * tensor(_infer(a, types)).rank,)),
-    expand=_expand,
-    samples=_samples,
+    infer=_infer_einsum_type,
+    reference=_einsum_reference,
+    axes=lambda a, types: AxisMap(((None,) * require_tensor_type(_infer_einsum_type(a, types)).rank,)),
+    expand=_expand_einsum_call,
+    samples=_einsum_test_samples,
 )

@@ -16,14 +16,40 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Arg, Attrs, AxisMap, OpPattern, Precision, TensorType, TupleType, Type, Types, args, require
-from aotc.ir.attrs import param
+from aotc.ir import (
+    Arg,
+    Attrs,
+    AxisMap,
+    OpPattern,
+    PrecisionTreatment,
+    TensorType,
+    TupleType,
+    Type,
+    Types,
+    declare_arguments,
+    require,
+)
+from aotc.ir.attrs import attribute_field
 from aotc.relay.expr import Expr, Tuple, TupleGetItem, const, tensor_type_of
 from aotc.relay.op import binary_elementwise, casts, concat_split, pad, shape
-from aotc.relay.op.fourier import transformed
-from aotc.relay.op.opdef import Array, Index, OpDef, Samples, of_formula
-from aotc.relay.op.operator_definition import cases, float_work, may_equal, random_sample, samples_of, window_extent
-from aotc.relay.op.type_rules import axis_of, float_tensor, ranked, require_same_dtype, static_shape_of, tensor
+from aotc.relay.op.fourier import expand_fourier_transform
+from aotc.relay.op.opdef import Array, Index, OpDef, Samples, reference_from_element_function
+from aotc.relay.op.operator_definition import (
+    exact_samples_from_rows,
+    may_be_equal_dims,
+    random_sample,
+    random_samples_from_rows,
+    widen_narrow_float_array,
+    window_count,
+)
+from aotc.relay.op.type_rules import (
+    normalize_axis,
+    require_float_tensor,
+    require_same_dtype,
+    require_tensor_of_rank,
+    require_tensor_type,
+    static_shape_of,
+)
 
 # --- sliding_window
 
@@ -40,19 +66,19 @@ class SlidingWindowAttrs(Attrs):
     strides: tuple[int, ...]
 
 
-def _windows_infer(a: SlidingWindowAttrs, types: Types) -> Type:
-    data = tensor(types[0], "data")
-    first = axis_of(a.axis, data.rank)
+def _infer_sliding_window_type(a: SlidingWindowAttrs, types: Types) -> Type:
+    data = require_tensor_type(types[0], "data")
+    first = normalize_axis(a.axis, data.rank)
     count = data.rank - first
     fits = len(a.window_shape) == len(a.strides) == count
     text = f"window {a.window_shape} and strides {a.strides} do not fit the {count} axes from {a.axis} on"
     require("window", fits, text)
     windows = zip(data.shape[first:], a.window_shape, a.strides, strict=True)
-    counts = [window_extent(*w) for w in windows]
+    counts = [window_count(*w) for w in windows]
     return TensorType((*data.shape[:first], *counts, *a.window_shape), data.dtype)
 
 
-def _windows_element(a: SlidingWindowAttrs, i: Index, data: Any) -> Any:
+def _sliding_window_element(a: SlidingWindowAttrs, i: Index, data: Any) -> Any:
     count = len(a.strides)
     first = len(i) - 2 * count
     steps = zip(i[first:], a.strides, i[first + count :], strict=False)
@@ -60,21 +86,21 @@ def _windows_element(a: SlidingWindowAttrs, i: Index, data: Any) -> Any:
     return data[place]
 
 
-def _windows_axes(a: SlidingWindowAttrs, types: Types) -> AxisMap:
-    kept, count = tensor(types[0]).rank - len(a.strides), 2 * len(a.strides)
+def _sliding_window_axis_map(a: SlidingWindowAttrs, types: Types) -> AxisMap:
+    kept, count = require_tensor_type(types[0]).rank - len(a.strides), 2 * len(a.strides)
     return AxisMap(((*range(kept), *(None,) * count),))
 
 
-_WINDOWS = [((2, 3, 8, 7), 1, (3, 4, 5), (1, 2, 2)), ((6,), 0, (2,), (1,)), ((2, 5), -1, (5,), (3,))]
+_SLIDING_WINDOW_TEST_CASES = [((2, 3, 8, 7), 1, (3, 4, 5), (1, 2, 2)), ((6,), 0, (2,), (1,)), ((2, 5), -1, (5,), (3,))]
 sliding_window = OpDef(
     name="sliding_window",
     attrs=SlidingWindowAttrs,
-    infer=_windows_infer,
-    reference=of_formula(_windows_infer, _windows_element),
+    infer=_infer_sliding_window_type,
+    reference=reference_from_element_function(_infer_sliding_window_type, _sliding_window_element),
     pattern=OpPattern.INJECTIVE,
-    axes=_windows_axes,
-    element=_windows_element,
-    samples=samples_of(SlidingWindowAttrs, "axis window_shape strides", _WINDOWS),
+    axes=_sliding_window_axis_map,
+    element=_sliding_window_element,
+    samples=exact_samples_from_rows(SlidingWindowAttrs, "axis window_shape strides", _SLIDING_WINDOW_TEST_CASES),
 )
 
 
@@ -91,10 +117,10 @@ class DFTAttrs(Attrs):
     inverse: bool = False
 
 
-def _dft_infer(_: DFTAttrs, types: Types) -> Type:
-    data, other = map(float_tensor, types)
+def _infer_dft_type(_: DFTAttrs, types: Types) -> Type:
+    data, other = map(require_float_tensor, types)
     require_same_dtype(data, other)
-    fits = 0 < data.rank == other.rank and all(map(may_equal, data.shape, other.shape))
+    fits = 0 < data.rank == other.rank and all(map(may_be_equal_dims, data.shape, other.shape))
     require(
         "signal", fits and data.shape[-1] != 0, f"{data} and {other} do not describe the parts of one complex signal"
     )
@@ -106,13 +132,15 @@ def _dft_reference(a: DFTAttrs, real: Array, imaginary: Array) -> tuple[Array, .
     return found.real.astype(real.dtype), found.imag.astype(real.dtype)
 
 
-def _dft_expand(a: DFTAttrs, real: Expr, imaginary: Expr) -> Expr:
+def _expand_dft(a: DFTAttrs, real: Expr, imaginary: Expr) -> Expr:
     extents = static_shape_of(real)
     *lead, size = extents
     flat = (prod(lead), size, 1)
     parts = [shape.reshape(x, flat, allowzero=True) for x in (real, imaginary)]
     factor = 1 / size if a.inverse else 1.0
-    found = casts.in_float32(lambda x: transformed(x, size, a.inverse, factor), concat_split.concatenate(parts, axis=2))
+    found = casts.compute_narrow_floats_in_float32(
+        lambda x: expand_fourier_transform(x, size, a.inverse, factor), concat_split.concatenate(parts, axis=2)
+    )
     halves = concat_split.split(found, 2, axis=2)
     return Tuple(shape.reshape(TupleGetItem(halves, k), extents, allowzero=True) for k in (0, 1))
 
@@ -120,12 +148,12 @@ def _dft_expand(a: DFTAttrs, real: Expr, imaginary: Expr) -> Expr:
 dft = OpDef(
     name="dft",
     attrs=DFTAttrs,
-    args=args("re_data", "im_data"),
-    infer=_dft_infer,
+    args=declare_arguments("re_data", "im_data"),
+    infer=_infer_dft_type,
     reference=_dft_reference,
-    precision=Precision.NEVER,
-    expand=_dft_expand,
-    samples=cases(
+    precision=PrecisionTreatment.NEVER,
+    expand=_expand_dft,
+    samples=random_samples_from_rows(
         DFTAttrs,
         [
             (((2, 3, 5),) * 2, {}),
@@ -138,8 +166,8 @@ dft = OpDef(
 )
 
 
-def _quarter(value: int | None, given: Mapping[str, Any]) -> int:
-    return given["n_fft"] // 4 if value is None else value
+def _default_hop_length(value: int | None, arguments: Mapping[str, Any]) -> int:
+    return arguments["n_fft"] // 4 if value is None else value
 
 
 class STFTAttrs(Attrs):
@@ -153,65 +181,67 @@ class STFTAttrs(Attrs):
     """
 
     n_fft: int
-    hop_length: int = param(given=None, takes=_quarter)
-    win_length: int = param(given=None, takes=lambda value, given: given["n_fft"] if value is None else value)
+    hop_length: int = attribute_field(parameter_default=None, convert=_default_hop_length)
+    win_length: int = attribute_field(
+        parameter_default=None, convert=lambda value, given: given["n_fft"] if value is None else value
+    )
     normalized: bool = False
     onesided: bool = True
 
 
-def _bins(a: STFTAttrs) -> int:
+def _stft_bin_count(a: STFTAttrs) -> int:
     return a.n_fft // 2 + 1 if a.onesided else a.n_fft
 
 
-def _stft_infer(a: STFTAttrs, types: Types) -> Type:
-    data = float_tensor(ranked("signal", types[0], 2))
-    window = ranked("signal", types[1], 1, "window")
+def _infer_stft_type(a: STFTAttrs, types: Types) -> Type:
+    data = require_float_tensor(require_tensor_of_rank("signal", types[0], 2))
+    window = require_tensor_of_rank("signal", types[1], 1, "window")
     (extent,) = window.shape
     fits = not isinstance(extent, int) or extent <= a.n_fft
     require("signal", fits, f"{window} is longer than frames of {a.n_fft}")
-    frames = window_extent(data.shape[1], a.n_fft, a.hop_length)
-    return TensorType((data.shape[0], _bins(a), frames, 2), data.dtype)
+    frames = window_count(data.shape[1], a.n_fft, a.hop_length)
+    return TensorType((data.shape[0], _stft_bin_count(a), frames, 2), data.dtype)
 
 
-def _around(a: STFTAttrs, extent: int) -> tuple[int, int]:
+def _window_zero_padding(a: STFTAttrs, window_length: int) -> tuple[int, int]:
     """Return the numbers of zeros before and after the window that pad it to the frame length."""
-    before = (a.n_fft - extent) // 2
-    return before, a.n_fft - extent - before
+    before = (a.n_fft - window_length) // 2
+    return before, a.n_fft - window_length - before
 
 
-def _transform(a: STFTAttrs) -> Callable[[Array], Array]:
+def _numpy_stft_transform(a: STFTAttrs) -> Callable[[Array], Array]:
     return partial(np.fft.fft, norm="ortho" if a.normalized else "backward")
 
 
 def _stft_reference(a: STFTAttrs, data: Array, window: Array) -> Array:
     frames = np.lib.stride_tricks.sliding_window_view(data, a.n_fft, axis=1)[:, :: a.hop_length]
-    whole = np.pad(window, _around(a, len(window))).astype(float_work(data).dtype)
-    found = _transform(a)(frames * whole)[..., : _bins(a)]
+    whole = np.pad(window, _window_zero_padding(a, len(window))).astype(widen_narrow_float_array(data).dtype)
+    found = _numpy_stft_transform(a)(frames * whole)[..., : _stft_bin_count(a)]
     parts = np.stack([found.real, found.imag], -1)
     return np.asarray(parts.transpose(0, 2, 1, 3), data.dtype)
 
 
-def _stft_expand(a: STFTAttrs, data: Expr, window: Expr) -> Expr:
-    return casts.in_float32(lambda x: _spectrum(a, x, window), data)
+def _expand_stft(a: STFTAttrs, data: Expr, window: Expr) -> Expr:
+    return casts.compute_narrow_floats_in_float32(lambda x: _expand_stft_in_dtype_of_data(a, x, window), data)
 
 
-def _spectrum(a: STFTAttrs, data: Expr, window: Expr) -> Expr:
-    dtype, bins = str(tensor_type_of(data).dtype), _bins(a)
+def _expand_stft_in_dtype_of_data(a: STFTAttrs, data: Expr, window: Expr) -> Expr:
+    dtype, bins = str(tensor_type_of(data).dtype), _stft_bin_count(a)
     frames = sliding_window(data, 1, (a.n_fft,), (a.hop_length,))
-    around = _around(a, *static_shape_of(window))
+    around = _window_zero_padding(a, *static_shape_of(window))
     whole = pad.pad(casts.cast(window, dtype), pad_width=(around,))
     weighted = binary_elementwise.multiply(frames, whole)
     batch, count, _ = static_shape_of(weighted)
     rows = shape.reshape(weighted, (batch * count, a.n_fft, 1), allowzero=True)
-    found = transformed(rows, bins, scale=a.n_fft**-0.5 if a.normalized else 1.0)
+    found = expand_fourier_transform(rows, bins, scale=a.n_fft**-0.5 if a.normalized else 1.0)
     return shape.transpose(shape.reshape(found, (batch, count, bins, 2), allowzero=True), (0, 2, 1, 3))
 
 
-def _window(value: Any, given: Mapping[str, Any]) -> Any:
-    return const(np.ones(given["n_fft"], np.int32)) if value is None else value
+def _window_or_default_ones(value: Any, arguments: Mapping[str, Any]) -> Any:
+    return const(np.ones(arguments["n_fft"], np.int32)) if value is None else value
 
 
-def _stft_samples() -> Samples:
+def _stft_test_samples() -> Samples:
     for window, given in ((3, {}), (8, {"normalized": True}), (6, {"onesided": False})):
         a: Any = {"n_fft": 8, "hop_length": 3, "win_length": window, **given}
         yield random_sample(((2, 30), (window,)), STFTAttrs(**a))
@@ -222,12 +252,12 @@ def _stft_samples() -> Samples:
 stft = OpDef(
     name="stft",
     attrs=STFTAttrs,
-    args=args("data", Arg("window", "Expr | None", None, _window)),
+    args=declare_arguments("data", Arg("window", "Expr | None", None, _window_or_default_ones)),
     order="data n_fft hop_length win_length window normalized onesided",
-    infer=_stft_infer,
+    infer=_infer_stft_type,
     axes=lambda *_: AxisMap(((0, None, None, None),)),
     reference=_stft_reference,
-    precision=Precision.NEVER,
-    expand=_stft_expand,
-    samples=_stft_samples,
+    precision=PrecisionTreatment.NEVER,
+    expand=_expand_stft,
+    samples=_stft_test_samples,
 )

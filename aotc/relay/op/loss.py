@@ -10,13 +10,28 @@ from typing import Final
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, Precision, TensorType, Type, Types, args, require
+from aotc.ir import Attrs, AxisMap, PrecisionTreatment, TensorType, Type, Types, declare_arguments, require
 from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
 from aotc.relay.op import binary_elementwise, casts, elementwise_unary, gather, reduce, shape
-from aotc.relay.op.operator_definition import Array, OpDef, Sample, Samples, float_work, may_equal, random_array
-from aotc.relay.op.type_rules import float_tensor, ranked, require_dtype, require_known, require_same_dtype, tensor
+from aotc.relay.op.operator_definition import (
+    Array,
+    OpDef,
+    Sample,
+    Samples,
+    may_be_equal_dims,
+    random_array,
+    widen_narrow_float_array,
+)
+from aotc.relay.op.type_rules import (
+    require_dtype,
+    require_float_tensor,
+    require_known_name,
+    require_same_dtype,
+    require_tensor_of_rank,
+    require_tensor_type,
+)
 
-_REDUCTIONS: Final = ("mean", "sum", "none")
+_LOSS_REDUCTIONS: Final = ("mean", "sum", "none")
 
 
 class NLLLossAttrs(Attrs):
@@ -32,24 +47,28 @@ class NLLLossAttrs(Attrs):
     ignore_index: int = -100
 
 
-def _infer(a: NLLLossAttrs, types: Types) -> Type:
-    data, targets, weights = float_tensor(types[0]), tensor(types[1], "targets"), tensor(types[2], "weights")
-    require_known("nll_loss.reduction", "reduction", a.reduction, _REDUCTIONS)
-    require_same_dtype(data, ranked("nll_loss.weights", weights, 1, "weights"))
+def _infer_nll_loss_type(a: NLLLossAttrs, types: Types) -> Type:
+    data, targets, weights = (
+        require_float_tensor(types[0]),
+        require_tensor_type(types[1], "targets"),
+        require_tensor_type(types[2], "weights"),
+    )
+    require_known_name("nll_loss.reduction", "reduction", a.reduction, _LOSS_REDUCTIONS)
+    require_same_dtype(data, require_tensor_of_rank("nll_loss.weights", weights, 1, "weights"))
     require_dtype(targets.dtype, str(targets.dtype) in ("int32", "int64"))
     require("nll_loss.rank", data.rank >= 2, lambda: f"predictions need axes of samples and of classes, got {data}")
     expected = (data.shape[0], *data.shape[2:])
-    same = len(expected) == targets.rank and all(map(may_equal, expected, targets.shape))
+    same = len(expected) == targets.rank and all(map(may_be_equal_dims, expected, targets.shape))
     require("nll_loss.targets", same, lambda: f"targets {targets} do not fit predictions {data}")
-    fits = may_equal(data.shape[1], weights.shape[0])
+    fits = may_be_equal_dims(data.shape[1], weights.shape[0])
     require("nll_loss.weights", fits, lambda: f"weights {weights} do not fit axis 1 of {data}")
     require("nll_loss.empty", data.shape[1] != 0, lambda: f"there are no classes in {data}")
     return TensorType(targets.shape if a.reduction == "none" else (), data.dtype)
 
 
-def _reference(a: NLLLossAttrs, data: Array, targets: Array, weights: Array) -> Array:
-    narrow, data, weights = data.dtype, float_work(data), float_work(weights)
-    ignored, at = targets == a.ignore_index, gather.clipped(targets, data.shape[1])
+def _nll_loss_reference(a: NLLLossAttrs, data: Array, targets: Array, weights: Array) -> Array:
+    narrow, data, weights = data.dtype, widen_narrow_float_array(data), widen_narrow_float_array(weights)
+    ignored, at = targets == a.ignore_index, gather.clip_index(targets, data.shape[1])
     weight = np.where(ignored, 0, weights[at])
     values = np.take_along_axis(data, np.expand_dims(at, 1), 1).squeeze(1)
     loss = np.where(ignored, 0, -values * weight)
@@ -58,11 +77,13 @@ def _reference(a: NLLLossAttrs, data: Array, targets: Array, weights: Array) -> 
     return np.asarray(loss).astype(narrow)
 
 
-def _expand(a: NLLLossAttrs, data: Expr, targets: Expr, weights: Expr) -> Expr:
-    return casts.in_float32(lambda x, w: _loss(a, x, targets, w), data, weights)
+def _expand_nll_loss(a: NLLLossAttrs, data: Expr, targets: Expr, weights: Expr) -> Expr:
+    return casts.compute_narrow_floats_in_float32(
+        lambda x, w: _nll_loss_in_dtype_of_data(a, x, targets, w), data, weights
+    )
 
 
-def _loss(a: NLLLossAttrs, data: Expr, targets: Expr, weights: Expr) -> Call:
+def _nll_loss_in_dtype_of_data(a: NLLLossAttrs, data: Expr, targets: Expr, weights: Expr) -> Call:
     ty, given = tensor_type_of(data), casts.cast(targets, "int64")
     ignored = binary_elementwise.equal(given, Constant(np.asarray(a.ignore_index, np.int64)))
     last = Constant(np.asarray(ty.static_shape[1] - 1, np.int64))
@@ -79,14 +100,14 @@ def _loss(a: NLLLossAttrs, data: Expr, targets: Expr, weights: Expr) -> Call:
     return binary_elementwise.divide(total, reduce.sum(weight)) if a.reduction == "mean" else total
 
 
-def _axes(a: NLLLossAttrs, types: Types) -> AxisMap:
+def _nll_loss_axis_map(a: NLLLossAttrs, types: Types) -> AxisMap:
     if a.reduction != "none":
         return AxisMap(((),) * 3)
-    rank = tensor(types[1]).rank
+    rank = require_tensor_type(types[1]).rank
     return AxisMap(((0, *range(2, rank + 1)), tuple(range(rank)), (None,) * rank))
 
 
-def _samples() -> Samples:
+def _nll_loss_test_samples() -> Samples:
     for reduction, dtype in (("mean", "int32"), ("sum", "int64"), ("none", "int32")):
         for space in ((), (2, 2)):
             targets = (random_array((4, *space), "int8", 1) % 7 - 2).astype(dtype)
@@ -97,11 +118,11 @@ def _samples() -> Samples:
 nll_loss = OpDef(
     name="nn.nll_loss",
     attrs=NLLLossAttrs,
-    args=args("predictions", "targets", "weights"),
-    infer=_infer,
-    reference=_reference,
-    axes=_axes,
-    expand=_expand,
-    precision=Precision.NEVER,
-    samples=_samples,
+    args=declare_arguments("predictions", "targets", "weights"),
+    infer=_infer_nll_loss_type,
+    reference=_nll_loss_reference,
+    axes=_nll_loss_axis_map,
+    expand=_expand_nll_loss,
+    precision=PrecisionTreatment.NEVER,
+    samples=_nll_loss_test_samples,
 )

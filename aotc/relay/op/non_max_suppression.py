@@ -12,57 +12,85 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Arg, Attrs, Precision, TensorType, TupleType, Type, Types, args, param, product, require
+from aotc.ir import (
+    Arg,
+    Attrs,
+    PrecisionTreatment,
+    TensorType,
+    TupleType,
+    Type,
+    Types,
+    attribute_field,
+    declare_arguments,
+    product_of_dims,
+    require,
+)
 from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, tensor_type_of
 from aotc.relay.op import binary_elementwise, casts, concat_split, gather, reduce, shape, sorting
-from aotc.relay.op.operator_definition import Array, OpDef, Samples, Scalar, exact, may_equal, number, random_array
-from aotc.relay.op.type_rules import ranked, require_dtype, require_known, require_same_dtype, scalar, static_shape_of
+from aotc.relay.op.operator_definition import (
+    Array,
+    OpDef,
+    Samples,
+    Scalar,
+    exact_sample,
+    may_be_equal_dims,
+    number_to_constant_converter,
+    random_array,
+)
+from aotc.relay.op.type_rules import (
+    require_dtype,
+    require_known_name,
+    require_same_dtype,
+    require_scalar_tensor_type,
+    require_tensor_of_rank,
+    static_shape_of,
+)
 from aotc.tir import BOOL, Block, Buffer, Declare, For, If, Load, Stmt, Store, Var, const, maximum, minimum, select, te
 from aotc.tir.stmt import Assign
 
 #: Data type of box counts and box indices.
-COUNT: Final = "int32"
+BOX_INDEX_DTYPE: Final = "int32"
 
 
-def _plain(value: Any, _: Any) -> float:
+def _constant_to_float(value: Any, _: Any) -> float:
     """Convert a number or a scalar constant to a float."""
     return float(value.data if isinstance(value, Constant) else value)
 
 
-def constant(number: Any, dtype: Any = COUNT) -> Constant:
+def to_constant_of_dtype(number: Any, dtype: Any = BOX_INDEX_DTYPE) -> Constant:
     """Return a number or an array as a constant with a data type."""
     return Constant(np.asarray(number, dtype))
 
 
-def box_rows(ty: Type, code: str = "boxes.data") -> TensorType:
-    """Return `ty` as a tensor type (N, A, E) of floats; raise AotcError (`code`) for another rank
+def require_box_rows_type(ty: Type, error_code: str = "boxes.data") -> TensorType:
+    """Return `ty` as a tensor type (N, A, E) of floats; raise AotcError (`error_code`) for another rank
     or dtype.
     """
-    data = ranked(code, ty, 3)
+    data = require_tensor_of_rank(error_code, ty, 3)
     require_dtype(data.dtype, data.dtype in ("float32", "float64"))
     return data
 
 
-def ahead(valid: Expr, rows: Expr, fill: float = -1) -> tuple[Expr, Expr]:
+def move_valid_rows_to_front(valid: Expr, rows: Expr, fill: float = -1) -> tuple[Expr, Expr]:
     """Return the number of valid rows, (N,), and the rows (N, A, ...) with the valid ones moved to
     the front.
 
     The other rows are set to `fill`.
     """
-    flags, ty = casts.cast(valid, COUNT), tensor_type_of(rows)
+    flags, ty = casts.cast(valid, BOX_INDEX_DTYPE), tensor_type_of(rows)
     batch, extent = static_shape_of(valid)
-    order = sorting.argsort(flags, axis=1, is_ascend=False, dtype=COUNT)
+    order = sorting.argsort(flags, axis=1, is_ascend=False, dtype=BOX_INDEX_DTYPE)
     count = reduce.sum(flags, axis=1)
-    places = np.arange(extent, dtype=COUNT)
-    seen = binary_elementwise.greater(shape.reshape(count, (batch, 1)), constant(places))
+    places = np.arange(extent, dtype=BOX_INDEX_DTYPE)
+    seen = binary_elementwise.greater(shape.reshape(count, (batch, 1)), to_constant_of_dtype(places))
     seen = shape.reshape(seen, (batch, extent, *(1,) * (ty.rank - 2)))
     moved = gather.take(rows, order, batch_dims=1, axis=1)
-    return count, binary_elementwise.where(seen, moved, constant(fill, ty.dtype.numpy))
+    return count, binary_elementwise.where(seen, moved, to_constant_of_dtype(fill, ty.dtype.numpy))
 
 
-def ahead_of_arrays(valid: Array, rows: Array, fill: float = -1) -> tuple[Array, Array]:
-    """Compute the result of `ahead` on numpy arrays."""
-    count = valid.sum(1).astype(COUNT)
+def move_valid_array_rows_to_front(valid: Array, rows: Array, fill: float = -1) -> tuple[Array, Array]:
+    """Compute the result of `move_valid_rows_to_front` on numpy arrays."""
+    count = valid.sum(1).astype(BOX_INDEX_DTYPE)
     found = np.full_like(rows, fill)
     for own, seen, out in zip(rows, valid, found, strict=True):
         out[: seen.sum()] = own[seen]
@@ -81,75 +109,75 @@ class GetValidCountsAttrs(Attrs):
     class at `id_index` (-1: no class).
     """
 
-    score_threshold: float = param(given=0.0, type="float | Expr", takes=_plain)
+    score_threshold: float = attribute_field(parameter_default=0.0, type="float | Expr", convert=_constant_to_float)
     id_index: int = 0
     score_index: int = 1
 
 
-def _columns(a: Any, data: TensorType, *more: int) -> None:
-    """Raise AotcError if a column index of the attributes or of `more` is out of range for the
+def _check_column_indices(attrs: Any, data: TensorType, *columns_to_check: int) -> None:
+    """Raise AotcError if a column index of the attributes or of `columns_to_check` is out of range for the
     rows.
     """
     extent = data.shape[2]
-    columns = (a.score_index, max(a.id_index, 0), *more)
+    columns = (attrs.score_index, max(attrs.id_index, 0), *columns_to_check)
     fits = isinstance(extent, int) and max(columns) < extent
     fits = fits and min(columns) >= 0
     text = f"{data} has no columns {columns}"
     require("boxes.columns", fits, text)
 
 
-def _valid_infer(a: Any, types: Types) -> Type:
-    data = box_rows(types[0])
-    _columns(a, data)
-    count = TensorType(data.shape[:1], COUNT)
-    return TupleType((count, data, TensorType(data.shape[:2], COUNT)))
+def _infer_get_valid_counts_type(attrs: Any, types: Types) -> Type:
+    data = require_box_rows_type(types[0])
+    _check_column_indices(attrs, data)
+    count = TensorType(data.shape[:1], BOX_INDEX_DTYPE)
+    return TupleType((count, data, TensorType(data.shape[:2], BOX_INDEX_DTYPE)))
 
 
-def _valid_reference(a: Any, data: Array) -> tuple[Array, ...]:
-    valid = data[..., a.score_index] > data.dtype.type(a.score_threshold)
-    if a.id_index >= 0:
-        valid &= data[..., a.id_index] >= 0
-    each = np.arange(data.shape[1], dtype=COUNT)
+def _get_valid_counts_reference(attrs: Any, data: Array) -> tuple[Array, ...]:
+    valid = data[..., attrs.score_index] > data.dtype.type(attrs.score_threshold)
+    if attrs.id_index >= 0:
+        valid &= data[..., attrs.id_index] >= 0
+    each = np.arange(data.shape[1], dtype=BOX_INDEX_DTYPE)
     places = np.broadcast_to(each, data.shape[:2])
-    count, rows = ahead_of_arrays(valid, data)
-    return count, rows, ahead_of_arrays(valid, places)[1]
+    count, rows = move_valid_array_rows_to_front(valid, data)
+    return count, rows, move_valid_array_rows_to_front(valid, places)[1]
 
 
-def _column(data: Expr, k: int) -> Expr:
+def _column_of_rows(data: Expr, column: int) -> Expr:
     """Return column k of the rows of data, without the column axis."""
-    return gather.take(data, constant(k), axis=2)
+    return gather.take(data, to_constant_of_dtype(column), axis=2)
 
 
-def _valid_expand(a: Any, data: Expr) -> Expr:
+def _expand_get_valid_counts(attrs: Any, data: Expr) -> Expr:
     dtype = tensor_type_of(data).dtype.numpy
     batch, extent, _ = static_shape_of(data)
-    least = constant(a.score_threshold, dtype)
-    score = _column(data, a.score_index)
+    least = to_constant_of_dtype(attrs.score_threshold, dtype)
+    score = _column_of_rows(data, attrs.score_index)
     valid: Expr = binary_elementwise.greater(score, least)
-    if a.id_index >= 0:
-        ids, none = _column(data, a.id_index), constant(0, dtype)
+    if attrs.id_index >= 0:
+        ids, none = _column_of_rows(data, attrs.id_index), to_constant_of_dtype(0, dtype)
         own = binary_elementwise.greater_equal(ids, none)
         valid = binary_elementwise.logical_and(valid, own)
-    count, rows = ahead(valid, data)
-    each = np.arange(extent, dtype=COUNT)
+    count, rows = move_valid_rows_to_front(valid, data)
+    each = np.arange(extent, dtype=BOX_INDEX_DTYPE)
     places = np.broadcast_to(each, (batch, extent))
-    return Tuple((count, rows, ahead(valid, constant(places))[1]))
+    return Tuple((count, rows, move_valid_rows_to_front(valid, to_constant_of_dtype(places))[1]))
 
 
-def _valid_samples() -> Samples:
+def _get_valid_counts_test_samples() -> Samples:
     for threshold, ids, score, dtype in ((0.0, 0, 1, "float32"), (0.5, -1, 0, "float64")):
         given: Any = {"id_index": ids, "score_index": score}
         a = GetValidCountsAttrs(score_threshold=threshold, **given)
-        yield exact(a, random_array((2, 9, 5), dtype))
+        yield exact_sample(a, random_array((2, 9, 5), dtype))
 
 
 get_valid_counts = OpDef(
     name="vision.get_valid_counts",
     attrs=GetValidCountsAttrs,
-    infer=_valid_infer,
-    reference=_valid_reference,
-    expand=_valid_expand,
-    samples=_valid_samples,
+    infer=_infer_get_valid_counts_type,
+    reference=_get_valid_counts_reference,
+    expand=_expand_get_valid_counts,
+    samples=_get_valid_counts_test_samples,
 )
 
 
@@ -169,7 +197,7 @@ class NonMaxSuppressionAttrs(Attrs):
     (N, 1).
     """
 
-    iou_threshold: float = param(default=0.5, type="float | Expr", takes=_plain)
+    iou_threshold: float = attribute_field(default=0.5, type="float | Expr", convert=_constant_to_float)
     force_suppress: bool = False
     top_k: int = -1
     coord_start: int = 2
@@ -179,56 +207,56 @@ class NonMaxSuppressionAttrs(Attrs):
     invalid_to_bottom: bool = False
 
 
-def _suppressed_infer(a: Any, types: Types) -> Type:
-    data = box_rows(types[0])
-    _columns(a, data, a.coord_start, a.coord_start + 3)
-    numbers = gather.integer_tensor(types[1], "valid_count")
-    count = ranked("boxes.count", numbers, 1, "valid_count")
-    most = gather.integer_tensor(types[3], "max_output_size")
-    scalar("boxes.count", most, "max_output_size")
-    fits = may_equal(count.shape[0], data.shape[0])
+def _infer_non_max_suppression_type(attrs: Any, types: Types) -> Type:
+    data = require_box_rows_type(types[0])
+    _check_column_indices(attrs, data, attrs.coord_start, attrs.coord_start + 3)
+    numbers = gather.require_integer_tensor(types[1], "valid_count")
+    count = require_tensor_of_rank("boxes.count", numbers, 1, "valid_count")
+    most = gather.require_integer_tensor(types[3], "max_output_size")
+    require_scalar_tensor_type("boxes.count", most, "max_output_size")
+    fits = may_be_equal_dims(count.shape[0], data.shape[0])
     text = f"{count} has no number for each of {data}"
     require("boxes.count", fits, text)
-    if not a.return_indices:
+    if not attrs.return_indices:
         return data
-    indices = gather.integer_tensor(types[2])
-    same = all(map(may_equal, indices.shape, data.shape))
+    indices = gather.require_integer_tensor(types[2])
+    same = all(map(may_be_equal_dims, indices.shape, data.shape))
     text = f"{indices} has no number for each row of {data}"
     require("boxes.indices", indices.rank == 2 and same, text)
-    number = TensorType((data.shape[0], 1), COUNT)
-    return TupleType((TensorType(data.shape[:2], COUNT), number))
+    number = TensorType((data.shape[0], 1), BOX_INDEX_DTYPE)
+    return TupleType((TensorType(data.shape[:2], BOX_INDEX_DTYPE), number))
 
 
-def _overlap(a: Any, b: Any, least: Any, most: Any) -> tuple[Any, Any]:
+def _intersection_and_union_area(a: Any, b: Any, minimum_fn: Any, maximum_fn: Any) -> tuple[Any, Any]:
     """Return the intersection area and the union area of two boxes given by two corners each."""
     shared, total = 1.0, [1.0, 1.0]
     for k in (0, 1):
-        low = [least(box[k], box[k + 2]) for box in (a, b)]
-        high = [most(box[k], box[k + 2]) for box in (a, b)]
-        along = least(*high) - most(*low)
-        shared = most(along, 0.0) * shared
+        low = [minimum_fn(box[k], box[k + 2]) for box in (a, b)]
+        high = [maximum_fn(box[k], box[k + 2]) for box in (a, b)]
+        along = minimum_fn(*high) - maximum_fn(*low)
+        shared = maximum_fn(along, 0.0) * shared
         sizes = zip(total, low, high, strict=True)
         total = [(end - begin) * t for t, begin, end in sizes]
     return shared, total[0] + total[1] - shared
 
 
-def _kept_of_arrays(a: Any, data: Array, count: int, most: int) -> list[int]:
+def _unsuppressed_row_indices(attrs: Any, data: Array, count: int, max_boxes: int) -> list[int]:
     """Return the row indices of the boxes of an image, best first, with -1 for suppressed boxes."""
     count = min(max(count, 0), len(data))
-    if not a.iou_threshold > 0:
+    if not attrs.iou_threshold > 0:
         return [*range(count), *(-1,) * (len(data) - count)]
-    scores, threshold = data[:, a.score_index], data.dtype.type(a.iou_threshold)
-    order = sorting.numpy_order(scores[:count], 0, False)
+    scores, threshold = data[:, attrs.score_index], data.dtype.type(attrs.iou_threshold)
+    order = sorting.stable_argsort(scores[:count], 0, False)
     kept = [-1] * len(data)
     best: list[Array] = []
-    for j, row in enumerate(order[: a.top_k] if a.top_k > 0 else order):
-        own, removed = data[row], len(best) == most
+    for j, row in enumerate(order[: attrs.top_k] if attrs.top_k > 0 else order):
+        own, removed = data[row], len(best) == max_boxes
         for other in best if scores[row] > 0 else ():
-            plain, ids = a.id_index < 0, (own[a.id_index], other[a.id_index])
-            alike = a.force_suppress or plain or ids[0] == ids[1]
+            plain, ids = attrs.id_index < 0, (own[attrs.id_index], other[attrs.id_index])
+            alike = attrs.force_suppress or plain or ids[0] == ids[1]
             known = plain or ids[1] >= 0
-            first, second = (box[a.coord_start :] for box in (own, other))
-            shared, both = _overlap(first, second, np.minimum, np.maximum)
+            first, second = (box[attrs.coord_start :] for box in (own, other))
+            shared, both = _intersection_and_union_area(first, second, np.minimum, np.maximum)
             much = both > 0 and shared / both >= threshold
             removed |= bool(alike and known and much)
         if not removed:
@@ -237,62 +265,64 @@ def _kept_of_arrays(a: Any, data: Array, count: int, most: int) -> list[int]:
     return kept
 
 
-def _suppressed_reference(a: Any, data: Array, counts: Array, indices: Array, most: Array) -> Any:
+def _non_max_suppression_reference(attrs: Any, data: Array, counts: Array, indices: Array, max_boxes: Array) -> Any:
     rows = zip(data, counts, strict=True)
-    each = [_kept_of_arrays(a, x, int(n), int(most)) for x, n in rows]
-    kept = np.array(each, COUNT)
+    each = [_unsuppressed_row_indices(attrs, x, int(n), int(max_boxes)) for x, n in rows]
+    kept = np.array(each, BOX_INDEX_DTYPE)
     kept = kept.reshape(data.shape[:2])
-    if a.return_indices:
-        names = indices.astype(COUNT)
+    if attrs.return_indices:
+        names = indices.astype(BOX_INDEX_DTYPE)
         found = np.take_along_axis(names, np.maximum(kept, 0), 1)
-        found = np.where(kept >= 0, found, -1).astype(COUNT)
-        number, ahead = ahead_of_arrays(found >= 0, found)
+        found = np.where(kept >= 0, found, -1).astype(BOX_INDEX_DTYPE)
+        number, ahead = move_valid_array_rows_to_front(found >= 0, found)
         return ahead, number[:, None]
     found = np.take_along_axis(data, np.maximum(kept, 0)[..., None], 1)
     found = np.where(kept[..., None] >= 0, found, data.dtype.type(-1))
-    if not a.invalid_to_bottom:
+    if not attrs.invalid_to_bottom:
         return found
-    return ahead_of_arrays(found[..., 0] >= 0, found)[1]
+    return move_valid_array_rows_to_front(found[..., 0] >= 0, found)[1]
 
 
-def _kept(a: Any, data: te.Tensor, counts: te.Tensor, most: te.Tensor) -> te.Tensor:
+def _compute_unsuppressed_row_indices(
+    attrs: Any, data: te.Tensor, counts: te.Tensor, max_boxes: te.Tensor
+) -> te.Tensor:
     """Return the row indices of the boxes of each image, best first, with -1 for suppressed boxes."""
     batch, extent, width = data.shape
 
-    def ranked_score(i: Scalar, j: Scalar) -> Scalar:
+    def score_or_minus_infinity(i: Scalar, j: Scalar) -> Scalar:
         seen = j < counts[(i,)].astype("int64")
-        score = data[i, j, a.score_index]
+        score = data[i, j, attrs.score_index]
         return select(seen, score, float("-inf"))
 
-    scores = te.compute((batch, extent), ranked_score, "score")
-    result = TensorType((batch, extent), COUNT)
-    (order,) = sorting.sorted_rows(scores, 1, False, [(False, result)])
+    scores = te.compute((batch, extent), score_or_minus_infinity, "score")
+    result = TensorType((batch, extent), BOX_INDEX_DTYPE)
+    (order,) = sorting.compute_sorted_rows(scores, 1, False, [(False, result)])
 
-    def build(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
+    def build_suppression_loops(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
         i, j, k, count = (Var(name) for name in ("i", "j", "k", "count"))
         row, other = (Var(name, result.dtype) for name in ("row", "other"))
         keep = Var("keep", BOOL)
         kept, start = outputs[0], i * extent
 
-        def at(place: Scalar, column: int) -> Scalar:
-            row_ = start + maximum(place, 0).astype("int64")
+        def load_box_column(row_index: Scalar, column: int) -> Scalar:
+            row_ = start + maximum(row_index, 0).astype("int64")
             return Load(inputs[0], row_ * width + column)
 
         number = minimum(Load(inputs[1], i).astype("int64"), extent)
-        limit = minimum(number, a.top_k) if a.top_k > 0 else number
-        places = range(a.coord_start, a.coord_start + 4)
-        own, others = ([at(p, c) for c in places] for p in (row, other))
-        shared, both = _overlap(own, others, minimum, maximum)
-        alike = (other >= 0) & (at(other, a.score_index) > 0.0)
-        if a.id_index >= 0:
-            ids = at(row, a.id_index), at(other, a.id_index)
+        limit = minimum(number, attrs.top_k) if attrs.top_k > 0 else number
+        places = range(attrs.coord_start, attrs.coord_start + 4)
+        own, others = ([load_box_column(p, c) for c in places] for p in (row, other))
+        shared, both = _intersection_and_union_area(own, others, minimum, maximum)
+        alike = (other >= 0) & (load_box_column(other, attrs.score_index) > 0.0)
+        if attrs.id_index >= 0:
+            ids = load_box_column(row, attrs.id_index), load_box_column(other, attrs.id_index)
             alike = alike & (ids[1] >= 0.0)
-            alike = alike if a.force_suppress else alike & ids[0].equal(ids[1])
-        overlaps = (both > 0.0) & (shared / both >= a.iou_threshold)
+            alike = alike if attrs.force_suppress else alike & ids[0].equal(ids[1])
+        overlaps = (both > 0.0) & (shared / both >= attrs.iou_threshold)
         drop = If(alike & overlaps, Assign(keep, const(False, BOOL)))
         earlier = Declare(other, Load(kept, start + k))
         compare = For(k, j, Block((earlier, drop)))
-        better = keep & (at(row, a.score_index) > 0.0)
+        better = keep & (load_box_column(row, attrs.score_index) > 0.0)
         grow = If(better, Assign(count, count + 1))
         full = count.equal(Load(inputs[3], const(0)).astype("int64"))
         begin = Declare(row, Load(inputs[2], start + j))
@@ -305,26 +335,30 @@ def _kept(a: Any, data: te.Tensor, counts: te.Tensor, most: te.Tensor) -> te.Ten
         return For(i, batch, image, kind="independent")
 
     shape_ = [(result.static_shape, result.dtype)]
-    return te.extern("suppress", shape_, [data, counts, order, most], build)[0]
+    return te.extern("suppress", shape_, [data, counts, order, max_boxes], build_suppression_loops)[0]
 
 
-def _suppressed_compute(a: Any, data: te.Tensor, counts: te.Tensor, indices: te.Tensor, most: te.Tensor) -> Any:
+def _compute_non_max_suppression(
+    attrs: Any, data: te.Tensor, counts: te.Tensor, indices: te.Tensor, max_boxes: te.Tensor
+) -> Any:
     batch, extent, width = data.shape
-    if a.iou_threshold > 0:
-        kept = _kept(a, data, counts, most)
+    if attrs.iou_threshold > 0:
+        kept = _compute_unsuppressed_row_indices(attrs, data, counts, max_boxes)
     else:
         kept = te.compute(
-            (batch, extent), lambda i, j: select(j < counts[(i,)].astype("int64"), j.astype(COUNT), -1), "kept"
+            (batch, extent),
+            lambda i, j: select(j < counts[(i,)].astype("int64"), j.astype(BOX_INDEX_DTYPE), -1),
+            "kept",
         )
 
-    def build(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
+    def build_copy_unsuppressed_loops(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
         i, j, k, at, row = (Var(name) for name in ("i", "j", "k", "at", "row"))
         place = i * extent
-        moved = a.return_indices or a.invalid_to_bottom
-        width_ = 1 if a.return_indices else width
+        moved = attrs.return_indices or attrs.invalid_to_bottom
+        width_ = 1 if attrs.return_indices else width
         out = outputs[0]
         source = (place + maximum(row, 0)) * width_
-        slot = maximum(minimum(at, extent - 1), 0)  # `at`, clamped so that bounds can be proven
+        slot = maximum(minimum(at, extent - 1), 0)  # `load_box_column`, clamped so that bounds can be proven
         target = (place + slot) * width_ + k
         value = Load(inputs[1], source + k).astype(out.dtype)
         valid = row >= 0
@@ -344,17 +378,17 @@ def _suppressed_compute(a: Any, data: te.Tensor, counts: te.Tensor, indices: te.
         image = Block((begin, For(j, extent, each), rest))
         return For(i, batch, image, kind="independent")
 
-    if not a.return_indices:
-        return te.extern("boxes", [(data.shape, data.dtype)], [kept, data], build)[0]
-    (found,) = te.extern("boxes", [(indices.shape, COUNT)], [kept, indices], build)
+    if not attrs.return_indices:
+        return te.extern("boxes", [(data.shape, data.dtype)], [kept, data], build_copy_unsuppressed_loops)[0]
+    (found,) = te.extern("boxes", [(indices.shape, BOX_INDEX_DTYPE)], [kept, indices], build_copy_unsuppressed_loops)
 
-    def one(i: Scalar, _: Scalar, j: Scalar) -> Scalar:
-        return (found[i, j] >= 0).astype(COUNT)
+    def is_box_kept_as_integer(i: Scalar, _: Scalar, j: Scalar) -> Scalar:
+        return (found[i, j] >= 0).astype(BOX_INDEX_DTYPE)
 
-    return found, te.reduce("sum", (batch, 1), (extent,), one, "number")
+    return found, te.reduce("sum", (batch, 1), (extent,), is_box_kept_as_integer, "number")
 
 
-def _suppressed_samples() -> Samples:
+def _non_max_suppression_test_samples() -> Samples:
     data = random_array((2, 12, 6))
     data[..., 0] = np.arange(12) % 3 - 1.0
     data[..., 2:] = np.round(data[..., 2:] * 2) / 2
@@ -369,18 +403,23 @@ def _suppressed_samples() -> Samples:
     )
     for given, most in rows:
         a = NonMaxSuppressionAttrs(**given)
-        yield exact(a, data, count, indices, np.array(most, np.int32))
+        yield exact_sample(a, data, count, indices, np.array(most, np.int32))
 
 
 non_max_suppression = OpDef(
     name="vision.non_max_suppression",
     attrs=NonMaxSuppressionAttrs,
-    args=args("data", "valid_count", "indices", Arg("max_output_size", "int | Expr", -1, number(lambda _: COUNT))),
-    infer=_suppressed_infer,
-    reference=_suppressed_reference,
-    compute=_suppressed_compute,
-    precision=Precision.NEVER,
-    samples=_suppressed_samples,
+    args=declare_arguments(
+        "data",
+        "valid_count",
+        "indices",
+        Arg("max_output_size", "int | Expr", -1, number_to_constant_converter(lambda _: BOX_INDEX_DTYPE)),
+    ),
+    infer=_infer_non_max_suppression_type,
+    reference=_non_max_suppression_reference,
+    compute=_compute_non_max_suppression,
+    precision=PrecisionTreatment.NEVER,
+    samples=_non_max_suppression_test_samples,
 )
 
 
@@ -399,49 +438,51 @@ class AllClassNonMaxSuppressionAttrs(Attrs):
     number (B,). Unused rows are zero.
     """
 
-    max_output_boxes_per_class: int = param(default=-1, type="int | Expr", takes=lambda v, _: int(_plain(v, _)))
-    iou_threshold: float = param(default=-1.0, type="float | Expr", takes=_plain)
-    score_threshold: float = param(default=-1.0, type="float | Expr", takes=_plain)
+    max_output_boxes_per_class: int = attribute_field(
+        default=-1, type="int | Expr", convert=lambda v, _: int(_constant_to_float(v, _))
+    )
+    iou_threshold: float = attribute_field(default=-1.0, type="float | Expr", convert=_constant_to_float)
+    score_threshold: float = attribute_field(default=-1.0, type="float | Expr", convert=_constant_to_float)
     output_format: str = "onnx"
 
 
 #: Column attributes of rows made of a rank, which serves as score, and four box coordinates.
-RANKED: Final[Any] = {"coord_start": 1, "score_index": 0, "id_index": -1}
+RANKED_BOX_COLUMNS: Final[Any] = {"coord_start": 1, "score_index": 0, "id_index": -1}
 
 
-def _classes_infer(a: Any, types: Types) -> Type:
-    boxes, scores = box_rows(types[0]), box_rows(types[1], "boxes.scores")
+def _infer_all_class_nms_type(attrs: Any, types: Types) -> Type:
+    boxes, scores = require_box_rows_type(types[0]), require_box_rows_type(types[1], "boxes.scores")
     require_same_dtype(boxes, scores)
     batch, classes, extent = scores.shape
-    same = all(map(may_equal, boxes.shape, (batch, extent, 4)))
+    same = all(map(may_be_equal_dims, boxes.shape, (batch, extent, 4)))
     fits = same and 0 not in scores.shape
     text = f"{scores} has no score for each of {boxes}"
     require("boxes.scores", fits, text)
     formats = ("onnx", "tensorflow")
-    require_known("boxes.format", "format", a.output_format, formats)
-    places = TensorType((product(scores.shape), 3), "int64")
-    if a.output_format == "onnx":
+    require_known_name("boxes.format", "format", attrs.output_format, formats)
+    places = TensorType((product_of_dims(scores.shape), 3), "int64")
+    if attrs.output_format == "onnx":
         return TupleType((places, TensorType((1,), "int64")))
-    found = TensorType((batch, product((classes, extent))), scores.dtype)
+    found = TensorType((batch, product_of_dims((classes, extent))), scores.dtype)
     places = TensorType((*found.shape, 2), "int64")
     return TupleType((places, found, TensorType((batch,), "int64")))
 
 
-def _classes_reference(a: Any, boxes: Array, scores: Array) -> tuple[Array, ...]:
-    (batch, classes, extent), onnx = scores.shape, a.output_format == "onnx"
-    most = a.max_output_boxes_per_class
+def _all_class_nms_reference(attrs: Any, boxes: Array, scores: Array) -> tuple[Array, ...]:
+    (batch, classes, extent), onnx = scores.shape, attrs.output_format == "onnx"
+    most = attrs.max_output_boxes_per_class
     most = most if most > 0 else -1
     fields: list[list[tuple[int, ...]]] = [[] for _ in range(1 if onnx else batch)]
     for image, kind in np.ndindex(batch, classes):
         plain_scores = scores[image, kind]
-        valid = plain_scores > boxes.dtype.type(a.score_threshold)
+        valid = plain_scores > boxes.dtype.type(attrs.score_threshold)
         own = np.where(valid, plain_scores, -np.inf)
-        order = sorting.numpy_order(own, 0, False)
+        order = sorting.stable_argsort(own, 0, False)
         rank = np.arange(extent, 0, -1, dtype=boxes.dtype)
         rows = np.column_stack([rank, boxes[image][order]])
-        plain = NonMaxSuppressionAttrs(iou_threshold=a.iou_threshold, **RANKED)
-        count = int((own > -np.inf).sum()) if a.iou_threshold > 0 else 0
-        kept = [int(order[k]) for k in _kept_of_arrays(plain, rows, count, most) if k >= 0]
+        plain = NonMaxSuppressionAttrs(iou_threshold=attrs.iou_threshold, **RANKED_BOX_COLUMNS)
+        count = int((own > -np.inf).sum()) if attrs.iou_threshold > 0 else 0
+        kept = [int(order[k]) for k in _unsuppressed_row_indices(plain, rows, count, most) if k >= 0]
         fields[0 if onnx else image] += [(image, kind, k) for k in kept]
     table = np.zeros((len(fields), scores.size // len(fields), 3), np.int64)
     values = np.zeros(table.shape[:2], scores.dtype)
@@ -452,16 +493,16 @@ def _classes_reference(a: Any, boxes: Array, scores: Array) -> tuple[Array, ...]
     return (table[0], counts) if onnx else (table[..., 1:], values, counts)
 
 
-def _classes_expand(a: Any, boxes: Expr, scores: Expr) -> Expr:
+def _expand_all_class_nms(attrs: Any, boxes: Expr, scores: Expr) -> Expr:
     batch, classes, extent = static_shape_of(scores)
     dtype, sets = tensor_type_of(boxes).dtype.numpy, batch * classes
     flat = shape.reshape(scores, (sets, extent))
-    valid = binary_elementwise.greater(flat, constant(a.score_threshold, dtype))
-    known = binary_elementwise.where(valid, flat, constant(-np.inf, dtype))
-    order = sorting.argsort(known, axis=1, is_ascend=False, dtype=COUNT)
-    count = reduce.sum(casts.cast(valid, COUNT), axis=1)
-    if not a.iou_threshold > 0:
-        count = binary_elementwise.multiply(count, constant(0))
+    valid = binary_elementwise.greater(flat, to_constant_of_dtype(attrs.score_threshold, dtype))
+    known = binary_elementwise.where(valid, flat, to_constant_of_dtype(-np.inf, dtype))
+    order = sorting.argsort(known, axis=1, is_ascend=False, dtype=BOX_INDEX_DTYPE)
+    count = reduce.sum(casts.cast(valid, BOX_INDEX_DTYPE), axis=1)
+    if not attrs.iou_threshold > 0:
+        count = binary_elementwise.multiply(count, to_constant_of_dtype(0))
     own = shape.reshape(boxes, (batch, 1, extent, 4))
     wide = shape.broadcast_to(own, (batch, classes, extent, 4))
     each = shape.reshape(wide, (sets, extent, 4))
@@ -469,42 +510,44 @@ def _classes_expand(a: Any, boxes: Expr, scores: Expr) -> Expr:
     # ranks replace the scores, since scores below 0 are valid here
     down = np.arange(extent, 0, -1, dtype=dtype)[:, None]
     ranks = np.broadcast_to(down, (sets, extent, 1))
-    rows = concat_split.concatenate([constant(ranks, dtype), ordered], -1)
-    most = a.max_output_boxes_per_class
+    rows = concat_split.concatenate([to_constant_of_dtype(ranks, dtype), ordered], -1)
+    most = attrs.max_output_boxes_per_class
     most = most if most > 0 else -1
-    found = TupleGetItem(non_max_suppression(rows, count, order, most, a.iou_threshold, True, **RANKED), 0)
-    groups = 1 if a.output_format == "onnx" else batch
+    found = TupleGetItem(
+        non_max_suppression(rows, count, order, most, attrs.iou_threshold, True, **RANKED_BOX_COLUMNS), 0
+    )
+    groups = 1 if attrs.output_format == "onnx" else batch
     picked = shape.reshape(found, (groups, sets * extent // groups))
-    chosen = binary_elementwise.greater_equal(picked, constant(0))
+    chosen = binary_elementwise.greater_equal(picked, to_constant_of_dtype(0))
     places = np.moveaxis(np.indices((batch, classes, extent))[:2], 0, -1)
-    named = constant(places.reshape(groups, -1, 2), "int64")
+    named = to_constant_of_dtype(places.reshape(groups, -1, 2), "int64")
     box = shape.reshape(casts.cast(picked, "int64"), (groups, -1, 1))
-    number, table = ahead(chosen, concat_split.concatenate([named, box], -1), 0)
+    number, table = move_valid_rows_to_front(chosen, concat_split.concatenate([named, box], -1), 0)
     number = casts.cast(number, "int64")
-    if a.output_format == "onnx":
+    if attrs.output_format == "onnx":
         return Tuple((shape.reshape(table, (-1, 3)), number))
     own = gather.take(flat, found, batch_dims=1, axis=1)
     values = shape.reshape(own, (groups, -1))
-    columns = gather.take(table, constant([1, 2]), axis=2)
-    return Tuple((columns, ahead(chosen, values, 0)[1], number))
+    columns = gather.take(table, to_constant_of_dtype([1, 2]), axis=2)
+    return Tuple((columns, move_valid_rows_to_front(chosen, values, 0)[1], number))
 
 
-def _classes_samples() -> Samples:
+def _all_class_nms_test_samples() -> Samples:
     boxes = np.round(random_array((2, 7, 4)) * 2) / 2
     scores = random_array((2, 3, 7), seed=4)
     for form, most, overlap, least in (("onnx", 2, 0.2, -0.5), ("tensorflow", -1, 0.3, 0.1), ("onnx", -1, 0.0, 0.0)):
         a = AllClassNonMaxSuppressionAttrs(
             max_output_boxes_per_class=most, iou_threshold=overlap, score_threshold=least, output_format=form
         )
-        yield exact(a, boxes, scores)
+        yield exact_sample(a, boxes, scores)
 
 
 all_class_non_max_suppression = OpDef(
     name="vision.all_class_non_max_suppression",
     attrs=AllClassNonMaxSuppressionAttrs,
-    args=args("boxes", "scores"),
-    infer=_classes_infer,
-    reference=_classes_reference,
-    expand=_classes_expand,
-    samples=_classes_samples,
+    args=declare_arguments("boxes", "scores"),
+    infer=_infer_all_class_nms_type,
+    reference=_all_class_nms_reference,
+    expand=_expand_all_class_nms,
+    samples=_all_class_nms_test_samples,
 )

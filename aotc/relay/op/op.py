@@ -19,12 +19,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from aotc.ir import AotcError, NoAttrs, Type, frozen, require_known
-from aotc.ir.op import Arg, Op, Types, get_op, install, installed_ops, register_op_attr
+from aotc.ir import AotcError, NoAttrs, Type, frozen, require_known_name
+from aotc.ir.op import Arg, Op, Types, get_op, install_op_table, installed_ops, register_op_attr
 from aotc.ir.op import OpPattern as OpPattern
 from aotc.ir.op import get_op as get
 from aotc.relay.expr import const as const
-from aotc.relay.op.type_rules import broadcast_rule, pointwise
+from aotc.relay.op.type_rules import broadcasting_type_rule, elementwise_axis_map
 
 __all__ = [
     "OpPattern",
@@ -69,9 +69,9 @@ def register_alter_op_layout(op_name: str, alter_layout: Rewrite | None = None, 
 
 #: Relay's type relations by name: functions from (attributes, argument types) to the type of the
 #: result.
-_RULES: Final[dict[str, Callable[[Any, Types], Type]]] = {
+_TYPE_RELATIONS_BY_NAME: Final[dict[str, Callable[[Any, Types], Type]]] = {
     "Identity": lambda _, types: types[0],
-    "Broadcast": broadcast_rule(),
+    "Broadcast": broadcasting_type_rule(),
 }
 
 
@@ -82,12 +82,12 @@ class CustomOp(Op):
     support_level: int = 10
     computed: ClassVar[bool] = False
 
-    def _changed(self, **changes: Any) -> None:
-        install({**installed_ops(), self.name: replace(get_op(self.name), **changes)})
+    def _install_changed_copy(self, **changes: Any) -> None:
+        install_op_table({**installed_ops(), self.name: replace(get_op(self.name), **changes)})
 
     def set_num_inputs(self, n: int) -> None:
         """Set the number of arguments; `add_argument` names them."""
-        self._changed(args=tuple(Arg(f"data_{k}") for k in range(n)))
+        self._install_changed_copy(args=tuple(Arg(f"data_{k}") for k in range(n)))
 
     def add_argument(self, name: str, type: str, description: str) -> None:
         """Give the first unnamed argument a name and a type, or append an argument if all have
@@ -95,7 +95,7 @@ class CustomOp(Op):
         """
         given = [a for a in get_op(self.name).args if a.type != "Expr"]
         rest = get_op(self.name).args[len(given) + 1 :]
-        self._changed(args=(*given, Arg(name, type), *rest))
+        self._install_changed_copy(args=(*given, Arg(name, type), *rest))
 
     def add_type_rel(self, rel_name: str, type_rel_func: Callable[..., Type] | None = None) -> None:
         """Set the type rule: a function of (argument types, None), or the relation of Relay named
@@ -104,15 +104,15 @@ class CustomOp(Op):
         Raise AotcError (code "type") for an unknown relation.
         """
         if type_rel_func is None:
-            require_known("type", "type relation", rel_name, _RULES)
-            self._changed(infer=_RULES[rel_name])
+            require_known_name("type", "type relation", rel_name, _TYPE_RELATIONS_BY_NAME)
+            self._install_changed_copy(infer=_TYPE_RELATIONS_BY_NAME[rel_name])
             return
         rule = type_rel_func
-        self._changed(infer=lambda _, types: rule(list(types), None))
+        self._install_changed_copy(infer=lambda _, types: rule(list(types), None))
 
     def set_support_level(self, level: int) -> None:
         """Store a support level; it has no effect."""
-        self._changed(support_level=level)
+        self._install_changed_copy(support_level=level)
 
     def set_attrs_type_key(self, key: str) -> None:
         """Do nothing: custom operators have no attribute class. Exists for compatibility with
@@ -125,15 +125,21 @@ def register(op_name: str, describe: str = "") -> None:
     if op_name in installed_ops():
         raise AotcError("type", f"Operator {op_name} is registered before")
 
-    def infer(attributes: Any, types: Types) -> Type:
+    def raise_missing_type_relation(attributes: Any, types: Types) -> Type:
         raise AotcError("type", "has no type relation", hint=f'get("{op_name}").add_type_rel states one')
 
-    def reference(*arguments: Any) -> Any:
+    def raise_missing_implementation(*arguments: Any) -> Any:
         hint = "give its calls to another compiler, or replace them by a pass"
         raise AotcError("no-compute", f"{op_name} has a type rule but no implementation", hint=hint)
 
-    made = CustomOp(name=op_name, attrs=NoAttrs, doc=describe, infer=infer, reference=reference)
-    install({**installed_ops(), op_name: made})
+    made = CustomOp(
+        name=op_name,
+        attrs=NoAttrs,
+        doc=describe,
+        infer=raise_missing_type_relation,
+        reference=raise_missing_implementation,
+    )
+    install_op_table({**installed_ops(), op_name: made})
 
 
 def register_pattern(op_name: str, pattern: OpPattern, level: int = 10) -> None:
@@ -143,7 +149,7 @@ def register_pattern(op_name: str, pattern: OpPattern, level: int = 10) -> None:
     op, chosen = get_op(op_name), OpPattern(pattern)
     if not isinstance(op, CustomOp):
         raise AotcError("type", f"{op_name} has the pattern {op.pattern.name}, which cannot be changed")
-    op._changed(pattern=chosen, axes=pointwise if chosen <= OpPattern.BROADCAST else None)
+    op._install_changed_copy(pattern=chosen, axes=elementwise_axis_map if chosen <= OpPattern.BROADCAST else None)
     register_op_attr(op_name, "TOpPattern", chosen, level)
 
 

@@ -2,7 +2,7 @@
 """Definition of an operator as one record: the graph's `Op` plus its implementation as a tensor
 program.
 
-relu = OpDef(name="nn.relu", doc="max(data, 0)", infer=same_type, reference=lambda _, x: np.maximum(x, 0),
+relu = OpDef(name="nn.relu", doc="max(data, 0)", infer=infer_same_type, reference=lambda _, x: np.maximum(x, 0),
              pattern=OpPattern.ELEMWISE, axes=pointwise, compute=..., samples=...)
 relu(x)                                # Call(relu, [x]), with the type of x
 """
@@ -18,17 +18,30 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc import tir
-from aotc.ir import NO_ATTRS, Attrs, Axes, AxisMap, Infer, Op, TensorType, Type, Types, frozen, nested, tensor_types
+from aotc.ir import (
+    NO_ATTRS,
+    Attrs,
+    Axes,
+    AxisMap,
+    Infer,
+    Op,
+    TensorType,
+    Type,
+    Types,
+    frozen,
+    nest_values_like_type,
+    tensor_types,
+)
 from aotc.relay.expr import Call, Expr
-from aotc.relay.op.builder_signature import build
-from aotc.tir import Tensor, body_cost, domain, te, topological
+from aotc.relay.op.builder_signature import build_operator_call
+from aotc.tir import Tensor, operations_per_element, output_and_reduction_axes, te, tensors_in_topological_order
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 #: Scalar expression of a tensor program, in contrast to the graph's `Expr`.
 Scalar: TypeAlias = tir.Expr
 #: Position of an element: one scalar expression for each axis.
 Index: TypeAlias = "tuple[Scalar, ...]"
-#: Argument of `compute`: a tensor, or a tuple of tensors for a tuple argument.
+#: Argument of `compute_every_element`: a tensor, or a tuple of tensors for a tuple argument.
 TeArg: TypeAlias = "Tensor | tuple[Tensor, ...]"
 
 
@@ -61,7 +74,8 @@ Samples: TypeAlias = "Iterator[Sample]"
 class OpDef(Op):
     """An operator with its type rule, reference implementation, lowering and test samples.
 
-    element   (attrs, index, *arguments as te tensors) -> the result's element at `index`; defines `compute`
+    element   (attrs, index, *arguments as te tensors) -> the result's element at `index`; defines
+              `compute_every_element`
     compute   (attrs, *arguments as te tensors) -> tensor, or a tuple of tensors for a tuple result
     expand    (attrs, *argument expressions) -> an expression of other operators
     unblocked (attrs, *argument expressions) -> the call with unblocked layouts (NCHW, not NCHW8c), None if its
@@ -69,7 +83,7 @@ class OpDef(Op):
     axes      trailing rows of the axis map may be omitted: the arguments are then not iterated along any axis
     static    (attrs, argument expressions) -> a call of the operator that takes as attributes what are arguments
               here, None if they are not constants: for results whose shape depends on values.  Exactly one of
-              element, compute, expand and static is given, or `compute` for GPUs and `expand` for CPUs
+              element, compute, expand and static is given, or `compute_every_element` for GPUs and `expand` for CPUs
     samples   () -> samples, from which tests are generated
     view      True if the result is the first argument's memory in row-major order (reshape etc.)
 
@@ -89,34 +103,34 @@ class OpDef(Op):
     def __post_init__(self) -> None:
         object.__setattr__(self, "doc", self.doc or inspect.cleandoc(self.attrs.__doc__ or ""))
         object.__setattr__(self, "reference", np.errstate(all="ignore")(self.reference))
-        if self.axes not in (None, pointwise):
-            object.__setattr__(self, "axes", filled_up(self.axes))
+        if self.axes not in (None, elementwise_axis_map):
+            object.__setattr__(self, "axes", complete_axis_maps(self.axes))
         if self.element is not None:
-            object.__setattr__(self, "compute", each_element(self.name, self.infer, self.element))
+            object.__setattr__(self, "compute", compute_from_element_function(self.name, self.infer, self.element))
 
     def __call__(self, *args: Any, **attributes: Any) -> Call:
         """Build a call of the operator from arguments and attributes (`aotc.relay.op.builder_signature`)."""
-        return build(self, args, attributes)
+        return build_operator_call(self, args, attributes)
 
-    def work(self, attributes: Attrs, types: Types, result: Type) -> int:
+    def reference_operation_count(self, attributes: Attrs, argument_types: Types, result_type: Type) -> int:
         """Return the number of scalar operations of the tensor program: the sum over all its
         tensors.
         """
         # not super(): the dataclass with slots is another class than the one super() refers to
-        least = Op.work(self, attributes, types, result)
-        reads = sum(t.numel for ty in types for t in tensor_types(ty))
-        most = reads * sum(t.numel for t in tensor_types(result))
+        least = Op.reference_operation_count(self, attributes, argument_types, result_type)
+        reads = sum(t.numel for ty in argument_types for t in tensor_types(ty))
+        most = reads * sum(t.numel for t in tensor_types(result_type))
         # padding counts as elements, too
-        if most <= SMALL and self.scratch is None:
+        if most <= MAX_OPERATIONS_FOR_BOUND and self.scratch is None:
             return most
         if self.compute is None:
             return most if self.expand is not None else least
-        outputs = self.compute(attributes, *map(_placeholders, types))
-        order = topological(outputs if isinstance(outputs, tuple) else (outputs,))
-        return least + sum(map(_operations, order))
+        outputs = self.compute(attributes, *map(_placeholder_tensors, argument_types))
+        order = tensors_in_topological_order(outputs if isinstance(outputs, tuple) else (outputs,))
+        return least + sum(map(_operation_count, order))
 
 
-def pointwise(_: Any, types: Types) -> AxisMap:
+def elementwise_axis_map(_: Any, types: Types) -> AxisMap:
     """Return the axis map (from result axes to argument axes) of an elementwise operator with
     broadcasting.
 
@@ -131,72 +145,74 @@ def pointwise(_: Any, types: Types) -> AxisMap:
     return AxisMap(tuple(rows))
 
 
-def filled_up(axes: Axes) -> Axes:
-    """Return a function that extends the axis maps of `axes` by a row without mapped axes for each
+def complete_axis_maps(axis_map_function: Axes) -> Axes:
+    """Return a function that extends the axis maps of `axis_map_function` by a row without mapped axes for each
     omitted argument.
     """
 
-    def each_argument(a: Any, types: Types) -> AxisMap | None:
-        found = axes(a, types)
+    def axis_map_with_row_per_argument(attrs: Any, types: Types) -> AxisMap | None:
+        found = axis_map_function(attrs, types)
         rows = () if found is None else found.inputs
         missing = (None,) * len(rows[0]) if rows else ()
         return found and AxisMap((*rows, *[missing] * len(types))[: len(types)])
 
-    return each_argument
+    return axis_map_with_row_per_argument
 
 
-def types_of(values: Iterable[Any]) -> list[TensorType]:
+def tensor_types_of_values(values: Iterable[Any]) -> list[TensorType]:
     """Return the tensor types of numpy arrays or of tensors of tensor expressions."""
     return [TensorType(x.shape, str(x.dtype)) for x in values]
 
 
-def each_element(name: str, infer: Infer, element: Callable[..., Scalar]) -> Callable[..., Tensor]:
-    """Return a `compute` function for a result whose elements are `element(attributes, index,
+def compute_from_element_function(name: str, infer: Infer, element: Callable[..., Scalar]) -> Callable[..., Tensor]:
+    """Return a `compute_every_element` function for a result whose elements are `element(attributes, index,
     *arguments)`.
     """
 
-    def compute(attributes: Any, *args: Tensor) -> Tensor:
-        result = infer(attributes, types_of(args))
+    def compute_every_element(attributes: Any, *args: Tensor) -> Tensor:
+        result = infer(attributes, tensor_types_of_values(args))
         assert isinstance(result, TensorType)
         return te.compute(result.static_shape, lambda *i: element(attributes, i, *args), name.rpartition(".")[2])
 
-    return compute
+    return compute_every_element
 
 
-def of_formula(infer: Infer, element: Callable[..., Any]) -> Callable[..., Array]:
+def reference_from_element_function(infer: Infer, element: Callable[..., Any]) -> Callable[..., Array]:
     """Return a numpy reference that evaluates `element` on arrays, with all indices of the result
     at once.
     """
 
-    def reference(attributes: Any, *args: Array) -> Array:
-        result = infer(attributes, types_of(args))
+    def evaluate_element_on_arrays(attributes: Any, *args: Array) -> Array:
+        result = infer(attributes, tensor_types_of_values(args))
         assert isinstance(result, TensorType)
         if not result.numel:
             return np.zeros(result.static_shape, result.dtype.numpy)
         found = element(attributes, tuple(np.indices(result.static_shape, sparse=True)), *args)
         return np.broadcast_to(found, result.static_shape).astype(result.dtype.numpy)
 
-    return reference
+    return evaluate_element_on_arrays
 
 
 #: Number of operations up to which an upper bound replaces the exact count.
-SMALL: Final = 1 << 16
+MAX_OPERATIONS_FOR_BOUND: Final = 1 << 16
 #: Estimated operations per element of a hand-written program (sort, scatter, filter) without its
 #: own count.
-_BY_HAND: Final = 32
+_EXTERN_OPERATIONS_PER_ELEMENT: Final = 32
 
 
-def _placeholders(ty: Type) -> TeArg:
-    return nested(ty, (te.placeholder(t.static_shape, t.dtype, "p") for t in tensor_types(ty)))
+def _placeholder_tensors(ty: Type) -> TeArg:
+    return nest_values_like_type(ty, (te.placeholder(t.static_shape, t.dtype, "p") for t in tensor_types(ty)))
 
 
-def _operations(tensor: Tensor) -> int:
+def _operation_count(tensor: Tensor) -> int:
     match tensor:
         case te.Contraction() | te.Winograd():
             return tensor.macs
         case te.Extern():
-            return tensor.group.macs + _BY_HAND * tensor.size
+            return tensor.group.macs + _EXTERN_OPERATIONS_PER_ELEMENT * tensor.size
         case te.Compute() | te.Reduce():
-            return math.prod(extent for _, extent in domain(tensor)) * max(body_cost(tensor), 1)
+            return math.prod(extent for _, extent in output_and_reduction_axes(tensor)) * max(
+                operations_per_element(tensor), 1
+            )
         case _:
             return 0

@@ -4,9 +4,9 @@ builders.
 
 `operator_definition.pyi` lists the module in which each name is defined.
 
-    from aotc.relay.op.operator_definition import OpDef, Samples, exact, pointwise, random_array, same_type
+    from aotc.relay.op.operator_definition import OpDef, Samples, exact, pointwise, random_array, infer_same_type
 """
 
-from aotc.ir.lazy_exports import lazy_names
+from aotc.ir.lazy_exports import lazy_module_getattr_and_dir
 
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__ = lazy_module_getattr_and_dir(__name__)

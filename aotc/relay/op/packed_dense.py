@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nn.contrib_dense_bits: dense layer with block-quantized weights of 2, 4 or 8 bits.
 
-packed = pack(integers, scale, zero, block=32, tile=64)     # integers (N, K), scale (N, K / 32)
+packed = pack_quantized_weights(integers, scale, zero, block=32, tile_units=64)  # integers (N, K), scale (N, K / 32)
 contrib_dense_bits(x, *packed.args, units=N, bits=4, block_size=32)
 """
 
@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, OpPattern, TensorType, Type, Types, args, frozen, require
+from aotc.ir import Attrs, AxisMap, OpPattern, TensorType, Type, Types, declare_arguments, frozen, require
 from aotc.relay.op.operator_definition import (
     Accuracy,
     Array,
     OpDef,
     Sample,
     random_array,
-    ranked,
     require_dtype,
-    tensor,
+    require_tensor_of_rank,
+    require_tensor_type,
 )
 from aotc.tir import Tensor, const, te
-from aotc.tir.schedule.algorithms.packed_weights import WORD, PackedProduct, packed_product
+from aotc.tir.schedule.algorithms.packed_weights import UINT32, PackedProduct, build_packed_product
 
 
 class DenseBitsAttrs(Attrs):
@@ -47,7 +47,7 @@ class DenseBitsAttrs(Attrs):
 
 
 @frozen
-class Packed:
+class PackedWeights:
     """Weights, scales and zero points in the operator's tiled layout; `bits` is 2, 4 or 8."""
 
     weight: Array
@@ -56,11 +56,11 @@ class Packed:
     bits: int
 
     @property
-    def args(self) -> tuple[Array, Array, Array]:
+    def operator_arguments(self) -> tuple[Array, Array, Array]:
         return self.weight, self.scale, self.zero
 
 
-def pack(integers: Array, scale: Array, zero: Array, tile: int) -> Packed | None:
+def pack_quantized_weights(integers: Array, scale: Array, zero: Array, tile_units: int) -> PackedWeights | None:
     """Pack integer weights (N, K) with float32 scales and zero points (N, blocks) into the
     operator's layout.
 
@@ -72,70 +72,77 @@ def pack(integers: Array, scale: Array, zero: Array, tile: int) -> Packed | None
     bits = next((b for b in (2, 4, 8) if span < 1 << b), 0)
     if not bits:
         return None
-    fields = WORD.bits // bits
+    fields = UINT32.bits // bits
     units, depth = integers.shape
-    words = np.zeros((-(-units // tile) * tile, -(-depth // fields)), np.uint32)
+    words = np.zeros((-(-units // tile_units) * tile_units, -(-depth // fields)), np.uint32)
     for field in range(fields):
         part = (integers[:, field::fields].astype(np.int64) - low).astype(np.uint32)
         words[:units, : part.shape[1]] |= part << np.uint32(field * bits)
     moved = (zero.astype(np.float64) - low + (1 << bits)).astype(np.float32)
     same = (moved == moved.flat[0]).all()
-    numbers = moved[:1, :1, None] if same else _tiles(moved, tile)
-    return Packed(_tiles(words, tile), _tiles(scale, tile), np.ascontiguousarray(numbers), bits)
+    numbers = moved[:1, :1, None] if same else _rows_to_tiles(moved, tile_units)
+    return PackedWeights(
+        _rows_to_tiles(words, tile_units), _rows_to_tiles(scale, tile_units), np.ascontiguousarray(numbers), bits
+    )
 
 
-def _tiles(rows: Array, tile: int) -> Array:
+def _rows_to_tiles(rows: Array, tile: int) -> Array:
     """Return an array (N, K) as (ceil(N / tile), K, tile), with zeros for rows after N."""
     padded = np.pad(rows, ((0, -len(rows) % tile), (0, 0)))
     return np.ascontiguousarray(padded.reshape(-1, tile, rows.shape[1]).swapaxes(1, 2))
 
 
-def _rows(tiles: Array, units: int) -> Array:
+def _tiles_to_rows(tiles: Array, units: int) -> Array:
     return np.asarray(tiles.swapaxes(1, 2).reshape(-1, tiles.shape[1])[:units])
 
 
-def _product(a: DenseBitsAttrs, data: Sequence[Any], tile: int) -> PackedProduct:
-    rows = int(np.prod(data[:-1]))
-    return PackedProduct(rows, data[-1], a.units, a.bits, a.block_size, tile, a.scale_first)
+def _packed_product_sizes(a: DenseBitsAttrs, data_shape: Sequence[Any], tile: int) -> PackedProduct:
+    rows = int(np.prod(data_shape[:-1]))
+    return PackedProduct(rows, data_shape[-1], a.units, a.bits, a.block_size, tile, a.scale_first)
 
 
-def _infer(a: DenseBitsAttrs, types: Types) -> Type:
-    data, (weight, scale, zero) = tensor(types[0]), (ranked("dense.weight-rank", t, 3, "a part") for t in types[1:])
-    require_dtype(data.dtype, {data.dtype, scale.dtype, zero.dtype} == {"float32"} and weight.dtype == WORD)
+def _infer_dense_bits_type(a: DenseBitsAttrs, types: Types) -> Type:
+    data, (weight, scale, zero) = (
+        require_tensor_type(types[0]),
+        (require_tensor_of_rank("dense.weight-rank", t, 3, "a part") for t in types[1:]),
+    )
+    require_dtype(data.dtype, {data.dtype, scale.dtype, zero.dtype} == {"float32"} and weight.dtype == UINT32)
     require("dense.bits", a.bits in (2, 4, 8) and a.block_size > 0, "bits must be 2, 4 or 8, and block_size positive")
     require("dense.bits", data.rank > 0 and data.is_static, lambda: f"{data} has no rows of a known length")
     tile = weight.static_shape[2]
-    made = _product(a, data.static_shape, tile)
-    whole = a.block_size % made.fields == 0 or made.blocks == 1
+    made = _packed_product_sizes(a, data.static_shape, tile)
+    whole = a.block_size % made.integers_per_word == 0 or made.scales_per_column == 1
     require("dense.bits", whole, f"blocks of {a.block_size} integers of {a.bits} bits do not fill whole 32-bit words")
     tiles = -(-a.units // max(tile, 1))
-    shapes = (tiles, made.words, tile), (tiles, made.blocks, tile)
+    shapes = (tiles, made.words_per_column, tile), (tiles, made.scales_per_column, tile)
     fits = (weight.shape, scale.shape) == shapes and zero.shape in (shapes[1], (1, 1, 1))
     require("dense.bits", fits, lambda: f"{weight}, {scale} and {zero} do not fit {a.units} units of {data}")
     return TensorType((*data.shape[:-1], a.units), data.dtype)
 
 
-def _reference(a: DenseBitsAttrs, data: Array, weight: Array, scale: Array, zero: Array) -> Array:
-    made = _product(a, data.shape, weight.shape[2])
-    shifts = np.arange(0, WORD.bits, a.bits, dtype=np.uint32)
-    words = _rows(weight, a.units)
+def _dense_bits_reference(a: DenseBitsAttrs, data: Array, weight: Array, scale: Array, zero: Array) -> Array:
+    made = _packed_product_sizes(a, data.shape, weight.shape[2])
+    shifts = np.arange(0, UINT32.bits, a.bits, dtype=np.uint32)
+    words = _tiles_to_rows(weight, a.units)
     integers = (words[..., None] >> shifts & np.uint32((1 << a.bits) - 1)).reshape(a.units, -1)[:, : made.depth]
     zeros = np.broadcast_to(zero, scale.shape)
-    scales, zeros = (np.repeat(_rows(v, a.units), a.block_size, 1)[:, : made.depth] for v in (scale, zeros))
+    scales, zeros = (np.repeat(_tiles_to_rows(v, a.units), a.block_size, 1)[:, : made.depth] for v in (scale, zeros))
     real = (integers.astype(np.float32) - (zeros - np.float32(1 << a.bits))) * scales
     return np.asarray(data @ real.T)
 
 
-def _compute(a: DenseBitsAttrs, data: Tensor, *parts: Tensor) -> Tensor:
-    made = _product(a, data.shape, parts[0].shape[2])
+def _compute_dense_bits(a: DenseBitsAttrs, data: Tensor, *parts: Tensor) -> Tensor:
+    made = _packed_product_sizes(a, data.shape, parts[0].shape[2])
     shape = (*data.shape[:-1], a.units)
     if made.rows == 0:
         return te.compute(shape, lambda *_: const(0.0, "float32"), "dense")
     kinds = [(shape, data.dtype)]
-    return te.extern_for("dense", kinds, (data, *parts), lambda target: packed_product(made, target), macs=made.macs)[0]
+    return te.extern_for_target(
+        "dense", kinds, (data, *parts), lambda target: build_packed_product(made, target), macs=made.macs
+    )[0]
 
 
-def _samples() -> Iterator[Sample]:
+def _dense_bits_test_samples() -> Iterator[Sample]:
     cases: Any = (
         *((1, 64, 40, 4, 32, 16), (3, 70, 33, 4, 16, 16), (1, 37, 5, 2, 64, 4), (7, 24, 64, 8, 8, 64)),
         *((2, 3, 16, 4, 64, 16), (1, 96, 130, 4, 32, 64)),
@@ -147,27 +154,29 @@ def _samples() -> Iterator[Sample]:
         blocks = -(-depth // block)
         zero = rng.integers(0, 1 << bits, (units, blocks)) if units % 2 else np.full((units, blocks), 3)
         scale = rng.uniform(0.1, 1, (units, blocks)).astype(np.float32)
-        found = pack(integers, scale, zero, tile)
+        found = pack_quantized_weights(integers, scale, zero, tile)
         assert found is not None
         for first in (False, True):
             attrs = DenseBitsAttrs(units=units, bits=bits, block_size=block, scale_first=first)
-            yield Sample(args=(random_array((rows, depth)), *found.args), attrs=attrs, accuracy=Accuracy.LOOSE)
+            yield Sample(
+                args=(random_array((rows, depth)), *found.operator_arguments), attrs=attrs, accuracy=Accuracy.LOOSE
+            )
 
 
-def _leading_axes(_: Attrs, types: Types) -> AxisMap:
+def _dense_axis_map(_: Attrs, types: Types) -> AxisMap:
     """Return the axis map of a dense layer, which maps all axes of the data except the last one."""
-    rank = tensor(types[0]).rank
+    rank = require_tensor_type(types[0]).rank
     return AxisMap(((*range(rank - 1), None), *((None,) * rank for _ in types[1:])))
 
 
 contrib_dense_bits = OpDef(
     name="nn.contrib_dense_bits",
     attrs=DenseBitsAttrs,
-    args=args("data", "weight", "scale", "zero"),
+    args=declare_arguments("data", "weight", "scale", "zero"),
     pattern=OpPattern.OPAQUE,
-    axes=_leading_axes,
-    infer=_infer,
-    reference=_reference,
-    compute=_compute,
-    samples=_samples,
+    axes=_dense_axis_map,
+    infer=_infer_dense_bits_type,
+    reference=_dense_bits_reference,
+    compute=_compute_dense_bits,
+    samples=_dense_bits_test_samples,
 )

@@ -13,13 +13,32 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Arg, Attrs, AxisMap, Dim, OpPattern, Quantized, SymDim, TensorType, Type, Types, args, require
-from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar, each_element
-from aotc.relay.op.operator_definition import ANY, exact, number_like, random_array
-from aotc.relay.op.type_rules import extent_of, require_known, require_same_dtype, scalar, tensor
+from aotc.ir import (
+    Arg,
+    Attrs,
+    AxisMap,
+    Dim,
+    OpPattern,
+    QuantizationTreatment,
+    SymDim,
+    TensorType,
+    Type,
+    Types,
+    declare_arguments,
+    require,
+)
+from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar, compute_from_element_function
+from aotc.relay.op.operator_definition import ANY_DTYPE_KIND, exact_sample, number_converter_with_dtype_of, random_array
+from aotc.relay.op.type_rules import (
+    map_extent,
+    require_known_name,
+    require_same_dtype,
+    require_scalar_tensor_type,
+    require_tensor_type,
+)
 from aotc.tir import Tensor, all_of, as_expr, minimum, select
 
-MODES: Final = ("constant", "edge", "reflect", "wrap")
+PAD_MODES: Final = ("constant", "edge", "reflect", "wrap")
 
 
 class PadAttrs(Attrs):
@@ -40,48 +59,50 @@ class MirrorPadAttrs(Attrs):
     pad_width: tuple[tuple[int, int], ...]
 
 
-def _padded(d: Dim, width: tuple[int, int], mode: str) -> Dim:
-    extent = extent_of(d, lambda n: n + sum(width), unchanged=width == (0, 0))
+def _padded_extent(data_extent: Dim, width: tuple[int, int], mode: str) -> Dim:
+    extent = map_extent(data_extent, lambda n: n + sum(width), keep_symbolic=width == (0, 0))
     some = isinstance(extent, SymDim) or extent >= 0
-    require("pad.width", some, lambda: f"padding of {width} leaves nothing of an extent of {d}")
-    repeatable = d != 0 or mode == "constant" or width == (0, 0)
+    require("pad.width", some, lambda: f"padding of {width} leaves nothing of an extent of {data_extent}")
+    repeatable = data_extent != 0 or mode == "constant" or width == (0, 0)
     require("pad.empty", repeatable, "an empty axis has no elements to pad with")
     return extent
 
 
-def _infer(data: TensorType, widths: Sequence[tuple[int, int]], mode: str) -> TensorType:
+def _infer_padded_type(data: TensorType, widths: Sequence[tuple[int, int]], mode: str) -> TensorType:
     fits = len(widths) == data.rank
     require("pad.rank", fits, lambda: f"padding of {len(widths)} axes for a tensor of rank {data.rank}")
     crops = any(w < 0 for pair in widths for w in pair)
     require("pad.width", mode == "constant" or not crops, lambda: f"negative padding in mode {mode!r}")
-    return TensorType((_padded(d, w, mode) for d, w in zip(data.shape, widths, strict=True)), data.dtype)
+    return TensorType((_padded_extent(d, w, mode) for d, w in zip(data.shape, widths, strict=True)), data.dtype)
 
 
-def _pad_infer(a: PadAttrs, types: Types) -> Type:
-    data = tensor(types[0], "data")
-    require_known("pad.mode", "padding mode", a.pad_mode, MODES)
-    require_same_dtype(data, scalar("pad.value", types[1], "pad value"))
-    return _infer(data, a.pad_width, a.pad_mode)
+def _infer_pad_type(a: PadAttrs, types: Types) -> Type:
+    data = require_tensor_type(types[0], "data")
+    require_known_name("pad.mode", "padding mode", a.pad_mode, PAD_MODES)
+    require_same_dtype(data, require_scalar_tensor_type("pad.value", types[1], "pad value"))
+    return _infer_padded_type(data, a.pad_width, a.pad_mode)
 
 
-def _unpadded(a: Any, _: Types) -> AxisMap:
-    return AxisMap((tuple(k if w == (0, 0) else None for k, w in enumerate(a.pad_width)),))
+def _pad_axis_map(attrs: Any, _: Types) -> AxisMap:
+    return AxisMap((tuple(k if w == (0, 0) else None for k, w in enumerate(attrs.pad_width)),))
 
 
-def _moved(a: Any, _: Types, now: Callable[[int], int]) -> Any:
-    return a.replace(pad_width=tuple(a.pad_width[k] for k in sorted(range(len(a.pad_width)), key=now)))
+def _pad_attrs_after_permutation(attrs: Any, _: Types, new_axis_of: Callable[[int], int]) -> Any:
+    return attrs.replace(
+        pad_width=tuple(attrs.pad_width[k] for k in sorted(range(len(attrs.pad_width)), key=new_axis_of))
+    )
 
 
 def _pad_reference(a: PadAttrs, data: Array, value: Array) -> Array:
     if a.pad_mode != "constant":
-        return _numpy_pad(data, a.pad_width, a.pad_mode)
+        return _numpy_pad_by_indexing(data, a.pad_width, a.pad_mode)
     added = [(max(before, 0), max(after, 0)) for before, after in a.pad_width]
     whole = np.pad(data, added, constant_values=value) if added else data
     ends = zip(whole.shape, a.pad_width, strict=True)
     return whole[tuple(slice(max(-before, 0), d - max(-after, 0)) for d, (before, after) in ends)]
 
 
-def _numpy_pad(data: Array, widths: Any, mode: Any) -> Array:
+def _numpy_pad_by_indexing(data: Array, widths: Any, mode: Any) -> Array:
     """Pad an array by indexing with padded indices, which works for every data type."""
     for axis, width in enumerate(widths):
         if tuple(width) != (0, 0):
@@ -89,13 +110,13 @@ def _numpy_pad(data: Array, widths: Any, mode: Any) -> Array:
     return data
 
 
-def _source(i: Scalar, extent: int, width: tuple[int, int], mode: str) -> Scalar:
-    """Return the index of the data element that the padded element `i` along one axis repeats.
+def _padding_source_index(padded_index: Scalar, extent: int, width: tuple[int, int], mode: str) -> Scalar:
+    """Return the index of the data element that the padded element `padded_index` along one axis repeats.
 
     If the padding is no wider than the data, the index is a choice among three affine expressions,
     so that loops can be split at the borders.
     """
-    at = i - width[0]
+    at = padded_index - width[0]
     if width == (0, 0):
         return at
     if extent == 1:
@@ -118,77 +139,81 @@ def _source(i: Scalar, extent: int, width: tuple[int, int], mode: str) -> Scalar
     return select(at < 0, before, inside) if width[0] > 0 else inside
 
 
-def _repeated(data: Tensor, i: Index, widths: Sequence[tuple[int, int]], mode: str) -> Scalar:
-    return data[tuple(_source(k, d, w, mode) for k, d, w in zip(i, data.shape, widths, strict=True))]
+def _padded_element(data: Tensor, i: Index, widths: Sequence[tuple[int, int]], mode: str) -> Scalar:
+    return data[tuple(_padding_source_index(k, d, w, mode) for k, d, w in zip(i, data.shape, widths, strict=True))]
 
 
-def _pad_element(a: PadAttrs, i: Index, data: Tensor, value: Tensor) -> Scalar:
+def _pad_result_element(a: PadAttrs, i: Index, data: Tensor, value: Tensor) -> Scalar:
     if a.pad_mode != "constant":
-        return _repeated(data, i, a.pad_width, a.pad_mode)
+        return _padded_element(data, i, a.pad_width, a.pad_mode)
     at = tuple(k - w[0] for k, w in zip(i, a.pad_width, strict=True))
     bounds = zip(at, data.shape, a.pad_width, strict=True)
     inside = [c for k, d, w in bounds for c, on in ((k >= 0, w[0] > 0), (k < d, w[1] > 0)) if on]
     return select(all_of(*inside), data[at], value[()])
 
 
-_WIDTHS: Final[Any] = (
+_PAD_TEST_CASES: Final[Any] = (
     ((2, 3), ((1, 2), (0, 1))), ((2, 3), ((0, 0), (1, 0))), ((1, 3), ((2, 2), (2, 2))), ((4,), ((3, 3),)),
     ((3,), ((7, 5),)), ((2, 3), ((0, 0), (0, 0))), ((), ()),
 )  # fmt: skip
 
 
-def _pad_samples() -> Samples:
-    def sample(shape: Sequence[int], width: Any, mode: str = "constant", dtype: str = "float32") -> Sample:
+def _pad_test_samples() -> Samples:
+    def pad_sample(shape: Sequence[int], width: Any, mode: str = "constant", dtype: str = "float32") -> Sample:
         data = random_array(shape, dtype)
-        return exact(PadAttrs(pad_width=width, pad_mode=mode), data, np.ones((), data.dtype))
+        return exact_sample(PadAttrs(pad_width=width, pad_mode=mode), data, np.ones((), data.dtype))
 
-    for (shape, width), mode in product(_WIDTHS, MODES):
-        yield sample(shape, width, mode)
-    for dtype in ANY.examples:
-        yield sample((2, 3), ((1, 0), (0, 2)), "constant", dtype)
+    for (shape, width), mode in product(_PAD_TEST_CASES, PAD_MODES):
+        yield pad_sample(shape, width, mode)
+    for dtype in ANY_DTYPE_KIND.examples:
+        yield pad_sample((2, 3), ((1, 0), (0, 2)), "constant", dtype)
     for width in (((-1, 1), (0, -2)), ((-1, -1), (0, 0)), ((0, 0), (-3, 1)), ((5, -6), (-4, 2))):
-        yield sample((4, 3), width)
-    yield sample((0, 2), ((1, 0), (0, 0)))
+        yield pad_sample((4, 3), width)
+    yield pad_sample((0, 2), ((1, 0), (0, 0)))
 
 
 pad = OpDef(
     name="nn.pad",
     attrs=PadAttrs,
-    args=args("data", Arg("pad_value", "Expr | float", given=0, takes=number_like("data"))),
+    args=declare_arguments(
+        "data", Arg("pad_value", "Expr | float", given=0, takes=number_converter_with_dtype_of("data"))
+    ),
     order="data pad_width pad_value pad_mode",
-    infer=_pad_infer,
+    infer=_infer_pad_type,
     reference=_pad_reference,
     pattern=OpPattern.INJECTIVE,
-    axes=_unpadded,
-    moved=_moved,
-    quantized=Quantized.PASS,
-    element=_pad_element,
-    samples=_pad_samples,
+    axes=_pad_axis_map,
+    moved=_pad_attrs_after_permutation,
+    quantized=QuantizationTreatment.PASS,
+    element=_pad_result_element,
+    samples=_pad_test_samples,
 )
 
 
 # --- mirror_pad
 
 
-def _mirror_infer(a: MirrorPadAttrs, types: Types) -> Type:
-    require_known("pad.mode", "mirror padding mode", a.mode, ("SYMMETRIC", "REFLECT"))
-    return _infer(tensor(types[0]), a.pad_width, a.mode)
+def _infer_mirror_pad_type(a: MirrorPadAttrs, types: Types) -> Type:
+    require_known_name("pad.mode", "mirror padding mode", a.mode, ("SYMMETRIC", "REFLECT"))
+    return _infer_padded_type(require_tensor_type(types[0]), a.pad_width, a.mode)
 
 
-def _mirror_samples() -> Samples:
-    for (shape, width), mode in product(_WIDTHS, ("SYMMETRIC", "REFLECT")):
-        yield exact(MirrorPadAttrs(mode=mode, pad_width=width), random_array(shape))
+def _mirror_pad_test_samples() -> Samples:
+    for (shape, width), mode in product(_PAD_TEST_CASES, ("SYMMETRIC", "REFLECT")):
+        yield exact_sample(MirrorPadAttrs(mode=mode, pad_width=width), random_array(shape))
 
 
 mirror_pad = OpDef(
     name="nn.mirror_pad",
     attrs=MirrorPadAttrs,
     order="data pad_width mode",
-    infer=_mirror_infer,
-    reference=lambda a, data: _numpy_pad(data, a.pad_width, a.mode.lower()),
+    infer=_infer_mirror_pad_type,
+    reference=lambda a, data: _numpy_pad_by_indexing(data, a.pad_width, a.mode.lower()),
     pattern=OpPattern.INJECTIVE,
-    axes=_unpadded,
-    moved=_moved,
-    compute=each_element("pad", _mirror_infer, lambda a, i, data: _repeated(data, i, a.pad_width, a.mode.lower())),
-    samples=_mirror_samples,
+    axes=_pad_axis_map,
+    moved=_pad_attrs_after_permutation,
+    compute=compute_from_element_function(
+        "pad", _infer_mirror_pad_type, lambda a, i, data: _padded_element(data, i, a.pad_width, a.mode.lower())
+    ),
+    samples=_mirror_pad_test_samples,
 )

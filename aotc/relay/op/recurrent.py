@@ -16,16 +16,22 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, Dim, DType, TensorType, TupleType, Type, Types, args, frozen, require
-from aotc.relay.op.elementwise_table import NumpyFn, either, greater, intrinsic
-from aotc.relay.op.elementwise_unary import logistic
+from aotc.ir import Attrs, Dim, DType, TensorType, TupleType, Type, Types, declare_arguments, frozen, require
+from aotc.relay.op.elementwise_table import NumpyFn, dispatch_scalar_or_array, greater, intrinsic_for_scalars_and_arrays
+from aotc.relay.op.elementwise_unary import sigmoid_of_scalar
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Samples, Scalar
-from aotc.relay.op.operator_definition import may_equal, random_array, require_known, shape_text, tensor
+from aotc.relay.op.operator_definition import (
+    may_be_equal_dims,
+    random_array,
+    require_known_name,
+    require_tensor_type,
+    shape_text,
+)
 from aotc.tir import Target, Tensor, const, te
-from aotc.tir.schedule.algorithms.persistent import persistent
-from aotc.tir.schedule.algorithms.recurrence import Cell, Recurrence, Scalars, recurrence
+from aotc.tir.schedule.algorithms.cpu_recurrence import Cell, RecurrentLayer, Scalars, cpu_recurrence
+from aotc.tir.schedule.algorithms.gpu_persistent_recurrence import persistent_gpu_recurrence
 
-DTYPES: Final = ("float32", "float64")
+RECURRENT_DTYPES: Final = ("float32", "float64")
 
 
 class RecurrentAttrs(Attrs):
@@ -43,7 +49,7 @@ class RNNAttrs(RecurrentAttrs):
 
 
 @frozen
-class _Kind:
+class _RecurrentKind:
     """Properties of a kind of recurrent layer: RNN, GRU or LSTM.
 
     gates       number of gates
@@ -59,51 +65,51 @@ class _Kind:
     cell: Callable[[Any], Cell]
 
 
-_tanh: Final = intrinsic("tanh")
-_sigmoid: Final = either(logistic, lambda x: 1 / (1 + np.exp(-x)))
-_ACTIVATIONS: Final[dict[str, NumpyFn]] = {"tanh": _tanh, "relu": lambda x: greater(x, 0)}
+_tanh: Final = intrinsic_for_scalars_and_arrays("tanh")
+_sigmoid: Final = dispatch_scalar_or_array(sigmoid_of_scalar, lambda x: 1 / (1 + np.exp(-x)))
+_RNN_ACTIVATIONS: Final[dict[str, NumpyFn]] = {"tanh": _tanh, "relu": lambda x: greater(x, 0)}
 
 
-def _lstm(xs: Scalars, hs: Scalars, states: Scalars, extras: Scalars) -> Sequence[Scalar]:
-    i, f, g, o = (x + h for x, h in zip(xs, hs, strict=True))
+def _lstm_cell(input_gates: Scalars, recurrent_gates: Scalars, states: Scalars, extras: Scalars) -> Sequence[Scalar]:
+    i, f, g, o = (x + h for x, h in zip(input_gates, recurrent_gates, strict=True))
     c = _sigmoid(f) * states[1] + _sigmoid(i) * _tanh(g)
     return _sigmoid(o) * _tanh(c), c
 
 
-def _gru(xs: Scalars, hs: Scalars, states: Scalars, extras: Scalars) -> Sequence[Scalar]:
-    r, z = _sigmoid(xs[0] + hs[0]), _sigmoid(xs[1] + hs[1])
-    n = _tanh(xs[2] + r * (hs[2] + extras[0]))
+def _gru_cell(input_gates: Scalars, recurrent_gates: Scalars, states: Scalars, extras: Scalars) -> Sequence[Scalar]:
+    r, z = _sigmoid(input_gates[0] + recurrent_gates[0]), _sigmoid(input_gates[1] + recurrent_gates[1])
+    n = _tanh(input_gates[2] + r * (recurrent_gates[2] + extras[0]))
     return ((1.0 - z) * n + z * states[0],)
 
 
-def _rnn(a: RNNAttrs) -> Cell:
-    activation = _ACTIVATIONS[a.activation]
+def _rnn_cell_function(a: RNNAttrs) -> Cell:
+    activation = _RNN_ACTIVATIONS[a.activation]
     return lambda xs, hs, states, extras: (activation(xs[0] + hs[0]),)
 
 
-_LSTM: Final = _Kind(4, 2, 0, lambda _: _lstm)
-_GRU: Final = _Kind(3, 1, 1, lambda _: _gru)
-_RNN: Final = _Kind(1, 1, 0, _rnn)
+_LSTM_KIND: Final = _RecurrentKind(4, 2, 0, lambda _: _lstm_cell)
+_GRU_KIND: Final = _RecurrentKind(3, 1, 1, lambda _: _gru_cell)
+_RNN_KIND: Final = _RecurrentKind(1, 1, 0, _rnn_cell_function)
 
 
-def _check_weight(ty: Type, name: str, rows: Dim, gates: int, hidden: int, dtype: DType) -> None:
+def _check_recurrent_weight(ty: Type, name: str, rows: Dim, gates: int, hidden: int, dtype: DType) -> None:
     """Raise AotcError unless a weight is (rows, gates * hidden) or its packed form in blocks of
     units or columns.
     """
-    weight = tensor(ty, name)
+    weight = require_tensor_type(ty, name)
     shape = weight.shape
     wanted: tuple[Dim, ...] = (rows, gates * hidden)
     block = shape[3] if weight.rank == 4 else 0
-    if isinstance(block, int) and block > 0 and _is_by_columns(weight, gates, hidden):
+    if isinstance(block, int) and block > 0 and _is_packed_in_column_blocks(weight, gates, hidden):
         wanted = (-(-gates * hidden // block), rows, 1, block)
     elif isinstance(block, int) and block > 0 and hidden % block == 0:
         wanted = (hidden // block, rows, gates, block)
-    fits = len(shape) == len(wanted) and all(map(may_equal, shape, wanted))
+    fits = len(shape) == len(wanted) and all(map(may_be_equal_dims, shape, wanted))
     require("recurrent.weight", fits, lambda: f"{name} must have shape {shape_text(wanted)}, got {shape_text(shape)}")
     require("dtype", weight.dtype == dtype, lambda: f"{name} must be {dtype}, got {weight.dtype}")
 
 
-def _is_by_columns(weight: TensorType | Tensor, gates: int, hidden: int) -> bool:
+def _is_packed_in_column_blocks(weight: TensorType | Tensor, gates: int, hidden: int) -> bool:
     """Return True if a packed weight has blocks of columns of all gates, rather than blocks of
     units.
     """
@@ -111,9 +117,13 @@ def _is_by_columns(weight: TensorType | Tensor, gates: int, hidden: int) -> bool
     return parts == 1 and (gates > 1 or (isinstance(block, int) and hidden % block > 0))
 
 
-def _infer(kind: _Kind, a: RecurrentAttrs, types: Types) -> Type:
-    data, r = tensor(types[0], "data"), tensor(types[2], "the recurrent weight")
-    require("dtype", str(data.dtype) in DTYPES, lambda: f"data must be one of {', '.join(DTYPES)}, got {data.dtype}")
+def _infer_recurrent_type(kind: _RecurrentKind, a: RecurrentAttrs, types: Types) -> Type:
+    data, r = require_tensor_type(types[0], "data"), require_tensor_type(types[2], "the recurrent weight")
+    require(
+        "dtype",
+        str(data.dtype) in RECURRENT_DTYPES,
+        lambda: f"data must be one of {', '.join(RECURRENT_DTYPES)}, got {data.dtype}",
+    )
     require("recurrent.data", data.rank == 3, lambda: f"data must be (steps, batch, inputs), got {data}")
     require("recurrent.weight", r.rank in (2, 4), lambda: f"the recurrent weight must be a matrix, got {r}")
     steps, batch, inputs = data.shape
@@ -121,21 +131,23 @@ def _infer(kind: _Kind, a: RecurrentAttrs, types: Types) -> Type:
     hidden = r.shape[r.rank // 2 - 1]
     require("recurrent.hidden", isinstance(hidden, int), lambda: f"the size of the state must be known, got {r}")
     assert isinstance(hidden, int)
-    _check_weight(types[1], "the weight", inputs, kind.gates, hidden, data.dtype)
-    _check_weight(types[2], "the recurrent weight", hidden, kind.gates, hidden, data.dtype)
+    _check_recurrent_weight(types[1], "the weight", inputs, kind.gates, hidden, data.dtype)
+    _check_recurrent_weight(types[2], "the recurrent weight", hidden, kind.gates, hidden, data.dtype)
     state = TensorType((batch, hidden), data.dtype)
     vector = TensorType((hidden,), data.dtype)
     wanted = [TensorType((kind.gates * hidden,), data.dtype), *[state] * kind.states, *[vector] * kind.extras]
     for number, (ty, want) in enumerate(zip(types[3:], wanted, strict=True), 3):
-        given = tensor(ty)
-        same = (given.dtype, given.rank) == (want.dtype, want.rank) and all(map(may_equal, given.shape, want.shape))
+        given = require_tensor_type(ty)
+        same = (given.dtype, given.rank) == (want.dtype, want.rank) and all(
+            map(may_be_equal_dims, given.shape, want.shape)
+        )
         require("recurrent.argument", same, f"argument {number} must be {want}, got {ty}")
     if isinstance(a, RNNAttrs):
-        require_known("recurrent.activation", "activation", a.activation, _ACTIVATIONS)
+        require_known_name("recurrent.activation", "activation", a.activation, _RNN_ACTIVATIONS)
     return TupleType((TensorType((steps, batch, hidden), data.dtype), *[state] * kind.states))
 
 
-def _plain(weight: Array, columns: int) -> Array:
+def _unpack_recurrent_weight(weight: Array, columns: int) -> Array:
     """Return a weight unpacked to (rows, columns)."""
     if weight.ndim == 2:
         return weight
@@ -143,27 +155,35 @@ def _plain(weight: Array, columns: int) -> Array:
     return np.moveaxis(weight, 0, 2).reshape(rows, parts * blocks * block)[:, :columns]
 
 
-def _reference(kind: _Kind, a: RecurrentAttrs, x: Array, w: Array, r: Array, bias: Array, *rest: Array) -> Any:
+def _recurrent_reference(
+    kind: _RecurrentKind,
+    a: RecurrentAttrs,
+    x: Array,
+    weight: Array,
+    recurrent_weight: Array,
+    bias: Array,
+    *states_and_extras: Array,
+) -> Any:
     cell: Any = kind.cell(a)
-    r = _plain(r, bias.size)
-    states, extras = list(rest[: kind.states]), rest[kind.states :]
-    outputs = np.empty((*x.shape[:2], r.shape[0]), x.dtype)
-    products = x @ _plain(w, bias.size) + bias
+    recurrent_weight = _unpack_recurrent_weight(recurrent_weight, bias.size)
+    states, extras = list(states_and_extras[: kind.states]), states_and_extras[kind.states :]
+    outputs = np.empty((*x.shape[:2], recurrent_weight.shape[0]), x.dtype)
+    products = x @ _unpack_recurrent_weight(weight, bias.size) + bias
     for t in reversed(range(len(x))) if a.reverse else range(len(x)):
-        parts = (np.split(p, kind.gates, axis=1) for p in (products[t], states[0] @ r))
+        parts = (np.split(p, kind.gates, axis=1) for p in (products[t], states[0] @ recurrent_weight))
         states = list(cell(*parts, states, extras))
         outputs[t] = states[0]
     return (outputs, *states)
 
 
-def _program(layer: Recurrence, target: Target) -> te.ExternProgram:
-    return persistent(layer, target) or recurrence(layer, target)
+def _recurrence_program(layer: RecurrentLayer, target: Target) -> te.ExternProgram:
+    return persistent_gpu_recurrence(layer, target) or cpu_recurrence(layer, target)
 
 
-def _compute(kind: _Kind, a: RecurrentAttrs, *args: Tensor) -> tuple[Tensor, ...]:
+def _compute_recurrent(kind: _RecurrentKind, a: RecurrentAttrs, *args: Tensor) -> tuple[Tensor, ...]:
     x, w, r, *_ = args
     steps, batch, inputs = x.shape
-    layer = Recurrence(
+    layer = RecurrentLayer(
         dtype=x.dtype,
         steps=steps,
         batch=batch,
@@ -174,18 +194,18 @@ def _compute(kind: _Kind, a: RecurrentAttrs, *args: Tensor) -> tuple[Tensor, ...
         extras=kind.extras,
         reverse=a.reverse,
         blocks=(w.shape[3] if w.rank == 4 else 0, r.shape[3] if r.rank == 4 else 0),
-        by_columns=r.rank == w.rank == 4 and _is_by_columns(r, kind.gates, r.shape[1]),
+        by_columns=r.rank == w.rank == 4 and _is_packed_in_column_blocks(r, kind.gates, r.shape[1]),
         cell=kind.cell(a),
     )
     state = ((batch, layer.hidden), x.dtype)
     shapes = [((steps, batch, layer.hidden), x.dtype), *[state] * kind.states]
     if 0 in (batch, layer.hidden):  # there is nothing to compute
         return tuple(te.compute(shape, lambda *_: const(0).astype(x.dtype), "layer") for shape, _ in shapes)
-    return te.extern_for("layer", shapes, args, partial(_program, layer), macs=layer.macs)
+    return te.extern_for_target("layer", shapes, args, partial(_recurrence_program, layer), macs=layer.macs)
 
 
-def _samples(kind: _Kind, make: type[RecurrentAttrs]) -> Samples:
-    def sample(
+def _recurrent_test_samples(kind: _RecurrentKind, attrs_class: type[RecurrentAttrs]) -> Samples:
+    def recurrent_sample(
         steps: int,
         batch: int,
         inputs: int,
@@ -205,38 +225,40 @@ def _samples(kind: _Kind, make: type[RecurrentAttrs]) -> Samples:
             split = (m.reshape(len(m), parts, -1, block) for m in padded)
             w, r = (np.ascontiguousarray(np.moveaxis(m, 2, 0)) for m in split)
         args = (random_array((steps, batch, inputs), dtype), w, r, *others)
-        return Sample(args=args, attrs=make(**rest), accuracy=Accuracy.LOOSE)
+        return Sample(args=args, attrs=attrs_class(**rest), accuracy=Accuracy.LOOSE)
 
-    yield sample(1, 1, 3, 4)
-    yield sample(21, 1, 5, 12)
-    yield sample(19, 1, 40, 64, block=32)
-    yield sample(7, 3, 4, 8, block=4, reverse=True)
-    yield sample(18, 1, 5, 23, block=16, by_columns=True)
-    yield sample(6, 2, 3, 13, block=24, by_columns=True, reverse=True)
-    yield sample(30, 1, 2, 3, reverse=True)
-    yield sample(5, 14, 6, 5)
-    yield sample(4, 2, 3, 6, dtype="float64")
-    if make is RNNAttrs:
-        yield sample(9, 1, 3, 5, activation="relu")
+    yield recurrent_sample(1, 1, 3, 4)
+    yield recurrent_sample(21, 1, 5, 12)
+    yield recurrent_sample(19, 1, 40, 64, block=32)
+    yield recurrent_sample(7, 3, 4, 8, block=4, reverse=True)
+    yield recurrent_sample(18, 1, 5, 23, block=16, by_columns=True)
+    yield recurrent_sample(6, 2, 3, 13, block=24, by_columns=True, reverse=True)
+    yield recurrent_sample(30, 1, 2, 3, reverse=True)
+    yield recurrent_sample(5, 14, 6, 5)
+    yield recurrent_sample(4, 2, 3, 6, dtype="float64")
+    if attrs_class is RNNAttrs:
+        yield recurrent_sample(9, 1, 3, 5, activation="relu")
 
 
-def _layer(name: str, kind: _Kind, parameters: str, doc: str, make: type[RecurrentAttrs] = RecurrentAttrs) -> OpDef:
+def _recurrent_op(
+    name: str, kind: _RecurrentKind, parameters: str, doc: str, attrs_class: type[RecurrentAttrs] = RecurrentAttrs
+) -> OpDef:
     return OpDef(
         name=name,
         doc=doc,
-        attrs=make,
-        args=args(*parameters.split()[: 4 + kind.states + kind.extras]),
+        attrs=attrs_class,
+        args=declare_arguments(*parameters.split()[: 4 + kind.states + kind.extras]),
         order=parameters,
-        infer=partial(_infer, kind),
-        reference=partial(_reference, kind),
-        compute=partial(_compute, kind),
-        samples=partial(_samples, kind, make),
+        infer=partial(_infer_recurrent_type, kind),
+        reference=partial(_recurrent_reference, kind),
+        compute=partial(_compute_recurrent, kind),
+        samples=partial(_recurrent_test_samples, kind, attrs_class),
     )
 
 
-lstm: Final = _layer(
+lstm: Final = _recurrent_op(
     "nn.lstm",
-    _LSTM,
+    _LSTM_KIND,
     "data weight recurrent bias h c reverse",
     """A layer of long short-term memory (Hochreiter and Schmidhuber, 1997): (outputs, last h, last c).
 
@@ -244,9 +266,9 @@ lstm: Final = _layer(
     forget, cell, output; bias (4 * hidden); h, c (batch, hidden).
     """,
 )
-gru: Final = _layer(
+gru: Final = _recurrent_op(
     "nn.gru",
-    _GRU,
+    _GRU_KIND,
     "data weight recurrent bias h inner reverse",
     """A layer of gated recurrent units (Cho et al., 2014): (outputs, last h).
 
@@ -255,9 +277,9 @@ gru: Final = _layer(
     product before the reset gate scales that.
     """,
 )
-rnn: Final = _layer(
+rnn: Final = _recurrent_op(
     "nn.rnn",
-    _RNN,
+    _RNN_KIND,
     "data weight recurrent bias h activation reverse",
     "A layer of h = activation(x W + bias + h R): (outputs, last h); shapes as in `lstm`, with one gate.",
     RNNAttrs,

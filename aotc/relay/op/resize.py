@@ -21,53 +21,67 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import REQUIRED, Attrs, Dim, DType, TensorType, Type, is_static, param, static_shape
-from aotc.ir.op import AxisMap, Layout, OpPattern, Quantized, Types, require
+from aotc.ir import REQUIRED, Attrs, Dim, DType, TensorType, Type, attribute_field, is_static, require_static_shape
+from aotc.ir.op import AxisMap, LayoutTreatment, OpPattern, QuantizationTreatment, Types, require
 from aotc.relay.op import resize_sampling
-from aotc.relay.op.layout import in_blocks
+from aotc.relay.op.layout import add_blocked_layout_support
 from aotc.relay.op.operator_definition import (
     Array,
     OpDef,
     Sample,
     Samples,
     Scalar,
-    as_dtype,
-    convert,
+    cast_array,
+    cast_tensor,
     random_sample,
-    replaced,
+    replace_item,
 )
-from aotc.relay.op.resize_sampling import AxisMapping, ResizeAttrs, axes_of, first_tap, pass_order, rounding, widened
-from aotc.relay.op.type_rules import extent_of, ranked, require_known, static_shape_of, tensor
+from aotc.relay.op.resize_sampling import (
+    AxisMapping,
+    ResizeAttrs,
+    axis_mappings_of_resize,
+    first_tap_and_tap_count,
+    is_antialiased_downsampling,
+    resampled_axes_by_scale,
+    rounding_method_or_default,
+)
+from aotc.relay.op.type_rules import (
+    map_extent,
+    require_known_name,
+    require_tensor_of_rank,
+    require_tensor_type,
+    static_shape_of,
+)
 from aotc.relay.op.window_attributes import (
-    DATA_LAYOUT,
-    arrange,
-    canonical,
-    each_axis,
-    for_axes,
-    laid_out,
-    pick,
-    positions,
-    spread,
+    DATA_LAYOUT_BY_RANK,
+    attrs_class_for_rank,
+    canonical_axis_positions,
+    canonical_to_layout_order,
+    layout_to_canonical_order,
+    per_axis_attribute,
+    repeat_for_each_axis,
+    transpose_to_canonical,
+    transpose_to_layout,
 )
 from aotc.tir import Tensor, all_of, call, const, maximum, minimum, select, te
 
 #: Largest number of outputs of an axis that are enumerated to prove that a simple index formula
 #: holds.
-SHORT: Final = 1 << 20
+MAX_ENUMERATED_OUTPUTS: Final = 1 << 20
 #: Distance below a whole number within which a value is rounded up, since truncation would drop
 #: rounding errors.
-WHOLE: Final = 2.0**-10
+TRUNCATION_TOLERANCE: Final = 2.0**-10
 
 
-def _scale() -> Any:
-    return param(given=1, takes=lambda value, _: float(value))
+def _scale_attribute() -> Any:
+    return attribute_field(parameter_default=1, convert=lambda value, _: float(value))
 
 
 class UpSamplingAttrs(Attrs):
     """Data upsampled by two factors; `method` is "nearest_neighbor", "bilinear" or "bicubic"."""
 
-    scale_h: float = _scale()
-    scale_w: float = _scale()
+    scale_h: float = _scale_attribute()
+    scale_w: float = _scale_attribute()
     layout: str = "NCHW"
     method: str = "nearest_neighbor"
     align_corners: bool = False
@@ -76,27 +90,29 @@ class UpSamplingAttrs(Attrs):
 class UpSampling3DAttrs(Attrs):
     """Data upsampled by three factors; `method` is "nearest_neighbor" or "trilinear"."""
 
-    scale_d: float = _scale()
-    scale_h: float = _scale()
-    scale_w: float = _scale()
+    scale_d: float = _scale_attribute()
+    scale_h: float = _scale_attribute()
+    scale_w: float = _scale_attribute()
     layout: str = "NCDHW"
     method: str = "nearest_neighbor"
     coordinate_transformation_mode: str = "half_pixel"
 
 
-def _mapped(n: int, a: ResizeAttrs, shape: Sequence[int]) -> tuple[tuple[int, ...], list[AxisMapping]]:
+def _axis_positions_and_mappings(
+    spatial_rank: int, a: ResizeAttrs, shape: Sequence[int]
+) -> tuple[tuple[int, ...], list[AxisMapping]]:
     """Return the positions of the canonical axes in the data, and the coordinate mapping of each
     spatial axis.
     """
-    where = positions(a.layout, DATA_LAYOUT[n])
-    return where, axes_of(n, a, pick(shape, where)[2:])
+    where = canonical_axis_positions(a.layout, DATA_LAYOUT_BY_RANK[spatial_rank])
+    return where, axis_mappings_of_resize(spatial_rank, a, layout_to_canonical_order(shape, where)[2:])
 
 
 # --- numpy
 
 
-def _interpolate(x: Array, dimension: int, a: ResizeAttrs, axis: AxisMapping) -> Array:
-    index, weight = resize_sampling.tap_table(a, axis)
+def _interpolate_array_along_axis(x: Array, dimension: int, a: ResizeAttrs, axis: AxisMapping) -> Array:
+    index, weight = resize_sampling.tap_indices_and_weights(a, axis)
     shape = [-1 if k == dimension else 1 for k in range(x.ndim)]
     total = np.zeros_like(np.take(x, index[:, 0], dimension))
     for k in range(index.shape[1]):
@@ -104,11 +120,11 @@ def _interpolate(x: Array, dimension: int, a: ResizeAttrs, axis: AxisMapping) ->
     return total
 
 
-def _slack(a: ResizeAttrs) -> float:
-    return 0.0 if a.method == "nearest_neighbor" else WHOLE
+def _truncation_tolerance(a: ResizeAttrs) -> float:
+    return 0.0 if a.method == "nearest_neighbor" else TRUNCATION_TOLERANCE
 
 
-def _work(dtype: DType) -> str:
+def _interpolation_dtype(dtype: DType) -> str:
     """Return the dtype of the interpolation: float64 for float64 and for integers wider than 8
     bits, else float32.
     """
@@ -116,29 +132,31 @@ def _work(dtype: DType) -> str:
     return "float64" if wide else "float32"
 
 
-def _reference(n: int, a: ResizeAttrs, data: Array) -> Array:
-    where, axes = _mapped(n, a, data.shape)
-    dtype, out = DType.of(data), DType(a.out_dtype or DType.of(data))
-    x = canonical(data, where)
+def _resize_reference(spatial_rank: int, a: ResizeAttrs, data: Array) -> Array:
+    where, axes = _axis_positions_and_mappings(spatial_rank, a, data.shape)
+    dtype, out = DType.from_numpy(data), DType(a.out_dtype or DType.from_numpy(data))
+    x = transpose_to_canonical(data, where)
     if a.method == "nearest_neighbor":
         for k, axis in enumerate(axes, start=2):
-            index = axis.nearest(np.arange(axis.count, dtype=np.int64), rounding(a)).clip(0, axis.extent - 1)
+            index = axis.nearest_source_index(
+                np.arange(axis.count, dtype=np.int64), rounding_method_or_default(a)
+            ).clip(0, axis.extent - 1)
             x = np.take(x, index, k)
     else:
-        x = as_dtype(x, _work(dtype))
-        for k in pass_order(axes):
-            x = _interpolate(x, k + 2, a, axes[k])
+        x = cast_array(x, _interpolation_dtype(dtype))
+        for k in resampled_axes_by_scale(axes):
+            x = _interpolate_array_along_axis(x, k + 2, a, axes[k])
     if a.coordinate_transformation_mode == "tf_crop_and_resize":
-        x = _extrapolated(a, x, axes)
-    if out.is_integer and DType.of(x).is_float:
-        x = np.clip(np.trunc(x + np.copysign(x.dtype.type(_slack(a)), x)), out.min, out.max)
-    return laid_out(as_dtype(x, out), where)
+        x = _fill_outside_region(a, x, axes)
+    if out.is_integer and DType.from_numpy(x).is_float:
+        x = np.clip(np.trunc(x + np.copysign(x.dtype.type(_truncation_tolerance(a)), x)), out.min, out.max)
+    return transpose_to_layout(cast_array(x, out), where)
 
 
-def _extrapolated(a: ResizeAttrs, x: Array, axes: Sequence[AxisMapping]) -> Array:
+def _fill_outside_region(a: ResizeAttrs, x: Array, axes: Sequence[AxisMapping]) -> Array:
     inside = np.ones((), bool)
     for axis in axes:
-        at = axis.times(np.arange(axis.count))
+        at = axis.coordinate_numerator(np.arange(axis.count))
         inside = np.logical_and.outer(inside, (at >= 0) & (at <= (axis.extent - 1) * axis.r))
     return np.where(inside, x, np.asarray(a.extrapolation_value).astype(x.dtype))
 
@@ -146,268 +164,304 @@ def _extrapolated(a: ResizeAttrs, x: Array, axes: Sequence[AxisMapping]) -> Arra
 # --- tensor expressions
 
 
-def _table(axis: AxisMapping, body: Any, name: str) -> Tensor:
+def _table_per_output_index(axis: AxisMapping, value_at: Any, name: str) -> Tensor:
     """Return a tensor with one value per output index of an axis, computed once."""
-    return te.compute((axis.count,), body, name, materialize=True)
+    return te.compute((axis.count,), value_at, name, materialize=True)
 
 
-def _clamped(index: Scalar, extent: int) -> Scalar:
+def _clamp_index(index: Scalar, extent: int) -> Scalar:
     return minimum(maximum(index, 0), extent - 1)
 
 
-def _nearest_index(axis: AxisMapping, method: str) -> Any:
+def _nearest_source_index_function(axis: AxisMapping, rounding: str) -> Any:
     """Return a function from output index to source index: an arithmetic formula if one is exact,
     else a table.
     """
     if axis.is_identity:
         return lambda o: o
-    if axis.count <= SHORT:
+    if axis.count <= MAX_ENUMERATED_OUTPUTS:
         at = np.arange(axis.count, dtype=np.int64)
-        found = axis.nearest(at, method).clip(0, axis.extent - 1)
+        found = axis.nearest_source_index(at, rounding).clip(0, axis.extent - 1)
         factor = axis.count // axis.extent
         if factor and (found == at // factor).all():
             return lambda o: o // factor
         first, step = int(found[0]), int(found[1] - found[0]) if axis.count > 1 else 0
         if (found == first + at * step).all():
             return lambda o: o * step + first
-    table = _table(axis, lambda o: _clamped(axis.nearest(o, method), axis.extent), "index")
+    table = _table_per_output_index(
+        axis, lambda o: _clamp_index(axis.nearest_source_index(o, rounding), axis.extent), "index"
+    )
     return lambda o: table[o]
 
 
-def _nearest(a: ResizeAttrs, data: Tensor, where: Sequence[int], axes: Sequence[AxisMapping]) -> Tensor:
-    index = [_nearest_index(axis, rounding(a)) for axis in axes]
-    shape = arrange((*pick(data.shape, where)[:2], *(axis.count for axis in axes)), where)
+def _resize_nearest(a: ResizeAttrs, data: Tensor, axis_positions: Sequence[int], axes: Sequence[AxisMapping]) -> Tensor:
+    index = [_nearest_source_index_function(axis, rounding_method_or_default(a)) for axis in axes]
+    shape = canonical_to_layout_order(
+        (*layout_to_canonical_order(data.shape, axis_positions)[:2], *(axis.count for axis in axes)), axis_positions
+    )
 
-    def body(*v: Scalar) -> Scalar:
-        image, channel, *at = pick(v, where)
-        return data[arrange((image, channel, *(i(o) for i, o in zip(index, at, strict=True))), where)]
+    def nearest_source_element(*v: Scalar) -> Scalar:
+        image, channel, *at = layout_to_canonical_order(v, axis_positions)
+        return data[
+            canonical_to_layout_order((image, channel, *(i(o) for i, o in zip(index, at, strict=True))), axis_positions)
+        ]
 
-    return te.compute(shape, body, "resize")
-
-
-def _fraction_at(axis: AxisMapping, o: Scalar, dtype: str) -> Any:
-    return (axis.times(o) % axis.r).astype(dtype) / float(axis.r)
-
-
-def _element_at(axis: AxisMapping, o: Scalar, k: Any) -> Any:
-    """Return the index of the element `k` after the element below the coordinate of output o."""
-    return axis.times(o) // axis.r + k
+    return te.compute(shape, nearest_source_element, "resize")
 
 
-def _on_data(axis: AxisMapping, at: Scalar, weight: Scalar) -> Scalar:
-    return select(all_of(at >= 0, at < axis.extent), weight, 0.0)
+def _source_coordinate_fraction(axis: AxisMapping, output_index: Scalar, dtype: str) -> Any:
+    return (axis.coordinate_numerator(output_index) % axis.r).astype(dtype) / float(axis.r)
 
 
-def _along_taps(x: Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, store: bool) -> Tensor:
+def _source_index_of_tap(axis: AxisMapping, output_index: Scalar, tap: Any) -> Any:
+    """Return the index of the element `tap` after the element below the coordinate of output o."""
+    return axis.coordinate_numerator(output_index) // axis.r + tap
+
+
+def _weight_or_zero_outside_data(axis: AxisMapping, index: Scalar, weight: Scalar) -> Scalar:
+    return select(all_of(index >= 0, index < axis.extent), weight, 0.0)
+
+
+def _resample_axis_by_filter_taps(x: Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, store: bool) -> Tensor:
     """Resample one axis with the filter's own number of taps; `store` materializes the result for
     the next axis.
     """
-    start, taps = first_tap(a, axis)
+    start, taps = first_tap_and_tap_count(a, axis)
 
-    def weights_at(o: Scalar) -> list[Scalar]:
-        items = resize_sampling.weights(a, _fraction_at(axis, o, x.dtype))
+    def tap_weights_of_output(output_index: Scalar) -> list[Scalar]:
+        items = resize_sampling.tap_weights_at_fraction(a, _source_coordinate_fraction(axis, output_index, x.dtype))
         if not a.cubic_exclude:
             return items
-        kept = [_on_data(axis, _element_at(axis, o, start + k), w) for k, w in enumerate(items)]
+        kept = [
+            _weight_or_zero_outside_data(axis, _source_index_of_tap(axis, output_index, start + k), w)
+            for k, w in enumerate(items)
+        ]
         return [w / reduce(add, kept) for w in kept]
 
-    def body(*v: Scalar) -> Scalar:
+    def weighted_sum_of_taps(*v: Scalar) -> Scalar:
         o = v[dimension]
-        rows = [replaced(v, dimension, i[o]) for i in index]
+        rows = [replace_item(v, dimension, i[o]) for i in index]
         return reduce(add, (x[row] * w[o] for row, w in zip(rows, weight, strict=True)))
 
     places = range(start, start + taps)
-    index = [_table(axis, lambda o, k=k: _clamped(_element_at(axis, o, k), axis.extent), "index") for k in places]
-    weight = [_table(axis, lambda o, k=k: weights_at(o)[k], "weight") for k in range(taps)]
-    return te.compute(replaced(x.shape, dimension, axis.count), body, "resize", materialize=store)
+    index = [
+        _table_per_output_index(
+            axis, lambda o, k=k: _clamp_index(_source_index_of_tap(axis, o, k), axis.extent), "index"
+        )
+        for k in places
+    ]
+    weight = [_table_per_output_index(axis, lambda o, k=k: tap_weights_of_output(o)[k], "weight") for k in range(taps)]
+    return te.compute(replace_item(x.shape, dimension, axis.count), weighted_sum_of_taps, "resize", materialize=store)
 
 
-def _along_widened(x: Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, _: bool) -> Tensor:
+def _downsample_axis_antialiased(x: Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, _: bool) -> Tensor:
     """Downsample one axis with the filter widened by the scale factor (antialias)."""
-    start, taps = first_tap(a, axis)
+    start, taps = first_tap_and_tap_count(a, axis)
 
-    def raw(o: Scalar, k: Scalar) -> Scalar:
-        distance = (k + start).astype(x.dtype) - _fraction_at(axis, o, x.dtype)
-        weight: Scalar = resize_sampling.falloff(a, call("abs", distance) * float(axis.scale))
-        return _on_data(axis, _element_at(axis, o, k) + start, weight) if a.cubic_exclude else weight
+    def unnormalized_tap_weight(output_index: Scalar, tap: Scalar) -> Scalar:
+        distance = (tap + start).astype(x.dtype) - _source_coordinate_fraction(axis, output_index, x.dtype)
+        weight: Scalar = resize_sampling.filter_weight_at_distance(a, call("abs", distance) * float(axis.scale))
+        return (
+            _weight_or_zero_outside_data(axis, _source_index_of_tap(axis, output_index, tap) + start, weight)
+            if a.cubic_exclude
+            else weight
+        )
 
-    weight = te.compute((axis.count, taps), raw, "weight", materialize=True)
+    weight = te.compute((axis.count, taps), unnormalized_tap_weight, "weight", materialize=True)
     total = te.reduce("sum", (axis.count,), (taps,), lambda o, k: weight[o, k], "total")
-    scale = _table(axis, lambda o: 1.0 / total[o], "scale")
+    scale = _table_per_output_index(axis, lambda o: 1.0 / total[o], "scale")
 
-    def body(*v: Scalar) -> Scalar:
+    def weighted_tap_value(*v: Scalar) -> Scalar:
         o, k = v[dimension], v[-1]
-        at = replaced(v[:-1], dimension, _clamped(_element_at(axis, o, k) + start, axis.extent))
+        at = replace_item(v[:-1], dimension, _clamp_index(_source_index_of_tap(axis, o, k) + start, axis.extent))
         return x[at] * (weight[o, k] * scale[o])
 
-    return te.reduce("sum", replaced(x.shape, dimension, axis.count), (taps,), body, "resize")
+    return te.reduce("sum", replace_item(x.shape, dimension, axis.count), (taps,), weighted_tap_value, "resize")
 
 
-def _compute(n: int, a: ResizeAttrs, data: Tensor) -> Tensor:
-    where, axes = _mapped(n, a, data.shape)
+def _compute_resize(spatial_rank: int, a: ResizeAttrs, data: Tensor) -> Tensor:
+    where, axes = _axis_positions_and_mappings(spatial_rank, a, data.shape)
     if a.method == "nearest_neighbor":
-        x = _nearest(a, data, where, axes)
+        x = _resize_nearest(a, data, where, axes)
     else:
-        x = convert(data, _work(data.dtype))
-        order = pass_order(axes)
+        x = cast_tensor(data, _interpolation_dtype(data.dtype))
+        order = resampled_axes_by_scale(axes)
         for k in order:
-            along = _along_widened if widened(a, axes[k]) else _along_taps
+            along = (
+                _downsample_axis_antialiased
+                if is_antialiased_downsampling(a, axes[k])
+                else _resample_axis_by_filter_taps
+            )
             x = along(x, where[k + 2], a, axes[k], k != order[-1])
-    return _finished(a, x, data.dtype, [(where[k + 2], axis) for k, axis in enumerate(axes)])
+    return _extrapolate_and_cast_result(a, x, data.dtype, [(where[k + 2], axis) for k, axis in enumerate(axes)])
 
 
-def _finished(a: ResizeAttrs, x: Tensor, dtype: DType, axes: Sequence[tuple[int, AxisMapping]]) -> Tensor:
+def _extrapolate_and_cast_result(
+    a: ResizeAttrs, x: Tensor, dtype: DType, axes: Sequence[tuple[int, AxisMapping]]
+) -> Tensor:
     """Apply extrapolation and convert to the result's dtype: integers are truncated (see WHOLE) and
     saturated.
     """
     out = DType(a.out_dtype or dtype)
     crop = a.coordinate_transformation_mode == "tf_crop_and_resize"
 
-    def body(*v: Scalar) -> Scalar:
+    def extrapolated_and_cast_element(*v: Scalar) -> Scalar:
         value: Scalar = x[v]
         if crop:
-            inside = all_of(*(c for k, axis in axes for c in axis.inside(v[k])))
+            inside = all_of(*(c for k, axis in axes for c in axis.inside_data_conditions(v[k])))
             value = select(inside, value, const(a.extrapolation_value, x.dtype))
         if out.is_integer and x.dtype.is_float:
-            whole = value + call("copysign", const(_slack(a), x.dtype), value)
+            whole = value + call("copysign", const(_truncation_tolerance(a), x.dtype), value)
             value = minimum(maximum(whole, float(out.min)), float(out.max))
         return value.astype(out)
 
-    return te.compute(x.shape, body, "resized")
+    return te.compute(x.shape, extrapolated_and_cast_element, "resized")
 
 
 # --- the operators
 
 
-def _infer(n: int, a: ResizeAttrs, types: Types) -> Type:
-    data = ranked("resize.rank", types[0], n + 2)
+def _infer_resize_type(spatial_rank: int, a: ResizeAttrs, types: Types) -> Type:
+    data = require_tensor_of_rank("resize.rank", types[0], spatial_rank + 2)
     require("resize.size", a.size is not None, "size is missing")
-    sizes = spread(a.size or (), n)
+    sizes = repeat_for_each_axis(a.size or (), spatial_rank)
     require("resize.size", min(sizes) > 0, f"size must be positive, got {sizes}")
-    _check_names(a)
-    scales = a.scales is None or (len(a.scales) == n and min(a.scales) > 0)
-    require("resize.scales", scales, f"expected {n} positive scales, got {a.scales}")
-    require("resize.roi", a.roi is None or len(a.roi) == 2 * n, f"expected {2 * n} values in roi, got {a.roi}")
-    where = positions(a.layout, DATA_LAYOUT[n])
-    batch, channels, *space = pick(data.shape, where)
+    _check_resize_mode_names(a)
+    scales = a.scales is None or (len(a.scales) == spatial_rank and min(a.scales) > 0)
+    require("resize.scales", scales, f"expected {spatial_rank} positive scales, got {a.scales}")
+    require(
+        "resize.roi",
+        a.roi is None or len(a.roi) == 2 * spatial_rank,
+        f"expected {2 * spatial_rank} values in roi, got {a.roi}",
+    )
+    where = canonical_axis_positions(a.layout, DATA_LAYOUT_BY_RANK[spatial_rank])
+    batch, channels, *space = layout_to_canonical_order(data.shape, where)
     require("resize.empty", 0 not in space, lambda: f"nothing to sample in {data}")
     numbers = (*(a.scales or ()), *(a.roi or ()))
     require("resize.roi", all(map(isfinite, numbers)), f"scales and roi must be finite, got {numbers}")
     known_sizes = [d for d in space if isinstance(d, int)]
-    if len(known_sizes) == n:
-        axes_of(n, a, known_sizes)
-    return TensorType(arrange((batch, channels, *sizes), where), a.out_dtype or data.dtype)
+    if len(known_sizes) == spatial_rank:
+        axis_mappings_of_resize(spatial_rank, a, known_sizes)
+    return TensorType(canonical_to_layout_order((batch, channels, *sizes), where), a.out_dtype or data.dtype)
 
 
-def _check_names(a: ResizeAttrs) -> None:
+def _check_resize_mode_names(a: ResizeAttrs) -> None:
     mode = a.coordinate_transformation_mode
-    require_known("resize.method", "method", a.method, resize_sampling.METHODS)
-    require_known("resize.mode", "coordinate mode", mode, resize_sampling.COORDINATES)
-    require_known("resize.rounding", "rounding", a.rounding_method, resize_sampling.ROUNDINGS)
+    require_known_name("resize.method", "method", a.method, resize_sampling.RESIZE_METHODS)
+    require_known_name("resize.mode", "coordinate mode", mode, resize_sampling.COORDINATE_MODES)
+    require_known_name("resize.rounding", "rounding", a.rounding_method, resize_sampling.RESIZE_ROUNDING_METHODS)
     crop = mode != "tf_crop_and_resize" or a.roi is not None
     require("resize.roi", crop, "tf_crop_and_resize needs a roi")
 
 
-def _scratch(n: int, a: ResizeAttrs, types: Types) -> int:
+def _resize_scratch_elements(spatial_rank: int, a: ResizeAttrs, types: Types) -> int:
     """Return the number of scratch elements: indices and weights of the outputs of each axis."""
-    _, axes = _mapped(n, a, tensor(types[0]).static_shape)
-    return sum(4 * axis.count * (1 if a.method == "nearest_neighbor" else first_tap(a, axis)[1]) for axis in axes)
-
-
-def _axes(n: int, a: ResizeAttrs, types: Types) -> AxisMap:
-    where = positions(a.layout, DATA_LAYOUT[n])
-    return AxisMap((tuple(k if k in where[:2] else None for k in range(n + 2)),))
-
-
-def _samples(n: int, attributes: type[ResizeAttrs]) -> Samples:
-    shape, size = (1, 2, 4, 5, 3)[: n + 2], (8, 10, 6)
-
-    def sample(
-        size: Sequence[int], method: str = "linear", mode: str = "half_pixel", dtype: str = "float32", **fields: Any
-    ) -> Sample:
-        fields |= {"size": size[:n], "method": method, "coordinate_transformation_mode": mode}
-        return random_sample((shape,), attributes(**fields), dtype)
-
-    nearest, *_ = resize_sampling.METHODS
-    *modes, crop = resize_sampling.COORDINATES
-    yield from (sample(size, mode=mode) for mode in modes)
-    yield from (sample((7, 7, 7), nearest, rounding_method=name) for name in resize_sampling.ROUNDINGS)
-    yield sample(size, nearest, "asymmetric", rounding_method="")
-    yield sample((7, 3, 5), "cubic", cubic_alpha=-0.75)
-    yield sample((7, 3, 5), "cubic", cubic_exclude=1)
-    yield sample((2, 2, 2), "cubic", antialias=True)
-    yield sample((2, 2, 2), antialias=True, cubic_exclude=1)
-    yield sample((6, 6, 6), scales=(1.6, 1.3, 2.1)[:n])
-    roi = (0.2, -0.1, 0.0)[:n] + (0.9, 1.2, 1.0)[:n]
-    yield sample((5, 5, 5), mode=crop, roi=roi, extrapolation_value=9.0)
-    yield sample(size, dtype="uint8")
-    yield sample(size, dtype="float16")
-    yield sample(size, nearest, dtype="int8")
-
-
-def _resize(n: int) -> OpDef:
-    size = each_axis(n, None, given=REQUIRED)
-    attributes = for_axes(n, ResizeAttrs, f"Resize{n}DAttrs", size=size)
-    return OpDef(
-        name=f"image.resize{n}d",
-        doc="Data resampled to `size` along its spatial axes.",
-        attrs=attributes,
-        infer=partial(_infer, n),
-        reference=partial(_reference, n),
-        scratch=partial(_scratch, n),
-        pattern=OpPattern.INJECTIVE,
-        axes=partial(_axes, n),
-        quantized=Quantized.RESCALE,
-        compute=partial(_compute, n),
-        samples=partial(_samples, n, attributes),
+    _, axes = _axis_positions_and_mappings(spatial_rank, a, require_tensor_type(types[0]).static_shape)
+    return sum(
+        4 * axis.count * (1 if a.method == "nearest_neighbor" else first_tap_and_tap_count(a, axis)[1]) for axis in axes
     )
 
 
-_METHODS: Final = {
+def _batch_and_channel_axis_map(spatial_rank: int, a: ResizeAttrs, types: Types) -> AxisMap:
+    where = canonical_axis_positions(a.layout, DATA_LAYOUT_BY_RANK[spatial_rank])
+    return AxisMap((tuple(k if k in where[:2] else None for k in range(spatial_rank + 2)),))
+
+
+def _resize_test_samples(spatial_rank: int, attrs_class: type[ResizeAttrs]) -> Samples:
+    shape, size = (1, 2, 4, 5, 3)[: spatial_rank + 2], (8, 10, 6)
+
+    def resize_sample(
+        size: Sequence[int], method: str = "linear", mode: str = "half_pixel", dtype: str = "float32", **fields: Any
+    ) -> Sample:
+        fields |= {"size": size[:spatial_rank], "method": method, "coordinate_transformation_mode": mode}
+        return random_sample((shape,), attrs_class(**fields), dtype)
+
+    nearest, *_ = resize_sampling.RESIZE_METHODS
+    *modes, crop = resize_sampling.COORDINATE_MODES
+    yield from (resize_sample(size, mode=mode) for mode in modes)
+    yield from (
+        resize_sample((7, 7, 7), nearest, rounding_method=name) for name in resize_sampling.RESIZE_ROUNDING_METHODS
+    )
+    yield resize_sample(size, nearest, "asymmetric", rounding_method="")
+    yield resize_sample((7, 3, 5), "cubic", cubic_alpha=-0.75)
+    yield resize_sample((7, 3, 5), "cubic", cubic_exclude=1)
+    yield resize_sample((2, 2, 2), "cubic", antialias=True)
+    yield resize_sample((2, 2, 2), antialias=True, cubic_exclude=1)
+    yield resize_sample((6, 6, 6), scales=(1.6, 1.3, 2.1)[:spatial_rank])
+    roi = (0.2, -0.1, 0.0)[:spatial_rank] + (0.9, 1.2, 1.0)[:spatial_rank]
+    yield resize_sample((5, 5, 5), mode=crop, roi=roi, extrapolation_value=9.0)
+    yield resize_sample(size, dtype="uint8")
+    yield resize_sample(size, dtype="float16")
+    yield resize_sample(size, nearest, dtype="int8")
+
+
+def _resize_op(spatial_rank: int) -> OpDef:
+    size = per_axis_attribute(spatial_rank, None, given=REQUIRED)
+    attributes = attrs_class_for_rank(spatial_rank, ResizeAttrs, f"Resize{spatial_rank}DAttrs", size=size)
+    return OpDef(
+        name=f"image.resize{spatial_rank}d",
+        doc="Data resampled to `size` along its spatial axes.",
+        attrs=attributes,
+        infer=partial(_infer_resize_type, spatial_rank),
+        reference=partial(_resize_reference, spatial_rank),
+        scratch=partial(_resize_scratch_elements, spatial_rank),
+        pattern=OpPattern.INJECTIVE,
+        axes=partial(_batch_and_channel_axis_map, spatial_rank),
+        quantized=QuantizationTreatment.RESCALE,
+        compute=partial(_compute_resize, spatial_rank),
+        samples=partial(_resize_test_samples, spatial_rank, attributes),
+    )
+
+
+_RESIZE_METHODS_OF_UPSAMPLING: Final = {
     2: {"nearest_neighbor": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"},
     3: {"nearest_neighbor": "nearest_neighbor", "trilinear": "linear"},
 }
 
 
-def _enlarged(n: int, a: Any, space: Sequence[Dim]) -> list[Dim]:
+def _upsampled_extents(spatial_rank: int, attrs: Any, space: Sequence[Dim]) -> list[Dim]:
     """Return the spatial extents of the result of an upsampling."""
-    scales = (a.scale_h, a.scale_w) if n == 2 else (a.scale_d, a.scale_h, a.scale_w)
+    scales = (attrs.scale_h, attrs.scale_w) if spatial_rank == 2 else (attrs.scale_d, attrs.scale_h, attrs.scale_w)
     finite = all(map(isfinite, scales))
     require("resize.scales", finite, f"scales must be finite, got {scales}")
-    return [extent_of(d, partial(_times, s)) for d, s in zip(space, scales, strict=True)]
+    return [map_extent(d, partial(_scaled_extent_rounded, s)) for d, s in zip(space, scales, strict=True)]
 
 
-def _times(scale: float, extent: int) -> int:
+def _scaled_extent_rounded(scale: float, extent: int) -> int:
     return floor(extent * scale + 0.5)
 
 
-def _resized(n: int, a: Any, shape: Sequence[Dim]) -> ResizeAttrs:
+def _resize_attrs_of_upsampling(spatial_rank: int, attrs: Any, shape: Sequence[Dim]) -> ResizeAttrs:
     """Return the attributes of the resize that computes an upsampling."""
-    require_known("upsampling.method", "method", a.method, _METHODS[n])
-    space = pick(shape, positions(a.layout, DATA_LAYOUT[n]))[2:]
-    if n == 2:
-        mode = "align_corners" if a.align_corners else "asymmetric"
+    require_known_name("upsampling.method", "method", attrs.method, _RESIZE_METHODS_OF_UPSAMPLING[spatial_rank])
+    space = layout_to_canonical_order(shape, canonical_axis_positions(attrs.layout, DATA_LAYOUT_BY_RANK[spatial_rank]))[
+        2:
+    ]
+    if spatial_rank == 2:
+        mode = "align_corners" if attrs.align_corners else "asymmetric"
     else:
-        mode = a.coordinate_transformation_mode
+        mode = attrs.coordinate_transformation_mode
     return ResizeAttrs(
-        size=static_shape(_enlarged(n, a, space)),
-        layout=a.layout,
-        method=_METHODS[n][a.method],
+        size=require_static_shape(_upsampled_extents(spatial_rank, attrs, space)),
+        layout=attrs.layout,
+        method=_RESIZE_METHODS_OF_UPSAMPLING[spatial_rank][attrs.method],
         coordinate_transformation_mode=mode,
         rounding_method="",
     )
 
 
-def _infer_upsampling(n: int, a: Any, types: Types) -> Type:
-    data = ranked("resize.rank", types[0], n + 2)
-    where = positions(a.layout, DATA_LAYOUT[n])
-    batch, channels, *space = pick(data.shape, where)
+def _infer_upsampling_type(spatial_rank: int, attrs: Any, types: Types) -> Type:
+    data = require_tensor_of_rank("resize.rank", types[0], spatial_rank + 2)
+    where = canonical_axis_positions(attrs.layout, DATA_LAYOUT_BY_RANK[spatial_rank])
+    batch, channels, *space = layout_to_canonical_order(data.shape, where)
     if is_static(space):
-        return _infer(n, _resized(n, a, data.shape), types)
-    return TensorType(arrange((batch, channels, *_enlarged(n, a, space)), where), data.dtype)
+        return _infer_resize_type(spatial_rank, _resize_attrs_of_upsampling(spatial_rank, attrs, data.shape), types)
+    return TensorType(
+        canonical_to_layout_order((batch, channels, *_upsampled_extents(spatial_rank, attrs, space)), where), data.dtype
+    )
 
 
-def _samples_upsampling() -> Samples:
+def _upsampling_test_samples() -> Samples:
     yield random_sample(((1, 2, 3, 4),), UpSamplingAttrs(scale_h=2.0, scale_w=3.0))
     yield random_sample(((1, 3, 4, 2),), UpSamplingAttrs(scale_h=2.0, scale_w=1.5, layout="NHWC", method="bilinear"))
     corners = UpSamplingAttrs(scale_h=2.0, scale_w=2.0, method="bicubic", align_corners=True)
@@ -415,28 +469,30 @@ def _samples_upsampling() -> Samples:
     yield random_sample(((1, 2, 3, 4, 2),), UpSamplingAttrs(scale_h=2.0, scale_w=3.0, layout="NCHW2c"))
 
 
-def _samples_upsampling3d() -> Samples:
+def _upsampling3d_test_samples() -> Samples:
     scales: dict[str, Any] = {"scale_d": 2.0, "scale_h": 1.5, "scale_w": 3.0}
     a = UpSampling3DAttrs(**scales, coordinate_transformation_mode="asymmetric")
     yield random_sample(((1, 2, 3, 4, 2),), a)
     yield random_sample(((1, 3, 4, 2, 2),), UpSampling3DAttrs(**scales, layout="NDHWC", method="trilinear"))
 
 
-def _upsampling(n: int, attributes: type[Attrs], resize: OpDef, samples: Callable[[], Samples]) -> OpDef:
+def _upsampling_op(spatial_rank: int, attrs_class: type[Attrs], resize: OpDef, samples: Callable[[], Samples]) -> OpDef:
     return OpDef(
-        name="nn.upsampling" if n == 2 else "nn.upsampling3d",
-        attrs=attributes,
-        infer=partial(_infer_upsampling, n),
-        reference=lambda a, x: _reference(n, _resized(n, a, x.shape), x),
+        name="nn.upsampling" if spatial_rank == 2 else "nn.upsampling3d",
+        attrs=attrs_class,
+        infer=partial(_infer_upsampling_type, spatial_rank),
+        reference=lambda a, x: _resize_reference(
+            spatial_rank, _resize_attrs_of_upsampling(spatial_rank, a, x.shape), x
+        ),
         pattern=OpPattern.INJECTIVE,
-        axes=partial(_axes, n),
-        layout=Layout.FOLLOW,
-        quantized=Quantized.RESCALE,
-        expand=lambda a, x: resize(x, **dict(_resized(n, a, static_shape_of(x)).items())),
+        axes=partial(_batch_and_channel_axis_map, spatial_rank),
+        layout=LayoutTreatment.FOLLOW,
+        quantized=QuantizationTreatment.RESCALE,
+        expand=lambda a, x: resize(x, **dict(_resize_attrs_of_upsampling(spatial_rank, a, static_shape_of(x)).items())),
         samples=samples,
     )
 
 
-resize1d, resize2d, resize3d = map(_resize, (1, 2, 3))
-upsampling = in_blocks(_upsampling(2, UpSamplingAttrs, resize2d, _samples_upsampling))
-upsampling3d = _upsampling(3, UpSampling3DAttrs, resize3d, _samples_upsampling3d)
+resize1d, resize2d, resize3d = map(_resize_op, (1, 2, 3))
+upsampling = add_blocked_layout_support(_upsampling_op(2, UpSamplingAttrs, resize2d, _upsampling_test_samples))
+upsampling3d = _upsampling_op(3, UpSampling3DAttrs, resize3d, _upsampling3d_test_samples)

@@ -3,7 +3,7 @@
 cases.
 
 random_sample([(3, 4), (5, 4)], DenseAttrs(units=5))
-samples_of(ReverseAttrs, "axis", (((2, 3), 1), ((4,), 0)))     # shape of the data, value of the attribute
+exact_samples_from_rows(ReverseAttrs, "axis", (((2, 3), 1), ((4,), 0)))  # shape of the data, value of the attribute
 """
 
 from __future__ import annotations
@@ -18,29 +18,46 @@ from aotc.relay.op.opdef import Accuracy, Array, Sample, Samples
 
 
 @frozen
-class Kind:
+class DTypeKind:
     """A class of element types: a predicate of supported dtypes, and the dtypes used in samples."""
 
     accepts: Callable[[DType], bool]
     examples: tuple[str, ...]
 
 
-_INTEGERS: Final = ("int8", "int32", "int64", "uint8", "uint32")
-_FLOATS: Final = ("float32", "float64", "float16", "bfloat16")
-FLOAT: Final = Kind(lambda d: d.is_float, _FLOATS)
-INTEGER: Final = Kind(lambda d: d.is_integer, _INTEGERS)
-NUMBER: Final = Kind(lambda d: not d.is_bool, _FLOATS + _INTEGERS)
-WITH_ZERO: Final = Kind(lambda d: not d.is_bool and d.has_zero, NUMBER.examples)
-BITS: Final = Kind(lambda d: not d.is_float, (*_INTEGERS, "bool"))
-BOOL: Final = Kind(lambda d: d.is_bool, ("bool",))
-ANY: Final = Kind(lambda d: True, (*_FLOATS, *_INTEGERS, "bool"))
+_INTEGER_SAMPLE_DTYPES: Final = ("int8", "int32", "int64", "uint8", "uint32")
+_FLOAT_SAMPLE_DTYPES: Final = ("float32", "float64", "float16", "bfloat16")
+FLOAT_KIND: Final = DTypeKind(lambda d: d.is_float, _FLOAT_SAMPLE_DTYPES)
+INTEGER_KIND: Final = DTypeKind(lambda d: d.is_integer, _INTEGER_SAMPLE_DTYPES)
+NUMBER_KIND: Final = DTypeKind(lambda d: not d.is_bool, _FLOAT_SAMPLE_DTYPES + _INTEGER_SAMPLE_DTYPES)
+NUMBER_WITH_ZERO_KIND: Final = DTypeKind(lambda d: not d.is_bool and d.can_represent_zero, NUMBER_KIND.examples)
+INTEGER_OR_BOOL_KIND: Final = DTypeKind(lambda d: not d.is_float, (*_INTEGER_SAMPLE_DTYPES, "bool"))
+BOOL_KIND: Final = DTypeKind(lambda d: d.is_bool, ("bool",))
+ANY_DTYPE_KIND: Final = DTypeKind(lambda d: True, (*_FLOAT_SAMPLE_DTYPES, *_INTEGER_SAMPLE_DTYPES, "bool"))
 
-_SPECIAL: Final = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 89.0, -104.0, 3e38, 1e-3, np.nan, np.inf, -np.inf)
-_EDGES: Final = (0, 1, 2, 3, -1, -2, 7, 100)
+_SPECIAL_FLOATS: Final = (
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    1.5,
+    2.5,
+    -2.5,
+    89.0,
+    -104.0,
+    3e38,
+    1e-3,
+    np.nan,
+    np.inf,
+    -np.inf,
+)
+_SPECIAL_INTEGERS: Final = (0, 1, 2, 3, -1, -2, 7, 100)
 
 
-def accuracy(dtype: str, exact: bool = False) -> Accuracy:
-    """Return the tolerance of results computed in `dtype`; exact for integers and if `exact` is
+def sample_accuracy(dtype: str, exact: bool = False) -> Accuracy:
+    """Return the tolerance of results computed in `dtype`; exact for integers and if `exact_sample` is
     True.
     """
     dt = DType(dtype)
@@ -54,10 +71,10 @@ def special_values(dtype: str) -> Array:
     dt = DType(dtype)
     if dt.is_float:
         with np.errstate(all="ignore"):
-            return np.array(_SPECIAL, np.float32).astype(dt.numpy)
+            return np.array(_SPECIAL_FLOATS, np.float32).astype(dt.numpy)
     if dt.is_bool:
         return np.array([True, False, True])
-    return np.array([*(e for e in _EDGES if e >= dt.min), dt.min, dt.max], dt.numpy)
+    return np.array([*(e for e in _SPECIAL_INTEGERS if e >= dt.min), dt.min, dt.max], dt.numpy)
 
 
 def random_array(shape: Sequence[int], dtype: str = "float32", seed: int = 0) -> Array:
@@ -75,19 +92,19 @@ def random_array(shape: Sequence[int], dtype: str = "float32", seed: int = 0) ->
 def random_sample(shapes: Sequence[Sequence[int]], attributes: Attrs = NO_ATTRS, dtype: str = "float32") -> Sample:
     """Return a sample with one random array per shape; the tolerance depends on `dtype`."""
     args = tuple(random_array(shape, dtype, seed) for seed, shape in enumerate(shapes))
-    return Sample(args=args, attrs=attributes, accuracy=accuracy(dtype))
+    return Sample(args=args, attrs=attributes, accuracy=sample_accuracy(dtype))
 
 
-def cases(make: type[Attrs], rows: Sequence[Any]) -> Callable[[], Samples]:
+def random_samples_from_rows(attrs_class: type[Attrs], rows: Sequence[Any]) -> Callable[[], Samples]:
     """Return a function that yields one random sample per row (argument shapes, attributes[,
     dtype]).
 
     The default dtype is float32.
     """
-    return lambda: (random_sample(shapes, make(**given), *dtype) for shapes, given, *dtype in rows)
+    return lambda: (random_sample(shapes, attrs_class(**given), *dtype) for shapes, given, *dtype in rows)
 
 
-def exact(attributes: Attrs, *args: Array | tuple[Array, ...]) -> Sample:
+def exact_sample(attributes: Attrs, *args: Array | tuple[Array, ...]) -> Sample:
     """Return a sample whose results must agree bit for bit."""
     return Sample(args=args, attrs=attributes, accuracy=Accuracy.EXACT)
 
@@ -103,19 +120,22 @@ def random_argument(shape: Sequence[Any], dtype: str = "float32") -> Array | tup
     return random_array(shape, dtype)
 
 
-def samples_of(
-    make: type[Attrs], fields: str, rows: Sequence[Sequence[Any]], dtypes: Sequence[str] = ANY.examples
+def exact_samples_from_rows(
+    attrs_class: type[Attrs],
+    attribute_names: str,
+    rows: Sequence[Sequence[Any]],
+    dtypes: Sequence[str] = ANY_DTYPE_KIND.examples,
 ) -> Callable[[], Samples]:
     """Return a function that yields one exact sample per row: shape of the data, then values of
-    `fields`.
+    `attribute_names`.
 
     The sample of the first row is repeated for each of `dtypes`.
     """
 
-    def samples() -> Samples:
+    def yield_exact_samples() -> Samples:
         for k, (shape, *values) in enumerate(rows):
-            attributes = make(**dict(zip(fields.split(), values, strict=False)))
+            attributes = attrs_class(**dict(zip(attribute_names.split(), values, strict=False)))
             for dtype in dtypes if k == 0 else ("float32",):
-                yield exact(attributes, random_argument(shape, dtype))
+                yield exact_sample(attributes, random_argument(shape, dtype))
 
-    return samples
+    return yield_exact_samples

@@ -17,26 +17,32 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, Precision, TensorType, Type, Types, args, require
-from aotc.relay.op.gather import as_index, counted, integer_tensor, same_but, tuple_length
+from aotc.ir import Attrs, AxisMap, PrecisionTreatment, TensorType, Type, Types, declare_arguments, require
+from aotc.relay.op.gather import (
+    check_indices_fit_except_along,
+    convert_index_to_int64,
+    count_negative_index_from_end,
+    index_tuple_length,
+    require_integer_tensor,
+)
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.operator_definition import (
-    axis_of,
-    carried,
-    may_equal,
-    replaced,
-    require_known,
+    may_be_equal_dims,
+    normalize_axis,
+    replace_item,
+    require_known_name,
     require_same_dtype,
-    tensor,
+    require_tensor_type,
+    to_numpy_computable_dtype,
 )
-from aotc.relay.op.sample_arguments import ANY, NUMBER, accuracy, exact, random_array
+from aotc.relay.op.sample_arguments import ANY_DTYPE_KIND, NUMBER_KIND, exact_sample, random_array, sample_accuracy
 from aotc.tir import BOOL, INDEX, Block, Buffer, Const, Declare, If, Load, Stmt, Store, Tensor, Var, binary, forall, te
-from aotc.tir.stmt import loops
+from aotc.tir.stmt import loop_nest
 
 #: For each reduction, the tir operation that combines an update with the present value; ""
 #: overwrites it.
-REDUCTIONS: Final = {"update": "", "add": "add", "mul": "mul", "min": "min", "max": "max"}
-_UFUNC: Final[dict[str, Any]] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
+SCATTER_REDUCTIONS: Final = {"update": "", "add": "add", "mul": "mul", "min": "min", "max": "max"}
+_UFUNC_BY_REDUCTION: Final[dict[str, Any]] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
 class ScatterElementsAttrs(Attrs):
@@ -61,212 +67,222 @@ class ScatterNDAttrs(Attrs):
     mode: str = "update"
 
 
-def _check(types: Types, reduction: str) -> tuple[TensorType, TensorType, TensorType]:
-    data, indices, updates = tensor(types[0], "data"), integer_tensor(types[1]), tensor(types[2], "updates")
-    require_known("scatter.reduction", "reduction", reduction, REDUCTIONS)
+def _check_scatter_types(types: Types, reduction: str) -> tuple[TensorType, TensorType, TensorType]:
+    data, indices, updates = (
+        require_tensor_type(types[0], "data"),
+        require_integer_tensor(types[1]),
+        require_tensor_type(types[2], "updates"),
+    )
+    require_known_name("scatter.reduction", "reduction", reduction, SCATTER_REDUCTIONS)
     require_same_dtype(data, updates)
     fits = reduction == "update" or not data.dtype.is_bool
     require("dtype", fits, lambda: f"reduction {reduction!r} of bool")
     return data, indices, updates
 
 
-def _apply(data: Array, places: Array, inside: Array, updates: Array, reduction: str) -> Array:
-    """Return a copy of `data` with `updates` written to the flat positions `places` for which
-    `inside` is True.
+def _write_updates_to_array(
+    data: Array, flat_positions: Array, is_valid: Array, updates: Array, reduction: str
+) -> Array:
+    """Return a copy of `data` with `updates` written to the flat positions `flat_positions` for which
+    `is_valid` is True.
     """
     result: Array = data.reshape(-1).copy()
-    at, values = places[inside], updates[inside]
+    at, values = flat_positions[is_valid], updates[is_valid]
     if reduction == "update":
         result[at] = values
         return np.reshape(result, data.shape)
-    work = carried(result)
-    _UFUNC[reduction].at(work, at, values.astype(work.dtype))
+    work = to_numpy_computable_dtype(result)
+    _UFUNC_BY_REDUCTION[reduction].at(work, at, values.astype(work.dtype))
     return np.reshape(work.astype(data.dtype), data.shape)
 
 
-def _program(
+def _compute_scatter_loops(
     name: str,
     data: Tensor,
     indices: Tensor,
     updates: Tensor,
     reduction: str,
-    place: Callable[[Sequence[Var], Buffer], tuple[Scalar, Scalar, Scalar]],
-    run: int,
+    locate_update: Callable[[Sequence[Var], Buffer], tuple[Scalar, Scalar, Scalar]],
+    elements_per_update: int,
 ) -> Tensor:
     """Return a tensor program that copies the data, then applies the updates in order.
 
-    place  (position in the grid of updates, index buffer) -> (True if the target exists, offset of its
-           first element, offset of the update's first element)
-    run    number of contiguous elements that each update writes
+    locate_update          (position in the grid of updates, index buffer) -> (True if the target exists,
+                           offset of its first element, offset of the update's first element)
+    elements_per_update    number of contiguous elements that each update writes
     """
-    grid = updates.shape if run == 1 else (updates.size // max(run, 1),)
-    op = REDUCTIONS[reduction]
+    grid = updates.shape if elements_per_update == 1 else (updates.size // max(elements_per_update, 1),)
+    op = SCATTER_REDUCTIONS[reduction]
 
-    def build(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
+    def build_scatter_loops(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
         source, where, changes = inputs
         (out,) = outputs
         i, j, at = Var("i"), Var("j"), Var("at")
         axes = [(Var(f"u{k}"), extent) for k, extent in enumerate(grid)]
-        inside, target, change = place([v for v, _ in axes], where)
+        inside, target, change = locate_update([v for v, _ in axes], where)
         value: Scalar = Load(changes, change + j)
         if op:
             value = binary(op, Load(out, at + j), value)
-        write = forall(j, run, Store(out, at + j, value))
+        write = forall(j, elements_per_update, Store(out, at + j, value))
         body = If(inside, Block((Declare(at, target), write)))
         copy = forall(i, data.size, Store(out, i, Load(source, i)))
-        return Block((copy, loops(axes, body)))
+        return Block((copy, loop_nest(axes, body)))
 
-    return te.extern(name, [(data.shape, data.dtype)], (data, indices, updates), build)[0]
+    return te.extern(name, [(data.shape, data.dtype)], (data, indices, updates), build_scatter_loops)[0]
 
 
-def _wrapped(index: Any, extent: int) -> tuple[Any, Any]:
+def _validity_and_normalized_index(index: Any, extent: int) -> tuple[Any, Any]:
     """Return a condition that is True for valid indices, and the indices with negative ones counted
     from the end.
     """
-    at = counted(index, extent)
+    at = count_negative_index_from_end(index, extent)
     return (at >= 0) & (at < extent), at
 
 
 # --- scatter_elements
 
 
-def _elements_infer(a: ScatterElementsAttrs, types: Types) -> Type:
-    data, indices, updates = _check(types, a.reduction)
-    same_but(axis_of(a.axis, data.rank), data, indices, "scatter")
-    same = indices.rank == updates.rank and all(map(may_equal, indices.shape, updates.shape))
+def _infer_scatter_elements_type(a: ScatterElementsAttrs, types: Types) -> Type:
+    data, indices, updates = _check_scatter_types(types, a.reduction)
+    check_indices_fit_except_along(normalize_axis(a.axis, data.rank), data, indices, "scatter")
+    same = indices.rank == updates.rank and all(map(may_be_equal_dims, indices.shape, updates.shape))
     require("scatter.updates", same, lambda: f"indices {indices} and updates {updates} have different shapes")
     return data
 
 
-def _elements_reference(a: ScatterElementsAttrs, data: Array, indices: Array, updates: Array) -> Array:
+def _scatter_elements_reference(a: ScatterElementsAttrs, data: Array, indices: Array, updates: Array) -> Array:
     tuples = np.indices(indices.shape)
-    tuples[axis_of(a.axis, data.ndim)] = as_index(indices)
-    return _nd_reference(ScatterNDAttrs(mode=a.reduction), data, tuples, updates)
+    tuples[normalize_axis(a.axis, data.ndim)] = convert_index_to_int64(indices)
+    return _scatter_nd_reference(ScatterNDAttrs(mode=a.reduction), data, tuples, updates)
 
 
-def _elements_axes(a: ScatterElementsAttrs, types: Types) -> AxisMap:
-    data, indices = tensor(types[0]), tensor(types[1])
-    axis = axis_of(a.axis, data.rank)
+def _scatter_elements_axis_map(a: ScatterElementsAttrs, types: Types) -> AxisMap:
+    data, indices = require_tensor_type(types[0]), require_tensor_type(types[1])
+    axis = normalize_axis(a.axis, data.rank)
     row = tuple(k if k != axis and data.shape[k] == indices.shape[k] else None for k in range(data.rank))
     return AxisMap((row, row, row))
 
 
-def _elements_compute(a: ScatterElementsAttrs, data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    axis = axis_of(a.axis, data.rank)
+def _compute_scatter_elements(a: ScatterElementsAttrs, data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    axis = normalize_axis(a.axis, data.rank)
     extent = data.shape[axis]
 
-    def place(u: Sequence[Var], where: Buffer) -> tuple[Scalar, Scalar, Scalar]:
-        own = te.flat_index(indices.shape, u)
-        inside, at = _wrapped(Load(where, own), extent)
-        return inside, te.flat_index(data.shape, replaced(list(u), axis, at)), own
+    def locate_update(update_index: Sequence[Var], index_buffer: Buffer) -> tuple[Scalar, Scalar, Scalar]:
+        own = te.flat_index(indices.shape, update_index)
+        inside, at = _validity_and_normalized_index(Load(index_buffer, own), extent)
+        return inside, te.flat_index(data.shape, replace_item(list(update_index), axis, at)), own
 
-    return _program("scatter", data, indices, updates, a.reduction, place, 1)
+    return _compute_scatter_loops("scatter", data, indices, updates, a.reduction, locate_update, 1)
 
 
-def _places(shape: Sequence[int], extent: int, dtype: str) -> Array:
+def _random_scatter_indices(shape: Sequence[int], extent: int, dtype: str) -> Array:
     """Return random indices, with duplicates, negative and out-of-range ones."""
     return np.random.default_rng(3).integers(-extent - 1, extent + 1, tuple(shape)).astype(dtype)
 
 
-def _elements_samples() -> Samples:
+def _scatter_elements_test_samples() -> Samples:
     cases: Any = (
         ((3, 5), (3, 2), 1), ((3, 5), (2, 5), 0), ((2, 3, 4), (2, 2, 9), -1), ((5,), (9,), 0), ((3, 5), (0, 5), 0),
         ((0, 5), (0, 2), 1),
     )  # fmt: skip
-    for (shape, places, axis), (reduction, dtype) in product(cases, zip(REDUCTIONS, cycle(("int64", "int32")))):
-        args = (random_array(shape), _places(places, shape[axis], dtype), random_array(places, seed=1))
+    for (shape, places, axis), (reduction, dtype) in product(cases, zip(SCATTER_REDUCTIONS, cycle(("int64", "int32")))):
+        args = (random_array(shape), _random_scatter_indices(places, shape[axis], dtype), random_array(places, seed=1))
         yield Sample(args=args, attrs=ScatterElementsAttrs(axis=axis, reduction=reduction))
-    for dtype, reduction in product(NUMBER.examples, REDUCTIONS):
-        args = (random_array((4, 2), dtype), _places((5, 2), 4, "int64"), random_array((5, 2), dtype, 1))
-        yield Sample(args=args, attrs=ScatterElementsAttrs(reduction=reduction), accuracy=accuracy(dtype))
+    for dtype, reduction in product(NUMBER_KIND.examples, SCATTER_REDUCTIONS):
+        args = (
+            random_array((4, 2), dtype),
+            _random_scatter_indices((5, 2), 4, "int64"),
+            random_array((5, 2), dtype, 1),
+        )
+        yield Sample(args=args, attrs=ScatterElementsAttrs(reduction=reduction), accuracy=sample_accuracy(dtype))
 
 
 scatter_elements = OpDef(
     name="scatter_elements",
     attrs=ScatterElementsAttrs,
-    args=args("data", "indices", "updates"),
-    infer=_elements_infer,
-    reference=_elements_reference,
-    axes=_elements_axes,
-    compute=_elements_compute,
-    precision=Precision.FOLLOW,
-    samples=_elements_samples,
+    args=declare_arguments("data", "indices", "updates"),
+    infer=_infer_scatter_elements_type,
+    reference=_scatter_elements_reference,
+    axes=_scatter_elements_axis_map,
+    compute=_compute_scatter_elements,
+    precision=PrecisionTreatment.FOLLOW,
+    samples=_scatter_elements_test_samples,
 )
 
 
 # --- scatter_nd
 
 
-def _nd_infer(a: ScatterNDAttrs, types: Types) -> Type:
-    data, indices, updates = _check(types, a.mode)
-    expected = (*indices.shape[1:], *data.shape[tuple_length("scatter_nd", data, indices) :])
-    same = len(expected) == updates.rank and all(map(may_equal, expected, updates.shape))
+def _infer_scatter_nd_type(a: ScatterNDAttrs, types: Types) -> Type:
+    data, indices, updates = _check_scatter_types(types, a.mode)
+    expected = (*indices.shape[1:], *data.shape[index_tuple_length("scatter_nd", data, indices) :])
+    same = len(expected) == updates.rank and all(map(may_be_equal_dims, expected, updates.shape))
     require("scatter_nd.updates", same, lambda: f"updates must be {TensorType(expected, data.dtype)}, got {updates}")
     return data
 
 
-def _nd_reference(a: ScatterNDAttrs, data: Array, indices: Array, updates: Array) -> Array:
+def _scatter_nd_reference(a: ScatterNDAttrs, data: Array, indices: Array, updates: Array) -> Array:
     depth = indices.shape[0]
     run = prod(data.shape[depth:])
     tuples = indices.reshape(depth, prod(indices.shape[1:]))
     inside = np.ones(tuples.shape[1], np.bool_)
     flat = np.zeros(tuples.shape[1], np.int64)
     for m in range(depth):
-        exists, at = _wrapped(tuples[m], data.shape[m])
+        exists, at = _validity_and_normalized_index(tuples[m], data.shape[m])
         inside &= exists
         flat = flat * data.shape[m] + at
     places = flat[:, None] * run + np.arange(run)
     mask = np.broadcast_to(inside[:, None], places.shape)
-    return _apply(data, places, mask, updates.reshape(places.shape), a.mode)
+    return _write_updates_to_array(data, places, mask, updates.reshape(places.shape), a.mode)
 
 
-def _nd_axes(_: ScatterNDAttrs, types: Types) -> AxisMap:
-    rank, (depth, *grid) = tensor(types[0]).rank, tensor(types[1]).shape
+def _scatter_nd_axis_map(_: ScatterNDAttrs, types: Types) -> AxisMap:
+    rank, (depth, *grid) = require_tensor_type(types[0]).rank, require_tensor_type(types[1]).shape
     assert isinstance(depth, int)
     none = (None,) * depth
     rows = (*none, *range(depth, rank)), (None,) * rank, (*none, *range(len(grid), len(grid) + rank - depth))
     return AxisMap(rows)
 
 
-def _nd_compute(a: ScatterNDAttrs, data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+def _compute_scatter_nd(a: ScatterNDAttrs, data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     depth, count = indices.shape[0], prod(indices.shape[1:])
     run = prod(data.shape[depth:])
     flat_updates = te.view(updates, (updates.size,)) if run == 1 else updates
 
-    def place(u: Sequence[Var], where: Buffer) -> tuple[Scalar, Scalar, Scalar]:
-        (n,) = u
+    def place(update_index: Sequence[Var], index_buffer: Buffer) -> tuple[Scalar, Scalar, Scalar]:
+        (n,) = update_index
         inside: Scalar = Const(True, BOOL)
         flat: Scalar = Const(0, INDEX)
         for m in range(depth):
-            exists, at = _wrapped(Load(where, n + m * count), data.shape[m])
+            exists, at = _validity_and_normalized_index(Load(index_buffer, n + m * count), data.shape[m])
             inside, flat = inside & exists, flat * data.shape[m] + at
         return inside, flat * run, n * run
 
-    return _program("scatter_nd", data, indices, flat_updates, a.mode, place, run)
+    return _compute_scatter_loops("scatter_nd", data, indices, flat_updates, a.mode, place, run)
 
 
-def _nd_samples() -> Samples:
+def _scatter_nd_test_samples() -> Samples:
     cases: Any = (
         ((4, 4), (2, 3)), ((4, 3), (1, 5)), ((4, 4, 2), (2, 2, 2)), ((4,), (1, 9)), ((4, 3), (1, 0)), ((2, 3), (0, 2)),
         ((4, 4), (2,)),
     )  # fmt: skip
-    for (shape, places), (mode, dtype) in product(cases, zip(REDUCTIONS, cycle(("int64", "int32")))):
+    for (shape, places), (mode, dtype) in product(cases, zip(SCATTER_REDUCTIONS, cycle(("int64", "int32")))):
         updates = random_array((*places[1:], *shape[places[0] :]), seed=1)
-        args = (random_array(shape), _places(places, 4, dtype), updates)
+        args = (random_array(shape), _random_scatter_indices(places, 4, dtype), updates)
         yield Sample(args=args, attrs=ScatterNDAttrs(mode=mode))
-    for dtype in ANY.examples:
+    for dtype in ANY_DTYPE_KIND.examples:
         data = random_array((4, 2), "int8").astype(dtype if dtype != "bfloat16" else "float32")
-        yield exact(ScatterNDAttrs(), data, _places((1, 2), 4, "int64"), data[:2].copy())
+        yield exact_sample(ScatterNDAttrs(), data, _random_scatter_indices((1, 2), 4, "int64"), data[:2].copy())
 
 
 scatter_nd = OpDef(
     name="scatter_nd",
     attrs=ScatterNDAttrs,
-    args=args("data", "indices", "updates"),
-    infer=_nd_infer,
-    reference=_nd_reference,
-    axes=_nd_axes,
-    compute=_nd_compute,
-    precision=Precision.FOLLOW,
-    samples=_nd_samples,
+    args=declare_arguments("data", "indices", "updates"),
+    infer=_infer_scatter_nd_type,
+    reference=_scatter_nd_reference,
+    axes=_scatter_nd_axis_map,
+    compute=_compute_scatter_nd,
+    precision=PrecisionTreatment.FOLLOW,
+    samples=_scatter_nd_test_samples,
 )

@@ -17,30 +17,57 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Arg, AxisMap, Dim, OpPattern, Quantized, SymDim, TensorType, Type, Types, args, require
-from aotc.ir.attrs import NO_ATTRS, Attrs, param
+from aotc.ir import (
+    Arg,
+    AxisMap,
+    Dim,
+    OpPattern,
+    QuantizationTreatment,
+    SymDim,
+    TensorType,
+    Type,
+    Types,
+    declare_arguments,
+    require,
+)
+from aotc.ir.attrs import NO_ATTRS, Attrs, attribute_field
 from aotc.relay.expr import Constant
-from aotc.relay.op.gather import as_index, counted, integer_tensor
-from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar, each_element, of_formula
+from aotc.relay.op.gather import convert_index_to_int64, count_negative_index_from_end, require_integer_tensor
+from aotc.relay.op.opdef import (
+    Array,
+    Index,
+    OpDef,
+    Samples,
+    Scalar,
+    compute_from_element_function,
+    reference_from_element_function,
+)
 from aotc.relay.op.operator_definition import (
     choose,
-    exact,
+    exact_sample,
+    exact_samples_from_rows,
     greater,
-    ints,
     lesser,
-    number,
+    number_to_constant_converter,
     random_array,
-    replaced,
-    samples_of,
+    replace_item,
+    to_int_tuple,
 )
-from aotc.relay.op.type_rules import all_but_axis, axis_of, require_dtype, require_same_dtype, row_but, tensor
+from aotc.relay.op.type_rules import (
+    axis_map_row_without_axes,
+    axis_map_without_worked_axis,
+    normalize_axis,
+    require_dtype,
+    require_same_dtype,
+    require_tensor_type,
+)
 from aotc.tir import Tensor
 
 # --- strided_slice
 
 
-def _steps(strides: Any, given: Mapping[str, Any]) -> tuple[int, ...]:
-    return (1,) * len(ints(given["begin"])) if strides is None else ints(strides)
+def _strides_or_ones(strides: Any, arguments: Mapping[str, Any]) -> tuple[int, ...]:
+    return (1,) * len(to_int_tuple(arguments["begin"])) if strides is None else to_int_tuple(strides)
 
 
 class StridedSliceAttrs(Attrs):
@@ -51,18 +78,18 @@ class StridedSliceAttrs(Attrs):
 
     begin: tuple[int, ...]
     end: tuple[int, ...]
-    strides: tuple[int, ...] = param(given=None, takes=_steps)
+    strides: tuple[int, ...] = attribute_field(parameter_default=None, convert=_strides_or_ones)
     slice_mode: str = "end"
-    axes: tuple[int, ...] | None = param(given=None)
+    axes: tuple[int, ...] | None = attribute_field(parameter_default=None)
 
 
-def _cuts(a: StridedSliceAttrs, rank: int) -> dict[int, slice]:
+def _slices_by_axis(a: StridedSliceAttrs, rank: int) -> dict[int, slice]:
     """Return the slice of each listed axis, without axes that size mode leaves whole."""
     count = len(a.begin)
     require("slice.mode", a.slice_mode in ("end", "size"), f"slice mode {a.slice_mode!r} is unknown")
     alike = len(a.end) == count and len(a.strides) in (1, count)
     require("slice.count", alike, lambda: f"{count} begins, {len(a.end)} ends, {len(a.strides)} strides")
-    axes = range(count) if a.axes is None else [axis_of(k, rank) for k in a.axes]
+    axes = range(count) if a.axes is None else [normalize_axis(k, rank) for k in a.axes]
     fits = len(axes) == count <= rank and len(set(axes)) == count
     require("slice.axes", fits, lambda: f"{count} slices do not fit the axes {list(axes)} of rank {rank}")
     strides = a.strides * count if len(a.strides) == 1 else a.strides
@@ -75,56 +102,58 @@ def _cuts(a: StridedSliceAttrs, rank: int) -> dict[int, slice]:
     return {k: slice(b, None if size < 0 else b + size, 1) for k, b, size in sized if b or size >= 0}
 
 
-def _cut_dim(d: Dim, cut: slice) -> Dim:
-    if isinstance(d, int):
-        return len(range(*cut.indices(d)))
-    whole = (cut.start, cut.step) == (0, 1) and (cut.stop is None or cut.stop >= np.iinfo(np.int32).max)
-    return d if whole else SymDim(upper=d.upper)
+def _extent_of_slice(extent: Dim, axis_slice: slice) -> Dim:
+    if isinstance(extent, int):
+        return len(range(*axis_slice.indices(extent)))
+    whole = (axis_slice.start, axis_slice.step) == (0, 1) and (
+        axis_slice.stop is None or axis_slice.stop >= np.iinfo(np.int32).max
+    )
+    return extent if whole else SymDim(upper=extent.upper)
 
 
-def _slice_infer(a: StridedSliceAttrs, types: Types) -> Type:
-    data = tensor(types[0])
-    cuts = _cuts(a, data.rank)
-    return TensorType((_cut_dim(d, cuts[k]) if k in cuts else d for k, d in enumerate(data.shape)), data.dtype)
+def _infer_strided_slice_type(a: StridedSliceAttrs, types: Types) -> Type:
+    data = require_tensor_type(types[0])
+    cuts = _slices_by_axis(a, data.rank)
+    return TensorType((_extent_of_slice(d, cuts[k]) if k in cuts else d for k, d in enumerate(data.shape)), data.dtype)
 
 
-def _slice_reference(a: StridedSliceAttrs, data: Array) -> Array:
-    cuts = _cuts(a, data.ndim)
+def _strided_slice_reference(a: StridedSliceAttrs, data: Array) -> Array:
+    cuts = _slices_by_axis(a, data.ndim)
     return data[tuple(cuts.get(k, slice(None)) for k in range(data.ndim))]
 
 
-def _slice_axes(a: StridedSliceAttrs, types: Types) -> AxisMap:
-    rank = tensor(types[0]).rank
-    return AxisMap((row_but(list(_cuts(a, rank)), rank),))
+def _strided_slice_axis_map(a: StridedSliceAttrs, types: Types) -> AxisMap:
+    rank = require_tensor_type(types[0]).rank
+    return AxisMap((axis_map_row_without_axes(list(_slices_by_axis(a, rank)), rank),))
 
 
-def _slice_moved(a: StridedSliceAttrs, types: Types, now: Callable[[int], int]) -> Attrs:
-    axes = range(len(a.begin)) if a.axes is None else (k % tensor(types[0]).rank for k in a.axes)
-    return a.replace(axes=tuple(map(now, axes)))
+def _slice_attrs_after_permutation(a: StridedSliceAttrs, types: Types, new_axis_of: Callable[[int], int]) -> Attrs:
+    axes = range(len(a.begin)) if a.axes is None else (k % require_tensor_type(types[0]).rank for k in a.axes)
+    return a.replace(axes=tuple(map(new_axis_of, axes)))
 
 
-def _slice_element(a: StridedSliceAttrs, i: Index, data: Tensor) -> Scalar:
-    cuts = _cuts(a, data.rank)
+def _strided_slice_element(a: StridedSliceAttrs, i: Index, data: Tensor) -> Scalar:
+    cuts = _slices_by_axis(a, data.rank)
     ranges = (range(*cuts[k].indices(d)) if k in cuts else range(d) for k, d in enumerate(data.shape))
     return data[tuple(k * r.step + r.start for k, r in zip(i, ranges, strict=True))]
 
 
-_BIG = 2**31 - 1
+_END_OF_AXIS = 2**31 - 1
 
 
 strided_slice = OpDef(
     name="strided_slice",
     attrs=StridedSliceAttrs,
     order="data begin end strides axes slice_mode",
-    infer=_slice_infer,
-    reference=_slice_reference,
+    infer=_infer_strided_slice_type,
+    reference=_strided_slice_reference,
     pattern=OpPattern.INJECTIVE,
-    axes=_slice_axes,
-    moved=_slice_moved,
-    compute=each_element("slice", _slice_infer, _slice_element),
-    samples=samples_of(StridedSliceAttrs, "begin end strides axes slice_mode", (
+    axes=_strided_slice_axis_map,
+    moved=_slice_attrs_after_permutation,
+    compute=compute_from_element_function("slice", _infer_strided_slice_type, _strided_slice_element),
+    samples=exact_samples_from_rows(StridedSliceAttrs, "begin end strides axes slice_mode", (
         ((4, 6), (1, 2), (3, 6), (1, 1), None), ((4, 6), (3, -1), (-5, -7), (-1, -2), None),
-        ((4, 6), (-2,), (_BIG,), (1,), (-1,)), ((4, 6), (0, 0), (_BIG, _BIG), (1,), None),
+        ((4, 6), (-2,), (_END_OF_AXIS,), (1,), (-1,)), ((4, 6), (0, 0), (_END_OF_AXIS, _END_OF_AXIS), (1,), None),
         ((4, 6, 2), (1, 5), (3, 0), (1, -3), (0, 1)), ((4,), (3,), (1,), (1,), None), ((), (), (), (1,), None),
         ((0, 3), (0, 1), (2, 3), (1, 1), None), ((4, 6), (1, 2), (2, -1), (1,), None, "size"),
     )),
@@ -134,8 +163,8 @@ strided_slice = OpDef(
 # --- strided_set
 
 
-def _slot(i: Any, extent: int, begin: Any, end: Any, stride: Any) -> tuple[Any, Any]:
-    """Return a condition that is True for positions `i` inside a slice of an axis, and their index
+def _is_in_slice_and_slice_index(position: Any, extent: int, begin: Any, end: Any, stride: Any) -> tuple[Any, Any]:
+    """Return a condition that is True for positions `position` inside a slice of an axis, and their index
     in the slice.
 
     A stride of 0 counts as 1.
@@ -143,37 +172,38 @@ def _slot(i: Any, extent: int, begin: Any, end: Any, stride: Any) -> tuple[Any, 
     stride = choose(stride >= 0, greater(stride, 1), stride)
     up = stride > 0
     low, high = choose(up, 0, -1), choose(up, extent, extent - 1)
-    first = choose(up, low, high) if begin is None else counted(begin, extent)
-    last = choose(up, high, low) if end is None else counted(end, extent)
+    first = choose(up, low, high) if begin is None else count_negative_index_from_end(begin, extent)
+    last = choose(up, high, low) if end is None else count_negative_index_from_end(end, extent)
     first, last = (lesser(greater(x, low), high) for x in (first, last))
-    at, rest = (i - first) // stride, (i - first) % stride
-    return (rest >= 0) & (rest <= 0) & (at >= 0) & choose(up, i < last, i > last), at
+    at, rest = (position - first) // stride, (position - first) % stride
+    return (rest >= 0) & (rest <= 0) & (at >= 0) & choose(up, position < last, position > last), at
 
 
-def _set_element(_: Any, i: Index, data: Any, v: Any, *bounds: Any) -> Any:
+def _strided_set_element(_: Any, i: Index, data: Any, values: Any, *bounds: Any) -> Any:
     if not data.shape:
-        return v[()]
+        return values[()]
     inside, where = [], []
     for k, extent in enumerate(data.shape):
-        begin, end, stride = (as_index(x[(k,)]) if k < x.shape[0] else None for x in bounds)
-        within, at = _slot(i[k], extent, begin, end, i[k] * 0 + 1 if stride is None else stride)
-        inside.append(within & (at < v.shape[k]))
-        where.append(lesser(greater(at, 0), v.shape[k] - 1))
-    return choose(reduce(and_, inside), v[tuple(where)], data[i])
+        begin, end, stride = (convert_index_to_int64(x[(k,)]) if k < x.shape[0] else None for x in bounds)
+        within, at = _is_in_slice_and_slice_index(i[k], extent, begin, end, i[k] * 0 + 1 if stride is None else stride)
+        inside.append(within & (at < values.shape[k]))
+        where.append(lesser(greater(at, 0), values.shape[k] - 1))
+    return choose(reduce(and_, inside), values[tuple(where)], data[i])
 
 
-def _set_infer(_: Any, types: Types) -> Type:
-    data, v, *bounds = map(tensor, types)
+def _infer_strided_set_type(_: Any, types: Types) -> Type:
+    data, v, *bounds = map(require_tensor_type, types)
     require_same_dtype(data, v)
     require("strided_set.rank", data.rank == v.rank, lambda: f"ranks of {data} and {v} differ")
-    for bound in map(integer_tensor, bounds, ("begin", "end", "strides")):
+    for bound in map(require_integer_tensor, bounds, ("begin", "end", "strides")):
         fits = bound.rank == 1 and isinstance(bound.shape[0], int) and bound.shape[0] <= data.rank
-        require("slice.count", fits, f"{bound} has an index that is not an axis of {data}")
+        text = f"begin, end and strides must be vectors of at most {data.rank} numbers, one per axis of {data}"
+        require("slice.count", fits, f"{text}, got {bound}")
     require("strided_set.empty", 0 not in v.shape, lambda: f"there are no values in {v}")
     return data
 
 
-def _bound(value: Any, _: Any) -> Any:
+def _slice_bounds_to_constant(value: Any, _: Any) -> Any:
     """Convert integers to a constant vector and None to a stride of 1; leave expressions unchanged."""
     if value is not None and not isinstance(value, Sequence):
         return value
@@ -183,7 +213,7 @@ def _bound(value: Any, _: Any) -> Any:
     return Constant(np.array(numbers, np.int64))
 
 
-def _set_samples() -> Samples:
+def _strided_set_test_samples() -> Samples:
     for begin, end, strides, shape in (
         ((0, 0), (4, -8), (1, -1), (3, 1)),
         ((1, 1), (9, 4), (2, 1), (1, 3)),
@@ -193,24 +223,24 @@ def _set_samples() -> Samples:
         ((0,), (3,), (0,), (2, 4)),
     ):  # fmt: skip
         bounds = (np.array(b, np.int32) for b in (begin, end, strides))
-        yield exact(NO_ATTRS, random_array((3, 4)), random_array(shape, seed=1), *bounds)
+        yield exact_sample(NO_ATTRS, random_array((3, 4)), random_array(shape, seed=1), *bounds)
 
 
 strided_set = OpDef(
     name="strided_set",
     doc="A copy of `data` in which the slice data[begin:end:strides] is `v`; what `v` is too small for stays.",
-    args=args(
+    args=declare_arguments(
         "data",
         "v",
-        *(Arg(name, "Sequence[int] | Expr", takes=_bound) for name in ("begin", "end")),
-        Arg("strides", "Sequence[int] | Expr | None", None, _bound),
+        *(Arg(name, "Sequence[int] | Expr", takes=_slice_bounds_to_constant) for name in ("begin", "end")),
+        Arg("strides", "Sequence[int] | Expr | None", None, _slice_bounds_to_constant),
     ),
-    infer=_set_infer,
-    reference=of_formula(_set_infer, _set_element),
+    infer=_infer_strided_set_type,
+    reference=reference_from_element_function(_infer_strided_set_type, _strided_set_element),
     pattern=OpPattern.INJECTIVE,
-    axes=lambda _, types: AxisMap(((None,) * tensor(types[0]).rank,)),
-    element=_set_element,
-    samples=_set_samples,
+    axes=lambda _, types: AxisMap(((None,) * require_tensor_type(types[0]).rank,)),
+    element=_strided_set_element,
+    samples=_strided_set_test_samples,
 )
 
 
@@ -223,25 +253,27 @@ class ReverseAttrs(Attrs):
     axis: int
 
 
-def _reverse_infer(a: ReverseAttrs, types: Types) -> Type:
-    axis_of(a.axis, tensor(types[0]).rank)
+def _infer_reverse_type(a: ReverseAttrs, types: Types) -> Type:
+    normalize_axis(a.axis, require_tensor_type(types[0]).rank)
     return types[0]
 
 
 def _reverse_element(a: ReverseAttrs, i: Index, data: Tensor) -> Scalar:
-    axis = axis_of(a.axis, data.rank)
-    return data[replaced(i, axis, data.shape[axis] - 1 - i[axis])]
+    axis = normalize_axis(a.axis, data.rank)
+    return data[replace_item(i, axis, data.shape[axis] - 1 - i[axis])]
 
 
 reverse = OpDef(
     name="reverse",
     attrs=ReverseAttrs,
-    infer=_reverse_infer,
+    infer=_infer_reverse_type,
     reference=lambda a, x: np.flip(x, a.axis),
     pattern=OpPattern.INJECTIVE,
-    axes=all_but_axis,
+    axes=axis_map_without_worked_axis,
     element=_reverse_element,
-    samples=samples_of(ReverseAttrs, "axis", (((2, 3), 1), ((2, 3), 0), ((2, 1, 3), -2), ((4,), 0), ((0, 2), 0))),
+    samples=exact_samples_from_rows(
+        ReverseAttrs, "axis", (((2, 3), 1), ((2, 3), 0), ((2, 1, 3), -2), ((4,), 0), ((0, 2), 0))
+    ),
 )
 
 
@@ -257,50 +289,50 @@ class ReverseSequenceAttrs(Attrs):
     batch_axis: int = 0
 
 
-def _sequence_axes(a: ReverseSequenceAttrs, rank: int) -> tuple[int, int]:
-    sequence, batch = axis_of(a.seq_axis, rank), axis_of(a.batch_axis, rank)
+def _sequence_and_batch_axis(a: ReverseSequenceAttrs, rank: int) -> tuple[int, int]:
+    sequence, batch = normalize_axis(a.seq_axis, rank), normalize_axis(a.batch_axis, rank)
     require("reverse_sequence.axes", sequence != batch, "the sequence axis and the batch axis are identical")
     return sequence, batch
 
 
-def _sequence_infer(a: ReverseSequenceAttrs, types: Types) -> Type:
-    data, lengths = tensor(types[0], "data"), tensor(types[1], "lengths")
-    _, batch = _sequence_axes(a, data.rank)
+def _infer_reverse_sequence_type(a: ReverseSequenceAttrs, types: Types) -> Type:
+    data, lengths = require_tensor_type(types[0], "data"), require_tensor_type(types[1], "lengths")
+    _, batch = _sequence_and_batch_axis(a, data.rank)
     fits = lengths.shape == (data.shape[batch],) and lengths.dtype.is_integer
     require("reverse_sequence.lengths", fits, lambda: f"one integer length per batch expected, got {lengths}")
     return data
 
 
-def _sequence_axis_map(a: ReverseSequenceAttrs, types: Types) -> AxisMap:
-    rank = tensor(types[0]).rank
-    sequence, batch = _sequence_axes(a, rank)
-    return AxisMap((row_but([sequence], rank), tuple(0 if k == batch else None for k in range(rank))))
+def _reverse_sequence_axis_map(a: ReverseSequenceAttrs, types: Types) -> AxisMap:
+    rank = require_tensor_type(types[0]).rank
+    sequence, batch = _sequence_and_batch_axis(a, rank)
+    return AxisMap((axis_map_row_without_axes([sequence], rank), tuple(0 if k == batch else None for k in range(rank))))
 
 
-def _sequence_element(a: ReverseSequenceAttrs, i: Index, data: Any, lengths: Any) -> Any:
-    sequence, batch = _sequence_axes(a, len(data.shape))
-    at, length = i[sequence], lesser(as_index(lengths[(i[batch],)]), data.shape[sequence])
-    return data[replaced(i, sequence, choose(at < length, length - 1 - at, at))]
+def _reverse_sequence_element(a: ReverseSequenceAttrs, i: Index, data: Any, lengths: Any) -> Any:
+    sequence, batch = _sequence_and_batch_axis(a, len(data.shape))
+    at, length = i[sequence], lesser(convert_index_to_int64(lengths[(i[batch],)]), data.shape[sequence])
+    return data[replace_item(i, sequence, choose(at < length, length - 1 - at, at))]
 
 
-def _sequence_samples() -> Samples:
+def _reverse_sequence_test_samples() -> Samples:
     cases: Any = (((3, 4), 1, 0), ((4, 3, 2), 0, 1), ((2, 3, 4), -1, 1), ((0, 2), 1, 0))
     for (shape, sequence, batch), dtype in product(cases, ("int32", "int64")):
         lengths = np.array([2, 0, 9, 1, 3][: shape[batch]], dtype)
-        yield exact(ReverseSequenceAttrs(seq_axis=sequence, batch_axis=batch), random_array(shape), lengths)
+        yield exact_sample(ReverseSequenceAttrs(seq_axis=sequence, batch_axis=batch), random_array(shape), lengths)
 
 
 reverse_sequence = OpDef(
     name="reverse_sequence",
     attrs=ReverseSequenceAttrs,
-    args=args("data", "seq_lengths"),
-    infer=_sequence_infer,
-    reference=of_formula(_sequence_infer, _sequence_element),
+    args=declare_arguments("data", "seq_lengths"),
+    infer=_infer_reverse_sequence_type,
+    reference=reference_from_element_function(_infer_reverse_sequence_type, _reverse_sequence_element),
     pattern=OpPattern.INJECTIVE,
-    axes=_sequence_axis_map,
-    element=_sequence_element,
-    quantized=Quantized.PASS,
-    samples=_sequence_samples,
+    axes=_reverse_sequence_axis_map,
+    element=_reverse_sequence_element,
+    quantized=QuantizationTreatment.PASS,
+    samples=_reverse_sequence_test_samples,
 )
 
 
@@ -313,37 +345,39 @@ class TriluAttrs(Attrs):
     upper: bool = True
 
 
-def _trilu_infer(a: TriluAttrs, types: Types) -> Type:
-    data, k = tensor(types[0], "data"), tensor(types[1], "k")
+def _infer_trilu_type(a: TriluAttrs, types: Types) -> Type:
+    data, k = require_tensor_type(types[0], "data"), require_tensor_type(types[1], "k")
     require("trilu.rank", data.rank >= 2, lambda: f"a matrix or a batch of them expected, got {data}")
-    require_dtype(data.dtype, data.dtype.has_zero)
+    require_dtype(data.dtype, data.dtype.can_represent_zero)
     require("trilu.k", k.rank == 0 and k.dtype.is_integer, f"k must be an integer scalar, got {k}")
     return data
 
 
-def _trilu_element(a: TriluAttrs, i: Index, data: Any, k: Any) -> Any:
-    diagonal, offset = i[-1] - i[-2], as_index(k[()])
+def _trilu_element(a: TriluAttrs, i: Index, data: Any, diagonal_offset: Any) -> Any:
+    diagonal, offset = i[-1] - i[-2], convert_index_to_int64(diagonal_offset[()])
     kept = diagonal >= offset if a.upper else diagonal <= offset
     return choose(kept, data[i], 0)
 
 
-def _trilu_samples() -> Samples:
+def _trilu_test_samples() -> Samples:
     for shape, k, upper in (
         ((3, 4), 0, True), ((3, 4), 1, False), ((2, 4, 3), -1, True), ((2, 2), 9, True), ((1, 3), -9, False),
         ((0, 3), 0, True),
     ):  # fmt: skip
-        yield exact(TriluAttrs(upper=upper), random_array(shape), np.array(k, np.int64))
-    yield exact(TriluAttrs(), random_array((3, 3), "bool"), np.array(0, np.int32))
+        yield exact_sample(TriluAttrs(upper=upper), random_array(shape), np.array(k, np.int64))
+    yield exact_sample(TriluAttrs(), random_array((3, 3), "bool"), np.array(0, np.int32))
 
 
 trilu = OpDef(
     name="trilu",
     attrs=TriluAttrs,
-    args=args("data", Arg("k", "Expr | int", given=0, takes=number(lambda _: "int32"))),
-    infer=_trilu_infer,
-    reference=of_formula(_trilu_infer, _trilu_element),
+    args=declare_arguments(
+        "data", Arg("k", "Expr | int", given=0, takes=number_to_constant_converter(lambda _: "int32"))
+    ),
+    infer=_infer_trilu_type,
+    reference=reference_from_element_function(_infer_trilu_type, _trilu_element),
     pattern=OpPattern.ELEMWISE,
-    axes=lambda _, types: AxisMap(((*range(tensor(types[0]).rank - 2), None, None),)),
+    axes=lambda _, types: AxisMap(((*range(require_tensor_type(types[0]).rank - 2), None, None),)),
     element=_trilu_element,
-    samples=_trilu_samples,
+    samples=_trilu_test_samples,
 )

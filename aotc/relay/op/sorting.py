@@ -18,20 +18,35 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, Dim, DType, TensorType, TupleType, Type, param, tensor_types
-from aotc.ir.op import AxisMap, Precision, Quantized, Types, args, require
-from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar, types_of
-from aotc.relay.op.operator_definition import NUMBER, carried, exact, may_equal, random_array, replaced, special_values
-from aotc.relay.op.type_rules import all_but_axis, axis_of, require_dtype, require_known, require_same_dtype, tensor
+from aotc.ir import Attrs, Dim, DType, TensorType, TupleType, Type, attribute_field, tensor_types
+from aotc.ir.op import AxisMap, PrecisionTreatment, QuantizationTreatment, Types, declare_arguments, require
+from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar, tensor_types_of_values
+from aotc.relay.op.operator_definition import (
+    NUMBER_KIND,
+    exact_sample,
+    may_be_equal_dims,
+    random_array,
+    replace_item,
+    special_values,
+    to_numpy_computable_dtype,
+)
+from aotc.relay.op.type_rules import (
+    axis_map_without_worked_axis,
+    normalize_axis,
+    require_dtype,
+    require_known_name,
+    require_same_dtype,
+    require_tensor_type,
+)
 from aotc.tir import Gpu, Target, Tensor, te
 from aotc.tir.expr import BOOL, INDEX, Buffer, Const, Load, Var, as_expr, call, maximum, minimum, select
-from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, forall, loops
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, forall, loop_nest
 
 #: Largest number of results that are selected by insertion into a sorted list; more are
 #: merge-sorted.
-_INSERTION: Final = 16
+_MAX_INSERTION_SORTED_RESULTS: Final = 16
 #: Data type of positions within a row.
-_PLACE: Final = DType("int32")
+_POSITION_DTYPE: Final = DType("int32")
 
 
 class SortAttrs(Attrs):
@@ -46,7 +61,7 @@ class ArgsortAttrs(Attrs):
 
     axis: int = -1
     is_ascend: bool = True
-    dtype: str = param(default="", given="int32")
+    dtype: str = attribute_field(default="", parameter_default="int32")
 
 
 class TopkAttrs(Attrs):
@@ -56,19 +71,19 @@ class TopkAttrs(Attrs):
     ret_type  "both" gives (values, indices), "values" or "indices" one of them; `dtype` is the indices' type
     """
 
-    k: int | None = param(default=None, type="int", given=1)
+    k: int | None = attribute_field(default=None, type="int", parameter_default=1)
     axis: int = -1
     ret_type: str = "both"
     is_ascend: bool = False
-    dtype: str = param(default="", given="int32")
+    dtype: str = attribute_field(default="", parameter_default="int32")
 
 
 # --- numpy
 
 
-def numpy_order(data: Array, axis: int, ascend: bool) -> Array:
+def stable_argsort(data: Array, axis: int, ascend: bool) -> Array:
     """Return the indices that sort an array stably along an axis."""
-    work = carried(data)
+    work = to_numpy_computable_dtype(data)
     if ascend:
         return np.argsort(work, axis=axis, kind="stable")
     backwards = np.argsort(np.flip(work, axis), axis=axis, kind="stable")
@@ -78,14 +93,14 @@ def numpy_order(data: Array, axis: int, ascend: bool) -> Array:
 # --- tensor program
 
 
-def _before(a: Scalar, b: Scalar, ascend: bool) -> Scalar:
-    """Return a condition that is True if `a` must come before `b`; NaN is greater than all numbers."""
+def _sorts_before(a: Scalar, b: Scalar, ascend: bool) -> Scalar:
+    """Return a condition that is True if `a` must come before `second`; NaN is greater than all numbers."""
     low, high = (a, b) if ascend else (b, a)
     less = low < high
     return (less | (call("isnan", high) & ~call("isnan", low))) if low.dtype.is_float else less
 
 
-class _Row:
+class _RowSortBuilder:
     """Builds statements that sort the positions of one row; element `p` of the row is source[base +
     p * stride].
     """
@@ -94,48 +109,51 @@ class _Row:
         self.source, self.base, self.stride = source, base, stride
         self.extent, self.ascend = extent, ascend
 
-    def key(self, place: Scalar) -> Scalar:
+    def load_element(self, position: Scalar) -> Scalar:
         """Return the element at a position of the row."""
-        return Load(self.source, self.base + place.astype(INDEX) * self.stride)
+        return Load(self.source, self.base + position.astype(INDEX) * self.stride)
 
-    def precedes(self, a: Scalar, b: Scalar) -> Scalar:
-        """Return a condition that is True if element `a` must come before `b`, where `b` may have a
+    def element_sorts_before(self, first: Scalar, second: Scalar) -> Scalar:
+        """Return a condition that is True if element `first` must come before `second`, where `second` may have a
         lower index.
         """
-        return _before(self.key(a), self.key(b), self.ascend)
+        return _sorts_before(self.load_element(first), self.load_element(second), self.ascend)
 
-    def first(self, count: int, order: Buffer) -> Stmt:
+    def build_insertion_selection(self, count: int, order: Buffer) -> Stmt:
         """Return statements that select the first `count` positions by insertion into a sorted list
         of that length.
         """
         i, filled, at = Var("i"), Var("filled"), Var("at")
-        shifting = select(at > 0, self.precedes(i, Load(order, at - 1)), Const(False, BOOL))
+        shifting = select(at > 0, self.element_sorts_before(i, Load(order, at - 1)), Const(False, BOOL))
         shift = Block((Store(order, at, Load(order, at - 1)), Assign(at, at - 1)))
-        insert = Block((While(shifting, shift), Store(order, at, i.astype(_PLACE))))
+        insert = Block((While(shifting, shift), Store(order, at, i.astype(_POSITION_DTYPE))))
         # a full list accepts only an element that precedes its last one
         full = filled.equal(count)
-        wanted = select(full, self.precedes(i, Load(order, minimum(filled, count) - 1)), Const(True, BOOL))
+        wanted = select(full, self.element_sorts_before(i, Load(order, minimum(filled, count) - 1)), Const(True, BOOL))
         start = Declare(at, select(full, filled - 1, filled))
         grow = Assign(filled, minimum(filled + 1, count))
         body = If(wanted, Block((start, insert, grow)))
         return Block((Declare(filled, Const(0, INDEX)), For(i, self.extent, body)))
 
-    def sorted(self, order: Buffer, spare: Buffer) -> Stmt:
+    def build_serial_merge_sort(self, order: Buffer, spare: Buffer) -> Stmt:
         """Return statements that sort all positions by bottom-up merge sort: runs double in length
         at each level.
         """
         i, width, low = Var("i"), Var("width"), Var("low")
-        start = forall(i, self.extent, Store(order, i, i.astype(_PLACE)))
+        start = forall(i, self.extent, Store(order, i, i.astype(_POSITION_DTYPE)))
         back = forall(i, self.extent, Store(order, i, Load(spare, i)))
-        runs = While(low < self.extent, Block((self._merge(order, spare, low, width), Assign(low, low + width * 2))))
+        runs = While(
+            low < self.extent,
+            Block((self._build_merge_of_two_runs(order, spare, low, width), Assign(low, low + width * 2))),
+        )
         level = Block((Declare(low, Const(0, INDEX)), runs, back, Assign(width, width * 2)))
         return Block((start, Declare(width, Const(1, INDEX)), While(width < self.extent, level)))
 
-    def _merge(self, order: Buffer, spare: Buffer, low: Var, width: Var) -> Stmt:
+    def _build_merge_of_two_runs(self, order: Buffer, spare: Buffer, run_start: Var, run_length: Var) -> Stmt:
         left, right, middle, high, at = (Var(n) for n in ("left", "right", "middle", "high", "at"))
         later = Var("later", BOOL)
         # the right element goes first only if it must, so that the sort is stable
-        must = self.precedes(Load(order, right), Load(order, left))
+        must = self.element_sorts_before(Load(order, right), Load(order, left))
         choice = select(left >= middle, Const(True, BOOL), select(right >= high, Const(False, BOOL), must))
         step = Block(
             (
@@ -146,34 +164,38 @@ class _Row:
         )
         return Block(
             (
-                Declare(middle, minimum(low + width, self.extent)),
-                Declare(high, minimum(low + width * 2, self.extent)),
-                Declare(left, low),
+                Declare(middle, minimum(run_start + run_length, self.extent)),
+                Declare(high, minimum(run_start + run_length * 2, self.extent)),
+                Declare(left, run_start),
                 Declare(right, middle),
-                For(at, high, step, begin=low),
+                For(at, high, step, begin=run_start),
             )
         )
 
-    def merged(self, count: int, order: Buffer, spare: Buffer, first: Scalar) -> tuple[list[Stmt], Buffer]:
+    def build_parallel_merge_sort(
+        self, count: int, order: Buffer, spare: Buffer, row_start: Scalar
+    ) -> tuple[list[Stmt], Buffer]:
         """Return statements for a parallel merge sort of the first `count` positions, and the
         buffer with the result.
 
-        The row's positions start at index `first` of both buffers. For each element of two merged
+        The row's positions start at index `row_start` of both buffers. For each element of two merged
         runs, bisection finds the number of elements from the first run ("merge path": Odeh et al.,
         IPDPS 2012). Runs are truncated to elements that may be among the first `count`.
         """
         i, most = Var("i"), 1 << (count - 1).bit_length()
-        fill = Store(order, first + i, i.astype(_PLACE))
+        fill = Store(order, row_start + i, i.astype(_POSITION_DTYPE))
         stmts: list[Stmt] = [forall(i, self.extent, fill)]
         span = length = 1
         while span < self.extent:
             longer = min(2 * length, most)
-            stmts.append(self._level(order, spare, first, (span, length, longer)))
+            stmts.append(self._build_parallel_merge_level(order, spare, row_start, (span, length, longer)))
             order, spare = spare, order
             span, length = 2 * span, longer
         return stmts, order
 
-    def _level(self, order: Buffer, spare: Buffer, start: Scalar, sizes: tuple[int, int, int]) -> Stmt:
+    def _build_parallel_merge_level(
+        self, order: Buffer, spare: Buffer, row_start: Scalar, sizes: tuple[int, int, int]
+    ) -> Stmt:
         """Return the statements of one level of a merge sort.
 
         Each pair of sorted runs of `span` positions becomes one run; of every run only the first
@@ -185,33 +207,33 @@ class _Row:
         left = self.extent - last * 2 * span
         total = last * longer + min(longer, left)
         run, at = p // longer, p % longer
-        a = start + run * (2 * length)
+        a = row_start + run * (2 * length)
         b = a + length
         rest = self.extent - run * (2 * span)
         firsts = minimum(length, rest)
         seconds = maximum(minimum(length, rest - span), 0)
 
-        def later(first: Scalar, second: Scalar) -> Scalar:
+        def second_run_element_goes_first(first: Scalar, second: Scalar) -> Scalar:
             x, y = Load(order, a + first), Load(order, b + second)
-            return self.precedes(y, x)
+            return self.element_sorts_before(y, x)
 
         middle = Var("middle")
         fewer, more = Assign(high, middle), Assign(low, middle + 1)
         halve = Declare(middle, (low + high) // 2)
-        probe = Block((halve, If(later(middle, at - 1 - middle), fewer, more)))
+        probe = Block((halve, If(second_run_element_goes_first(middle, at - 1 - middle), fewer, more)))
         probes = For(Var("probe"), length.bit_length(), If(low < high, probe))
         second = at - low
-        must = select(second >= seconds, Const(False, BOOL), later(low, second))
+        must = select(second >= seconds, Const(False, BOOL), second_run_element_goes_first(low, second))
         choice = select(low >= firsts, Const(True, BOOL), must)
         taken = select(choice, b + second, a + low)
         begin = Declare(low, maximum(at - seconds, 0))
         end = Declare(high, minimum(at, firsts))
-        store = Store(spare, start + p, Load(order, taken))
+        store = Store(spare, row_start + p, Load(order, taken))
         return forall(p, total, Block((begin, end, probes, store)))
 
 
-def sorted_rows(
-    data: Tensor, axis: int, ascend: bool, results: Sequence[tuple[bool, TensorType]]
+def compute_sorted_rows(
+    data: Tensor, axis: int, is_ascending: bool, results: Sequence[tuple[bool, TensorType]]
 ) -> tuple[Tensor, ...]:
     """Return the first elements of each sorted row: values (True) or positions (False) for each of
     `results`.
@@ -220,140 +242,148 @@ def sorted_rows(
     """
     count = results[0][1].static_shape[axis]
     outer, extent, inner = prod(data.shape[:axis]), data.shape[axis], prod(data.shape[axis + 1 :])
-    insertion = count <= _INSERTION and count < extent
+    insertion = count <= _MAX_INSERTION_SORTED_RESULTS and count < extent
 
-    def whole(gpu: Gpu | None) -> bool:
+    def sorts_rows_in_global_memory(gpu: Gpu | None) -> bool:
         """Return True if all rows are merged level by level in global memory, as a row exceeds a
         block's shared memory.
         """
-        return gpu is not None and 2 * extent * _PLACE.itemsize > gpu.shared_bytes
+        return gpu is not None and 2 * extent * _POSITION_DTYPE.itemsize > gpu.shared_bytes
 
-    def build(gpu: Gpu | None, inputs: Sequence[Buffer], outputs: Sequence[Buffer], scratch: Sequence[Buffer]) -> Stmt:
-        o, j, i, place = Var("o"), Var("j"), Var("i"), Var("place", _PLACE)
-        row = _Row(inputs[0], o * (extent * inner) + j, inner, extent, ascend)
+    def build_row_sort_loops(
+        gpu: Gpu | None, inputs: Sequence[Buffer], outputs: Sequence[Buffer], scratch: Sequence[Buffer]
+    ) -> Stmt:
+        o, j, i, place = Var("o"), Var("j"), Var("i"), Var("place", _POSITION_DTYPE)
+        row = _RowSortBuilder(inputs[0], o * (extent * inner) + j, inner, extent, is_ascending)
         rows = [(o, outer), (j, inner)]
-        found, first = scratch[0], o * inner + j if whole(gpu) else as_expr(0)
+        found, first = scratch[0], o * inner + j if sorts_rows_in_global_memory(gpu) else as_expr(0)
         if gpu:
-            levels, found = row.merged(count, found, scratch[1], first * extent)
+            levels, found = row.build_parallel_merge_sort(count, found, scratch[1], first * extent)
         else:
-            levels = [row.first(count, found) if insertion else row.sorted(*scratch)]
+            levels = [
+                row.build_insertion_selection(count, found) if insertion else row.build_serial_merge_sort(*scratch)
+            ]
         stores: list[Stmt] = [Declare(place, Load(found, first * extent + i))]
         for (values, ty), out in zip(results, outputs, strict=True):
-            value = row.key(place) if values else place.astype(ty.dtype)
+            value = row.load_element(place) if values else place.astype(ty.dtype)
             stores.append(Store(out, o * (count * inner) + i * inner + j, value))
         write = forall(i, count, Block(stores))
         levels.append(write)
-        if whole(gpu):
-            return Block(loops(rows, level, "independent") for level in levels)
+        if sorts_rows_in_global_memory(gpu):
+            return Block(loop_nest(rows, level, "independent") for level in levels)
         # on a CPU, rows are sorted serially, since they share the scratch buffer
-        return loops(rows, Block(levels), "independent" if gpu else "serial")
+        return loop_nest(rows, Block(levels), "independent" if gpu else "serial")
 
-    def program(target: Target) -> te.ExternProgram:
+    def sort_program_for_target(target: Target) -> te.ExternProgram:
         gpu = target.gpu
         alone = insertion and gpu is None
-        size = extent * outer * inner if whole(gpu) else extent
+        size = extent * outer * inner if sorts_rows_in_global_memory(gpu) else extent
         sizes = [count] if alone else [size, size]
-        private = gpu is not None and not whole(gpu)
-        scratch = (te.Scratch(_PLACE, max(n, 1), private) for n in sizes)
-        return te.ExternProgram(partial(build, gpu), tuple(scratch))
+        private = gpu is not None and not sorts_rows_in_global_memory(gpu)
+        scratch = (te.Scratch(_POSITION_DTYPE, max(n, 1), private) for n in sizes)
+        return te.ExternProgram(partial(build_row_sort_loops, gpu), tuple(scratch))
 
     kinds = [(ty.static_shape, ty.dtype) for _, ty in results]
-    return te.extern_for("sort", kinds, [data], program)
+    return te.extern_for_target("sort", kinds, [data], sort_program_for_target)
 
 
 # --- sort, argsort, topk
 
 
-def _cases(make: Callable[..., Attrs]) -> Samples:
-    for dtype in NUMBER.examples:
+def _sort_test_samples(make_attrs: Callable[..., Attrs]) -> Samples:
+    for dtype in NUMBER_KIND.examples:
         values = special_values(dtype)
         rows = np.stack([values, values[::-1], np.roll(values, 5)])
         for ascend in (True, False):
-            yield exact(make(is_ascend=ascend), rows)
+            yield exact_sample(make_attrs(is_ascend=ascend), rows)
     few = (random_array((3, 40), "int8") % 4).astype(np.float32)
     for ascend, axis in product((True, False), (0, 1)):
-        yield exact(make(axis=axis, is_ascend=ascend), few)
+        yield exact_sample(make_attrs(axis=axis, is_ascend=ascend), few)
     for shape, axis in (((2, 5, 3), 1), ((2, 5, 3), -3), ((1,), 0), ((2, 1), 1), ((0, 3), 1)):
-        yield exact(make(axis=axis), random_array(shape))
+        yield exact_sample(make_attrs(axis=axis), random_array(shape))
 
 
-_RETURNS: Final = {"both": (True, False), "values": (True,), "indices": (False,)}
+_RESULT_KINDS_BY_RET_TYPE: Final = {"both": (True, False), "values": (True,), "indices": (False,)}
 
 
-def _wanted(a: Any) -> tuple[bool, ...]:
+def _result_kinds(attrs: Any) -> tuple[bool, ...]:
     """Return the kinds of an operator's results: values (True) or positions (False)."""
-    return _RETURNS[a.ret_type] if isinstance(a, TopkAttrs) else (isinstance(a, SortAttrs),)
+    return (
+        _RESULT_KINDS_BY_RET_TYPE[attrs.ret_type] if isinstance(attrs, TopkAttrs) else (isinstance(attrs, SortAttrs),)
+    )
 
 
-def _count(a: Any, extent: Dim) -> Dim:
-    k = a.k if isinstance(a, TopkAttrs) else None
+def _selected_element_count(attrs: Any, extent: Dim) -> Dim:
+    k = attrs.k if isinstance(attrs, TopkAttrs) else None
     if k is None or k < 1:
         return extent
     require("topk.k", not isinstance(extent, int) or k <= extent, f"cannot select the first {k} of {extent} elements")
     return int(k)
 
 
-def _infer(a: Any, types: Types) -> Type:
-    data = tensor(types[0])
+def _infer_sort_type(attrs: Any, types: Types) -> Type:
+    data = require_tensor_type(types[0])
     require_dtype(data.dtype, not data.dtype.is_bool)
-    axis = axis_of(a.axis, data.rank)
+    axis = normalize_axis(attrs.axis, data.rank)
     extent = data.shape[axis]
-    require("sort.size", not isinstance(extent, int) or extent <= _PLACE.max, f"{extent} elements in a row")
-    if isinstance(a, TopkAttrs):
-        require_known("topk.ret_type", "ret_type", a.ret_type, _RETURNS)
-    shape = replaced(data.shape, axis, _count(a, extent))
-    results = [TensorType(shape, data.dtype if values else a.dtype or "int32") for values in _wanted(a)]
+    require("sort.size", not isinstance(extent, int) or extent <= _POSITION_DTYPE.max, f"{extent} elements in a row")
+    if isinstance(attrs, TopkAttrs):
+        require_known_name("topk.ret_type", "ret_type", attrs.ret_type, _RESULT_KINDS_BY_RET_TYPE)
+    shape = replace_item(data.shape, axis, _selected_element_count(attrs, extent))
+    results = [TensorType(shape, data.dtype if values else attrs.dtype or "int32") for values in _result_kinds(attrs)]
     return TupleType(results) if len(results) > 1 else results[0]
 
 
-def _results(a: Any, data: Any) -> list[tuple[bool, TensorType]]:
+def _result_kinds_and_types(attrs: Any, data: Any) -> list[tuple[bool, TensorType]]:
     """Return for each result of an operator on an array or a tensor its kind (True: values) and its
     type.
     """
-    types = tensor_types(_infer(a, types_of([data])))
-    return list(zip(_wanted(a), types, strict=True))
+    types = tensor_types(_infer_sort_type(attrs, tensor_types_of_values([data])))
+    return list(zip(_result_kinds(attrs), types, strict=True))
 
 
-def _reference(a: Any, data: Array) -> Array | tuple[Array, ...]:
-    axis, wanted = axis_of(a.axis, data.ndim), _results(a, data)
-    order = numpy_order(data, axis, a.is_ascend).take(range(wanted[0][1].static_shape[axis]), axis)
+def _sort_reference(attrs: Any, data: Array) -> Array | tuple[Array, ...]:
+    axis, wanted = normalize_axis(attrs.axis, data.ndim), _result_kinds_and_types(attrs, data)
+    order = stable_argsort(data, axis, attrs.is_ascend).take(range(wanted[0][1].static_shape[axis]), axis)
     values = np.take_along_axis(data, order, axis)
     results = tuple(values if kind else order.astype(ty.dtype.numpy) for kind, ty in wanted)
     return results if len(results) > 1 else results[0]
 
 
-def _compute(a: Any, data: Tensor) -> Tensor | tuple[Tensor, ...]:
-    results = sorted_rows(data, axis_of(a.axis, data.rank), a.is_ascend, _results(a, data))
+def _compute_sort(attrs: Any, data: Tensor) -> Tensor | tuple[Tensor, ...]:
+    results = compute_sorted_rows(
+        data, normalize_axis(attrs.axis, data.rank), attrs.is_ascend, _result_kinds_and_types(attrs, data)
+    )
     return results if len(results) > 1 else results[0]
 
 
-def _topk_samples() -> Samples:
-    yield from _cases(partial(TopkAttrs, k=1, ret_type="values"))
-    yield from _cases(partial(TopkAttrs, k=0))
+def _topk_test_samples() -> Samples:
+    yield from _sort_test_samples(partial(TopkAttrs, k=1, ret_type="values"))
+    yield from _sort_test_samples(partial(TopkAttrs, k=0))
     few = (random_array((4, 30), "int8") % 5).astype(np.float32)
-    for k, ret_type in product((1, 3, 7), _RETURNS):
-        yield exact(TopkAttrs(k=k, ret_type=ret_type, dtype="int64", is_ascend=k == 3), few)
+    for k, ret_type in product((1, 3, 7), _RESULT_KINDS_BY_RET_TYPE):
+        yield exact_sample(TopkAttrs(k=k, ret_type=ret_type, dtype="int64", is_ascend=k == 3), few)
     for k in (17, 20):
-        yield exact(TopkAttrs(k=k), random_array((2, 20)))
+        yield exact_sample(TopkAttrs(k=k), random_array((2, 20)))
 
 
-def _sorting(name: str, attributes: type[Attrs], samples: Callable[[], Samples], **facets: Any) -> OpDef:
+def _sort_op(name: str, attrs_class: type[Attrs], samples: Callable[[], Samples], **facets: Any) -> OpDef:
     return OpDef(
         name=name,
-        attrs=attributes,
-        infer=_infer,
-        reference=_reference,
-        axes=all_but_axis,
-        compute=_compute,
-        precision=Precision.FOLLOW,
+        attrs=attrs_class,
+        infer=_infer_sort_type,
+        reference=_sort_reference,
+        axes=axis_map_without_worked_axis,
+        compute=_compute_sort,
+        precision=PrecisionTreatment.FOLLOW,
         samples=samples,
         **facets,
     )
 
 
-sort = _sorting("sort", SortAttrs, partial(_cases, SortAttrs), quantized=Quantized.PASS)
-argsort = _sorting("argsort", ArgsortAttrs, partial(_cases, ArgsortAttrs))
-topk = _sorting("topk", TopkAttrs, _topk_samples)
+sort = _sort_op("sort", SortAttrs, partial(_sort_test_samples, SortAttrs), quantized=QuantizationTreatment.PASS)
+argsort = _sort_op("argsort", ArgsortAttrs, partial(_sort_test_samples, ArgsortAttrs))
+topk = _sort_op("topk", TopkAttrs, _topk_test_samples)
 
 
 # --- searchsorted
@@ -370,76 +400,76 @@ class SearchSortedAttrs(Attrs):
     dtype: str = "int32"
 
 
-def _search_infer(a: SearchSortedAttrs, types: Types) -> Type:
-    sequence, values = tensor(types[0], "sorted_sequence"), tensor(types[1], "values")
+def _infer_searchsorted_type(a: SearchSortedAttrs, types: Types) -> Type:
+    sequence, values = require_tensor_type(types[0], "sorted_sequence"), require_tensor_type(types[1], "values")
     require_same_dtype(sequence, values)
     require_dtype(sequence.dtype, not sequence.dtype.is_bool)
-    require_known("searchsorted.dtype", "dtype", a.dtype, ("int32", "int64"))
+    require_known_name("searchsorted.dtype", "dtype", a.dtype, ("int32", "int64"))
     rows = sequence.rank == 1 or sequence.rank == values.rank > 0
-    fits = rows and all(map(may_equal, sequence.shape[:-1], values.shape))
+    fits = rows and all(map(may_be_equal_dims, sequence.shape[:-1], values.shape))
     require("searchsorted.shape", fits, lambda: f"there is no row of {sequence} for each of {values}")
     return TensorType(values.shape, a.dtype)
 
 
-def _search_reference(a: SearchSortedAttrs, sequence: Array, values: Array) -> Array:
+def _searchsorted_reference(a: SearchSortedAttrs, sequence: Array, values: Array) -> Array:
     columns = values.shape[-1:] or (1,)
     count = prod(values.shape[:-1])
-    wanted = carried(values).reshape(count, *columns)
+    wanted = to_numpy_computable_dtype(values).reshape(count, *columns)
     extent = sequence.shape[-1] if sequence.size else 0
     shape = (-1, extent) if extent else (1, 0)
-    rows = carried(sequence).reshape(shape)
+    rows = to_numpy_computable_dtype(sequence).reshape(shape)
     rows = np.broadcast_to(rows, (len(wanted), rows.shape[-1]))
     pairs = zip(rows, wanted, strict=True)
     found = [np.searchsorted(row, own, "right" if a.right else "left") for row, own in pairs]
     return np.reshape(np.array(found, DType(a.dtype).numpy), values.shape)
 
 
-def _search_compute(a: SearchSortedAttrs, sequence: Tensor, values: Tensor) -> Tensor:
+def _compute_searchsorted(a: SearchSortedAttrs, sequence: Tensor, values: Tensor) -> Tensor:
     extent = sequence.shape[-1]
     columns = max(*values.shape[-1:], 1, 1)
 
-    def build(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
+    def build_binary_search_loops(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
         at, low, high, middle = (Var(name) for name in ("at", "low", "high", "middle"))
         row = at // columns * extent if sequence.rank > 1 else as_expr(0)
         own, other = Load(inputs[1], at), Load(inputs[0], row + middle)
-        before = _before(other, own, True)
+        before = _sorts_before(other, own, True)
         if a.right:
-            before = ~_before(own, other, True)
+            before = ~_sorts_before(own, other, True)
         halve = Block((Declare(middle, (low + high) // 2), If(before, Assign(low, middle + 1), Assign(high, middle))))
         probes = For(Var("probe"), extent.bit_length(), If(low < high, halve))
         ends = (Declare(low, Const(0, INDEX)), Declare(high, Const(extent, INDEX)))
         return forall(at, values.size, Block((*ends, probes, Store(outputs[0], at, low.astype(a.dtype)))))
 
-    return te.extern("searchsorted", [(values.shape, a.dtype)], [sequence, values], build)[0]
+    return te.extern("searchsorted", [(values.shape, a.dtype)], [sequence, values], build_binary_search_loops)[0]
 
 
-def _search_axes(_: Any, types: Types) -> AxisMap:
-    sequence, values = map(tensor, types)
+def _searchsorted_axis_map(_: Any, types: Types) -> AxisMap:
+    sequence, values = map(require_tensor_type, types)
     own = tuple(range(values.rank))
     return AxisMap(((*own[:-1], None) if sequence.rank > 1 else (None,) * values.rank, own))
 
 
-def _search_samples() -> Samples:
+def _searchsorted_test_samples() -> Samples:
     shapes = (((5,), (2, 3)), ((2, 4), (2, 3)), ((1,), ()), ((2, 1, 9), (2, 1, 5)))
     for right in (False, True):
         special = np.array([-np.inf, 1, np.nan, np.nan], np.float32)
         values = np.append(special, np.float32(2))
-        yield exact(SearchSortedAttrs(right=right), special, values)
+        yield exact_sample(SearchSortedAttrs(right=right), special, values)
     for right, dtype, (shape, wanted) in product((False, True), ("float32", "int8", "float16"), shapes):
         rows, values = (random_array(s, dtype, seed) for seed, s in enumerate((shape, wanted)))
-        yield exact(SearchSortedAttrs(right=right, dtype="int64" if right else "int32"), np.sort(rows), values)
+        yield exact_sample(SearchSortedAttrs(right=right, dtype="int64" if right else "int32"), np.sort(rows), values)
     few = random_array((2, 40), "int8") % 6
-    yield exact(SearchSortedAttrs(), np.sort(few), np.arange(-1, 9, dtype=np.int8)[None].repeat(2, 0))
+    yield exact_sample(SearchSortedAttrs(), np.sort(few), np.arange(-1, 9, dtype=np.int8)[None].repeat(2, 0))
 
 
 searchsorted = OpDef(
     name="searchsorted",
     attrs=SearchSortedAttrs,
-    args=args("sorted_sequence", "values"),
-    infer=_search_infer,
-    reference=_search_reference,
-    axes=_search_axes,
-    compute=_search_compute,
-    precision=Precision.FOLLOW,
-    samples=_search_samples,
+    args=declare_arguments("sorted_sequence", "values"),
+    infer=_infer_searchsorted_type,
+    reference=_searchsorted_reference,
+    axes=_searchsorted_axis_map,
+    compute=_compute_searchsorted,
+    precision=PrecisionTreatment.FOLLOW,
+    samples=_searchsorted_test_samples,
 )

@@ -13,14 +13,27 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import NO_ATTRS, Attrs, Shape, SymDim, TensorType, TupleType, Type, param
-from aotc.ir.op import Arg, AxisMap, OpPattern, Types, args, require
+from aotc.ir import NO_ATTRS, Attrs, Shape, SymDim, TensorType, TupleType, Type, attribute_field
+from aotc.ir.op import Arg, AxisMap, OpPattern, Types, declare_arguments, require
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import gather, scatter, shape, tensor_creation
-from aotc.relay.op.advanced_indexing import coordinate
-from aotc.relay.op.opdef import Array, OpDef, Samples, of_formula
-from aotc.relay.op.operator_definition import choose, exact, greater, may_equal, number_like, random_array
-from aotc.relay.op.type_rules import ranked, require_same_dtype, scalar, static_shape_of, tensor
+from aotc.relay.op.advanced_indexing import coordinate_of_flat_position
+from aotc.relay.op.opdef import Array, OpDef, Samples, reference_from_element_function
+from aotc.relay.op.operator_definition import (
+    choose,
+    exact_sample,
+    greater,
+    may_be_equal_dims,
+    number_converter_with_dtype_of,
+    random_array,
+)
+from aotc.relay.op.type_rules import (
+    require_same_dtype,
+    require_scalar_tensor_type,
+    require_tensor_of_rank,
+    require_tensor_type,
+    static_shape_of,
+)
 from aotc.tir import Tensor, te
 
 # --- sparse_to_dense
@@ -34,31 +47,31 @@ class SparseToDenseAttrs(Attrs):
     last of several values at one position wins; indices out of bounds are ignored.
     """
 
-    output_shape: tuple[int, ...] = param(type="int | Sequence[int]")
+    output_shape: tuple[int, ...] = attribute_field(type="int | Sequence[int]")
 
 
-def _dense_infer(a: SparseToDenseAttrs, types: Types) -> Type:
-    indices = gather.integer_tensor(types[0], "sparse_indices")
-    values = tensor(types[1], "sparse_values")
-    require_same_dtype(values, scalar("sparse.default", types[2], "default value"))
+def _infer_sparse_to_dense_type(a: SparseToDenseAttrs, types: Types) -> Type:
+    indices = gather.require_integer_tensor(types[0], "sparse_indices")
+    values = require_tensor_type(types[1], "sparse_values")
+    require_same_dtype(values, require_scalar_tensor_type("sparse.default", types[2], "default value"))
     wide = indices.shape[1] if indices.rank == 2 else 1
-    axes = may_equal(wide, len(a.output_shape))
+    axes = may_be_equal_dims(wide, len(a.output_shape))
     extents = min(a.output_shape, default=0) >= 0
     fits = indices.rank <= 2 and axes and extents
     require("sparse.indices", fits, lambda: f"sparse_indices {indices} do not fit the shape {a.output_shape}")
     count = indices.shape[0] if indices.rank else 1
-    each = values.rank == 0 or (values.rank == 1 and may_equal(values.shape[0], count))
+    each = values.rank == 0 or (values.rank == 1 and may_be_equal_dims(values.shape[0], count))
     require("sparse.values", each, lambda: f"{values} has no value for each of {indices}")
     return TensorType(a.output_shape, values.dtype)
 
 
-def _rows(indices: Sequence[int], rank: int) -> tuple[int, int]:
-    return indices[0] if indices else 1, rank
+def _index_count_and_rank(indices_shape: Sequence[int], rank: int) -> tuple[int, int]:
+    return indices_shape[0] if indices_shape else 1, rank
 
 
-def _dense_reference(a: SparseToDenseAttrs, indices: Array, values: Array, default: Array) -> Array:
-    count, rank = _rows(indices.shape, len(a.output_shape))
-    places = gather.as_index(indices).reshape(count, rank).T
+def _sparse_to_dense_reference(a: SparseToDenseAttrs, indices: Array, values: Array, default: Array) -> Array:
+    count, rank = _index_count_and_rank(indices.shape, len(a.output_shape))
+    places = gather.convert_index_to_int64(indices).reshape(count, rank).T
     base = np.full(a.output_shape, default, values.dtype)
     plain = scatter.ScatterNDAttrs()
     each = np.broadcast_to(values, (count,))
@@ -66,21 +79,21 @@ def _dense_reference(a: SparseToDenseAttrs, indices: Array, values: Array, defau
     return np.asarray(found)
 
 
-def _dense_expand(a: SparseToDenseAttrs, indices: Expr, values: Expr, default: Expr) -> Expr:
-    count, rank = _rows(static_shape_of(indices), len(a.output_shape))
+def _expand_sparse_to_dense(a: SparseToDenseAttrs, indices: Expr, values: Expr, default: Expr) -> Expr:
+    count, rank = _index_count_and_rank(static_shape_of(indices), len(a.output_shape))
     places = shape.transpose(shape.reshape(indices, (count, rank), allowzero=count == 0), (1, 0))
     base = tensor_creation.full(default, a.output_shape, dtype=str(tensor_type_of(values).dtype))
     return scatter.scatter_nd(base, places, shape.broadcast_to(values, (count,)), mode="update")
 
 
-_VALUE = number_like("sparse_values")
+_SPARSE_VALUE_CONVERTER = number_converter_with_dtype_of("sparse_values")
 
 
-def _default(value: Any, given: Mapping[str, Any]) -> Any:
-    return _VALUE(0 if value is None else value, given)
+def _default_value_or_zero(value: Any, arguments: Mapping[str, Any]) -> Any:
+    return _SPARSE_VALUE_CONVERTER(0 if value is None else value, arguments)
 
 
-def _dense_samples() -> Samples:
+def _sparse_to_dense_test_samples() -> Samples:
     for places, to, values, dtype in (
         (2, (5,), (), "float32"),
         ((0, 4, 1), (5,), (3,), "int32"),
@@ -89,7 +102,7 @@ def _dense_samples() -> Samples:
         (((0, 1), (9, 0), (2, 2)), (3, 4), (), "float16"),
     ):  # fmt: skip
         default = random_array((), dtype, 3)
-        yield exact(
+        yield exact_sample(
             SparseToDenseAttrs(output_shape=to), np.array(places, np.int64), random_array(values, dtype), default
         )
 
@@ -97,117 +110,123 @@ def _dense_samples() -> Samples:
 sparse_to_dense = OpDef(
     name="sparse_to_dense",
     attrs=SparseToDenseAttrs,
-    args=args("sparse_indices", "sparse_values", Arg("default_value", "Expr | float | None", None, _default)),
+    args=declare_arguments(
+        "sparse_indices", "sparse_values", Arg("default_value", "Expr | float | None", None, _default_value_or_zero)
+    ),
     order="sparse_indices output_shape sparse_values default_value",
-    infer=_dense_infer,
-    reference=_dense_reference,
+    infer=_infer_sparse_to_dense_type,
+    reference=_sparse_to_dense_reference,
     axes=lambda a, _: AxisMap(((None,) * len(a.output_shape),)),
-    expand=_dense_expand,
-    samples=_dense_samples,
+    expand=_expand_sparse_to_dense,
+    samples=_sparse_to_dense_test_samples,
 )
 
 
 # --- sparse_reshape
 
 
-def _reshape_infer(_: Any, types: Types) -> TupleType:
-    indices = ranked("sparse.indices", gather.integer_tensor(types[0], "sparse_indices"), 2, "sparse_indices")
-    given = (gather.integer_tensor(t, "shape") for t in types[1:])
-    old, new = (ranked("sparse.shape", t, 1, "a shape") for t in given)
+def _infer_sparse_reshape_type(_: Any, types: Types) -> TupleType:
+    indices = require_tensor_of_rank(
+        "sparse.indices", gather.require_integer_tensor(types[0], "sparse_indices"), 2, "sparse_indices"
+    )
+    given = (gather.require_integer_tensor(t, "shape") for t in types[1:])
+    old, new = (require_tensor_of_rank("sparse.shape", t, 1, "a shape") for t in given)
     require_same_dtype(indices, old)
     require_same_dtype(indices, new)
-    same = may_equal(indices.shape[1], old.shape[0])
+    same = may_be_equal_dims(indices.shape[1], old.shape[0])
     fits = same and 0 not in (*old.shape, *new.shape)
     require("sparse.shape", fits, lambda: f"the shapes {old} and {new} do not fit {indices}")
     return TupleType((TensorType((indices.shape[0], new.shape[0]), indices.dtype), new))
 
 
-def _resolved(old: Any, new: Any) -> list[Any]:
+def _resolve_unknown_extent(old_shape: Any, new_shape: Any) -> list[Any]:
     """Return the extents of the new shape; an extent of -1 is inferred from the old shape's number
     of elements.
     """
-    extents = [gather.as_index(new[(k,)]) for k in range(new.shape[0])]
+    extents = [gather.convert_index_to_int64(new_shape[(k,)]) for k in range(new_shape.shape[0])]
     one = extents[0] * 0 + 1  # valid for an old shape without axes, too
-    elements = prod((gather.as_index(old[(k,)]) for k in range(old.shape[0])), start=one)
+    elements = prod((gather.convert_index_to_int64(old_shape[(k,)]) for k in range(old_shape.shape[0])), start=one)
     left = elements // greater(prod(extents) * -1, 1)
     return [choose(n < 0, left, n) for n in extents]
 
 
-def _shape_element(_: Any, i: Any, _indices: Any, old: Any, new: Any) -> Any:
-    return _chosen(_resolved(old, new), i[0]).astype(new.dtype)
+def _resolved_shape_element(_: Any, i: Any, _indices: Any, old_shape: Any, new_shape: Any) -> Any:
+    return _select_value_at_index(_resolve_unknown_extent(old_shape, new_shape), i[0]).astype(new_shape.dtype)
 
 
-def _chosen(values: Sequence[Any], k: Any) -> Any:
+def _select_value_at_index(values: Sequence[Any], index: Any) -> Any:
     found = values[0]
     for n, value in enumerate(values[1:], 1):
-        found = choose(k >= n, value, found)
+        found = choose(index >= n, value, found)
     return found
 
 
-def _place_element(_: Any, i: Any, indices: Any, old: Any, new: Any) -> Any:
-    extents = _resolved(old, new)
+def _sparse_reshape_index_element(_: Any, i: Any, indices: Any, old_shape: Any, new_shape: Any) -> Any:
+    extents = _resolve_unknown_extent(old_shape, new_shape)
     at = extents[0] * 0  # an old shape may have no axes
-    for k in range(old.shape[0]):
-        at = at * gather.as_index(old[(k,)]) + gather.as_index(indices[(i[0], k)])
+    for k in range(old_shape.shape[0]):
+        at = at * gather.convert_index_to_int64(old_shape[(k,)]) + gather.convert_index_to_int64(indices[(i[0], k)])
     axes = range(len(extents))
-    found = _chosen([coordinate(at, extents, k) for k in axes], i[1])
+    found = _select_value_at_index([coordinate_of_flat_position(at, extents, k) for k in axes], i[1])
     return found.astype(indices.dtype)
 
 
-def _reshape_reference(_: Any, *given: Array) -> tuple[Array, ...]:
-    parts = ((lambda _, types: _reshape_infer(_, types).fields[0]), (lambda _, types: types[2]))
-    pairs = zip(parts, (_place_element, _shape_element), strict=True)
-    return tuple(of_formula(ty, f)(_, *given) for ty, f in pairs)
+def _sparse_reshape_reference(_: Any, *arguments: Array) -> tuple[Array, ...]:
+    parts = ((lambda _, types: _infer_sparse_reshape_type(_, types).fields[0]), (lambda _, types: types[2]))
+    pairs = zip(parts, (_sparse_reshape_index_element, _resolved_shape_element), strict=True)
+    return tuple(reference_from_element_function(ty, f)(_, *arguments) for ty, f in pairs)
 
 
-def _reshape_compute(_: Any, *given: Tensor) -> tuple[Tensor, Tensor]:
-    rows, rank = (given[0].shape[0], given[2].shape[0])
-    places = te.compute((rows, rank), lambda *i: _place_element(_, i, *given), "sparse_reshape")
-    return places, te.compute((rank,), lambda *i: _shape_element(_, i, *given), "sparse_shape")
+def _compute_sparse_reshape(_: Any, *arguments: Tensor) -> tuple[Tensor, Tensor]:
+    rows, rank = (arguments[0].shape[0], arguments[2].shape[0])
+    places = te.compute((rows, rank), lambda *i: _sparse_reshape_index_element(_, i, *arguments), "sparse_reshape")
+    return places, te.compute((rank,), lambda *i: _resolved_shape_element(_, i, *arguments), "sparse_shape")
 
 
-def _reshape_samples() -> Samples:
+def _sparse_reshape_test_samples() -> Samples:
     for places, old, new, dtype in (
         (((0, 0, 0), (1, 2, 3)), (2, 3, 6), (9, -1), "int32"),
         (((0, 4), (7, 3)), (9, 4), (-1,), "int64"),
         (((5,), (24,)), (25,), (5, 5), "int32"),
         (np.zeros((0, 2)), (3, 6), (-1, 2), "int64"),
     ):  # fmt: skip
-        yield exact(NO_ATTRS, *(np.array(x, dtype) for x in (places, old, new)))
+        yield exact_sample(NO_ATTRS, *(np.array(x, dtype) for x in (places, old, new)))
 
 
 sparse_reshape = OpDef(
     name="sparse_reshape",
     doc="The coordinates (N, rank) of a tensor of `prev_shape` in one of `new_shape`, and that shape, -1 resolved.",
-    args=args("sparse_indices", "prev_shape", "new_shape"),
-    infer=_reshape_infer,
-    reference=_reshape_reference,
+    args=declare_arguments("sparse_indices", "prev_shape", "new_shape"),
+    infer=_infer_sparse_reshape_type,
+    reference=_sparse_reshape_reference,
     pattern=OpPattern.INJECTIVE,
-    compute=_reshape_compute,
-    samples=_reshape_samples,
+    compute=_compute_sparse_reshape,
+    samples=_sparse_reshape_test_samples,
 )
 
 
 # --- sparse_fill_empty_rows
 
 
-def _fill_infer(_: Any, types: Types) -> Type:
-    indices = ranked("sparse.indices", gather.integer_tensor(types[0], "sparse_indices"), 2, "sparse_indices")
-    values = ranked("sparse.values", types[1], 1, "sparse_values")
-    default = tensor(types[3], "default_value")
-    dense = gather.integer_tensor(types[2], "dense_shape")
-    ranked("sparse.shape", dense, 1, "dense_shape")
+def _infer_sparse_fill_empty_rows_type(_: Any, types: Types) -> Type:
+    indices = require_tensor_of_rank(
+        "sparse.indices", gather.require_integer_tensor(types[0], "sparse_indices"), 2, "sparse_indices"
+    )
+    values = require_tensor_of_rank("sparse.values", types[1], 1, "sparse_values")
+    default = require_tensor_type(types[3], "default_value")
+    dense = gather.require_integer_tensor(types[2], "dense_shape")
+    require_tensor_of_rank("sparse.shape", dense, 1, "dense_shape")
     require_same_dtype(values, default)
     rank = indices.shape[1]
-    fits = may_equal(rank, dense.shape[0])
+    fits = may_be_equal_dims(rank, dense.shape[0])
     fits = fits and 0 not in (rank, *dense.shape)
     text = f"the shape {dense} does not fit {indices}"
     require("sparse.shape", fits, text)
-    one = default.rank <= 1 and all(may_equal(d, 1) for d in default.shape)
+    one = default.rank <= 1 and all(may_be_equal_dims(d, 1) for d in default.shape)
     require("sparse.default", one, f"{default} must be a scalar")
     require(
         "sparse.values",
-        may_equal(indices.shape[0], values.shape[0]),
+        may_be_equal_dims(indices.shape[0], values.shape[0]),
         f"{values} must have one value for each of {indices}",
     )
     rows: Shape = (SymDim(), indices.shape[1])
@@ -215,8 +234,10 @@ def _fill_infer(_: Any, types: Types) -> Type:
     return TupleType(TensorType(*field) for field in fields)
 
 
-def _fill_reference(_: Any, indices: Array, values: Array, dense: Array, default: Array) -> tuple[Array, ...]:
-    empty = ~np.isin(np.arange(dense[0]), indices[:, 0])
+def _sparse_fill_empty_rows_reference(
+    _: Any, indices: Array, values: Array, dense_shape: Array, default: Array
+) -> tuple[Array, ...]:
+    empty = ~np.isin(np.arange(dense_shape[0]), indices[:, 0])
     added = np.zeros((empty.sum(), indices.shape[1]), indices.dtype)
     added[:, 0] = np.flatnonzero(empty)
     places = np.concatenate([indices, added])
@@ -225,7 +246,7 @@ def _fill_reference(_: Any, indices: Array, values: Array, dense: Array, default
     return (places[order], filled[order], empty)
 
 
-def _fill_samples() -> Samples:
+def _sparse_fill_empty_rows_test_samples() -> Samples:
     for places, extents in (
         (((0, 1), (0, 3), (2, 0)), (5, 6)),
         (np.zeros((0, 3)), (2, 3, 7)),
@@ -234,7 +255,7 @@ def _fill_samples() -> Samples:
         indices = np.array(places, np.int64)
         dense = np.array(extents, np.int64)
         values = random_array((len(indices),))
-        yield exact(NO_ATTRS, indices, values, dense, random_array((1,)))
+        yield exact_sample(NO_ATTRS, indices, values, dense, random_array((1,)))
 
 
 sparse_fill_empty_rows = OpDef(
@@ -243,9 +264,9 @@ sparse_fill_empty_rows = OpDef(
 
     Its indices, its values, and which rows had none.
     """,
-    args=args("sparse_indices", "sparse_values", "dense_shape", "default_value"),
-    infer=_fill_infer,
-    reference=_fill_reference,
+    args=declare_arguments("sparse_indices", "sparse_values", "dense_shape", "default_value"),
+    infer=_infer_sparse_fill_empty_rows_type,
+    reference=_sparse_fill_empty_rows_reference,
     static=lambda *_: None,
-    samples=_fill_samples,
+    samples=_sparse_fill_empty_rows_test_samples,
 )

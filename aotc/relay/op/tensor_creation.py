@@ -16,98 +16,117 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import AotcError, AxisMap, DType, OpPattern, TensorType, Type, Types, args, require
-from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, NoAttrs, param
+from aotc.ir import AotcError, AxisMap, DType, OpPattern, TensorType, Type, Types, declare_arguments, require
+from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, NoAttrs, attribute_field
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar, of_formula, types_of
-from aotc.relay.op.sample_arguments import ANY, exact, random_array
-from aotc.relay.op.shape import InitAttrs, no_axes
-from aotc.relay.op.type_rules import pointwise, require_dtype, require_same_dtype, scalar, tensor
-from aotc.tir import Tensor, const, wrapped
+from aotc.relay.op.opdef import (
+    Array,
+    Index,
+    OpDef,
+    Sample,
+    Samples,
+    Scalar,
+    reference_from_element_function,
+    tensor_types_of_values,
+)
+from aotc.relay.op.sample_arguments import ANY_DTYPE_KIND, exact_sample, random_array
+from aotc.relay.op.shape import InitAttrs, fixed_shape_axis_map
+from aotc.relay.op.type_rules import (
+    elementwise_axis_map,
+    require_dtype,
+    require_same_dtype,
+    require_scalar_tensor_type,
+    require_tensor_type,
+)
+from aotc.tir import Tensor, const, wrap_to_int64
 
 
 class FilledAttrs(InitAttrs):
-    dtype: str = param(default="", given=REQUIRED)
+    dtype: str = attribute_field(default="", parameter_default=REQUIRED)
 
 
 class FullAttrs(InitAttrs):
-    shape: tuple[int, ...] = param(given=())
+    shape: tuple[int, ...] = attribute_field(parameter_default=())
 
 
 # --- one value: zeros, ones, full, and in the shape of a tensor
 
 
-def _init_infer(a: InitAttrs, types: Types) -> Type:
-    given = scalar("full.value", types[0], "fill value").dtype if types else "float32"
+def _infer_filled_type(a: InitAttrs, types: Types) -> Type:
+    given = require_scalar_tensor_type("full.value", types[0], "fill value").dtype if types else "float32"
     require("init.shape", all(d >= 0 for d in a.shape), f"negative dimension in {a.shape}")
     return TensorType(a.shape, DType(a.dtype or given))
 
 
-def _like_infer(_: Any, types: Types) -> Type:
-    data = tensor(types[0], "data")
+def _infer_filled_like_type(_: Any, types: Types) -> Type:
+    data = require_tensor_type(types[0], "data")
     for value in types[1:]:
-        require_same_dtype(data, scalar("full.value", value, "fill value"))
+        require_same_dtype(data, require_scalar_tensor_type("full.value", value, "fill value"))
     return data
 
 
-def _samples(attributes: type[Attrs], given: bool) -> Samples:
-    """Yield samples; if `given` is True, the last argument is the fill value."""
-    if issubclass(attributes, InitAttrs):
-        for shape, dtype in product(((2, 3), (), (0, 2), (1,)), (*ANY.examples, "")):
-            yield exact(attributes(shape=shape, dtype=dtype), *[np.array(3, np.int32)] * given)
+def _fill_test_samples(attrs_class: type[Attrs], has_fill_value_argument: bool) -> Samples:
+    """Yield samples; if `has_fill_value_argument` is True, the last argument is the fill value."""
+    if issubclass(attrs_class, InitAttrs):
+        for shape, dtype in product(((2, 3), (), (0, 2), (1,)), (*ANY_DTYPE_KIND.examples, "")):
+            yield exact_sample(
+                attrs_class(shape=shape, dtype=dtype), *[np.array(3, np.int32)] * has_fill_value_argument
+            )
         return
     floats = [random_array(shape) for shape in ((), (0, 2))]
-    for data in (*(random_array((2, 3), "int8").astype(DType(d).numpy) for d in ANY.examples), *floats):
-        yield exact(NO_ATTRS, data, *[np.ones((), data.dtype)] * given)
+    for data in (*(random_array((2, 3), "int8").astype(DType(d).numpy) for d in ANY_DTYPE_KIND.examples), *floats):
+        yield exact_sample(NO_ATTRS, data, *[np.ones((), data.dtype)] * has_fill_value_argument)
 
 
-def _filled(name: str, doc: str, value: int | None = None) -> OpDef:
+def _constant_fill_op(name: str, doc: str, fill_value: int | None = None) -> OpDef:
     """Return the OpDef of a constant-filled tensor.
 
-    The fill value is `value`, or the last argument if `value` is None. The shape is an attribute
+    The fill value is `fill_value`, or the last argument if `fill_value` is None. The shape is an attribute
     or, for a name that ends with "_like", the shape of the first argument.
     """
-    like, given = name.endswith("_like"), value is None
-    infer = _like_infer if like else _init_infer
+    like, given = name.endswith("_like"), fill_value is None
+    infer = _infer_filled_like_type if like else _infer_filled_type
     attributes = NoAttrs if like else FullAttrs if given else FilledAttrs
 
-    def result(a: Any, args: Sequence[Any]) -> TensorType:
-        return tensor(infer(a, types_of(args)))
+    def infer_result_type(attrs: Any, args: Sequence[Any]) -> TensorType:
+        return require_tensor_type(infer(attrs, tensor_types_of_values(args)))
 
-    def reference(a: Any, *args: Array) -> Array:
-        ty = result(a, args)
-        return np.broadcast_to(np.asarray(args[-1] if value is None else value).astype(ty.dtype.numpy), ty.static_shape)
+    def fill_array(attrs: Any, *args: Array) -> Array:
+        ty = infer_result_type(attrs, args)
+        return np.broadcast_to(
+            np.asarray(args[-1] if fill_value is None else fill_value).astype(ty.dtype.numpy), ty.static_shape
+        )
 
-    def element(a: Any, _: Index, *args: Tensor) -> Scalar:
-        dtype = result(a, args).dtype
-        return args[-1][()].astype(dtype) if value is None else const(value, dtype)
+    def fill_value_as_scalar(attrs: Any, _: Index, *args: Tensor) -> Scalar:
+        dtype = infer_result_type(attrs, args).dtype
+        return args[-1][()].astype(dtype) if fill_value is None else const(fill_value, dtype)
 
     return OpDef(
         name=name,
         doc=doc,
         attrs=attributes,
-        args=args(*["data"] * like, *["fill_value"] * given),
+        args=declare_arguments(*["data"] * like, *["fill_value"] * given),
         infer=infer,
-        reference=reference,
+        reference=fill_array,
         pattern=OpPattern.ELEMWISE,
-        axes=pointwise if like else no_axes,
-        element=element,
-        samples=partial(_samples, attributes, given),
+        axes=elementwise_axis_map if like else fixed_shape_axis_map,
+        element=fill_value_as_scalar,
+        samples=partial(_fill_test_samples, attributes, given),
     )
 
 
-zeros = _filled("zeros", "A tensor of zeros.", 0)
-ones = _filled("ones", "A tensor of ones.", 1)
-zeros_like = _filled("zeros_like", "Zeros in the shape and type of `data`.", 0)
-ones_like = _filled("ones_like", "Ones in the shape and type of `data`.", 1)
-full = _filled("full", "A tensor of one value, converted to `dtype` if that is given.")
-full_like = _filled("full_like", "One value in the shape of `data`.")
+zeros = _constant_fill_op("zeros", "A tensor of zeros.", 0)
+ones = _constant_fill_op("ones", "A tensor of ones.", 1)
+zeros_like = _constant_fill_op("zeros_like", "Zeros in the shape and type of `data`.", 0)
+ones_like = _constant_fill_op("ones_like", "Ones in the shape and type of `data`.", 1)
+full = _constant_fill_op("full", "A tensor of one value, converted to `dtype` if that is given.")
+full_like = _constant_fill_op("full_like", "One value in the shape of `data`.")
 
 
 # --- arange
 
 
-def _known(value: Expr | float) -> float:
+def _number_or_constant_value(value: Expr | float) -> float:
     if isinstance(value, Constant) and value.data.ndim == 0:
         return value.data.item()  # type: ignore[no-any-return]
     if not isinstance(value, Real):
@@ -116,12 +135,12 @@ def _known(value: Expr | float) -> float:
     return float(value) if isinstance(value, np.floating) else value
 
 
-def _start(value: Any, given: Mapping[str, Any]) -> float:
-    return 0 if given["stop"] is None else _known(value)
+def _range_start_or_zero(value: Any, arguments: Mapping[str, Any]) -> float:
+    return 0 if arguments["stop"] is None else _number_or_constant_value(value)
 
 
-def _stop(value: Any, given: Mapping[str, Any]) -> float:
-    return _known(given["start"] if value is None else value)
+def _range_stop_or_start(value: Any, arguments: Mapping[str, Any]) -> float:
+    return _number_or_constant_value(arguments["start"] if value is None else value)
 
 
 class ArangeAttrs(Attrs):
@@ -130,13 +149,17 @@ class ArangeAttrs(Attrs):
     Arguments are numbers or scalar constants; AotcError for other expressions.
     """
 
-    start: int | float = param(type="Expr | float", takes=_start)
-    stop: int | float = param(type="Expr | float | None", given=None, takes=_stop)
-    step: int | float = param(type="Expr | float", given=1, takes=lambda value, _: _known(value))
-    dtype: str = param(given="float32")
+    start: int | float = attribute_field(type="Expr | float", convert=_range_start_or_zero)
+    stop: int | float = attribute_field(
+        type="Expr | float | None", parameter_default=None, convert=_range_stop_or_start
+    )
+    step: int | float = attribute_field(
+        type="Expr | float", parameter_default=1, convert=lambda value, _: _number_or_constant_value(value)
+    )
+    dtype: str = attribute_field(parameter_default="float32")
 
 
-def _arange_count(a: ArangeAttrs) -> int:
+def _arange_element_count(a: ArangeAttrs) -> int:
     finite = all(math.isfinite(v) for v in (a.start, a.stop, a.step))
     require(
         "arange.step", finite and a.step != 0, f"a range from {a.start} to {a.stop} with step {a.step} is not possible"
@@ -146,7 +169,7 @@ def _arange_count(a: ArangeAttrs) -> int:
     return max(int(steps), 0)
 
 
-def _arange_infer(a: ArangeAttrs, _: Sequence[Type]) -> Type:
+def _infer_arange_type(a: ArangeAttrs, _: Sequence[Type]) -> Type:
     dtype = DType(a.dtype)
     require_dtype(dtype, not dtype.is_bool)
     whole = dtype.is_float or all(float(v).is_integer() for v in (a.start, a.step))
@@ -155,29 +178,29 @@ def _arange_infer(a: ArangeAttrs, _: Sequence[Type]) -> Type:
         whole,
         f"a range of integers needs integer bounds and steps, got start {a.start} and step {a.step}",
     )
-    return TensorType((_arange_count(a),), dtype)
+    return TensorType((_arange_element_count(a),), dtype)
 
 
-def _arange_work(a: ArangeAttrs) -> DType:
+def _arange_computation_dtype(a: ArangeAttrs) -> DType:
     dtype = DType(a.dtype)
     return dtype if dtype in ("float32", "float64") else DType("float32" if dtype.is_float else "int64")
 
 
 def _arange_element(a: ArangeAttrs, i: Index) -> Any:
-    work = _arange_work(a)
+    work = _arange_computation_dtype(a)
     # start and step wrap modulo 2**64, as the elements do
-    start, step = (v if work.is_float else wrapped(int(v)) for v in (a.start, a.step))
+    start, step = (v if work.is_float else wrap_to_int64(int(v)) for v in (a.start, a.step))
     return (i[0].astype(work) * step + start).astype(a.dtype)
 
 
-_RANGES: Any = (
+_ARANGE_TEST_CASES: Any = (
     (0, 10, 2, "int64"), (10, 0, -3, "int32"), (0, 0, 1, "int32"), (5, 0, 1, "int64"), (0.0, 1.0, 0.3, "float32"),
     (1, 5, 1, "float32"), (2.0, -1.0, -0.25, "float64"), (0, 7, 3, "uint8"),
 )  # fmt: skip
 
 
-def _arange_samples() -> Samples:
-    for start, stop, step, dtype in _RANGES:
+def _arange_test_samples() -> Samples:
+    for start, stop, step, dtype in _ARANGE_TEST_CASES:
         yield Sample(args=(), attrs=ArangeAttrs(start=start, stop=stop, step=step, dtype=dtype))
 
 
@@ -185,9 +208,9 @@ arange = OpDef(
     name="arange",
     attrs=ArangeAttrs,
     args=(),
-    infer=_arange_infer,
-    reference=of_formula(_arange_infer, _arange_element),
+    infer=_infer_arange_type,
+    reference=reference_from_element_function(_infer_arange_type, _arange_element),
     axes=lambda _, types: AxisMap(()),
     element=_arange_element,
-    samples=_arange_samples,
+    samples=_arange_test_samples,
 )

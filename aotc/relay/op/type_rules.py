@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Type rules, shape checks and axis maps shared by operator definitions.
 
-infer=same_type, axes=pointwise        # nn.relu
-infer=broadcast_rule()                 # add
+infer=infer_same_type, axes=pointwise        # nn.relu
+infer=broadcasting_type_rule()         # add
 """
 
 from __future__ import annotations
@@ -12,49 +12,53 @@ from typing import Any
 
 from aotc.ir import AxisMap, Dim, DType, Infer, Shape, SymDim, TensorType, TupleType, Type, Types, require, same_dim
 from aotc.relay.graph_api import Constant, Expr, Tuple, evaluate, tensor_type_of
-from aotc.relay.op.opdef import pointwise as pointwise
-from aotc.relay.op.operator_definition import Array, may_equal
+from aotc.relay.op.opdef import elementwise_axis_map as elementwise_axis_map
+from aotc.relay.op.operator_definition import Array, may_be_equal_dims
 
 
-def tensor(ty: Type, what: str = "argument") -> TensorType:
+def require_tensor_type(ty: Type, operand_name: str = "argument") -> TensorType:
     """Return `ty` as a tensor type; raise AotcError (code "expected-tensor") if it is not one."""
     hint = "take one of its fields: .0" if isinstance(ty, TupleType) else ""
-    require("expected-tensor", isinstance(ty, TensorType), lambda: f"{what} must be a tensor, got {ty}", hint)
+    require("expected-tensor", isinstance(ty, TensorType), lambda: f"{operand_name} must be a tensor, got {ty}", hint)
     assert isinstance(ty, TensorType)
     return ty
 
 
-def ranked(code: str, ty: Type, rank: int, what: str = "data") -> TensorType:
-    """Return `ty` as a tensor type with `rank` axes; raise AotcError (`code`) if it has another
+def require_tensor_of_rank(error_code: str, ty: Type, rank: int, operand_name: str = "data") -> TensorType:
+    """Return `ty` as a tensor type with `rank` axes; raise AotcError (`error_code`) if it has another
     rank.
     """
-    found = tensor(ty, what)
-    require(code, found.rank == rank, lambda: f"{what} must have rank {rank}, got {found}")
+    found = require_tensor_type(ty, operand_name)
+    require(error_code, found.rank == rank, lambda: f"{operand_name} must have rank {rank}, got {found}")
     return found
 
 
-def scalar(code: str, ty: Type, what: str) -> TensorType:
-    """Return `ty` as the type of a 0-d tensor; raise AotcError (`code`) if it has axes."""
-    found = tensor(ty, what)
-    require(code, found.rank == 0, lambda: f"the {what} must be a scalar, got {found}")
+def require_scalar_tensor_type(error_code: str, ty: Type, operand_name: str) -> TensorType:
+    """Return `ty` as the type of a 0-d tensor; raise AotcError (`error_code`) if it has axes."""
+    found = require_tensor_type(ty, operand_name)
+    require(error_code, found.rank == 0, lambda: f"the {operand_name} must be a scalar, got {found}")
     return found
 
 
-def require_known(code: str, what: str, value: str, known: Iterable[str]) -> None:
-    """Raise AotcError (`code`) unless `value` is one of the names in `known`; `what` describes them
+def require_known_name(error_code: str, description: str, name: str, known_names: Iterable[str]) -> None:
+    """Raise AotcError (`error_code`) unless `name` is one of the names in `known_names`; `description` describes them
     in the message.
     """
-    require(code, value in known, lambda: f"unknown {what} {value!r}; known: {', '.join(filter(None, known))}")
+    require(
+        error_code,
+        name in known_names,
+        lambda: f"unknown {description} {name!r}; known: {', '.join(filter(None, known_names))}",
+    )
 
 
-def tensor_fields(ty: Type, what: str = "argument") -> tuple[TensorType, ...]:
+def require_tensor_fields(ty: Type, operand_name: str = "argument") -> tuple[TensorType, ...]:
     """Return the fields of a tuple type; raise AotcError unless `ty` is a tuple of tensors."""
-    require("expected-tuple", isinstance(ty, TupleType), lambda: f"{what} must be a tuple of tensors, got {ty}")
+    require("expected-tuple", isinstance(ty, TupleType), lambda: f"{operand_name} must be a tuple of tensors, got {ty}")
     assert isinstance(ty, TupleType)
-    return tuple(tensor(field, what) for field in ty.fields)
+    return tuple(require_tensor_type(field, operand_name) for field in ty.fields)
 
 
-def axis_of(axis: int, rank: int) -> int:
+def normalize_axis(axis: int, rank: int) -> int:
     """Return a possibly negative axis as an index from 0; raise AotcError (code "axis") if it is
     out of range.
     """
@@ -63,13 +67,13 @@ def axis_of(axis: int, rank: int) -> int:
     return axis % rank
 
 
-def axes_of(axes: Sequence[int] | int | None, rank: int) -> tuple[int, ...]:
+def normalize_axes(axes: Sequence[int] | int | None, rank: int) -> tuple[int, ...]:
     """Return axes as ascending indices from 0, None meaning all axes; raise AotcError for
     duplicates.
     """
     if axes is None:
         return tuple(range(rank))
-    items = [axis_of(a, rank) for a in ([axes] if isinstance(axes, int) else axes)]
+    items = [normalize_axis(a, rank) for a in ([axes] if isinstance(axes, int) else axes)]
     require("axis-twice", len(set(items)) == len(items), lambda: f"an axis occurs twice in {list(items)}")
     return tuple(sorted(items))
 
@@ -86,7 +90,7 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim | None:
     return None
 
 
-def broadcast_shape(a: Shape, b: Shape) -> Shape:
+def broadcast_two_shapes(a: Shape, b: Shape) -> Shape:
     """Return the shape to which two shapes broadcast by numpy's rules; raise AotcError (code
     "broadcast") if there is none.
     """
@@ -105,26 +109,26 @@ def shape_text(shape: Shape) -> str:
     return f"({', '.join(map(str, shape))})"
 
 
-def extent_of(d: Dim, of: Callable[[int], int], unchanged: bool = False) -> Dim:
-    """Return `of(d)` for a static extent d, else a new symbolic dimension whose bound is `of` the
+def map_extent(extent: Dim, fn: Callable[[int], int], keep_symbolic: bool = False) -> Dim:
+    """Return `fn(extent)` for a static extent d, else a new symbolic dimension whose bound is `fn` the
     bound of d.
 
-    If `unchanged` is True, a symbolic dimension is returned as it is.
+    If `keep_symbolic` is True, a symbolic dimension is returned as it is.
     """
-    if isinstance(d, int):
-        return of(d)
-    return d if unchanged else SymDim(upper=d.upper and of(d.upper))
+    if isinstance(extent, int):
+        return fn(extent)
+    return extent if keep_symbolic else SymDim(upper=extent.upper and fn(extent.upper))
 
 
-def of_expansion(expand: Callable[..., Expr]) -> Callable[..., Any]:
+def reference_from_expansion(expand: Callable[..., Expr]) -> Callable[..., Any]:
     """Return a numpy reference that evaluates the expression `expand(attributes, *arguments)` by
     its operators' references.
     """
 
-    def given(value: Any) -> Expr:
-        return Tuple(map(given, value)) if isinstance(value, tuple) else Constant(value)
+    def value_to_constant_expr(value: Any) -> Expr:
+        return Tuple(map(value_to_constant_expr, value)) if isinstance(value, tuple) else Constant(value)
 
-    return lambda attributes, *values: evaluate(expand(attributes, *map(given, values)))
+    return lambda attributes, *values: evaluate(expand(attributes, *map(value_to_constant_expr, values)))
 
 
 def static_shape_of(x: Expr) -> tuple[int, ...]:
@@ -136,26 +140,31 @@ def static_shape_of(x: Expr) -> tuple[int, ...]:
     return ty.static_shape
 
 
-def float_tensor(ty: Type) -> TensorType:
+def require_float_tensor(ty: Type) -> TensorType:
     """Return `ty` as a tensor type; raise AotcError (code "dtype") if its elements are not floats."""
-    data = tensor(ty, "data")
+    data = require_tensor_type(ty, "data")
     require("dtype", data.dtype.is_float, lambda: f"data type {data.dtype} is not a float type")
     return data
 
 
-def float_along_axis(a: Any, types: Types) -> TensorType:
-    """Type rule of float operators along `a.axis` (one axis, several, or None for all): return the
+def infer_float_along_axis_type(attrs: Any, types: Types) -> TensorType:
+    """Type rule of float operators along `attrs.axis` (one axis, several, or None for all): return the
     type of the data.
     """
-    data = float_tensor(types[0])
-    axes_of(a.axis, data.rank)
+    data = require_float_tensor(types[0])
+    normalize_axes(attrs.axis, data.rank)
     return data
 
 
-def require_same_dtype(a: TensorType, b: TensorType) -> None:
+def require_same_dtype(first: TensorType, second: TensorType) -> None:
     """Raise AotcError (code "dtype-mismatch") if two tensors have different data types."""
-    hint = f'cast one of them: cast(..., dtype="{a.dtype}")'
-    require("dtype-mismatch", a.dtype == b.dtype, lambda: f"data types {a.dtype} and {b.dtype} do not match", hint)
+    hint = f'cast one of them: cast(..., dtype="{first.dtype}")'
+    require(
+        "dtype-mismatch",
+        first.dtype == second.dtype,
+        lambda: f"data types {first.dtype} and {second.dtype} do not match",
+        hint,
+    )
 
 
 def require_dtype(dtype: DType, supported: bool) -> None:
@@ -163,93 +172,95 @@ def require_dtype(dtype: DType, supported: bool) -> None:
     require("dtype", supported, lambda: f"data type {dtype} is not supported")
 
 
-def same_type(_: Any, types: Types) -> Type:
+def infer_same_type(_: Any, types: Types) -> Type:
     """Type rule: return the type of the first argument."""
-    return tensor(types[0])
+    return require_tensor_type(types[0])
 
 
-def broadcast_rule(result: str | None = None, accept: Callable[[TensorType], bool] | None = None) -> Infer:
+def broadcasting_type_rule(
+    result_dtype: str | None = None, accepts: Callable[[TensorType], bool] | None = None
+) -> Infer:
     """Return the type rule of a broadcasting operator whose arguments have equal dtypes.
 
-    result  dtype of the result if it differs from the arguments' dtype (comparisons)
-    accept  predicate of supported types of the first argument; AotcError for others
+    result_dtype    dtype of the result if it differs from the arguments' dtype (comparisons)
+    accepts         predicate of supported types of the first argument; AotcError for others
     """
 
-    def infer(_: Any, types: Types) -> Type:
-        first, *rest = [tensor(t) for t in types]
+    def infer_broadcast_type(_: Any, types: Types) -> Type:
+        first, *rest = [require_tensor_type(t) for t in types]
         shape = first.shape
         for other in rest:
             require_same_dtype(first, other)
-            shape = broadcast_shape(shape, other.shape)
-        if accept is not None:
-            require_dtype(first.dtype, accept(first))
-        return TensorType(shape, result or first.dtype)
+            shape = broadcast_two_shapes(shape, other.shape)
+        if accepts is not None:
+            require_dtype(first.dtype, accepts(first))
+        return TensorType(shape, result_dtype or first.dtype)
 
-    return infer
+    return infer_broadcast_type
 
 
-def row_but(axes: Sequence[int], rank: int) -> tuple[int | None, ...]:
+def axis_map_row_without_axes(unmapped_axes: Sequence[int], rank: int) -> tuple[int | None, ...]:
     """Return the axis-map row of an argument with the result's rank, which maps every axis except
-    `axes`.
+    `unmapped_axes`.
     """
-    return tuple(None if k in axes else k for k in range(rank))
+    return tuple(None if k in unmapped_axes else k for k in range(rank))
 
 
-def all_but_axis(a: Any, types: Types) -> AxisMap:
+def axis_map_without_worked_axis(attrs: Any, types: Types) -> AxisMap:
     """Return the axis map (from result axes to argument axes) of an operator that works along
-    `a.axis`.
+    `attrs.axis`.
 
-    `a.axis` is one axis, several, or None for all; it is not mapped. The first argument is a tensor
+    `attrs.axis` is one axis, several, or None for all; it is not mapped. The first argument is a tensor
     or a tuple of tensors with the rank of the result; other arguments are not mapped.
     """
     first = types[0].fields[0] if isinstance(types[0], TupleType) else types[0]
-    rank = tensor(first).rank
-    return AxisMap((row_but(axes_of(a.axis, rank), rank),))
+    rank = require_tensor_type(first).rank
+    return AxisMap((axis_map_row_without_axes(normalize_axes(attrs.axis, rank), rank),))
 
 
-def all_but_axis_or_flat(a: Any, types: Types) -> AxisMap:
-    """Return the axis map of an operator that works along `a.axis`, or on the flattened argument if
-    `a.axis` is None.
+def axis_map_without_worked_axis_or_flat(attrs: Any, types: Types) -> AxisMap:
+    """Return the axis map of an operator that works along `attrs.axis`, or on the flattened argument if
+    `attrs.axis` is None.
     """
-    return AxisMap(((None,),)) if a.axis is None else all_but_axis(a, types)
+    return AxisMap(((None,),)) if attrs.axis is None else axis_map_without_worked_axis(attrs, types)
 
 
 # --- data and vectors along one of its axes: nn.bias_add, nn.prelu, normalizations
 
 
-def check_vectors(code: str, a: Any, data: TensorType, vectors: Types, what: str) -> None:
-    """Raise AotcError (`code`) unless each of `vectors` has the data's dtype and one element per
-    index of `a.axis`.
+def check_vectors_match_axis(error_code: str, attrs: Any, data: TensorType, vectors: Types, vector_name: str) -> None:
+    """Raise AotcError (`error_code`) unless each of `vectors` has the data's dtype and one element per
+    index of `attrs.axis`.
     """
-    axis = axis_of(a.axis, data.rank)
+    axis = normalize_axis(attrs.axis, data.rank)
     for given in vectors:
-        vector = tensor(given, what)
-        fits = vector.rank == 1 and may_equal(vector.shape[0], data.shape[axis])
-        require(code, fits, f"{what} {shape_text(vector.shape)} does not fit axis {axis} of {data}")
+        vector = require_tensor_type(given, vector_name)
+        fits = vector.rank == 1 and may_be_equal_dims(vector.shape[0], data.shape[axis])
+        require(error_code, fits, f"{vector_name} {shape_text(vector.shape)} does not fit axis {axis} of {data}")
         require_same_dtype(data, vector)
 
 
-def vectors_along_axis(a: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
+def infer_missing_vector_types(attrs: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
     """Return the argument types with unknown ones inferred: every argument after the first is a
-    vector along `a.axis`.
+    vector along `attrs.axis`.
     """
     data, *vectors = types
     if not isinstance(data, TensorType):
         return types
-    vector = TensorType((data.shape[axis_of(a.axis, data.rank)],), data.dtype)
+    vector = TensorType((data.shape[normalize_axis(attrs.axis, data.rank)],), data.dtype)
     return [data, *(vector if ty is None else ty for ty in vectors)]
 
 
-def elements_and_vectors(a: Any, types: Types) -> AxisMap:
-    """Return the axis map of an elementwise operator on data and on vectors along `a.axis` of the
+def elementwise_with_vectors_axis_map(attrs: Any, types: Types) -> AxisMap:
+    """Return the axis map of an elementwise operator on data and on vectors along `attrs.axis` of the
     data.
     """
-    rank = tensor(types[0]).rank
-    axis = axis_of(a.axis, rank)
+    rank = require_tensor_type(types[0]).rank
+    axis = normalize_axis(attrs.axis, rank)
     row = tuple(0 if k == axis else None for k in range(rank))
     return AxisMap((tuple(range(rank)), *(row for _ in types[1:])))
 
 
-def broadcast_along(vector: Array, axis: int, rank: int) -> Array:
+def reshape_to_broadcast_along(vector: Array, axis: int, rank: int) -> Array:
     """Return a vector reshaped to broadcast along `axis` of an array with `rank` axes."""
     return vector.reshape([-1 if k == axis % rank else 1 for k in range(rank)])

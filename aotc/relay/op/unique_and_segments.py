@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from aotc.ir import Attrs, TensorType, TupleType, Type, Types, is_static, require, static_shape
+from aotc.ir import Attrs, TensorType, TupleType, Type, Types, is_static, require, require_static_shape
 from aotc.relay.expr import Call, Constant, Expr, Tuple, tensor_type_of
 from aotc.relay.op import (
     binary_elementwise,
@@ -28,13 +28,13 @@ from aotc.relay.op import (
 from aotc.relay.op import slice as slices
 from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.operator_definition import (
-    NUMBER,
-    carried,
-    exact,
+    NUMBER_KIND,
+    exact_sample,
     random_array,
-    ranked,
     require_dtype,
+    require_tensor_of_rank,
     static_shape_of,
+    to_numpy_computable_dtype,
 )
 
 
@@ -51,17 +51,17 @@ class UniqueAttrs(Attrs):
     return_counts: bool = False
 
 
-def _infer(a: UniqueAttrs, types: Types) -> Type:
-    data = ranked("unique.rank", types[0], 1)
-    require_dtype(data.dtype, not data.dtype.is_bool and data.dtype.has_zero)
+def _infer_unique_type(a: UniqueAttrs, types: Types) -> Type:
+    data = require_tensor_of_rank("unique.rank", types[0], 1)
+    require_dtype(data.dtype, not data.dtype.is_bool and data.dtype.can_represent_zero)
     require("unique.empty", data.shape[0] != 0, "there are no elements")
     numbers = TensorType(data.shape, "int32")
     fields = (data, numbers, numbers, TensorType((1,), "int32"), numbers)
     return TupleType(fields if a.return_counts else fields[:4])
 
 
-def _reference(a: UniqueAttrs, data: Array) -> tuple[Array, ...]:
-    work = carried(data)
+def _unique_reference(a: UniqueAttrs, data: Array) -> tuple[Array, ...]:
+    work = to_numpy_computable_dtype(data)
     order = np.argsort(work, kind="stable")
     new = np.append(True, work[order][1:] != work[order][:-1])
     group, first = (np.cumsum(new) - 1, order[new])
@@ -79,7 +79,7 @@ def _reference(a: UniqueAttrs, data: Array) -> tuple[Array, ...]:
     return (values, *(p.astype(np.int32) for p in found))
 
 
-def _expand(a: UniqueAttrs, data: Expr) -> Expr:
+def _expand_unique(a: UniqueAttrs, data: Expr) -> Expr:
     (n,) = static_shape_of(data)
     dtype = tensor_type_of(data).dtype
     nothing, one, end = (Constant(np.array(v, np.int32)) for v in (0, 1, n))
@@ -113,17 +113,24 @@ def _expand(a: UniqueAttrs, data: Expr) -> Expr:
     return Tuple(parts if a.return_counts else parts[:4])
 
 
-def _samples() -> Samples:
-    for k, dtype in enumerate(NUMBER.examples):
+def _unique_test_samples() -> Samples:
+    for k, dtype in enumerate(NUMBER_KIND.examples):
         few = (random_array((20,), "int8", k) % 6).astype(dtype)
-        yield exact(UniqueAttrs(is_sorted=k % 2 == 0, return_counts=k % 3 == 0), few)
+        yield exact_sample(UniqueAttrs(is_sorted=k % 2 == 0, return_counts=k % 3 == 0), few)
     for ordered in (True, False):
         special = np.array([2, np.nan, 0, -0.0, np.nan, np.inf, 2], np.float32)
-        yield exact(UniqueAttrs(is_sorted=ordered, return_counts=True), special)
-        yield exact(UniqueAttrs(is_sorted=ordered), np.ones(1, np.int32))
+        yield exact_sample(UniqueAttrs(is_sorted=ordered, return_counts=True), special)
+        yield exact_sample(UniqueAttrs(is_sorted=ordered), np.ones(1, np.int32))
 
 
-unique = OpDef(name="unique", attrs=UniqueAttrs, infer=_infer, reference=_reference, expand=_expand, samples=_samples)
+unique = OpDef(
+    name="unique",
+    attrs=UniqueAttrs,
+    infer=_infer_unique_type,
+    reference=_unique_reference,
+    expand=_expand_unique,
+    samples=_unique_test_samples,
+)
 
 
 def segment_sum(data: Expr, segment_ids: Expr, num_segments: int | Expr | None = None) -> Call:
@@ -139,7 +146,7 @@ def segment_sum(data: Expr, segment_ids: Expr, num_segments: int | Expr | None =
     ids = broadcast_like.broadcast_to_like(column, rows)
     row = ty.shape[1:]
     if isinstance(num_segments, int) and is_static(row):
-        base = tensor_creation.zeros((num_segments, *static_shape(row)), ty.dtype)
+        base = tensor_creation.zeros((num_segments, *require_static_shape(row)), ty.dtype)
     else:
         wide = casts.cast(segment_ids, "int64")
         count = reduce.max(wide, axis=0, keepdims=True)

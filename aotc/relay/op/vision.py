@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Relay's `relay.op.vision`: builder functions of the operators whose names begin with "vision."."""
 
-from aotc.relay.op.call_builders import of_prefix
+from aotc.relay.op.call_builders import module_getattr_and_dir
 
-__getattr__, __dir__ = of_prefix(__name__)
+__getattr__, __dir__ = module_getattr_and_dir(__name__)

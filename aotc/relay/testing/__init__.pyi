@@ -13,8 +13,8 @@ from aotc.relay.testing import squeezenet as squeezenet
 from aotc.relay.testing import synthetic as synthetic
 from aotc.relay.testing import temp_op_attr as temp_op_attr
 from aotc.relay.testing.init import create_workload as create_workload
-from aotc.relay.testing.run import count as count
-from aotc.relay.testing.run import enabled_targets as enabled_targets
-from aotc.relay.testing.run import run_infer_type as run_infer_type
-from aotc.relay.testing.run import run_opt_pass as run_opt_pass
+from aotc.relay.testing.run_pass_on_expression import count as count
+from aotc.relay.testing.run_pass_on_expression import enabled_targets as enabled_targets
+from aotc.relay.testing.run_pass_on_expression import run_infer_type as run_infer_type
+from aotc.relay.testing.run_pass_on_expression import run_opt_pass as run_opt_pass
 from aotc.relay.testing.temp_op_attr import TempOpAttr as TempOpAttr

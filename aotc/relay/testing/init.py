@@ -21,29 +21,33 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 P = ParamSpec("P")
 Workload: TypeAlias = "tuple[IRModule, dict[str, Array]]"
 
-_CONSTANT = {"bias": 0.0, "gamma": 1.0, "beta": 0.0, "mean": 0.0, "var": 1.0}
+_INITIAL_VALUE_BY_SUFFIX = {"bias": 0.0, "gamma": 1.0, "beta": 0.0, "mean": 0.0, "var": 1.0}
 
 
-_INPUT = re.compile(r"data\d*")
+_INPUT_NAME_PATTERN = re.compile(r"data\d*")
 
 
 class Initializer:
     """Fills parameter arrays depending on the suffix of the parameter's name: weights by the method
-    `weight`, all others with 0 or 1.
+    `fill_weight`, all others with 0 or 1.
     """
 
     def __call__(self, name: str, array: Array) -> None:
         """Fill `array` in place. Raises AotcError (code "init") for a name with an unknown suffix."""
         if name.endswith("weight"):
-            self.weight(name, array)
+            self.fill_weight(name, array)
             return
-        for suffix, value in _CONSTANT.items():
+        for suffix, value in _INITIAL_VALUE_BY_SUFFIX.items():
             if name.endswith(suffix):
                 array[:] = value
                 return
-        raise AotcError("init", f"no rule initializes {name!r}", hint=f"known endings: weight, {', '.join(_CONSTANT)}")
+        raise AotcError(
+            "init",
+            f"no rule initializes {name!r}",
+            hint=f"known endings: weight, {', '.join(_INITIAL_VALUE_BY_SUFFIX)}",
+        )
 
-    def weight(self, name: str, array: Array) -> None:
+    def fill_weight(self, name: str, array: Array) -> None:
         """Fill a weight array in place; subclasses implement this."""
         raise NotImplementedError
 
@@ -58,7 +62,7 @@ class Xavier(Initializer):
     def __init__(self, magnitude: float = 3.0) -> None:
         self.magnitude = magnitude
 
-    def weight(self, name: str, array: Array) -> None:
+    def fill_weight(self, name: str, array: Array) -> None:
         if array.ndim < 2:
             raise AotcError("init", f"{name!r} has shape {array.shape}: a weight must have at least two axes")
         area = math.prod(array.shape[2:])
@@ -78,14 +82,14 @@ def create_workload(net: Function, initializer: Initializer | None = None, seed:
     np.random.seed(seed)
     params: dict[str, Array] = {}
     for var in module.main.params:
-        if not _INPUT.fullmatch(var.name):
+        if not _INPUT_NAME_PATTERN.fullmatch(var.name):
             ty = tensor_type_of(var)
             params[var.name] = np.zeros(ty.static_shape, ty.dtype.numpy)
             fill(var.name, params[var.name])
     return module, params
 
 
-def workloads_of(get_net: Callable[P, Function]) -> Callable[P, Workload]:
+def make_get_workload(get_net: Callable[P, Function]) -> Callable[P, Workload]:
     """Return a function that takes the arguments of `get_net` and returns the module of the network
     and its parameters.
     """

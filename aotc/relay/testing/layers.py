@@ -15,12 +15,12 @@ from aotc.relay.op.builders import batch_norm, bias_add, dense
 from aotc.relay.op.builders import conv2d as conv2d_op
 
 
-def parameter(name: str, shape: tuple[Dim, ...], like: Expr) -> Var:
-    """Create the variable of a layer's parameter, with a name, a shape and the data type of `like`."""
-    return Var(name, TensorType(shape, tensor_type_of(like).dtype))
+def parameter_variable(name: str, shape: tuple[Dim, ...], dtype_source: Expr) -> Var:
+    """Create the variable of a layer's parameter, with a name, a shape and the data type of `dtype_source`."""
+    return Var(name, TensorType(shape, tensor_type_of(dtype_source).dtype))
 
 
-def network(result: Expr) -> Function:
+def function_of_free_variables(result: Expr) -> Function:
     """Return a function with the body `result`, whose parameters are its free variables, the data
     first.
     """
@@ -46,7 +46,7 @@ def conv2d(
     extents = {"O": channels, "I": inputs // groups if isinstance(inputs, int) else inputs, "H": size, "W": size}
     return conv2d_op(
         data,
-        parameter(f"{name}_weight", tuple(extents[axis] for axis in layout), data),
+        parameter_variable(f"{name}_weight", tuple(extents[axis] for axis in layout), data),
         strides=(stride, stride),
         padding=(padding, padding),
         groups=groups,
@@ -61,11 +61,11 @@ def batch_norm_infer(data: Expr, name: str, *, axis: int = 1, **attributes: Any)
     """Build batch normalization for inference, with stored statistics, and return its first result."""
     shape = (tensor_type_of(data).shape[axis],)
     roles = ("gamma", "beta", "moving_mean", "moving_var")
-    gamma, beta, mean, var = (parameter(f"{name}_{role}", shape, data) for role in roles)
+    gamma, beta, mean, var = (parameter_variable(f"{name}_{role}", shape, data) for role in roles)
     return TupleGetItem(batch_norm(data, gamma, beta, mean, var, axis=axis, **attributes), 0)
 
 
 def dense_add_bias(data: Expr, name: str, units: int, axis: int = -1) -> Expr:
     """Build a fully connected layer and add a bias along `axis`."""
-    weight = parameter(f"{name}_weight", (units, tensor_type_of(data).shape[-1]), data)
-    return bias_add(dense(data, weight, units=units), parameter(f"{name}_bias", (units,), data), axis=axis)
+    weight = parameter_variable(f"{name}_weight", (units, tensor_type_of(data).shape[-1]), data)
+    return bias_add(dense(data, weight, units=units), parameter_variable(f"{name}_bias", (units,), data), axis=axis)

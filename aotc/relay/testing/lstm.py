@@ -8,17 +8,17 @@ mod, params = get_workload(iterations=3, num_hidden=8)      # inputs data, data1
 from aotc.ir import TensorType
 from aotc.relay.expr import Call, Expr, Function, Let, Tuple, TupleGetItem, Var
 from aotc.relay.op.builders import add, bias_add, dense, multiply, sigmoid, split, tanh, zeros
-from aotc.relay.testing.init import workloads_of
-from aotc.relay.testing.layers import network, parameter
+from aotc.relay.testing.init import make_get_workload
+from aotc.relay.testing.layers import function_of_free_variables, parameter_variable
 
 
-def _cell(batch_size: int, num_hidden: int, dtype: str) -> Function:
+def _lstm_cell_function(batch_size: int, num_hidden: int, dtype: str) -> Function:
     """Build the function of one step: it takes the input, hidden state, memory, weights and biases,
     and returns a tuple of the next hidden state and memory.
     """
     state = TensorType((batch_size, num_hidden), dtype)
     data, hidden, memory = params = [Var(name, state) for name in ("data", "hidden", "memory")]
-    weights = _weights(data, num_hidden)
+    weights = _lstm_weight_variables(data, num_hidden)
     i2h_weight, i2h_bias, h2h_weight, h2h_bias = weights
     sums = add(bias_add(dense(data, i2h_weight), i2h_bias), bias_add(dense(hidden, h2h_weight), h2h_bias))
     gates = split(sums, indices_or_sections=4, axis=1)
@@ -28,11 +28,11 @@ def _cell(batch_size: int, num_hidden: int, dtype: str) -> Function:
     return Function((*params, *weights), Let(kept, value, Tuple((multiply(out, tanh(kept)), kept))))
 
 
-def _weights(like: Expr, num_hidden: int) -> list[Var]:
+def _lstm_weight_variables(dtype_source: Expr, num_hidden: int) -> list[Var]:
     """Create the variables for the weights and biases of a cell, which all steps share."""
     rows = 4 * num_hidden
     return [
-        parameter(f"{name}_{kind}", shape, like)
+        parameter_variable(f"{name}_{kind}", shape, dtype_source)
         for name in ("i2h", "h2h")
         for kind, shape in (("weight", (rows, num_hidden)), ("bias", (rows,)))
     ]
@@ -44,14 +44,14 @@ def get_net(iterations: int, num_hidden: int, batch_size: int = 1, dtype: str = 
     """
     state = TensorType((batch_size, num_hidden), dtype)
     inputs = [Var(f"data{k or ''}", state) for k in range(iterations)]
-    weights = _weights(inputs[0], num_hidden)
+    weights = _lstm_weight_variables(inputs[0], num_hidden)
     hidden: Expr = zeros(state.static_shape, dtype)
     memory = hidden
     for data in inputs:
-        both = Call(_cell(batch_size, num_hidden, dtype), (data, hidden, memory, *weights))
+        both = Call(_lstm_cell_function(batch_size, num_hidden, dtype), (data, hidden, memory, *weights))
         hidden, memory = TupleGetItem(both, 0), TupleGetItem(both, 1)
-    return network(hidden)
+    return function_of_free_variables(hidden)
 
 
 #: Return the module of the network and its parameters; the arguments are those of `get_net`.
-get_workload = workloads_of(get_net)
+get_workload = make_get_workload(get_net)

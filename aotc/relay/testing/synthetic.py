@@ -8,8 +8,8 @@ mod, params = get_workload()
 from aotc.ir import TensorType
 from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.op.builders import add, batch_flatten, global_avg_pool2d, max_pool2d, relu, softmax
-from aotc.relay.testing.init import workloads_of
-from aotc.relay.testing.layers import batch_norm_infer, conv2d, dense_add_bias, network
+from aotc.relay.testing.init import make_get_workload
+from aotc.relay.testing.layers import batch_norm_infer, conv2d, dense_add_bias, function_of_free_variables
 
 
 def get_net(
@@ -22,8 +22,10 @@ def get_net(
     body = relu(batch_norm_infer(conv2d(body, "conv1", 8, 3, padding=1), "bn1"))
     body = max_pool2d(body, pool_size=(2, 2), strides=(2, 2))
     body = add(body, relu(batch_norm_infer(conv2d(body, "conv2", 8, 3, padding=1), "bn2")))
-    return network(softmax(dense_add_bias(batch_flatten(global_avg_pool2d(body)), "fc", num_classes)))
+    return function_of_free_variables(
+        softmax(dense_add_bias(batch_flatten(global_avg_pool2d(body)), "fc", num_classes))
+    )
 
 
 #: Return the module of the network and its parameters; the arguments are those of `get_net`.
-get_workload = workloads_of(get_net)
+get_workload = make_get_workload(get_net)

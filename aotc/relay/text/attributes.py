@@ -3,7 +3,7 @@
 
 Unknown names, missing required attributes and values of the wrong type raise AotcError.
 
-make_attrs(get_op("nn.softmax"), {"axis": 1})          # SoftmaxAttrs(axis=1)
+make_typed_attrs(get_op("nn.softmax"), {"axis": 1})    # SoftmaxAttrs(axis=1)
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from aotc.ir import AotcError, Attrs, Op, SymDim, nearest
+from aotc.ir import AotcError, Attrs, Op, SymDim, did_you_mean_hint
 
 #: For each type of an attribute, a description of its text syntax for hints; None is described by
 #: itself.
-_WRITTEN: Final = {
+_SYNTAX_DESCRIPTION_BY_TYPE: Final = {
     "int": "a whole number",
     "float": "a number",
     "str": "text in quotes",
@@ -31,7 +31,7 @@ _WRITTEN: Final = {
 }
 
 
-def make_attrs(op: Op, values: Mapping[str, object]) -> Attrs:
+def make_typed_attrs(op: Op, values: Mapping[str, object]) -> Attrs:
     """Return the attribute record of a call of `op` from parsed attribute values.
 
     Raise AotcError (code "attribute") for an unknown name, a missing name that has no default, and
@@ -42,54 +42,60 @@ def make_attrs(op: Op, values: Mapping[str, object]) -> Attrs:
         if name not in known:
             possible = f"possible attributes: {', '.join(known)}" if known else "it has none"
             message = f"operator {op.name} has no attribute `{name}`"
-            raise AotcError("attribute", message, hint=nearest(name, known) or possible)
+            raise AotcError("attribute", message, hint=did_you_mean_hint(name, known) or possible)
     for name, f in known.items():
         required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
         if required and name not in values:
             raise AotcError("attribute", f"operator {op.name} needs the attribute `{name}`", hint=f"add {name}=...")
     hints = typing.get_type_hints(op.attrs) if values else {}
-    return op.attrs(**{name: _checked(op, name, value, hints[name]) for name, value in values.items()})
+    return op.attrs(
+        **{name: _convert_attribute_or_raise(op, name, value, hints[name]) for name, value in values.items()}
+    )
 
 
-def takes_dimension(callee: object, name: str) -> bool:
-    """Return True if attribute `name` of a call of `callee` accepts a symbolic dimension."""
+def accepts_symbolic_dimension(callee: object, attribute: str) -> bool:
+    """Return True if attribute `attribute` of a call of `callee` accepts a symbolic dimension."""
     known = {f.name: str(f.type) for f in dataclasses.fields(callee.attrs)} if isinstance(callee, Op) else {}
-    return "SymDim" in known.get(name, "")
+    return "SymDim" in known.get(attribute, "")
 
 
-def _checked(op: Op, name: str, value: object, hint: Any) -> object:
+def _convert_attribute_or_raise(op: Op, name: str, value: object, annotation: Any) -> object:
     try:
-        return _convert(value, hint)
+        return _convert_to_annotation(value, annotation)
     except TypeError:
-        kind = hint.__name__ if isinstance(hint, type) else str(hint).replace("aotc.ir.dimensions.SymDim", "dimension")
-        written = " or ".join(_WRITTEN.get(part, part) for part in kind.split(" | "))
+        kind = (
+            annotation.__name__
+            if isinstance(annotation, type)
+            else str(annotation).replace("aotc.ir.dimensions.SymDim", "dimension")
+        )
+        written = " or ".join(_SYNTAX_DESCRIPTION_BY_TYPE.get(part, part) for part in kind.split(" | "))
         text = f"attribute `{name}` of {op.name} must be {kind}, got {value!r}"
         raise AotcError("attribute", text, hint=f"write {written}") from None
 
 
-def _convert(value: object, hint: Any) -> object:
-    """Convert `value` to the type given by the annotation `hint`; raise TypeError if that is
+def _convert_to_annotation(value: object, annotation: Any) -> object:
+    """Convert `value` to the type given by the annotation `annotation`; raise TypeError if that is
     impossible.
     """
-    origin, hints = typing.get_origin(hint), typing.get_args(hint)
+    origin, hints = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         for possible in hints:
             with suppress(TypeError):
-                return _convert(value, possible)
+                return _convert_to_annotation(value, possible)
         raise TypeError
     if origin is tuple and isinstance(value, tuple):
         items = hints[:1] * len(value) if hints[1:] == (Ellipsis,) else hints
         if len(items) != len(value):
             raise TypeError
-        return tuple(map(_convert, value, items))
-    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return tuple(map(_convert_to_annotation, value, items))
+    if annotation is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
-    if hint is int and isinstance(value, bool):
+    if annotation is int and isinstance(value, bool):
         raise TypeError
-    if hint is SymDim and isinstance(value, str):
+    if annotation is SymDim and isinstance(value, str):
         return SymDim(value)
-    if isinstance(hint, type) and issubclass(hint, str) and isinstance(value, str):
-        return hint(value)
-    if hint is Any or (isinstance(hint, type) and isinstance(value, hint)):
+    if isinstance(annotation, type) and issubclass(annotation, str) and isinstance(value, str):
+        return annotation(value)
+    if annotation is Any or (isinstance(annotation, type) and isinstance(value, annotation)):
         return value
     raise TypeError

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Token cursor of the Relay parser, with the grammars of numbers, attribute values and types.
 
-type_(Cursor(Source("Tensor[(1, n<=8), float32]", "example")))
+parse_type(Cursor(Source("Tensor[(1, n<=8), float32]", "example")))
 """
 
 from __future__ import annotations
@@ -14,22 +14,32 @@ from typing import Final, NoReturn
 import numpy as np
 
 from aotc.ir import AotcError, Dim, DType, IncompleteType, SymDim
-from aotc.ir.types import MOST_NESTED, FuncType, GlobalTypeVar, RefType, TensorType, TupleType, Type, TypeCall, TypeVar
+from aotc.ir.types import (
+    MAX_TYPE_DEPTH,
+    FuncType,
+    GlobalTypeVar,
+    RefType,
+    TensorType,
+    TupleType,
+    Type,
+    TypeCall,
+    TypeVar,
+)
 from aotc.relay.text.lexer import Source, Token
-from aotc.relay.text.literals import quoted
+from aotc.relay.text.literals import quote_string
 
 #: Largest number of characters of a numeric literal.  Every double can be written with fewer;
 #: Python's own limit for integers (4300 digits) is not reached.
-MOST_DIGITS: Final = 1000
+MAX_NUMBER_CHARACTERS: Final = 1000
 
-_NUMBER: Final = re.compile(r"(inf|nan|[\d.]+(?:[eE][+-]?\d+)?)(?:([fiu])(\d*))?")
-_KINDS: Final = {"f": "float", "i": "int", "u": "uint"}
-_WORDS: Final = {"True": True, "False": False, "None": None, "nullptr": None}
+_NUMBER_REGEX: Final = re.compile(r"(inf|nan|[\d.]+(?:[eE][+-]?\d+)?)(?:([fiu])(\d*))?")
+_DTYPE_NAME_BY_SUFFIX: Final = {"f": "float", "i": "int", "u": "uint"}
+_CONSTANT_WORDS: Final = {"True": True, "False": False, "None": None, "nullptr": None}
 
 
 #: Hints of syntax errors, keyed by the expected token, the expected kind of token, the construct,
 #: or the error code.
-HINTS: Final = {
+SYNTAX_HINTS: Final = {
     "{": "bodies, branches and definitions stand in braces",
     ";": "`let` and `%0 = ...` end with `;`, then comes what they are for",
     ",": "commas separate items; close the list after the last one",
@@ -58,90 +68,94 @@ class Cursor:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.tokens = source.tokens()
+        self.tokens = source.tokenize()
         self.position = 0
         self.types: dict[str, TypeVar | GlobalTypeVar] = {}  # type variables and data types in scope
         self._depth = 0
 
     @property
-    def token(self) -> Token:
+    def current_token(self) -> Token:
         """The current token, which is read next."""
         return self.tokens[self.position]
 
     @property
-    def following(self) -> Token:
+    def next_token(self) -> Token:
         """The token after the current token."""
         return self.tokens[min(self.position + 1, len(self.tokens) - 1)]
 
-    def fail(self, message: str, token: Token | None = None, code: str = "syntax", hint: str = "") -> NoReturn:
-        """Raise AotcError at the position of `token`, or of the current token if `token` is None."""
-        self.source.fail(code, message, (token or self.token).offset, hint or HINTS.get(code, ""))
+    def raise_syntax_error(
+        self, message: str, token: Token | None = None, code: str = "syntax", hint: str = ""
+    ) -> NoReturn:
+        """Raise AotcError at the position of `current_token`, or of the current token if `current_token` is None."""
+        self.source.raise_error_at(
+            code, message, (token or self.current_token).offset, hint or SYNTAX_HINTS.get(code, "")
+        )
 
     @contextmanager
-    def placing(self, token: Token) -> Iterator[None]:
-        """Context in which an AotcError is raised again with the position of `token` in the text."""
+    def errors_located_at(self, token: Token) -> Iterator[None]:
+        """Context in which an AotcError is raised again with the position of `current_token` in the text."""
         try:
             yield
         except AotcError as error:
             first = error.diagnostics[0]
-            self.source.fail(first.code, first.message, token.offset, first.hint)
+            self.source.raise_error_at(first.code, first.message, token.offset, first.hint)
 
-    def advance(self) -> Token:
+    def take_token(self) -> Token:
         """Return the current token and move to the next token."""
-        token = self.token
+        token = self.current_token
         if token.kind != "end":
             self.position += 1
         return token
 
-    def at(self, text: str, kind: str = "punct") -> bool:
+    def is_at_token(self, text: str, kind: str = "punct") -> bool:
         """Return True if the current token has this text and kind."""
-        return self.token.kind == kind and self.token.text == text
+        return self.current_token.kind == kind and self.current_token.text == text
 
-    def accept(self, text: str, kind: str = "punct") -> bool:
+    def skip_token_if(self, text: str, kind: str = "punct") -> bool:
         """Skip the current token if it has this text and kind; return True if it did."""
-        found = self.at(text, kind)
+        found = self.is_at_token(text, kind)
         if found:
             self.position += 1
         return found
 
-    def expect(self, text: str, kind: str = "punct") -> Token:
+    def take_expected_token(self, text: str, kind: str = "punct") -> Token:
         """Read a token with this text and kind and return it; raise AotcError if the current token
         is another token.
         """
-        if not self.at(text, kind):
-            hint = HINTS.get(text) or f"write `{text}` after {self.tokens[self.position - 1]}"
-            self.fail(f"expected `{text}`, found {self.token}", hint=hint)
-        return self.advance()
+        if not self.is_at_token(text, kind):
+            hint = SYNTAX_HINTS.get(text) or f"write `{text}` after {self.tokens[self.position - 1]}"
+            self.raise_syntax_error(f"expected `{text}`, found {self.current_token}", hint=hint)
+        return self.take_token()
 
-    def expect_kind(self, kind: str, what: str) -> Token:
+    def take_token_of_kind(self, kind: str, description: str) -> Token:
         """Read a token of this kind and return it; raise AotcError if the current token is of
         another kind.
 
-        what  description of the expected token for the error message
+        description    description of the expected token for the error message
         """
-        if self.token.kind != kind:
-            self.fail(f"expected {what}, found {self.token}", hint=HINTS[kind])
-        return self.advance()
+        if self.current_token.kind != kind:
+            self.raise_syntax_error(f"expected {description}, found {self.current_token}", hint=SYNTAX_HINTS[kind])
+        return self.take_token()
 
-    def items(self, close: str) -> Iterator[None]:
+    def comma_separated_items(self, closing_token: str) -> Iterator[None]:
         """Yield before each item of a comma-separated list, and read the commas and the closing
-        token `close`.
+        token `closing_token`.
 
         A comma after the last item is allowed.
         """
-        while not self.accept(close):
+        while not self.skip_token_if(closing_token):
             yield
-            if not self.at(close):
-                self.expect(",")
+            if not self.is_at_token(closing_token):
+                self.take_expected_token(",")
 
     @contextmanager
-    def nested(self) -> Iterator[None]:
-        """Context that counts one level of nesting; raise AotcError if the limit MOST_NESTED is
+    def nesting_level(self) -> Iterator[None]:
+        """Context that counts one level of nesting; raise AotcError if the limit MAX_TYPE_DEPTH is
         exceeded.
         """
         self._depth += 1
-        if self._depth > MOST_NESTED:
-            self.fail(f"nested more than {MOST_NESTED} deep", hint="name parts of it: %0 = ...;")
+        if self._depth > MAX_TYPE_DEPTH:
+            self.raise_syntax_error(f"nested more than {MAX_TYPE_DEPTH} deep", hint="name parts of it: %0 = ...;")
         yield
         self._depth -= 1
 
@@ -149,171 +163,187 @@ class Cursor:
 # --- numbers
 
 
-def number(cursor: Cursor) -> tuple[int | float, str]:
+def parse_number_and_dtype(cursor: Cursor) -> tuple[int | float, str]:
     """Parse a number with an optional minus sign; return its value and the data type named or
     implied by its suffix.
     """
-    negative = cursor.accept("-")
-    token = cursor.expect_kind("number", "a number")
-    match = _NUMBER.fullmatch(token.text)
-    if len(token.text) > MOST_DIGITS:
-        cursor.fail(f"a number of {len(token.text)} characters", token, hint=f"write at most {MOST_DIGITS}")
+    negative = cursor.skip_token_if("-")
+    token = cursor.take_token_of_kind("number", "a number")
+    match = _NUMBER_REGEX.fullmatch(token.text)
+    if len(token.text) > MAX_NUMBER_CHARACTERS:
+        cursor.raise_syntax_error(
+            f"a number of {len(token.text)} characters", token, hint=f"write at most {MAX_NUMBER_CHARACTERS}"
+        )
     if match is None:
-        cursor.fail(f"malformed number {token}", token, hint=HINTS["digits"])
+        cursor.raise_syntax_error(f"malformed number {token}", token, hint=SYNTAX_HINTS["digits"])
     digits, kind, bits = match.groups()
     real = kind == "f" or not digits.isdigit()
     value = float(digits) if real else int(digits)
     if real and value == float("inf") and "inf" not in digits:
-        cursor.fail(f"{digits} does not fit any data type", token, hint="write inff for infinity")
+        cursor.raise_syntax_error(f"{digits} does not fit any data type", token, hint="write inff for infinity")
     value = -value if negative else value
     if kind is None:
         wide = isinstance(value, int) and not -(1 << 31) <= value < 1 << 31
         name = "float32" if real else "int64" if wide else "int32"
     else:
-        name = f"{_KINDS[kind]}{bits or '32'}"
+        name = f"{_DTYPE_NAME_BY_SUFFIX[kind]}{bits or '32'}"
     if real and not name.startswith("float"):
-        cursor.fail(f"malformed number {token}", token, hint=HINTS["digits"])
+        cursor.raise_syntax_error(f"malformed number {token}", token, hint=SYNTAX_HINTS["digits"])
     return value, name
 
 
-def scalar(cursor: Cursor) -> np.ndarray[tuple[()], np.dtype[np.generic]]:
+def parse_scalar_array(cursor: Cursor) -> np.ndarray[tuple[()], np.dtype[np.generic]]:
     """Parse a number and return it as a 0-d array; raise AotcError if its data type cannot
     represent it.
     """
-    token = cursor.token
-    value, name = number(cursor)
-    with cursor.placing(token):
+    token = cursor.current_token
+    value, name = parse_number_and_dtype(cursor)
+    with cursor.errors_located_at(token):
         dtype = DType(name)
     if isinstance(value, int) and not dtype.is_float and not dtype.min <= value <= dtype.max:
-        cursor.fail(f"{value} does not fit {dtype}", token, hint=f"it holds {dtype.min} to {dtype.max}; see i64, u8")
+        cursor.raise_syntax_error(
+            f"{value} does not fit {dtype}", token, hint=f"it holds {dtype.min} to {dtype.max}; see i64, u8"
+        )
     with np.errstate(over="ignore"):
         array = np.asarray(value, dtype.numpy)
     if dtype.is_float and np.isinf(array) and abs(value) != float("inf"):
-        cursor.fail(f"{value} does not fit {dtype}", token, hint=f"it holds up to {dtype.max}; see f64")
+        cursor.raise_syntax_error(f"{value} does not fit {dtype}", token, hint=f"it holds up to {dtype.max}; see f64")
     return array
 
 
 # --- attribute values
 
 
-def value(cursor: Cursor) -> object:
+def parse_attribute_value(cursor: Cursor) -> object:
     """Parse an attribute value: a number, string, True, False, None, [list] (returned as a tuple)
     or {map}.
     """
-    token = cursor.token
-    with cursor.nested():
+    token = cursor.current_token
+    with cursor.nesting_level():
         if token.kind == "string":
-            return cursor.advance().text
-        if cursor.at("-") or token.kind == "number":
-            return number(cursor)[0]
-        if cursor.accept("["):
-            return tuple(value(cursor) for _ in cursor.items("]"))
-        if cursor.accept("{"):
-            return {_key(cursor): value(cursor) for _ in cursor.items("}")}
-        if token.kind == "name" and token.text in _WORDS:
-            return _WORDS[cursor.advance().text]
-    cursor.fail(f"expected an attribute value, found {token}", hint='write a number, "text", True, None, [a, b] or {}')
+            return cursor.take_token().text
+        if cursor.is_at_token("-") or token.kind == "number":
+            return parse_number_and_dtype(cursor)[0]
+        if cursor.skip_token_if("["):
+            return tuple(parse_attribute_value(cursor) for _ in cursor.comma_separated_items("]"))
+        if cursor.skip_token_if("{"):
+            return {_parse_map_key(cursor): parse_attribute_value(cursor) for _ in cursor.comma_separated_items("}")}
+        if token.kind == "name" and token.text in _CONSTANT_WORDS:
+            return _CONSTANT_WORDS[cursor.take_token().text]
+    cursor.raise_syntax_error(
+        f"expected an attribute value, found {token}", hint='write a number, "text", True, None, [a, b] or {}'
+    )
 
 
-def dim_value(cursor: Cursor) -> object:
+def parse_attribute_value_or_dimension(cursor: Cursor) -> object:
     """Parse an attribute value or a symbolic dimension (`n`, `n<=8`, `?`)."""
-    word = cursor.token.kind == "name" and cursor.token.text not in _WORDS
-    return _dim(cursor) if word or cursor.at("?") or cursor.following.text == "<=" else value(cursor)
+    word = cursor.current_token.kind == "name" and cursor.current_token.text not in _CONSTANT_WORDS
+    return (
+        _parse_dimension(cursor)
+        if word or cursor.is_at_token("?") or cursor.next_token.text == "<="
+        else parse_attribute_value(cursor)
+    )
 
 
-def _key(cursor: Cursor) -> str:
-    key = cursor.expect_kind("string", "a string").text
-    cursor.expect(":")
+def _parse_map_key(cursor: Cursor) -> str:
+    key = cursor.take_token_of_kind("string", "a string").text
+    cursor.take_expected_token(":")
     return key
 
 
 # --- types
 
 
-def type_(cursor: Cursor) -> Type:
+def parse_type(cursor: Cursor) -> Type:
     """Parse a type: Tensor[(1, n), float32], float32, (A, B), fn (A) -> B, or _ for a type to be
     inferred.
     """
-    with cursor.nested():
-        if cursor.accept("("):
-            return TupleType(_types(cursor))
-        if cursor.accept("_", "name"):
+    with cursor.nesting_level():
+        if cursor.skip_token_if("("):
+            return TupleType(_parse_types_until(cursor))
+        if cursor.skip_token_if("_", "name"):
             return IncompleteType()
-        if cursor.accept("fn", "name"):
-            with type_params(cursor) as params:
-                cursor.expect("(")
-                args = _types(cursor)
-                cursor.expect("->")
-                return FuncType(args, type_(cursor), params)
-        if cursor.at("ref", "name") and cursor.following.text == "(":
+        if cursor.skip_token_if("fn", "name"):
+            with type_parameters_in_scope(cursor) as params:
+                cursor.take_expected_token("(")
+                args = _parse_types_until(cursor)
+                cursor.take_expected_token("->")
+                return FuncType(args, parse_type(cursor), params)
+        if cursor.is_at_token("ref", "name") and cursor.next_token.text == "(":
             cursor.position += 2
-            value = type_(cursor)
-            cursor.expect(")")
+            value = parse_type(cursor)
+            cursor.take_expected_token(")")
             return RefType(value)
-        if cursor.at("Tensor", "name") and cursor.following.text == "[":
-            return _tensor(cursor)
-        named = cursor.types.get(cursor.token.text) if cursor.token.kind == "name" else None
-        return TensorType((), _dtype(cursor)) if named is None else _named(cursor, named)
+        if cursor.is_at_token("Tensor", "name") and cursor.next_token.text == "[":
+            return _parse_tensor_type(cursor)
+        named = cursor.types.get(cursor.current_token.text) if cursor.current_token.kind == "name" else None
+        return TensorType((), _parse_dtype(cursor)) if named is None else _parse_named_type(cursor, named)
 
 
-def _named(cursor: Cursor, named: TypeVar | GlobalTypeVar) -> Type:
+def _parse_named_type(cursor: Cursor, named: TypeVar | GlobalTypeVar) -> Type:
     """Parse a type variable, or a data type with its type arguments in brackets."""
-    cursor.advance()
+    cursor.take_token()
     if isinstance(named, TypeVar):
         return named
-    return TypeCall(named, _types(cursor, "]") if cursor.accept("[") else ())
+    return TypeCall(named, _parse_types_until(cursor, "]") if cursor.skip_token_if("[") else ())
 
 
 @contextmanager
-def type_params(cursor: Cursor) -> Iterator[list[TypeVar]]:
+def type_parameters_in_scope(cursor: Cursor) -> Iterator[list[TypeVar]]:
     """Parse optional type variables in brackets; they are in scope inside the context."""
     outer = cursor.types
-    names = [cursor.expect_kind("name", "a type variable") for _ in cursor.items("]")] if cursor.accept("[") else []
+    names = (
+        [cursor.take_token_of_kind("name", "a type variable") for _ in cursor.comma_separated_items("]")]
+        if cursor.skip_token_if("[")
+        else []
+    )
     params = [TypeVar(token.text) for token in names]
     for k, token in enumerate(names):
         if token.text in (n.text for n in names[:k]):
-            cursor.fail(f"type variable {token.text} is named twice", token, code="redefined")
+            cursor.raise_syntax_error(f"type variable {token.text} is named twice", token, code="redefined")
     cursor.types = {**outer, **{v.name: v for v in params}}
     yield params
     cursor.types = outer
 
 
-def _types(cursor: Cursor, close: str = ")") -> list[Type]:
-    return [type_(cursor) for _ in cursor.items(close)]
+def _parse_types_until(cursor: Cursor, closing_token: str = ")") -> list[Type]:
+    return [parse_type(cursor) for _ in cursor.comma_separated_items(closing_token)]
 
 
-def _tensor(cursor: Cursor) -> TensorType:
-    start = cursor.expect("Tensor", "name")
-    cursor.expect("[")
-    cursor.expect("(")
-    dims = [_dim(cursor) for _ in cursor.items(")")]
-    cursor.expect(",")
-    dtype = _dtype(cursor)
-    cursor.expect("]")
-    with cursor.placing(start):
+def _parse_tensor_type(cursor: Cursor) -> TensorType:
+    start = cursor.take_expected_token("Tensor", "name")
+    cursor.take_expected_token("[")
+    cursor.take_expected_token("(")
+    dims = [_parse_dimension(cursor) for _ in cursor.comma_separated_items(")")]
+    cursor.take_expected_token(",")
+    dtype = _parse_dtype(cursor)
+    cursor.take_expected_token("]")
+    with cursor.errors_located_at(start):
         return TensorType(dims, dtype)
 
 
-def _dtype(cursor: Cursor) -> str:
-    token = cursor.expect_kind("name", "a type")
-    with cursor.placing(token):
+def _parse_dtype(cursor: Cursor) -> str:
+    token = cursor.take_token_of_kind("name", "a type")
+    with cursor.errors_located_at(token):
         return DType(token.text)
 
 
-def _dim(cursor: Cursor) -> Dim:
-    if cursor.token.kind == "number":
-        return _size(cursor)
-    if cursor.accept("?"):
+def _parse_dimension(cursor: Cursor) -> Dim:
+    if cursor.current_token.kind == "number":
+        return _parse_static_size(cursor)
+    if cursor.skip_token_if("?"):
         name = ""
-    elif cursor.token.kind in ("name", "string"):
-        name = cursor.advance().text
+    elif cursor.current_token.kind in ("name", "string"):
+        name = cursor.take_token().text
     else:
-        cursor.fail(f"expected a dimension, found {cursor.token}", hint=HINTS["size"])
-    return SymDim(name, _size(cursor) if cursor.accept("<=") else None)
+        cursor.raise_syntax_error(f"expected a dimension, found {cursor.current_token}", hint=SYNTAX_HINTS["size"])
+    return SymDim(name, _parse_static_size(cursor) if cursor.skip_token_if("<=") else None)
 
 
-def _size(cursor: Cursor) -> int:
-    token = cursor.expect_kind("number", "a size")
+def _parse_static_size(cursor: Cursor) -> int:
+    token = cursor.take_token_of_kind("number", "a size")
     if not token.text.isdigit():
-        cursor.fail(f"expected a size, found {quoted(token.text)}", token, hint=HINTS["size"])
+        cursor.raise_syntax_error(
+            f"expected a size, found {quote_string(token.text)}", token, hint=SYNTAX_HINTS["size"]
+        )
     return int(token.text)

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from aotc.ir import AotcError, Span, Type
 from aotc.relay.graph_api import Expr, IRModule, Var
-from aotc.relay.text.literals import VERSION, type_text
+from aotc.relay.text.literals import TEXT_FORMAT_VERSION, type_text
 from aotc.relay.text.parser import parse, parse_expr
 from aotc.relay.text.printer import astext
-from aotc.relay.text.tvm_json_graph import load_nodes
+from aotc.relay.text.tvm_json_graph import load_tvm_json_graph
 
-_KINDS: Final[dict[str, Any]] = {"module": IRModule, "expr": Expr, "type": Type}
+_CLASS_BY_JSON_KIND: Final[dict[str, Any]] = {"module": IRModule, "expr": Expr, "type": Type}
 
 
 def save_json(node: IRModule | Expr | Type | Span) -> str:
@@ -24,14 +24,14 @@ def save_json(node: IRModule | Expr | Type | Span) -> str:
     Raise AotcError (code "text") for an object of another type.
     """
     if isinstance(node, Span):
-        return json.dumps({"relay": VERSION, "kind": "span", "text": asdict(node)})
-    kind = next((name for name, cls in _KINDS.items() if isinstance(node, cls)), None)
+        return json.dumps({"relay": TEXT_FORMAT_VERSION, "kind": "span", "text": asdict(node)})
+    kind = next((name for name, cls in _CLASS_BY_JSON_KIND.items() if isinstance(node, cls)), None)
     if kind is None:
         raise AotcError(
             "text", f"a {type(node).__name__} cannot be written as JSON", hint="only modules, expressions and types can"
         )
     text = type_text(node) if isinstance(node, Type) else astext(node)
-    return json.dumps({"relay": VERSION, "kind": kind, "text": text})
+    return json.dumps({"relay": TEXT_FORMAT_VERSION, "kind": kind, "text": text})
 
 
 def load_json(text: str) -> Any:
@@ -43,14 +43,14 @@ def load_json(text: str) -> Any:
     try:
         data = json.loads(text)
         if "nodes" in data:
-            return load_nodes(data)
+            return load_tvm_json_graph(data)
         kind, body = data["kind"], data["text"]
     except (json.JSONDecodeError, TypeError, KeyError) as error:
         raise AotcError("text", "no JSON of a program", hint="`save_json` writes it") from error
     if kind == "module":
         return parse(body)
     if kind == "span":
-        return _span(body)
+        return _span_from_json(body)
     if kind == "expr":
         return parse_expr(body)
     variable = parse_expr(f"free_var %x: {body};\n%x")
@@ -58,8 +58,8 @@ def load_json(text: str) -> Any:
     return variable.annotation
 
 
-def _span(fields: Any) -> Span:
+def _span_from_json(fields: Any) -> Span:
     try:
-        return Span(**{**fields, "merged": tuple(map(_span, fields["merged"]))})
+        return Span(**{**fields, "merged": tuple(map(_span_from_json, fields["merged"]))})
     except (TypeError, KeyError) as error:
         raise AotcError("text", "no JSON of a span", hint="`save_json` writes it") from error

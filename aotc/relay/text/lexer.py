@@ -4,7 +4,7 @@ comments.
 
 The last token has the kind "end".
 
-Source("%0.1 2f", "net.relay").tokens()        # local "0", field "1", number "2f", end
+Source("%0.1 2f", "net.relay").tokenize()      # local "0", field "1", number "2f", end
 """
 
 import bisect
@@ -14,27 +14,27 @@ from collections.abc import Iterator
 from typing import Final, NoReturn
 
 from aotc.ir import AotcError, Span, frozen
-from aotc.relay.text.literals import NAME
+from aotc.relay.text.literals import UNQUOTED_NAME_PATTERN
 
-_STRING: Final = r'"(?:[^"\\\n]|\\.)*"'
-_NUMBER: Final = r"(?:(?:inf|nan)f(?:16|32|64)?\b|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?:[fiu]\d*)?(?!\w))"
-_TOKEN: Final = re.compile(
+_STRING_PATTERN: Final = r'"(?:[^"\\\n]|\\.)*"'
+_NUMBER_PATTERN: Final = r"(?:(?:inf|nan)f(?:16|32|64)?\b|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?:[fiu]\d*)?(?!\w))"
+_TOKEN_REGEX: Final = re.compile(
     rf"""(?P<space>[ \t\r\n]+|//[^\n]*)
     |(?P<comment>/\*)
     |(?P<temp>%\d+)
-    |(?P<local>%(?:{NAME}|{_STRING}))
-    |(?P<global>@(?:{NAME}|{_STRING}))
+    |(?P<local>%(?:{UNQUOTED_NAME_PATTERN}|{_STRING_PATTERN}))
+    |(?P<global>@(?:{UNQUOTED_NAME_PATTERN}|{_STRING_PATTERN}))
     |(?P<metadata>\#\[metadata\])
     |(?P<version>\#\[version\s*=)
     |(?P<field>\.\d+)
-    |(?P<number>{_NUMBER})
-    |(?P<name>{NAME})
-    |(?P<string>{_STRING})
+    |(?P<number>{_NUMBER_PATTERN})
+    |(?P<name>{UNQUOTED_NAME_PATTERN})
+    |(?P<string>{_STRING_PATTERN})
     |(?P<punct>->|=>|==|!=|<=|>=|[-+*/<>=(){{}}\[\],;:?.])
     """,
     re.VERBOSE | re.ASCII,
 )
-_COMMENT: Final = re.compile(r"/\*|\*/")
+_COMMENT_REGEX: Final = re.compile(r"/\*|\*/")
 
 
 @frozen
@@ -62,64 +62,66 @@ class Source:
         self._lines = [0, *(m.end() for m in re.finditer("\n", text))]
         self._texts = [line.rstrip("\r") for line in text.split("\n")]
 
-    def span(self, offset: int) -> Span:
+    def span_at_offset(self, offset: int) -> Span:
         """Return the source span (line and column, counted from 1) of a character offset."""
         line = bisect.bisect_right(self._lines, offset)
         return Span(self.name, line=line, column=offset - self._lines[line - 1] + 1, text=self._texts[line - 1])
 
-    def fail(self, code: str, message: str, offset: int, hint: str = "") -> NoReturn:
+    def raise_error_at(self, code: str, message: str, offset: int, hint: str = "") -> NoReturn:
         """Raise AotcError located at a character offset of the text."""
-        raise AotcError(code, message, span=self.span(offset), hint=hint)
+        raise AotcError(code, message, span=self.span_at_offset(offset), hint=hint)
 
-    def tokens(self) -> list[Token]:
+    def tokenize(self) -> list[Token]:
         """Return all tokens of the text; the last one has the kind "end".
 
         Raise AotcError (code "syntax") for a character that starts no token and for an unterminated
         string or comment.
         """
-        return list(self._scan())
+        return list(self._scan_tokens())
 
-    def _scan(self) -> Iterator[Token]:
+    def _scan_tokens(self) -> Iterator[Token]:
         position = 0
         while position < len(self.text):
-            match = _TOKEN.match(self.text, position)
+            match = _TOKEN_REGEX.match(self.text, position)
             if match is None:
-                self._reject(position)
+                self._raise_invalid_character(position)
             kind = match.lastgroup or ""
             if kind == "comment":
                 position = self._comment_end(position)
                 continue
             if kind != "space":
-                yield Token(kind, self._value(kind, match.group(), position), position)
+                yield Token(kind, self._token_text_without_quotes(kind, match.group(), position), position)
             position = match.end()
             if kind == "metadata":  # the rest is JSON
                 break
         yield Token("end", self.text[position:], position)
 
-    def _reject(self, position: int) -> NoReturn:
+    def _raise_invalid_character(self, position: int) -> NoReturn:
         """Raise AotcError for the character at `position`, which starts no token."""
         if self.text[position] == '"' or self.text[position : position + 2] in ('%"', '@"'):
-            self.fail("syntax", "this string does not end on its line", position, 'close it with `"` on this line')
+            self.raise_error_at(
+                "syntax", "this string does not end on its line", position, 'close it with `"` on this line'
+            )
         hint = "remove it; operators without a sign are called by name, as in power(%x, 2f)"
-        self.fail("syntax", f"unexpected character {self.text[position]!r}", position, hint)
+        self.raise_error_at("syntax", f"unexpected character {self.text[position]!r}", position, hint)
 
     def _comment_end(self, start: int) -> int:
         """Return the offset after the end of a comment; comments may be nested."""
         depth = 0
-        for match in _COMMENT.finditer(self.text, start):
+        for match in _COMMENT_REGEX.finditer(self.text, start):
             depth += 1 if match.group() == "/*" else -1
             if depth == 0:
                 return match.end()
-        self.fail("syntax", "this comment does not end", start, "close it with `*/`, one for each `/*`")
+        self.raise_error_at("syntax", "this comment does not end", start, "close it with `*/`, one for each `/*`")
 
-    def _value(self, kind: str, text: str, offset: int) -> str:
+    def _token_text_without_quotes(self, kind: str, text: str, offset: int) -> str:
         if kind in ("temp", "local", "global", "field"):
             text, offset = text[1:], offset + 1
         if text.startswith('"'):
             try:
                 value = json.loads(text)
             except ValueError:
-                self.fail("syntax", "malformed string", offset, "strings have the escapes of JSON")
+                self.raise_error_at("syntax", "malformed string", offset, "strings have the escapes of JSON")
             assert isinstance(value, str)
             return value
         return text

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Symbol table of the Relay parser: scopes of variables and of nodes named %0, %1, ...
 
-names = Names(cursor)
-with names.block():                    # a scope: its bindings end with it
-    names.bind("x", Var("x"))
-    names.lookup(token)                # AotcError if the variable is not bound
+names = SymbolTable(cursor)
+with names.variable_scope():           # a scope: its bindings end with it
+    names.bind_variable("x", Var("x"))
+    names.lookup_variable(token)       # AotcError if the variable is not bound
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from aotc.ir import nearest
+from aotc.ir import did_you_mean_hint
 from aotc.relay.graph_api import Expr, Var, escaping_vars
 from aotc.relay.text.cursor import Cursor
 from aotc.relay.text.lexer import Token
@@ -31,7 +31,7 @@ class _Block:
     goes_on: bool = True
 
 
-class Names:
+class SymbolTable:
     """Symbol table of one source text.
 
     A node that was named in a block (%0 = ...) stays visible after the end of the block if it does
@@ -49,7 +49,7 @@ class Names:
         self._crossing: list[Token] = []  # uses of named nodes after the end of the naming block
 
     @contextmanager
-    def block(self) -> Iterator[None]:
+    def variable_scope(self) -> Iterator[None]:
         """Context of a block: variables bound inside are unbound at its end."""
         self._blocks.append(_Block())
         yield
@@ -58,17 +58,17 @@ class Names:
             self._bound[name].pop()
         block.goes_on = False
 
-    def forget_temps(self) -> None:
+    def forget_named_nodes(self) -> None:
         """Remove all named nodes (%0, %1, ...) at the start of another function."""
         self._temps = {}
 
     # --- variables
 
-    def binds(self, name: str) -> bool:
+    def is_bound_in_innermost_block(self, name: str) -> bool:
         """Return True if the innermost block binds a variable of this name."""
         return name in self._blocks[-1].variables
 
-    def bind(self, name: str, var: Var) -> Var:
+    def bind_variable(self, name: str, var: Var) -> Var:
         """Bind `name` to a variable until the innermost block ends and return the variable.
 
         A second binding of the name in one block replaces the first.
@@ -80,42 +80,44 @@ class Names:
         self._blocks[-1].variables.add(name)
         return var
 
-    def bind_free(self, name: str, var: Var) -> None:
+    def bind_free_variable(self, name: str, var: Var) -> None:
         """Bind `name` to a free variable for the rest of the text; bindings of blocks shadow it."""
         self._free[name] = var
         found = self._bound.setdefault(name, [])
         found[:] = [(0, var), *(entry for entry in found if entry[0])]
 
-    def lookup(self, token: Token) -> Var:
+    def lookup_variable(self, token: Token) -> Var:
         """Return the variable bound to the name in `token`; raise AotcError if there is none."""
         found = self._bound.get(token.text)
         if found:
             return found[-1][1]
-        hint = nearest(token.text, [name for name, variables in self._bound.items() if variables])
+        hint = did_you_mean_hint(token.text, [name for name, variables in self._bound.items() if variables])
         hint = hint or f"make it a parameter, or bind it: let %{token.text} = ...;"
-        self._cursor.fail(f"variable %{token.text} is not defined", token, code="undefined", hint=hint)
+        self._cursor.raise_syntax_error(f"variable %{token.text} is not defined", token, code="undefined", hint=hint)
 
     # --- nodes
 
-    def define(self, token: Token, value: Expr) -> None:
+    def define_named_node(self, token: Token, value: Expr) -> None:
         """Give a node the name in `token` (%0, %1, ...); raise AotcError if an open block has used
         the name.
         """
         if token.text in self._temps and self._temps[token.text][0].goes_on:
-            self._cursor.fail(f"local variable %{token.text} is defined twice", token, code="redefined")
+            self._cursor.raise_syntax_error(f"local variable %{token.text} is defined twice", token, code="redefined")
         self._temps[token.text] = self._blocks[-1], value
 
-    def temp(self, token: Token) -> Expr:
+    def lookup_named_node(self, token: Token) -> Expr:
         """Return the node with the name in `token` (%0, %1, ...); raise AotcError if there is none."""
         if token.text not in self._temps:
             text = f"local variable %{token.text} has not yet been defined"
-            self._cursor.fail(text, token, code="undefined", hint=f"write `%{token.text} = ...;` before it")
+            self._cursor.raise_syntax_error(
+                text, token, code="undefined", hint=f"write `%{token.text} = ...;` before it"
+            )
         block, node = self._temps[token.text]
         if not block.goes_on:
             self._crossing.append(token)
         return node
 
-    def checked(self, root: ExprT) -> ExprT:
+    def check_named_nodes_in_scope(self, root: ExprT) -> ExprT:
         """Return `root`; raise AotcError if a named node is used where a variable on which it
         depends is out of scope.
         """
@@ -125,7 +127,7 @@ class Names:
         for token in self._crossing:
             for var in (v for v in free_vars(self._temps[token.text][1]) if v in lost):
                 text = f"%{token.text} depends on %{var.name}, which is not defined here"
-                self._cursor.fail(
+                self._cursor.raise_syntax_error(
                     text, token, code="undefined", hint=f"use %{token.text} inside, where %{var.name} is bound"
                 )
         self._crossing = []

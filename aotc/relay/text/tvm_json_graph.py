@@ -15,23 +15,34 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from aotc.ir import AotcError, FloatImm, GlobalVar, IncompleteType, IntImm, Reader, SymDim, Task, get_op, run
+from aotc.ir import (
+    AotcError,
+    FloatImm,
+    GlobalVar,
+    IncompleteType,
+    IntImm,
+    ParameterFileReader,
+    SymDim,
+    Task,
+    get_op,
+    run_recursive_task,
+)
 from aotc.ir.types import FuncType, GlobalTypeVar, RefType, TensorType, TupleType, TypeCall, TypeKind, TypeVar
 from aotc.relay.expr import Call, Constant, Function, If, Let, RefCreate, RefRead, RefWrite, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
 
 
-def _infix(sign: str) -> tuple[Callable[..., SymDim], str]:
+def _symbolic_infix_constructor(sign: str) -> tuple[Callable[..., SymDim], str]:
     return lambda a, b: SymDim(f"({a} {sign} {b})"), "a b"
 
 
-def _call(op: Any, args: Any, attrs: Any) -> Call:
+def _call_from_json_fields(op: Any, args: Any, attrs: Any) -> Call:
     return Call(op, args, attrs)
 
 
 #: For each type key, without its namespace: the constructor of the object, and its fields.
 #: "=field" is text, "$field" a name, "#field" an array; fields without a prefix are nodes.
-_NODES: Final[Mapping[str, tuple[Callable[..., Any], str]]] = MappingProxyType(
+_CONSTRUCTORS_BY_TYPE_KEY: Final[Mapping[str, tuple[Callable[..., Any], str]]] = MappingProxyType(
     {
         "IntImm": (lambda dtype, value: IntImm(dtype, int(value)), "=dtype =value"),
         "FloatImm": (lambda dtype, value: FloatImm(dtype, float(value)), "=dtype =value"),
@@ -39,7 +50,10 @@ _NODES: Final[Mapping[str, tuple[Callable[..., Any], str]]] = MappingProxyType(
         "Variable": (SymDim, "$name"),
         "SizeVar": (SymDim, "$name"),
         "Any": (SymDim, ""),
-        **{key: _infix(sign) for key, sign in {"Add": "+", "Sub": "-", "Mul": "*", "FloorDiv": "//"}.items()},
+        **{
+            key: _symbolic_infix_constructor(sign)
+            for key, sign in {"Add": "+", "Sub": "-", "Mul": "*", "FloorDiv": "//"}.items()
+        },
         "Max": (lambda a, b: SymDim(f"max({a}, {b})"), "a b"),
         "Min": (lambda a, b: SymDim(f"min({a}, {b})"), "a b"),
         "TensorType": (lambda shape, dtype: TensorType(shape or (), dtype), "shape =dtype"),
@@ -62,7 +76,7 @@ _NODES: Final[Mapping[str, tuple[Callable[..., Any], str]]] = MappingProxyType(
         "RefCreate": (RefCreate, "value"),
         "RefRead": (RefRead, "ref"),
         "RefWrite": (RefWrite, "ref value"),
-        "Call": (_call, "op args attrs"),
+        "Call": (_call_from_json_fields, "op args attrs"),
         "Function": (Function, "params body ret_type type_params attrs"),
         "DictAttrs": (dict, "__dict__"),
         "IRModule": (lambda functions, attrs: IRModule(functions, attrs or {}), "functions attrs"),
@@ -70,7 +84,7 @@ _NODES: Final[Mapping[str, tuple[Callable[..., Any], str]]] = MappingProxyType(
 )
 
 
-class _Graph:
+class _JsonGraph:
     """The nodes of one JSON graph; the object of each node is constructed once."""
 
     def __init__(self, data: Any) -> None:
@@ -79,18 +93,18 @@ class _Graph:
         self.made: dict[int, Any] = {0: None}
         self.open: set[int] = set()
 
-    def value(self, index: int) -> Task[Any]:
+    def object_of_node(self, node_index: int) -> Task[Any]:
         """Return the object of the node with this index; raise ValueError if the node contains
         itself.
         """
-        if index not in self.made:
-            if index < 0 or index in self.open:
-                raise ValueError(f"node {index} is part of itself")
-            self.open.add(index)
-            self.made[index] = yield from self._make(self.nodes[index])
-        return self.made[index]
+        if node_index not in self.made:
+            if node_index < 0 or node_index in self.open:
+                raise ValueError(f"node {node_index} is part of itself")
+            self.open.add(node_index)
+            self.made[node_index] = yield from self._construct_node_object(self.nodes[node_index])
+        return self.made[node_index]
 
-    def _make(self, node: Any) -> Task[Any]:
+    def _construct_node_object(self, node: Any) -> Task[Any]:
         if "global_key" in node:
             return get_op(node["global_key"])
         key, attrs = node["type_key"], node.get("attrs", {})
@@ -99,43 +113,43 @@ class _Graph:
         if key in ("Array", "Map", "StrMap"):
             items = []
             for index in node.get("data", ()):
-                items.append((yield self.value(index)))
+                items.append((yield self.object_of_node(index)))
             if key == "Array":
                 return tuple(items)
             keys = node["keys"] if "keys" in node else items[::2]
             return dict(zip(keys, items if "keys" in node else items[1::2], strict=True))
-        form = _NODES.get(key) or _NODES.get(key.rpartition(".")[2])
+        form = _CONSTRUCTORS_BY_TYPE_KEY.get(key) or _CONSTRUCTORS_BY_TYPE_KEY.get(key.rpartition(".")[2])
         if form is None:
             raise AotcError("text", f"a node of type {key!r} cannot be read: the type is not supported")
         made, fields = form
         values = []
         for field in fields.split():
-            values.append((yield self._field(field, attrs)))
+            values.append((yield self._field_value(field, attrs)))
         return made(*values)
 
-    def _field(self, field: str, attrs: Mapping[str, str]) -> Task[Any]:
+    def _field_value(self, field: str, attrs: Mapping[str, str]) -> Task[Any]:
         name = field.lstrip("=$#")
         if field == "$name_hint" and "var" in attrs:  # TVM 0.6 stores the name of a type variable in its "var"
-            return (yield self.value(int(attrs["var"]))).name
+            return (yield self.object_of_node(int(attrs["var"]))).name
         text = attrs.get(name, "0")
         if field[0] == "=":
             return text
         if field[0] == "#":
-            return Reader(base64.b64decode(self.arrays[int(text)])).array()
+            return ParameterFileReader(base64.b64decode(self.arrays[int(text)])).read_array()
         if field[0] == "$":
             own = self.nodes[int(text)] if text.isdigit() and int(text) < len(self.nodes) else {}
             return own["repr_str"] if own.get("type_key") == "runtime.String" else text
-        return (yield self.value(int(text)))
+        return (yield self.object_of_node(int(text)))
 
 
-def load_nodes(data: Any) -> Any:
+def load_tvm_json_graph(data: Any) -> Any:
     """Return the object of the root node of a parsed JSON graph.
 
     Raise AotcError (code "text") if the graph is damaged or contains an unsupported node.
     """
     try:
-        graph = _Graph(data)
-        return run(graph.value(int(data["root"])))
+        graph = _JsonGraph(data)
+        return run_recursive_task(graph.object_of_node(int(data["root"])))
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, AotcError):
             raise

@@ -4,8 +4,8 @@ integers.
 
     real = scale * (stored - zero point)
 
-    region.exact(nn.relu(qnn.dequantize(%q, 0.5f, 3)))     # maximum(%q, 3), of TensorAffineType(0.5, 3, "int8")
-    region.rounded(expr, wanted)                           # the integers that qnn.quantize makes of it, or Refused
+    region.exact_integers(nn.relu(qnn.dequantize(%q, 0.5f, 3)))  # maximum(%q, 3), of TensorAffineType(0.5, 3, "int8")
+    region.quantized_integers(expr, wanted)                # the integers that qnn.quantize makes of it, or Refused
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir import DType, frozen, get_op
-from aotc.relay.expr import Call, Constant, Expr, Tuple, TupleGetItem, call, item_of, tensor_type_of
-from aotc.relay.op.qnn.quant_params import known
+from aotc.relay.expr import Call, Constant, Expr, Tuple, TupleGetItem, tensor_type_of, tuple_item, typed_op_call
+from aotc.relay.op.qnn.quant_params import constant_value_or_none
 from aotc.relay.transform.pass_base import is_call
-from aotc.relay.visitor import children, depth_first
+from aotc.relay.visitor import children, depth_first_post_order
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 #: Largest depth of operators through which a requested quantization is passed from a result to its
 #: operands.
-_REACH: Final = 64
+_MAX_RULE_DEPTH: Final = 64
 #: Integer types in which operators on quantized tensors compute.
-NARROW: Final = ("int8", "uint8")
+BYTE_DTYPES: Final = ("int8", "uint8")
 
 
-class Refused(Exception):
+class IntegerRuleRefused(Exception):
     """Exception: an operator cannot be computed on integers and stays on real numbers, with the
     reason.
     """
@@ -40,9 +40,9 @@ class Refused(Exception):
         self.reason = reason
         self.node = node
 
-    def at(self, node: Expr) -> Refused:
+    def attributed_to(self, node: Expr) -> IntegerRuleRefused:
         """Return this refusal, attributed to `node` if the expression that it names is not a call."""
-        return self if isinstance(self.node, Call) else Refused(self.reason, node)
+        return self if isinstance(self.node, Call) else IntegerRuleRefused(self.reason, node)
 
 
 @frozen(eq=False)
@@ -59,34 +59,34 @@ class TensorAffineType:
     axis: int = -1
 
     @property
-    def is_single(self) -> bool:
+    def is_per_tensor(self) -> bool:
         """True if one scale and one zero point hold for the whole tensor."""
         return self.scale.data.size == 1 and self.zero_point.data.size == 1
 
     @property
-    def factor(self) -> Array:
+    def scale_values(self) -> Array:
         """The scale as an array: a scalar, or one value for each element along the axis."""
         return self.scale.data.reshape(()) if self.scale.data.size == 1 else self.scale.data
 
     @property
-    def zero(self) -> int:
+    def zero_point_value(self) -> int:
         """The zero point of a tensor that has a single one, as a Python int."""
         return int(self.zero_point.data.reshape(-1)[0])
 
     @property
-    def scalar(self) -> Constant:
+    def zero_point_constant(self) -> Constant:
         """The single zero point as a scalar constant of the tensor's integer type."""
-        return Constant(np.asarray(self.zero, DType(self.dtype).numpy))
+        return Constant(np.asarray(self.zero_point_value, DType(self.dtype).numpy))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, TensorAffineType) and self._key() == other._key()
+        return isinstance(other, TensorAffineType) and self._comparison_key() == other._comparison_key()
 
     def __hash__(self) -> int:
-        return hash(self._key())
+        return hash(self._comparison_key())
 
-    def _key(self) -> tuple[Any, ...]:
-        scale, zero = self.factor, self.zero_point.data.astype(np.int64)
-        axis = None if self.is_single else self.axis
+    def _comparison_key(self) -> tuple[Any, ...]:
+        scale, zero = self.scale_values, self.zero_point.data.astype(np.int64)
+        axis = None if self.is_per_tensor else self.axis
         return str(self.dtype), scale.shape, scale.tobytes(), zero.tobytes() if zero.any() else b"", axis
 
 
@@ -100,7 +100,7 @@ class TupleAffineType:
 AffineType: TypeAlias = TensorAffineType | TupleAffineType
 
 
-def affine(scale: Any, zero: Any, dtype: str, axis: int = -1) -> TensorAffineType:
+def make_affine_type(scale: Any, zero: Any, dtype: str, axis: int = -1) -> TensorAffineType:
     """Return the quantization parameters of a tensor as constants, from a scale and a zero point
     (arrays or numbers).
 
@@ -115,7 +115,7 @@ def affine(scale: Any, zero: Any, dtype: str, axis: int = -1) -> TensorAffineTyp
 
 
 @frozen(eq=False)
-class Integers:
+class QuantizedExpr:
     """An integer expression that represents a real-valued expression under an affine quantization.
 
     bound   an upper bound of the magnitude of int32 sums; None for other values
@@ -126,30 +126,30 @@ class Integers:
     bound: float | None = None
 
     @property
-    def tensor(self) -> TensorAffineType:
+    def affine_type(self) -> TensorAffineType:
         """The quantization parameters of a tensor; asserts that the value is not a tuple."""
         assert isinstance(self.type, TensorAffineType)
         return self.type
 
     @property
-    def is_narrow(self) -> bool:
+    def is_per_tensor_byte(self) -> bool:
         """True if the value is an 8-bit tensor with a single scale and zero point."""
-        return isinstance(self.type, TensorAffineType) and self.type.dtype in NARROW and self.type.is_single
+        return isinstance(self.type, TensorAffineType) and self.type.dtype in BYTE_DTYPES and self.type.is_per_tensor
 
-    def over(self, expr: Expr, **changes: Any) -> Integers:
+    def with_expr(self, expr: Expr, **changes: Any) -> QuantizedExpr:
         """Return a copy of this quantized value with another expression and, by keyword, other
         quantization parameters.
         """
-        return Integers(expr, replace(self.tensor, **changes) if changes else self.type, self.bound)
+        return QuantizedExpr(expr, replace(self.affine_type, **changes) if changes else self.type, self.bound)
 
 
-def qnn(name: str, *args: Expr, **attributes: Any) -> Call:
-    """Return a call of the operator `qnn.NAME` with these arguments and attributes."""
+def call_qnn_op(name: str, *args: Expr, **attributes: Any) -> Call:
+    """Return a call of the operator `call_qnn_op.NAME` with these arguments and attributes."""
     op = get_op(f"qnn.{name}")
-    return call(op, args, op.attrs(**attributes))
+    return typed_op_call(op, args, op.attrs(**attributes))
 
 
-def pair(ty: TensorAffineType) -> tuple[Expr, Expr]:
+def scale_and_zero_point(ty: TensorAffineType) -> tuple[Expr, Expr]:
     """Return the scale and the zero point of a quantization as two arguments of a qnn operator."""
     return ty.scale, ty.zero_point
 
@@ -157,27 +157,27 @@ def pair(ty: TensorAffineType) -> tuple[Expr, Expr]:
 # --- quantization parameters of qnn operators
 
 
-def stated(node: Call, dtype: str) -> TensorAffineType:
+def affine_type_of_qnn_call(node: Call, dtype: str) -> TensorAffineType:
     """Return the quantization parameters that a call of qnn.quantize or qnn.dequantize carries.
 
-    Raise Refused if the scale or the zero point is not constant, or a scale is not positive and
+    Raise IntegerRuleRefused if the scale or the zero point is not constant, or a scale is not positive and
     finite.
     """
-    scale, zero = (known(a) for a in node.args[1:])
+    scale, zero = (constant_value_or_none(a) for a in node.args[1:])
     if scale is None or zero is None:
-        raise Refused("the scale or the zero point is not known at compile time", node)
+        raise IntegerRuleRefused("the scale or the zero point is not known at compile time", node)
     if not (np.isfinite(scale) & (scale > 0)).all():
-        raise Refused("a scale is not positive and finite", node)
+        raise IntegerRuleRefused("a scale is not positive and finite", node)
     axis = node.attrs["axis"] % max(tensor_type_of(node).rank, 1)
-    return affine(
+    return make_affine_type(
         scale if scale.size > 1 else scale.reshape(()), zero if zero.size > 1 else zero.reshape(()), dtype, axis
     )
 
 
 # --- regions
 
-Exact: TypeAlias = "Callable[[Region, Call], Integers]"
-Rounded: TypeAlias = "Callable[[Region, Call, TensorAffineType], Expr]"
+ExactRule: TypeAlias = "Callable[[IntegerRegion, Call], QuantizedExpr]"
+QuantizedRule: TypeAlias = "Callable[[IntegerRegion, Call, TensorAffineType], Expr]"
 
 
 @frozen
@@ -187,21 +187,21 @@ class AbsorbRule:
     name      an equation, for reports
     exact     (region, call) -> integers that represent the result exactly; their quantization
               follows from the operands'
-    rounded   (region, call, wanted) -> the integers that quantizing the result to `wanted` gives
+    rounded   (region, call, target_type) -> the integers that quantizing the result to `target_type` gives
     sums      True if the operator sums products, which is worth computing on integers even if its
               result is not quantized
 
-    Both functions raise Refused where the integer form would be wrong.
+    Both functions raise IntegerRuleRefused where the integer form would be wrong.
     """
 
     name: str
-    exact: Exact | None = None
-    rounded: Rounded | None = None
+    exact: ExactRule | None = None
+    rounded: QuantizedRule | None = None
     sums: bool = False
 
 
 @dataclass(eq=False)
-class Region:
+class IntegerRegion:
     """Rewriter of float expressions between dequantized and quantized tensors to integer
     expressions.
 
@@ -216,105 +216,109 @@ class Region:
     rules: Mapping[str, AbsorbRule]
     fallback: Callable[[Call], AbsorbRule | None]
     rounding: str
-    rescale: Callable[[Region, Integers, TensorAffineType], Expr]
-    table: Rounded
+    rescale: Callable[[IntegerRegion, QuantizedExpr, TensorAffineType], Expr]
+    table: QuantizedRule
     inside: set[Expr] = field(default_factory=set)
-    _known: dict[Expr, Integers | Refused] = field(default_factory=dict)
+    _known: dict[Expr, QuantizedExpr | IntegerRuleRefused] = field(default_factory=dict)
     _depth: int = 0
 
-    def find(self, node: Call) -> AbsorbRule | None:
+    def find_rule(self, node: Call) -> AbsorbRule | None:
         """Return the integer rule for a float operator call, or None if there is none."""
         return self.rules.get(str(node.op)) or self.fallback(node)
 
-    def rule(self, node: Call) -> AbsorbRule:
-        """Return the integer rule for a float operator call; raise Refused if there is none."""
-        found = self.find(node)
+    def require_rule(self, node: Call) -> AbsorbRule:
+        """Return the integer rule for a float operator call; raise IntegerRuleRefused if there is none."""
+        found = self.find_rule(node)
         if found is None:
-            raise Refused(f"there is no rule for {node.op}", node)
+            raise IntegerRuleRefused(f"there is no rule for {node.op}", node)
         return found
 
-    def exact(self, expr: Expr) -> Integers:
-        """Return integers that represent the value of `expr` exactly; raise Refused if there are
+    def exact_integers(self, expr: Expr) -> QuantizedExpr:
+        """Return integers that represent the value of `expr` exactly; raise IntegerRuleRefused if there are
         none.
         """
         if expr not in self._known:
-            for node in depth_first([expr], self._unknown):
-                self._learn(node)
+            for node in depth_first_post_order([expr], self._uncomputed_operands):
+                self._cache_exact_integers(node)
         found = self._known[expr]
-        if isinstance(found, Refused):
+        if isinstance(found, IntegerRuleRefused):
             raise found
         return found
 
-    def _unknown(self, node: Expr) -> list[Expr]:
+    def _uncomputed_operands(self, node: Expr) -> list[Expr]:
         """Return the operands whose integer form must be computed before that of `node`, to avoid
         deep recursion.
         """
         inside = node in self.inside and not is_call(node, "qnn.dequantize")
         return [c for c in children(node) if c in self.inside and c not in self._known] if inside else []
 
-    def _learn(self, node: Expr) -> None:
+    def _cache_exact_integers(self, node: Expr) -> None:
         if node in self._known:
             return
         try:
-            self._known[node] = self._exact(node)
-        except Refused as refused:
-            self._known[node] = refused.at(node)
+            self._known[node] = self._compute_exact_integers(node)
+        except IntegerRuleRefused as refused:
+            self._known[node] = refused.attributed_to(node)
 
-    def real(self, found: Integers) -> Expr:
+    def dequantize_value(self, quantized: QuantizedExpr) -> Expr:
         """Return qnn.dequantize of a quantized value, and record that its integers represent the
         result exactly.
         """
-        ty = found.tensor
-        made = qnn("dequantize", found.expr, *pair(ty), axis=ty.axis)
-        self._known[made] = found
+        ty = quantized.affine_type
+        made = call_qnn_op("dequantize", quantized.expr, *scale_and_zero_point(ty), axis=ty.axis)
+        self._known[made] = quantized
         self.inside.add(made)
         return made
 
-    def _exact(self, expr: Expr) -> Integers:
+    def _compute_exact_integers(self, expr: Expr) -> QuantizedExpr:
         match expr:
             case Tuple(fields=fields):
-                parts = [self.exact(f) for f in fields]
-                return Integers(Tuple([p.expr for p in parts]), TupleAffineType(tuple(p.tensor for p in parts)))
+                parts = [self.exact_integers(f) for f in fields]
+                return QuantizedExpr(
+                    Tuple([p.expr for p in parts]), TupleAffineType(tuple(p.affine_type for p in parts))
+                )
             case TupleGetItem(tuple_value=whole, index=index):
-                found = self.exact(whole)
+                found = self.exact_integers(whole)
                 assert isinstance(found.type, TupleAffineType)
-                return Integers(item_of(found.expr, index), found.type.types[index], found.bound)
+                return QuantizedExpr(tuple_item(found.expr, index), found.type.types[index], found.bound)
             case Call() if str(expr.op) == "qnn.dequantize":
-                return Integers(expr.args[0], stated(expr, str(tensor_type_of(expr.args[0]).dtype)))
+                return QuantizedExpr(
+                    expr.args[0], affine_type_of_qnn_call(expr, str(tensor_type_of(expr.args[0]).dtype))
+                )
             case Call() if expr in self.inside:
-                rule = self.rule(expr)
+                rule = self.require_rule(expr)
                 if rule.exact is None:
-                    raise Refused("the type of its result does not follow from those of its operands", expr)
+                    raise IntegerRuleRefused("the type of its result does not follow from those of its operands", expr)
                 return rule.exact(self, expr)
-        raise Refused("an operand is not quantized", expr)
+        raise IntegerRuleRefused("an operand is not quantized", expr)
 
-    def rounded(self, expr: Expr, wanted: TensorAffineType) -> Expr:
-        """Return the integers that quantizing `expr` to `wanted` gives; raise Refused if no rule
+    def quantized_integers(self, expr: Expr, target_type: TensorAffineType) -> Expr:
+        """Return the integers that quantizing `expr` to `target_type` gives; raise IntegerRuleRefused if no rule
         can compute them.
 
         The operator's own rule is tried first, then exact integers that are rescaled, then a lookup
         table. The first refusal is raised if all of them fail.
         """
-        if self._depth >= _REACH or not (isinstance(expr, Call) and expr in self.inside):
-            return self.rescale(self, self.exact(expr), wanted)
+        if self._depth >= _MAX_RULE_DEPTH or not (isinstance(expr, Call) and expr in self.inside):
+            return self.rescale(self, self.exact_integers(expr), target_type)
         if str(expr.op) == "qnn.dequantize":
-            return self.rescale(self, self.exact(expr), wanted)
-        rule = self.rule(expr)
-        first: Refused | None = None
-        for attempt in (rule.rounded, self._rescaled, self.table):
+            return self.rescale(self, self.exact_integers(expr), target_type)
+        rule = self.require_rule(expr)
+        first: IntegerRuleRefused | None = None
+        for attempt in (rule.rounded, self._rescale_exact_integers, self.table):
             if attempt is None:
                 continue
             self._depth += 1
             try:
-                return attempt(self, expr, wanted)
-            except Refused as refused:
-                first = first or refused.at(expr)
+                return attempt(self, expr, target_type)
+            except IntegerRuleRefused as refused:
+                first = first or refused.attributed_to(expr)
             finally:
                 self._depth -= 1
         assert first is not None
         raise first
 
     @staticmethod
-    def _rescaled(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
+    def _rescale_exact_integers(region: IntegerRegion, node: Call, target_type: TensorAffineType) -> Expr:
         """Compute the exact integers of a call and convert them to the requested quantization."""
-        return region.rescale(region, region.exact(node), wanted)
+        return region.rescale(region, region.exact_integers(node), target_type)

@@ -13,10 +13,10 @@ nn.conv2d(%x, %w3x3)      =>    nn.contrib_conv2d_winograd_without_weight_transf
 Input: typed functions. Output: functions with equal results, except for the rounding of Winograd's
 algorithm. FoldConstant evaluates the weight transforms. Activations stay in their layout.
 
-choose_tiles selects the convolutions that use Winograd's algorithm: it maps a function and a target
+choose_winograd_tiles selects the convolutions that use Winograd's algorithm: it maps a function and a target
 to tile sizes.
 
-choose_tiles(function, get_target("x86-64-v4"), ctx)        # {%1: 4, %5: 4, %9: 2}
+choose_winograd_tiles(function, get_target("x86-64-v4"), ctx)  # {%1: 4, %5: 4, %9: 2}
 
 Transformed weights are larger (16/9 for tiles of 2, 36/9 for tiles of 4). A larger tile is chosen
 where it saves enough cycles for each byte that it adds. The choice is greedy: the step with the
@@ -32,13 +32,13 @@ from typing import Final
 
 from aotc.ir import Dim, Op, PassContext, frozen, is_static, numel, span_scope
 from aotc.relay.graph_api import (
-    MAX_BYTES,
+    MAX_FOLDED_CONSTANT_BYTES,
     Call,
     Constant,
     Expr,
     Function,
     IRModule,
-    evaluate_call,
+    evaluate_constant_call,
     tensor_type_of,
     users,
 )
@@ -48,21 +48,27 @@ from aotc.relay.op.dense import BatchMatmulAttrs, DenseAttrs, DensePackAttrs, Ma
 from aotc.relay.op.layout import layout_transform
 from aotc.relay.op.recurrent import RecurrentAttrs
 from aotc.relay.op.shape import reshape
-from aotc.relay.op.window_attributes import DATA_LAYOUT, KERNEL_LAYOUT, grouped, pick, positions
-from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_finite, recall
-from aotc.relay.transform.user_alter_layout import altered
-from aotc.tir import BYTES, GROUP, TAPS, TILES, C, Target
-from aotc.tir.schedule.algorithms.recurrence import column_block, recurrent_block
-from aotc.tir.schedule.algorithms.winograd import convolution_cost
-from aotc.tir.schedule.contraction import pack_block
+from aotc.relay.op.window_attributes import (
+    DATA_LAYOUT_BY_RANK,
+    KERNEL_LAYOUT_BY_RANK,
+    canonical_axis_positions,
+    layout_to_canonical_order,
+    parse_blocked_and_grouped_layout,
+)
+from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_finite, rebuild_call
+from aotc.relay.transform.user_alter_layout import apply_registered_layouts
+from aotc.tir import BYTES_PER_DOT, FILTER_EXTENT, INT8_DTYPES, SUPPORTED_OUTPUT_TILES, C, Target
+from aotc.tir.schedule.algorithms.cpu_recurrence import columns_per_weight_block, hidden_units_per_weight_block
+from aotc.tir.schedule.algorithms.winograd import convolution_cycles_3x3
+from aotc.tir.schedule.contraction import weight_packing_block
 
 #: Smallest number of output positions of a convolution whose loop over taps may be outside of the
 #: loop over input channels.
 MIN_POSITIONS_FOR_TAPS_FIRST: Final = 5
 #: Largest padding of a group's channels to whole blocks, as a fraction of its channels.
-PADDING: Final = 1.0
+MAX_PADDING_FRACTION: Final = 1.0
 #: Attribute classes of the operators that sum products of data and weights.
-_SUMS: Final = (ConvAttrs, DenseAttrs, DensePackAttrs, MatmulAttrs, BatchMatmulAttrs)
+_CONTRACTION_ATTRS: Final = (ConvAttrs, DenseAttrs, DensePackAttrs, MatmulAttrs, BatchMatmulAttrs)
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,11 +92,11 @@ class AlterOpLayout(FunctionPass):
     target: Target = C
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        function = altered(function)
-        return _Pack(self.target, choose_tiles(function, self.target, ctx)).visit_function(function)
+        function = apply_registered_layouts(function)
+        return _Pack(self.target, choose_winograd_tiles(function, self.target, ctx)).visit_function(function)
 
 
-def packed_by_groups(weight: Constant, source: str, target: str, groups: int) -> Call:
+def pack_weight_by_groups(weight: Constant, source: str, target: str, groups: int) -> Call:
     """Return the transform of a constant kernel to the layout `target`, each group of channels in
     its own blocks.
 
@@ -99,17 +105,20 @@ def packed_by_groups(weight: Constant, source: str, target: str, groups: int) ->
     """
     channels = source.index("O")
     shape = weight.data.shape
-    _, block, *_ = grouped(target, "o")
+    _, block, *_ = parse_blocked_and_grouped_layout(target, "o")
     if groups == 1 or block == 0 or shape[channels] // groups % block == 0:
         return layout_transform(weight, source, target)
     apart = (*shape[:channels], groups, shape[channels] // groups, *shape[channels + 1 :])
     by_group = layout_transform(Constant(weight.data.reshape(apart)), source.replace("O", "GO"), f"G{target}")
     _, blocks, *others = tensor_type_of(by_group).static_shape
-    return reshape(_evaluated(by_group), newshape=(groups * blocks, *others))
+    return reshape(_fold_large_packed_weight(by_group), newshape=(groups * blocks, *others))
 
 
-def pack_convolution(
-    call: Call, attrs: ConvAttrs, target: Target, pack: Callable[[Constant, str, str, int], Expr] = packed_by_groups
+def pack_convolution_weight(
+    call: Call,
+    attrs: ConvAttrs,
+    target: Target,
+    pack: Callable[[Constant, str, str, int], Expr] = pack_weight_by_groups,
 ) -> Call:
     """Return a convolution with its constant weight packed for the target; `pack` builds the
     weight's transform.
@@ -121,55 +130,57 @@ def pack_convolution(
     if not attrs.data_layout.isupper():
         return call
     n = len(attrs.data_layout) - 2
-    layout = _grouped_kernel(call, attrs, n, target) or _packed_kernel(call, attrs, n, target)
+    layout = _dot_product_kernel_layout(call, attrs, n, target) or _blocked_kernel_layout(call, attrs, n, target)
     if layout == attrs.kernel_layout or not isinstance(weight, Constant):
         return call
-    channels, _, *size = pick(weight.data.shape, positions(attrs.kernel_layout, KERNEL_LAYOUT[n]))
+    channels, _, *size = layout_to_canonical_order(
+        weight.data.shape, canonical_axis_positions(attrs.kernel_layout, KERNEL_LAYOUT_BY_RANK[n])
+    )
     packed = pack(weight, attrs.kernel_layout, layout, attrs.groups)
-    return recall(call, (call.args[0], packed), kernel_layout=layout, channels=channels, kernel_size=tuple(size))
+    return rebuild_call(call, (call.args[0], packed), kernel_layout=layout, channels=channels, kernel_size=tuple(size))
 
 
-def sums_bytes(node: Expr) -> bool:
+def is_byte_contraction(node: Expr) -> bool:
     """Return True if a node is a sum of products of 8-bit operands with an int32 result."""
-    if not isinstance(node, Call) or not isinstance(node.attrs, _SUMS):
+    if not isinstance(node, Call) or not isinstance(node.attrs, _CONTRACTION_ATTRS):
         return False
     taken = [tensor_type_of(x).dtype for x in node.args[:2]]
-    return tensor_type_of(node).dtype == "int32" and set(taken) <= set(BYTES)
+    return tensor_type_of(node).dtype == "int32" and set(taken) <= set(INT8_DTYPES)
 
 
-def _grouped_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
+def _dot_product_kernel_layout(call: Call, attrs: ConvAttrs, spatial_rank: int, target: Target) -> str:
     """Return the kernel layout for the target's 8-bit dot-product instruction, "" if it does not
     apply.
 
     Input channels are grouped for one instruction; a kernel with one input channel is grouped along
     a spatial axis instead.
     """
-    canonical, kernel = KERNEL_LAYOUT[n], attrs.kernel_layout
-    if target.dots is None or not sums_bytes(call) or sorted(kernel) != sorted(canonical):
+    canonical, kernel = KERNEL_LAYOUT_BY_RANK[spatial_rank], attrs.kernel_layout
+    if target.dots is None or not is_byte_contraction(call) or sorted(kernel) != sorted(canonical):
         return ""
     shape = dict(zip(kernel, tensor_type_of(call.args[1]).static_shape, strict=True))
     outputs = shape["O"] // attrs.groups
     block = target.dots.block
-    whole = outputs % block == 0 and shape["I"] % GROUP == 0 and not (target.dots.paired or target.dots.along)
+    whole = outputs % block == 0 and shape["I"] % BYTES_PER_DOT == 0 and not (target.dots.paired or target.dots.along)
     inner = ("I", *reversed(canonical[2:]))
     letter = next((axis for axis in inner if shape[axis] > 1), "")
     if not letter or (attrs.groups > 1 and not whole):
         return ""
     if target.dots.along:
         return f"O{''.join(axis for axis in f'{canonical[2:]}I' if axis != letter)}{letter}"
-    return f"O{canonical[2:]}I{block}o{GROUP}{letter.lower()}"
+    return f"O{canonical[2:]}I{block}o{BYTES_PER_DOT}{letter.lower()}"
 
 
-def _in_rows(target: Target) -> bool:
+def _uses_channel_vectors(target: Target) -> bool:
     """Return True if the target computes adjacent channels together, in one vector."""
     return not target.is_scalar or (target.dots is not None and target.dots.along)
 
 
-def _packed_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
+def _blocked_kernel_layout(call: Call, attrs: ConvAttrs, spatial_rank: int, target: Target) -> str:
     """Return the best layout of a kernel: axes in the order in which the data's are traversed,
     output channels in blocks.
     """
-    first, canonical = DATA_LAYOUT[n], KERNEL_LAYOUT[n]
+    first, canonical = DATA_LAYOUT_BY_RANK[spatial_rank], KERNEL_LAYOUT_BY_RANK[spatial_rank]
     last, spatial = f"{first[0]}{first[2:]}C", canonical[2:]
     kernel, ty = attrs.kernel_layout, tensor_type_of(call)
     if attrs.data_layout not in (first, last) or sorted(kernel) != sorted(canonical):
@@ -177,16 +188,20 @@ def _packed_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
     channels = int(tensor_type_of(call.args[1]).static_shape[kernel.index("O")])
     per_group = channels // attrs.groups
     if per_group == 1 and attrs.groups > 1:
-        return f"{spatial}OI" if attrs.data_layout == last and _in_rows(target) else kernel
+        return f"{spatial}OI" if attrs.data_layout == last and _uses_channel_vectors(target) else kernel
     outer = [d for d, letter in zip(ty.shape, attrs.out_layout or attrs.data_layout, strict=True) if letter != "C"]
-    block = _block(call, per_group, outer, target, channels_last=attrs.data_layout == last)
-    if block == 0 or per_group == 1 or (attrs.groups > 1 and _padding(per_group, block) > _most_padding(target)):
+    block = _output_channel_block_size(call, per_group, outer, target, channels_last=attrs.data_layout == last)
+    if (
+        block == 0
+        or per_group == 1
+        or (attrs.groups > 1 and _padding_fraction(per_group, block) > _max_padding_fraction(target))
+    ):
         return kernel
-    by_taps = attrs.data_layout == last or _walks_taps_first(call, outer, target)
+    by_taps = attrs.data_layout == last or _needs_tap_major_weights(call, outer, target)
     return f"{f'O{spatial}I' if by_taps else canonical}{block}o"
 
 
-def _walks_taps_first(call: Call, outer: Sequence[Dim], target: Target) -> bool:
+def _needs_tap_major_weights(call: Call, outer_extents: Sequence[Dim], target: Target) -> bool:
     """Return True if the weights of a convolution are stored tap by tap, with the input channels of
     a tap next to each other.
 
@@ -195,40 +210,47 @@ def _walks_taps_first(call: Call, outer: Sequence[Dim], target: Target) -> bool:
     sequentially. Convolutions with fewer output positions keep the loop over taps inside.
     """
     far = tensor_type_of(call.args[1]).nbytes > target.l2 // 2
-    return far and is_static(outer) and numel(outer) >= MIN_POSITIONS_FOR_TAPS_FIRST and not target.is_scalar
+    return (
+        far
+        and is_static(outer_extents)
+        and numel(outer_extents) >= MIN_POSITIONS_FOR_TAPS_FIRST
+        and not target.is_scalar
+    )
 
 
-def _padding(channels: int, block: int) -> float:
+def _padding_fraction(channels: int, block_size: int) -> float:
     """Return the padding of `channels` to whole blocks, as a fraction of the channels."""
-    return -channels % block / channels
+    return -channels % block_size / channels
 
 
-def _most_padding(target: Target) -> float:
+def _max_padding_fraction(target: Target) -> float:
     """Return the largest padding of a group of channels, as a fraction of them; 0 where parameters
     must not grow.
     """
-    return PADDING if target.gpu is None and target.budget.parameter_growth > 1.0 else 0.0
+    return MAX_PADDING_FRACTION if target.gpu is None and target.budget.parameter_growth > 1.0 else 0.0
 
 
-def _block(call: Call, channels: int, outer: Sequence[Dim], target: Target, channels_last: bool = True) -> int:
+def _output_channel_block_size(
+    call: Call, channels: int, outer_extents: Sequence[Dim], target: Target, channels_last: bool = True
+) -> int:
     """Return the number of output channels per block in which to pack the weights of a call; 0 for
     no packing.
 
-    outer           the extents of the result's other axes
-    channels_last   True if the channels of the data are contiguous in memory
+    outer_extents    the extents of the result's other axes
+    channels_last    True if the channels of the data are contiguous in memory
     """
     dtype, inputs = tensor_type_of(call).dtype, tensor_type_of(call.args[0]).shape[-1]
-    columns = numel(outer) if is_static(outer) else 0
+    columns = numel(outer_extents) if is_static(outer_extents) else 0
     pitch = inputs * dtype.itemsize if channels_last and isinstance(inputs, int) else 0
-    return pack_block(channels, target, dtype, columns=columns, pitch=pitch)
+    return weight_packing_block(channels, target, dtype, output_positions=columns, position_pitch_bytes=pitch)
 
 
-def _evaluated(packed: Call) -> Expr:
+def _fold_large_packed_weight(packed: Call) -> Expr:
     """Return a packed weight, evaluated now if it exceeds FoldConstant's limit, lest it be packed
     in every run.
     """
     size = tensor_type_of(packed).nbytes
-    return packed if size <= MAX_BYTES else evaluate_call(packed, size) or packed
+    return packed if size <= MAX_FOLDED_CONSTANT_BYTES else evaluate_constant_call(packed, size) or packed
 
 
 @dataclass(eq=False)
@@ -244,28 +266,30 @@ class _Pack(GraphMutator):
         with span_scope(new.span):
             match new.attrs:
                 case RecurrentAttrs():
-                    return self._recurrent(new)
+                    return self._pack_recurrent_weights(new)
                 case Conv2DAttrs() as attrs if old in self.tiles:
-                    return self._winograd(new, new.args[1], attrs, self.tiles[old])
+                    return self._pack_winograd_weight(new, new.args[1], attrs, self.tiles[old])
                 case ConvAttrs() as attrs:
-                    return pack_convolution(new, attrs, self.target, self._in_groups)
+                    return pack_convolution_weight(new, attrs, self.target, self._pack_by_groups_cached)
                 case DenseAttrs() as attrs:
-                    return self._dense(new, new.args[1], "NC", attrs.out_dtype)
+                    return self._pack_dense_weight(new, new.args[1], "NC", attrs.out_dtype)
                 case MatmulAttrs(transpose_a=False) as attrs:
-                    return self._dense(new, new.args[1], "NC" if attrs.transpose_b else "CN", attrs.out_dtype)
+                    return self._pack_dense_weight(
+                        new, new.args[1], "NC" if attrs.transpose_b else "CN", attrs.out_dtype
+                    )
                 case _:
                     return new
 
-    def _in_groups(self, weight: Constant, source: str, target: str, groups: int) -> Expr:
+    def _pack_by_groups_cached(self, weight: Constant, source: str, target: str, groups: int) -> Expr:
         """Return a convolution's weight packed by groups of channels, from the cache if it was
         packed before.
         """
         key = (weight, f"{target}/{groups} groups")
         if key not in self.known:
-            self.known[key] = _evaluated(packed_by_groups(weight, source, target, groups))
+            self.known[key] = _fold_large_packed_weight(pack_weight_by_groups(weight, source, target, groups))
         return self.known[key]
 
-    def _packed(self, weight: Constant, source: str, target: str, tile: int = 0) -> Expr:
+    def _pack_cached(self, weight: Constant, source: str, target: str, tile: int = 0) -> Expr:
         """Return a weight in another layout, first transformed for Winograd tiles of size `tile`
         unless that is 0.
 
@@ -273,11 +297,15 @@ class _Pack(GraphMutator):
         """
         key = (weight, f"{target}/{tile}")
         if key not in self.known:
-            plain = _evaluated(winograd_conv.contrib_conv2d_winograd_weight_transform(weight, tile)) if tile else weight
-            self.known[key] = _evaluated(layout_transform(plain, source, target))
+            plain = (
+                _fold_large_packed_weight(winograd_conv.contrib_conv2d_winograd_weight_transform(weight, tile))
+                if tile
+                else weight
+            )
+            self.known[key] = _fold_large_packed_weight(layout_transform(plain, source, target))
         return self.known[key]
 
-    def _recurrent(self, call: Call) -> Expr:
+    def _pack_recurrent_weights(self, call: Call) -> Expr:
         """Return a recurrent layer with its constant weights packed in blocks of units or of
         columns.
 
@@ -288,38 +316,38 @@ class _Pack(GraphMutator):
         hidden = int(state.static_shape[state.rank // 2 - 1])
         plain = [w for w in args[1:3] if isinstance(w, Constant) and w.data.ndim == 2]
         gates = tensor_type_of(call.args[3]).static_shape[0] // max(hidden, 1)
-        columns = column_block(hidden, gates, dtype, self.target) if len(plain) == 2 else 0
-        block = columns or recurrent_block(hidden, gates, dtype, self.target)
+        columns = columns_per_weight_block(hidden, gates, dtype, self.target) if len(plain) == 2 else 0
+        block = columns or hidden_units_per_weight_block(hidden, gates, dtype, self.target)
         for number, weight in enumerate(args[1:3], 1):
             if isinstance(weight, Constant) and weight.data.ndim == 2 and block:
                 parts = Constant(weight.data.reshape(len(weight.data), 1 if columns else gates, -1))
-                args[number] = self._packed(parts, "CGN", f"NCG{block}n")
-        return recall(call, args)
+                args[number] = self._pack_cached(parts, "CGN", f"NCG{block}n")
+        return rebuild_call(call, args)
 
-    def _winograd(self, call: Call, weight: Constant, attrs: ConvAttrs, tile: int) -> Expr:
+    def _pack_winograd_weight(self, call: Call, weight: Constant, attrs: ConvAttrs, tile: int) -> Expr:
         channels = weight.data.shape[0]
         tiles = [-(-extent // tile) for extent in tensor_type_of(call).static_shape[2:]]
-        block = _block(call, channels, tiles, self.target, channels_last=False)
-        packed = self._packed(weight, "HWOI", f"HWOI{block}o", tile)
+        block = _output_channel_block_size(call, channels, tiles, self.target, channels_last=False)
+        packed = self._pack_cached(weight, "HWOI", f"HWOI{block}o", tile)
         return winograd_conv.contrib_conv2d_winograd_without_weight_transform(
             call.args[0], packed, tile, attrs.padding, channels=channels
         )
 
-    def _dense(self, call: Call, weight: Constant, layout: str, out_dtype: str) -> Expr:
+    def _pack_dense_weight(self, call: Call, weight: Constant, layout: str, out_dtype: str) -> Expr:
         if weight.data.ndim != 2:
             return call
         units = weight.data.shape[layout.index("N")]
-        if (dots := self.target.dots) is not None and sums_bytes(call):
+        if (dots := self.target.dots) is not None and is_byte_contraction(call):
             if dots.along:
                 fits = layout == "NC" or not isinstance(call.attrs, MatmulAttrs)
-                rows = self._packed(weight, layout, "NC")
-                return call if fits else recall(call, (call.args[0], rows), transpose_b=True)
-            target = f"NC{dots.block}n{GROUP}c"
-        elif block := _block(call, units, tensor_type_of(call).shape[:-1], self.target):
+                rows = self._pack_cached(weight, layout, "NC")
+                return call if fits else rebuild_call(call, (call.args[0], rows), transpose_b=True)
+            target = f"NC{dots.block}n{BYTES_PER_DOT}c"
+        elif block := _output_channel_block_size(call, units, tensor_type_of(call).shape[:-1], self.target):
             target = f"NC{block}n"
         else:
             return call
-        packed = self._packed(weight, layout, target)
+        packed = self._pack_cached(weight, layout, target)
         return contrib_dense_pack(call.args[0], packed, target, units, out_dtype)
 
 
@@ -328,11 +356,11 @@ class _Pack(GraphMutator):
 
 #: Winograd's algorithm is used only if its estimated time is below this fraction of the direct
 #: algorithm's.
-WORTH: Final = 0.95
+MAX_WINOGRAD_TIME_RATIO: Final = 0.95
 
 
 @frozen
-class _Option:
+class _WinogradOption:
     """Candidate Winograd tile size for all convolutions by one weight, with the cycles saved and
     the bytes added.
     """
@@ -343,12 +371,12 @@ class _Option:
     added: int
 
     @property
-    def value(self) -> float:
+    def saved_cycles_per_byte(self) -> float:
         """Cycles saved per byte of parameters that the transformed weight adds."""
         return self.saved / max(self.added, 1)
 
 
-def choose_tiles(function: Function, target: Target, ctx: PassContext) -> dict[Expr, int]:
+def choose_winograd_tiles(function: Function, target: Target, ctx: PassContext) -> dict[Expr, int]:
     """Return the Winograd tile size of every convolution that gains by it, within the configured
     limits (see AlterOpLayout).
 
@@ -364,40 +392,55 @@ def choose_tiles(function: Function, target: Target, ctx: PassContext) -> dict[E
     size = sum(constant.data.nbytes for constant in constants)
     usual = max((limits.parameter_growth - 1.0) * size, limits.parameter_room)
     budget = usual if growth is None else (growth - 1.0) * size
-    calls = {w: [n for n in used[w] if isinstance(n, Call) and _fits(n) and n.args[1] is w] for w in constants}
+    calls = {
+        w: [n for n in used[w] if isinstance(n, Call) and _is_winograd_candidate(n) and n.args[1] is w]
+        for w in constants
+    }
     weights = [w for w in constants if calls[w] and is_finite(w)]
-    chosen = _best_options([o for w in weights for o in _options(w, calls[w], len(used[w]), target)], budget, least)
+    chosen = _choose_options_greedily(
+        [o for w in weights for o in _profitable_winograd_options(w, calls[w], len(used[w]), target)], budget, least
+    )
     return {call: option.tile for weight, option in chosen.items() for call in calls[weight]}
 
 
-def _best_options(options: Sequence[_Option], budget: float, least: float) -> dict[Constant, _Option]:
+def _choose_options_greedily(
+    options: Sequence[_WinogradOption], byte_budget: float, min_cycles_per_byte: float
+) -> dict[Constant, _WinogradOption]:
     """Choose at most one Winograd tile size for each weight, greedily by the cycles saved per added
     byte.
 
     A step transforms a plain weight, or replaces the tile size chosen for it before. Each step
-    saves at least `least` cycles for every byte that it adds, and all steps together add at most
-    `budget` bytes.
+    saves at least `min_cycles_per_byte` cycles for every byte that it adds, and all steps together add at most
+    `byte_budget` bytes.
     """
-    chosen: dict[Constant, _Option] = {}
+    chosen: dict[Constant, _WinogradOption] = {}
     while True:
-        steps = [_step(option, chosen.get(option.weight)) for option in options]
-        taken = max((s for s in steps if s.added <= budget and s.value >= least), key=lambda s: s.value, default=None)
+        steps = [_incremental_option(option, chosen.get(option.weight)) for option in options]
+        taken = max(
+            (s for s in steps if s.added <= byte_budget and s.saved_cycles_per_byte >= min_cycles_per_byte),
+            key=lambda s: s.saved_cycles_per_byte,
+            default=None,
+        )
         if taken is None or taken.saved <= 0:
             return chosen
         chosen[taken.weight] = next(o for o, s in zip(options, steps, strict=True) if s is taken)
-        budget -= taken.added
+        byte_budget -= taken.added
 
 
-def _step(option: _Option, before: _Option | None) -> _Option:
+def _incremental_option(option: _WinogradOption, chosen_before: _WinogradOption | None) -> _WinogradOption:
     """Return the cycles saved and bytes added by a Winograd tile size relative to the size chosen
     before for its weight.
     """
-    if before is None:
+    if chosen_before is None:
         return option
-    return _Option(option.weight, option.tile, option.saved - before.saved, option.added - before.added)
+    return _WinogradOption(
+        option.weight, option.tile, option.saved - chosen_before.saved, option.added - chosen_before.added
+    )
 
 
-def _options(weight: Constant, calls: Sequence[Call], uses: int, target: Target) -> Iterator[_Option]:
+def _profitable_winograd_options(
+    weight: Constant, calls: Sequence[Call], use_count: int, target: Target
+) -> Iterator[_WinogradOption]:
     """Yield the Winograd tile sizes that save time for the convolutions by one weight, with cycles
     and bytes.
 
@@ -405,14 +448,16 @@ def _options(weight: Constant, calls: Sequence[Call], uses: int, target: Target)
     these convolutions.
     """
     outputs, channels = weight.data.shape[:2]
-    if pack_block(outputs, target, "float32") == 0:
+    if weight_packing_block(outputs, target, "float32") == 0:
         return
     direct = sum(winograd_cost(call, channels, 0, target) for call in calls)
-    for tile in TILES:
+    for tile in SUPPORTED_OUTPUT_TILES:
         cost = sum(winograd_cost(call, channels, tile, target) for call in calls)
-        if cost < WORTH * direct:
-            size = (tile + TAPS - 1) ** 2 * outputs * channels * 4
-            yield _Option(weight, tile, direct - cost, size - (weight.data.nbytes if uses == len(calls) else 0))
+        if cost < MAX_WINOGRAD_TIME_RATIO * direct:
+            size = (tile + FILTER_EXTENT - 1) ** 2 * outputs * channels * 4
+            yield _WinogradOption(
+                weight, tile, direct - cost, size - (weight.data.nbytes if use_count == len(calls) else 0)
+            )
 
 
 def winograd_cost(call: Call, channels: int, tile: int, target: Target) -> float:
@@ -420,10 +465,10 @@ def winograd_cost(call: Call, channels: int, tile: int, target: Target) -> float
     is the direct algorithm.
     """
     images, outputs, height, width = tensor_type_of(call).static_shape
-    return convolution_cost((images, outputs, height, width), channels, tile, target)
+    return convolution_cycles_3x3((images, outputs, height, width), channels, tile, target)
 
 
-def _fits(call: Call) -> bool:
+def _is_winograd_candidate(call: Call) -> bool:
     """Return True for a float32 NCHW convolution with one group of 3x3 filters, stride 1 and
     dilation 1.
     """
@@ -437,5 +482,5 @@ def _fits(call: Call) -> bool:
         and is_static(tensor_type_of(call).shape)
         and 0 not in tensor_type_of(call).shape
         and all(tensor_type_of(x).dtype == "float32" for x in (*call.args, call))
-        and tensor_type_of(call.args[1]).shape[2:] == (TAPS, TAPS)
+        and tensor_type_of(call.args[1]).shape[2:] == (FILTER_EXTENT, FILTER_EXTENT)
     )

@@ -18,26 +18,44 @@ from itertools import accumulate
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from aotc.ir import NO_ATTRS, OpPattern, frozen, merge_spans, span_scope
-from aotc.relay.expr import Call, Constant, Expr, Function, TupleGetItem, as_function, axis_map, op_of, tensor_type_of
-from aotc.relay.graph_api import children, depth_first, outside_scopes, post_order, rebuild, structural_equal, users
+from aotc.relay.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    TupleGetItem,
+    axis_map_of_call,
+    require_function,
+    require_op_of_call,
+    tensor_type_of,
+)
+from aotc.relay.graph_api import (
+    children,
+    depth_first_post_order,
+    is_not_a_scope,
+    map_children,
+    post_order,
+    structural_equal,
+    users,
+)
 from aotc.relay.op.binary_elementwise import add
 from aotc.relay.op.concat_split import concatenate, split, stack
 from aotc.relay.op.conv import ConvAttrs
 from aotc.relay.op.dense import BiasAddAttrs, batch_matmul
 from aotc.relay.op.shape import expand_dims, squeeze
 from aotc.relay.op.slice import strided_slice
-from aotc.relay.op.window_attributes import full_padding, spread
-from aotc.relay.transform.pass_base import FunctionPass, op_call, recall
+from aotc.relay.op.window_attributes import befores_then_afters_padding, repeat_for_each_axis
+from aotc.relay.transform.pass_base import FunctionPass, as_op_call, rebuild_call
 
 T = TypeVar("T")
 
 
-def without(items: Sequence[T], position: int) -> tuple[T, ...]:
+def all_except_position(items: Sequence[T], position: int) -> tuple[T, ...]:
     """Return a tuple of the items except the one at `position`."""
     return (*items[:position], *items[position + 1 :])
 
 
-def same_value(exprs: Sequence[Expr]) -> bool:
+def is_same_value(exprs: Sequence[Expr]) -> bool:
     """Return True if all expressions are one node or are constants of equal bits (0.0 and -0.0
     differ as divisors).
     """
@@ -46,7 +64,7 @@ def same_value(exprs: Sequence[Expr]) -> bool:
 
 
 @frozen
-class Step:
+class ElementwiseStep:
     """One elementwise call in each of several parallel branches; argument `position` is the
     branch's value.
 
@@ -58,25 +76,25 @@ class Step:
 
 
 @frozen
-class Group:
+class ParallelGroup:
     """Parallel calls on one input that are merged into one, and the elementwise calls that follow
     each of them.
     """
 
     anchors: tuple[Call, ...]
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ElementwiseStep] = field(default_factory=list)
 
     @property
-    def ends(self) -> tuple[Call, ...]:
+    def last_calls(self) -> tuple[Call, ...]:
         return self.steps[-1].nodes if self.steps else self.anchors
 
-    def inputs(self) -> Iterator[Expr]:
+    def external_operands(self) -> Iterator[Expr]:
         """Yield all operands of a group of parallel calls and of the elementwise calls that follow
         them.
         """
         yield from (arg for node in self.anchors for arg in node.args)
         for step in self.steps:
-            yield from (arg for node in step.nodes for arg in without(node.args, step.position))
+            yield from (arg for node in step.nodes for arg in all_except_position(node.args, step.position))
 
 
 @dataclass(frozen=True)
@@ -99,82 +117,86 @@ class Concatenation:
     extent: str = ""
     from_end: bool = False
 
-    def key(self, node: Call) -> Hashable | None:
+    def merge_key(self, node: Call) -> Hashable | None:
         """Return a key of an operator call: calls on one input with equal keys can be merged. None
         if it cannot be merged.
         """
         alike, weight = self.alike(node.attrs), tensor_type_of(node.args[1])
-        rest = without(weight.shape, self.weight_axis(node.attrs))
+        rest = all_except_position(weight.shape, self.weight_axis(node.attrs))
         return None if alike is None else (alike, rest, str(weight.dtype))
 
-    def _axis(self, node: Call) -> int:
+    def _result_axis(self, node: Call) -> int:
         return self.axis(node.attrs, tensor_type_of(node).rank)
 
-    def joint(self, group: Group, args: Sequence[Sequence[Expr]]) -> Expr:
-        """Return the merged call that replaces the parallel calls of a group; `args` are their
+    def merge_anchor_calls(self, group: ParallelGroup, branch_arguments: Sequence[Sequence[Expr]]) -> Expr:
+        """Return the merged call that replaces the parallel calls of a group; `branch_arguments` are their
         rewritten arguments.
         """
         first = group.anchors[0]
-        weight = concatenate([a[1] for a in args], axis=self.weight_axis(first.attrs))
-        changes = {self.extent: sum(self._extents(group))} if self.extent else {}
-        return recall(first, (args[0][0], weight), **changes)
+        weight = concatenate([a[1] for a in branch_arguments], axis=self.weight_axis(first.attrs))
+        changes = {self.extent: sum(self._result_extents(group))} if self.extent else {}
+        return rebuild_call(first, (branch_arguments[0][0], weight), **changes)
 
-    def _extents(self, group: Group) -> list[int]:
-        return [tensor_type_of(node).static_shape[self._axis(node)] for node in group.anchors]
+    def _result_extents(self, group: ParallelGroup) -> list[int]:
+        return [tensor_type_of(node).static_shape[self._result_axis(node)] for node in group.anchors]
 
-    def _operand_axis(self, step: Step, axis: int, k: int) -> int | None:
+    def _operand_concat_axis(self, step: ElementwiseStep, axis: int, operand_index: int) -> int | None:
         """Return the axis along which operand k of the branches' elementwise calls is concatenated.
 
         None if the operand is common to all branches; -1 if these calls cannot be merged.
         """
-        columns = [_axis_rows(node)[k][axis] for node in step.nodes]
-        operands = [node.args[k] for node in step.nodes]
+        columns = [_operand_axis_maps(node)[operand_index][axis] for node in step.nodes]
+        operands = [node.args[operand_index] for node in step.nodes]
         along = next((c for c in columns if c is not None), None)
         if along is None:
-            return None if same_value(operands) else -1
+            return None if is_same_value(operands) else -1
         for node, column in zip(step.nodes, columns, strict=True):
             # an operand of one element for a single channel looks like a broadcast one
             single = (
-                column is None and tensor_type_of(node).shape[axis] == 1 and tensor_type_of(node.args[k]).rank > along
+                column is None
+                and tensor_type_of(node).shape[axis] == 1
+                and tensor_type_of(node.args[operand_index]).rank > along
             )
             if column != along and not single:
                 return -1
         types = [tensor_type_of(o) for o in operands]
-        alike = len({(without(t.shape, along), str(t.dtype)) for t in types}) == 1
+        alike = len({(all_except_position(t.shape, along), str(t.dtype)) for t in types}) == 1
         return along if alike else -1
 
-    def accepts(self, step: Step, group: Group) -> bool:
+    def can_merge_step(self, step: ElementwiseStep, group: ParallelGroup) -> bool:
         """Return True if the branches' elementwise calls can be merged by concatenating their
         operands.
 
         Operators and shapes of the branches must have been compared before.
         """
-        axis = self._axis(group.anchors[0])
+        axis = self._result_axis(group.anchors[0])
         others = [k for k in range(len(step.nodes[0].args)) if k != step.position]
-        if any(_axis_rows(node)[step.position][axis] not in (axis, None) for node in step.nodes):
+        if any(_operand_axis_maps(node)[step.position][axis] not in (axis, None) for node in step.nodes):
             return False
-        return all(self._operand_axis(step, axis, k) != -1 for k in others)
+        return all(self._operand_concat_axis(step, axis, k) != -1 for k in others)
 
-    def step(self, step: Step, group: Group, value: Expr, operands: Sequence[Sequence[Expr]]) -> Expr:
+    def merge_step(
+        self, step: ElementwiseStep, group: ParallelGroup, value: Expr, operands: Sequence[Sequence[Expr]]
+    ) -> Expr:
         """Return one elementwise call on the merged value of all branches; `operands` are the new
         arguments of each branch.
         """
-        axis = self._axis(group.anchors[0])
+        axis = self._result_axis(group.anchors[0])
         args = list(operands[0])
         for k in range(len(args)):
-            along = None if k == step.position else self._operand_axis(step, axis, k)
+            along = None if k == step.position else self._operand_concat_axis(step, axis, k)
             if along is not None:
                 along -= tensor_type_of(args[k]).rank if self.from_end else 0
                 args[k] = concatenate([branch[k] for branch in operands], axis=along)
         args[step.position] = value
-        return recall(step.nodes[0], args)
+        return rebuild_call(step.nodes[0], args)
 
-    def parts(self, value: Expr, group: Group) -> list[Expr]:
+    def split_merged_value(self, value: Expr, group: ParallelGroup) -> list[Expr]:
         """Return for each of the merged parallel calls the slice of the combined value that is its
         result.
         """
-        extents = self._extents(group)
-        axis = self._axis(group.anchors[0])
+        extents = self._result_extents(group)
+        axis = self._result_axis(group.anchors[0])
         before, rest, steps = [0] * axis, [-1] * axis, [1] * (axis + 1)
         ends = zip(extents, accumulate(extents), strict=True)
         places = [([*before, end - n], [*rest, n]) for n, end in ends]
@@ -185,8 +207,8 @@ class Concatenation:
 Combination: TypeAlias = "Concatenation | _DenseBatch"
 
 
-def _axis_rows(node: Call) -> tuple[tuple[int | None, ...], ...]:
-    axes = axis_map(node)
+def _operand_axis_maps(node: Call) -> tuple[tuple[int | None, ...], ...]:
+    axes = axis_map_of_call(node)
     rank = tensor_type_of(node).rank
     return axes.inputs if axes is not None else ((None,) * rank,) * len(node.args)
 
@@ -204,57 +226,57 @@ class _Search:
         self.levels: dict[Expr, int] = {}
         for node in post_order(function):
             below = max((self.levels[c] for c in children(node)), default=0)
-            self.levels[node] = below + (op_call(node, how.name) is not None)
+            self.levels[node] = below + (as_op_call(node, how.name) is not None)
         self.users = users(function)
 
-    def groups(self) -> list[Group]:
+    def find_groups(self) -> list[ParallelGroup]:
         found: dict[Hashable, list[Call]] = {}
-        self.region = dict.fromkeys(post_order(self.function.body, outside_scopes))
+        self.region = dict.fromkeys(post_order(self.function.body, is_not_a_scope))
         for node in self.region:
-            call = op_call(node, self.how.name)
-            if call is None or not self._independent(call.args, call.args[0]):
+            call = as_op_call(node, self.how.name)
+            if call is None or not self._is_independent(call.args, call.args[0]):
                 continue
-            key = self.how.key(call) if tensor_type_of(call).is_static else None
+            key = self.how.merge_key(call) if tensor_type_of(call).is_static else None
             if key is not None:
                 found.setdefault((call.args[0], key), []).append(call)
-        return [self._extended(Group(tuple(calls))) for calls in found.values() if len(calls) >= self.least]
+        return [self._extend_group(ParallelGroup(tuple(calls))) for calls in found.values() if len(calls) >= self.least]
 
-    def _independent(self, args: Sequence[Expr], data: Expr) -> bool:
+    def _is_independent(self, args: Sequence[Expr], data: Expr) -> bool:
         return all(self.levels[a] <= self.levels[data] for a in args)
 
-    def _extended(self, group: Group) -> Group:
-        while (step := self._next(group)) is not None:
+    def _extend_group(self, group: ParallelGroup) -> ParallelGroup:
+        while (step := self._next_step(group)) is not None:
             group.steps.append(step)
         return group
 
-    def _next(self, group: Group) -> Step | None:
+    def _next_step(self, group: ParallelGroup) -> ElementwiseStep | None:
         """Return the elementwise calls that follow next in all branches of a group, or None if the
         branches differ or end.
         """
-        nodes = [self._only_user(end) for end in group.ends]
+        nodes = [self._only_pointwise_user(end) for end in group.last_calls]
         calls = [n for n in nodes if n is not None]
         if len(calls) < len(nodes) or len({*calls}) < len(nodes):
             return None
-        pairs = zip(calls, group.ends, strict=True)
+        pairs = zip(calls, group.last_calls, strict=True)
         positions = {next(k for k, a in enumerate(n.args) if a is e) for n, e in pairs}
         first = calls[0]
         # compare attributes as text: zeros of different signs differ
         if len(positions) > 1 or any(n.op is not first.op or repr(n.attrs) != repr(first.attrs) for n in calls):
             return None
-        step = Step(tuple(calls), positions.pop())
-        return step if self._follows(step, group) and self.how.accepts(step, group) else None
+        step = ElementwiseStep(tuple(calls), positions.pop())
+        return step if self._is_independent_step(step, group) and self.how.can_merge_step(step, group) else None
 
-    def _only_user(self, end: Expr) -> Call | None:
-        call = op_call(self.users[end][0]) if len(self.users[end]) == 1 else None
+    def _only_pointwise_user(self, end: Expr) -> Call | None:
+        call = as_op_call(self.users[end][0]) if len(self.users[end]) == 1 else None
         return call if call is not None and call in self.region and _is_pointwise(call) else None
 
-    def _follows(self, step: Step, group: Group) -> bool:
+    def _is_independent_step(self, step: ElementwiseStep, group: ParallelGroup) -> bool:
         data = group.anchors[0].args[0]
-        for node, end in zip(step.nodes, group.ends, strict=True):
-            others = without(node.args, step.position)
+        for node, end in zip(step.nodes, group.last_calls, strict=True):
+            others = all_except_position(node.args, step.position)
             static = all(tensor_type_of(o).is_static for o in others)
             same = tensor_type_of(node).shape == tensor_type_of(end).shape
-            if not (same and static and self._independent(others, data)):
+            if not (same and static and self._is_independent(others, data)):
                 return False
         return True
 
@@ -263,60 +285,71 @@ def _is_pointwise(node: Call) -> bool:
     """Return True for an elementwise or broadcasting operator whose result shape does not depend on
     its attributes.
     """
-    op = op_of(node)
+    op = require_op_of_call(node)
     broadcast = op.pattern is OpPattern.BROADCAST and (node.attrs == NO_ATTRS or op.name == "nn.bias_add")
     return op.pattern is OpPattern.ELEMWISE or broadcast
 
 
-def combine(function: Function, how: Combination, min_num_branches: int) -> Function:
+def combine_parallel_calls(function: Function, combination: Combination, min_num_branches: int) -> Function:
     """Return `function` with groups of at least `min_num_branches` calls combined; the same object
     if there are none.
     """
-    groups = _Search(function, how, min_num_branches).groups()
+    groups = _Search(function, combination, min_num_branches).find_groups()
     if not groups:
         return function
-    group_of: dict[Expr, Group] = {end: group for group in groups for end in group.ends}
+    group_of: dict[Expr, ParallelGroup] = {end: group for group in groups for end in group.last_calls}
     memo: dict[Expr, Expr] = {}
 
-    def needs(node: Expr) -> Iterable[Expr]:
-        return group_of[node].inputs() if node in group_of else children(node)
+    def dependencies(node: Expr) -> Iterable[Expr]:
+        return group_of[node].external_operands() if node in group_of else children(node)
 
     roots: list[Expr] = [function]
-    for node in depth_first(roots, needs):
+    for node in depth_first_post_order(roots, dependencies):
         group = group_of.get(node)
         if group is None:
-            memo[node] = rebuild(node, memo.__getitem__)
+            memo[node] = map_children(node, memo.__getitem__)
         elif node not in memo:
-            for end, part in zip(group.ends, _combined(group, how, memo), strict=True):
+            for end, part in zip(group.last_calls, _merge_group(group, combination, memo), strict=True):
                 memo[end] = part
-    return as_function(memo[function])
+    return require_function(memo[function])
 
 
-def _combined(group: Group, how: Combination, memo: dict[Expr, Expr]) -> list[Expr]:
+def _merge_group(group: ParallelGroup, combination: Combination, rewritten: dict[Expr, Expr]) -> list[Expr]:
     """Return the results of merged parallel branches as slices of one combined value."""
     nodes = [*group.anchors, *(n for step in group.steps for n in step.nodes)]
     with span_scope(merge_spans(n.span for n in nodes)):
-        value = how.joint(group, [[memo[a] for a in node.args] for node in group.anchors])
+        value = combination.merge_anchor_calls(group, [[rewritten[a] for a in node.args] for node in group.anchors])
         for step in group.steps:
-            operands = [[memo.get(a, a) for a in node.args] for node in step.nodes]
-            value = how.step(step, group, value, operands)
-        return how.parts(value, group)
+            operands = [[rewritten.get(a, a) for a in node.args] for node in step.nodes]
+            value = combination.merge_step(step, group, value, operands)
+        return combination.split_merged_value(value, group)
 
 
 # --- the operators that are combined
 
 
-def _same_windows(a: ConvAttrs) -> Hashable | None:
+def _convolution_merge_key(attrs: ConvAttrs) -> Hashable | None:
     # blocked layouts would need padding between the branches' channels
-    if a.groups != 1 or not (a.data_layout + a.kernel_layout + a.out_layout).isalpha():
+    if attrs.groups != 1 or not (attrs.data_layout + attrs.kernel_layout + attrs.out_layout).isalpha():
         return None
-    window = (spread(a.strides, 2), full_padding(a.padding, 2), spread(a.dilation, 2))
-    return (window, a.data_layout, a.kernel_layout, a.out_layout or a.data_layout, a.out_dtype, a.pad_value)
+    window = (
+        repeat_for_each_axis(attrs.strides, 2),
+        befores_then_afters_padding(attrs.padding, 2),
+        repeat_for_each_axis(attrs.dilation, 2),
+    )
+    return (
+        window,
+        attrs.data_layout,
+        attrs.kernel_layout,
+        attrs.out_layout or attrs.data_layout,
+        attrs.out_dtype,
+        attrs.pad_value,
+    )
 
 
 _CONVOLUTIONS: Final = Concatenation(
     "nn.conv2d",
-    _same_windows,
+    _convolution_merge_key,
     lambda a, _: (a.out_layout or a.data_layout).index("C"),
     lambda a: a.kernel_layout.index("O"),
     "channels",
@@ -339,32 +372,37 @@ class _DenseBatch:
 
     name: ClassVar[str] = "nn.dense"
 
-    def key(self, node: Call) -> Hashable | None:
+    def merge_key(self, node: Call) -> Hashable | None:
         weight = tensor_type_of(node.args[1])
         static = tensor_type_of(node).rank == 2 and weight.is_static
         return (node.attrs["out_dtype"], weight.shape, str(weight.dtype)) if static else None
 
-    def joint(self, group: Group, args: Sequence[Sequence[Expr]]) -> Expr:
+    def merge_anchor_calls(self, group: ParallelGroup, branch_arguments: Sequence[Sequence[Expr]]) -> Expr:
         out_dtype = group.anchors[0].attrs["out_dtype"]
-        data = stack([a[0] for a in args]) if self.copies_data else expand_dims(args[0][0], 0)
-        return batch_matmul(data, stack([a[1] for a in args]), out_dtype)
+        data = stack([a[0] for a in branch_arguments]) if self.copies_data else expand_dims(branch_arguments[0][0], 0)
+        return batch_matmul(data, stack([a[1] for a in branch_arguments]), out_dtype)
 
-    def accepts(self, step: Step, group: Group) -> bool:
+    def can_merge_step(self, step: ElementwiseStep, group: ParallelGroup) -> bool:
         first = step.nodes[0]
         if isinstance(first.attrs, BiasAddAttrs) and (first.attrs.axis not in (1, -1) or step.position != 0):
             return False
         columns = list(zip(*(node.args for node in step.nodes), strict=True))
         return all(
-            k == step.position or same_value(c) or len({str(tensor_type_of(e)) for e in c}) == 1
+            k == step.position or is_same_value(c) or len({str(tensor_type_of(e)) for e in c}) == 1
             for k, c in enumerate(columns)
         )
 
-    def step(self, step: Step, group: Group, value: Expr, operands: Sequence[Sequence[Expr]]) -> Expr:
+    def merge_step(
+        self, step: ElementwiseStep, group: ParallelGroup, value: Expr, operands: Sequence[Sequence[Expr]]
+    ) -> Expr:
         first = step.nodes[0]
-        args = [value if k == step.position else _stacked(c) for k, c in enumerate(zip(*operands, strict=True))]
-        return add(*args) if isinstance(first.attrs, BiasAddAttrs) else recall(first, args)
+        args = [
+            value if k == step.position else _stack_broadcast_operands(c)
+            for k, c in enumerate(zip(*operands, strict=True))
+        ]
+        return add(*args) if isinstance(first.attrs, BiasAddAttrs) else rebuild_call(first, args)
 
-    def parts(self, value: Expr, group: Group) -> list[Expr]:
+    def split_merged_value(self, value: Expr, group: ParallelGroup) -> list[Expr]:
         numbers = range(len(group.anchors))
         if self.copies_data:
             whole = split(value, len(numbers))
@@ -372,11 +410,11 @@ class _DenseBatch:
         return [squeeze(strided_slice(value, (k,), (k + 1,), axes=(0,)), 0) for k in numbers]
 
 
-def _stacked(operands: Sequence[Expr]) -> Expr:
+def _stack_broadcast_operands(operands: Sequence[Expr]) -> Expr:
     """Stack operands that broadcast to matrices into one operand that broadcasts to the batch of
     the matrices.
     """
-    if same_value(operands):
+    if is_same_value(operands):
         return operands[0]
     shape = tensor_type_of(operands[0]).static_shape
     missing = 2 - len(shape)
@@ -395,8 +433,8 @@ class _CombineParallel(FunctionPass):
 
     how: ClassVar[Combination]
 
-    def rewritten(self, function: Function) -> Function:
-        return combine(function, self.how, self.min_num_branches)
+    def rewrite_function_body(self, function: Function) -> Function:
+        return combine_parallel_calls(function, self.how, self.min_num_branches)
 
 
 class CombineParallelConv2D(_CombineParallel):
@@ -422,9 +460,9 @@ class CombineParallelDense(_CombineParallel):
     to_batch: bool = True
     copies_data: bool = True
 
-    def rewritten(self, function: Function) -> Function:
+    def rewrite_function_body(self, function: Function) -> Function:
         how = _DenseBatch(self.copies_data) if self.to_batch else _DENSES
-        return combine(function, how, self.min_num_branches)
+        return combine_parallel_calls(function, how, self.min_num_branches)
 
 
 class CombineParallelBatchMatmul(_CombineParallel):

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from aotc.ir import Op, OpPattern
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, op_of, tensor_type_of
-from aotc.relay.transform.pass_base import FunctionPass, op_call, rewrite_nodes
-from aotc.relay.visitor import children, rebuild, with_children
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, require_op_of_call, tensor_type_of
+from aotc.relay.transform.pass_base import FunctionPass, as_op_call, rewrite_nodes
+from aotc.relay.visitor import children, map_children, with_children
 
 
-def _key(node: Expr) -> Any:
+def _sharing_key(node: Expr) -> Any:
     """Return a key that is equal for nodes that can be shared, or None for a node that must not be."""
     match node:
         case Call(op=Op(name=name)):
@@ -56,15 +56,15 @@ class EliminateCommonSubexpr(FunctionPass):
 
     opt_level = 3
 
-    def rewritten(self, function: Function) -> Function:
+    def rewrite_function_body(self, function: Function) -> Function:
         first: dict[Any, Expr] = {}
 
-        def shared(_: Expr, new: Expr) -> Expr:
-            key = _key(new)
+        def share_equal_node(_: Expr, new: Expr) -> Expr:
+            key = _sharing_key(new)
             skipped = key is None or (self.fskip is not None and self.fskip(new))
             return new if skipped else first.setdefault(key, new)
 
-        return rewrite_nodes(function, shared)
+        return rewrite_nodes(function, share_equal_node)
 
 
 # --- casts
@@ -79,21 +79,21 @@ class CanonicalizeCast(FunctionPass):
 
     opt_level = 3
 
-    def rewritten(self, function: Function) -> Function:
+    def rewrite_function_body(self, function: Function) -> Function:
         taken: set[Expr] = set()  # casts that an earlier operator uses
 
-        def copied(_: Expr, new: Expr) -> Expr:
-            call = op_call(new)
-            if call is None or op_of(call).pattern > OpPattern.BROADCAST:
+        def copy_shared_casts(_: Expr, new: Expr) -> Expr:
+            call = as_op_call(new)
+            if call is None or require_op_of_call(call).pattern > OpPattern.BROADCAST:
                 return new
-            casts = {arg for arg in call.args if _widens(arg)}
+            casts = {arg for arg in call.args if _is_widening_cast(arg)}
             copies = {arg: with_children(arg, children(arg)) for arg in casts & taken}
             taken.update(casts)
-            return rebuild(call, lambda child: copies.get(child, child))
+            return map_children(call, lambda child: copies.get(child, child))
 
-        return rewrite_nodes(function, copied)
+        return rewrite_nodes(function, copy_shared_casts)
 
 
-def _widens(expr: Expr) -> bool:
-    call = op_call(expr, "cast")
+def _is_widening_cast(expr: Expr) -> bool:
+    call = as_op_call(expr, "cast")
     return call is not None and tensor_type_of(call.args[0]).dtype.bits < tensor_type_of(call).dtype.bits

@@ -20,15 +20,36 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
-from aotc.ir import AotcError, AotcValueError, Op, TensorType, TupleType, frozen, installed_ops, nearest, span_scope
-from aotc.ir.frozen_dataclass import fill
-from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem, as_function, call, op_of, tensor_type_of, type_of
-from aotc.relay.op.layout import Layout, LayoutTransformAttrs, layout_transform, without_blocks
+from aotc.ir import (
+    AotcError,
+    AotcValueError,
+    Op,
+    TensorType,
+    TupleType,
+    did_you_mean_hint,
+    frozen,
+    installed_ops,
+    span_scope,
+)
+from aotc.ir.frozen_dataclass import set_frozen_fields
+from aotc.relay.expr import (
+    Call,
+    Expr,
+    Function,
+    Tuple,
+    TupleGetItem,
+    require_function,
+    require_op_of_call,
+    tensor_type_of,
+    type_of,
+    typed_op_call,
+)
+from aotc.relay.op.layout import Layout, LayoutTransformAttrs, layout_transform, remove_blocks_from_layout
 from aotc.relay.op.shape import expand_dims
 from aotc.relay.transform import convert_layout_rules as rules
-from aotc.relay.transform.convert_layout_rules import AS_IT_WAS, CONVERTIBLE, Order, Plan
-from aotc.relay.transform.pass_base import FunctionPass, outside_kernels
-from aotc.relay.visitor import post_order, rebuild
+from aotc.relay.transform.convert_layout_rules import CONVERTIBLE, ORIGINAL_ORDER, AxisOrder, LayoutPlan
+from aotc.relay.transform.pass_base import FunctionPass, is_outside_primitive
+from aotc.relay.visitor import map_children, post_order
 
 LOG: Final = logging.getLogger("aotc.pass")
 
@@ -52,26 +73,28 @@ class ConvertLayout(FunctionPass):
     desired_layouts: Mapping[str, Sequence[str]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        known = {name: layouts for name, layouts in self.desired_layouts.items() if _known(name)}
-        checked = {name: _checked(name, layouts) for name, layouts in known.items()}
-        fill(self, desired_layouts=MappingProxyType(checked))
+        known = {name: layouts for name, layouts in self.desired_layouts.items() if _has_choosable_layout(name)}
+        checked = {name: _validate_desired_layouts(name, layouts) for name, layouts in known.items()}
+        set_frozen_fields(self, desired_layouts=MappingProxyType(checked))
 
-    def rewritten(self, function: Function) -> Function:
-        return convert(function, self.desired_layouts)
+    def rewrite_function_body(self, function: Function) -> Function:
+        return convert_to_layouts(function, self.desired_layouts)
 
 
-def convert(function: Function, desired: Mapping[str, Sequence[str]], quiet: bool = False) -> Function:
+def convert_to_layouts(
+    function: Function, desired_layouts: Mapping[str, Sequence[str]], quiet: bool = False
+) -> Function:
     """Return `function` with operators in the desired layouts (see ConvertLayout); `quiet`
     suppresses the warnings.
     """
-    return Converter(desired, warned=set(CONVERTIBLE) if quiet else set()).convert_function(function)
+    return LayoutConverter(desired_layouts, warned=set(CONVERTIBLE) if quiet else set()).convert_function(function)
 
 
-def _refuse(name: str, message: str, hint: str = "") -> AotcValueError:
+def _desired_layout_error(name: str, message: str, hint: str = "") -> AotcValueError:
     return AotcValueError("desired-layout", f"desired layouts of {name}: {message}", hint=hint)
 
 
-def _known(name: str) -> bool:
+def _has_choosable_layout(name: str) -> bool:
     """Return True if the layout of operator `name` can be chosen; otherwise log a warning.
 
     A program may name operators of other compilers, hence the warning. Raise AotcValueError for an
@@ -79,220 +102,228 @@ def _known(name: str) -> bool:
     """
     family = name.rpartition(".")[0]
     if name not in installed_ops() and any(op.rpartition(".")[0] == family for op in CONVERTIBLE):
-        raise _refuse(name, "there is no such operator", nearest(name, CONVERTIBLE))
+        raise _desired_layout_error(name, "there is no such operator", did_you_mean_hint(name, CONVERTIBLE))
     if name not in CONVERTIBLE:
-        LOG.warning("The layout of %s cannot be chosen. %s", name, nearest(name, CONVERTIBLE))
+        LOG.warning("The layout of %s cannot be chosen. %s", name, did_you_mean_hint(name, CONVERTIBLE))
     return name in CONVERTIBLE
 
 
-def _checked(name: str, layouts: Sequence[str]) -> tuple[str, ...]:
+def _validate_desired_layouts(name: str, layouts: Sequence[str]) -> tuple[str, ...]:
     """Validate the desired layouts of one operator and return them as a tuple; raise AotcValueError
     if they are invalid.
     """
-    axes, kernel_axes = CONVERTIBLE[name].named_layouts
+    axes, kernel_axes = CONVERTIBLE[name].default_data_and_kernel_layouts
     if isinstance(layouts, str) or not all(isinstance(item, str) for item in layouts):
-        raise _refuse(name, f"expected a list of layouts, got {layouts!r}")
+        raise _desired_layout_error(name, f"expected a list of layouts, got {layouts!r}")
     # "default" is accepted for operators without a kernel, too
     if not kernel_axes and set(layouts[1:]) == {"default"}:
         layouts = layouts[:1]
     count = 2 if kernel_axes else 1
     if len(layouts) != count:
         wanted = "a data and a kernel layout" if kernel_axes else "one data layout"
-        raise _refuse(name, f"expected {wanted}, got {list(layouts)}")
+        raise _desired_layout_error(name, f"expected {wanted}, got {list(layouts)}")
     data, *kernel = layouts
-    if sorted(without_blocks(data)) != sorted(axes) or (data != without_blocks(data) and not _parsed(name, data)):
-        raise _refuse(name, f"{data!r} is not an order of the axes {', '.join(axes)}")
+    if sorted(remove_blocks_from_layout(data)) != sorted(axes) or (
+        data != remove_blocks_from_layout(data) and not _require_parsable_layout(name, data)
+    ):
+        raise _desired_layout_error(name, f"{data!r} is not an order of the axes {', '.join(axes)}")
     for layout in kernel:
-        _check_kernel(name, data, layout)
+        _check_kernel_layout(name, data, layout)
     return tuple(layouts)
 
 
-def _parsed(name: str, layout: str) -> bool:
+def _require_parsable_layout(name: str, layout: str) -> bool:
     """Return True for a well-formed layout; raise AotcValueError otherwise."""
     try:
-        return bool(Layout.parse(layout))
+        return bool(Layout.parse_layout(layout))
     except AotcError as error:
-        raise _refuse(name, error.diagnostics[0].message) from error
+        raise _desired_layout_error(name, error.diagnostics[0].message) from error
 
 
-def _check_kernel(name: str, data: str, layout: str) -> None:
-    _, letters = CONVERTIBLE[name].named_layouts
-    if layout == "default":
-        data = without_blocks(data)
-        if data.index("C") not in (1, len(data) - 1) or data[0] != "N":
-            raise _refuse(name, f"no kernel layout is the default with {data!r}", "name one")
+def _check_kernel_layout(name: str, data_layout: str, kernel_layout: str) -> None:
+    _, letters = CONVERTIBLE[name].default_data_and_kernel_layouts
+    if kernel_layout == "default":
+        data_layout = remove_blocks_from_layout(data_layout)
+        if data_layout.index("C") not in (1, len(data_layout) - 1) or data_layout[0] != "N":
+            raise _desired_layout_error(name, f"no kernel layout is the default with {data_layout!r}", "name one")
         return
-    _parsed(name, layout)
-    if sorted(without_blocks(layout)) != sorted(letters):
-        raise _refuse(name, f"{layout!r} is not an order of the axes {', '.join(letters)}")
+    _require_parsable_layout(name, kernel_layout)
+    if sorted(remove_blocks_from_layout(kernel_layout)) != sorted(letters):
+        raise _desired_layout_error(name, f"{kernel_layout!r} is not an order of the axes {', '.join(letters)}")
 
 
 # --- the engine
 
 
 @frozen
-class Laid:
+class ReorderedTensor:
     """A rewritten expression and the new order of its axes; only tensors are reordered."""
 
     expr: Expr
-    order: Order = AS_IT_WAS
+    order: AxisOrder = ORIGINAL_ORDER
 
 
 @frozen
-class LaidTuple:
+class ReorderedTuple:
     """A rewritten tuple of tensors, as one expression and field by field."""
 
     expr: Expr
-    fields: tuple[Laid, ...]
+    fields: tuple[ReorderedTensor, ...]
 
-    def over(self, exprs: list[Expr]) -> Expr:
+    def with_fields(self, exprs: list[Expr]) -> Expr:
         """Return a tuple of the expressions `exprs`, or the original tuple if they are its own
         fields.
         """
         return self.expr if exprs == [f.expr for f in self.fields] else Tuple(exprs)
 
 
-Value = Laid | LaidTuple
+ReorderedValue = ReorderedTensor | ReorderedTuple
 
 
 @dataclass
-class Converter:
+class LayoutConverter:
     desired: Mapping[str, Sequence[str]]
-    values: dict[Expr, Value] = field(default_factory=dict)
+    values: dict[Expr, ReorderedValue] = field(default_factory=dict)
     transformed: dict[tuple[Expr, str, str], Expr] = field(default_factory=dict)
     warned: set[str] = field(default_factory=set)
     #: True if a transform into a blocked layout replaces a transform before it.
     merges: ClassVar[bool] = True
 
     def convert_function(self, function: Function) -> Function:
-        for node in post_order(function, outside_kernels):
+        for node in post_order(function, is_outside_primitive):
             with span_scope(node.span):
-                self.values[node] = self._value(node)
-        return as_function(self.restored(function))
+                self.values[node] = self._convert_node(node)
+        return require_function(self.value_in_original_order(function))
 
-    def _value(self, node: Expr) -> Value:
+    def _convert_node(self, node: Expr) -> ReorderedValue:
         match node:
             case Function() if node.is_primitive:
-                return Laid(node)
+                return ReorderedTensor(node)
             case Call() if isinstance(node.op, Op):
-                return self.call(node)
+                return self.convert_call(node)
             case Tuple():
-                return self._tuple(node)
+                return self._convert_tuple(node)
             case TupleGetItem():
-                return self._field(node)
+                return self._convert_tuple_field(node)
             case _:
-                return Laid(rebuild(node, self.restored))
+                return ReorderedTensor(map_children(node, self.value_in_original_order))
 
-    def _tuple(self, node: Tuple) -> Value:
+    def _convert_tuple(self, node: Tuple) -> ReorderedValue:
         fields = [self.values[f] for f in node.fields]
-        laid = tuple(f for f in fields if isinstance(f, Laid))
+        laid = tuple(f for f in fields if isinstance(f, ReorderedTensor))
         if len(laid) != len(fields) or not all(isinstance(f.checked_type, TensorType) for f in node.fields):
-            return Laid(rebuild(node, self.restored))
+            return ReorderedTensor(map_children(node, self.value_in_original_order))
         exprs = tuple(f.expr for f in laid)
-        return LaidTuple(node if exprs == node.fields else Tuple(exprs, node.span), laid)
+        return ReorderedTuple(node if exprs == node.fields else Tuple(exprs, node.span), laid)
 
-    def _field(self, node: TupleGetItem) -> Value:
+    def _convert_tuple_field(self, node: TupleGetItem) -> ReorderedValue:
         whole = self.values[node.tuple_value]
-        if isinstance(whole, LaidTuple):
+        if isinstance(whole, ReorderedTuple):
             found = whole.fields[node.index]
-            return Laid(node, found.order) if whole.expr is node.tuple_value else found
-        return Laid(rebuild(node, self.restored))
+            return ReorderedTensor(node, found.order) if whole.expr is node.tuple_value else found
+        return ReorderedTensor(map_children(node, self.value_in_original_order))
 
     # --- calls
 
-    def call(self, node: Call) -> Value:
+    def convert_call(self, node: Call) -> ReorderedValue:
         arguments = [self.values[a] for a in node.args]
-        renamed = _renamed(node, arguments[0]) if arguments else None
+        renamed = _rename_instead_of_transform(node, arguments[0]) if arguments else None
         if renamed is not None:
             return renamed
-        plan = self._plan(node, arguments)
-        planned = None if plan is None else self.planned(node, arguments, plan)
+        plan = self._plan_for_call(node, arguments)
+        planned = None if plan is None else self.call_with_plan(node, arguments, plan)
         if planned is not None:
             return planned
-        new_args = [self.restored(a) for a in node.args]
+        new_args = [self.value_in_original_order(a) for a in node.args]
         count = len(ty.fields) if isinstance(ty := type_of(node), TupleType) else 1
-        return results(_recalled(node, new_args, node.attrs), (AS_IT_WAS,) * count)
+        return call_results_in_orders(_call_with_args_and_attrs(node, new_args, node.attrs), (ORIGINAL_ORDER,) * count)
 
-    def planned(self, node: Call, arguments: Sequence[Value], plan: Plan) -> Value | None:
+    def call_with_plan(
+        self, node: Call, arguments: Sequence[ReorderedValue], plan: LayoutPlan
+    ) -> ReorderedValue | None:
         """Return a call with the layouts of a plan; None if it would not be equivalent to the
         original call.
         """
         try:
-            new = _recalled(node, self._arguments(arguments, plan), plan.attrs)
+            new = _call_with_args_and_attrs(node, self._planned_arguments(arguments, plan), plan.attrs)
         except AotcError:  # the operator does not support these blocks, or they would need padding
             return None
-        return results(new, plan.outputs) if rules.agrees(node, new, plan) else None
+        return (
+            call_results_in_orders(new, plan.outputs) if rules.is_equivalent_up_to_axis_order(node, new, plan) else None
+        )
 
-    def _plan(self, node: Call, arguments: Sequence[Value]) -> Plan | None:
+    def _plan_for_call(self, node: Call, arguments: Sequence[ReorderedValue]) -> LayoutPlan | None:
         orders = []
         for expr, value in zip(node.args, arguments, strict=True):
-            if isinstance(value, Laid) and not isinstance(expr.checked_type, TensorType):
+            if isinstance(value, ReorderedTensor) and not isinstance(expr.checked_type, TensorType):
                 return None  # a tuple whose fields are not known one by one
-            orders += [f.order for f in _flat(value)]
-        name = op_of(node).name
+            orders += [f.order for f in _reordered_tensors(value)]
+        name = require_op_of_call(node).name
         if name in self.desired:
-            return self._desired(node, name, self.desired[name])
+            return self._plan_desired_layouts(node, name, self.desired[name])
         if name in CONVERTIBLE and name not in self.warned:
             self.warned.add(name)
             LOG.warning("Desired layout(s) not specified for op: %s", name)
-        return rules.plan_call(node, orders)
+        return rules.plan_call_layout(node, orders)
 
-    def _desired(self, node: Call, name: str, layouts: Sequence[str]) -> Plan:
+    def _plan_desired_layouts(self, node: Call, name: str, layouts: Sequence[str]) -> LayoutPlan:
         a: Any = node.attrs
         data, *kernels = layouts
         kernel = "".join(kernels)
         if kernel == "default":
             channels = tensor_type_of(node.args[0]).shape[a.data_layout.index("C")]
             depthwise = a.groups > 1 and a.groups == channels
-            kernel = rules.default_kernel(CONVERTIBLE[name], data, depthwise)
-        plan = rules.plan_layouts(node, data, kernel)
+            kernel = rules.default_kernel_layout(CONVERTIBLE[name], data, depthwise)
+        plan = rules.plan_with_layouts(node, data, kernel)
         # a desired layout of pooling determines its output layout, too
         if kernel or not hasattr(a, "out_layout") or plan.outputs[0].new != data:
             return plan
         return replace(plan, attrs=plan.attrs.replace(out_layout=data))
 
-    def _arguments(self, arguments: Sequence[Value], plan: Plan) -> list[Expr]:
+    def _planned_arguments(self, arguments: Sequence[ReorderedValue], plan: LayoutPlan) -> list[Expr]:
         orders = iter(plan.inputs)
         found: list[Expr] = []
         for value in arguments:
-            exprs = [self._in_order(f, next(orders)) for f in _flat(value)]
-            found += exprs if isinstance(value, Laid) else [value.over(exprs)]
+            exprs = [self._to_axis_order(f, next(orders)) for f in _reordered_tensors(value)]
+            found += exprs if isinstance(value, ReorderedTensor) else [value.with_fields(exprs)]
         return found
 
     # --- transforms
 
-    def _in_order(self, value: Laid, wanted: Order) -> Expr:
+    def _to_axis_order(self, value: ReorderedTensor, target_order: AxisOrder) -> Expr:
         """Return a tensor transformed to the axis order that an operator expects."""
-        if not wanted.is_known:
-            return self._as_it_was(value)
-        if value.order == wanted:
+        if not target_order.is_known:
+            return self._to_original_order(value)
+        if value.order == target_order:
             return value.expr
-        if _renamable(value.order.old, wanted.old):
-            return self._transform(value.expr, value.order.called(wanted.old).new, wanted.new)
-        expr = self._as_it_was(value)
-        missing = len(Layout.parse(wanted.old).axes) - tensor_type_of(expr).rank
+        if _is_renaming_of(value.order.old, target_order.old):
+            return self._transform_layout_cached(
+                value.expr, value.order.with_original_layout(target_order.old).new, target_order.new
+            )
+        expr = self._to_original_order(value)
+        missing = len(Layout.parse_layout(target_order.old).axes) - tensor_type_of(expr).rank
         if missing:
             expr = self.transformed.setdefault((expr, "", str(missing)), expand_dims(expr, 0, missing))
-        return self._transform(expr, wanted.old, wanted.new)
+        return self._transform_layout_cached(expr, target_order.old, target_order.new)
 
-    def _as_it_was(self, value: Laid) -> Expr:
-        return self._transform(value.expr, value.order.new, value.order.old)
+    def _to_original_order(self, value: ReorderedTensor) -> Expr:
+        return self._transform_layout_cached(value.expr, value.order.new, value.order.old)
 
-    def restored(self, node: Expr) -> Expr:
+    def value_in_original_order(self, node: Expr) -> Expr:
         """Return the value of a node with its axes in their original order."""
         value = self.values[node]
-        if isinstance(value, Laid):
-            return self._as_it_was(value)
-        return value.over([self._as_it_was(f) for f in value.fields])
+        if isinstance(value, ReorderedTensor):
+            return self._to_original_order(value)
+        return value.with_fields([self._to_original_order(f) for f in value.fields])
 
-    def _transform(self, expr: Expr, source: str, target: str) -> Expr:
+    def _transform_layout_cached(self, expr: Expr, source: str, target: str) -> Expr:
         """Return `expr` transformed from layout `source` to `target`; a transform that produced it
         is replaced, not undone.
         """
-        new = expr if source == target else self._transformed(expr, source, target)
+        new = expr if source == target else self._build_layout_transform(expr, source, target)
         return self.transformed.setdefault((expr, source, target), new)
 
-    def _transformed(self, expr: Expr, source: str, target: str) -> Expr:
+    def _build_layout_transform(self, expr: Expr, source: str, target: str) -> Expr:
         match expr:
             case Call(args=(before,), attrs=LayoutTransformAttrs(src_layout=first, dst_layout=last)) if (
                 last == source and (first + source).isalpha() and (self.merges or target.isalpha())
@@ -302,37 +333,45 @@ class Converter:
                 return layout_transform(expr, source, target)
 
 
-def _renamed(node: Call, data: Value) -> Laid | None:
+def _rename_instead_of_transform(node: Call, data: ReorderedValue) -> ReorderedTensor | None:
     """Return the result of a program's own layout_transform of a reordered tensor by renaming axes,
     or None.
     """
     a = node.attrs
-    if not isinstance(a, LayoutTransformAttrs) or not isinstance(data, Laid) or data.order.old == data.order.new:
+    if (
+        not isinstance(a, LayoutTransformAttrs)
+        or not isinstance(data, ReorderedTensor)
+        or data.order.old == data.order.new
+    ):
         return None
-    plain = (a.src_layout + a.dst_layout).isalpha() and not data.order.in_blocks
-    return Laid(data.expr, Order(a.dst_layout, data.order.called(a.src_layout).new)) if plain else None
+    plain = (a.src_layout + a.dst_layout).isalpha() and not data.order.is_blocked
+    return (
+        ReorderedTensor(data.expr, AxisOrder(a.dst_layout, data.order.with_original_layout(a.src_layout).new))
+        if plain
+        else None
+    )
 
 
-def _renamable(layout: str, other: str) -> bool:
+def _is_renaming_of(layout: str, other: str) -> bool:
     """Return True if two layouts without blocks differ at most in their letters."""
     return layout == other or (len(layout) == len(other) and (layout + other).isupper())
 
 
-def _flat(value: Value) -> Iterator[Laid]:
-    yield from (value,) if isinstance(value, Laid) else value.fields
+def _reordered_tensors(value: ReorderedValue) -> Iterator[ReorderedTensor]:
+    yield from (value,) if isinstance(value, ReorderedTensor) else value.fields
 
 
-def _recalled(node: Call, args: Sequence[Expr], attrs: Any) -> Call:
+def _call_with_args_and_attrs(node: Call, args: Sequence[Expr], attrs: Any) -> Call:
     """Return a call of the operator of `node` with these arguments: `node` itself if nothing
     changes.
     """
     if attrs == node.attrs and (*args,) == node.args:
         return node
-    return call(op_of(node), args, attrs, node.span)
+    return typed_op_call(require_op_of_call(node), args, attrs, node.span)
 
 
-def results(node: Call, orders: Sequence[Order]) -> Value:
+def call_results_in_orders(node: Call, orders: Sequence[AxisOrder]) -> ReorderedValue:
     if not isinstance(type_of(node), TupleType):
-        return Laid(node, orders[0])
-    fields = tuple(Laid(TupleGetItem(node, k), order) for k, order in enumerate(orders))
-    return LaidTuple(node, fields)
+        return ReorderedTensor(node, orders[0])
+    fields = tuple(ReorderedTensor(TupleGetItem(node, k), order) for k, order in enumerate(orders))
+    return ReorderedTuple(node, fields)

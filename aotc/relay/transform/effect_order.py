@@ -12,20 +12,20 @@ let %x = ref_write(%r, 1); (%x, %y).1          # a pass may replace it by this %
 from collections.abc import Callable, Mapping
 
 from aotc.ir import Op
-from aotc.relay.expr import Call, Constructor, Expr, Function, If, Let, Match, RefWrite, Var, as_function
-from aotc.relay.graph_api import Blocks, IRModule, infer_module, is_atom, left_alone
-from aotc.relay.visitor import children, kind_of, post_order, with_children
+from aotc.relay.expr import Call, Constructor, Expr, Function, If, Let, Match, RefWrite, Var, require_function
+from aotc.relay.graph_api import BlockAssignment, IRModule, infer_module, is_atom, is_opaque_function
+from aotc.relay.visitor import children, node_kind, post_order, with_children
 
 
-class Naming:
+class LetBinder:
     """Binds nodes of a function to variables by lets in their blocks, in the order of first use.
 
     wanted    (node, True if several blocks use it) -> True if it gets a variable; values of lets keep theirs
     """
 
     def __init__(self, function: Function, wanted: Callable[[Expr, bool], bool]) -> None:
-        self.order = list(post_order(function, lambda n: not left_alone(n)))
-        self.blocks = Blocks(self.order)
+        self.order = list(post_order(function, lambda n: not is_opaque_function(n)))
+        self.blocks = BlockAssignment(self.order)
         self.wanted = wanted
         self.root = function
         # variables that are aliases of another variable or of a constant
@@ -35,9 +35,9 @@ class Naming:
         self.done: dict[Expr, Expr] = {}
         for node in self.order:
             if isinstance(node, Let):
-                self._claim(node)
+                self._register_let_value(node)
 
-    def _claim(self, let: Let) -> None:
+    def _register_let_value(self, let: Let) -> None:
         value = let.value
         while isinstance(value, Let):
             value = value.body
@@ -46,25 +46,25 @@ class Naming:
         elif self.claimed.setdefault(value, let.var) is not let.var:
             self.same[let.var] = self.claimed[value]
 
-    def _new(self, node: Expr) -> Expr:
+    def _replacement_of(self, node: Expr) -> Expr:
         while node in self.same:
             node = self.same[node]
         return node if isinstance(node, Var) else self.done[node]
 
-    def run(self) -> Function:
+    def bind_selected_nodes(self) -> Function:
         """Return the function with the selected nodes bound to variables by lets."""
         for node in self.order:
             if not isinstance(node, Var):
-                self.done[node] = self._finish(node)
-        return as_function(self.done[self.root])
+                self.done[node] = self._bind_or_replace(node)
+        return require_function(self.done[self.root])
 
-    def _finish(self, node: Expr) -> Expr:
+    def _bind_or_replace(self, node: Expr) -> Expr:
         """Return the variable or expression that replaces a node, and add a let to the node's block
         if it gets a variable.
         """
         if isinstance(node, Let):
-            return self._new(node.body)
-        value = self._rebuilt(node)
+            return self._replacement_of(node.body)
+        value = self._rebuild_with_lets(node)
         if node is self.root or is_atom(node):
             return value
         var = self.claimed.get(node)
@@ -75,14 +75,14 @@ class Naming:
         self.blocks.home[node].lets.append((var, value))
         return var
 
-    def _rebuilt(self, node: Expr) -> Expr:
-        if left_alone(node):
+    def _rebuild_with_lets(self, node: Expr) -> Expr:
+        if is_opaque_function(node):
             return node
-        fresh = [*map(self._new, children(node))]
+        fresh = [*map(self._replacement_of, children(node))]
         # the last children are the body, or the two branches
         inner = self.blocks.inner.get(node, [])
         for k, block in enumerate(inner, len(fresh) - len(inner)):
-            fresh[k] = block.around(fresh[k])
+            fresh[k] = block.wrap_in_lets(fresh[k])
         return node if fresh == [*children(node)] else with_children(node, tuple(fresh))
 
 
@@ -94,23 +94,25 @@ def has_effect(node: Expr) -> bool:
     or calls a function.
     """
     calls = isinstance(node, Call) and not isinstance(node.op, Op | Constructor)
-    return calls or kind_of(node).name in ("ref_create", "ref_read", "ref_write")
+    return calls or node_kind(node).name in ("ref_create", "ref_read", "ref_write")
 
 
-def writes(functions: Mapping[str, Function]) -> bool:
+def has_reference_writes(functions: Mapping[str, Function]) -> bool:
     """Return True if some function writes to a reference; without writes, no node has effects."""
     return any(isinstance(node, RefWrite) for function in functions.values() for node in post_order(function))
 
 
-def with_effects_named(module: IRModule) -> IRModule:
+def bind_effects_by_lets(module: IRModule) -> IRModule:
     """Return a module in which every effect is the value of a let or the result of a block.
 
     The result is typed. It is the same object if no function needs a change.
     """
-    if not writes(module):
+    if not has_reference_writes(module):
         return module
-    unnamed = {n: f for n, f in module.items() if _unnamed(f)}
-    changed = {n: Naming(f, lambda node, _: _may_have_effects(node)).run() for n, f in unnamed.items()}
+    unnamed = {n: f for n, f in module.items() if _has_unbound_effects(f)}
+    changed = {
+        n: LetBinder(f, lambda node, _: _may_have_effects(node)).bind_selected_nodes() for n, f in unnamed.items()
+    }
     return infer_module(module.with_functions(changed)) if changed else module
 
 
@@ -119,10 +121,10 @@ def _may_have_effects(node: Expr) -> bool:
     return has_effect(node) or isinstance(node, If | Let | Match)
 
 
-def _unnamed(function: Function) -> bool:
+def _has_unbound_effects(function: Function) -> bool:
     """Return True if a node with possible effects is used other than as the value of a let or the
     result of a block.
     """
-    order = (n for n in post_order(function, lambda n: not left_alone(n)) if not isinstance(n, Function | Let))
+    order = (n for n in post_order(function, lambda n: not is_opaque_function(n)) if not isinstance(n, Function | Let))
     used = (children(n)[: 1 if isinstance(n, If | Match) else None] for n in order)
     return any(_may_have_effects(operand) for operands in used for operand in operands)

@@ -37,16 +37,32 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import AotcError, Op, span_scope
-from aotc.relay.expr import Call, Constant, Expr, Function, TupleGetItem, call, op_of, tensor_type_of
+from aotc.relay.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    TupleGetItem,
+    require_op_of_call,
+    tensor_type_of,
+    typed_op_call,
+)
 from aotc.relay.op.binary_elementwise import add, divide, multiply
 from aotc.relay.op.elementwise_unary import fast_erf, fast_exp, fast_tanh, negative, sqrt
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.op.shape import expand_dims
 from aotc.relay.op.softmax import fast_softmax
-from aotc.relay.transform.pass_base import FunctionPass, Outcome, Rule, RulePass, rewrite_nodes, settled
+from aotc.relay.transform.pass_base import (
+    FunctionPass,
+    RewriteOutcome,
+    Rule,
+    RulePass,
+    apply_to_fixpoint,
+    rewrite_nodes,
+)
 
 
-def _expanded(device: bool, _: Expr, new: Expr) -> Expr:
+def _expand_op_call(for_gpu: bool, _: Expr, new: Expr) -> Expr:
     """Replace one operator call by its definition; operators in the definition are expanded in the
     next round.
 
@@ -56,7 +72,7 @@ def _expanded(device: bool, _: Expr, new: Expr) -> Expr:
     if not isinstance(new, Call) or not isinstance(new.op, OpDef):
         return new
     with span_scope(new.span):
-        own = device and new.op.compute and not any(isinstance(a, Constant) for a in new.args)
+        own = for_gpu and new.op.compute and not any(isinstance(a, Constant) for a in new.args)
         if new.op.expand is None or own:
             return (new.op.unblocked and new.op.unblocked(new.attrs, *new.args)) or new
         try:
@@ -75,20 +91,20 @@ class ExpandOps(FunctionPass):
 
     device: bool = False
 
-    def rewritten(self, function: Function) -> Function:
-        return settled(lambda f: rewrite_nodes(f, partial(_expanded, self.device)), function)
+    def rewrite_function_body(self, function: Function) -> Function:
+        return apply_to_fixpoint(lambda f: rewrite_nodes(f, partial(_expand_op_call, self.device)), function)
 
 
 # --- general operators
 
 
-def _bias_add(node: Call) -> Expr:
+def _rewrite_bias_add_as_add(node: Call) -> Expr:
     data, bias = node.args
     rank = tensor_type_of(data).rank
-    return add(data, along_axis(bias, node.attrs["axis"] % rank, rank))
+    return add(data, expand_vector_along_axis(bias, node.attrs["axis"] % rank, rank))
 
 
-RULES: Final = (Rule("bias_add(x, b) => x + expand_dims(b)", ("nn.bias_add",), _bias_add),)
+RULES: Final = (Rule("bias_add(x, b) => x + expand_dims(b)", ("nn.bias_add",), _rewrite_bias_add_as_add),)
 
 
 class CanonicalizeOps(RulePass):
@@ -101,15 +117,15 @@ class CanonicalizeOps(RulePass):
 # --- inference
 
 
-def along_axis(vector: Expr, axis: int, rank: int) -> Expr:
+def expand_vector_along_axis(vector: Expr, axis: int, rank: int) -> Expr:
     """Return a vector reshaped to broadcast along `axis` of a tensor of `rank`."""
     after = rank - axis - 1
     return expand_dims(vector, axis=1, num_newaxis=after) if after else vector
 
 
-def _scale_and_shift(norm: Call) -> Expr:
-    data, gamma, beta, mean, var = norm.args
-    a: Any = norm.attrs
+def _batch_norm_as_scale_and_shift(batch_norm: Call) -> Expr:
+    data, gamma, beta, mean, var = batch_norm.args
+    a: Any = batch_norm.attrs
     ty = tensor_type_of(data)
     axis = a.axis % ty.rank
     one, epsilon = (Constant(np.array(v, ty.dtype.numpy)) for v in (1.0, a.epsilon))
@@ -119,17 +135,17 @@ def _scale_and_shift(norm: Call) -> Expr:
     shift: Expr = multiply(negative(mean), scale)
     if a.center:
         shift = add(shift, beta)
-    scaled = multiply(data, along_axis(scale, axis, ty.rank))
-    return add(scaled, along_axis(shift, axis, ty.rank))
+    scaled = multiply(data, expand_vector_along_axis(scale, axis, ty.rank))
+    return add(scaled, expand_vector_along_axis(shift, axis, ty.rank))
 
 
-def _at_inference(_: Expr, new: Expr) -> Expr:
+def _simplify_for_inference(_: Expr, new: Expr) -> Expr:
     match new:
         case TupleGetItem(tuple_value=Call(op=Op(name="nn.dropout")) as call, index=0):
             return call.args[0]
         case TupleGetItem(tuple_value=Call(op=Op(name="nn.batch_norm")) as call, index=0):
             with span_scope(call.span):
-                return _scale_and_shift(call)
+                return _batch_norm_as_scale_and_shift(call)
         case _:
             return new
 
@@ -139,21 +155,26 @@ class SimplifyInference(FunctionPass):
     of each is rewritten.
     """
 
-    def rewritten(self, function: Function) -> Function:
-        return rewrite_nodes(function, _at_inference)
+    def rewrite_function_body(self, function: Function) -> Function:
+        return rewrite_nodes(function, _simplify_for_inference)
 
 
 # --- approximations
 
 
-_FAST: Final[dict[str, Op]] = {"exp": fast_exp, "tanh": fast_tanh, "erf": fast_erf, "nn.softmax": fast_softmax}
+_FAST_OPERATORS: Final[dict[str, Op]] = {
+    "exp": fast_exp,
+    "tanh": fast_tanh,
+    "erf": fast_erf,
+    "nn.softmax": fast_softmax,
+}
 
 
-def _fast(node: Call) -> Outcome:
-    return call(_FAST[op_of(node).name], node.args, node.attrs)
+def _rewrite_as_fast_math(node: Call) -> RewriteOutcome:
+    return typed_op_call(_FAST_OPERATORS[require_op_of_call(node).name], node.args, node.attrs)
 
 
-_RULE: Final = Rule("f(x) => fast_f(x)", tuple(_FAST), _fast)
+_FAST_MATH_RULE: Final = Rule("f(x) => fast_f(x)", tuple(_FAST_OPERATORS), _rewrite_as_fast_math)
 
 
 class FastMath(RulePass):
@@ -161,5 +182,5 @@ class FastMath(RulePass):
     nn.fast_softmax.
     """
 
-    rules = (_RULE,)
+    rules = (_FAST_MATH_RULE,)
     opt_level = 4

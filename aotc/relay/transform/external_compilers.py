@@ -4,8 +4,8 @@ of them.
 
 Regions are convex: a region can become one function without a cycle in the graph.
 
-labels = marked(function.body)                       # from compiler_begin and compiler_end
-groups = convex_groups(function.body, labels)        # {node: number of its region}
+labels = compiler_of_marked_nodes(function.body)     # from compiler_begin and compiler_end
+groups = group_nodes_convexly(function.body, labels)  # {node: number of its region}
 
 AnnotateTarget and MergeCompilerRegions: mark the operators that an external compiler supports, and
 merge adjacent regions.
@@ -34,42 +34,48 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aotc.ir import Op, Pass, PassContext, TupleType, get_op_attr, merge_spans
-from aotc.relay.dataflow_pattern.groups import is_free, partition
+from aotc.relay.dataflow_pattern.groups import is_shareable_between_groups, partition
 from aotc.relay.dataflow_pattern.patterns import DFPattern
-from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, item_of, type_of
-from aotc.relay.graph_api import IRModule, fresh_name, infer_module, outside_scopes
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, tuple_item, type_of
+from aotc.relay.graph_api import IRModule, infer_module, is_not_a_scope, unused_name
 from aotc.relay.op.annotation import compiler_begin, compiler_end
-from aotc.relay.transform.pass_base import FunctionPass, is_call, is_left_alone, op_call, typed
-from aotc.relay.visitor import children, depth_first, post_order, rebuild, with_children
+from aotc.relay.transform.pass_base import (
+    FunctionPass,
+    as_op_call,
+    is_call,
+    is_excluded_from_passes,
+    with_inferred_types,
+)
+from aotc.relay.visitor import children, depth_first_post_order, map_children, post_order, with_children
 
 
-def is_mark(expr: Expr) -> bool:
+def is_compiler_mark(expr: Expr) -> bool:
     """Return True if `expr` is a call of compiler_begin or compiler_end."""
     return is_call(expr, compiler_begin, compiler_end)
 
 
-def unmarked(expr: Expr) -> Expr:
+def strip_compiler_marks(expr: Expr) -> Expr:
     """Return the expression inside the compiler_begin and compiler_end calls around `expr`."""
-    while (call := op_call(expr, compiler_begin, compiler_end)) is not None:
+    while (call := as_op_call(expr, compiler_begin, compiler_end)) is not None:
         expr = call.args[0]
     return expr
 
 
-def marked(root: Expr) -> dict[Expr, str]:
+def compiler_of_marked_nodes(root: Expr) -> dict[Expr, str]:
     """Return the nodes between compiler_end and compiler_begin, each with the compiler of its
     region.
     """
     labels: dict[Expr, str] = {}
-    for node in reversed(list(post_order(root, outside_scopes))):  # users first
-        end = op_call(node, compiler_end)
+    for node in reversed(list(post_order(root, is_not_a_scope))):  # users first
+        end = as_op_call(node, compiler_end)
         if end is not None:
             inside, compiler = end.args, end.attrs["compiler"]
-        elif node in labels and outside_scopes(node):
+        elif node in labels and is_not_a_scope(node):
             inside, compiler = children(node), labels[node]
         else:
             continue
         for child in inside:
-            if not is_mark(child) and not is_free(child):
+            if not is_compiler_mark(child) and not is_shareable_between_groups(child):
                 labels.setdefault(child, compiler)
     return labels
 
@@ -87,16 +93,16 @@ class _Groups:
         self.users: dict[int, set[int]] = {}
         self.needs: dict[int, int] = {}
 
-    def root(self, group: int) -> int:
+    def find_root(self, group: int) -> int:
         while self.parent[group] != group:
             self.parent[group] = self.parent[self.parent[group]]
             group = self.parent[group]
         return group
 
-    def add(self, uses: set[int]) -> int:
+    def add_group(self, used_groups: set[int]) -> int:
         group = len(self.parent)
         self.parent.append(group)
-        self.direct[group] = {self.root(u) for u in uses}
+        self.direct[group] = {self.find_root(u) for u in used_groups}
         self.users[group] = set()
         self.needs[group] = 0
         for used in self.direct[group]:
@@ -104,68 +110,69 @@ class _Groups:
             self.needs[group] |= 1 << used | self.needs[used]
         return group
 
-    def _dependents(self, group: int) -> set[int]:
-        return {*depth_first([group], lambda g: {self.root(u) for u in self.users[g]})} - {group}
+    def _dependent_groups(self, group: int) -> set[int]:
+        return {*depth_first_post_order([group], lambda g: {self.find_root(u) for u in self.users[g]})} - {group}
 
-    def merge(self, a: int, b: int) -> None:
+    def merge_if_acyclic(self, a: int, b: int) -> None:
         """Merge two groups of graph nodes unless a path leads from one to the other through a third
         group.
         """
-        a, b = sorted((self.root(a), self.root(b)))
+        a, b = sorted((self.find_root(a), self.find_root(b)))
         if a == b:
             return
         pair = 1 << a | 1 << b
-        others = {self.root(g) for g in self.direct[a] | self.direct[b]} - {a, b}
+        others = {self.find_root(g) for g in self.direct[a] | self.direct[b]} - {a, b}
         if any(self.needs[g] & pair for g in others):
             return
         self.parent[b] = a
         self.direct[a] = others
-        self.users[a] = {self.root(u) for u in self.users[a] | self.users[b]} - {a}
+        self.users[a] = {self.find_root(u) for u in self.users[a] | self.users[b]} - {a}
         self.needs[a] = (self.needs[a] | self.needs[b]) & ~pair
         del self.direct[b], self.users[b], self.needs[b]
-        for user in self._dependents(a):
+        for user in self._dependent_groups(a):
             self.needs[user] |= 1 << a | self.needs[a]
 
 
-def convex_groups(root: Expr, labels: dict[Expr, str], across: bool = False) -> dict[Expr, int]:
+def group_nodes_convexly(root: Expr, labels: dict[Expr, str], merge_across_marks: bool = False) -> dict[Expr, int]:
     """Return the group of each labeled node: neighbors with equal labels are merged greedily if
     this makes no cycle.
 
-    across    True if an edge with compiler_begin or compiler_end on it may join the nodes that it connects
+    merge_across_marks    True if an edge with compiler_begin or compiler_end on it may join the nodes that it
+                          connects
     """
     groups = _Groups()
     number: dict[Expr, int] = {}
     for node in post_order(root, lambda n: not isinstance(n, Function)):
-        if is_free(node) or is_mark(node):
+        if is_shareable_between_groups(node) or is_compiler_mark(node):
             continue
-        below = [(c, unmarked(c)) for c in children(node)]
+        below = [(c, strip_compiler_marks(c)) for c in children(node)]
         edges = [(c, plain) for c, plain in below if plain in number]
-        number[node] = groups.add({number[plain] for _, plain in edges})
+        number[node] = groups.add_group({number[plain] for _, plain in edges})
         for child, plain in edges:
             same = node in labels and labels[node] == labels.get(plain)
-            if same and (across or child is plain):
-                groups.merge(number[plain], number[node])
-    return {node: groups.root(number[node]) for node in labels if node in number}
+            if same and (merge_across_marks or child is plain):
+                groups.merge_if_acyclic(number[plain], number[node])
+    return {node: groups.find_root(number[node]) for node in labels if node in number}
 
 
 # --- which operators
 
 
-def supports(expr: Call, target: str) -> bool:
-    """Return True if external compiler `target` supports a call: by the operator's attribute, or by
+def is_supported_by_compiler(expr: Call, compiler: str) -> bool:
+    """Return True if external compiler `compiler` supports a call: by the operator's attribute, or by
     a composite's name.
     """
     match expr.op:
         case Op(name=name):
-            check = get_op_attr(name, f"target.{target}")
+            check = get_op_attr(name, f"target.{compiler}")
             return bool(check(expr)) if callable(check) else bool(check)
         case Function(attrs=attrs):
-            return str(attrs.get("Composite", "")).startswith(f"{target}.")
+            return str(attrs.get("Composite", "")).startswith(f"{compiler}.")
         case _:
             return False
 
 
-def _with_marks(root: Expr, labels: dict[Expr, str], groups: dict[Expr, int]) -> Expr:
+def _insert_compiler_marks(root: Expr, labels: dict[Expr, str], groups: dict[Expr, int]) -> Expr:
     """Return `root` with compiler_begin and compiler_end exactly where edges enter and leave groups
     of labeled nodes.
 
@@ -173,22 +180,22 @@ def _with_marks(root: Expr, labels: dict[Expr, str], groups: dict[Expr, int]) ->
     """
     new: dict[Expr, Expr] = {}
 
-    def ended(plain: Expr) -> Expr:
-        return compiler_end(new[plain], labels[plain]) if plain in labels else new[plain]
+    def mark_region_end(node: Expr) -> Expr:
+        return compiler_end(new[node], labels[node]) if node in labels else new[node]
 
-    def operand(user: Expr, used: Expr) -> Expr:
-        plain = unmarked(used)
+    def marked_operand(user: Expr, used: Expr) -> Expr:
+        plain = strip_compiler_marks(used)
         if isinstance(plain, (Op, Function)):
             return used
         if plain in groups and groups[plain] == groups.get(user):
             return new[plain]
-        return compiler_begin(ended(plain), labels[user]) if user in labels else ended(plain)
+        return compiler_begin(mark_region_end(plain), labels[user]) if user in labels else mark_region_end(plain)
 
-    for node in post_order(root, outside_scopes):
-        if not is_mark(node):
-            keep = is_free(node) or not outside_scopes(node)
-            new[node] = node if keep else with_children(node, tuple(operand(node, c) for c in children(node)))
-    return ended(unmarked(root))
+    for node in post_order(root, is_not_a_scope):
+        if not is_compiler_mark(node):
+            keep = is_shareable_between_groups(node) or not is_not_a_scope(node)
+            new[node] = node if keep else with_children(node, tuple(marked_operand(node, c) for c in children(node)))
+    return mark_region_end(strip_compiler_marks(root))
 
 
 @dataclass(frozen=True, repr=False)
@@ -206,26 +213,26 @@ class AnnotateTarget(FunctionPass):
     targets: str | Sequence[str] = ()
     include_non_call_ops: bool = True
 
-    def rewritten(self, function: Function) -> Function:
+    def rewrite_function_body(self, function: Function) -> Function:
         root = function.body
-        before = marked(root)
+        before = compiler_of_marked_nodes(root)
         labels = dict(before)
-        for node in post_order(root, outside_scopes):
-            taken = node in labels or is_mark(node) or (node is root and isinstance(node, Tuple))
-            target = None if taken else self._target(node, labels)
+        for node in post_order(root, is_not_a_scope):
+            taken = node in labels or is_compiler_mark(node) or (node is root and isinstance(node, Tuple))
+            target = None if taken else self._choose_compiler(node, labels)
             if target is not None:
                 labels[node] = target
         if len(labels) == len(before):
             return function
-        return function.with_body(_with_marks(root, labels, convex_groups(root, before)))
+        return function.with_body(_insert_compiler_marks(root, labels, group_nodes_convexly(root, before)))
 
-    def _target(self, node: Expr, labels: dict[Expr, str]) -> str | None:
+    def _choose_compiler(self, node: Expr, labels: dict[Expr, str]) -> str | None:
         match node:
             case Call():
                 targets = [self.targets] if isinstance(self.targets, str) else self.targets
-                return next((t for t in targets if supports(node, t)), None)
+                return next((t for t in targets if is_supported_by_compiler(node, t)), None)
             case Tuple() | TupleGetItem() if self.include_non_call_ops:
-                found = {labels.get(unmarked(c)) for c in children(node)}
+                found = {labels.get(strip_compiler_marks(c)) for c in children(node)}
                 return found.pop() if len(found) == 1 else None
             case _:
                 return None
@@ -236,13 +243,13 @@ class MergeCompilerRegions(FunctionPass):
     other nodes.
     """
 
-    def rewritten(self, function: Function) -> Function:
+    def rewrite_function_body(self, function: Function) -> Function:
         root = function.body
-        labels = marked(root)
+        labels = compiler_of_marked_nodes(root)
         if not labels:
             return function
-        groups = convex_groups(root, labels, across=True)
-        return function.with_body(_with_marks(root, labels, groups))
+        groups = group_nodes_convexly(root, labels, merge_across_marks=True)
+        return function.with_body(_insert_compiler_marks(root, labels, groups))
 
 
 # --- composites
@@ -259,7 +266,7 @@ class MergeComposite(FunctionPass):
 
     table: Sequence[tuple[str, DFPattern] | tuple[str, DFPattern, Callable[[Any], bool]]] = ()
 
-    def rewritten(self, function: Function) -> Function:
+    def rewrite_function_body(self, function: Function) -> Function:
         for name, pattern, *check in self.table:
             body = partition(pattern, function.body, {"Composite": name}, *check)
             if body is not function.body:
@@ -278,7 +285,7 @@ class _Region:
     outputs: dict[Expr, None] = field(default_factory=dict)
 
     @property
-    def gives_output(self) -> bool:
+    def has_direct_output(self) -> bool:
         """True if the region's function returns its only output directly; several outputs, and
         nested tuples, are flattened.
         """
@@ -286,60 +293,60 @@ class _Region:
         return not others and not any(isinstance(f, TupleType) for f in getattr(first, "fields", ()))
 
 
-def _regions(root: Expr, bind_constants: bool) -> dict[Expr, _Region]:
+def _find_regions(root: Expr, bind_constants: bool) -> dict[Expr, _Region]:
     """Return for each node the region (nodes for one external compiler) that contains it, with
     inputs and outputs.
 
     Inputs are in graph order, outputs in the order of their marks or else of the graph. A region of
     only tuples and tuple fields computes nothing and is dropped.
     """
-    labels = marked(root)
-    groups = convex_groups(root, labels)
+    labels = compiler_of_marked_nodes(root)
+    groups = group_nodes_convexly(root, labels)
     computing = {group for node, group in groups.items() if isinstance(node, Call)}
     by_group: dict[int, _Region] = {}
     found: dict[Expr, _Region] = {}
-    nodes = [n for n in post_order(root, outside_scopes) if not is_mark(n)]
+    nodes = [n for n in post_order(root, is_not_a_scope) if not is_compiler_mark(n)]
     for node in nodes:
         if groups.get(node) in computing:
             found[node] = by_group.setdefault(groups[node], _Region(labels[node]))
             found[node].members.append(node)
     for node in nodes:
         own = found.get(node)
-        for used in map(unmarked, children(node) if outside_scopes(node) else ()):
+        for used in map(strip_compiler_marks, children(node) if is_not_a_scope(node) else ()):
             region = found.get(used)
             if region is not None and region is not own:
                 region.outputs[used] = None
-            bound = isinstance(used, (Op, Function)) or (bind_constants and _is_constant(used))
+            bound = isinstance(used, (Op, Function)) or (bind_constants and _is_constant_or_tuple_of_them(used))
             if own is not None and region is not own and not bound:
                 own.inputs[used] = None
-    if unmarked(root) in found:
-        found[unmarked(root)].outputs[unmarked(root)] = None
-    ends = [unmarked(n) for n in post_order(root, outside_scopes) if is_call(n, compiler_end)]
+    if strip_compiler_marks(root) in found:
+        found[strip_compiler_marks(root)].outputs[strip_compiler_marks(root)] = None
+    ends = [strip_compiler_marks(n) for n in post_order(root, is_not_a_scope) if is_call(n, compiler_end)]
     for region in by_group.values():
         marked_first = dict.fromkeys(n for n in ends if n in region.outputs)
         region.outputs = marked_first | region.outputs
     return found
 
 
-def _is_constant(expr: Expr) -> bool:
+def _is_constant_or_tuple_of_them(expr: Expr) -> bool:
     """Return True if `expr` is a constant or a tuple of constants."""
     return all(isinstance(e, Constant) for e in (expr.fields if isinstance(expr, Tuple) else [expr]))
 
 
-def _fields(expr: Expr) -> list[Expr]:
+def _flatten_to_tensors(expr: Expr) -> list[Expr]:
     """Return the tensors that `expr` consists of, in order."""
     ty = type_of(expr)
     if not isinstance(ty, TupleType):
         return [expr]
-    return [tensor for k in range(len(ty.fields)) for tensor in _fields(item_of(expr, k))]
+    return [tensor for k in range(len(ty.fields)) for tensor in _flatten_to_tensors(tuple_item(expr, k))]
 
 
-def _packed(expr: Expr, tensors: Iterator[Expr]) -> Expr:
+def _rebuild_tuple_from_tensors(expr: Expr, tensors: Iterator[Expr]) -> Expr:
     """Rebuild a (nested) tuple of the type of `expr` from the next tensors of an iterator."""
     ty = type_of(expr)
     if not isinstance(ty, TupleType):
         return next(tensors)
-    return Tuple([_packed(TupleGetItem(expr, k), tensors) for k in range(len(ty.fields))])
+    return Tuple([_rebuild_tuple_from_tensors(TupleGetItem(expr, k), tensors) for k in range(len(ty.fields))])
 
 
 class _Partition:
@@ -353,45 +360,45 @@ class _Partition:
         self.new: dict[Expr, Expr] = {}
         self.made: dict[str, Function] = {}
 
-    def rewrite(self, root: Expr) -> Expr:
+    def replace_regions_by_calls(self, root: Expr) -> Expr:
         """Return `root` with each region replaced by a call; a region is built after all of its
         inputs.
         """
-        for node in depth_first([unmarked(root)], self._uses):
+        for node in depth_first_post_order([strip_compiler_marks(root)], self._dependencies):
             if node not in self.new and node in self.regions:
-                self._take_out(self.regions[node])
+                self._outline_region(self.regions[node])
             elif node not in self.new:
-                self.new[node] = rebuild(node, self._replacement) if outside_scopes(node) else node
-        return self.new[unmarked(root)]
+                self.new[node] = map_children(node, self._replacement_of) if is_not_a_scope(node) else node
+        return self.new[strip_compiler_marks(root)]
 
-    def _replacement(self, used: Expr) -> Expr:
-        return self.new.get(unmarked(used), used)
+    def _replacement_of(self, used: Expr) -> Expr:
+        return self.new.get(strip_compiler_marks(used), used)
 
-    def _uses(self, node: Expr) -> list[Expr]:
+    def _dependencies(self, node: Expr) -> list[Expr]:
         if node in self.regions:
             return list(self.regions[node].inputs)
-        if is_free(node) or not outside_scopes(node):
+        if is_shareable_between_groups(node) or not is_not_a_scope(node):
             return []
-        return [u for u in map(unmarked, children(node)) if not is_free(u)]
+        return [u for u in map(strip_compiler_marks, children(node)) if not is_shareable_between_groups(u)]
 
-    def _take_out(self, region: _Region) -> None:
+    def _outline_region(self, region: _Region) -> None:
         wanted = f"{self.prefix.format(re.sub(r'[^0-9A-Za-z_]', '_', region.compiler))}_{len(self.made)}"
-        symbol = fresh_name(wanted, self.taken)
+        symbol = unused_name(wanted, self.taken)
         self.taken.add(symbol)
-        self.made[symbol] = function = _function(region, symbol)
+        self.made[symbol] = function = _region_function(region, symbol)
         span = merge_spans(m.span for m in region.members)
         target = GlobalVar(symbol, span, function.checked_type)
         args = [self.new[i] for i in region.inputs]
         call = Call(target, args, span=span, checked_type=function.body.checked_type)
-        if region.gives_output:
+        if region.has_direct_output:
             self.new[next(iter(region.outputs))] = call
             return
-        tensors = iter(_fields(call))
+        tensors = iter(_flatten_to_tensors(call))
         for output in region.outputs:
-            self.new[output] = _packed(output, tensors)
+            self.new[output] = _rebuild_tuple_from_tensors(output, tensors)
 
 
-def _function(region: _Region, symbol: str) -> Function:
+def _region_function(region: _Region, symbol: str) -> Function:
     """Return the function that computes a region for an external compiler.
 
     Its result is one tensor, or a flat tuple of the tensors of all outputs.
@@ -399,9 +406,9 @@ def _function(region: _Region, symbol: str) -> Function:
     params = [Var(f"{symbol}_i{k}", type_of(i)) for k, i in enumerate(region.inputs)]
     body: dict[Expr, Expr] = dict(zip(region.inputs, params, strict=True))
     for member in region.members:
-        body[member] = rebuild(member, lambda c: body.get(unmarked(c), unmarked(c)))
+        body[member] = map_children(member, lambda c: body.get(strip_compiler_marks(c), strip_compiler_marks(c)))
     outputs = [body[o] for o in region.outputs]
-    result = outputs[0] if region.gives_output else Tuple([t for o in outputs for t in _fields(o)])
+    result = outputs[0] if region.has_direct_output else Tuple([t for o in outputs for t in _flatten_to_tensors(o)])
     attrs = {"Compiler": region.compiler, "Primitive": 1, "Inline": 1, "global_symbol": symbol}
     span = merge_spans(m.span for m in region.members)
     return Function(params, result, result.checked_type, None, attrs, span)
@@ -423,15 +430,15 @@ class PartitionGraph(Pass[IRModule]):
     bind_constants: bool = True
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
-        start = typed(module)
+        start = with_inferred_types(module)
         functions = dict(start.functions)
         for name, function in start.functions.items():
-            regions = {} if is_left_alone(function) else _regions(function.body, self.bind_constants)
+            regions = {} if is_excluded_from_passes(function) else _find_regions(function.body, self.bind_constants)
             if not regions:
                 continue
             prefix = "_".join(p for p in ("tvmgen", self.mod_name, "{}", name) if p)
             partition = _Partition(prefix, IRModule(functions), regions)
-            body = partition.rewrite(function.body)
+            body = partition.replace_regions_by_calls(function.body)
             functions[name] = function.with_body(body)
             functions.update(partition.made)
         result = start.with_functions(functions)

@@ -8,7 +8,7 @@ integers themselves.
 qnn.quantize(%2, 0.2f, -7)
 
 Input: typed functions. Output: functions in which every operator that has an applicable integer
-rule is computed on integers. The remaining operators stay on real numbers; `left_real` lists them
+rule is computed on integers. The remaining operators stay on real numbers; `find_operators_left_real` lists them
 with the reasons.
 """
 
@@ -22,19 +22,27 @@ from typing import ClassVar, Final
 import numpy as np
 
 from aotc.ir import AotcError, PassContext, frozen, span_scope
-from aotc.relay.expr import Call, Constant, Expr, Function, call, op_of, tensor_type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, require_op_of_call, tensor_type_of, typed_op_call
 from aotc.relay.graph_api import IRModule, children, post_order, users
-from aotc.relay.op.qnn.quant_params import known
-from aotc.relay.transform.affine_quantization import Refused, Region, stated
-from aotc.relay.transform.integer_lookup_tables import rescaled, tabled
-from aotc.relay.transform.integer_operator_rules import RULES, fallback
-from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, WhyNot, is_call, op_call, record, typed
+from aotc.relay.op.qnn.quant_params import constant_value_or_none
+from aotc.relay.transform.affine_quantization import IntegerRegion, IntegerRuleRefused, affine_type_of_qnn_call
+from aotc.relay.transform.integer_lookup_tables import call_as_table_lookup, rescale_integers
+from aotc.relay.transform.integer_operator_rules import RULES, rule_by_declared_kind
+from aotc.relay.transform.pass_base import (
+    FunctionPass,
+    GraphMutator,
+    WhyNot,
+    as_op_call,
+    is_call,
+    record_rule_outcome,
+    with_inferred_types,
+)
 
 _QUANTIZE: Final = "qnn.quantize"
 _DEQUANTIZE: Final = "qnn.dequantize"
 #: Operators that stay on real numbers unless the option `optional_qnn_ops` names them.
-_OPTIONAL: Final = ("nn.softmax",)
-_BESIDE: Final = "its operands and its result are not all quantized"
+_OPTIONAL_OPERATORS: Final = ("nn.softmax",)
+_PARTLY_QUANTIZED_REASON: Final = "its operands and its result are not all quantized"
 
 
 @frozen
@@ -58,35 +66,39 @@ class _Unsigned(GraphMutator):
     made: dict[Expr, Expr] = field(default_factory=dict, init=False)
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
-        if is_call(old, _QUANTIZE) and self._fits(old):
-            made = call(op_of(new), (*new.args[:2], _raised(new)), new.attrs.replace(out_dtype="uint8"))
+        if is_call(old, _QUANTIZE) and self._is_convertible_to_uint8(old):
+            made = typed_op_call(
+                require_op_of_call(new),
+                (*new.args[:2], _zero_point_plus_128(new)),
+                new.attrs.replace(out_dtype="uint8"),
+            )
             self.made[made] = made.args[2]
             return made
         if is_call(new, _DEQUANTIZE) and new.args[0] in self.made:
-            return call(op_of(new), (*new.args[:2], self.made[new.args[0]]), new.attrs)
+            return typed_op_call(require_op_of_call(new), (*new.args[:2], self.made[new.args[0]]), new.attrs)
         return new
 
-    def _fits(self, node: Call) -> bool:
+    def _is_convertible_to_uint8(self, node: Call) -> bool:
         after = self.uses.get(node, [])
-        zero = known(node.args[2])
+        zero = constant_value_or_none(node.args[2])
         if tensor_type_of(node).dtype != "int8" or zero is None or zero.size != 1 or len(after) != 1:
             return False
-        other = op_call(after[0], _DEQUANTIZE)
-        back = None if other is None else known(other.args[2])
+        other = as_op_call(after[0], _DEQUANTIZE)
+        back = None if other is None else constant_value_or_none(other.args[2])
         same = back is not None and np.array_equal(back, zero)
         return same and len(self.uses.get(after[0], [])) == 1
 
 
-def unsigned(function: Function) -> Function:
+def convert_int8_to_uint8(function: Function) -> Function:
     """Return the function with uint8 instead of int8 between each quantization and its only
     dequantization.
     """
     return _Unsigned(users(function)).visit_function(function)
 
 
-def _raised(node: Call) -> Constant:
+def _zero_point_plus_128(node: Call) -> Constant:
     """Return the zero point of an int8 quantization for uint8 values: 128 is added."""
-    zero = known(node.args[2])
+    zero = constant_value_or_none(node.args[2])
     assert zero is not None
     return Constant(zero.astype(np.int32).reshape(()) + np.int32(128))
 
@@ -97,31 +109,35 @@ class _Absorb(GraphMutator):
 
     options: FakeQuantizationToInteger
     left: dict[Call, str] = field(default_factory=dict, init=False)
-    region: Region = field(init=False)
+    region: IntegerRegion = field(init=False)
 
     def __post_init__(self) -> None:
-        off = set(_OPTIONAL).difference(self.options.optional_qnn_ops or ())
+        off = set(_OPTIONAL_OPERATORS).difference(self.options.optional_qnn_ops or ())
         rules = {name: rule for name, rule in RULES.items() if name not in off}
-        self.region = Region(rules, fallback, self.options.rounding, rescaled, tabled)
+        self.region = IntegerRegion(
+            rules, rule_by_declared_kind, self.options.rounding, rescale_integers, call_as_table_lookup
+        )
 
-    def rewrite(self, old: Expr, new: Expr) -> Expr:
-        inside, node = self.region.inside, op_call(new)
+    def rewrite_rebuilt_node(self, old: Expr, new: Expr) -> Expr:
+        inside, node = self.region.inside, as_op_call(new)
         if node is not None and is_call(node, _QUANTIZE):
-            return self._quantized(node)
+            return self._convert_quantize_call(node)
         if is_call(new, _DEQUANTIZE) or any(c in inside for c in children(new)):
             inside.add(new)
-        return new if node is None or node not in inside else self._sums(node)
+        return new if node is None or node not in inside else self._convert_contraction(node)
 
-    def _sums(self, node: Call) -> Expr:
+    def _convert_contraction(self, node: Call) -> Expr:
         """Return a sum of products computed on integers, whatever its users are, if the option
         `use_qat` asks for it.
         """
-        rule = self.region.rules.get(op_of(node).name)
+        rule = self.region.rules.get(require_op_of_call(node).name)
         if not self.options.use_qat or rule is None or not rule.sums:
             return node
-        return self._tried(node, lambda: self.region.real(self.region.exact(node))) or node
+        return (
+            self._try_integer_rule(node, lambda: self.region.dequantize_value(self.region.exact_integers(node))) or node
+        )
 
-    def _quantized(self, node: Call) -> Expr:
+    def _convert_quantize_call(self, node: Call) -> Expr:
         """Return the result of a quantization computed by integer operators, or the node if a rule
         refuses.
         """
@@ -129,10 +145,15 @@ class _Absorb(GraphMutator):
         if data not in self.region.inside:
             return node
         dtype = str(tensor_type_of(node).dtype)
-        return self._tried(node, lambda: self.region.rounded(data, stated(node, dtype))) or node
+        return (
+            self._try_integer_rule(
+                node, lambda: self.region.quantized_integers(data, affine_type_of_qnn_call(node, dtype))
+            )
+            or node
+        )
 
-    def _tried(self, node: Call, make: Callable[[], Expr]) -> Expr | None:
-        """Return the replacement of a node that `make` computes, or None if an integer rule
+    def _try_integer_rule(self, node: Call, compute: Callable[[], Expr]) -> Expr | None:
+        """Return the replacement of a node that `compute` computes, or None if an integer rule
         refuses.
 
         The rewriting, or the reason of the refusal, is recorded in the rewrite report.
@@ -140,28 +161,28 @@ class _Absorb(GraphMutator):
         start = time.perf_counter()
         try:
             with span_scope(node.span):
-                made = make()
-        except Refused as refused:
-            self._refused(refused, time.perf_counter() - start)
+                made = compute()
+        except IntegerRuleRefused as refused:
+            self._record_refusal(refused, time.perf_counter() - start)
             return None
         root = node.args[0] if is_call(node, _QUANTIZE) else node
-        record(self._name(root), made, time.perf_counter() - start)
+        record_rule_outcome(self._rule_name(root), made, time.perf_counter() - start)
         return made
 
-    def _name(self, node: Expr) -> str:
+    def _rule_name(self, node: Expr) -> str:
         """Return the name of the integer rewrite rule for a node, for the rewrite report."""
-        inner = op_call(node)
-        rule = None if inner is None else self.region.find(inner)
+        inner = as_op_call(node)
+        rule = None if inner is None else self.region.find_rule(inner)
         return "quantize(dequantize(x)) => requantize(x)" if rule is None else rule.name
 
-    def _refused(self, refused: Refused, seconds: float) -> None:
-        node = op_call(refused.node)
-        record(self._name(refused.node), WhyNot(refused.reason), seconds)
+    def _record_refusal(self, refusal: IntegerRuleRefused, seconds: float) -> None:
+        node = as_op_call(refusal.node)
+        record_rule_outcome(self._rule_name(refusal.node), WhyNot(refusal.reason), seconds)
         if node is None:
             return
-        self.left.setdefault(node, refused.reason)
+        self.left.setdefault(node, refusal.reason)
         if self.options.hard_fail:
-            text = f"{node.op} stays on real numbers: {refused.reason}"
+            text = f"{node.op} stays on real numbers: {refusal.reason}"
             raise AotcError("fake-quantization", text, span=node.span, hint="hard_fail=False leaves it there")
 
 
@@ -187,33 +208,33 @@ class FakeQuantizationToInteger(FunctionPass):
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         if not any(is_call(n, _DEQUANTIZE) for n in post_order(function)):
             return function
-        return _Absorb(self).visit_function(self.prepared(function))
+        return _Absorb(self).visit_function(self.prepare_function(function))
 
-    def prepared(self, function: Function) -> Function:
+    def prepare_function(self, function: Function) -> Function:
         """Return the function prepared for the conversion: with uint8 instead of int8 activations
-        if `unsigned` is set.
+        if `convert_int8_to_uint8` is set.
         """
-        return unsigned(function) if self.unsigned else function
+        return convert_int8_to_uint8(function) if self.unsigned else function
 
 
-def left_real(module: IRModule, chosen: FakeQuantizationToInteger) -> list[LeftReal]:
+def find_operators_left_real(module: IRModule, conversion: FakeQuantizationToInteger) -> list[LeftReal]:
     """Return the operators between quantized tensors that the pass leaves on real numbers, in graph
     order.
     """
     rows: list[LeftReal] = []
-    for function in typed(module).functions.values():
-        absorb = _Absorb(chosen)
-        result = absorb.visit_function(chosen.prepared(function))
-        found = (op_call(node) for node in post_order(result))
-        rows += [LeftReal(node, reason) for node in found if node and (reason := _left(node, absorb))]
+    for function in with_inferred_types(module).functions.values():
+        absorb = _Absorb(conversion)
+        result = absorb.visit_function(conversion.prepare_function(function))
+        found = (as_op_call(node) for node in post_order(result))
+        rows += [LeftReal(node, reason) for node in found if node and (reason := _reason_left_real(node, absorb))]
     return rows
 
 
-def _left(node: Call, absorb: _Absorb) -> str:
+def _reason_left_real(node: Call, absorb: _Absorb) -> str:
     """Return the reason that a call stays on real numbers; "" for integer calls and calls that no
     quantized tensor reaches.
     """
-    if op_of(node).name.startswith("qnn."):
+    if require_op_of_call(node).name.startswith("qnn."):
         return ""
     beside = any(is_call(a, _DEQUANTIZE) for a in node.args)
-    return absorb.left.get(node, _BESIDE if beside else "")
+    return absorb.left.get(node, _PARTLY_QUANTIZED_REASON if beside else "")

@@ -25,27 +25,27 @@ Variables bound by lets keep their types, which hides shapes: run ToGraphNormalF
 
 from dataclasses import dataclass
 
-from aotc.ir import AotcError, Op, PassContext, span_scope, spending
+from aotc.ir import AotcError, Op, PassContext, budget_scope, span_scope
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Tuple, TupleGetItem
-from aotc.relay.expr import call as node_of
-from aotc.relay.graph_api import MAX_BYTES, IRModule, evaluate_call, post_order
+from aotc.relay.expr import typed_op_call as node_of
+from aotc.relay.graph_api import MAX_FOLDED_CONSTANT_BYTES, IRModule, evaluate_constant_call, post_order
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.transform.pass_base import FunctionPass, rewrite_nodes, settled
+from aotc.relay.transform.pass_base import FunctionPass, apply_to_fixpoint, rewrite_nodes
 
 
-def _limit(ctx: PassContext) -> int:
-    limit: int = ctx.get_config("relay.FoldConstant.max_bytes", MAX_BYTES)
+def _max_constant_bytes(ctx: PassContext) -> int:
+    limit: int = ctx.get_config("relay.FoldConstant.max_bytes", MAX_FOLDED_CONSTANT_BYTES)
     return limit
 
 
-def _folded(node: Expr, max_bytes: int) -> Expr:
+def _fold_node(node: Expr, max_bytes: int) -> Expr:
     """Return the constant value of a node, or the node if it has none or one that is too large.
 
     The limit is the larger of `max_bytes` and the size of the arguments.
     """
     match node:
         case Call():
-            return evaluate_call(node, max_bytes) or node
+            return evaluate_constant_call(node, max_bytes) or node
         case TupleGetItem(tuple_value=Tuple(fields=fields)):
             return fields[node.index]
         case If(cond=Constant(data=data)):
@@ -54,7 +54,7 @@ def _folded(node: Expr, max_bytes: int) -> Expr:
             return node
 
 
-def _is_quantized(node: Expr) -> bool:
+def _is_qnn_call(node: Expr) -> bool:
     op = node.op if isinstance(node, Call) else None
     return isinstance(op, Op) and op.name.startswith("qnn.")
 
@@ -75,15 +75,15 @@ class FoldConstant(FunctionPass):
     fold_qnn: bool = False
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        limit = _limit(ctx)
+        limit = _max_constant_bytes(ctx)
 
-        def rewrite(_: Expr, new: Expr) -> Expr:
-            if not self.fold_qnn and _is_quantized(new):
+        def fold_unless_quantized(_: Expr, new: Expr) -> Expr:
+            if not self.fold_qnn and _is_qnn_call(new):
                 return new
-            return _folded(new, limit)
+            return _fold_node(new, limit)
 
-        with spending(ctx.config):
-            return rewrite_nodes(function, rewrite)
+        with budget_scope(ctx.config):
+            return rewrite_nodes(function, fold_unless_quantized)
 
 
 # --- shapes
@@ -101,38 +101,38 @@ class DynamicToStatic(FunctionPass):
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
         # types that became known may determine shapes behind branches
-        return settled(lambda m: FunctionPass.run(self, m, ctx), module)
+        return apply_to_fixpoint(lambda m: FunctionPass.run(self, m, ctx), module)
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        if not any(isinstance(node, Call) and _is_dynamic(node) for node in post_order(function)):
+        if not any(isinstance(node, Call) and _has_static_counterpart(node) for node in post_order(function)):
             return function
-        limit = _limit(ctx)
+        limit = _max_constant_bytes(ctx)
 
-        def rewrite(old: Expr, new: Expr) -> Expr:
+        def make_static_and_fold(old: Expr, new: Expr) -> Expr:
             """Infer types again during the walk, so that shapes that depend on other shapes are
             found.
             """
             with span_scope(new.span):
-                return _folded(_static(new if new is old else _retyped(new)), limit)
+                return _fold_node(_replace_by_static_op(new if new is old else _infer_type_again(new)), limit)
 
-        return rewrite_nodes(function, rewrite)
+        return rewrite_nodes(function, make_static_and_fold)
 
 
-def _is_dynamic(node: Call) -> bool:
+def _has_static_counterpart(node: Call) -> bool:
     return isinstance(node.op, OpDef) and node.op.static is not None
 
 
-def _static(node: Expr) -> Expr:
+def _replace_by_static_op(node: Expr) -> Expr:
     if not isinstance(node, Call) or not isinstance(node.op, OpDef) or node.op.static is None:
         return node
     try:
         found = node.op.static(node.attrs, node.args)
     except AotcError as error:
-        raise error.at(node.span) from error
+        raise error.with_default_span(node.span) from error
     return node if found is None else found
 
 
-def _retyped(node: Expr) -> Expr:
+def _infer_type_again(node: Expr) -> Expr:
     """Return a node with new arguments, its type inferred again."""
     match node:
         case Call(op=Op() as op):

@@ -31,16 +31,16 @@ from aotc.relay.op.conv import ConvAttrs, conv1d, conv2d, conv3d
 from aotc.relay.op.dense import DenseAttrs, dense
 from aotc.relay.op.layout import Layout
 from aotc.relay.op.shape import reshape, squeeze
-from aotc.relay.transform.expand_ops import along_axis
+from aotc.relay.transform.expand_ops import expand_vector_along_axis
 from aotc.relay.transform.fold_constant import FoldConstant
-from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_call, op_call, recall
+from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, as_op_call, is_call, rebuild_call
 from aotc.relay.transform.simplify_expr import VIEWS
 
 _ANCHORS: Final = (conv1d, conv2d, conv3d, dense)
-_POSITIVE: Final = ("nn.relu", "nn.leaky_relu")
+_SIGN_DEPENDENT_OPERATORS: Final = ("nn.relu", "nn.leaky_relu")
 _SUMS: Final = ("add", "subtract")
 #: Largest number of operators between a multiplication and the weights.
-_REACH: Final = 32
+_MAX_OPERATORS_TO_WEIGHTS: Final = 32
 
 
 @frozen
@@ -57,19 +57,19 @@ class Scale:
     axes: tuple[int, ...]
 
     @property
-    def positive(self) -> bool:
+    def is_positive(self) -> bool:
         return bool((self.values > 0).all())
 
-    def along(self, axes: Items[int], expr: Expr) -> Expr:
+    def broadcast_along(self, axes: Items[int], expr: Expr) -> Expr:
         """Return the scale factors reshaped to broadcast along these axes of `expr`."""
         if not self.axes:
             return Constant(self.values.reshape(()))
         shape = tensor_type_of(expr).shape
         if len(axes) > 1:
             return reshape(self.expr, [d if k in axes else 1 for k, d in enumerate(shape)])
-        return along_axis(self.expr, axes[0], len(shape))
+        return expand_vector_along_axis(self.expr, axes[0], len(shape))
 
-    def lies_along(self, expr: Expr, rank: int) -> bool:
+    def has_only_scale_axes(self, expr: Expr, rank: int) -> bool:
         """Return True if `expr` varies along the axes of the factors only and broadcasts to a
         tensor of rank `rank`.
 
@@ -81,37 +81,37 @@ class Scale:
         return start >= 0 and set(wide) <= set(self.axes)
 
 
-def scaled_operand(expr: Expr) -> tuple[Expr, Scale] | None:
+def match_scaled_operand(expr: Expr) -> tuple[Expr, Scale] | None:
     """Return (x, s) if `expr` is multiply(x, s) or multiply(s, x) with s a Scale that does not
     enlarge x; else None.
     """
-    node = op_call(expr, "multiply")
-    found = None if node is None else _product(node)
-    scale = None if found is None else _scale_of(found[1], tensor_type_of(found[0]))
+    node = as_op_call(expr, "multiply")
+    found = None if node is None else _match_constant_product(node)
+    scale = None if found is None else _scale_from_factor(found[1], tensor_type_of(found[0]))
     return None if found is None or scale is None else (found[0], scale)
 
 
-def _value(expr: Expr) -> np.ndarray[Any, Any] | None:
+def _constant_or_reshaped_value(expr: Expr) -> np.ndarray[Any, Any] | None:
     """Return the array of a constant or of a reshaped constant; None for other expressions."""
     if isinstance(expr, Constant):
         return expr.data
-    node = op_call(expr, *VIEWS)
-    source = None if node is None or len(node.args) != 1 else _value(node.args[0])
+    node = as_op_call(expr, *VIEWS)
+    source = None if node is None or len(node.args) != 1 else _constant_or_reshaped_value(node.args[0])
     return None if source is None else source.reshape(tensor_type_of(expr).static_shape)
 
 
-def _product(node: Call) -> tuple[Expr, Expr] | None:
+def _match_constant_product(node: Call) -> tuple[Expr, Expr] | None:
     """Return (x, c) if `node` multiplies x by a constant c that does not enlarge it; else None."""
     for data, factor in (node.args, node.args[::-1]):
-        if _value(factor) is None or _value(data) is not None:
+        if _constant_or_reshaped_value(factor) is None or _constant_or_reshaped_value(data) is not None:
             continue
         if data.checked_type == node.checked_type:
             return data, factor
     return None
 
 
-def _scale_of(factor: Expr, ty: TensorType) -> Scale | None:
-    array = _value(factor)
+def _scale_from_factor(factor: Expr, ty: TensorType) -> Scale | None:
+    array = _constant_or_reshaped_value(factor)
     assert array is not None
     if not ty.dtype.is_float or array.ndim > ty.rank or not np.isfinite(array.astype(np.float64)).all():
         return None
@@ -129,16 +129,16 @@ def _scale_of(factor: Expr, ty: TensorType) -> Scale | None:
 # --- weights
 
 
-def _foldable(expr: Expr) -> bool:
+def _is_foldable_constant(expr: Expr) -> bool:
     """Return True if `expr` is a constant, or is made of constants by few operators (the product of
     an earlier fold).
     """
-    nodes = list(islice(post_order(expr), _REACH))
+    nodes = list(islice(post_order(expr), _MAX_OPERATORS_TO_WEIGHTS))
     return nodes[-1] is expr and all(isinstance(n, (Constant, Call, Op)) for n in nodes)
 
 
 @frozen
-class _Channels:
+class _ChannelAxes:
     """Channel axes of a convolution or nn.dense.
 
     data            axes of the input channels in the data
@@ -153,14 +153,14 @@ class _Channels:
     weight: tuple[int, ...]
 
 
-def _places(layout: str, letter: str) -> tuple[int, ...]:
+def _axes_of_letter(layout: str, letter: str) -> tuple[int, ...]:
     """Return the axes of a letter in a layout: its primal axis, then the axes of its blocks."""
-    axes = Layout.parse(layout).axes
+    axes = Layout.parse_layout(layout).axes
     letters = sorted({found for found, _ in axes})
-    return tuple(k for k in Layout.parse(layout).grouped(letters) if axes[k][0] == letter)
+    return tuple(k for k in Layout.parse_layout(layout).permutation_grouping_blocks(letters) if axes[k][0] == letter)
 
 
-def _channels(node: Call, only_constants: bool) -> _Channels | None:
+def _channel_axes(node: Call, only_constants: bool) -> _ChannelAxes | None:
     """Return the channel axes of a convolution or nn.dense with float weights; None for other
     calls.
 
@@ -168,23 +168,24 @@ def _channels(node: Call, only_constants: bool) -> _Channels | None:
     must have the same blocks as the data; other packed weights give None.
     """
     a: Any = node.attrs
-    if not isinstance(a, ConvAttrs | DenseAttrs) or (only_constants and not _foldable(node.args[1])):
+    if not isinstance(a, ConvAttrs | DenseAttrs) or (only_constants and not _is_foldable_constant(node.args[1])):
         return None
     dtype = tensor_type_of(node.args[1]).dtype
     if not dtype.is_float or tensor_type_of(node).dtype != dtype:
         return None
     if isinstance(a, DenseAttrs):
-        return _Channels((tensor_type_of(node.args[0]).rank - 1,), (tensor_type_of(node).rank - 1,), (1,), (0,))
+        return _ChannelAxes((tensor_type_of(node.args[0]).rank - 1,), (tensor_type_of(node).rank - 1,), (1,), (0,))
     out = a.out_layout or a.data_layout
-    found = _Channels(
-        *(_places(x, "C") for x in (a.data_layout, out)), *(_places(a.kernel_layout, x) for x in ("I", "O"))
+    found = _ChannelAxes(
+        *(_axes_of_letter(x, "C") for x in (a.data_layout, out)),
+        *(_axes_of_letter(a.kernel_layout, x) for x in ("I", "O")),
     )
     in_blocks = len(found.data) > 1 and a.groups in (1, a.channels)
     plain = (a.kernel_layout + a.data_layout + out).isupper()
     return found if plain or in_blocks else None
 
 
-def _fits(expr: Expr, axes: Items[int], scale: Scale) -> bool:
+def _has_as_many_elements_as_scale(expr: Expr, axes: Items[int], scale: Scale) -> bool:
     """Return True if these axes of a tensor have as many elements as there are scale factors.
 
     Blocks must come after the axes that they divide.
@@ -194,34 +195,34 @@ def _fits(expr: Expr, axes: Items[int], scale: Scale) -> bool:
     return not scale.axes or (in_order and prod(extents) == scale.values.size)
 
 
-def scale_outputs(node: Call, scale: Scale, only_constants: bool) -> Call | None:
+def scale_output_channels(node: Call, scale: Scale, only_constants: bool) -> Call | None:
     """Return a convolution or nn.dense with its weights scaled by output channel; None if the scale
     has another axis.
     """
-    channels = _channels(node, only_constants)
+    channels = _channel_axes(node, only_constants)
     if channels is None or scale.axes not in ((), channels.result):
         return None
     data, weight = node.args
-    if not _fits(weight, channels.weight, scale):
+    if not _has_as_many_elements_as_scale(weight, channels.weight, scale):
         return None
-    factors = scale.along(channels.weight, weight)
-    return recall(node, (data, multiply(weight, factors)))
+    factors = scale.broadcast_along(channels.weight, weight)
+    return rebuild_call(node, (data, multiply(weight, factors)))
 
 
-def input_factor(node: Call, scale: Scale, only_constants: bool) -> Expr | None:
+def weight_factor_for_input_scale(node: Call, scale: Scale, only_constants: bool) -> Expr | None:
     """Return the factor to multiply weights with so that their input data need not be scaled; None
     if there is none.
     """
     a, weight = node.attrs, node.args[1]
-    channels = _channels(node, only_constants)
+    channels = _channel_axes(node, only_constants)
     if channels is None or scale.axes not in ((), channels.data):
         return None
     if not scale.axes or not isinstance(a, ConvAttrs) or a.groups == 1:
-        if _fits(weight, channels.weight_inputs, scale):
-            return scale.along(channels.weight_inputs, weight)
+        if _has_as_many_elements_as_scale(weight, channels.weight_inputs, scale):
+            return scale.broadcast_along(channels.weight_inputs, weight)
         return None
-    if _fits(weight, channels.weight, scale) and a.groups == scale.values.size:
-        return scale.along(channels.weight, weight)
+    if _has_as_many_elements_as_scale(weight, channels.weight, scale) and a.groups == scale.values.size:
+        return scale.broadcast_along(channels.weight, weight)
     if not a.kernel_layout.isupper():
         return None
     shape = tensor_type_of(weight).static_shape
@@ -259,7 +260,7 @@ class _FoldScale(FunctionPass):
 
     only_constants: bool = False
 
-    def rewritten(self, function: Function) -> Function:
+    def rewrite_function_body(self, function: Function) -> Function:
         return self.fold(function, self.only_constants).visit_function(function)
 
 
@@ -276,41 +277,41 @@ class _Backward(_Fold):
         self.counts: dict[Expr, int] = {}
         self.origin: Span | None = None
 
-    def rewrite(self, old: Expr, new: Expr) -> Expr:
-        result = super().rewrite(old, new)
+    def rewrite_rebuilt_node(self, old: Expr, new: Expr) -> Expr:
+        result = super().rewrite_rebuilt_node(old, new)
         self.counts[result] = len(self.users.get(old, ()))
         return result
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
-        found = scaled_operand(new)
+        found = match_scaled_operand(new)
         if found is None:
             return new
         self.origin = new.span
-        return self.absorb(found[0], found[1], _REACH) or new
+        return self.absorb_scale(found[0], found[1], _MAX_OPERATORS_TO_WEIGHTS) or new
 
-    def absorb(self, expr: Expr, scale: Scale, reach: int) -> Expr | None:
+    def absorb_scale(self, expr: Expr, scale: Scale, max_depth: int) -> Expr | None:
         """Return `expr` times a scale that is folded into weights, without a new multiplication at
         run time; None if impossible.
         """
-        node = op_call(expr, *_ANCHORS, "nn.bias_add", "multiply", *_SUMS, *_POSITIVE)
-        if node is None or self.counts.get(expr, 1) != 1 or reach == 0:
+        node = as_op_call(expr, *_ANCHORS, "nn.bias_add", "multiply", *_SUMS, *_SIGN_DEPENDENT_OPERATORS)
+        if node is None or self.counts.get(expr, 1) != 1 or max_depth == 0:
             return None
         with span_scope(merge_spans([node.span, self.origin])):
             if is_call(node, *_ANCHORS):
-                return scale_outputs(node, scale, self.only_constants)
-            return self._through(node, scale, reach - 1)
+                return scale_output_channels(node, scale, self.only_constants)
+            return self._push_scale_through(node, scale, max_depth - 1)
 
-    def _through(self, node: Call, scale: Scale, reach: int) -> Expr | None:
+    def _push_scale_through(self, node: Call, scale: Scale, max_depth: int) -> Expr | None:
         """Push a scale through an operator into its operands; return the new call, or None if they
         cannot absorb it.
         """
         if is_call(node, *_SUMS):
-            return self._through_sum(node, scale, reach)
+            return self._push_scale_through_sum(node, scale, max_depth)
         args, data = list(node.args), node.args[0]
-        if is_call(node, *_POSITIVE) and not scale.positive:
+        if is_call(node, *_SIGN_DEPENDENT_OPERATORS) and not scale.is_positive:
             return None
         if is_call(node, "multiply"):  # the constant factor stays where it is
-            found = _product(node)
+            found = _match_constant_product(node)
             if found is None:
                 return None
             data = found[0]
@@ -318,23 +319,23 @@ class _Backward(_Fold):
             axis = node.attrs["axis"] % tensor_type_of(data).rank
             if (self.only_constants and not isinstance(args[1], Constant)) or scale.axes not in ((), (axis,)):
                 return None
-            args[1] = multiply(args[1], scale.along((0,), args[1]))
-        inner = self.absorb(data, scale, reach)
-        return None if inner is None else recall(node, [inner if a is data else a for a in args])
+            args[1] = multiply(args[1], scale.broadcast_along((0,), args[1]))
+        inner = self.absorb_scale(data, scale, max_depth)
+        return None if inner is None else rebuild_call(node, [inner if a is data else a for a in args])
 
-    def _through_sum(self, node: Call, scale: Scale, reach: int) -> Expr | None:
+    def _push_scale_through_sum(self, node: Call, scale: Scale, max_depth: int) -> Expr | None:
         ty = tensor_type_of(node)
         sides: list[Expr] = []
         for side in node.args:
             constant = isinstance(side, Constant) and tensor_type_of(side).rank <= ty.rank
-            absorbed = self.absorb(side, scale, reach) if side.checked_type == ty and not constant else None
+            absorbed = self.absorb_scale(side, scale, max_depth) if side.checked_type == ty and not constant else None
             if absorbed is not None:
                 sides.append(absorbed)
-            elif constant or (not self.only_constants and scale.lies_along(side, ty.rank)):
-                sides.append(multiply(side, scale.along(scale.axes, node)))
+            elif constant or (not self.only_constants and scale.has_only_scale_axes(side, ty.rank)):
+                sides.append(multiply(side, scale.broadcast_along(scale.axes, node)))
             else:
                 return None
-        return recall(node, sides)
+        return rebuild_call(node, sides)
 
 
 class BackwardFoldScaleAxis(_FoldScale):
@@ -358,20 +359,20 @@ class _Forward(_Fold):
         super().__init__(function, only_constants)
         self.dropped: set[Expr] = set()
         self.scales: dict[Expr, list[Scale]] = defaultdict(list)
-        for node in post_order(function, self.enter):
-            found = scaled_operand(node)
+        for node in post_order(function, self.should_rewrite_children):
+            found = match_scaled_operand(node)
             if found is not None:
-                self._plan(node, found[1])
+                self._plan_scale_removal(node, found[1])
 
-    def _plan(self, node: Expr, scale: Scale) -> None:
+    def _plan_scale_removal(self, node: Expr, scale: Scale) -> None:
         """Record the changes that removing multiplication `node` requires, if every user downstream
         can absorb the scale.
         """
         changes: dict[Expr, None] = {}
         layer = {node: None}
-        for _ in range(_REACH):
+        for _ in range(_MAX_OPERATORS_TO_WEIGHTS):
             pairs = [(user, source) for source in layer for user in self.users.get(source, ())]
-            if not all(self._passes(user, source, scale) for user, source in pairs):
+            if not all(self._can_absorb_or_pass_scale(user, source, scale) for user, source in pairs):
                 return
             changes.update((user, None) for user, _ in pairs)
             layer = {user: None for user, _ in pairs if not is_call(user, *_ANCHORS)}
@@ -382,68 +383,68 @@ class _Forward(_Fold):
         if changes:
             self.dropped.add(node)
             for user in changes:
-                if not is_call(user, *_POSITIVE, "multiply"):
+                if not is_call(user, *_SIGN_DEPENDENT_OPERATORS, "multiply"):
                     self.scales[user].append(scale)
 
-    def _passes(self, user: Expr, source: Expr, scale: Scale) -> bool:
+    def _can_absorb_or_pass_scale(self, user: Expr, source: Expr, scale: Scale) -> bool:
         """Return True if `user` works with an unscaled operand `source`, or passes the scale on to
         its own users.
         """
-        node = op_call(user, *_ANCHORS, "multiply", *_SUMS, *_POSITIVE)
+        node = as_op_call(user, *_ANCHORS, "multiply", *_SUMS, *_SIGN_DEPENDENT_OPERATORS)
         if node is None or not self.users.get(user):
             return False
-        if is_call(node, *_POSITIVE):
-            return scale.positive
+        if is_call(node, *_SIGN_DEPENDENT_OPERATORS):
+            return scale.is_positive
         if is_call(node, "multiply"):
-            found = _product(node)
+            found = _match_constant_product(node)
             return found is not None and found[0] is source
         if is_call(node, *_SUMS):
             other = node.args[1] if node.args[0] is source else node.args[0]
-            return node.checked_type == source.checked_type and self._divisible(other, scale, source)
+            return node.checked_type == source.checked_type and self._is_divisible_addend(other, scale, source)
         data, weight = node.args
         if data is not source or weight is source:
             return False
-        return input_factor(node, scale, self.only_constants) is not None
+        return weight_factor_for_input_scale(node, scale, self.only_constants) is not None
 
-    def _divisible(self, other: Expr, scale: Scale, source: Expr) -> bool:
+    def _is_divisible_addend(self, addend: Expr, scale: Scale, source: Expr) -> bool:
         """Return True if an addend can be divided by a scale: a constant that stays finite, or a
         variable along its axes.
         """
-        if isinstance(other, Constant) or self.only_constants:
-            return _stays_finite(other, scale)
-        along = scale.lies_along(other, tensor_type_of(source).rank)
-        return along and other.checked_type != source.checked_type and bool(scale.values.all())
+        if isinstance(addend, Constant) or self.only_constants:
+            return _is_finite_after_division(addend, scale)
+        along = scale.has_only_scale_axes(addend, tensor_type_of(source).rank)
+        return along and addend.checked_type != source.checked_type and bool(scale.values.all())
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
         if old in self.dropped:
-            return new.args[0 if _value(old.args[0]) is None else 1]
+            return new.args[0 if _constant_or_reshaped_value(old.args[0]) is None else 1]
         with span_scope(new.span):
             for scale in self.scales.get(old, ()):
-                new = self._changed(old, new, scale)
+                new = self._apply_removed_scale(old, new, scale)
         return new
 
-    def _changed(self, old: Call, node: Call, scale: Scale) -> Call:
+    def _apply_removed_scale(self, old: Call, node: Call, scale: Scale) -> Call:
         if is_call(node, *_SUMS):
-            divisor = scale.along(scale.axes, node)
+            divisor = scale.broadcast_along(scale.axes, node)
             # an operand of the full type is scaled by its own rewriting
             whole = [not isinstance(x, Constant) and x.checked_type == old.checked_type for x in old.args]
             pairs = zip(whole, node.args, strict=True)
-            return recall(node, [new if kept else divide(new, divisor) for kept, new in pairs])
+            return rebuild_call(node, [new if kept else divide(new, divisor) for kept, new in pairs])
         data, weight = node.args
-        factor = input_factor(node, scale, self.only_constants)
+        factor = weight_factor_for_input_scale(node, scale, self.only_constants)
         assert factor is not None
-        return recall(node, (data, multiply(weight, factor)))
+        return rebuild_call(node, (data, multiply(weight, factor)))
 
 
-def _stays_finite(other: Expr, scale: Scale) -> bool:
-    """Return True if expression `other` is a constant that stays finite when it is divided by a
+def _is_finite_after_division(addend: Expr, scale: Scale) -> bool:
+    """Return True if expression `addend` is a constant that stays finite when it is divided by a
     scale.
     """
-    if not isinstance(other, Constant) or not scale.values.all():
+    if not isinstance(addend, Constant) or not scale.values.all():
         return False
     smallest = np.abs(scale.values.astype(np.float64)).min()
-    largest = np.abs(other.data.astype(np.float64)).max(initial=0)
-    return bool(largest / smallest < float(tensor_type_of(other).dtype.max))
+    largest = np.abs(addend.data.astype(np.float64)).max(initial=0)
+    return bool(largest / smallest < float(tensor_type_of(addend).dtype.max))
 
 
 class ForwardFoldScaleAxis(_FoldScale):

@@ -19,16 +19,26 @@ from dataclasses import dataclass
 from typing import Final
 
 from aotc.ir import Op, OpPattern, frozen
-from aotc.relay.graph_api import Call, Constant, Expr, Function, op_of, post_order, rebuild, tensor_type_of, users
+from aotc.relay.graph_api import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    map_children,
+    post_order,
+    require_op_of_call,
+    tensor_type_of,
+    users,
+)
 from aotc.relay.op.softmax import SoftmaxAttrs
 from aotc.relay.transform import pass_base
-from aotc.relay.transform.fuse_ops import Signature, call_function
-from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, WhyNot, op_call, uniform_value
-from aotc.tir.schedule.contraction.cpu_weight_vectors import PANEL_ROWS
+from aotc.relay.transform.fuse_ops import FusedSignature, call_new_primitive_function
+from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, WhyNot, as_op_call, uniform_value
+from aotc.tir.schedule.contraction.cpu_weight_vectors import MIN_ROWS_TO_PACK_WEIGHTS
 
 RULE: Final = "batch_matmul(softmax(f(batch_matmul(q, k))), v) => one kernel"
 #: Largest number of operators between the products, and before each operand.
-MOST: Final = 32
+MAX_CHAIN_OPERATORS: Final = 32
 _PRODUCT: Final = "nn.batch_matmul"
 _SOFTMAX: Final = ("nn.softmax", "nn.fast_softmax")
 
@@ -40,15 +50,17 @@ class FuseAttention(FunctionPass):
 
     opt_level = 3
 
-    def rewritten(self, function: Function) -> Function:
+    def rewrite_function_body(self, function: Function) -> Function:
         finder = _Finder(users(function))
         regions: dict[Expr, list[Call]] = {}
-        for node in post_order(function, pass_base.outside_kernels):
-            last = op_call(node, _PRODUCT)
+        for node in post_order(function, pass_base.is_outside_primitive):
+            last = as_op_call(node, _PRODUCT)
             if last is not None:
                 start = time.perf_counter()
-                found = finder.region(last)
-                pass_base.record(RULE, last if isinstance(found, list) else found, time.perf_counter() - start)
+                found = finder.attention_operators(last)
+                pass_base.record_rule_outcome(
+                    RULE, last if isinstance(found, list) else found, time.perf_counter() - start
+                )
                 if isinstance(found, list):
                     regions[found[0]] = found
         return _Fuse(regions).visit_function(function) if regions else function
@@ -60,116 +72,116 @@ class _Finder:
 
     users: dict[Expr, list[Expr]]
 
-    def region(self, last: Call) -> list[Call] | WhyNot | None:
-        """Return the operators of the attention whose second product is `last`, the one that
+    def attention_operators(self, second_product: Call) -> list[Call] | WhyNot | None:
+        """Return the operators of the attention whose second product is `second_product`, the one that
         computes the result first.
 
         WhyNot if the operators cannot be fused; None if there is no attention.
         """
-        chain = self._chain(last)
+        chain = self._chain_to_first_product(second_product)
         if chain is None:
             return None
         first = chain[-1]
-        operands = (*first.args, last.args[1])
-        moves = (n for arg in operands for n in self._moves(arg))
-        members = [*self._after(last), *chain, *moves]
+        operands = (*first.args, second_product.args[1])
+        moves = (n for arg in operands for n in self._element_moving_producers(arg))
+        members = [*self._following_layout_operators(second_product), *chain, *moves]
         if not all(tensor_type_of(n).is_static for call in members for n in (call, *call.args)):
             return WhyNot("a shape is not static")
-        if any(tensor_type_of(n).dtype != "float32" for n in (*first.args, *last.args, *chain)):
+        if any(tensor_type_of(n).dtype != "float32" for n in (*first.args, *second_product.args, *chain)):
             return WhyNot("the data type is not float32")
         _, rows, columns = tensor_type_of(first).static_shape
-        if rows < PANEL_ROWS or columns < 2:
+        if rows < MIN_ROWS_TO_PACK_WEIGHTS or columns < 2:
             return WhyNot("the scores have few rows or columns")
         return members
 
-    def _only(self, expr: Expr) -> Call | None:
+    def _single_use_call(self, expr: Expr) -> Call | None:
         """Return the call if `expr` is an operator call with exactly one user, else None."""
-        call = op_call(expr)
+        call = as_op_call(expr)
         return call if call is not None and len(self.users[call]) == 1 else None
 
-    def _operands(self, node: Call) -> list[Call]:
-        return [call for call in map(self._only, node.args) if call is not None]
+    def _single_use_operands(self, node: Call) -> list[Call]:
+        return [call for call in map(self._single_use_call, node.args) if call is not None]
 
-    def _after(self, last: Call) -> list[Call]:
+    def _following_layout_operators(self, second_product: Call) -> list[Call]:
         """Return the reshapes and transposes that follow attention, last one first; the kernel
         stores their result directly.
         """
         found: list[Call] = []
-        node = last
-        while len(self.users[node]) == 1 and len(found) < MOST:
-            user = op_call(self.users[node][0], "reshape", "transpose")
+        node = second_product
+        while len(self.users[node]) == 1 and len(found) < MAX_CHAIN_OPERATORS:
+            user = as_op_call(self.users[node][0], "reshape", "transpose")
             if user is None:
                 break
             found.append(user)
             node = user
-        while found and op_of(found[-1]).name == "reshape":
+        while found and require_op_of_call(found[-1]).name == "reshape":
             found.pop()
         return found[::-1]
 
-    def _chain(self, last: Call) -> list[Call] | None:
+    def _chain_to_first_product(self, second_product: Call) -> list[Call] | None:
         """Return the calls from attention's second matrix product back to the first, or None.
 
         Each must be used once, and exactly one must be a softmax of rows.
         """
-        chain = [last]
-        node = self._only(last.args[0])
+        chain = [second_product]
+        node = self._single_use_call(second_product.args[0])
         softmax = 0
-        while node is not None and len(chain) < MOST:
+        while node is not None and len(chain) < MAX_CHAIN_OPERATORS:
             chain.append(node)
-            if op_of(node).name == _PRODUCT:
+            if require_op_of_call(node).name == _PRODUCT:
                 return chain if softmax == 1 else None
-            softmax += op_of(node).name in _SOFTMAX
-            node = self._below(node)
+            softmax += require_op_of_call(node).name in _SOFTMAX
+            node = self._operand_toward_first_product(node)
         return None
 
-    def _below(self, node: Call) -> Call | None:
+    def _operand_toward_first_product(self, node: Call) -> Call | None:
         """Return the operand of a call that leads back to the first matrix product of attention, or
         None if it is not unique.
         """
         if isinstance(node.attrs, SoftmaxAttrs):
             last = node.attrs.axis in (-1, tensor_type_of(node).rank - 1)
-            return self._only(node.args[0]) if last and op_of(node).name in _SOFTMAX else None
-        if op_of(node).pattern > OpPattern.BROADCAST and op_of(node).name != "reshape":
+            return self._single_use_call(node.args[0]) if last and require_op_of_call(node).name in _SOFTMAX else None
+        if require_op_of_call(node).pattern > OpPattern.BROADCAST and require_op_of_call(node).name != "reshape":
             return None
-        size = _size(node)
-        whole = [c for c in self._operands(node) if size and _size(c) == size]
-        ways = [c for c in whole if len(whole) == 1 or self._leads(c)]
+        size = _static_element_count(node)
+        whole = [c for c in self._single_use_operands(node) if size and _static_element_count(c) == size]
+        ways = [c for c in whole if len(whole) == 1 or self._has_product_upstream(c)]
         return ways[0] if len(ways) == 1 else None
 
-    def _leads(self, start: Call) -> bool:
+    def _has_product_upstream(self, start: Call) -> bool:
         """Return True if a softmax or matrix product is found a few operators upstream of `start`.
 
         Each operator on the way must have exactly one operand that is a call used only once.
         """
         node: Call | None = start
-        for _ in range(MOST):
-            if node is None or op_of(node).name in (_PRODUCT, *_SOFTMAX):
+        for _ in range(MAX_CHAIN_OPERATORS):
+            if node is None or require_op_of_call(node).name in (_PRODUCT, *_SOFTMAX):
                 return node is not None
-            below = self._operands(node)
+            below = self._single_use_operands(node)
             node = below[0] if len(below) == 1 else None
         return False
 
-    def _moves(self, operand: Expr) -> Iterator[Call]:
+    def _element_moving_producers(self, operand: Expr) -> Iterator[Call]:
         """Yield the operators that compute an operand, back to the earliest one that only moves
         elements.
 
         Packing the operand in the attention kernel evaluates them.
         """
         pending: list[Call] = []
-        node = self._only(operand)
-        while node is not None and len(pending) < MOST:
+        node = self._single_use_call(operand)
+        while node is not None and len(pending) < MAX_CHAIN_OPERATORS:
             scaled = [a for a in node.args if uniform_value(a) is None]
-            moves = op_of(node).moves
-            if not moves and (op_of(node).pattern > OpPattern.BROADCAST or len(scaled) != 1):
+            moves = require_op_of_call(node).is_data_movement
+            if not moves and (require_op_of_call(node).pattern > OpPattern.BROADCAST or len(scaled) != 1):
                 return
             pending.append(node)
             if moves:
                 yield from pending
                 pending = []
-            node = self._only(scaled[0])
+            node = self._single_use_call(scaled[0])
 
 
-def _size(expr: Expr) -> int | None:
+def _static_element_count(expr: Expr) -> int | None:
     """Return the number of elements of a tensor; None if its shape is not static."""
     ty = tensor_type_of(expr)
     return ty.numel if ty.is_static else None
@@ -185,18 +197,18 @@ class _Fuse(GraphMutator):
         if old not in self.regions:
             return new
         members = set(self.regions[old])
-        signature = Signature()
+        signature = FusedSignature()
         inside: dict[Expr, Expr] = {}
 
-        def place(expr: Expr) -> Expr:
+        def map_into_function(expr: Expr) -> Expr:
             if expr in inside or isinstance(expr, Op):
                 return inside.get(expr, expr)
             if isinstance(expr, Constant) and uniform_value(expr) is not None:
                 return expr
-            return signature.param(self.memo.get(expr, expr), expr)
+            return signature.parameter_for(self.memo.get(expr, expr), expr)
 
         for node in post_order(old, lambda n: n in members):
             if node in members:
-                inside[node] = rebuild(node, place)
+                inside[node] = map_children(node, map_into_function)
                 signature.members.append(node)
-        return call_function(inside[old], old, signature)
+        return call_new_primitive_function(inside[old], old, signature)

@@ -23,18 +23,26 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from aotc.ir import DType, Op, OpPattern, PassContext, TensorType, TupleType, Type, merge_spans
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, as_function, type_of
-from aotc.relay.graph_api import IRModule, children, left_alone, mutated, post_order, rebuild, substitute
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, require_function, type_of
+from aotc.relay.graph_api import (
+    IRModule,
+    children,
+    is_opaque_function,
+    map_children,
+    post_order,
+    rewrite_bottom_up,
+    substitute_variables,
+)
 from aotc.relay.transform.pass_base import FunctionPass, is_finite
 
 #: Largest number of nodes in one group.
-MAX_DEPTH: Final = 256
+MAX_GROUP_NODES: Final = 256
 
 _INLINE_DTYPES: Final = frozenset({"int32", "int64", "float32", "float64", "bool"})
 
 #: The strongest patterns allowed between a node and its post-dominator, and for the post-dominator
 #: itself.
-_Limits: TypeAlias = tuple[OpPattern, OpPattern]
+_PatternLimits: TypeAlias = tuple[OpPattern, OpPattern]
 _INJECTIVE: Final = (OpPattern.INJECTIVE, OpPattern.INJECTIVE)
 
 
@@ -56,9 +64,9 @@ class FuseOps(FunctionPass):
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         level = ctx.opt_level if self.fuse_opt_level < 0 else self.fuse_opt_level
-        depth = ctx.get_config("relay.FuseOps.max_depth", MAX_DEPTH)
+        depth = ctx.get_config("relay.FuseOps.max_depth", MAX_GROUP_NODES)
         links = bool(ctx.get_config("relay.FuseOps.link_params", False))
-        return fuse(function, level, depth, links, self.max_args)
+        return fuse_operators(function, level, depth, links, self.max_args)
 
 
 @dataclass(slots=True, eq=False)
@@ -81,9 +89,9 @@ class _Node:
     own: _Group = field(init=False)
 
     @property
-    def group(self) -> _Group:
+    def root_group(self) -> _Group:
         """The root element of the fusion group to which the node belongs."""
-        return self.own.root()
+        return self.own.find_root()
 
 
 @dataclass(slots=True, eq=False)
@@ -99,11 +107,11 @@ class _Group:
     parent: _Group | None = None
 
     @property
-    def count(self) -> int:
+    def member_count(self) -> int:
         """Number of nodes joined to this union-find element, including its own node."""
         return len(self.members)
 
-    def root(self) -> _Group:
+    def find_root(self) -> _Group:
         top = self
         while top.parent is not None:
             top = top.parent
@@ -112,7 +120,7 @@ class _Group:
             node.parent, node = top, node.parent
         return top
 
-    def join(self, parent: _Group) -> None:
+    def merge_into(self, parent: _Group) -> None:
         """Merge this fusion group into another one; both must be roots of the union-find forest."""
         if self is parent:
             return
@@ -124,9 +132,9 @@ class _Group:
             parent.pattern = max(self.pattern, parent.pattern)
 
 
-def _walk(root: Expr) -> Iterator[Expr]:
+def _nodes_outside_primitives(root: Expr) -> Iterator[Expr]:
     """Return the nodes to fuse, children first, without the contents of primitive functions."""
-    return post_order(root, lambda node: not left_alone(node))
+    return post_order(root, lambda node: not is_opaque_function(node))
 
 
 class _ForwardGraph:
@@ -134,21 +142,21 @@ class _ForwardGraph:
 
     def __init__(self, root: Function, link_params: bool) -> None:
         self.link_params = link_params
-        self.by_ref = {expr: _Node(expr) for expr in _walk(root)}
+        self.by_ref = {expr: _Node(expr) for expr in _nodes_outside_primitives(root)}
         self.nodes = list(self.by_ref.values())
         self.flat: dict[Expr, bool] = {}
         self.by_ref[root].external = True
         for node in self.nodes:
-            self._connect(node)
+            self._add_edges_to_node(node)
         for node in reversed(self.nodes):
-            _find_dominator(node)
+            _set_post_dominator(node)
             node.own = _Group(node.pattern, node.ref, node.pattern is OpPattern.OUT_ELEMWISE_FUSABLE, [node.ref])
 
-    def _need(self, *exprs: Expr) -> None:
+    def _mark_external(self, *exprs: Expr) -> None:
         for expr in exprs:
             self.by_ref[expr].external = True
 
-    def _is_flat(self, value: Expr) -> bool:
+    def _is_tuple_of_tensors(self, value: Expr) -> bool:
         """Return True if a value is a tuple of tensors; the answer is cached, as many fields may be
         read from one tuple.
         """
@@ -157,34 +165,34 @@ class _ForwardGraph:
             self.flat[value] = isinstance(ty, TupleType) and all(isinstance(f, TensorType) for f in ty.fields)
         return self.flat[value]
 
-    def _connect(self, node: _Node) -> None:
+    def _add_edges_to_node(self, node: _Node) -> None:
         match node.ref:
             case Call():
-                self._connect_call(node, node.ref)
+                self._add_edges_to_call(node, node.ref)
             case Tuple(fields=fields):
                 node.pattern = OpPattern.TUPLE
                 for item in fields:
                     if isinstance(item.checked_type, TensorType):
                         self.by_ref[item].outputs.append((node, OpPattern.INJECTIVE))
                     else:
-                        self._need(item)
+                        self._mark_external(item)
             case TupleGetItem(tuple_value=value):
-                if self._is_flat(value):
+                if self._is_tuple_of_tensors(value):
                     node.pattern = OpPattern.INJECTIVE
                     self.by_ref[value].outputs.append((node, OpPattern.INJECTIVE))
                 else:
-                    self._need(value)
+                    self._mark_external(value)
             case Constant():
-                inside = self.link_params or _is_single_value(node.ref)
+                inside = self.link_params or _is_inlinable_constant(node.ref)
                 node.pattern = OpPattern.ELEMWISE if inside else OpPattern.OPAQUE
-            case _ if not left_alone(node.ref):  # results of bodies and branches; variables have no children
-                self._need(*children(node.ref))
+            case _ if not is_opaque_function(node.ref):  # results of bodies and branches; variables have no children
+                self._mark_external(*children(node.ref))
 
-    def _connect_call(self, node: _Node, call: Call) -> None:
+    def _add_edges_to_call(self, node: _Node, call: Call) -> None:
         if isinstance(call.op, Op):
             node.pattern = call.op.pattern
         else:
-            self._need(call.op)
+            self._mark_external(call.op)
         result = call.checked_type
         for arg in call.args:
             edge, ty = node.pattern, arg.checked_type
@@ -194,12 +202,12 @@ class _ForwardGraph:
             self.by_ref[arg].outputs.append((node, edge))
 
 
-def _is_single_value(constant: Constant) -> bool:
+def _is_inlinable_constant(constant: Constant) -> bool:
     """Return True if a constant can be a literal in a kernel: a scalar, or one repeated value."""
-    return DType.of(constant.data) in _INLINE_DTYPES and (constant.data.ndim == 0 or constant.is_splat)
+    return DType.from_numpy(constant.data) in _INLINE_DTYPES and (constant.data.ndim == 0 or constant.is_splat)
 
 
-def _find_dominator(node: _Node) -> None:
+def _set_post_dominator(node: _Node) -> None:
     """Set the immediate post-dominator of a node: the least common ancestor of its users, whose own
     are already set.
     """
@@ -208,14 +216,14 @@ def _find_dominator(node: _Node) -> None:
     parent: _Node | None = node.outputs[0][0]
     edge = max(pattern for _, pattern in node.outputs)
     for user, _ in node.outputs[1:]:
-        parent, on_way = _common_ancestor(parent, user)
+        parent, on_way = _common_post_dominator(parent, user)
         edge = max(edge, on_way)
     node.parent = parent
     node.depth = 1 if parent is None else parent.depth + 1
     node.edge = edge
 
 
-def _common_ancestor(a: _Node | None, b: _Node | None) -> tuple[_Node | None, OpPattern]:
+def _common_post_dominator(a: _Node | None, b: _Node | None) -> tuple[_Node | None, OpPattern]:
     """Return the least common ancestor in the post-dominator tree, and the strongest edge below it."""
     strongest = OpPattern.ELEMWISE
     while a is not b:
@@ -229,75 +237,77 @@ def _common_ancestor(a: _Node | None, b: _Node | None) -> tuple[_Node | None, Op
     return a, strongest
 
 
-def _merge_groups(nodes: Sequence[_Node], max_depth: int, max_args: int) -> None:
+def _merge_fusion_groups(nodes: Sequence[_Node], max_nodes: int, max_args: int) -> None:
     """Merge the fusion groups of nodes as far as operator patterns allow, in three sweeps."""
     for phase in range(3):
         for node in nodes:
-            path = _mergeable(node, phase)
-            parent = node.parent.group if node.parent is not None else node.group
-            if sum(n.own.count for n in path) + parent.count <= max_depth and _fits(path, parent, max_args):
+            path = _nodes_to_merge(node, phase)
+            parent = node.parent.root_group if node.parent is not None else node.root_group
+            if sum(n.own.member_count for n in path) + parent.member_count <= max_nodes and _is_within_argument_limit(
+                path, parent, max_args
+            ):
                 for member in path:
-                    member.group.join(parent)
+                    member.root_group.merge_into(parent)
 
 
-def _fits(path: Sequence[_Node], parent: _Group, most: int) -> bool:
+def _is_within_argument_limit(path: Sequence[_Node], parent: _Group, max_args: int) -> bool:
     """Return True if merging these nodes into a fusion group respects the limit of kernel
     arguments, or adds none.
     """
-    if not most or not path:
+    if not max_args or not path:
         return True
-    found = _arguments({parent, *(node.group for node in path)}, parent)
-    return found <= most or found <= _arguments({parent}, parent)
+    found = _kernel_argument_count({parent, *(node.root_group for node in path)}, parent)
+    return found <= max_args or found <= _kernel_argument_count({parent}, parent)
 
 
-def _arguments(groups: Set[_Group], last: _Group) -> int:
+def _kernel_argument_count(groups: Set[_Group], result_group: _Group) -> int:
     """Return the number of kernel arguments of merged fusion groups: inputs, results, and a buffer
     for each result.
     """
     inside = {ref for group in groups for ref in group.members}
-    outside = {taken for ref in inside for taken in _taken(ref)} - inside
-    return sum(_tensors(type_of(one)) for one in outside) + 2 * _tensors(type_of(last.root_ref))
+    outside = {taken for ref in inside for taken in _expressions_read_by(ref)} - inside
+    return sum(_tensor_count(type_of(one)) for one in outside) + 2 * _tensor_count(type_of(result_group.root_ref))
 
 
-def _taken(ref: Expr) -> Sequence[Expr]:
+def _expressions_read_by(node: Expr) -> Sequence[Expr]:
     """Return the expressions that a call, tuple or tuple field in a fusion group reads."""
-    if isinstance(ref, Call):
-        return ref.args
-    return children(ref) if isinstance(ref, (Tuple, TupleGetItem)) else ()
+    if isinstance(node, Call):
+        return node.args
+    return children(node) if isinstance(node, (Tuple, TupleGetItem)) else ()
 
 
-def _tensors(ty: Type) -> int:
-    return sum(map(_tensors, ty.fields)) if isinstance(ty, TupleType) else 1
+def _tensor_count(ty: Type) -> int:
+    return sum(map(_tensor_count, ty.fields)) if isinstance(ty, TupleType) else 1
 
 
-def _mergeable(node: _Node, phase: int) -> list[_Node]:
+def _nodes_to_merge(node: _Node, phase: int) -> list[_Node]:
     """Return a node and all nodes up to its post-dominator, if this fusion sweep can merge them;
     else an empty list.
     """
     pattern, parent = node.own.pattern, node.parent
     if pattern is OpPattern.OPAQUE or parent is None:
         return []
-    if node.group.anchored and _is_narrow(node):
+    if node.root_group.anchored and _is_narrow_before_widening(node):
         return []
     into_tuple = parent.own.pattern is OpPattern.TUPLE
-    limits: _Limits | None = None
-    if phase < 2 and not into_tuple and node.group is not parent.group:
-        limits = _limits(pattern, node.edge, phase)
-    elif phase == 2 and into_tuple and max(pattern, parent.group.pattern) <= OpPattern.INJECTIVE:
+    limits: _PatternLimits | None = None
+    if phase < 2 and not into_tuple and node.root_group is not parent.root_group:
+        limits = _pattern_limits(pattern, node.edge, phase)
+    elif phase == 2 and into_tuple and max(pattern, parent.root_group.pattern) <= OpPattern.INJECTIVE:
         limits = _INJECTIVE  # a consumer has absorbed the tuple, so it absorbs its fields
-    return [] if limits is None else _path(node, parent, limits)
+    return [] if limits is None else _path_within_limits(node, parent, limits)
 
 
-def _is_narrow(node: _Node) -> bool:
+def _is_narrow_before_widening(node: _Node) -> bool:
     """Return True if fusion should stop at a node whose successors only widen it before another
     anchor's group.
 
     The narrow elements of a quantized result are then stored, and the next group widens them.
     """
     last, after = node, node.parent
-    while after is not None and not after.group.anchored and after.own.pattern <= OpPattern.BROADCAST:
+    while after is not None and not after.root_group.anchored and after.own.pattern <= OpPattern.BROADCAST:
         last, after = after, after.parent
-    if after is None or not after.group.anchored or after.group is node.group or last is node:
+    if after is None or not after.root_group.anchored or after.root_group is node.root_group or last is node:
         return False
     ends = type_of(node.ref), type_of(last.ref)
     if not all(isinstance(ty, TensorType) for ty in ends):
@@ -306,7 +316,7 @@ def _is_narrow(node: _Node) -> bool:
     return size < wide
 
 
-def _path(source: _Node, sink: _Node, limits: _Limits) -> list[_Node]:
+def _path_within_limits(source: _Node, sink: _Node, limits: _PatternLimits) -> list[_Node]:
     """Return `source` and the nodes on all paths to `sink` (excluded); an empty list if one of them
     exceeds the limits.
     """
@@ -318,7 +328,7 @@ def _path(source: _Node, sink: _Node, limits: _Limits) -> list[_Node]:
         if node in seen:
             continue
         seen.add(node)
-        if node.group.pattern > limits[node is sink]:
+        if node.root_group.pattern > limits[node is sink]:
             return []
         if node is not sink:
             path.append(node)
@@ -326,7 +336,7 @@ def _path(source: _Node, sink: _Node, limits: _Limits) -> list[_Node]:
     return path
 
 
-def _limits(pattern: OpPattern, edge: OpPattern, phase: int) -> _Limits | None:
+def _pattern_limits(pattern: OpPattern, edge: OpPattern, phase: int) -> _PatternLimits | None:
     """Return the operator patterns that fusion sweep 0 or 1 allows up to the post-dominator; None
     if it must not fuse.
     """
@@ -342,7 +352,7 @@ def _limits(pattern: OpPattern, edge: OpPattern, phase: int) -> _Limits | None:
 
 
 @dataclass(slots=True)
-class Signature:
+class FusedSignature:
     """Inputs of a fusion group: one parameter per distinct expression from outside, in order of
     first use.
     """
@@ -351,10 +361,10 @@ class Signature:
     members: list[Expr] = field(default_factory=list)
     weights: list[Expr] = field(default_factory=list)
 
-    def param(self, outside: Expr, original: Expr) -> Var:
+    def parameter_for(self, outside: Expr, original: Expr) -> Var:
         return self.params.setdefault(outside, Var(f"p{len(self.params)}", type_of(original)))
 
-    def attrs(self) -> dict[str, Any]:
+    def function_attrs(self) -> dict[str, Any]:
         """Return the attributes of a fused function; "Finite" lists weights without infinities and
         NaN.
 
@@ -373,35 +383,35 @@ class _Rewriter:
         self.graph = graph
         self.fuses = fuses
         self.new: dict[Expr, Expr] = {}
-        self.signatures: dict[_Group, Signature] = {}
+        self.signatures: dict[_Group, FusedSignature] = {}
 
-    def run(self, root: Function) -> Function:
-        for node in _walk(root):
-            self.new[node] = self._rewrite(node)
-        return as_function(self.new[root])
+    def build_primitive_functions(self, root: Function) -> Function:
+        for node in _nodes_outside_primitives(root):
+            self.new[node] = self._rewrite_node(node)
+        return require_function(self.new[root])
 
-    def _group(self, node: Expr) -> _Group:
-        return self.graph.by_ref[node].group
+    def _fusion_group(self, node: Expr) -> _Group:
+        return self.graph.by_ref[node].root_group
 
-    def _rewrite(self, node: Expr) -> Expr:
+    def _rewrite_node(self, node: Expr) -> Expr:
         match node:
             case Call(op=Op()):
-                return self._member(node, node.args)
-            case Tuple() if self._group(node).root_ref is not node:
-                return self._member(node, node.fields)
-            case TupleGetItem(tuple_value=value) if self._is_inside(node, value):
-                return self._member(node, (value,))
-            case Function() if left_alone(node):
+                return self._rebuild_in_function(node, node.args)
+            case Tuple() if self._fusion_group(node).root_ref is not node:
+                return self._rebuild_in_function(node, node.fields)
+            case TupleGetItem(tuple_value=value) if self._is_fused_tuple_field(node, value):
+                return self._rebuild_in_function(node, (value,))
+            case Function() if is_opaque_function(node):
                 return node
             case _:
-                return rebuild(node, self.new.__getitem__)
+                return map_children(node, self.new.__getitem__)
 
-    def _is_inside(self, field: Expr, value: Expr) -> bool:
+    def _is_fused_tuple_field(self, field: Expr, value: Expr) -> bool:
         """Return True if a tuple field is read inside a group that computes something."""
-        group = self._group(field)
-        return group.root_ref is not field or self._group(value) is group
+        group = self._fusion_group(field)
+        return group.root_ref is not field or self._fusion_group(value) is group
 
-    def _is_literal(self, arg: Expr, user: Expr) -> bool:
+    def _is_inlined_constant(self, arg: Expr, user: Expr) -> bool:
         """Return True if a constant is copied into the fused function of `user` instead of being
         passed in.
 
@@ -410,36 +420,40 @@ class _Rewriter:
         if not isinstance(arg, Constant):
             return False
         pattern = self.graph.by_ref[user].pattern
-        literal = self.fuses and pattern <= OpPattern.COMM_REDUCE and _is_single_value(arg)
+        literal = self.fuses and pattern <= OpPattern.COMM_REDUCE and _is_inlinable_constant(arg)
         return self.graph.link_params or literal
 
-    def _member(self, node: Call | Tuple | TupleGetItem, args: tuple[Expr, ...]) -> Expr:
+    def _rebuild_in_function(self, node: Call | Tuple | TupleGetItem, args: tuple[Expr, ...]) -> Expr:
         """Return a node rebuilt inside its fused function, or a call of that function if the fusion
         group ends at the node.
         """
-        group = self._group(node)
-        signature = self.signatures.setdefault(group, Signature())
+        group = self._fusion_group(node)
+        signature = self.signatures.setdefault(group, FusedSignature())
         fresh: dict[Expr, Expr] = {}
         for arg in args:
-            inside = self._group(arg) is group or self._is_literal(arg, node)
-            fresh[arg] = self.new[arg] if inside else signature.param(self.new[arg], arg)
+            inside = self._fusion_group(arg) is group or self._is_inlined_constant(arg, node)
+            fresh[arg] = self.new[arg] if inside else signature.parameter_for(self.new[arg], arg)
         if isinstance(node, Call) and any(getattr(node.attrs, "padding", ())):
             signature.weights += map(self.new.__getitem__, args[1:])
-        member = rebuild(node, lambda child: fresh.get(child, child))
+        member = map_children(node, lambda child: fresh.get(child, child))
         signature.members.append(node)
-        return call_function(member, node, signature) if group.root_ref is node else member
+        return call_new_primitive_function(member, node, signature) if group.root_ref is node else member
 
 
-def call_function(body: Expr, node: Expr, signature: Signature) -> Call:
+def call_new_primitive_function(body: Expr, node: Expr, signature: FusedSignature) -> Call:
     """Return a call, which replaces `node`, of a new primitive function with this body."""
     span = merge_spans(member.span for member in signature.members)
     ty = type_of(node)
-    function = Function(signature.params.values(), body, ty, None, signature.attrs(), span)
+    function = Function(signature.params.values(), body, ty, None, signature.function_attrs(), span)
     return Call(function, signature.params, span=span, checked_type=ty)
 
 
-def fuse(
-    function: Function, opt_level: int = 3, max_depth: int = MAX_DEPTH, link_params: bool = False, max_args: int = 0
+def fuse_operators(
+    function: Function,
+    opt_level: int = 3,
+    max_depth: int = MAX_GROUP_NODES,
+    link_params: bool = False,
+    max_args: int = 0,
 ) -> Function:
     """Return `function` with every operator call inside a primitive function; the same object if
     there is nothing to fuse.
@@ -447,12 +461,12 @@ def fuse(
     At `opt_level` 0 each call gets a function of its own. Scalar constants become part of the
     functions; other constants become parameters unless `link_params` is set.
     """
-    if left_alone(function):
+    if is_opaque_function(function):
         return function
     graph = _ForwardGraph(function, link_params)
     if opt_level >= 1:
-        _merge_groups(graph.nodes, max_depth, max_args)
-    return _Rewriter(graph, opt_level >= 1).run(function)
+        _merge_fusion_groups(graph.nodes, max_depth, max_args)
+    return _Rewriter(graph, opt_level >= 1).build_primitive_functions(function)
 
 
 # --- the inverse
@@ -463,13 +477,13 @@ class DefuseOps(FunctionPass):
 
     opt_level = 3
 
-    def rewritten(self, function: Function) -> Function:
-        return as_function(mutated(function, _defused))
+    def rewrite_function_body(self, function: Function) -> Function:
+        return require_function(rewrite_bottom_up(function, _inline_primitive_call))
 
 
-def _defused(_: Expr, new: Expr) -> Expr:
+def _inline_primitive_call(_: Expr, new: Expr) -> Expr:
     match new:
         case Call(op=Function(params=params, body=body, is_primitive=True)):
-            return substitute(body, dict(zip(params, new.args, strict=True)))
+            return substitute_variables(body, dict(zip(params, new.args, strict=True)))
         case _:
             return new

@@ -26,16 +26,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from aotc.ir import Op, OpPattern, TensorType, leaves, merge_spans
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, as_function, op_of, tensor_type_of
-from aotc.relay.graph_api import Var, outside_scopes, post_order, rebuild, substitute, type_of, users
+from aotc.ir import Op, OpPattern, TensorType, flatten_nested_tuple, merge_spans
+from aotc.relay.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    Tuple,
+    TupleGetItem,
+    require_function,
+    require_op_of_call,
+    tensor_type_of,
+)
+from aotc.relay.graph_api import Var, is_not_a_scope, map_children, post_order, substitute_variables, type_of, users
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.transform.pass_base import FunctionPass, outside_kernels
-from aotc.tir import Gpu, graph, spreads, te
+from aotc.relay.transform.pass_base import FunctionPass, is_outside_primitive
+from aotc.tir import Gpu, is_separate_launch_faster, te, tensor_graph
 
 #: Largest number of results of one kernel.
-_MOST: Final = 8
-_LAST: Final = (OpPattern.ELEMWISE, OpPattern.BROADCAST, OpPattern.OUT_ELEMWISE_FUSABLE)
+_MAX_KERNEL_RESULTS: Final = 8
+_FINAL_PATTERNS: Final = (OpPattern.ELEMWISE, OpPattern.BROADCAST, OpPattern.OUT_ELEMWISE_FUSABLE)
 #: Row normalizations, each computed by a block of threads. After a matrix product they stay a
 #: launch of their own, which the product's last thread blocks may take over.
 _NORMS: Final = (
@@ -46,7 +56,7 @@ _NORMS: Final = (
 _GPU: Final = Gpu()
 
 #: Calls that become one; the first reads no results of the others.
-_Group: TypeAlias = "list[Call]"
+_CallGroup: TypeAlias = "list[Call]"
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,49 +75,49 @@ class FuseOutputs(FunctionPass):
     most_args: int = 512
     gpu: Gpu = _GPU
 
-    def rewritten(self, function: Function) -> Function:
-        group_of, read_by = _groups(function, self.most_args, self.gpu), users(function)
+    def rewrite_function_body(self, function: Function) -> Function:
+        group_of, read_by = _group_kernel_calls(function, self.most_args, self.gpu), users(function)
         joined = {node: group for node, group in group_of.items() if len(group) > 1}
         made: dict[Expr, Expr] = {}
-        for node in post_order(function, outside_kernels):
+        for node in post_order(function, is_outside_primitive):
             group = joined.get(node)
             if group is None:
-                made[node] = rebuild(node, made.__getitem__) if outside_kernels(node) else node
+                made[node] = map_children(node, made.__getitem__) if is_outside_primitive(node) else node
             elif node is group[0]:
                 results = [call for call in group if not set(read_by[call]) <= {*group}]
-                whole = _together(group, results, made)
+                whole = _merge_into_one_call(group, results, made)
                 several = len(results) > 1
                 made.update({call: TupleGetItem(whole, k) if several else whole for k, call in enumerate(results)})
-        return as_function(made[function]) if joined else function
+        return require_function(made[function]) if joined else function
 
 
-def _groups(function: Function, most: int, gpu: Gpu) -> dict[Expr, _Group]:
+def _group_kernel_calls(function: Function, max_args: int, gpu: Gpu) -> dict[Expr, _CallGroup]:
     """Return for each kernel call of a function the group of calls that will become one kernel."""
-    found: dict[Expr, _Group] = {}
-    number = {node: k for k, node in enumerate(post_order(function.body, outside_scopes))}
+    found: dict[Expr, _CallGroup] = {}
+    number = {node: k for k, node in enumerate(post_order(function.body, is_not_a_scope))}
     known: set[Expr] = {*function.params, *(node for node in number if isinstance(node, Constant))}
     for node in number:
         if not isinstance(node, Call) or not isinstance(node.op, Function) or not node.op.is_primitive:
             continue
-        hosts = [found[arg] for arg in node.args if arg in found and _follows(node, arg, found[arg], gpu)]
+        hosts = [found[arg] for arg in node.args if arg in found and _can_join_group(node, arg, found[arg], gpu)]
         group = max(hosts, key=lambda group: number[group[0]], default=[])
         first = number[group[0]] if group else 0
         early = (a in known or number.get(a, first) < first or found.get(a) is group for a in node.args)
-        fits = len(group) < _MOST and _arguments([*group, node]) <= most
+        fits = len(group) < _MAX_KERNEL_RESULTS and _kernel_argument_count([*group, node]) <= max_args
         group = group if group and fits and all(early) else []
         group.append(node)
         found[node] = group
     return found
 
 
-def _arguments(group: Sequence[Call]) -> int:
+def _kernel_argument_count(group: Sequence[Call]) -> int:
     """Return the number of arguments of a merged kernel: inputs, results, and a buffer for each
     result.
     """
     return len({arg for call in group for arg in call.args} - {*group}) + 2 * len(group)
 
 
-def _follows(node: Call, arg: Expr, group: _Group, gpu: Gpu) -> bool:
+def _can_join_group(node: Call, arg: Expr, group: _CallGroup, gpu: Gpu) -> bool:
     """Return True if a kernel call can join the group of its argument's kernel: it maps the
     argument element by element.
 
@@ -116,20 +126,20 @@ def _follows(node: Call, arg: Expr, group: _Group, gpu: Gpu) -> bool:
     assert isinstance(arg, Call)
     ty, other = type_of(node), type_of(arg)
     same = isinstance(ty, TensorType) and isinstance(other, TensorType) and ty.shape == other.shape
-    last = as_function(arg.op).body
-    ends = isinstance(last, Call) and isinstance(last.op, Op) and last.op.pattern in _LAST
-    more = _more(node)
-    rows = len(more) == 1 and _is_norm(more[0], gpu) and not any(map(_more, group))
+    last = require_function(arg.op).body
+    ends = isinstance(last, Call) and isinstance(last.op, Op) and last.op.pattern in _FINAL_PATTERNS
+    more = _non_elementwise_nodes(node)
+    rows = len(more) == 1 and _is_block_per_row_norm(more[0], gpu) and not any(map(_non_elementwise_nodes, group))
     return ends and same and (rows or not more)
 
 
-def _more(call: Call) -> list[Expr]:
+def _non_elementwise_nodes(call: Call) -> list[Expr]:
     """Return the nodes of a fused function that are not elementwise or broadcasting."""
-    inner = (n for n in post_order(as_function(call.op).body) if isinstance(n, (Call, Tuple, TupleGetItem)))
-    return [n for n in inner if not isinstance(n, Call) or op_of(n).pattern > OpPattern.BROADCAST]
+    inner = (n for n in post_order(require_function(call.op).body) if isinstance(n, (Call, Tuple, TupleGetItem)))
+    return [n for n in inner if not isinstance(n, Call) or require_op_of_call(n).pattern > OpPattern.BROADCAST]
 
 
-def _is_norm(expr: Expr, gpu: Gpu) -> bool:
+def _is_block_per_row_norm(expr: Expr, gpu: Gpu) -> bool:
     """Return True for a row normalization for which the GPU uses one thread block per row, not a
     launch over all elements.
     """
@@ -142,27 +152,27 @@ def _is_norm(expr: Expr, gpu: Gpu) -> bool:
     if not all(ty.is_static for ty in types):
         return False
     data = (te.placeholder(ty.static_shape, ty.dtype, "x") for ty in types)
-    for t in graph.topological(leaves(op.compute(expr.attrs, *data))):
-        each = math.prod(n for _, n in graph.domain(t)) // max(t.size, 1)
-        if isinstance(t, te.Reduce) and spreads(gpu, t.size, each):
+    for t in tensor_graph.tensors_in_topological_order(flatten_nested_tuple(op.compute(expr.attrs, *data))):
+        each = math.prod(n for _, n in tensor_graph.output_and_reduction_axes(t)) // max(t.size, 1)
+        if isinstance(t, te.Reduce) and is_separate_launch_faster(gpu, t.size, each):
             return False
     return True
 
 
-def _together(group: Sequence[Call], results: Sequence[Call], made: dict[Expr, Expr]) -> Call:
+def _merge_into_one_call(group: Sequence[Call], results: Sequence[Call], replacements: dict[Expr, Expr]) -> Call:
     """Return one kernel call that computes the given results of a group: a single result directly,
     several as a tuple.
     """
     values: dict[Expr, Expr] = {}
     params: dict[Expr, Var] = {}
     for call in group:
-        function = as_function(call.op)
+        function = require_function(call.op)
         for arg in call.args:
             if arg not in values:
                 values[arg] = params[arg] = Var(f"p{len(params)}", type_of(arg))
         inner = dict(zip(function.params, (values[arg] for arg in call.args), strict=True))
-        values[call] = substitute(function.body, inner)
+        values[call] = substitute_variables(function.body, inner)
     body = values[results[0]] if len(results) == 1 else Tuple(values[call] for call in results)
     span = merge_spans(call.span for call in group)
-    function = Function(params.values(), body, type_of(body), None, as_function(group[0].op).attrs, span)
-    return Call(function, [made.get(arg, arg) for arg in params], span=span, checked_type=type_of(body))
+    function = Function(params.values(), body, type_of(body), None, require_function(group[0].op).attrs, span)
+    return Call(function, [replacements.get(arg, arg) for arg in params], span=span, checked_type=type_of(body))

@@ -2,8 +2,8 @@
 """Integer rules for sums of products (convolution, dense, matmul) of dequantized tensors, and for
 added biases.
 
-summed(call, "dense", x, w, (0, 1))                    # qnn.dense, int32 of scale x * w
-biased(region, call)                                   # the bias as int32 of the sums' scale, added
+integer_contraction(call, "dense", x, w, (0, 1))       # qnn.dense, int32 of scale x * w
+integer_bias_add(region, call)                         # the bias as int32 of the sums' scale, added
 """
 
 from dataclasses import fields
@@ -13,65 +13,67 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import DType, installed_ops
-from aotc.relay.expr import Call, Constant, Expr, call, op_of, tensor_type_of
-from aotc.relay.op.qnn.quant_params import known, made
+from aotc.relay.expr import Call, Constant, Expr, require_op_of_call, tensor_type_of, typed_op_call
+from aotc.relay.op.qnn.quant_params import call_or_fold_constants, constant_value_or_none
 from aotc.relay.op.shape import transpose
 from aotc.relay.transform.affine_quantization import (
-    NARROW,
+    BYTE_DTYPES,
     Array,
-    Integers,
-    Refused,
-    Region,
+    IntegerRegion,
+    IntegerRuleRefused,
+    QuantizedExpr,
     TensorAffineType,
-    affine,
-    qnn,
+    call_qnn_op,
+    make_affine_type,
 )
 
 #: Smallest magnitude that int32 cannot hold (2 ** 31).
-LIMIT: Final = float(1 << 31)
+INT32_LIMIT: Final = float(1 << 31)
 #: Largest difference of two scales that count as equal, in units in the last place of float32.
-_ULPS: Final = 2
+_MAX_SCALE_ULPS: Final = 2
 
 
-def narrow(found: Integers, node: Call) -> Integers:
-    """Return a quantized value if it is an 8-bit tensor with one scale; raise Refused otherwise."""
-    if not found.is_narrow:
-        raise Refused("an operand is no tensor of 8 bits with one scale", node)
-    return found
+def require_per_tensor_byte(quantized: QuantizedExpr, node: Call) -> QuantizedExpr:
+    """Return a quantized value if it is an 8-bit tensor with one scale; raise IntegerRuleRefused otherwise."""
+    if not quantized.is_per_tensor_byte:
+        raise IntegerRuleRefused("an operand is no tensor of 8 bits with one scale", node)
+    return quantized
 
 
 # --- sums of products
 
 
-def _weights(found: Integers, axis: int, node: Call) -> Integers:
-    """Return 8-bit weights with one scale, or with one for each element along `axis`; raise Refused
+def _require_byte_weights(quantized: QuantizedExpr, axis: int, node: Call) -> QuantizedExpr:
+    """Return 8-bit weights with one scale, or with one for each element along `axis`; raise IntegerRuleRefused
     for others.
 
     Constant weights of fewer bits are widened to int8.
     """
-    ty = found.tensor
-    if not ty.is_single and ty.axis != axis:
-        raise Refused("the weights have scales along an axis that is summed", node)
-    value = known(found.expr)
-    if ty.dtype not in NARROW and value is not None and DType(ty.dtype).bits < 8:
-        found = Integers(Constant(value.astype(np.int8)), affine(ty.scale.data, ty.zero_point.data, "int8", ty.axis))
-    if found.tensor.dtype not in NARROW:
-        raise Refused(f"there are no sums of products with {ty.dtype}", node)
-    return found
+    ty = quantized.affine_type
+    if not ty.is_per_tensor and ty.axis != axis:
+        raise IntegerRuleRefused("the weights have scales along an axis that is summed", node)
+    value = constant_value_or_none(quantized.expr)
+    if ty.dtype not in BYTE_DTYPES and value is not None and DType(ty.dtype).bits < 8:
+        quantized = QuantizedExpr(
+            Constant(value.astype(np.int8)), make_affine_type(ty.scale.data, ty.zero_point.data, "int8", ty.axis)
+        )
+    if quantized.affine_type.dtype not in BYTE_DTYPES:
+        raise IntegerRuleRefused(f"there are no sums of products with {ty.dtype}", node)
+    return quantized
 
 
-def reach(ty: TensorAffineType) -> float:
+def max_distance_from_zero_point(ty: TensorAffineType) -> float:
     """Return the largest distance of an integer of this type from its zero point."""
     dtype, zero = DType(ty.dtype), ty.zero_point.data.astype(np.int64)
     return float(max(int(dtype.max) - int(zero.min()), int(zero.max()) - int(dtype.min)))
 
 
-def _heaviest(w: Integers, axis: int) -> float:
+def _max_weight_magnitude_sum(w: QuantizedExpr, axis: int) -> float:
     """Return the largest sum of magnitudes of the weights that contribute to one result."""
-    ty, value = w.tensor, known(w.expr)
+    ty, value = w.affine_type, constant_value_or_none(w.expr)
     if value is None:
         shape = tensor_type_of(w.expr).static_shape
-        return reach(ty) * prod(d for k, d in enumerate(shape) if k != axis)
+        return max_distance_from_zero_point(ty) * prod(d for k, d in enumerate(shape) if k != axis)
     zero = ty.zero_point.data.reshape(-1)
     along = zero.reshape((-1,) + (1,) * (value.ndim - axis - 1))
     wide = np.abs(value.astype(np.int64) - along)
@@ -79,137 +81,147 @@ def _heaviest(w: Integers, axis: int) -> float:
     return float(wide.sum(others).max(initial=0))
 
 
-def summed(node: Call, name: str, x: Integers, w: Integers, axes: tuple[int, int], **more: Any) -> Integers:
+def integer_contraction(
+    node: Call, name: str, x: QuantizedExpr, w: QuantizedExpr, axes: tuple[int, int], **more: Any
+) -> QuantizedExpr:
     """Return the sums of products of two 8-bit tensors, computed by the quantized operator `name`
     in int32.
 
-    Raise Refused if the sums might overflow int32.
+    Raise IntegerRuleRefused if the sums might overflow int32.
 
     axes   the channel axis of the weights, and that of the result
     """
     at, out = axes
-    x, w = narrow(x, node), _weights(w, at, node)
+    x, w = require_per_tensor_byte(x, node), _require_byte_weights(w, at, node)
     op = installed_ops().get(f"qnn.{name}")
     if op is None:
-        raise Refused(f"there is no qnn.{name}", node)
-    bound = reach(x.tensor) * _heaviest(w, at)
-    if bound >= LIMIT:
-        raise Refused(f"sums of products may reach {bound:.2e}, which int32 does not hold", node)
+        raise IntegerRuleRefused(f"there is no qnn.{name}", node)
+    bound = max_distance_from_zero_point(x.affine_type) * _max_weight_magnitude_sum(w, at)
+    if bound >= INT32_LIMIT:
+        raise IntegerRuleRefused(f"sums of products may reach {bound:.2e}, which int32 does not hold", node)
     names = {f.name for f in fields(op.attrs)}
     given = {k: v for k, v in node.attrs.items() if k in names} | {"out_dtype": "int32"} | more
-    zeros, scales = (x.tensor.zero_point, w.tensor.zero_point), (x.tensor.scale, w.tensor.scale)
-    made_of = qnn(name, x.expr, w.expr, *zeros, *scales, **given)
-    return Integers(made_of, affine(x.tensor.factor * w.tensor.factor, 0, "int32", out), bound)
+    zeros, scales = (x.affine_type.zero_point, w.affine_type.zero_point), (x.affine_type.scale, w.affine_type.scale)
+    made_of = call_qnn_op(name, x.expr, w.expr, *zeros, *scales, **given)
+    return QuantizedExpr(
+        made_of, make_affine_type(x.affine_type.scale_values * w.affine_type.scale_values, 0, "int32", out), bound
+    )
 
 
-def convolved(name: str, region: Region, node: Call) -> Integers:
+def integer_convolution(name: str, region: IntegerRegion, node: Call) -> QuantizedExpr:
     a: Any = node.attrs
-    x, w = map(region.exact, node.args)
+    x, w = map(region.exact_integers, node.args)
     out = a.out_layout or a.data_layout
     if not (out + a.data_layout + a.kernel_layout).isupper():
-        raise Refused("its layouts are blocked", node)
+        raise IntegerRuleRefused("its layouts are blocked", node)
     at = a.kernel_layout.index("O")
-    if "transpose" in name and a.groups > 1 and not w.tensor.is_single:
-        raise Refused("groups of a transposed convolution share scales", node)
-    return summed(node, name, x, w, (at, out.index("C")))
+    if "transpose" in name and a.groups > 1 and not w.affine_type.is_per_tensor:
+        raise IntegerRuleRefused("groups of a transposed convolution share scales", node)
+    return integer_contraction(node, name, x, w, (at, out.index("C")))
 
 
-def _swapped(x: Expr) -> Expr:
+def _transpose_matrices(x: Expr) -> Expr:
     """Return a matrix, or each matrix of a batch, transposed."""
     rank = tensor_type_of(x).rank
-    return made(transpose, x, axes=(*range(rank - 2), rank - 1, rank - 2))
+    return call_or_fold_constants(transpose, x, axes=(*range(rank - 2), rank - 1, rank - 2))
 
 
-def multiplied(region: Region, node: Call) -> Integers:
+def integer_dense(region: IntegerRegion, node: Call) -> QuantizedExpr:
     """Return nn.dense or nn.matmul on integers: qnn.dense with the columns of the second operand as
     rows of its weights.
     """
     a: Any = node.attrs
-    x, w = map(region.exact, node.args)
-    dense = op_of(node).name == "nn.dense"
+    x, w = map(region.exact_integers, node.args)
+    dense = require_op_of_call(node).name == "nn.dense"
     if not dense and a.transpose_a:
-        x = x.over(_swapped(x.expr))
+        x = x.with_expr(_transpose_matrices(x.expr))
     if not dense and not a.transpose_b:
-        ty = w.tensor
-        w = w.over(_swapped(w.expr), axis=ty.axis if ty.is_single else 1 - ty.axis)
+        ty = w.affine_type
+        w = w.with_expr(_transpose_matrices(w.expr), axis=ty.axis if ty.is_per_tensor else 1 - ty.axis)
     units = tensor_type_of(w.expr).shape[0]
-    return summed(node, "dense", x, w, (0, tensor_type_of(node).rank - 1), units=units)
+    return integer_contraction(node, "dense", x, w, (0, tensor_type_of(node).rank - 1), units=units)
 
 
-def batched(region: Region, node: Call) -> Integers:
+def integer_batch_matmul(region: IntegerRegion, node: Call) -> QuantizedExpr:
     a: Any = node.attrs
-    x, w = map(region.exact, node.args)
-    if not w.is_narrow:
-        raise Refused("the second operand has scales of its own for parts", node)
+    x, w = map(region.exact_integers, node.args)
+    if not w.is_per_tensor_byte:
+        raise IntegerRuleRefused("the second operand has scales of its own for parts", node)
     if a.transpose_a:
-        x = x.over(_swapped(x.expr))
+        x = x.with_expr(_transpose_matrices(x.expr))
     if not a.transpose_b:
-        w = w.over(_swapped(w.expr))
-    return summed(node, "batch_matmul", x, w, (1, 2))
+        w = w.with_expr(_transpose_matrices(w.expr))
+    return integer_contraction(node, "batch_matmul", x, w, (1, 2))
 
 
 # --- biases
 
 
-def _close(a: Array, b: Array) -> bool:
+def _is_equal_up_to_rounding(a: Array, b: Array) -> bool:
     """Return True if two scales are equal up to rounding."""
-    return bool((np.abs(a.astype(np.float64) - b) <= _ULPS * np.spacing(np.abs(b).astype(np.float32))).all())
+    return bool((np.abs(a.astype(np.float64) - b) <= _MAX_SCALE_ULPS * np.spacing(np.abs(b).astype(np.float32))).all())
 
 
-def laid(value: Array, axis: int, rank: int) -> Array:
+def broadcast_along_axis(value: Array, axis: int, rank: int) -> Array:
     """Return one value as a scalar, or values along an axis shaped to broadcast to a tensor of
     `rank`.
     """
     return value.reshape(() if value.size == 1 else (-1,) + (1,) * (rank - axis - 1))
 
 
-def _addend(region: Region, node: Call, bias: Expr, sums: Integers, axis: int, rank: int) -> Array:
+def _addend_as_int32(region: IntegerRegion, node: Call, bias: Expr, sums: QuantizedExpr, axis: int, rank: int) -> Array:
     """Return a constant addend as int32 with the scale of the sums, which lies along `axis` of a
     tensor of `rank`.
 
-    Raise Refused if it is not constant or does not fit int32.
+    Raise IntegerRuleRefused if it is not constant or does not fit int32.
     """
-    scale = laid(sums.tensor.factor, axis, rank)
-    value = known(bias)
+    scale = broadcast_along_axis(sums.affine_type.scale_values, axis, rank)
+    value = constant_value_or_none(bias)
     if value is None:
-        found = region.exact(bias)
-        data, ty = known(found.expr), found.tensor
+        found = region.exact_integers(bias)
+        data, ty = constant_value_or_none(found.expr), found.affine_type
         if data is None:
-            raise Refused("what is added to its sums is no constant", node)
-        factor = laid(ty.factor, ty.axis, data.ndim)
-        exact = data.astype(np.int64) - laid(ty.zero_point.data, ty.axis, data.ndim)
+            raise IntegerRuleRefused("what is added to its sums is no constant", node)
+        factor = broadcast_along_axis(ty.scale_values, ty.axis, data.ndim)
+        exact = data.astype(np.int64) - broadcast_along_axis(ty.zero_point.data, ty.axis, data.ndim)
         ratio = factor.astype(np.float64) / scale
-        wide = exact if _close(factor, scale) else np.rint(exact * ratio)
+        wide = exact if _is_equal_up_to_rounding(factor, scale) else np.rint(exact * ratio)
     else:
         wide = np.rint(value.astype(np.float32) / scale)
-    if not (np.abs(wide) < LIMIT).all():
-        raise Refused("what is added to its sums does not fit int32 at their scale", node)
+    if not (np.abs(wide) < INT32_LIMIT).all():
+        raise IntegerRuleRefused("what is added to its sums does not fit int32 at their scale", node)
     return wide.astype(np.int32)
 
 
-def _is_sum(found: Integers) -> bool:
-    return found.bound is not None and found.tensor.dtype == "int32" and found.tensor.zero == 0
+def _is_int32_sum(quantized: QuantizedExpr) -> bool:
+    return (
+        quantized.bound is not None
+        and quantized.affine_type.dtype == "int32"
+        and quantized.affine_type.zero_point_value == 0
+    )
 
 
-def biased(region: Region, node: Call) -> Integers:
+def integer_bias_add(region: IntegerRegion, node: Call) -> QuantizedExpr:
     """Return nn.bias_add, or a sum with a constant operand, as an int32 addition at the scale of
     the sums.
 
-    Raise Refused if the data is not a sum of products or the result might overflow int32.
+    Raise IntegerRuleRefused if the data is not a sum of products or the result might overflow int32.
     """
     data, bias = node.args
-    sums = region.exact(data)
-    if not _is_sum(sums) or data.checked_type != node.checked_type:
-        raise Refused("the scale of its result does not follow from those of its operands", node)
+    sums = region.exact_integers(data)
+    if not _is_int32_sum(sums) or data.checked_type != node.checked_type:
+        raise IntegerRuleRefused("the scale of its result does not follow from those of its operands", node)
     rank = tensor_type_of(data).rank
-    at = sums.tensor.axis
-    if op_of(node).name == "nn.bias_add":
+    at = sums.affine_type.axis
+    if require_op_of_call(node).name == "nn.bias_add":
         axis = node.attrs["axis"] % rank
-        if not sums.tensor.is_single and axis != at:
-            raise Refused("the bias lies along another axis than the scales", node)
+        if not sums.affine_type.is_per_tensor and axis != at:
+            raise IntegerRuleRefused("the bias lies along another axis than the scales", node)
         at, rank = 0, 1
-    value = _addend(region, node, bias, sums, at, rank)
+    value = _addend_as_int32(region, node, bias, sums, at, rank)
     bound = (sums.bound or 0) + float(np.abs(value.astype(np.int64)).max(initial=0))
-    if bound >= LIMIT:
-        raise Refused(f"sums may reach {bound:.2e}, which int32 does not hold", node)
-    return Integers(call(op_of(node), (sums.expr, Constant(value)), node.attrs), sums.type, bound)
+    if bound >= INT32_LIMIT:
+        raise IntegerRuleRefused(f"sums may reach {bound:.2e}, which int32 does not hold", node)
+    return QuantizedExpr(
+        typed_op_call(require_op_of_call(node), (sums.expr, Constant(value)), node.attrs), sums.type, bound
+    )

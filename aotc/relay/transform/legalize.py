@@ -11,23 +11,25 @@ nn.relu(%x)   =>   maximum(%x, 0f)
 from dataclasses import dataclass
 from typing import Any, cast
 
-from aotc.ir import AotcError, is_attached, span_scope
-from aotc.relay.graph_api import Call, Expr, Function, Node, infer_expr, merge_types, op_of, type_of
+from aotc.ir import AotcError, is_any_op_attr_registered, span_scope
+from aotc.relay.graph_api import Call, Expr, Function, Node, infer_expr, merge_types, require_op_of_call, type_of
 from aotc.relay.op.op import LEGALIZE
-from aotc.relay.transform.pass_base import FunctionPass, op_call, rewrite_nodes
+from aotc.relay.transform.pass_base import FunctionPass, as_op_call, rewrite_nodes
 
 
-def of_type(made: Any, call: Call, key: str) -> Expr:
+def check_replacement_type(replacement: Any, call: Call, registration_key: str) -> Expr:
     """Check and type the expression that a registered function returned as the replacement of a
     call.
 
     Raise AotcError (code "callback") if it is not an expression or does not have the call's type.
-    `key` names the kind of registration.
+    `registration_key` names the kind of registration.
     """
-    what = f"{key} of {call.op}"
-    if not isinstance(made, Node):
-        raise AotcError("callback", f"{what} must return an expression, not {type(made).__name__}", span=call.span)
-    expr = cast("Expr", made)
+    what = f"{registration_key} of {call.op}"
+    if not isinstance(replacement, Node):
+        raise AotcError(
+            "callback", f"{what} must return an expression, not {type(replacement).__name__}", span=call.span
+        )
+    expr = cast("Expr", replacement)
     found = expr if expr.checked_type is not None else infer_expr(expr)
     if merge_types(type_of(found), type_of(call)) is None:
         text = f"{what} gave {type_of(found)} for {type_of(call)}"
@@ -50,16 +52,16 @@ class Legalize(FunctionPass):
 
     legalize_map_attr_name: str = LEGALIZE
 
-    def rewritten(self, function: Function) -> Function:
+    def rewrite_function_body(self, function: Function) -> Function:
         key = self.legalize_map_attr_name
 
-        def rewrite(_: Expr, new: Expr) -> Expr:
-            call = op_call(new)
-            legalize = None if call is None else op_of(call).get_attr(key)
+        def legalize_call(_: Expr, new: Expr) -> Expr:
+            call = as_op_call(new)
+            legalize = None if call is None else require_op_of_call(call).get_attr(key)
             if call is None or legalize is None:
                 return new
             with span_scope(call.span):
                 made = legalize(call.attrs, list(call.args), [*map(type_of, call.args), type_of(call)])
-                return call if made is None else of_type(made, call, key)
+                return call if made is None else check_replacement_type(made, call, key)
 
-        return rewrite_nodes(function, rewrite) if is_attached(key) else function
+        return rewrite_nodes(function, legalize_call) if is_any_op_attr_registered(key) else function

@@ -28,12 +28,22 @@ from dataclasses import dataclass
 
 from aotc.ir import AotcError, PassContext
 from aotc.relay.analysis import free_vars
-from aotc.relay.graph_api import Expr, Function, IRModule, Let, as_function, children, depth_first, post_order, rebuild
-from aotc.relay.transform.effect_order import Naming, has_effect, writes
-from aotc.relay.transform.pass_base import FunctionPass, outside_kernels, rewrite_nodes
+from aotc.relay.graph_api import (
+    Expr,
+    Function,
+    IRModule,
+    Let,
+    children,
+    depth_first_post_order,
+    map_children,
+    post_order,
+    require_function,
+)
+from aotc.relay.transform.effect_order import LetBinder, has_effect, has_reference_writes
+from aotc.relay.transform.pass_base import FunctionPass, is_outside_primitive, rewrite_nodes
 
 
-def _meant(node: Expr, values: Mapping[Expr, Expr]) -> Expr | None:
+def _let_replacement(node: Expr, values: Mapping[Expr, Expr]) -> Expr | None:
     """Return the replacement of a let (its body) or a variable (its value) that `values`
     eliminates; None for other nodes.
     """
@@ -42,18 +52,18 @@ def _meant(node: Expr, values: Mapping[Expr, Expr]) -> Expr | None:
     return values.get(node)
 
 
-def _meanings_first(root: Expr, values: Mapping[Expr, Expr]) -> Iterator[Expr]:
+def _nodes_with_let_values(root: Expr, values: Mapping[Expr, Expr]) -> Iterator[Expr]:
     """Yield the nodes that `root` needs in dependency order, with the values of used variables in
     place of the variables.
     """
 
-    def below(node: Expr) -> tuple[Expr, ...]:
-        meant = _meant(node, values)
+    def dependencies(node: Expr) -> tuple[Expr, ...]:
+        meant = _let_replacement(node, values)
         if meant is not None:
             return (meant,)
-        return children(node) if outside_kernels(node) else ()
+        return children(node) if is_outside_primitive(node) else ()
 
-    return depth_first([root], below)
+    return depth_first_post_order([root], dependencies)
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,25 +83,31 @@ class DeadCodeElimination(FunctionPass):
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         lets = [n for n in post_order(function) if isinstance(n, Let)]
-        fixed = {n for n in lets if any(map(has_effect, post_order(n.value)))} if writes(module) else set()
+        fixed = (
+            {n for n in lets if any(map(has_effect, post_order(n.value)))} if has_reference_writes(module) else set()
+        )
         values: dict[Expr, Expr] = {n.var: n.value for n in lets if n not in fixed}
-        live = {n for root in (function, *(let.value for let in fixed)) for n in _meanings_first(root, values)}
+        live = {n for root in (function, *(let.value for let in fixed)) for n in _nodes_with_let_values(root, values)}
         live.update(let.var for let in fixed)
 
-        def kept(_: Expr, new: Expr) -> Expr:
+        def drop_dead_let(_: Expr, new: Expr) -> Expr:
             return new.body if isinstance(new, Let) and new.var not in live else new
 
-        result = rewrite_nodes(function, kept)
-        return _in_place(result, _used_once(result)) if self.inline_once and not writes(module) else result
+        result = rewrite_nodes(function, drop_dead_let)
+        return (
+            _inline_let_values(result, _single_use_let_values(result))
+            if self.inline_once and not has_reference_writes(module)
+            else result
+        )
 
 
-def _used_once(function: Function) -> dict[Expr, Expr]:
+def _single_use_let_values(function: Function) -> dict[Expr, Expr]:
     """Return the values of lets that can be inlined: their variables are used once, in the function
     of the let.
 
     Function values are excluded.
     """
-    order = list(post_order(function, outside_kernels))
+    order = list(post_order(function, is_outside_primitive))
     home: dict[Expr, Expr] = {}  # the innermost function around a node: inner functions come first
     for literal in (n for n in order if isinstance(n, Function)):
         for node in post_order(literal.body, lambda n: not isinstance(n, Function)):
@@ -105,16 +121,16 @@ def _used_once(function: Function) -> dict[Expr, Expr]:
     return {n.var: n.value for n in once if home.get(users[n.var][0]) is home.get(n)}
 
 
-def _in_place(function: Function, values: Mapping[Expr, Expr]) -> Function:
+def _inline_let_values(function: Function, values: Mapping[Expr, Expr]) -> Function:
     """Return `function` with the variables in `values` replaced by their values."""
     memo: dict[Expr, Expr] = {}
-    for node in _meanings_first(function, values):
-        meant = _meant(node, values)
+    for node in _nodes_with_let_values(function, values):
+        meant = _let_replacement(node, values)
         if meant is not None:
             memo[node] = memo[meant]
         else:
-            memo[node] = rebuild(node, memo.__getitem__) if outside_kernels(node) else node
-    return as_function(memo[function])
+            memo[node] = map_children(node, memo.__getitem__) if is_outside_primitive(node) else node
+    return require_function(memo[function])
 
 
 # --- A-normal form and basic block normal form
@@ -128,8 +144,8 @@ class ToANormalForm(FunctionPass):
     opt_level = 1
     required = ()
 
-    def rewritten(self, function: Function) -> Function:
-        return Naming(function, lambda _, spread: True).run()
+    def rewrite_function_body(self, function: Function) -> Function:
+        return LetBinder(function, lambda _, spread: True).bind_selected_nodes()
 
 
 class ToBasicBlockNormalForm(FunctionPass):
@@ -140,14 +156,14 @@ class ToBasicBlockNormalForm(FunctionPass):
     opt_level = 1
     required = ()
 
-    def rewritten(self, function: Function) -> Function:
-        return Naming(function, lambda _, spread: spread).run()
+    def rewrite_function_body(self, function: Function) -> Function:
+        return LetBinder(function, lambda _, spread: spread).bind_selected_nodes()
 
 
 # --- graph normal form
 
 
-def is_recursive(let: Let) -> bool:
+def is_recursive_let(let: Let) -> bool:
     """Return True if the value of a let is a recursive function: one that uses the let's variable."""
     return isinstance(let.value, Function) and let.var in free_vars(let.value)
 
@@ -161,11 +177,11 @@ class ToGraphNormalForm(FunctionPass):
     opt_level = 1
     required = ()
 
-    def rewritten(self, function: Function) -> Function:
-        if writes({"": function}):
+    def rewrite_function_body(self, function: Function) -> Function:
+        if has_reference_writes({"": function}):
             text = "a graph without lets does not say when references are written"
             hint = "programs with ref_write keep their lets"
             raise AotcError("control-flow", text, span=function.span, hint=hint)
-        lets = (n for n in post_order(function, outside_kernels) if isinstance(n, Let) and not is_recursive(n))
+        lets = (n for n in post_order(function, is_outside_primitive) if isinstance(n, Let) and not is_recursive_let(n))
         values: dict[Expr, Expr] = {let.var: let.value for let in lets}
-        return _in_place(function, values)
+        return _inline_let_values(function, values)

@@ -29,26 +29,42 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from aotc.ir import FuncType, IncompleteType, Pass, PassContext, TupleType, span_scope, spending
-from aotc.ir.compile_time_limits import budget
+from aotc.ir import FuncType, IncompleteType, Pass, PassContext, TupleType, budget_scope, span_scope
+from aotc.ir.compile_time_limits import current_budget
 from aotc.relay.analysis import bound_vars, free_type_vars, free_vars, global_uses
-from aotc.relay.expr import Call, Constructor, Expr, Function, GlobalVar, Let, Var, as_function
-from aotc.relay.graph_api import IRModule, declared, fresh_name, infer_module, left_alone, type_arguments
-from aotc.relay.transform.effect_order import has_effect, with_effects_named
-from aotc.relay.transform.pass_base import FunctionPass, settled, typed
-from aotc.relay.visitor import Mutator, binders, children, depth_first, post_order, rebuild, substitute, with_children
+from aotc.relay.expr import Call, Constructor, Expr, Function, GlobalVar, Let, Var, require_function
+from aotc.relay.graph_api import (
+    IRModule,
+    infer_module,
+    infer_type_arguments,
+    is_opaque_function,
+    substitute_declared_type,
+    unused_name,
+)
+from aotc.relay.transform.effect_order import bind_effects_by_lets, has_effect
+from aotc.relay.transform.pass_base import FunctionPass, apply_to_fixpoint, with_inferred_types
+from aotc.relay.visitor import (
+    Mutator,
+    children,
+    depth_first_post_order,
+    map_children,
+    post_order,
+    substitute_variables,
+    variables_bound_below,
+    with_children,
+)
 
 
-def reachable(functions: Mapping[str, Function], entries: Iterable[str]) -> set[str]:
+def reachable_functions(functions: Mapping[str, Function], entries: Iterable[str]) -> set[str]:
     """Return the names of the entry functions and of all functions that they use, directly or
     indirectly.
     """
-    return set(_callees_first(functions, (name for name in entries if name in functions)))
+    return set(_functions_callees_first(functions, (name for name in entries if name in functions)))
 
 
-def _callees_first(functions: Mapping[str, Function], entries: Iterable[str]) -> Iterator[str]:
+def _functions_callees_first(functions: Mapping[str, Function], entries: Iterable[str]) -> Iterator[str]:
     """Yield `entries` and the functions that they use, callees before callers."""
-    return depth_first(entries, lambda name: [n for n in global_uses(functions[name]) if n in functions])
+    return depth_first_post_order(entries, lambda name: [n for n in global_uses(functions[name]) if n in functions])
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,7 +79,7 @@ class RemoveUnusedFunctions(Pass[IRModule]):
     opt_level = 1
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
-        kept = reachable(module.functions, self.entry_functions)
+        kept = reachable_functions(module.functions, self.entry_functions)
         if len(kept) == len(module):
             return module
         return module.without_functions(module.functions.keys() - kept)
@@ -72,11 +88,11 @@ class RemoveUnusedFunctions(Pass[IRModule]):
 # --- inlining
 
 
-def _opaque(function: Function) -> bool:
+def _is_opaque(function: Function) -> bool:
     return function.is_primitive or "Compiler" in function.attrs or "SkipOptimization" in function.attrs
 
 
-def applied(function: Function, args: Sequence[Expr]) -> Expr:
+def inline_function_body(function: Function, args: Sequence[Expr]) -> Expr:
     """Return the body of `function` with its parameters replaced by `args`, and with fresh copies
     of the variables it binds.
 
@@ -86,55 +102,58 @@ def applied(function: Function, args: Sequence[Expr]) -> Expr:
     """
     new: dict[Expr, Expr] = dict(zip(function.params, args, strict=True))
     wanted, given = ([a.checked_type or IncompleteType() for a in exprs] for exprs in (function.params, args))
-    types = type_arguments(FuncType(wanted, TupleType(()), function.type_params), given)
-    new.update((v, Var(v.name, declared(v.annotation, types), v.span)) for v in binders(function.body))
+    types = infer_type_arguments(FuncType(wanted, TupleType(()), function.type_params), given)
+    new.update(
+        (v, Var(v.name, substitute_declared_type(v.annotation, types), v.span))
+        for v in variables_bound_below(function.body)
+    )
     memo: dict[Expr, Expr] = {}
     nodes = list(post_order(function.body))
-    budget().spend("compile.max_nodes", len(nodes), "the module, calls replaced by what they call,")
+    current_budget().spend("compile.max_nodes", len(nodes), "the module, calls replaced by what they call,")
     for node in nodes:
-        made = new[node] if node in new else rebuild(node, memo.__getitem__)
+        made = new[node] if node in new else map_children(node, memo.__getitem__)
         if made is node and has_effect(node):
             made = with_children(node, children(node))
         if types and isinstance(made, Function):
-            made = replace(made, ret_type=declared(made.ret_type, types))
+            made = replace(made, ret_type=substitute_declared_type(made.ret_type, types))
         memo[node] = made
     return memo[function.body]
 
 
 @dataclass(eq=False)
 class _Inliner(Mutator):
-    """Mutator that inlines calls: of the global functions for which `wanted` returns one, and of
+    """Mutator that inlines calls: of the global functions for which `function_to_inline` returns one, and of
     literals if `literal`.
     """
 
     wanted: Callable[[str], Function | None]
     literal: bool
 
-    def enter(self, node: Expr) -> bool:
-        return not (isinstance(node, Function) and _opaque(node))
+    def should_rewrite_children(self, node: Expr) -> bool:
+        return not (isinstance(node, Function) and _is_opaque(node))
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
         match new.op:
             case GlobalVar(name=name):
                 function = self.wanted(name)
-            case Function() as function if self.literal and not _opaque(function):
+            case Function() as function if self.literal and not _is_opaque(function):
                 pass
             case _:
                 function = None
         if function is None or len(function.params) != len(new.args):
             return new
         with span_scope(new.span):
-            return applied(function, new.args)
+            return inline_function_body(function, new.args)
 
 
-def _order(module: IRModule) -> list[str]:
+def _nonrecursive_functions_callees_first(module: IRModule) -> list[str]:
     """Return the names of the non-recursive functions, callees before callers."""
     functions = module.functions
-    simple = {n: f for n, f in functions.items() if n not in reachable(functions, global_uses(f))}
-    return list(_callees_first(simple, simple))
+    simple = {n: f for n, f in functions.items() if n not in reachable_functions(functions, global_uses(f))}
+    return list(_functions_callees_first(simple, simple))
 
 
-def _beta_reduced(function: Function) -> Function:
+def _inline_literal_calls(function: Function) -> Function:
     """Return the function with calls of function literals replaced by the literals' bodies."""
     return _Inliner(lambda _: None, literal=True).visit_function(function)
 
@@ -155,54 +174,56 @@ class Inline(Pass[IRModule]):
     name: ClassVar[str] = "InlineGlobals"
     opt_level = 1
 
-    def _wanted(self, function: Function) -> bool:
+    def _is_inlined(self, function: Function) -> bool:
         if "Compiler" in function.attrs:
             return False  # Relay sets Inline for external functions, too
-        return bool(function.attrs.get("Inline")) or (self.everything and not _opaque(function))
+        return bool(function.attrs.get("Inline")) or (self.everything and not _is_opaque(function))
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
-        start = with_effects_named(module)
+        start = bind_effects_by_lets(module)
         functions = dict(start.functions)
-        order = _order(start)
-        inlined = {name for name in order if self._wanted(functions[name])}
+        order = _nonrecursive_functions_callees_first(start)
+        inlined = {name for name in order if self._is_inlined(functions[name])}
 
-        def wanted(name: str) -> Function | None:
+        def function_to_inline(name: str) -> Function | None:
             return functions[name] if name in inlined else None
 
-        with spending(ctx.config):
+        with budget_scope(ctx.config):
             for name in [*order, *(n for n in functions if n not in set(order))]:
-                if not _opaque(functions[name]):
-                    functions[name] = _Inliner(wanted, self.everything).visit_function(functions[name])
+                if not _is_opaque(functions[name]):
+                    functions[name] = _Inliner(function_to_inline, self.everything).visit_function(functions[name])
                     if self.everything:  # inlining may create new calls of literals
-                        functions[name] = settled(_beta_reduced, functions[name])
+                        functions[name] = apply_to_fixpoint(_inline_literal_calls, functions[name])
         result = start.with_functions(functions)
-        if not self.everything and (gone := _done_with(inlined, module, result)):
+        if not self.everything and (gone := _functions_no_longer_used(inlined, module, result)):
             result = result.without_functions(gone)
         ready = all(f.ret_type is not None for f in module.functions.values())
         return infer_module(result) if result is not module and ready else result
 
 
-def _done_with(inlined: Collection[str], before: IRModule, after: IRModule) -> set[str]:
+def _functions_no_longer_used(inlined: Collection[str], before: IRModule, after: IRModule) -> set[str]:
     """Return the inlined functions that were used before and no longer are."""
     used = {n for f in before.functions.values() for n in global_uses(f)}
     kept = {n for name, f in after.functions.items() if name not in inlined for n in global_uses(f)}
-    return {*inlined} & used - reachable(after.functions, kept)
+    return {*inlined} & used - reachable_functions(after.functions, kept)
 
 
 # --- eta expansion
 
 
-def _expanded(name: Expr, module: IRModule) -> Expr:
-    if isinstance(name, Constructor):
-        fields = tuple(Var(f"x{k}", ty, name.span) for k, ty in enumerate(name.inputs))
-        data = module[name.belong_to]
-        return Function(fields, Call(name, fields, span=name.span), data.type, data.type_vars, span=name.span)
-    ty = module[name].checked_type if isinstance(name, GlobalVar) else None
-    if not isinstance(name, GlobalVar) or not isinstance(ty, FuncType):
-        return name
-    params = tuple(Var(p.name, p.checked_type, p.span) for p in module[name].params)
-    call = Call(name, params, span=name.span, checked_type=ty.ret_type)
-    return Function(params, call, ty.ret_type, span=name.span)
+def _eta_expand(callee: Expr, module: IRModule) -> Expr:
+    if isinstance(callee, Constructor):
+        fields = tuple(Var(f"x{k}", ty, callee.span) for k, ty in enumerate(callee.inputs))
+        data = module[callee.belong_to]
+        return Function(
+            fields, Call(callee, fields, span=callee.span), data.instance_type, data.type_vars, span=callee.span
+        )
+    ty = module[callee].checked_type if isinstance(callee, GlobalVar) else None
+    if not isinstance(callee, GlobalVar) or not isinstance(ty, FuncType):
+        return callee
+    params = tuple(Var(p.name, p.checked_type, p.span) for p in module[callee].params)
+    call = Call(callee, params, span=callee.span, checked_type=ty.ret_type)
+    return Function(params, call, ty.ret_type, span=callee.span)
 
 
 @dataclass(frozen=True, repr=False)
@@ -226,11 +247,11 @@ class EtaExpand(FunctionPass):
         memo: dict[Expr, Expr] = {}
         for node in post_order(function):
             old = children(node)
-            fresh = [_expanded(c, module) if isinstance(c, names) else memo[c] for c in old]
+            fresh = [_eta_expand(c, module) if isinstance(c, names) else memo[c] for c in old]
             if isinstance(node, Call):
                 fresh[0] = node.op if isinstance(node.op, names) else memo[node.op]
             memo[node] = node if fresh == [*old] else with_children(node, tuple(fresh))
-        return as_function(memo[function])
+        return require_function(memo[function])
 
 
 # --- lambda lifting
@@ -248,32 +269,32 @@ class _Lifter(Mutator):
         self.let_of: dict[Expr, Var] = {}
         self.bound: set[Var] = set()  # variables bound by the functions lifted so far
 
-    def enter(self, node: Expr) -> bool:
+    def should_rewrite_children(self, node: Expr) -> bool:
         if isinstance(node, Let) and isinstance(node.value, Function):
             self.let_of[node.value] = node.var
-        return not (left_alone(node))
+        return not (is_opaque_function(node))
 
     def rewrite_function(self, old: Expr, new: Function) -> Expr:
-        if left_alone(new):
+        if is_opaque_function(new):
             return new
-        mapping: dict[Var, Expr] = self._renamed(new)
+        mapping: dict[Var, Expr] = self._fresh_copies_of_bound_vars(new)
         if old is self.root:
-            return substitute(new, mapping) if mapping else new
-        name = fresh_name(f"{self.name}_lifted", self.taken)
+            return substitute_variables(new, mapping) if mapping else new
+        name = unused_name(f"{self.name}_lifted", self.taken)
         self.taken.add(name)
         own = self.let_of.get(old)  # a recursive function refers to its own variable
         captured = [v for v in free_vars(new) if v is not own]
         inside = {v: Var(v.name, v.checked_type, v.span) for v in captured}
         mapping.update(inside)
         if own is not None:
-            mapping[own] = _closure(name, list(inside.values()), new)
-        function = new.with_body(substitute(new.body, mapping))
+            mapping[own] = _closure_value(name, list(inside.values()), new)
+        function = new.with_body(substitute_variables(new.body, mapping))
         if captured:
             function = Function(inside.values(), function, new.checked_type, None, {"Closure": 1}, new.span)
         self.lifted[name] = replace(function, type_params=(*function.type_params, *free_type_vars(function)))
-        return _closure(name, captured, new)
+        return _closure_value(name, captured, new)
 
-    def _renamed(self, function: Function) -> dict[Var, Expr]:
+    def _fresh_copies_of_bound_vars(self, function: Function) -> dict[Var, Expr]:
         """Return fresh copies of the variables that both this function and an earlier one bind.
 
         This happens if one let is part of several function literals.
@@ -284,7 +305,7 @@ class _Lifter(Mutator):
         return again
 
 
-def _closure(name: str, captured: list[Var], function: Function) -> Expr:
+def _closure_value(name: str, captured: list[Var], function: Function) -> Expr:
     """Return the lifted function as a value: the global function, applied to its captured variables
     if there are any.
     """
@@ -302,10 +323,10 @@ class LambdaLift(Pass[IRModule]):
     opt_level = 1
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
-        start = with_effects_named(typed(module))
+        start = bind_effects_by_lets(with_inferred_types(module))
         functions = dict(start.functions)
         for name, function in start.functions.items():
-            if not left_alone(function) and not function.attrs.get("Closure"):
+            if not is_opaque_function(function) and not function.attrs.get("Closure"):
                 lifter = _Lifter(name, function, functions)
                 functions[name] = lifter.visit_function(function)
                 functions.update(lifter.lifted)

@@ -25,7 +25,7 @@ from aotc.relay.transform.pass_base import FunctionPass, rewrite_nodes
 
 #: Smallest number of elements worth packing: below it, the unpacking code is larger than the
 #: savings.
-LEAST_ELEMENTS: Final = 256
+MIN_PACKED_ELEMENTS: Final = 256
 
 
 class PackNibbles(FunctionPass):
@@ -33,31 +33,31 @@ class PackNibbles(FunctionPass):
 
     opt_level = 3
 
-    def rewritten(self, function: Function) -> Function:
-        return rewrite_nodes(function, _step)
+    def rewrite_function_body(self, function: Function) -> Function:
+        return rewrite_nodes(function, _pack_constant_operands)
 
 
-def _step(_: Expr, node: Expr) -> Expr:
+def _pack_constant_operands(_: Expr, node: Expr) -> Expr:
     if not isinstance(node, Call) or not isinstance(node.op, Op):
         return node
     if node.op.pattern > OpPattern.INJECTIVE:
         return node
-    args = [_unpacked(arg) for arg in node.args]
+    args = [_pack_with_unpacking_operators(arg) for arg in node.args]
     if all(a is b for a, b in zip(args, node.args, strict=True)):
         return node
     return Call(node.op, args, node.attrs, None, node.span, node.checked_type)
 
 
-def _unpacked(node: Expr) -> Expr:
+def _pack_with_unpacking_operators(node: Expr) -> Expr:
     """Return a constant's packed form with the operators that unpack it; other expressions
     unchanged.
     """
     if not isinstance(node, Constant) or node.is_splat:
         return node
     data = node.data
-    dtype = DType.of(data)
+    dtype = DType.from_numpy(data)
     even = [k for k, extent in enumerate(data.shape) if extent % 2 == 0]
-    if dtype not in ("int4", "uint4") or data.size < LEAST_ELEMENTS or not even:
+    if dtype not in ("int4", "uint4") or data.size < MIN_PACKED_ELEMENTS or not even:
         return node
     axis = even[-1]
     nibbles = np.moveaxis(data.astype(np.int8).view(np.uint8) & 15, axis, 0)

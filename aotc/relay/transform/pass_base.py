@@ -5,7 +5,7 @@
 def tidy(function, module, ctx): return function
 
 RULE = Rule("x + 0 => x", ("add",), drop_zero)          # drop_zero(call) -> Expr, WhyNot or None
-function = Rewriter([RULE]).rewrite(function)             # to a fixpoint
+function = Rewriter([RULE]).rewrite_to_fixpoint(function)  # to a fixpoint
 """
 
 from __future__ import annotations
@@ -20,24 +20,44 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import numpy as np
 
-from aotc.ir import Op, Pass, PassContext, PassInfo, decorated, frozen, merge_spans, setting, span_scope
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, as_function, call, op_of
-from aotc.relay.graph_api import IRModule, Mutator, children, infer_module, merge_types, mutated
-from aotc.relay.transform.effect_order import with_effects_named
+from aotc.ir import (
+    Op,
+    Pass,
+    PassContext,
+    PassInfo,
+    frozen,
+    make_pass_decorator,
+    merge_spans,
+    span_scope,
+    temporarily_set_context_variable,
+)
+from aotc.relay.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    Tuple,
+    TupleGetItem,
+    require_function,
+    require_op_of_call,
+    typed_op_call,
+)
+from aotc.relay.graph_api import IRModule, Mutator, children, infer_module, merge_types, rewrite_bottom_up
+from aotc.relay.transform.effect_order import bind_effects_by_lets
 
 T = TypeVar("T")
 
 # --- function passes
 
 
-def is_left_alone(function: Function) -> bool:
+def is_excluded_from_passes(function: Function) -> bool:
     """Return True if passes must not change a global function: it is for another compiler, or has
     SkipOptimization set.
     """
     return bool(function.attrs.get("Compiler") or function.attrs.get("SkipOptimization"))
 
 
-def typed(module: IRModule) -> IRModule:
+def with_inferred_types(module: IRModule) -> IRModule:
     """Return `module` with types inferred; passes may be called on a module that has none."""
     known = ((f.checked_type, f.body.checked_type, f.ret_type) for f in module.functions.values())
     return infer_module(module) if any(None in types for types in known) else module
@@ -54,7 +74,7 @@ class FunctionPass(Pass[IRModule]):
     """Base of passes that transform one function at a time; types are inferred afterwards by
     InferType.
 
-    A subclass overrides `rewritten`, or `transform` if it needs the module or the context.
+    A subclass overrides `rewrite_function_body`, or `transform` if it needs the module or the context.
     """
 
     kind = "Function"
@@ -62,18 +82,18 @@ class FunctionPass(Pass[IRModule]):
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         """Return the function as transformed by the pass; the same object if nothing changes."""
-        return self.rewritten(function)
+        return self.rewrite_function_body(function)
 
-    def rewritten(self, function: Function) -> Function:
+    def rewrite_function_body(self, function: Function) -> Function:
         """Return the function as transformed by the pass; overridden by passes that need neither
         module nor context.
         """
         raise NotImplementedError(type(self).__name__)
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
-        start = with_effects_named(typed(module))
+        start = bind_effects_by_lets(with_inferred_types(module))
         updates = {
-            name: function if is_left_alone(function) else self.transform(function, start, ctx)
+            name: function if is_excluded_from_passes(function) else self.transform(function, start, ctx)
             for name, function in start.functions.items()
         }
         return InferType()(start.with_functions(updates))
@@ -99,20 +119,20 @@ def function_pass(
     Used as a decorator with options, or called on the function; the pass's name defaults to the
     function's.
     """
-    return decorated(_BodyPass, "transform_function", pass_func, opt_level, name, required)
+    return make_pass_decorator(_BodyPass, "transform_function", pass_func, opt_level, name, required)
 
 
 # --- walking and matching
 
 
-def outside_kernels(node: Expr) -> bool:
+def is_outside_primitive(node: Expr) -> bool:
     """Return True if passes visit the children of a node; the bodies of fused functions are
     skipped.
     """
     return not (isinstance(node, Function) and node.is_primitive)
 
 
-def settled(change: Callable[[T], T], value: T) -> T:
+def apply_to_fixpoint(change: Callable[[T], T], value: T) -> T:
     """Apply `change` to a value repeatedly until it returns its argument; return the last value."""
     while (changed := change(value)) is not value:
         value = changed
@@ -120,17 +140,17 @@ def settled(change: Callable[[T], T], value: T) -> T:
 
 
 def rewrite_nodes(function: Function, rewrite: Callable[[Expr, Expr], Expr]) -> Function:
-    """Replace each node by rewrite(old node, node with rewritten operands); fused functions are not
+    """Replace each node by rewrite_to_fixpoint(old node, node with rewritten operands); fused functions are not
     changed.
     """
-    return as_function(mutated(function, rewrite, outside_kernels))
+    return require_function(rewrite_bottom_up(function, rewrite, is_outside_primitive))
 
 
 class GraphMutator(Mutator):
     """Mutator that does not change fused functions."""
 
-    def enter(self, node: Expr) -> bool:
-        return outside_kernels(node)
+    def should_rewrite_children(self, node: Expr) -> bool:
+        return is_outside_primitive(node)
 
 
 def is_call(expr: Expr, *ops: Op | str) -> bool:
@@ -140,7 +160,7 @@ def is_call(expr: Expr, *ops: Op | str) -> bool:
     return isinstance(expr, Call) and isinstance(expr.op, Op) and (not ops or expr.op in ops or expr.op.name in ops)
 
 
-def op_call(expr: Expr, *ops: Op | str) -> Call | None:
+def as_op_call(expr: Expr, *ops: Op | str) -> Call | None:
     """Return `expr` if it is a call of one of the operators, or of any operator if none are given;
     else None.
     """
@@ -167,9 +187,9 @@ def is_finite(expr: Expr) -> bool:
     return isinstance(expr, Constant) and bool(np.isfinite(expr.data).all())
 
 
-def recall(node: Call, args: Sequence[Expr], **changes: Any) -> Call:
+def rebuild_call(node: Call, args: Sequence[Expr], **changes: Any) -> Call:
     """Return a typed call of the operator of `node` with new arguments and some attributes changed."""
-    return call(op_of(node), args, node.attrs.replace(**changes) if changes else node.attrs)
+    return typed_op_call(require_op_of_call(node), args, node.attrs.replace(**changes) if changes else node.attrs)
 
 
 # --- rewrite rules
@@ -184,8 +204,8 @@ class WhyNot:
     reason: str
 
 
-Outcome: TypeAlias = "Expr | WhyNot | None"
-Rewrite: TypeAlias = Callable[[Call], Outcome]
+RewriteOutcome: TypeAlias = "Expr | WhyNot | None"
+Rewrite: TypeAlias = Callable[[Call], RewriteOutcome]
 
 
 @frozen
@@ -214,7 +234,7 @@ class RuleStats:
     refused: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
-    def add(self, outcome: Outcome, seconds: float) -> None:
+    def add_outcome(self, outcome: RewriteOutcome, seconds: float) -> None:
         self.seconds += seconds
         if outcome is None:
             self.misses += 1
@@ -234,14 +254,14 @@ def rewrite_report() -> AbstractContextManager[RewriteReport]:
     """Context manager that collects the statistics of all rewrite rules applied inside it, by rule
     name.
     """
-    return setting(_REPORT, {})
+    return temporarily_set_context_variable(_REPORT, {})
 
 
-def record(name: str, outcome: Outcome, seconds: float) -> None:
+def record_rule_outcome(name: str, outcome: RewriteOutcome, seconds: float) -> None:
     """Add the outcome of a rule to the current rewrite report, if there is one."""
     report = _REPORT.get()
     if report is not None:
-        report.setdefault(name, RuleStats()).add(outcome, seconds)
+        report.setdefault(name, RuleStats()).add_outcome(outcome, seconds)
 
 
 class Rewriter:
@@ -258,57 +278,59 @@ class Rewriter:
             for op in rule.ops:
                 self.by_op.setdefault(str(op), []).append(rule)
 
-    def rewrite(self, function: Function) -> Function:
+    def rewrite_to_fixpoint(self, function: Function) -> Function:
         """Return the function with all rules applied; the same object if none applied. Raise
         RuntimeError without a fixpoint.
         """
         for _ in range(_MAX_SWEEPS):
-            result = rewrite_nodes(function, self._step)
+            result = rewrite_nodes(function, self._rewrite_node)
             if result is function:
                 return result
             function = result
         active = sorted(name for name, s in self.stats.items() if s.hits)
         raise RuntimeError(f"rewrite rules do not come to an end: {'; '.join(active)}")
 
-    def _step(self, old: Expr, new: Expr) -> Expr:
+    def _rewrite_node(self, old: Expr, new: Expr) -> Expr:
         match new:
             case TupleGetItem(tuple_value=Tuple(fields=fields)):
                 return fields[new.index]
             case _:
-                return self.apply(new)
+                return self.apply_rules_to_node(new)
 
-    def apply(self, node: Expr) -> Expr:
+    def apply_rules_to_node(self, node: Expr) -> Expr:
         """Return the result of applying the rewrite rules to one node whose operands are already
         rewritten.
         """
         current = node
         for _ in range(_MAX_SWEEPS):
-            replacement = self._first(current)
+            replacement = self._first_replacement(current)
             if replacement is None:
                 return current
             current = replacement
         return current
 
-    def _first(self, node: Expr) -> Expr | None:
-        call = op_call(node)
+    def _first_replacement(self, node: Expr) -> Expr | None:
+        call = as_op_call(node)
         if call is None:
             return None
-        tried = (self._try(rule, call) for rule in self.by_op.get(op_of(call).name, ()))
+        tried = (self._try_rule(rule, call) for rule in self.by_op.get(require_op_of_call(call).name, ()))
         return next((made for made in tried if made is not None), None)
 
-    def _try(self, rule: Rule, node: Call) -> Expr | None:
+    def _try_rule(self, rule: Rule, node: Call) -> Expr | None:
         """Return the replacement of a call by one rule, or None; update the rule's statistics."""
         start = time.perf_counter()
         with span_scope(node.span):
             outcome = rule.rewrite(node)
-        made = None if outcome is None or isinstance(outcome, WhyNot) else _checked(rule, node, outcome)
+        made = (
+            None if outcome is None or isinstance(outcome, WhyNot) else _check_type_and_merge_span(rule, node, outcome)
+        )
         seconds = time.perf_counter() - start
-        self.stats.setdefault(rule.name, RuleStats()).add(outcome, seconds)
-        record(rule.name, outcome, seconds)
+        self.stats.setdefault(rule.name, RuleStats()).add_outcome(outcome, seconds)
+        record_rule_outcome(rule.name, outcome, seconds)
         return made
 
 
-def _checked(rule: Rule, old: Call, new: Expr) -> Expr:
+def _check_type_and_merge_span(rule: Rule, old: Call, new: Expr) -> Expr:
     """Return a rule's replacement with a span that covers all replaced nodes.
 
     Raise RuntimeError if the rule changed the type.
@@ -319,20 +341,20 @@ def _checked(rule: Rule, old: Call, new: Expr) -> Expr:
     if not isinstance(new, Call) or new.span is not old.span:
         return new  # an existing expression
     # calls of the old pattern that the new expression does not use
-    replaced = _near(old, frozenset(_near(new)))
+    replaced = _nodes_within_four_levels(old, frozenset(_nodes_within_four_levels(new)))
     span = merge_spans([old.span, *(n.span for n in replaced)])
     return new if span == new.span else Call(new.op, new.args, new.attrs, None, span, new.checked_type)
 
 
-def _near(root: Expr, stop: frozenset[Expr] = frozenset()) -> list[Expr]:
+def _nodes_within_four_levels(root: Expr, excluded: frozenset[Expr] = frozenset()) -> list[Expr]:
     """Return the nodes in the first four levels below and including `root`, without descending into
-    the nodes `stop`.
+    the nodes `excluded`.
     """
     found: list[Expr] = []
     layer: list[Expr] = [root]
     for _ in range(4):
         found += layer
-        layer = [c for n in layer for c in children(n) if c not in stop and isinstance(c, (Call, TupleGetItem))]
+        layer = [c for n in layer for c in children(n) if c not in excluded and isinstance(c, (Call, TupleGetItem))]
     return found
 
 
@@ -341,5 +363,5 @@ class RulePass(FunctionPass):
 
     rules: ClassVar[Sequence[Rule]] = ()
 
-    def rewritten(self, function: Function) -> Function:
-        return Rewriter(self.rules).rewrite(function)
+    def rewrite_function_body(self, function: Function) -> Function:
+        return Rewriter(self.rules).rewrite_to_fixpoint(function)

@@ -25,18 +25,18 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from aotc.ir import OpPattern, TensorType, frozen, span_scope
-from aotc.relay.graph_api import Call, Expr, Function, Tuple, op_of, tensor_type_of, users
+from aotc.relay.graph_api import Call, Expr, Function, Tuple, require_op_of_call, tensor_type_of, users
 from aotc.relay.op.concat_split import concatenate
 from aotc.relay.op.slice import strided_slice
-from aotc.relay.op.window_attributes import pad_pairs, spread
-from aotc.relay.transform.pass_base import FunctionPass, op_call, recall, rewrite_nodes
+from aotc.relay.op.window_attributes import pad_pairs_of_axes, repeat_for_each_axis
+from aotc.relay.transform.pass_base import FunctionPass, as_op_call, rebuild_call, rewrite_nodes
 
 #: A half-open range of rows: the first row, and the row after the last one.
 Rows: TypeAlias = tuple[int, int]
 
 
 @frozen
-class _Window:
+class _RowWindow:
     """How rows of a result depend on rows of the data: a window of `size` rows with stride `step`,
     after padding `before`.
     """
@@ -45,7 +45,7 @@ class _Window:
     step: int = 1
     before: int = 0
 
-    def needed(self, rows: Rows, height: int) -> tuple[Rows, tuple[int, int]]:
+    def input_rows_and_padding(self, rows: Rows, height: int) -> tuple[Rows, tuple[int, int]]:
         """Return the rows of data of the given height that some rows of the result need, and the
         padding before and after them.
         """
@@ -56,70 +56,73 @@ class _Window:
 
 
 @frozen
-class _Link:
+class _ChainCall:
     """One call in a chain of calls; argument number `data` is the result of the previous call."""
 
     node: Call
     data: int
-    window: _Window
+    window: _RowWindow
 
     @property
-    def source(self) -> Expr:
+    def data_argument(self) -> Expr:
         return self.node.args[self.data]
 
-    def on(self, source: Expr, padding: tuple[int, int]) -> Call:
+    def apply_to_rows(self, source: Expr, padding: tuple[int, int]) -> Call:
         """Return the call applied to a band of rows of its data, with the given padding of rows."""
         args = [source if k == self.data else a for k, a in enumerate(self.node.args)]
         with span_scope(self.node.span):
-            if not _slides(self.node):
-                return recall(self.node, args)
-            (_, left), (_, right) = zip(*pad_pairs(self.node.attrs["padding"], 2), strict=True)
-            return recall(self.node, args, padding=(padding[0], left, padding[1], right))
+            if not _is_conv_or_max_pool(self.node):
+                return rebuild_call(self.node, args)
+            (_, left), (_, right) = zip(*pad_pairs_of_axes(self.node.attrs["padding"], 2), strict=True)
+            return rebuild_call(self.node, args, padding=(padding[0], left, padding[1], right))
 
 
-def _layout(node: Call) -> str:
+def _data_layout(node: Call) -> str:
     found: Any = node.attrs
-    return str(found.data_layout if op_call(node, "nn.conv2d") else found.layout)
+    return str(found.data_layout if as_op_call(node, "nn.conv2d") else found.layout)
 
 
-def _slides(node: Call) -> bool:
-    return op_call(node, "nn.conv2d", "nn.max_pool2d") is not None
+def _is_conv_or_max_pool(node: Call) -> bool:
+    return as_op_call(node, "nn.conv2d", "nn.max_pool2d") is not None
 
 
-def _extent(expr: Expr, axis: int) -> int:
+def _axis_extent(expr: Expr, axis: int) -> int:
     return tensor_type_of(expr).static_shape[axis]
 
 
-def _window(node: Call, axis: int) -> _Window | None:
+def _row_window(node: Call, axis: int) -> _RowWindow | None:
     """Return how rows of a convolution's or pool's result depend on rows of its data.
 
     None if `axis` is not its row axis or it rounds the number of rows up.
     """
     attrs: Any = node.attrs
-    conv = op_call(node, "nn.conv2d") is not None
+    conv = as_op_call(node, "nn.conv2d") is not None
     other = conv and attrs.out_layout not in ("", None, attrs.data_layout)
-    if _layout(node).find("H") != axis or other or (not conv and attrs.ceil_mode):
+    if _data_layout(node).find("H") != axis or other or (not conv and attrs.ceil_mode):
         return None
     taps = attrs.kernel_size if conv else attrs.pool_size
     if taps is None:
         kernel = attrs.kernel_layout
-        taps = [_extent(node.args[1], kernel.find(letter)) for letter in "HW"]
-    size = (spread(taps, 2)[0] - 1) * spread(attrs.dilation, 2)[0] + 1
-    return _Window(size, spread(attrs.strides, 2)[0], pad_pairs(attrs.padding, 2)[0][0])
+        taps = [_axis_extent(node.args[1], kernel.find(letter)) for letter in "HW"]
+    size = (repeat_for_each_axis(taps, 2)[0] - 1) * repeat_for_each_axis(attrs.dilation, 2)[0] + 1
+    return _RowWindow(size, repeat_for_each_axis(attrs.strides, 2)[0], pad_pairs_of_axes(attrs.padding, 2)[0][0])
 
 
-def _link(node: Expr, source: Expr, axis: int) -> _Link | None:
-    """Return a node as the next call of a chain that ends at `source`, or None if it cannot be
+def _as_chain_call(node: Expr, source: Expr, axis: int) -> _ChainCall | None:
+    """Return a node as the next call of a chain that ends at `data_argument`, or None if it cannot be
     computed in bands of rows.
     """
     types = [e.checked_type for e in (node, *node.args)] if isinstance(node, Call) else []
     if not isinstance(node, Call) or not all(isinstance(ty, TensorType) and ty.is_static for ty in types):
         return None
-    if _slides(node):
-        window = _window(node, axis) if node.args[0] is source else None
-        return _Link(node, 0, window) if window is not None else None
+    if _is_conv_or_max_pool(node):
+        window = _row_window(node, axis) if node.args[0] is source else None
+        return _ChainCall(node, 0, window) if window is not None else None
     named = {name for name, _ in node.attrs.items()}
-    local = op_call(node) is not None and op_of(node).pattern in (OpPattern.ELEMWISE, OpPattern.BROADCAST)
+    local = as_op_call(node) is not None and require_op_of_call(node).pattern in (
+        OpPattern.ELEMWISE,
+        OpPattern.BROADCAST,
+    )
     if not local or named & {"axis", "shape"}:
         return None
     rank, places = len(tensor_type_of(source).shape), [k for k, a in enumerate(node.args) if a is source]
@@ -127,88 +130,92 @@ def _link(node: Expr, source: Expr, axis: int) -> _Link | None:
     # from the end, where broadcasting begins to count
     apart = all(len(shape) < rank - axis or shape[axis - rank] == 1 for shape in others)
     same = tensor_type_of(node).shape == tensor_type_of(source).shape
-    return _Link(node, places[0], _Window()) if len(places) == 1 and apart and same else None
+    return _ChainCall(node, places[0], _RowWindow()) if len(places) == 1 and apart and same else None
 
 
-def _chain(begin: Expr, uses: dict[Expr, list[Expr]], axis: int) -> list[_Link]:
+def _longest_row_local_chain(begin: Expr, users_of: dict[Expr, list[Expr]], axis: int) -> list[_ChainCall]:
     """Return the longest chain of calls, from producer to consumer, that can be computed in bands of rows.
 
     The chain begins with the only user of `begin`; each call has one user and is local along `axis`.
     """
-    found: list[_Link] = []
+    found: list[_ChainCall] = []
     end = begin
-    while len(uses.get(end, ())) == 1 and (link := _link(uses[end][0], end, axis)) is not None:
+    while len(users_of.get(end, ())) == 1 and (link := _as_chain_call(users_of[end][0], end, axis)) is not None:
         found.append(link)
         end = link.node
     return found
 
 
-def _parts(rows: int, count: int) -> list[Rows]:
+def _split_rows(rows: int, count: int) -> list[Rows]:
     return list(pairwise(rows * k // count for k in range(count + 1)))
 
 
-def _traced(chain: Sequence[_Link], rows: Rows, axis: int) -> list[tuple[Rows, tuple[int, int]]]:
+def _rows_needed_by_each_call(chain: Sequence[_ChainCall], rows: Rows, axis: int) -> list[tuple[Rows, tuple[int, int]]]:
     """Return for each call the rows of its data that some rows of the last result need, and the
     padding around them.
     """
     found: list[tuple[Rows, tuple[int, int]]] = []
     for link in reversed(chain):
-        found.append(link.window.needed(rows, _extent(link.source, axis)))
+        found.append(link.window.input_rows_and_padding(rows, _axis_extent(link.data_argument, axis)))
         rows = found[-1][0]
     return found[::-1]
 
 
-def _patched(chain: Sequence[_Link], count: int, axis: int) -> Expr:
-    """Return the last value of a chain of calls, computed in `count` bands of rows that are
+def _compute_in_row_bands(chain: Sequence[_ChainCall], band_count: int, axis: int) -> Expr:
+    """Return the last value of a chain of calls, computed in `band_count` bands of rows that are
     concatenated.
     """
-    begin, end = chain[0].source, chain[-1].node
+    begin, end = chain[0].data_argument, chain[-1].node
     shape = tensor_type_of(begin).static_shape
     made: list[Expr] = []
-    for rows in _parts(_extent(end, axis), count):
-        traced = _traced(chain, rows, axis)
+    for rows in _split_rows(_axis_extent(end, axis), band_count):
+        traced = _rows_needed_by_each_call(chain, rows, axis)
         (first, last), _ = traced[0]
         starts = [first if k == axis else 0 for k in range(len(shape))]
         ends = [last if k == axis else n for k, n in enumerate(shape)]
         with span_scope(chain[0].node.span):
             value: Expr = strided_slice(begin, begin=starts, end=ends)
         for link, (_, padding) in zip(chain, traced, strict=True):
-            value = link.on(value, padding)
+            value = link.apply_to_rows(value, padding)
         made.append(value)
     with span_scope(end.span):
         return concatenate(Tuple(made), axis=axis)
 
 
-def _is_kept(link: _Link, following: _Link | None) -> bool:
+def _is_stored_in_memory(link: _ChainCall, following: _ChainCall | None) -> bool:
     """Return True if the result of a call in the chain is stored in memory.
 
     It is the last one, or the next call (convolution or pool) reads windows of it.
     """
-    return following is None or _slides(following.node)
+    return following is None or _is_conv_or_max_pool(following.node)
 
 
-def _best(chain: Sequence[_Link], count: int, axis: int) -> int:
+def _best_chain_length(chain: Sequence[_ChainCall], band_count: int, axis: int) -> int:
     """Return how many calls of a chain to compute in bands of rows for the least peak memory; 0 if
     that does not help.
     """
     after = [*chain[1:], None]
     following = zip(chain, after, strict=True)
-    kept = [k for k, pair in enumerate(following, 1) if _is_kept(*pair)]
+    kept = [k for k, pair in enumerate(following, 1) if _is_stored_in_memory(*pair)]
     whole = {k: tensor_type_of(chain[k - 1].node).nbytes for k in kept}
     pairs = {b: whole[a] + whole[b] for a, b in pairwise(kept)}
     best, least = 0, max(pairs.values(), default=0)
     for k in kept:
-        rows = _extent(chain[k - 1].node, axis)
+        rows = _axis_extent(chain[k - 1].node, axis)
         # the largest part of each inner tensor
-        parts = [_traced(chain[:k], part, axis) for part in _parts(rows, count)] if rows >= count else []
+        parts = (
+            [_rows_needed_by_each_call(chain[:k], part, axis) for part in _split_rows(rows, band_count)]
+            if rows >= band_count
+            else []
+        )
         if not parts or any(first >= last for part in parts for (first, last), _ in part):
             break
         inner = [
-            max((part[j][0][1] - part[j][0][0]) * whole[j] // _extent(chain[j - 1].node, axis) for part in parts)
+            max((part[j][0][1] - part[j][0][0]) * whole[j] // _axis_extent(chain[j - 1].node, axis) for part in parts)
             for j in kept
             if j < k
         ]
-        most = whole[k] + max([*map(sum, pairwise([*inner, whole[k] // count])), 0])
+        most = whole[k] + max([*map(sum, pairwise([*inner, whole[k] // band_count])), 0])
         most = max([most, *(size for j, size in pairs.items() if j > k)])
         if most < least:
             best, least = k, most
@@ -227,13 +234,15 @@ class PatchFirstLayers(FunctionPass):
 
     count: int = 0
 
-    def rewritten(self, function: Function) -> Function:
+    def rewrite_function_body(self, function: Function) -> Function:
         uses = users(function.body)
         patched: dict[Expr, Expr] = {}
         for param in function.params if self.count > 1 else ():
             ty = param.checked_type
             for axis in range(1, ty.rank if isinstance(ty, TensorType) and ty.is_static else 0):
-                chain = _chain(param, uses, axis)
-                if any(_slides(link.node) for link in chain) and (length := _best(chain, self.count, axis)):
-                    patched[chain[length - 1].node] = _patched(chain[:length], self.count, axis)
+                chain = _longest_row_local_chain(param, uses, axis)
+                if any(_is_conv_or_max_pool(link.node) for link in chain) and (
+                    length := _best_chain_length(chain, self.count, axis)
+                ):
+                    patched[chain[length - 1].node] = _compute_in_row_bands(chain[:length], self.count, axis)
         return rewrite_nodes(function, lambda old, new: patched.get(old, new)) if patched else function

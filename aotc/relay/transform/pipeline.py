@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from aotc.ir import AotcError, Op, Pass, PassContext, Sequential, is_attached
+from aotc.ir import AotcError, Op, Pass, PassContext, Sequential, is_any_op_attr_registered
 from aotc.relay import transform as passes
 from aotc.relay.graph_api import Call, IRModule, Let, post_order
 from aotc.relay.op.op import ALTER_OP_LAYOUT, LEGALIZE
@@ -23,7 +23,7 @@ FAKE_QUANTIZATION: Final = passes.FakeQuantizationToInteger(
 )
 
 
-def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
+def _passes_with_min_level(target: Target) -> list[tuple[int, Pass[IRModule]]]:
     """Return all passes in order, each with the lowest optimization level whose pipeline contains
     it.
 
@@ -44,7 +44,7 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         (0, FAKE_QUANTIZATION),
         (3, passes.SelectSignedness(target)),
         (3, passes.PackWeights(target)),
-        *([(1, passes.Legalize())] if is_attached(LEGALIZE) else []),
+        *([(1, passes.Legalize())] if is_any_op_attr_registered(LEGALIZE) else []),
         (0, passes.SimplifyInference()),
         (4, passes.FastMath()),
         (0, passes.QnnCanonicalizeOps()),
@@ -65,7 +65,7 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         (3, passes.SelectLayout(target)),
         (3, passes.AlterOpLayout(target)),
         # registered functions may choose blocked layouts
-        *([(3, passes.ExpandOps(target.gpu is not None))] if is_attached(ALTER_OP_LAYOUT) else []),
+        *([(3, passes.ExpandOps(target.gpu is not None))] if is_any_op_attr_registered(ALTER_OP_LAYOUT) else []),
         (3, passes.FoldConstant(fold_qnn=True)),
         (3, passes.FuseAttention()),
         (3, passes.PackNibbles()),
@@ -84,10 +84,10 @@ def pipeline(opt_level: int, target: Target, required: Collection[str] = ()) -> 
     Levels are clamped to 0 ... 4.
     """
     level = max(opt_level, 0)
-    return [item for least, item in _stages(target) if least <= level or item.info.name in required]
+    return [item for least, item in _passes_with_min_level(target) if least <= level or item.info.name in required]
 
 
-def _is_flat(module: IRModule) -> bool:
+def _is_single_flat_function(module: IRModule) -> bool:
     """Return True if @main is the only function and has no lets and no calls of functions."""
     nodes = (n for f in module.functions.values() for n in post_order(f))
     return list(module) == ["main"] and not any(
@@ -95,13 +95,13 @@ def _is_flat(module: IRModule) -> bool:
     )
 
 
-def flatten(module: IRModule) -> IRModule:
+def inline_to_single_function(module: IRModule) -> IRModule:
     """Return `module` as one function without lets and calls of functions, except recursive ones.
 
     The other passes match patterns of operators, which lets and calls would hide. This is done at
     every level.
     """
-    if _is_flat(module):
+    if _is_single_flat_function(module):
         return module
     unused = passes.RemoveUnusedFunctions()
     for item in (unused, passes.ToGraphNormalForm(), passes.Inline(everything=True), unused):
@@ -109,7 +109,7 @@ def flatten(module: IRModule) -> IRModule:
     return module
 
 
-def require_lowering(context: PassContext) -> None:
+def require_lowering_passes(context: PassContext) -> None:
     """Raise AotcError (code "build") if the context disables a pass without which there are no
     kernels or no memory plan.
     """
@@ -129,4 +129,4 @@ def optimize(module: IRModule, target: Target) -> IRModule:
     """
     context = PassContext.current()
     passes = pipeline(context.opt_level, target, context.required_pass)
-    return Sequential(passes, name="optimize")(flatten(module))
+    return Sequential(passes, name="optimize")(inline_to_single_function(module))

@@ -14,7 +14,7 @@ from typing import ClassVar
 from aotc.ir import AotcError, Diagnostic, span_scope
 from aotc.relay.expr import Call, Expr, Function
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.transform.pass_base import FunctionPass, rewrite_nodes, settled
+from aotc.relay.transform.pass_base import FunctionPass, apply_to_fixpoint, rewrite_nodes
 
 _PREFIX = "qnn."
 
@@ -26,10 +26,10 @@ class QnnCanonicalizeOps(FunctionPass):
 
     name: ClassVar[str] = "qnn.CanonicalizeOps"
 
-    def rewritten(self, function: Function) -> Function:
+    def rewrite_function_body(self, function: Function) -> Function:
         problems: list[Diagnostic] = []
 
-        def step(_: Expr, new: Expr) -> Expr:
+        def expand_qnn_call(_: Expr, new: Expr) -> Expr:
             op = new.op if isinstance(new, Call) else None
             if not isinstance(op, OpDef) or op.expand is None or not op.name.startswith(_PREFIX):
                 return new
@@ -44,7 +44,7 @@ class QnnCanonicalizeOps(FunctionPass):
                 )
                 return new
 
-        function = settled(lambda f: f if problems else rewrite_nodes(f, step), function)
+        function = apply_to_fixpoint(lambda f: f if problems else rewrite_nodes(f, expand_qnn_call), function)
         if problems:
             raise AotcError.collect(problems)
         return function

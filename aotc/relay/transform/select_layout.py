@@ -23,21 +23,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from aotc.ir import Attrs, Form, Op, PassContext, TensorType, remembered, tensor_types
+from aotc.ir import Attrs, JsonFormat, Op, PassContext, TensorType, load_or_compute_memoized_result, tensor_types
 from aotc.relay.graph_api import Call, Expr, Function, IRModule, post_order, tensor_type_of, type_of
 from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs, conv2d
 from aotc.relay.op.layout import LayoutTransformAttrs
-from aotc.relay.transform.alter_op_layout import choose_tiles, pack_convolution, winograd_cost
-from aotc.relay.transform.convert_layout import convert
-from aotc.relay.transform.pass_base import FunctionPass, Rewriter, Rule, op_call, recall
+from aotc.relay.transform.alter_op_layout import choose_winograd_tiles, pack_convolution_weight, winograd_cost
+from aotc.relay.transform.convert_layout import convert_to_layouts
+from aotc.relay.transform.pass_base import FunctionPass, Rewriter, Rule, as_op_call, rebuild_call
 from aotc.tir import Block, Buffer, C, Target, te
-from aotc.tir.schedule.contraction import candidates
+from aotc.tir.schedule.contraction import cpu_tiling_candidates
 
-_DESIRED: Final = {"nn.conv2d": ("NHWC", "OIHW")}
+_DESIRED_LAYOUTS: Final = {"nn.conv2d": ("NHWC", "OIHW")}
 #: A conversion is made if its estimated time is below this fraction of the original time.
-_WORTH: Final = 0.97
+_MAX_TIME_RATIO: Final = 0.97
 #: Largest number of input channels for which a convolution reads NCHW data without a transform.
-_FEW: Final = 4
+_MAX_NCHW_INPUT_CHANNELS: Final = 4
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,20 +54,24 @@ class SelectLayout(FunctionPass):
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         wanted = ctx.get_config("relay.SelectLayout.channels_last", None)
-        by_bytes = self.target.bare and _reads_runs(self.target)
+        by_bytes = self.target.bare and _uses_contiguous_dot_products(self.target)
         chooses = wanted or by_bytes or not self.target.is_scalar
-        if wanted is False or not chooses or not any(map(_fits, post_order(function))):
+        if wanted is False or not chooses or not any(map(_is_static_conv2d, post_order(function))):
             return function
-        converted = Rewriter(_RULES).rewrite(convert(function, _DESIRED, quiet=True))
+        converted = Rewriter(_RULES).rewrite_to_fixpoint(convert_to_layouts(function, _DESIRED_LAYOUTS, quiet=True))
         if wanted:
             return converted
         if by_bytes:
-            return converted if _most_bytes(converted) < _most_bytes(function) else function
+            return converted if _max_working_bytes(converted) < _max_working_bytes(function) else function
         estimate = _Estimate(self.target, ctx)
-        return converted if estimate.cycles(converted) < _WORTH * estimate.cycles(function) else function
+        return (
+            converted
+            if estimate.estimate_cycles(converted) < _MAX_TIME_RATIO * estimate.estimate_cycles(function)
+            else function
+        )
 
 
-def _fits(node: Expr) -> bool:
+def _is_static_conv2d(node: Expr) -> bool:
     """Return True if a node is a 2-D convolution with static shapes, whose time can be estimated."""
     if not isinstance(node, Call) or not isinstance(node.attrs, Conv2DAttrs):
         return False
@@ -77,50 +81,50 @@ def _fits(node: Expr) -> bool:
 # --- the input layer
 
 
-def _read_as_it_lies(node: Call) -> Expr | None:
+def _rewrite_conv_to_read_nchw(node: Call) -> Expr | None:
     """Rewrite rule: a convolution of few channels reads NCHW data directly and writes NHWC, without
     a transform.
     """
-    moved = op_call(node.args[0], "layout_transform")
+    moved = as_op_call(node.args[0], "layout_transform")
     a: Any = node.attrs
     if moved is None or moved.attrs != LayoutTransformAttrs(src_layout="NCHW", dst_layout="NHWC"):
         return None
     channels = tensor_type_of(moved).shape[3]
-    if a.data_layout != "NHWC" or not isinstance(channels, int) or channels > _FEW:
+    if a.data_layout != "NHWC" or not isinstance(channels, int) or channels > _MAX_NCHW_INPUT_CHANNELS:
         return None
-    return recall(node, (moved.args[0], node.args[1]), data_layout="NCHW", out_layout=a.out_layout or "NHWC")
+    return rebuild_call(node, (moved.args[0], node.args[1]), data_layout="NCHW", out_layout=a.out_layout or "NHWC")
 
 
-_RULES: Final = (Rule("conv2d(layout_transform(x)) => conv2d(x)", ("nn.conv2d",), _read_as_it_lies),)
+_RULES: Final = (Rule("conv2d(layout_transform(x)) => conv2d(x)", ("nn.conv2d",), _rewrite_conv_to_read_nchw),)
 
 
 # --- bytes
 
 
-def _reads_runs(target: Target) -> bool:
+def _uses_contiguous_dot_products(target: Target) -> bool:
     """Return True if the target's 8-bit dot products are functions that read consecutive elements
     of the data.
     """
     return target.dots is not None and (target.dots.paired or target.dots.along)
 
 
-def _most_bytes(function: Function) -> int:
+def _max_working_bytes(function: Function) -> int:
     """Return the largest number of bytes that one 8-bit convolution or layout transform needs.
 
     A convolution needs its data, its result, and a copy of the data if the channels are not last.
     Other operators, and tensors that are live at the time, need equally many bytes in any layout.
     """
-    return max(map(_bytes_of, post_order(function)), default=0)
+    return max(map(_working_bytes, post_order(function)), default=0)
 
 
-def _bytes_of(node: Expr) -> int:
+def _working_bytes(node: Expr) -> int:
     """Return the bytes of data, copy and result of an 8-bit convolution or a layout transform; 0
     for other nodes.
     """
-    moved = op_call(node, "layout_transform")
+    moved = as_op_call(node, "layout_transform")
     if moved is not None and all(tensor_type_of(e).is_static for e in (moved, *moved.args)):
         return 2 * tensor_type_of(moved).nbytes
-    if not isinstance(node, Call) or not _fits(node) or not isinstance(node.attrs, Conv2DAttrs):
+    if not isinstance(node, Call) or not _is_static_conv2d(node) or not isinstance(node.attrs, Conv2DAttrs):
         return 0
     data, weight = (tensor_type_of(arg) for arg in node.args)
     if data.dtype.itemsize > 1:
@@ -143,19 +147,19 @@ class _Estimate:
     ctx: PassContext
     known: dict[tuple[Attrs, tuple[Any, ...]], float] = field(default_factory=dict)
 
-    def cycles(self, function: Function) -> float:
+    def estimate_cycles(self, function: Function) -> float:
         """Return the cycles of convolutions and layout transforms; other operators take equally
         long in any layout.
         """
-        tiles = choose_tiles(function, self.target, self.ctx)
-        return sum(self._node(node, tiles) for node in post_order(function) if isinstance(node, Call))
+        tiles = choose_winograd_tiles(function, self.target, self.ctx)
+        return sum(self._node_cycles(node, tiles) for node in post_order(function) if isinstance(node, Call))
 
-    def _node(self, node: Call, tiles: Mapping[Expr, int]) -> float:
-        if _fits(node) and isinstance(node.attrs, Conv2DAttrs):
-            return self._convolution(node, node.attrs) * self._gain(node, tiles.get(node, 0))
-        return _moved(node, self.target)
+    def _node_cycles(self, node: Call, tiles: Mapping[Expr, int]) -> float:
+        if _is_static_conv2d(node) and isinstance(node.attrs, Conv2DAttrs):
+            return self._convolution_cycles(node, node.attrs) * self._winograd_time_ratio(node, tiles.get(node, 0))
+        return _data_movement_cycles(node, self.target)
 
-    def _gain(self, node: Call, tile: int) -> float:
+    def _winograd_time_ratio(self, node: Call, tile: int) -> float:
         """Return the ratio of Winograd's estimated time to that of the direct algorithm; 1 for tile
         size 0.
         """
@@ -165,15 +169,15 @@ class _Estimate:
         direct, fast = (winograd_cost(node, channels, t, self.target) for t in (0, tile))
         return fast / direct
 
-    def _convolution(self, node: Call, attrs: ConvAttrs) -> float:
-        packed = pack_convolution(node, attrs, self.target)
+    def _convolution_cycles(self, node: Call, attrs: ConvAttrs) -> float:
+        packed = pack_convolution_weight(node, attrs, self.target)
         types = [tensor_type_of(arg) for arg in packed.args]
         key = (packed.attrs, tuple((t.static_shape, t.dtype) for t in types))
         if key not in self.known:
-            self.known[key] = self._best(packed.attrs, types)
+            self.known[key] = self._best_tiling_cycles(packed.attrs, types)
         return self.known[key]
 
-    def _best(self, attrs: Attrs, types: list[TensorType]) -> float:
+    def _best_tiling_cycles(self, attrs: Attrs, types: list[TensorType]) -> float:
         data, weight = (te.placeholder(t.static_shape, t.dtype, "x", finite=True) for t in types)
         assert conv2d.compute is not None
         tensor = conv2d.compute(attrs, data, weight)
@@ -181,17 +185,19 @@ class _Estimate:
         # with a type conversion, the time does not depend on the layout
         if not isinstance(tensor, te.Contraction):
             return 0.0
-        return remembered("cost", (tensor, self.target), partial(_least_cost, tensor, self.target), Form(float))
+        return load_or_compute_memoized_result(
+            "cost", (tensor, self.target), partial(_min_tiling_cycles, tensor, self.target), JsonFormat(float)
+        )
 
 
-def _least_cost(c: te.Contraction, target: Target) -> float:
+def _min_tiling_cycles(contraction: te.Contraction, target: Target) -> float:
     """Return the estimated cycles of the best tiling of a convolution."""
-    a, b = (Buffer("x", x.dtype, x.size) for x in (c.a, c.b))
-    found = candidates(c, a, b, lambda indices, value: Block(()), target)
-    return min((candidate.cost for candidate in found), default=float(c.macs))
+    a, b = (Buffer("x", x.dtype, x.size) for x in (contraction.a, contraction.b))
+    found = cpu_tiling_candidates(contraction, a, b, lambda indices, value: Block(()), target)
+    return min((candidate.cost for candidate in found), default=float(contraction.macs))
 
 
-def _moved(node: Call, target: Target) -> float:
+def _data_movement_cycles(node: Call, target: Target) -> float:
     """Return the estimated cycles of a call that only moves data; 0 for other calls."""
     if not isinstance(node.op, Op):
         return 0.0
@@ -203,12 +209,12 @@ def _moved(node: Call, target: Target) -> float:
         case "layout_transform":
             return nbytes / target.transpose_rate
         case "concatenate" | "split" | "strided_slice":
-            return nbytes / target.copy_rate if _interleaved(node) else 0.0
+            return nbytes / target.copy_rate if _is_inner_axis_move(node) else 0.0
         case _:
             return 0.0
 
 
-def _interleaved(node: Call) -> bool:
+def _is_inner_axis_move(node: Call) -> bool:
     """Return True if a concatenate, split or slice works on an inner axis, so that its parts are
     not contiguous in memory.
     """

@@ -18,60 +18,73 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import DType, Quantized, TensorType, span_scope
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, call, item_of, op_of, tensor_type_of
+from aotc.ir import DType, QuantizationTreatment, TensorType, span_scope
+from aotc.relay.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    Tuple,
+    TupleGetItem,
+    require_op_of_call,
+    tensor_type_of,
+    tuple_item,
+    typed_op_call,
+)
 from aotc.relay.op.binary_elementwise import add, bitwise_xor
 from aotc.relay.op.casts import cast
-from aotc.relay.op.layout import fills
-from aotc.relay.op.qnn.quant_params import made
-from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_call, op_call, uniform_value
+from aotc.relay.op.layout import may_zero_pad_blocks
+from aotc.relay.op.qnn.quant_params import call_or_fold_constants
+from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, as_op_call, is_call, uniform_value
 from aotc.relay.visitor import post_order
 from aotc.tir import C, Target
 
 #: The sign bit: `x ^ 0x80` converts between uint8 and int8 values with zero points that differ by
 #: 128.
-_BIT: Final = 0x80
-_OTHER: Final = {"uint8": "int8", "int8": "uint8"}
+_SIGN_BIT: Final = 0x80
+_OPPOSITE_SIGNEDNESS: Final = {"uint8": "int8", "int8": "uint8"}
 #: Operators that round before they add the zero point, or do not round: their results shift with
 #: the zero point.
-_MOVES: Final = "quantize dequantize requantize concatenate softmax sigmoid tanh exp sqrt rsqrt erf log abs leaky_relu"
+_SHIFTABLE_OPERATORS: Final = (
+    "quantize dequantize requantize concatenate softmax sigmoid tanh exp sqrt rsqrt erf log abs leaky_relu"
+)
 #: Names of the zero-point argument for each data argument.
-_POINTS: Final = {
+_ZERO_POINT_NAMES: Final = {
     "data": ("input_zero_point",),
     "x": ("x_zero_point", "input_zero_point", "zero_point"),
     "lhs": ("lhs_zero_point",),
     "rhs": ("rhs_zero_point",),
 }
-_RESULT: Final = "output_zero_point"
+_RESULT_ZERO_POINT: Final = "output_zero_point"
 
 
-def turned(x: Expr) -> Expr:
+def flip_sign_bit(x: Expr) -> Expr:
     """Return 8-bit integers with the sign bit flipped and the other signedness (`x ^ 0x80`);
     constants are evaluated.
     """
     ty = tensor_type_of(x)
     if isinstance(x, Constant):
-        bits = np.ascontiguousarray(x.data).view(np.uint8) ^ np.uint8(_BIT)
+        bits = np.ascontiguousarray(x.data).view(np.uint8) ^ np.uint8(_SIGN_BIT)
         # np.ascontiguousarray turns a scalar into a vector
-        return Constant(bits.view(DType(_OTHER[str(ty.dtype)]).numpy).reshape(x.data.shape))
-    bit = Constant(np.array(_BIT, np.uint8))
+        return Constant(bits.view(DType(_OPPOSITE_SIGNEDNESS[str(ty.dtype)]).numpy).reshape(x.data.shape))
+    bit = Constant(np.array(_SIGN_BIT, np.uint8))
     if ty.dtype == "uint8":
         return cast(bitwise_xor(x, bit), dtype="int8")
     return bitwise_xor(cast(x, dtype="uint8"), bit)
 
 
-def _before_turn(node: Call) -> Expr | None:
+def _match_sign_bit_flip(node: Call) -> Expr | None:
     """Return `x` if `node` is the sign-bit flip (`x ^ 0x80` and a cast) of an 8-bit tensor x; None
     for other nodes.
     """
     steps = ("cast", "bitwise_xor")
-    inner = op_call(node.args[0], *steps) if is_call(node, *steps) else None
+    inner = as_op_call(node.args[0], *steps) if is_call(node, *steps) else None
     if inner is None or inner.op is node.op:
         return None
     bit = (inner if is_call(node, "cast") else node).args[1]
     old, new = map(tensor_type_of, (inner.args[0], node))
-    fits = old.shape == new.shape and _OTHER.get(str(old.dtype)) == new.dtype
-    return inner.args[0] if fits and uniform_value(bit) == _BIT else None
+    fits = old.shape == new.shape and _OPPOSITE_SIGNEDNESS.get(str(old.dtype)) == new.dtype
+    return inner.args[0] if fits and uniform_value(bit) == _SIGN_BIT else None
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,16 +97,20 @@ class SelectSignedness(FunctionPass):
 
     target: Target = C
 
-    def rewritten(self, function: Function) -> Function:
+    def rewrite_function_body(self, function: Function) -> Function:
         wanted = self.target.activations
-        sums = any(_is_sum(n) for n in post_order(function))
+        sums = any(_is_qnn_contraction(n) for n in post_order(function))
         return _Select(wanted).visit_function(function) if wanted and sums else function
 
 
-def _is_sum(node: Expr) -> bool:
+def _is_qnn_contraction(node: Expr) -> bool:
     """Return True if a node is a quantized sum of products."""
-    inner = op_call(node)
-    return inner is not None and op_of(inner).name.startswith("qnn.") and op_of(inner).is_contraction
+    inner = as_op_call(node)
+    return (
+        inner is not None
+        and require_op_of_call(inner).name.startswith("qnn.")
+        and require_op_of_call(inner).is_contraction
+    )
 
 
 @dataclass(eq=False)
@@ -107,137 +124,143 @@ class _Select(GraphMutator):
     wanted: str
     other: dict[Expr, Expr] = field(default_factory=dict, init=False)
 
-    def is_source(self, expr: Expr) -> bool:
+    def has_unwanted_signedness(self, expr: Expr) -> bool:
         """Return True if an expression is an 8-bit tensor of the signedness that is not wanted."""
         ty = expr.checked_type
-        return isinstance(ty, TensorType) and ty.dtype == _OTHER[self.wanted]
+        return isinstance(ty, TensorType) and ty.dtype == _OPPOSITE_SIGNEDNESS[self.wanted]
 
-    def turned(self, expr: Expr) -> Expr:
+    def in_wanted_signedness(self, expr: Expr) -> Expr:
         """Return an 8-bit tensor converted to the signedness that the target wants."""
-        return self.other.get(expr) or turned(expr)
+        return self.other.get(expr) or flip_sign_bit(expr)
 
-    def rewrite(self, old: Expr, new: Expr) -> Expr:
-        node = op_call(new)
+    def rewrite_rebuilt_node(self, old: Expr, new: Expr) -> Expr:
+        node = as_op_call(new)
         if node is None:
-            return self._field(new)
-        before = _before_turn(node)
+            return self._convert_tuple_field(new)
+        before = _match_sign_bit_flip(node)
         if before in self.other:
             return self.other[before]
-        if before is not None and self.is_source(node):
+        if before is not None and self.has_unwanted_signedness(node):
             self.other[node] = before
             return node
         with span_scope(node.span):
             if node.args and isinstance(node.args[0], Tuple):
-                made_of = self._joined(node)
-            elif op_of(node).name.startswith("qnn."):
-                made_of = self._quantized(node)
+                made_of = self._rewrite_concatenation(node)
+            elif require_op_of_call(node).name.startswith("qnn."):
+                made_of = self._rewrite_qnn_operator(node)
             else:
-                made_of = self._choice(node)
+                made_of = self._rewrite_selection(node)
         if made_of is None:
             return node
-        return self._back(made_of) if self.is_source(node) else made_of
+        return self._to_original_signedness(made_of) if self.has_unwanted_signedness(node) else made_of
 
-    def _back(self, made_of: Expr) -> Expr:
+    def _to_original_signedness(self, converted: Expr) -> Expr:
         """Convert a value computed in the wanted signedness back to the node's own type, and
         remember both.
         """
-        seen = turned(made_of)
-        self.other[seen] = made_of
+        seen = flip_sign_bit(converted)
+        self.other[seen] = converted
         return seen
 
-    def _field(self, new: Expr) -> Expr:
+    def _convert_tuple_field(self, new: Expr) -> Expr:
         """Return a tuple field in its own type, converted from a tuple that is available in the
         wanted signedness.
         """
-        if isinstance(new, TupleGetItem) and new.tuple_value in self.other and self.is_source(new):
-            return self._back(TupleGetItem(self.other[new.tuple_value], new.index, new.span))
+        if isinstance(new, TupleGetItem) and new.tuple_value in self.other and self.has_unwanted_signedness(new):
+            return self._to_original_signedness(TupleGetItem(self.other[new.tuple_value], new.index, new.span))
         return new
 
-    def _zero(self, zero: Expr) -> Expr:
+    def _shift_zero_point(self, zero: Expr) -> Expr:
         """Return a zero point shifted by 128 along with its tensor."""
-        shift = _BIT if self.wanted == "uint8" else -_BIT
-        wide = made(cast, zero, dtype="int32")
-        return made(add, wide, Constant(np.array(shift, np.int32)))
+        shift = _SIGN_BIT if self.wanted == "uint8" else -_SIGN_BIT
+        wide = call_or_fold_constants(cast, zero, dtype="int32")
+        return call_or_fold_constants(add, wide, Constant(np.array(shift, np.int32)))
 
-    def _quantized(self, node: Call) -> Expr | None:
+    def _rewrite_qnn_operator(self, node: Call) -> Expr | None:
         """Return a quantized operator rewritten for operands of the wanted signedness; None if
         nothing changes.
         """
-        op, args = op_of(node), list(node.args)
-        if not op.is_contraction and op.name.removeprefix("qnn.") not in _MOVES.split():
+        op, args = require_op_of_call(node), list(node.args)
+        if not op.is_contraction and op.name.removeprefix("qnn.") not in _SHIFTABLE_OPERATORS.split():
             return None
         names = [a.name for a in op.args]
         point = {name: k for k, name in enumerate(names) if name.endswith("zero_point")}
-        own = _RESULT in point and self.is_source(node)
+        own = _RESULT_ZERO_POINT in point and self.has_unwanted_signedness(node)
         free = "out_dtype" in dict(node.attrs.items()) and not op.is_contraction
-        data = [k for k, name in enumerate(names) if name in _POINTS and self.is_source(args[k])]
+        data = [
+            k for k, name in enumerate(names) if name in _ZERO_POINT_NAMES and self.has_unwanted_signedness(args[k])
+        ]
         seen = [k for k in data if args[k] in self.other]
         if not seen and not (own and free) and not (data and op.is_contraction):
             return None
         for k in seen if free else data:
-            args[k] = self.turned(args[k])
-            at = next(point[n] for n in _POINTS[names[k]] if n in point)
-            args[at] = self._zero(args[at])
+            args[k] = self.in_wanted_signedness(args[k])
+            at = next(point[n] for n in _ZERO_POINT_NAMES[names[k]] if n in point)
+            args[at] = self._shift_zero_point(args[at])
         more: dict[str, Any] = {}
         if own:
-            args[point[_RESULT]] = self._zero(args[point[_RESULT]])
+            args[point[_RESULT_ZERO_POINT]] = self._shift_zero_point(args[point[_RESULT_ZERO_POINT]])
             more = {"out_dtype": self.wanted} if free else {}
-        return call(op, args, node.attrs.replace(**more))
+        return typed_op_call(op, args, node.attrs.replace(**more))
 
-    def _joined(self, node: Call) -> Expr | None:
+    def _rewrite_concatenation(self, node: Call) -> Expr | None:
         """Return a concatenation or stack of 8-bit tensors in the wanted signedness; None if
         nothing changes.
         """
         parts, *points = node.args
         assert isinstance(parts, Tuple)
-        if op_of(node).name.removeprefix("qnn.") not in ("concatenate", "stack"):
+        if require_op_of_call(node).name.removeprefix("qnn.") not in ("concatenate", "stack"):
             return None
-        if not self.is_source(node) or not any(f in self.other for f in parts.fields):
+        if not self.has_unwanted_signedness(node) or not any(f in self.other for f in parts.fields):
             return None
-        data = Tuple([self.turned(f) for f in parts.fields])
+        data = Tuple([self.in_wanted_signedness(f) for f in parts.fields])
         if points:
             scales, zeros, scale, zero = points
-            fields = [item_of(zeros, k) for k in range(len(parts.fields))]
-            points = [scales, Tuple(map(self._zero, fields)), scale, self._zero(zero)]
-        return call(op_of(node), (data, *points), node.attrs)
+            fields = [tuple_item(zeros, k) for k in range(len(parts.fields))]
+            points = [scales, Tuple(map(self._shift_zero_point, fields)), scale, self._shift_zero_point(zero)]
+        return typed_op_call(require_op_of_call(node), (data, *points), node.attrs)
 
-    def _choice(self, node: Call) -> Expr | None:
+    def _rewrite_selection(self, node: Call) -> Expr | None:
         """Return a move, selection, clip or table lookup rewritten for the wanted signedness; None
         if it is not one.
         """
-        op = op_of(node)
+        op = require_op_of_call(node)
         if op.name == "take" and isinstance(node.args[0], Constant):
-            return self._table(node)
-        real = [a for a in node.args if self.is_source(a)]
+            return self._rewrite_table_lookup(node)
+        real = [a for a in node.args if self.has_unwanted_signedness(a)]
         if not any(a in self.other for a in real):
             return None
         clip = op.name == "clip"
-        passes = op.quantized_kind is Quantized.PASS and op.name != "nn.relu" and not fills(node)
+        passes = (
+            op.quantization_treatment is QuantizationTreatment.PASS
+            and op.name != "nn.relu"
+            and not may_zero_pad_blocks(node)
+        )
         if not (clip or passes):
             return None
-        args = [self.turned(a) if a in real else a for a in node.args]
+        args = [self.in_wanted_signedness(a) if a in real else a for a in node.args]
         more: dict[str, Any] = {}
         if clip:
-            shift = _BIT if self.wanted == "uint8" else -_BIT
+            shift = _SIGN_BIT if self.wanted == "uint8" else -_SIGN_BIT
             more = {name: node.attrs[name] + shift for name in ("a_min", "a_max")}
-        result = call(op, args, node.attrs.replace(**more))
+        result = typed_op_call(op, args, node.attrs.replace(**more))
         if isinstance(result.checked_type, TensorType):
             return result
         self.other[node] = result
         return None
 
-    def _table(self, node: Call) -> Expr | None:
+    def _rewrite_table_lookup(self, node: Call) -> Expr | None:
         """Return a lookup in a 256-entry table whose index or entries are converted to the wanted
         type; None if neither is.
         """
         table, places = node.args
         assert isinstance(table, Constant)
-        own = self.is_source(node)
-        more = op_call(places, "cast")
+        own = self.has_unwanted_signedness(node)
+        more = as_op_call(places, "cast")
         source = places if more is None else more.args[0]
         seen = table.data.size == 256 and source in self.other and tensor_type_of(places).dtype == "uint8"
         if not (own or seen) or table.data.shape != (256,):
             return None
         if seen and self.wanted == "uint8":
-            table, places = Constant(np.roll(table.data, _BIT)), self.other[source]
-        return call(op_of(node), (turned(table) if own else table, places), node.attrs)
+            table, places = Constant(np.roll(table.data, _SIGN_BIT)), self.other[source]
+        return typed_op_call(require_op_of_call(node), (flip_sign_bit(table) if own else table, places), node.attrs)

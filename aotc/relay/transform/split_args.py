@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from aotc.ir import AotcValueError, span_scope
 from aotc.relay.expr import Call, Expr, Function, Tuple
 from aotc.relay.op.annotation import stop_fusion
-from aotc.relay.transform.pass_base import FunctionPass, op_call, recall, rewrite_nodes
+from aotc.relay.transform.pass_base import FunctionPass, as_op_call, rebuild_call, rewrite_nodes
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,20 +36,20 @@ class SplitArgs(FunctionPass):
             text = f"max_function_args is {self.max_function_args}: two tensors and their concatenation take 3"
             raise AotcValueError("split-args", text)
 
-    def rewritten(self, function: Function) -> Function:
-        return rewrite_nodes(function, self._split) if self.max_function_args else function
+    def rewrite_function_body(self, function: Function) -> Function:
+        return rewrite_nodes(function, self._split_concatenation) if self.max_function_args else function
 
-    def _split(self, old: Expr, new: Expr) -> Expr:
-        limit, call = self.max_function_args - 1, op_call(new, "concatenate")
+    def _split_concatenation(self, old: Expr, new: Expr) -> Expr:
+        limit, call = self.max_function_args - 1, as_op_call(new, "concatenate")
         if call is None or not isinstance(call.args[0], Tuple) or len(call.args[0].fields) <= limit:
             return new
         fields = call.args[0].fields
         with span_scope(call.span):
             while len(fields) > limit:
                 groups = [fields[k : k + limit] for k in range(0, len(fields), limit)]
-                fields = tuple(_joined(call, group) for group in groups)
-            return recall(call, (Tuple(fields),))
+                fields = tuple(_concatenate_group(call, group) for group in groups)
+            return rebuild_call(call, (Tuple(fields),))
 
 
-def _joined(origin: Call, group: tuple[Expr, ...]) -> Expr:
-    return stop_fusion(recall(origin, (Tuple(group),))) if len(group) > 1 else group[0]
+def _concatenate_group(concatenation: Call, operands: tuple[Expr, ...]) -> Expr:
+    return stop_fusion(rebuild_call(concatenation, (Tuple(operands),))) if len(operands) > 1 else operands[0]

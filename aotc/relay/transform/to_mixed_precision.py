@@ -19,22 +19,34 @@ from typing import Final
 import numpy as np
 
 from aotc.ir import Attrs, DType, FuncType, PassContext, Span, TensorType, TupleType, Type, frozen, span_scope
-from aotc.ir.diagnostics import AotcError, AotcValueError, Diagnostic, nearest
-from aotc.ir.op import Op, Precision, installed_ops
-from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, item_of, op_of, type_of
-from aotc.relay.expr import call as node_of
+from aotc.ir.diagnostics import AotcError, AotcValueError, Diagnostic, did_you_mean_hint
+from aotc.ir.op import Op, PrecisionTreatment, installed_ops
+from aotc.relay.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    Tuple,
+    TupleGetItem,
+    Var,
+    require_op_of_call,
+    tuple_item,
+    type_of,
+)
+from aotc.relay.expr import typed_op_call as node_of
 from aotc.relay.graph_api import IRModule, children, global_uses, with_children
 from aotc.relay.op.casts import cast
 from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_call
 
-KEEP_OUTPUT: Final = "relay.ToMixedPrecision.keep_orig_output_dtype"
-WIDE: Final = DType("float32")
+KEEP_OUTPUT_DTYPE_CONFIG: Final = "relay.ToMixedPrecision.keep_orig_output_dtype"
+FULL_PRECISION_DTYPE: Final = DType("float32")
 
 
 @dataclass(frozen=True, repr=False)
 class ToMixedPrecision(FunctionPass):
     """Pass that reduces precision where an operator declares that it gains and does no harm
-    (`Op.precision_kind`).
+    (`Op.precision_treatment`).
 
     mixed_precision_type  "float16" or "bfloat16"
     missing_op_mode       an operator without a declaration stays in float32: 0 raises an error, 1 warns, 2 is silent
@@ -51,7 +63,7 @@ class ToMixedPrecision(FunctionPass):
 
     mixed_precision_type: str = "float16"
     missing_op_mode: int = 1
-    conversions: Mapping[str, Precision] = field(default_factory=dict, hash=False)
+    conversions: Mapping[str, PrecisionTreatment] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if self.mixed_precision_type not in ("float16", "bfloat16"):
@@ -62,21 +74,21 @@ class ToMixedPrecision(FunctionPass):
         for name in self.conversions:
             if installed_ops() and name not in installed_ops():
                 text = f"a conversion for `{name}`, which is no operator"
-                raise AotcValueError("mixed-precision", text, hint=nearest(name, installed_ops()))
+                raise AotcValueError("mixed-precision", text, hint=did_you_mean_hint(name, installed_ops()))
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         reduce = _Reduce(DType(self.mixed_precision_type), self.conversions)
         body = reduce.visit(function.body)
-        self._report(reduce.missing)
+        self._report_missing_declarations(reduce.missing)
         entry = module.functions.get("main") is function and not _is_called(module, "main")
-        if ctx.get_config(KEEP_OUTPUT, False) or not entry:
-            body = reduce.converted(body, type_of(function.body))
+        if ctx.get_config(KEEP_OUTPUT_DTYPE_CONFIG, False) or not entry:
+            body = reduce.convert_to_type(body, type_of(function.body))
         if body is function.body:
             return function
         ret_type = function.ret_type if type_of(body) == type_of(function.body) else None
         return replace(function, body=body, ret_type=ret_type)
 
-    def _report(self, missing: Mapping[str, Span | None]) -> None:
+    def _report_missing_declarations(self, missing: Mapping[str, Span | None]) -> None:
         if not missing or self.missing_op_mode == 2:
             return
         if self.missing_op_mode == 1:
@@ -93,7 +105,7 @@ def _is_called(module: IRModule, name: str) -> bool:
 
 
 @frozen
-class _Leaf:
+class _ArgumentTensor:
     """One tensor among the arguments of a call: its type before and after, and its expression if
     that is available.
     """
@@ -110,30 +122,30 @@ class _Reduce(GraphMutator):
     """
 
     low: DType
-    conversions: Mapping[str, Precision]
+    conversions: Mapping[str, PrecisionTreatment]
     missing: dict[str, Span | None] = field(default_factory=dict)
     casts: dict[tuple[Expr, Type], Expr] = field(default_factory=dict)
 
-    def rewrite(self, old: Expr, new: Expr) -> Expr:
+    def rewrite_rebuilt_node(self, old: Expr, new: Expr) -> Expr:
         match new:
             case Call(op=Op()):
                 assert isinstance(old, Call)
                 with span_scope(old.span):
-                    return self._operator(old, new)
+                    return self._rewrite_operator(old, new)
             case _ if new is old:
                 return old
             case Tuple():
                 return Tuple(new.fields, new.span)
             case TupleGetItem():
-                return item_of(new.tuple_value, new.index, new.span)
+                return tuple_item(new.tuple_value, new.index, new.span)
             case _:  # nodes that bind or join values keep the original types
-                kept = (self._restored(n, o) for n, o in zip(children(new), children(old), strict=True))
+                kept = (self._to_original_type(n, o) for n, o in zip(children(new), children(old), strict=True))
                 return with_children(new, tuple(kept))
 
-    def _restored(self, new: Expr, old: Expr) -> Expr:
-        return new if old.checked_type is None else self.converted(new, old.checked_type)
+    def _to_original_type(self, new: Expr, old: Expr) -> Expr:
+        return new if old.checked_type is None else self.convert_to_type(new, old.checked_type)
 
-    def converted(self, expr: Expr, ty: Type) -> Expr:
+    def convert_to_type(self, expr: Expr, ty: Type) -> Expr:
         """Return `expr` converted to `ty`, which differs in floating types only; conversions of one
         value are shared.
         """
@@ -141,87 +153,94 @@ class _Reduce(GraphMutator):
             return expr
         key = (expr, ty)
         if key not in self.casts:
-            self.casts[key] = self._convert(expr, ty)
+            self.casts[key] = self._cast_to_type(expr, ty)
         return self.casts[key]
 
-    def _convert(self, expr: Expr, ty: Type) -> Expr:
+    def _cast_to_type(self, expr: Expr, ty: Type) -> Expr:
         if isinstance(ty, TupleType):
-            return Tuple(self.converted(item_of(expr, k), t) for k, t in enumerate(ty.fields))
+            return Tuple(self.convert_to_type(tuple_item(expr, k), t) for k, t in enumerate(ty.fields))
         assert isinstance(ty, TensorType)
         same = isinstance(expr.checked_type, TensorType) and expr.checked_type.dtype == ty.dtype
         return expr if same else cast(expr, str(ty.dtype))
 
     # --- operators
 
-    def _operator(self, old: Call, new: Call) -> Expr:
-        op = op_of(new)
-        if not self._reduces(op, old, new):
-            args = tuple(map(self._restored, new.args, old.args))
+    def _rewrite_operator(self, old: Call, new: Call) -> Expr:
+        op = require_op_of_call(new)
+        if not self._is_reducible_call(op, old, new):
+            args = tuple(map(self._to_original_type, new.args, old.args))
             return old if args == old.args else node_of(op, args, new.attrs, new.span)
-        wanted = [self._lowered(type_of(o)) for o in old.args]
-        args = tuple(map(self.converted, new.args, wanted))
-        result = node_of(op, args, self._attrs(new.attrs), new.span)
+        wanted = [self._reduced_type(type_of(o)) for o in old.args]
+        args = tuple(map(self.convert_to_type, new.args, wanted))
+        result = node_of(op, args, self._reduced_attrs(new.attrs), new.span)
         if is_call(result, "cast") and type_of(args[0]) == result.checked_type:
             return args[0]
         if result.checked_type != old.checked_type or not hasattr(new.attrs, "out_dtype"):
             return result
-        narrow = self.converted(result, self._lowered(type_of(result)))
+        narrow = self.convert_to_type(result, self._reduced_type(type_of(result)))
         # users that need float32 take the sum before rounding
         self.casts[narrow, type_of(result)] = result
         return narrow
 
-    def _attrs(self, a: Attrs) -> Attrs:
+    def _reduced_attrs(self, a: Attrs) -> Attrs:
         if hasattr(a, "out_dtype"):
-            return a.replace(out_dtype=str(WIDE))
-        return a.replace(dtype=str(self.low)) if getattr(a, "dtype", "") == WIDE else a
+            return a.replace(out_dtype=str(FULL_PRECISION_DTYPE))
+        return a.replace(dtype=str(self.low)) if getattr(a, "dtype", "") == FULL_PRECISION_DTYPE else a
 
-    def _lowered(self, ty: Type) -> Type:
+    def _reduced_type(self, ty: Type) -> Type:
         match ty:
             case TensorType():
-                return TensorType(ty.shape, self.low) if ty.dtype == WIDE else ty
+                return TensorType(ty.shape, self.low) if ty.dtype == FULL_PRECISION_DTYPE else ty
             case TupleType():
-                return TupleType(map(self._lowered, ty.fields))
+                return TupleType(map(self._reduced_type, ty.fields))
             case _:
                 return ty
 
-    def _reduces(self, op: Op, old: Call, new: Call) -> bool:
+    def _is_reducible_call(self, op: Op, old: Call, new: Call) -> bool:
         """Return True if a call is to be computed in reduced precision."""
         pairs = zip(old.args, new.args, strict=True)
-        leaves = [leaf for o, n in pairs for leaf in _leaves(type_of(o), type_of(n), n) if leaf.old.dtype.is_float]
-        if not self._possible(new.attrs, leaves):
+        leaves = [
+            leaf for o, n in pairs for leaf in _argument_tensors(type_of(o), type_of(n), n) if leaf.old.dtype.is_float
+        ]
+        if not self._can_reduce_arguments(new.attrs, leaves):
             return False
-        conversion = self.conversions.get(op.name, op.precision_kind)
+        conversion = self.conversions.get(op.name, op.precision_treatment)
         if conversion is None:
             self.missing.setdefault(op.name, old.span)
-        if conversion is None or conversion == Precision.NEVER:
+        if conversion is None or conversion == PrecisionTreatment.NEVER:
             return False
         reduced = [leaf.new.dtype == self.low for leaf in leaves]
         cheap = [isinstance(leaf.expr, (Var, Constant)) for leaf in leaves]
         follows = any(reduced) and all(r or c for r, c in zip(reduced, cheap, strict=True))
-        return follows or conversion == Precision.ALWAYS
+        return follows or conversion == PrecisionTreatment.ALWAYS
 
-    def _possible(self, a: Attrs, leaves: Sequence[_Leaf]) -> bool:
+    def _can_reduce_arguments(self, a: Attrs, leaves: Sequence[_ArgumentTensor]) -> bool:
         """Return True if types and values allow reduced precision and some argument is float32."""
         dtypes = {leaf.old.dtype for leaf in leaves}
-        result = getattr(a, "out_dtype", "") in ("", WIDE)
-        return result and WIDE in dtypes and dtypes <= {WIDE, self.low} and all(map(self._fits, leaves))
+        result = getattr(a, "out_dtype", "") in ("", FULL_PRECISION_DTYPE)
+        return (
+            result
+            and FULL_PRECISION_DTYPE in dtypes
+            and dtypes <= {FULL_PRECISION_DTYPE, self.low}
+            and all(map(self._is_in_reduced_range, leaves))
+        )
 
-    def _fits(self, leaf: _Leaf) -> bool:
+    def _is_in_reduced_range(self, argument: _ArgumentTensor) -> bool:
         """Return True unless rounding a constant to the reduced floating type would make an
         infinity of it.
         """
-        if not isinstance(leaf.expr, Constant) or leaf.old.dtype != WIDE:
+        if not isinstance(argument.expr, Constant) or argument.old.dtype != FULL_PRECISION_DTYPE:
             return True
-        values = leaf.expr.stored
+        values = argument.expr.stored_elements
         largest = np.abs(values, where=np.isfinite(values), out=np.zeros(values.shape, values.dtype)).max(initial=0)
         return bool(largest <= self.low.max)
 
 
-def _leaves(old: Type, new: Type, expr: Expr | None) -> Iterator[_Leaf]:
+def _argument_tensors(old: Type, new: Type, expr: Expr | None) -> Iterator[_ArgumentTensor]:
     """Yield the tensors of a call's argument, fields of tuples one by one."""
     match old, new:
         case TensorType(), TensorType():
-            yield _Leaf(old, new, expr)
+            yield _ArgumentTensor(old, new, expr)
         case TupleType(), TupleType():
             for k, (a, b) in enumerate(zip(old.fields, new.fields, strict=True)):
-                yield from _leaves(a, b, expr.fields[k] if isinstance(expr, Tuple) else None)
+                yield from _argument_tensors(a, b, expr.fields[k] if isinstance(expr, Tuple) else None)

@@ -13,15 +13,15 @@ nn.max_pool2d(nn.conv2d(%x, %w))   =>   layout_transform(nn.max_pool2d(nn.conv2d
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from aotc.ir import AotcError, Op, is_attached
-from aotc.relay.expr import Call, Expr, Function, Var, op_of, type_of
+from aotc.ir import AotcError, Op, is_any_op_attr_registered
+from aotc.relay.expr import Call, Expr, Function, Var, require_op_of_call, type_of
 from aotc.relay.op.op import ALTER_OP_LAYOUT
-from aotc.relay.transform.convert_layout import Converter, Laid, Value
-from aotc.relay.transform.convert_layout_rules import CONVERTIBLE, Plan, plan_attrs
-from aotc.relay.transform.legalize import of_type
+from aotc.relay.transform.convert_layout import LayoutConverter, ReorderedTensor, ReorderedValue
+from aotc.relay.transform.convert_layout_rules import CONVERTIBLE, LayoutPlan, plan_with_attrs
+from aotc.relay.transform.legalize import check_replacement_type
 
 
-def altered(function: Function) -> Function:
+def apply_registered_layouts(function: Function) -> Function:
     """Return `function` with calls replaced by the functions that `register_alter_op_layout`
     attached to their operators.
 
@@ -29,31 +29,31 @@ def altered(function: Function) -> Function:
     layouts are propagated to the operators that follow, as far as they have layout rules. Raise
     AotcError (code "callback") for a result that is not an expression of the call's type.
     """
-    if not is_attached(ALTER_OP_LAYOUT):
+    if not is_any_op_attr_registered(ALTER_OP_LAYOUT):
         return function
     return _Alterer({}, warned=set(CONVERTIBLE)).convert_function(function)
 
 
-class _Alterer(Converter):
+class _Alterer(LayoutConverter):
     merges: ClassVar[bool] = False
 
-    def call(self, node: Call) -> Value:
+    def convert_call(self, node: Call) -> ReorderedValue:
         alter = node.op.get_attr(ALTER_OP_LAYOUT) if isinstance(node.op, Op) else None
         if alter is None:
-            return super().call(node)
-        args = [self.restored(a) for a in node.args]
-        made, given = _asked(alter, node, args)
+            return super().convert_call(node)
+        args = [self.value_in_original_order(a) for a in node.args]
+        made, given = _call_layout_function(alter, node, args)
         if made is None:
-            return super().call(node)
-        plan = _plan(node, made, given)
+            return super().convert_call(node)
+        plan = _plan_from_replacement(node, made, given)
         if plan is not None:
             values = [self.values[a] for a in node.args]
-            planned = self.planned(node, values, plan)
-            return planned or super().call(node)
-        return Laid(of_type(made, node, ALTER_OP_LAYOUT))
+            planned = self.call_with_plan(node, values, plan)
+            return planned or super().convert_call(node)
+        return ReorderedTensor(check_replacement_type(made, node, ALTER_OP_LAYOUT))
 
 
-def _asked(alter: Callable[..., Any], node: Call, args: list[Expr]) -> tuple[Any, list[Expr]]:
+def _call_layout_function(alter: Callable[..., Any], node: Call, args: list[Expr]) -> tuple[Any, list[Expr]]:
     """Call a user's layout function for an operator call, and return its result with the arguments
     that it was given.
 
@@ -64,19 +64,19 @@ def _asked(alter: Callable[..., Any], node: Call, args: list[Expr]) -> tuple[Any
     try:
         return alter(node.attrs, args, types, type_of(node)), args
     except AotcError:
-        if not any(op_of(node).named_layouts):
+        if not any(require_op_of_call(node).default_data_and_kernel_layouts):
             raise
         unknown: list[Expr] = [Var(f"arg{k}") for k in range(len(args))]
         return alter(node.attrs, unknown, types, type_of(node)), unknown
 
 
-def _plan(node: Call, made: Any, args: list[Expr]) -> Plan | None:
+def _plan_from_replacement(node: Call, replacement: Any, args: list[Expr]) -> LayoutPlan | None:
     """Return the layout plan of a user's replacement call, if it is the original call with other
     layouts; else None.
     """
-    op = op_of(node)
-    if not isinstance(made, Call) or made.op is not op:
+    op = require_op_of_call(node)
+    if not isinstance(replacement, Call) or replacement.op is not op:
         return None
-    if (*made.args,) != (*args,) or not any(op.named_layouts):
+    if (*replacement.args,) != (*args,) or not any(op.default_data_and_kernel_layouts):
         return None
-    return plan_attrs(node, made.attrs)
+    return plan_with_attrs(node, replacement.attrs)

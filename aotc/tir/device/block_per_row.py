@@ -21,40 +21,72 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeGuard
 
 from aotc.ir import frozen
-from aotc.tir import Buffer, Expr, For, Gpu, Select, Var, all_of, as_expr, const, linear, refreshed, walk_stmts, written
-from aotc.tir.device.kernel_fission import FEW, Nest, Part, elsewhere, is_shared_out
-from aotc.tir.device.thread_block_mapping import Share, numbered, placed
-from aotc.tir.gpu_launch import MOST_THREADS, shared_bytes
+from aotc.tir import (
+    Buffer,
+    Expr,
+    For,
+    Gpu,
+    Select,
+    Var,
+    all_of,
+    as_expr,
+    const,
+    linear_form,
+    rename_declared_vars,
+    walk_stmts,
+    written_buffers,
+)
+from aotc.tir.device.kernel_fission import (
+    MAX_STATEMENTS_OF_ONE_THREAD,
+    KernelPart,
+    ParallelNest,
+    is_thread_parallel_loop,
+    replace_buffers_with_offsets,
+)
+from aotc.tir.device.thread_block_mapping import BlockWork, parallel_nests_by_depth, split_scratch_by_stack_room
+from aotc.tir.gpu_launch import MAX_THREADS_PER_BLOCK, aligned_shared_memory_bytes
 from aotc.tir.loops.loop_dependence import (
     Ranges,
-    counted,
-    extent_of,
-    inside,
-    loads,
-    outer_assigns,
-    range_of,
-    read,
-    touched,
+    assigns_to_outer_registers,
+    constant_loop_range,
+    constant_trip_count,
+    direct_accesses,
+    direct_loads,
+    loop_var_interval,
+    ranges_inside_loops,
+    read_buffers,
 )
-from aotc.tir.stmt import Block, Declare, If, Kernel, Stmt, Sync, changed, forall, nodes, stmt_children, stmts_of
+from aotc.tir.stmt import (
+    Block,
+    Declare,
+    If,
+    Kernel,
+    Stmt,
+    Sync,
+    all_exprs_in_stmt,
+    block_stmts_or_self,
+    forall,
+    modified_vars_and_buffers,
+    stmt_children,
+)
 
 #: Threads per row of an inner nest of rows.
-_GROUP: Final = 32
+_THREADS_PER_INNER_ROW: Final = 32
 #: Numbers of threads per row that are tried.
-_COUNTS: Final = tuple(2**k for k in range(1, 11))
+_CANDIDATE_THREADS_PER_ROW: Final = tuple(2**k for k in range(1, 11))
 #: Cost of a barrier, in statements, and the number of threads that adds another statement to it.
-_BARRIER: Final = 4
-_SLOWER: Final = 64
+_BARRIER_COST_STATEMENTS: Final = 4
+_THREADS_PER_BARRIER_STATEMENT: Final = 64
 #: Factor by which uncoalesced loads are slower.
-_SCATTERED: Final = 8
+_UNCOALESCED_SLOWDOWN: Final = 8
 #: Largest number of elements of scratch that each thread fills for itself instead of sharing it;
 #: assumed number of iterations of a loop of unknown length.
-_FEW: Final = 64
-_ROUNDS: Final = 128
+_MAX_REPLICATED_SCRATCH_ELEMENTS: Final = 64
+_ASSUMED_TRIP_COUNT: Final = 128
 
 
 @frozen(eq=False)
-class Row:
+class CooperativeRow:
     """One iteration (row) of a loop nest, to be executed by several threads of a GPU block.
 
     nest     the loops around the row; no loops for a single row
@@ -64,120 +96,146 @@ class Row:
     widest   iterations of the longest loop that threads share
     """
 
-    nest: Nest
+    nest: ParallelNest
     own: tuple[Buffer, ...]
     common: frozenset[Buffer]
     across: bool
     widest: int
 
     @staticmethod
-    def of(nest: Nest, own: Sequence[Buffer]) -> Row | None:
-        """Return the rows of a loop nest with the scratch buffers `own`; None if a row contains no
+    def match_cooperative_row(nest: ParallelNest, scratch: Sequence[Buffer]) -> CooperativeRow | None:
+        """Return the rows of a loop nest with the scratch buffers `scratch`; None if a row contains no
         loop that threads can share.
         """
-        leaves = _leaves(nest.body)
-        kept = {*own} - (common := _common(leaves, own))
-        alone = [s for s in leaves if not is_shared_out(s) and not written(s) <= kept]  # executed by one thread
-        if not any(map(is_shared_out, leaves)) or any(True for s in alone for _ in outer_assigns(s)):
+        leaves = _thread_shared_loops_and_stmts(nest.body)
+        kept = {*scratch} - (common := _scratch_shared_between_threads(leaves, scratch))
+        alone = [
+            s for s in leaves if not is_thread_parallel_loop(s) and not written_buffers(s) <= kept
+        ]  # executed by one thread
+        if not any(map(is_thread_parallel_loop, leaves)) or any(
+            True for s in alone for _ in assigns_to_outer_registers(s)
+        ):
             return None
-        across = bool(nest.loops) and _lies_across(nest.loops[-1].var, leaves)
-        widest = max(numbered(Part((), (s,)))[0].size for s in leaves if is_shared_out(s))
-        return Row(nest, (*own,), common, across, widest)
+        across = bool(nest.loops) and _is_contiguous_along_outer_loop(nest.loops[-1].var, leaves)
+        widest = max(
+            parallel_nests_by_depth(KernelPart((), (s,)))[0].iteration_count
+            for s in leaves
+            if is_thread_parallel_loop(s)
+        )
+        return CooperativeRow(nest, (*scratch,), common, across, widest)
 
-    def cost(self, threads: int) -> int:
-        """Estimate the statements that one of `threads` threads executes for a row (the body of one
+    def statements_per_thread(self, threads_per_row: int) -> int:
+        """Estimate the statements that one of `threads_per_row` threads executes for a row (the body of one
         outer iteration).
         """
-        return _cost(self.nest.body, threads, {})
+        return _statements_per_thread(self.nest.body, threads_per_row, {})
 
 
-def _leaves(body: Stmt) -> list[Stmt]:
+def _thread_shared_loops_and_stmts(body: Stmt) -> list[Stmt]:
     """Return the loops whose iterations the threads of a block share, and the statements between
     them, in program order.
     """
     found: list[Stmt] = []
-    pending = [*reversed(stmts_of(body))]
+    pending = [*reversed(block_stmts_or_self(body))]
     while pending:
         stmt = pending.pop()
-        if _is_around(stmt):
-            pending += reversed(stmts_of(stmt.body))
+        if _is_loop_around_thread_shared_loops(stmt):
+            pending += reversed(block_stmts_or_self(stmt.body))
         else:
             found.append(stmt)
     return found
 
 
-def _common(leaves: Sequence[Stmt], own: Sequence[Buffer]) -> frozenset[Buffer]:
+def _scratch_shared_between_threads(stmts: Sequence[Stmt], scratch: Sequence[Buffer]) -> frozenset[Buffer]:
     """Return the scratch buffers through which the threads of a GPU block pass values to each
     other, in shared memory.
     """
-    uses = [(is_shared_out(s), written(s), written(s) | read(s)) for s in leaves]
-    several = {b for b in own if sum(b in used for _, _, used in uses) > 1}
-    found, size = {b for b in several if b.size > _FEW}, -1
+    uses = [(is_thread_parallel_loop(s), written_buffers(s), written_buffers(s) | read_buffers(s)) for s in stmts]
+    several = {b for b in scratch if sum(b in used for _, _, used in uses) > 1}
+    found, size = {b for b in several if b.size > _MAX_REPLICATED_SCRATCH_ELEMENTS}, -1
     while size != len(found):
         size = len(found)
-        found |= {b for out, w, _ in uses if out or w & found or not w <= {*own} for b in w & several}
+        found |= {b for out, w, _ in uses if out or w & found or not w <= {*scratch} for b in w & several}
     return frozenset(found)
 
 
-def _lies_across(outer: Var, leaves: Sequence[Stmt]) -> bool:
-    """Return True if most accesses to parameters are contiguous along the variable `outer` rather
+def _is_contiguous_along_outer_loop(outer_var: Var, stmts: Sequence[Stmt]) -> bool:
+    """Return True if most accesses to parameters are contiguous along the variable `outer_var` rather
     than the inner loops.
     """
     votes = 0
-    for leaf in filter(is_shared_out, leaves):
+    for leaf in filter(is_thread_parallel_loop, stmts):
         inner = {s.var for s in walk_stmts(leaf) if isinstance(s, (For, Declare))}
-        for buffer, index, _ in (place for s in walk_stmts(leaf) for place in touched(s)):
-            form = linear(index, {})
+        for buffer, index, _ in (place for s in walk_stmts(leaf) for place in direct_accesses(s)):
+            form = linear_form(index, {})
             near = min((abs(c) for a, c in form.terms.items() if a in inner), default=0)
-            beside = abs(form.coefficient(outer) or 0) == 1
+            beside = abs(form.coefficient(outer_var) or 0) == 1
             votes += (near != 1 and beside) - (near == 1) if buffer.scope == "param" else 0
     return votes > 0
 
 
-def _is_around(stmt: Stmt) -> TypeGuard[For]:
+def _is_loop_around_thread_shared_loops(stmt: Stmt) -> TypeGuard[For]:
     """Return True if all threads run the iterations of a loop together, because it contains loops
     that they share.
     """
-    if not isinstance(stmt, For) or is_shared_out(stmt) or not counted(stmt):
+    if not isinstance(stmt, For) or is_thread_parallel_loop(stmt) or not constant_loop_range(stmt):
         return False
-    return any(is_shared_out(s) for s in stmts_of(stmt.body)) or any(map(_is_around, stmts_of(stmt.body)))
+    return any(is_thread_parallel_loop(s) for s in block_stmts_or_self(stmt.body)) or any(
+        map(_is_loop_around_thread_shared_loops, block_stmts_or_self(stmt.body))
+    )
 
 
-def _cost(stmt: Stmt, threads: int, ranges: Ranges) -> int:
+def _statements_per_thread(stmt: Stmt, threads_per_row: int, ranges: Ranges) -> int:
     """Return the number of statements that one of several threads executes; shared loops are
-    divided by `threads`.
+    divided by `threads_per_row`.
     """
     match stmt:
         case For():
-            low, high = range_of(stmt, ranges)
-            rounds = int(high - low) // stmt.step + 1 if high - low < math.inf else _ROUNDS
-            if threads > 1 and is_shared_out(stmt):
-                nest = numbered(Part((), (stmt,)))[0]
-                known = inside(nest.loops, ranges)
-                if _has_rows(nest, threads):
-                    return -(-nest.size * _GROUP // threads) * (_cost(nest.body, _GROUP, known) + _BARRIER)
-                return -(-nest.size // threads) * _cost(nest.body, 1, known) + _BARRIER + threads // _SLOWER
-            return max(0, rounds) * _cost(stmt.body, threads, inside([stmt], ranges))
+            low, high = loop_var_interval(stmt, ranges)
+            rounds = int(high - low) // stmt.step + 1 if high - low < math.inf else _ASSUMED_TRIP_COUNT
+            if threads_per_row > 1 and is_thread_parallel_loop(stmt):
+                nest = parallel_nests_by_depth(KernelPart((), (stmt,)))[0]
+                known = ranges_inside_loops(nest.loops, ranges)
+                if _needs_thread_group_per_iteration(nest, threads_per_row):
+                    return -(-nest.iteration_count * _THREADS_PER_INNER_ROW // threads_per_row) * (
+                        _statements_per_thread(nest.body, _THREADS_PER_INNER_ROW, known) + _BARRIER_COST_STATEMENTS
+                    )
+                return (
+                    -(-nest.iteration_count // threads_per_row) * _statements_per_thread(nest.body, 1, known)
+                    + _BARRIER_COST_STATEMENTS
+                    + threads_per_row // _THREADS_PER_BARRIER_STATEMENT
+                )
+            return max(0, rounds) * _statements_per_thread(
+                stmt.body, threads_per_row, ranges_inside_loops([stmt], ranges)
+            )
         case _ if inner := stmt_children(stmt):
-            return sum(_cost(s, threads, ranges) for s in inner)
+            return sum(_statements_per_thread(s, threads_per_row, ranges) for s in inner)
     return 1
 
 
-def statements(stmt: Stmt, ranges: Ranges) -> int:
+def statements_of_single_thread(stmt: Stmt, ranges: Ranges) -> int:
     """Return the number of statements that a thread executes, with no loop shared between threads."""
-    return _cost(stmt, 1, ranges)
+    return _statements_per_thread(stmt, 1, ranges)
 
 
-def _has_rows(nest: Nest, threads: int) -> bool:
-    """Return True if a loop has so few iterations that a group of `_GROUP` threads, not a single
+def _needs_thread_group_per_iteration(nest: ParallelNest, threads_per_block: int) -> bool:
+    """Return True if a loop has so few iterations that a group of `_THREADS_PER_INNER_ROW` threads, not a single
     one, should execute each.
     """
-    few = len(nest.loops) == 1 and nest.size * _GROUP <= threads * _ROUNDS and nest.size < threads
-    return few and threads > _GROUP and any(map(is_shared_out, _leaves(nest.body)))
+    few = (
+        len(nest.loops) == 1
+        and nest.iteration_count * _THREADS_PER_INNER_ROW <= threads_per_block * _ASSUMED_TRIP_COUNT
+        and nest.iteration_count < threads_per_block
+    )
+    return (
+        few
+        and threads_per_block > _THREADS_PER_INNER_ROW
+        and any(map(is_thread_parallel_loop, _thread_shared_loops_and_stmts(nest.body)))
+    )
 
 
 @frozen(eq=False)
-class Rows:
+class RowMapping:
     """Assignment of rows (iterations of outer loops) to GPU thread blocks.
 
     row      the row
@@ -186,44 +244,48 @@ class Rows:
     across   True if neighboring threads belong to different rows
     """
 
-    row: Row
+    row: CooperativeRow
     rows: int
     each: int
     across: bool
 
     @property
-    def threads(self) -> int:
+    def threads_per_block(self) -> int:
         """Threads of a block."""
         return self.rows * self.each
 
     @property
-    def blocks(self) -> int:
+    def block_count(self) -> int:
         """The number of thread blocks of the launch; each block processes `rows` consecutive rows."""
-        *outer, last = (extent_of(loop) for loop in self.row.nest.loops) if self.row.nest.loops else (1,)
+        *outer, last = (constant_trip_count(loop) for loop in self.row.nest.loops) if self.row.nest.loops else (1,)
         return math.prod(outer) * -(-last // self.rows)
 
-    def size(self, buffer: Buffer) -> int:
+    def scratch_elements_per_row(self, scratch: Buffer) -> int:
         """Return the elements of shared memory of a scratch buffer for one row: odd if rows would
         conflict in memory banks.
         """
-        return buffer.size | self.across
+        return scratch.size | self.across
 
-    def array(self, buffer: Buffer) -> Buffer:
+    def shared_array_for_scratch(self, scratch: Buffer) -> Buffer:
         """Return the shared-memory array that holds a scratch buffer for all rows of a thread
         block.
         """
-        return replace(buffer, size=self.size(buffer) * self.rows, scope="shared", private=False)
+        return replace(scratch, size=self.scratch_elements_per_row(scratch) * self.rows, scope="shared", private=False)
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory that a thread block needs."""
-        return shared_bytes(map(self.array, self.row.common))
+        return aligned_shared_memory_bytes(map(self.shared_array_for_scratch, self.row.common))
 
-    def time(self, gpu: Gpu) -> float:
+    def estimated_gpu_time(self, gpu: Gpu) -> float:
         """Estimate the time of all rows on the GPU, in statements executed sequentially."""
-        return self.row.cost(self.each) * max(1.0, self.row.nest.size * self.each / gpu.busy)
+        return self.row.statements_per_thread(self.each) * max(
+            1.0, self.row.nest.iteration_count * self.each / gpu.threads_to_saturate
+        )
 
-    def share(self, block: Expr, thread: Var, gpu: Gpu, stack_bytes: int, *, nested: bool = True) -> Share | None:
+    def build_block_work(
+        self, block: Expr, thread: Var, gpu: Gpu, stack_bytes: int, *, nested: bool = True
+    ) -> BlockWork | None:
         """Return the statements of the GPU threads that process rows; None if their scratch memory
         is too large for the device.
 
@@ -233,7 +295,7 @@ class Rows:
         nested          treat loops with few iterations around other loops as rows inside this row,
                         if they fit
         """
-        blocks, room = self.blocks, gpu.shared_bytes
+        blocks, room = self.block_count, gpu.shared_bytes
         lane, row, number = thread, Var("row"), Var("n")
         declares: list[Stmt] = []
         if self.rows > 1:
@@ -243,62 +305,76 @@ class Rows:
                 digits = thread % self.rows, thread // self.rows
             declares = [Declare(var, e) for var, e in zip((row, lane), digits, strict=True)]
         places: dict[Buffer, tuple[Buffer, Expr]] = {}
-        for b in sorted(filter(self.row.common.__contains__, self.row.own), key=self.size):
-            first = row * self.size(b) if self.rows > 1 else as_expr(0)
-            made, taken = self.array(b), shared_bytes([self.array(b)])
+        for b in sorted(filter(self.row.common.__contains__, self.row.own), key=self.scratch_elements_per_row):
+            first = row * self.scratch_elements_per_row(b) if self.rows > 1 else as_expr(0)
+            made, taken = (
+                self.shared_array_for_scratch(b),
+                aligned_shared_memory_bytes([self.shared_array_for_scratch(b)]),
+            )
             if taken > room:
                 first = block * made.size + first
                 made, taken = replace(made, size=made.size * blocks, scope="workspace"), 0
             room -= taken
             places[b] = made, first
         rest = [b for b in self.row.own if b not in places]
-        inner = self.inside(rest) if nested and self.rows == 1 else []
-        stack, large = placed((b for b in rest if b not in inner), stack_bytes)
+        inner = self.scratch_of_inner_rows(rest) if nested and self.rows == 1 else []
+        stack, large = split_scratch_by_stack_room((b for b in rest if b not in inner), stack_bytes)
         places |= {b: (local, as_expr(0)) for b, local in stack.items()}
         for b in large:
-            whole = replace(b, size=b.size * blocks * self.threads, scope="workspace", private=False)
-            places[b] = whole, (block * self.threads + thread) * b.size
+            whole = replace(b, size=b.size * blocks * self.threads_per_block, scope="workspace", private=False)
+            places[b] = whole, (block * self.threads_per_block + thread) * b.size
         shared, copied = ([b for b, _ in places.values() if b.scope == s] for s in ("shared", "workspace"))
         if sum(b.nbytes for b in copied) > gpu.scratch_bytes:
             return None
-        extent = extent_of(self.row.nest.loops[-1]) if self.row.nest.loops else 1
+        extent = constant_trip_count(self.row.nest.loops[-1]) if self.row.nest.loops else 1
         own = {*inner, *(places[b][0] for b in (*stack, *large))}
         left = replace(gpu, shared_bytes=room, scratch_bytes=0)
-        writer = _Writer(lane, self.each, own, [number < extent] if extent % self.rows else [], inner, left)
-        body = Block(writer.stmts(stmts_of(elsewhere(self.row.nest.body, places))))
+        writer = _RowThreadWriter(lane, self.each, own, [number < extent] if extent % self.rows else [], inner, left)
+        body = Block(
+            writer.insert_barriers_between(
+                block_stmts_or_self(replace_buffers_with_offsets(self.row.nest.body, places))
+            )
+        )
         if writer.failed:
-            return self.share(block, thread, gpu, stack_bytes, nested=False)
-        over = Block((*declares, self.taken(block, row, number, body)))
-        return Share(blocks, over, (*copied,), (*stack.values(), *writer.stack), (*shared, *writer.shared))
+            return self.build_block_work(block, thread, gpu, stack_bytes, nested=False)
+        over = Block((*declares, self.block_body_over_rows(block, row, number, body)))
+        return BlockWork(blocks, over, (*copied,), (*stack.values(), *writer.stack), (*shared, *writer.shared))
 
-    def inside(self, own: Sequence[Buffer]) -> list[Buffer]:
-        """Return the scratch buffers in `own` that belong to inner rows: iterations that groups of
+    def scratch_of_inner_rows(self, scratch: Sequence[Buffer]) -> list[Buffer]:
+        """Return the scratch buffers in `scratch` that belong to inner rows: iterations that groups of
         threads of the block share.
         """
-        leaves = [s for s in _leaves(self.row.nest.body) if is_shared_out(s)]
-        found = [s for s in leaves if _has_rows(numbered(Part((), (s,)))[0], self.each)]
-        return [b for b in own if any(b in written(s) for s in found)]
+        leaves = [s for s in _thread_shared_loops_and_stmts(self.row.nest.body) if is_thread_parallel_loop(s)]
+        found = [
+            s
+            for s in leaves
+            if _needs_thread_group_per_iteration(parallel_nests_by_depth(KernelPart((), (s,)))[0], self.each)
+        ]
+        return [b for b in scratch if any(b in written_buffers(s) for s in found)]
 
-    def taken(self, block: Expr, row: Var, number: Var, body: Block) -> Block:
+    def block_body_over_rows(self, block: Expr, row_in_block: Var, row_number_var: Var, row_body: Block) -> Block:
         """Return the loop body of a thread block that processes `rows` consecutive iterations of
         the outer loops.
 
-        block    index of the thread block
-        row      index of a row (outer iteration) within its block
-        number   variable for the index of the row along the innermost outer loop
-        body     the body of one row
+        block             index of the thread block
+        row_in_block      index of a row (outer iteration) within its block
+        row_number_var    variable for the index of the row along the innermost outer loop
+        row_body          the body of one row
         """
-        nest = replace(self.row.nest, body=body)
+        nest = replace(self.row.nest, body=row_body)
         if self.rows == 1:
-            return nest.iteration(block) if nest.loops else body
+            return nest.body_of_iteration(block) if nest.loops else row_body
         *outer, last = nest.loops
-        part = For(Var("part"), -(-extent_of(last) // self.rows), body)
-        declares = Declare(number, part.var * self.rows + row), Declare(last.var, last.begin + number * last.step)
-        return Nest((*outer, part), Block((*declares, body))).iteration(block)
+        part = For(Var("part"), -(-constant_trip_count(last) // self.rows), row_body)
+        declares = (
+            Declare(row_number_var, part.var * self.rows + row_in_block),
+            Declare(last.var, last.begin + row_number_var * last.step),
+        )
+        return ParallelNest((*outer, part), Block((*declares, row_body))).body_of_iteration(block)
 
 
 @dataclass(slots=True)
-class _Writer:
+class _RowThreadWriter:
     """Emits the statements of one thread of a row (an outer iteration executed by several threads).
 
     lane             index of the thread within its row
@@ -323,120 +399,147 @@ class _Writer:
     stored: set[Buffer] = field(default_factory=set)
     loaded: set[Buffer] = field(default_factory=set)
 
-    def stmts(self, stmts: Sequence[Stmt]) -> list[Stmt]:
+    def insert_barriers_between(self, stmts: Sequence[Stmt]) -> list[Stmt]:
         """Return the statements of one thread, with barriers where a statement reads or overwrites
         memory that another thread of the block accessed.
         """
         made: list[Stmt] = []
         for stmt in stmts:
-            w, r = written(stmt) - self.own, read(stmt) - self.own
+            w, r = written_buffers(stmt) - self.own, read_buffers(stmt) - self.own
             if w & (self.stored | self.loaded) or r & self.stored:
-                made.append(self.met())
-            if _is_around(stmt):
-                made.append(replace(stmt, body=Block((*self.stmts(stmts_of(stmt.body)), self.met()))))
+                made.append(self.emit_barrier())
+            if _is_loop_around_thread_shared_loops(stmt):
+                made.append(
+                    replace(
+                        stmt,
+                        body=Block(
+                            (*self.insert_barriers_between(block_stmts_or_self(stmt.body)), self.emit_barrier())
+                        ),
+                    )
+                )
                 continue
-            if not (r | written(stmt)).isdisjoint(self.inside) and (found := self.inner(stmt)):
+            if not (r | written_buffers(stmt)).isdisjoint(self.inside) and (
+                found := self.loop_over_thread_groups(stmt)
+            ):
                 made.append(found)
-                self.met()  # there is a barrier at its end
+                self.emit_barrier()  # there is a barrier at its end
                 continue
-            made.append(self.stmt(stmt, shares=bool(w)))
+            made.append(self.stmt_for_one_thread(stmt, is_read_by_other_threads=bool(w)))
             self.stored |= w
             self.loaded |= r
         return made
 
-    def met(self) -> Stmt:
+    def emit_barrier(self) -> Stmt:
         """Return a barrier (Sync), and clear the record of accesses since the last barrier."""
         self.stored, self.loaded = set(), set()
         return Sync()
 
-    def inner(self, stmt: Stmt) -> Stmt | None:
+    def loop_over_thread_groups(self, stmt: Stmt) -> Stmt | None:
         """Return a loop each of whose iterations is executed by a group of threads of the block;
         None if shared memory is too small.
         """
-        nest = numbered(Part((), (refreshed(stmt),)))[0]
-        row = Row.of(nest, [b for b in self.inside if b in written(stmt) | read(stmt)])
-        rows = None if row is None else Rows(row, self.threads // _GROUP, _GROUP, across=False)
+        nest = parallel_nests_by_depth(KernelPart((), (rename_declared_vars(stmt),)))[0]
+        row = CooperativeRow.match_cooperative_row(
+            nest, [b for b in self.inside if b in written_buffers(stmt) | read_buffers(stmt)]
+        )
+        rows = (
+            None
+            if row is None
+            else RowMapping(row, self.threads // _THREADS_PER_INNER_ROW, _THREADS_PER_INNER_ROW, across=False)
+        )
         while rows is not None and rows.rows > 1 and rows.shared_bytes > self.gpu.shared_bytes:
             rows = replace(rows, rows=rows.rows // 2, each=2 * rows.each)
         turn = Var("turn")
-        share = None if rows is None else rows.share(turn, self.lane, self.gpu, _FEW * 4, nested=False)
+        share = (
+            None
+            if rows is None
+            else rows.build_block_work(turn, self.lane, self.gpu, _MAX_REPLICATED_SCRATCH_ELEMENTS * 4, nested=False)
+        )
         if share is None:
             self.failed = True
             return None
         self.stack += share.stack
         self.shared += share.shared
-        self.gpu = replace(self.gpu, shared_bytes=self.gpu.shared_bytes - shared_bytes(share.shared))
+        self.gpu = replace(self.gpu, shared_bytes=self.gpu.shared_bytes - aligned_shared_memory_bytes(share.shared))
         return For(turn, share.blocks, Block((share.body, Sync())))
 
-    def stmt(self, stmt: Stmt, *, shares: bool) -> Stmt:
+    def stmt_for_one_thread(self, stmt: Stmt, *, is_read_by_other_threads: bool) -> Stmt:
         """Return a statement as one thread of the row executes it.
 
-        shares   the statement writes memory that other threads read: then a single thread executes
-                 it
+        is_read_by_other_threads    the statement writes memory that other threads read: then a single thread
+                                    executes it
         """
-        if isinstance(stmt, For) and is_shared_out(stmt):
-            return self.dealt(stmt)
-        if shares:  # other threads read the result: one thread suffices
+        if isinstance(stmt, For) and is_thread_parallel_loop(stmt):
+            return self.distribute_loop_over_threads(stmt)
+        if is_read_by_other_threads:  # other threads read the result: one thread suffices
             return If(all_of(self.lane < 1, *self.ok), stmt)
-        if not self.ok or not any(load.buffer.scope == "param" for s in walk_stmts(stmt) for load in loads(s)):
+        if not self.ok or not any(load.buffer.scope == "param" for s in walk_stmts(stmt) for load in direct_loads(s)):
             return stmt
         if isinstance(stmt, Declare):
             return Declare(stmt.var, Select(all_of(*self.ok), stmt.value, const(0, stmt.value.dtype)))
         return If(all_of(*self.ok), stmt)
 
-    def dealt(self, stmt: For) -> Stmt:
+    def distribute_loop_over_threads(self, stmt: For) -> Stmt:
         """Return a loop restricted to the iterations of one thread: lane, lane + threads and so on."""
-        nest = numbered(Part((), (refreshed(stmt),)))[0]
+        nest = parallel_nests_by_depth(KernelPart((), (rename_declared_vars(stmt),)))[0]
         number, body, kind = Var("n"), nest.body, "serial"
-        if len(nest.loops) == 1 and counted(stmt) == range(nest.size):
+        if len(nest.loops) == 1 and constant_loop_range(stmt) == range(nest.iteration_count):
             number, kind = nest.loops[0].var, stmt.kind
         else:
-            body = nest.iteration(number)
-        limits = [*self.ok, *([self.lane < nest.size] if nest.size < self.threads else [])]
+            body = nest.body_of_iteration(number)
+        limits = [*self.ok, *([self.lane < nest.iteration_count] if nest.iteration_count < self.threads else [])]
         made: Stmt = Block((Declare(number, self.lane), body))
-        if nest.size > self.threads:
-            made = For(number, nest.size, body, begin=self.lane, step=self.threads, kind=kind)
+        if nest.iteration_count > self.threads:
+            made = For(number, nest.iteration_count, body, begin=self.lane, step=self.threads, kind=kind)
         return If(all_of(*limits), made) if limits else made
 
 
-def rows_of(part: Part, gpu: Gpu) -> Rows | None:
+def fastest_row_mapping(part: KernelPart, gpu: Gpu) -> RowMapping | None:
     """Return the fastest mapping of outer iterations to GPU blocks and of inner loops to their
     threads.
 
     Return None if one thread per outer iteration is faster.
     """
-    nest = numbered(part)[0] if part.loop is not None else Nest((), part.body)
-    row = Row.of(nest, part.own)
+    nest = (
+        parallel_nests_by_depth(part)[0]
+        if part.parallel_loop_or_none is not None
+        else ParallelNest((), part.body_block)
+    )
+    row = CooperativeRow.match_cooperative_row(nest, part.own)
     if row is None:
         return None
     across = row.across
-    flat = row.cost(1) * max(1.0, nest.size / gpu.busy) * (1 if across or not nest.loops else _SCATTERED)
-    ways = [way for each in _COUNTS if (way := _rows(row, each, gpu))]
-    best = min(ways, key=lambda way: way.time(gpu), default=None)
-    return best if best is not None and best.time(gpu) < flat else None
+    flat = (
+        row.statements_per_thread(1)
+        * max(1.0, nest.iteration_count / gpu.threads_to_saturate)
+        * (1 if across or not nest.loops else _UNCOALESCED_SLOWDOWN)
+    )
+    ways = [way for each in _CANDIDATE_THREADS_PER_ROW if (way := _row_mapping_with_threads(row, each, gpu))]
+    best = min(ways, key=lambda way: way.estimated_gpu_time(gpu), default=None)
+    return best if best is not None and best.estimated_gpu_time(gpu) < flat else None
 
 
-def _rows(row: Row, each: int, gpu: Gpu) -> Rows | None:
-    """Return the mapping of rows to GPU blocks with `each` threads per row; None if a block had too
+def _row_mapping_with_threads(row: CooperativeRow, threads_per_row: int, gpu: Gpu) -> RowMapping | None:
+    """Return the mapping of rows to GPU blocks with `threads_per_row` threads per row; None if a block had too
     many or too few threads.
     """
-    most = gpu.threads // each or int(each <= MOST_THREADS)
-    size, across = row.nest.size, row.across
-    last = extent_of(row.nest.loops[-1]) if row.nest.loops else 1
+    most = gpu.threads // threads_per_row or int(threads_per_row <= MAX_THREADS_PER_BLOCK)
+    size, across = row.nest.iteration_count, row.across
+    last = constant_trip_count(row.nest.loops[-1]) if row.nest.loops else 1
     if across:
         most = min(most, gpu.warp)
-    elif each < min(gpu.warp, row.widest):  # else the threads of a row could not load contiguously
+    elif threads_per_row < min(gpu.warp, row.widest):  # else the threads of a row could not load contiguously
         return None
     else:
         while most > 1 and -(-size // most) < gpu.processors:
             most //= 2
-    way = Rows(row, min(most, 1 << (last - 1).bit_length()), each, across)
+    way = RowMapping(row, min(most, 1 << (last - 1).bit_length()), threads_per_row, across)
     while way.rows > 1 and way.shared_bytes > gpu.shared_bytes:
         way = replace(way, rows=way.rows // 2)
-    return way if way.threads >= gpu.warp else None
+    return way if way.threads_per_block >= gpu.warp else None
 
 
-def joined(kernel: Kernel, gpu: Gpu) -> Kernel:
+def wrap_short_stmts_for_one_block(kernel: Kernel, gpu: Gpu) -> Kernel:
     """Return a kernel in which groups of short statements are wrapped in a loop of one iteration,
     for one GPU block to execute.
 
@@ -444,8 +547,8 @@ def joined(kernel: Kernel, gpu: Gpu) -> Kernel:
     """
     groups: list[list[Stmt]] = []
     room = 0
-    for stmt in stmts_of(kernel.body):
-        own = FEW * isinstance(stmt, For) - _cost(stmt, gpu.threads, {})
+    for stmt in block_stmts_or_self(kernel.body):
+        own = MAX_STATEMENTS_OF_ONE_THREAD * isinstance(stmt, For) - _statements_per_thread(stmt, gpu.threads, {})
         room += own
         if not groups or room < 0:
             groups.append([])
@@ -457,11 +560,13 @@ def joined(kernel: Kernel, gpu: Gpu) -> Kernel:
         row = forall(Var("one"), 1, Block(group))
         others = Block(s for other in groups if other is not group for s in other)
         declared = {s.var for s in group if isinstance(s, Declare)}
-        alone = declared.isdisjoint({*nodes(others)} | changed(others)) and is_shared_out(row)
+        alone = declared.isdisjoint(
+            {*all_exprs_in_stmt(others)} | modified_vars_and_buffers(others)
+        ) and is_thread_parallel_loop(row)
         if alone and sum(isinstance(s, For) for s in group) > 1:
-            used = written(row) - written(others) - read(others)
+            used = written_buffers(row) - written_buffers(others) - read_buffers(others)
             fresh |= {b: replace(b, private=True) for b in kernel.workspace if b in used}
             group = [row]
         body += group
-    made = elsewhere(Block(body), {b: (c, as_expr(0)) for b, c in fresh.items()})
+    made = replace_buffers_with_offsets(Block(body), {b: (c, as_expr(0)) for b, c in fresh.items()})
     return replace(kernel, body=made, workspace=tuple(fresh.get(b, b) for b in kernel.workspace))

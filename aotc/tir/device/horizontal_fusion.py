@@ -14,44 +14,58 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from aotc.ir import merge_spans
-from aotc.tir import Block, Declare, For, Gpu, If, Kernel, Program, Step, Stmt, Storage, as_expr, refreshed, substituted
-from aotc.tir.device.kernel_fission import elsewhere
-from aotc.tir.device.thread_block_mapping import is_sound
+from aotc.tir import (
+    Block,
+    Declare,
+    For,
+    Gpu,
+    If,
+    Kernel,
+    Program,
+    Step,
+    Stmt,
+    Storage,
+    as_expr,
+    rename_declared_vars,
+    substitute_in_stmt,
+)
+from aotc.tir.device.kernel_fission import replace_buffers_with_offsets
+from aotc.tir.device.thread_block_mapping import is_proven_race_free
 from aotc.tir.expr import Buffer, Expr, Var, maximum
-from aotc.tir.gpu_launch import launch_of, loops_of, shared_bytes
+from aotc.tir.gpu_launch import aligned_shared_memory_bytes, block_and_thread_loops, launch_of
 
 #: Largest number of launches that are merged into one, and of steps that separate them.
-_MOST: Final = 8
-_NEAR: Final = 32
+_MAX_LAUNCHES_FUSED: Final = 8
+_MAX_STEPS_BETWEEN_FUSED: Final = 32
 #: Bytes of a kernel argument.
-POINTER: Final = 8
+KERNEL_ARGUMENT_BYTES: Final = 8
 
 #: For buffers of a kernel, the buffer that replaces each of them, and the offset in it.
-Places: TypeAlias = "dict[Buffer, tuple[Buffer, Expr]]"
+BufferOffsets: TypeAlias = "dict[Buffer, tuple[Buffer, Expr]]"
 #: Function that fuses two steps, the second of which depends on the first; it returns None if it
 #: cannot or should not.
-Behind: TypeAlias = Callable[[Step, Step], "Step | None"]
+FuseDependentSteps: TypeAlias = Callable[[Step, Step], "Step | None"]
 #: A part of a storage: the storage, the first element, and the end (exclusive).
-Span: TypeAlias = tuple[Storage, int, int]
+StorageSpan: TypeAlias = tuple[Storage, int, int]
 #: For each input of a kernel, the index of the identical input of the other kernel, or None.
-_Common: TypeAlias = "tuple[int | None, ...]"
+_SharedInputIndices: TypeAlias = "tuple[int | None, ...]"
 
 
-def fuse_launches(program: Program, gpu: Gpu, behind: Behind = lambda a, b: None) -> Program:
+def fuse_gpu_launches(program: Program, gpu: Gpu, fuse_dependent: FuseDependentSteps = lambda a, b: None) -> Program:
     """Return an equivalent program with fewer launches.
 
-    program   the program, whose steps are launches
-    gpu       the device
-    behind    fuses two steps, the second of which depends on the first; returns None if it cannot
+    program           the program, whose steps are launches
+    gpu               the device
+    fuse_dependent    fuses two steps, the second of which depends on the first; returns None if it cannot
     """
-    schedule = _Schedule(gpu, behind)
+    schedule = _FusedSchedule(gpu, fuse_dependent)
     for step in program.steps:
-        schedule.add(step)
+        schedule.append_or_fuse_step(step)
     return replace(program, steps=tuple(schedule.steps))
 
 
 @dataclass
-class _Schedule:
+class _FusedSchedule:
     """The sequence of launches, some of them fused, that has been built so far.
 
     sizes   for each step, the number of original steps in it
@@ -62,43 +76,48 @@ class _Schedule:
     """
 
     gpu: Gpu
-    behind: Behind
+    behind: FuseDependentSteps
     steps: list[Step] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     uses: dict[Storage, list[tuple[int, int, int, bool]]] = field(default_factory=dict)
-    known: dict[tuple[Kernel, Kernel, _Common], Kernel | None] = field(default_factory=dict)
+    known: dict[tuple[Kernel, Kernel, _SharedInputIndices], Kernel | None] = field(default_factory=dict)
 
-    def add(self, step: Step) -> None:
+    def append_or_fuse_step(self, step: Step) -> None:
         """Add a launch: fuse it with the latest possible launch that comes after all launches it
         depends on, or append it.
         """
-        touched = [(*span, k >= len(step.inputs)) for k, span in enumerate(spans(step))]
-        first = 1 + max((at for one in touched for at in self._before(*one)), default=-1)
-        at, made = self._fused(step, first)
+        touched = [(*span, k >= len(step.inputs)) for k, span in enumerate(storage_spans_of_arguments(step))]
+        first = 1 + max((at for one in touched for at in self._steps_that_must_precede_access(*one)), default=-1)
+        at, made = self._position_and_fused_step(step, first)
         self.steps[at:] = [made, *self.steps[at + 1 :]]
         self.sizes[at:] = [sum(self.sizes[at : at + 1]) + 1, *self.sizes[at + 1 :]]
         for storage, begin, end, writes in touched:
             self.uses.setdefault(storage, []).append((begin, end, at, writes))
 
-    def _fused(self, step: Step, first: int) -> tuple[int, Step]:
-        """Return the position for a launch, at least `first`, and the fused launch to put there;
+    def _position_and_fused_step(self, step: Step, first_position: int) -> tuple[int, Step]:
+        """Return the position for a launch, at least `first_position`, and the fused launch to put there;
         the end of the list if not fused.
         """
-        if first and (made := self.behind(self.steps[first - 1], step)) is not None:
-            return first - 1, made
-        for at in range(len(self.steps) - 1, max(first, len(self.steps) - _NEAR) - 1, -1):
-            if self.sizes[at] < _MOST and (made := self._joined(self.steps[at], step)) is not None:
+        if first_position and (made := self.behind(self.steps[first_position - 1], step)) is not None:
+            return first_position - 1, made
+        for at in range(len(self.steps) - 1, max(first_position, len(self.steps) - _MAX_STEPS_BETWEEN_FUSED) - 1, -1):
+            if (
+                self.sizes[at] < _MAX_LAUNCHES_FUSED
+                and (made := self._fuse_independent_steps(self.steps[at], step)) is not None
+            ):
                 return at, made
         return len(self.steps), step
 
-    def _before(self, storage: Storage, begin: int, end: int, writes: bool) -> Iterator[int]:
-        """Yield the indices of the steps that must be complete before elements `begin` to `end` of
+    def _steps_that_must_precede_access(
+        self, storage: Storage, first_element: int, end_element: int, is_write: bool
+    ) -> Iterator[int]:
+        """Yield the indices of the steps that must be complete before elements `first_element` to `end_element` of
         a storage are accessed.
         """
         found = self.uses.get(storage, ())
-        return (at for b, e, at, wrote in found if (wrote or writes) and b < end and begin < e)
+        return (at for b, e, at, wrote in found if (wrote or is_write) and b < end_element and first_element < e)
 
-    def _joined(self, a: Step, b: Step) -> Step | None:
+    def _fuse_independent_steps(self, a: Step, b: Step) -> Step | None:
         """Return one launch that executes two independent launches; None if that gains nothing or
         is impossible.
         """
@@ -106,15 +125,15 @@ class _Schedule:
         if first is None or second is None or first.block != second.block:
             return None
         idle = first.grid < self.gpu.processors * max(1, self.gpu.resident // first.block)
-        if not idle or (len(a.args) + len(b.args)) * POINTER > self.gpu.argument_bytes:
+        if not idle or (len(a.args) + len(b.args)) * KERNEL_ARGUMENT_BYTES > self.gpu.argument_bytes:
             return None
-        places, own = spans(a)[: len(a.inputs)], spans(b)[: len(b.inputs)]
+        places, own = storage_spans_of_arguments(a)[: len(a.inputs)], storage_spans_of_arguments(b)[: len(b.inputs)]
         common = tuple(places.index(place) if place in places else None for place in own)
         key = a.kernel, b.kernel, common
         if key not in self.known:
-            made = joined_kernel(*key)
-            fits = shared_bytes(made.shared) <= self.gpu.shared_bytes
-            self.known[key] = made if fits and is_sound(made) else None
+            made = fuse_independent_kernels(*key)
+            fits = aligned_shared_memory_bytes(made.shared) <= self.gpu.shared_bytes
+            self.known[key] = made if fits and is_proven_race_free(made) else None
         kernel = self.known[key]
         if kernel is None:
             return None
@@ -123,7 +142,7 @@ class _Schedule:
         return Step(kernel, args, merge_spans((a.span, b.span)), (*a.output_shapes, *b.output_shapes))
 
 
-def spans(step: Step) -> list[Span]:
+def storage_spans_of_arguments(step: Step) -> list[StorageSpan]:
     """Return, for each argument of a step (kernel call), its storage, first element and end
     (exclusive).
     """
@@ -131,18 +150,18 @@ def spans(step: Step) -> list[Span]:
     return [(view.storage, view.offset, view.offset + buffer.size) for buffer, view in pairs]
 
 
-def joined_kernel(a: Kernel, b: Kernel, common: _Common) -> Kernel:
+def fuse_independent_kernels(a: Kernel, b: Kernel, shared_input_indices: _SharedInputIndices) -> Kernel:
     """Return a kernel whose first blocks execute kernel `a`, and whose other blocks execute kernel
     `b`.
 
-    a, b     kernels with equal numbers of threads per block
-    common   for each input of `b`, the index of the identical input of `a`, or None
+    a, b                    kernels with equal numbers of threads per block
+    shared_input_indices    for each input of `b`, the index of the identical input of `a`, or None
     """
     first, second = launch_of(a), launch_of(b)
     assert first is not None and second is not None
     grid, block, thread = first.grid + second.grid, Var("block"), Var("thread")
     moved = {buffer: replace(buffer) for buffer in (*b.params, *b.stack)}
-    moved |= {own: a.inputs[k] for own, k in zip(b.inputs, common, strict=True) if k is not None}
+    moved |= {own: a.inputs[k] for own, k in zip(b.inputs, shared_input_indices, strict=True) if k is not None}
     shared = {buffer: replace(buffer) for buffer in a.shared}  # a block runs one of the kernels
     for buffer in b.shared:
         fitting = (one for one in a.shared if one.dtype == buffer.dtype and shared[one] not in moved.values())
@@ -155,13 +174,13 @@ def joined_kernel(a: Kernel, b: Kernel, common: _Common) -> Kernel:
     count = Declare(own, maximum(block - first.grid, 0))
     begin = as_expr(0)
     of_a, of_b = ({x: (y, begin) for x, y in one.items()} for one in (shared, moved))
-    others = Block((count, share_of(b, own, thread, of_b)))
-    body = If(block < first.grid, share_of(a, block, thread, of_a), others)
+    others = Block((count, inline_kernel_thread_body(b, own, thread, of_b)))
+    body = If(block < first.grid, inline_kernel_thread_body(a, block, thread, of_a), others)
     over = For(block, grid, For(thread, first.block, body, kind="thread"), kind="block")
     inputs, outputs, workspace = (tuple(moved[x] for x in some) for some in (b.inputs, b.outputs, b.workspace))
     alone = tuple(buffer for buffer in inputs if buffer not in a.inputs)
-    pairs = [(a.outputs[o], a.inputs[i]) for o, i in a.inplace if i not in common]
-    pairs += [(outputs[o], inputs[i]) for o, i in b.inplace if common[i] is None]
+    pairs = [(a.outputs[o], a.inputs[i]) for o, i in a.inplace if i not in shared_input_indices]
+    pairs += [(outputs[o], inputs[i]) for o, i in b.inplace if shared_input_indices[i] is None]
     all_inputs, all_outputs = (*a.inputs, *alone), (*a.outputs, *outputs)
     return Kernel(
         name=f"{a.name}_{b.name}",
@@ -178,8 +197,8 @@ def joined_kernel(a: Kernel, b: Kernel, common: _Common) -> Kernel:
     )
 
 
-def share_of(kernel: Kernel, block: Expr, thread: Var, places: Places) -> Stmt:
-    """Return the body of one thread of a kernel, with buffers replaced as in `places`."""
-    blocks, threads = loops_of(kernel)
-    body = substituted(refreshed(threads.body), {blocks.var: block, threads.var: thread})
-    return elsewhere(body, places)
+def inline_kernel_thread_body(kernel: Kernel, block: Expr, thread: Var, buffer_offsets: BufferOffsets) -> Stmt:
+    """Return the body of one thread of a kernel, with buffers replaced as in `buffer_offsets`."""
+    blocks, threads = block_and_thread_loops(kernel)
+    body = substitute_in_stmt(rename_declared_vars(threads.body), {blocks.var: block, threads.var: thread})
+    return replace_buffers_with_offsets(body, buffer_offsets)

@@ -11,58 +11,76 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from aotc.tir import INDEX, Buffer, Const, Kernel, Program, Step, Storage, View, copy_step, loads, walk_stmts
-from aotc.tir.device.kernel_fission import elsewhere
-from aotc.tir.loops.vector_access import MOST
+from aotc.tir import (
+    INDEX,
+    Buffer,
+    Const,
+    Kernel,
+    Program,
+    Step,
+    Storage,
+    View,
+    direct_loads,
+    make_copy_step,
+    walk_stmts,
+)
+from aotc.tir.device.kernel_fission import replace_buffers_with_offsets
+from aotc.tir.loops.gpu_wide_memory_access import MAX_ACCESS_BYTES
 
 
-def with_alignment(program: Program) -> Program:
+def annotate_parameter_alignment(program: Program) -> Program:
     """Return the program with each kernel parameter annotated with the alignment that all calls
     guarantee.
     """
-    program = replace(program, steps=tuple(made for step in program.steps for made in _copied(step)))
+    program = replace(program, steps=tuple(made for step in program.steps for made in _copy_misaligned_arguments(step)))
     known: dict[Buffer, int] = {}
     for step in program.steps:
         for buffer, view in zip(step.kernel.params, step.args, strict=True):
-            known[buffer] = math.gcd(known.get(buffer, MOST), _alignment(buffer, view))
-    return program.with_kernels({kernel: _aligned(kernel, known) for kernel in program.kernels})
+            known[buffer] = math.gcd(known.get(buffer, MAX_ACCESS_BYTES), _argument_alignment_bytes(buffer, view))
+    return program.replace_kernels(
+        {kernel: _set_parameter_alignments(kernel, known) for kernel in program.distinct_kernels}
+    )
 
 
-def _alignment(buffer: Buffer, view: View) -> int:
-    """Return the alignment in bytes, at most `MOST`, of the memory that a call passes for a kernel
+def _argument_alignment_bytes(param: Buffer, argument: View) -> int:
+    """Return the alignment in bytes, at most `MAX_ACCESS_BYTES`, of the memory that a call passes for a kernel
     parameter.
     """
-    return math.gcd(MOST, view.storage.align, view.offset * buffer.dtype.itemsize)
+    return math.gcd(MAX_ACCESS_BYTES, argument.storage.align, argument.offset * param.dtype.itemsize)
 
 
-def temporary(kernel: Kernel, buffer: Buffer) -> View:
+def new_temporary_view(kernel: Kernel, param: Buffer) -> View:
     """Return a view of newly allocated memory for a parameter of a kernel."""
-    name = f"{kernel.name}_{buffer.name}"
-    return View(Storage(name=name, dtype=buffer.dtype, shape=(buffer.size,)))
+    name = f"{kernel.name}_{param.name}"
+    return View(Storage(name=name, dtype=param.dtype, shape=(param.size,)))
 
 
-def _copied(step: Step) -> list[Step]:
+def _copy_misaligned_arguments(step: Step) -> list[Step]:
     """Return a kernel call, preceded by copies of the arguments that are not aligned for the
     kernel's vector loads.
     """
     pieces: dict[Buffer, int] = {}
-    for load in (e for s in walk_stmts(step.kernel.body) for e in loads(s) if e.lanes > 1):
+    for load in (e for s in walk_stmts(step.kernel.body) for e in direct_loads(s) if e.lanes > 1):
         pieces[load.buffer] = max(pieces.get(load.buffer, 0), load.lanes * load.dtype.itemsize)
     args, made = list(step.args), list[Step]()
     for k, (buffer, view) in enumerate(zip(step.kernel.inputs, step.inputs, strict=True)):
-        if _alignment(buffer, view) % pieces.get(buffer, 1):
-            args[k] = temporary(step.kernel, buffer)
-            made.append(copy_step(view, args[k]))
+        if _argument_alignment_bytes(buffer, view) % pieces.get(buffer, 1):
+            args[k] = new_temporary_view(step.kernel, buffer)
+            made.append(make_copy_step(view, args[k]))
     return [*made, replace(step, args=tuple(args)) if made else step]
 
 
-def _aligned(kernel: Kernel, known: dict[Buffer, int]) -> Kernel:
-    """Return a kernel with the alignment of its parameters set to the values in `known`."""
-    places = {b: (replace(b, align=known[b]), Const(0, INDEX)) for b in kernel.params if known[b] != b.align}
+def _set_parameter_alignments(kernel: Kernel, alignment_of_param: dict[Buffer, int]) -> Kernel:
+    """Return a kernel with the alignment of its parameters set to the values in `alignment_of_param`."""
+    places = {
+        b: (replace(b, align=alignment_of_param[b]), Const(0, INDEX))
+        for b in kernel.params
+        if alignment_of_param[b] != b.align
+    }
     if not places or kernel.source is not None:
         return kernel
     kinds: dict[str, Any] = {
         kind: tuple(places[b][0] if b in places else b for b in getattr(kernel, kind))
         for kind in ("inputs", "outputs", "workspace", "private")
     }
-    return replace(kernel, **kinds, body=elsewhere(kernel.body, places))
+    return replace(kernel, **kinds, body=replace_buffers_with_offsets(kernel.body, places))

@@ -21,19 +21,29 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import all_of, assigned, extent_of, linear, mentioned, operands, substitute, with_operands, written
-from aotc.tir.device.kernel_fission import Nest
+from aotc.tir import (
+    all_of,
+    assigned_registers,
+    constant_trip_count,
+    linear_form,
+    operands,
+    substitute,
+    vars_and_buffers_in,
+    with_operands,
+    written_buffers,
+)
+from aotc.tir.device.kernel_fission import ParallelNest
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Select, Var
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, Sync, map_exprs, stmt_exprs, walk_stmts
 
 #: Rows and columns of a tile.
-_SIDE: Final = 32
+_TILE_SIDE: Final = 32
 #: Smallest extent of an axis that is tiled.
-LEAST: Final = 16
+MIN_TILED_AXIS_EXTENT: Final = 16
 
 
 @frozen(eq=False)
-class Across:
+class TransposingLoads:
     """Loads that run along another axis than the stores of a loop nest.
 
     loop    the loop along whose iterations the loads are contiguous
@@ -46,86 +56,100 @@ class Across:
     reads: Mapping[Load, Expr]
 
     @staticmethod
-    def of(loops: Sequence[For], body: Block) -> Across | None:
+    def find_transposing_loads(loops: Sequence[For], body: Block) -> TransposingLoads | None:
         """Return the loads of a loop nest that run along another axis than its stores; None if
         there are none.
 
         Only loads that are executed whatever the conditions are count.
         """
-        last, changing, changed = loops[-1], assigned(body), written(body)
+        last, changing, changed = loops[-1], assigned_registers(body), written_buffers(body)
         along = {loop.var: loop for loop in loops if loop.begin == Const(0, INDEX) and loop.step == 1}
         stores = (s for s in walk_stmts(body) if isinstance(s, Store))
-        if last.var not in along or not any(linear(s.index, {}).coefficient(last.var) == 1 for s in stores):
+        if last.var not in along or not any(linear_form(s.index, {}).coefficient(last.var) == 1 for s in stores):
             return None
         registers: dict[Var, Expr] = {}
         found: dict[Var, dict[Load, Expr]] = {}
         for stmt in body.stmts:
             loads = [
-                load for e in stmt_exprs(stmt) for load in _always(e) if isinstance(stmt, (Declare, Assign, Store))
+                load
+                for e in stmt_exprs(stmt)
+                for load in _unconditional_loads(e)
+                if isinstance(stmt, (Declare, Assign, Store))
             ]
             for load in loads:
                 place = substitute(load.index, registers)
-                form = linear(place, {})
+                form = linear_form(place, {})
                 if form.coefficient(last.var) in (0, 1, None) or load.buffer in changed:
                     continue
                 var = next((v for v in along if form.coefficient(v) == 1), None)
-                if var is not None and {loop.var for loop in loops}.issuperset(mentioned(place)):
+                if var is not None and {loop.var for loop in loops}.issuperset(vars_and_buffers_in(place)):
                     found.setdefault(var, {})[load] = place
             if isinstance(stmt, Declare) and stmt.var.dtype == INDEX and stmt.var not in changing:
                 registers[stmt.var] = substitute(stmt.value, registers)
-        return next((Across(along[var], last, reads) for var, reads in found.items()), None)
+        return next((TransposingLoads(along[var], last, reads) for var, reads in found.items()), None)
 
-    def by_tiles(self, outer: Iterable[For], body: Block, threads: int) -> Nest:
-        """Return a loop nest for GPU blocks of `threads` threads, each of which processes a tile
+    def nest_with_shared_memory_tiles(
+        self, outer_loops: Iterable[For], body: Block, threads_per_block: int
+    ) -> ParallelNest:
+        """Return a loop nest for GPU blocks of `threads_per_block` threads, each of which processes a tile
         staged in shared memory.
 
-        `outer` are the loops around the tiles.
+        `outer_loops` are the loops around the tiles.
         """
         thread = Var("lane")
         tiles = {loop: Var(f"{loop.var.name}_tile") for loop in (self.loop, self.last)}
-        shared = {load: Buffer("tile", load.dtype, _SIDE * (_SIDE + 1), "shared", 16) for load in self.reads}
+        shared = {load: Buffer("tile", load.dtype, _TILE_SIDE * (_TILE_SIDE + 1), "shared", 16) for load in self.reads}
 
-        def phase(names: Mapping[For, Var], stmts: Sequence[Stmt]) -> For:
+        def loop_over_tile_elements(var_of_loop: Mapping[For, Var], stmts: Sequence[Stmt]) -> For:
             """Return a loop that executes statements for all elements of a tile, contiguous along
-            the first loop of `names`.
+            the first loop of `var_of_loop`.
             """
             turn = Var("turn")
-            parts = (thread % _SIDE, turn * (threads // _SIDE) + thread // _SIDE)
+            parts = (thread % _TILE_SIDE, turn * (threads_per_block // _TILE_SIDE) + thread // _TILE_SIDE)
             places = (
-                Declare(var, tiles[loop] * _SIDE + at) for (loop, var), at in zip(names.items(), parts, strict=True)
+                Declare(var, tiles[loop] * _TILE_SIDE + at)
+                for (loop, var), at in zip(var_of_loop.items(), parts, strict=True)
             )
-            limits = [var < extent_of(loop) for loop, var in names.items() if extent_of(loop) % _SIDE]
+            limits = [
+                var < constant_trip_count(loop)
+                for loop, var in var_of_loop.items()
+                if constant_trip_count(loop) % _TILE_SIDE
+            ]
             inside = (If(all_of(*limits), Block(stmts)),) if limits else stmts
-            return For(turn, _SIDE * _SIDE // threads, Block((*places, *inside)))
+            return For(turn, _TILE_SIDE * _TILE_SIDE // threads_per_block, Block((*places, *inside)))
 
-        def place(names: Mapping[For, Var]) -> Expr:
+        def index_in_padded_tile(var_of_loop: Mapping[For, Var]) -> Expr:
             """Return the index of an element within a transposed tile in shared memory, whose rows
             are padded by one element.
             """
-            row, column = (names[loop] - tiles[loop] * _SIDE for loop in (self.last, self.loop))
-            return row * (_SIDE + 1) + column
+            row, column = (var_of_loop[loop] - tiles[loop] * _TILE_SIDE for loop in (self.last, self.loop))
+            return row * (_TILE_SIDE + 1) + column
 
         ahead = {loop: Var(loop.var.name) for loop in (self.loop, self.last)}
         own = {loop: loop.var for loop in (self.last, self.loop)}
         fresh = {loop.var: var for loop, var in ahead.items()}
         filled = [
-            Store(shared[load], place(ahead), Load(load.buffer, substitute(index, fresh)))
+            Store(shared[load], index_in_padded_tile(ahead), Load(load.buffer, substitute(index, fresh)))
             for load, index in self.reads.items()
         ]
-        taken = {load: Load(tile, place(own)) for load, tile in shared.items()}
-        stmts = (phase(ahead, filled), Sync(), phase(own, [map_exprs(body, lambda e: replaced(e, taken))]))
-        over = (For(var, -(-extent_of(loop) // _SIDE), Block(())) for loop, var in tiles.items())
-        return Nest((*outer, *over), Block(stmts), shared=(*shared.values(),), thread=thread)
+        taken = {load: Load(tile, index_in_padded_tile(own)) for load, tile in shared.items()}
+        stmts = (
+            loop_over_tile_elements(ahead, filled),
+            Sync(),
+            loop_over_tile_elements(own, [map_exprs(body, lambda e: replace_loads(e, taken))]),
+        )
+        over = (For(var, -(-constant_trip_count(loop) // _TILE_SIDE), Block(())) for loop, var in tiles.items())
+        return ParallelNest((*outer_loops, *over), Block(stmts), shared=(*shared.values(),), thread=thread)
 
 
-def replaced(expr: Expr, found: Mapping[Load, Expr]) -> Expr:
-    """Return an expression in which the loads that are keys of `found` are replaced by its values."""
-    if isinstance(expr, Load) and expr in found:
-        return found[expr]
-    return with_operands(expr, tuple(replaced(e, found) for e in operands(expr)))
+def replace_loads(expr: Expr, replacements: Mapping[Load, Expr]) -> Expr:
+    """Return an expression in which the loads that are keys of `replacements` are replaced by its values."""
+    if isinstance(expr, Load) and expr in replacements:
+        return replacements[expr]
+    return with_operands(expr, tuple(replace_loads(e, replacements) for e in operands(expr)))
 
 
-def _always(expr: Expr) -> Iterator[Load]:
+def _unconditional_loads(expr: Expr) -> Iterator[Load]:
     """Yield the loads of an expression that are executed whatever the conditions in it are."""
     stack = [expr]
     while stack:

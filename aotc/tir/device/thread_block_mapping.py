@@ -18,146 +18,181 @@ from dataclasses import replace
 from typing import Final
 
 from aotc.ir import AotcError, frozen
-from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Intrinsic, Var, all_of, as_expr, linear, shared_bytes
-from aotc.tir.device.kernel_fission import Nest, Part, elsewhere, is_shared_out, work
-from aotc.tir.device.shared_memory_transpose import LEAST, Across
-from aotc.tir.device.thread_coarsening import Coarsening, lanes_of
+from aotc.tir import (
+    Block,
+    Buffer,
+    Declare,
+    Expr,
+    For,
+    Gpu,
+    If,
+    Intrinsic,
+    Var,
+    aligned_shared_memory_bytes,
+    all_of,
+    as_expr,
+    linear_form,
+)
+from aotc.tir.device.kernel_fission import (
+    KernelPart,
+    ParallelNest,
+    executed_statement_count,
+    is_thread_parallel_loop,
+    replace_buffers_with_offsets,
+)
+from aotc.tir.device.shared_memory_transpose import MIN_TILED_AXIS_EXTENT, TransposingLoads
+from aotc.tir.device.thread_coarsening import Coarsening, iterations_per_wide_store
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.loops.loop_dependence import extent_of, loads, outer_assigns, written
-from aotc.tir.stmt import Assign, Kernel, Stmt, Store, stmts_of, walk_stmts
+from aotc.tir.loops.loop_dependence import (
+    assigns_to_outer_registers,
+    constant_trip_count,
+    direct_loads,
+    written_buffers,
+)
+from aotc.tir.stmt import Assign, Kernel, Stmt, Store, block_stmts_or_self, walk_stmts
 
 #: Threads execute several iterations if there are more blocks than this many times the number that
 #: fits on the device.
-_WAVES: Final = 8
+_MIN_WAVES_FOR_ITERATION_LOOP: Final = 8
 
 
-def nests(part: Part, gpu: Gpu) -> list[Nest]:
+def candidate_nests_best_first(part: KernelPart, gpu: Gpu) -> list[ParallelNest]:
     """Return ways to map a part's loop iterations to GPU threads, the best first; none if a single
     thread executes the part.
     """
-    found = numbered(part)
+    found = parallel_nests_by_depth(part)
     if part.own:
         return found
-    turned = [one for nest in found for one in (*_turned(nest, gpu), nest)]
-    return [made for one in turned for made in (*_in_pieces(one, gpu), one)]
+    turned = [one for nest in found for one in (*_coalesced_nests_for_transposing_loads(nest, gpu), nest)]
+    return [made for one in turned for made in (*_coarsened_nests(one, gpu), one)]
 
 
-def _in_pieces(nest: Nest, gpu: Gpu) -> list[Nest]:
+def _coarsened_nests(nest: ParallelNest, gpu: Gpu) -> list[ParallelNest]:
     """Return a loop nest with neighboring iterations merged into one thread, where enough threads
     remain for the GPU.
     """
     if nest.thread is not None:
         return []
-    lanes = lanes_of(nest.loops[-1], nest.body)
-    rows = math.gcd(extent_of(nest.loops[-1]), lanes)
+    lanes = iterations_per_wide_store(nest.loops[-1], nest.body)
+    rows = math.gcd(constant_trip_count(nest.loops[-1]), lanes)
     tried = [(nest, rows)]
     if rows < lanes:
-        flat = _flat(nest, by_rows=rows == 1)
+        flat = _fuse_contiguous_inner_loops(nest, accepts_row_constant_loads=rows == 1)
         alone = len(flat.loops) == 1  # one thread executes the remaining iterations
-        tried.insert(0, (flat, lanes if alone else math.gcd(extent_of(flat.loops[-1]), lanes)))
-    found = (Coarsening.of(one.loops, one.body, size) for one, size in tried)
-    return [one for one in found if one is not None and one.size >= gpu.processors * gpu.warp]
+        tried.insert(0, (flat, lanes if alone else math.gcd(constant_trip_count(flat.loops[-1]), lanes)))
+    found = (Coarsening.coarsen_last_loop(one.loops, one.body, size) for one, size in tried)
+    return [one for one in found if one is not None and one.iteration_count >= gpu.processors * gpu.warp]
 
 
-def _flat(nest: Nest, by_rows: bool) -> Nest:
+def _fuse_contiguous_inner_loops(nest: ParallelNest, accepts_row_constant_loads: bool) -> ParallelNest:
     """Fuse the last loops of a nest if stores and loads are contiguous across them.
 
-    by_rows   also accept loads that are constant along one of two fused loops
+    accepts_row_constant_loads    also accept loads that are constant along one of two fused loops
     """
-    last, first, span = nest.loops[-1], len(nest.loops) - 1, extent_of(nest.loops[-1])
+    last, first, span = nest.loops[-1], len(nest.loops) - 1, constant_trip_count(nest.loops[-1])
     stmts = list(walk_stmts(nest.body))
-    stored = [linear(s.index, {}) for s in stmts if isinstance(s, (Store, Intrinsic)) and s.buffer.scope == "param"]
-    loaded = [linear(load.index, {}) for s in stmts for load in loads(s)]
+    stored = [
+        linear_form(s.index, {}) for s in stmts if isinstance(s, (Store, Intrinsic)) and s.buffer.scope == "param"
+    ]
+    loaded = [linear_form(load.index, {}) for s in stmts for load in direct_loads(s)]
     while first and all(loop.begin == as_expr(0) and loop.step == 1 for loop in nest.loops[first - 1 :]):
         outer = nest.loops[first - 1].var
         follow = all((f.coefficient(last.var), f.coefficient(outer)) == (1, span) for f in stored)
         steps = [(f.coefficient(last.var), f.coefficient(outer)) for f in loaded]
-        if not follow or not all(step in ((1, span), (0, 0)) or (by_rows and 0 in step) for step in steps):
+        if not follow or not all(
+            step in ((1, span), (0, 0)) or (accepts_row_constant_loads and 0 in step) for step in steps
+        ):
             break
-        first, span = first - 1, span * extent_of(nest.loops[first - 1])
+        first, span = first - 1, span * constant_trip_count(nest.loops[first - 1])
     if first == len(nest.loops) - 1:
         return nest
     n = Var("n")
-    body = replace(nest, loops=nest.loops[first:]).iteration(n)
-    return Nest((*nest.loops[:first], For(n, span, body, kind=last.kind)), body, nest.stack)
+    body = replace(nest, loops=nest.loops[first:]).body_of_iteration(n)
+    return ParallelNest((*nest.loops[:first], For(n, span, body, kind=last.kind)), body, nest.stack)
 
 
-def _turned(nest: Nest, gpu: Gpu) -> list[Nest]:
+def _coalesced_nests_for_transposing_loads(nest: ParallelNest, gpu: Gpu) -> list[ParallelNest]:
     """Return a loop nest with coalesced loads, if its loads run along another axis than its stores;
     else nothing.
 
     A short axis becomes a serial loop of each thread, a long one goes through tiles in shared
     memory.
     """
-    found = Across.of(nest.loops, nest.body)
+    found = TransposingLoads.find_transposing_loads(nest.loops, nest.body)
     if found is None:
         return []
-    if extent_of(found.loop) < LEAST:
+    if constant_trip_count(found.loop) < MIN_TILED_AXIS_EXTENT:
         one = replace(found.loop, body=nest.body, kind="serial")
-        made = Nest(tuple(loop for loop in nest.loops if loop is not found.loop), Block([one]))
-        return [made] if made.size >= gpu.processors * gpu.warp else []
-    if extent_of(found.last) < LEAST:
+        made = ParallelNest(tuple(loop for loop in nest.loops if loop is not found.loop), Block([one]))
+        return [made] if made.iteration_count >= gpu.processors * gpu.warp else []
+    if constant_trip_count(found.last) < MIN_TILED_AXIS_EXTENT:
         return []
     outer = (loop for loop in nest.loops if loop not in (found.loop, found.last))
-    made = found.by_tiles(outer, nest.body, gpu.threads)
-    fits = shared_bytes(made.shared) <= gpu.shared_bytes
-    return [made] if fits and made.size >= gpu.processors // 2 else []
+    made = found.nest_with_shared_memory_tiles(outer, nest.body, gpu.threads)
+    fits = aligned_shared_memory_bytes(made.shared) <= gpu.shared_bytes
+    return [made] if fits and made.iteration_count >= gpu.processors // 2 else []
 
 
-def numbered(part: Part) -> list[Nest]:
+def parallel_nests_by_depth(part: KernelPart) -> list[ParallelNest]:
     """Return ways to number a part's loop iterations, one for each number of nested loops that can
     be parallel.
     """
-    if part.loop is None:
+    if part.parallel_loop_or_none is None:
         return []
     loops: list[For] = []
     before: list[Stmt] = []
     rest: tuple[Stmt, ...] = part.stmts
-    found: list[Nest] = []
-    while (loop := _last(rest, part.own)) is not None:
+    found: list[ParallelNest] = []
+    while (loop := _final_parallel_loop(rest, part.own)) is not None:
         before += rest[:-1]
-        loops, rest = [*loops, loop], tuple(s for s in stmts_of(loop.body))
+        loops, rest = [*loops, loop], tuple(s for s in block_stmts_or_self(loop.body))
         body = Block((*part.before, *before, *rest))
-        ordered = tuple(sorted(loops, key=lambda one: one is _fastest(loops, body)))
-        found[:0] = [Nest(ordered, body)] if ordered == (*loops,) else [Nest(ordered, body), Nest((*loops,), body)]
+        ordered = tuple(sorted(loops, key=lambda one: one is _loop_with_closest_stores(loops, body)))
+        found[:0] = (
+            [ParallelNest(ordered, body)]
+            if ordered == (*loops,)
+            else [ParallelNest(ordered, body), ParallelNest((*loops,), body)]
+        )
     return found
 
 
-def _last(stmts: Sequence[Stmt], own: Sequence[Buffer]) -> For | None:
+def _final_parallel_loop(stmts: Sequence[Stmt], scratch: Sequence[Buffer]) -> For | None:
     """Return the parallel loop at the end of `stmts` if each iteration can recompute the statements
     before it; else None.
 
     These may declare registers, and fill private scratch with little work compared to an iteration.
     """
     *before, last = stmts or [Block(())]
-    if not isinstance(last, For) or not is_shared_out(last):
+    if not isinstance(last, For) or not is_thread_parallel_loop(last):
         return None
-    changing = written(last) | {s.var for s in walk_stmts(last) if isinstance(s, Assign)}
+    changing = written_buffers(last) | {s.var for s in walk_stmts(last) if isinstance(s, Assign)}
     filled = Block(s for s in before if not isinstance(s, Declare))
-    again = all(s.var not in changing for s in before if isinstance(s, Declare)) and not any(outer_assigns(filled))
-    little = not filled.stmts or 2 * work(filled) <= work(last.body)
-    if not again or not little or not written(filled) <= {b for b in own if b.private} - changing:
+    again = all(s.var not in changing for s in before if isinstance(s, Declare)) and not any(
+        assigns_to_outer_registers(filled)
+    )
+    little = not filled.stmts or 2 * executed_statement_count(filled) <= executed_statement_count(last.body)
+    if not again or not little or not written_buffers(filled) <= {b for b in scratch if b.private} - changing:
         return None
-    if any(load.buffer in changing for s in before for n in walk_stmts(s) for load in loads(n)):
+    if any(load.buffer in changing for s in before for n in walk_stmts(s) for load in direct_loads(n)):
         return None
     return last
 
 
-def _fastest(loops: Sequence[For], body: Stmt) -> For:
+def _loop_with_closest_stores(loops: Sequence[For], body: Stmt) -> For:
     """Return the loop whose consecutive iterations store closest to each other; the innermost of
     several equal ones.
     """
-    forms = [linear(s.index, {}) for s in walk_stmts(body) if isinstance(s, (Store, Intrinsic))]
+    forms = [linear_form(s.index, {}) for s in walk_stmts(body) if isinstance(s, (Store, Intrinsic))]
 
-    def distance(loop: For) -> int:
+    def smallest_store_stride(loop: For) -> int:
         steps = [abs(form.coefficient(loop.var) or 0) * loop.step for form in forms]
         return min((step for step in steps if step), default=1 << 62)
 
-    return min(reversed(loops), key=distance)
+    return min(reversed(loops), key=smallest_store_stride)
 
 
 @frozen(eq=False)
-class Share:
+class BlockWork:
     """The statements of the threads of some GPU blocks.
 
     blocks          number of blocks
@@ -173,12 +208,14 @@ class Share:
     shared: tuple[Buffer, ...] = ()
 
 
-def alone(part: Part) -> Share:
+def single_thread_work(part: KernelPart) -> BlockWork:
     """Return the work of a kernel part as that of a single GPU thread."""
-    return Share(1, part.body, stack=tuple(b for b in part.own if b.scope == "stack"))
+    return BlockWork(1, part.body_block, stack=tuple(b for b in part.own if b.scope == "stack"))
 
 
-def shared_out(part: Part, nest: Nest, block: Expr, thread: Var, threads: int, gpu: Gpu, stack_bytes: int) -> Share:
+def distribute_nest_over_threads(
+    part: KernelPart, nest: ParallelNest, block: Expr, thread: Var, threads: int, gpu: Gpu, stack_bytes: int
+) -> BlockWork:
     """Return the statements of a GPU thread for its iterations of a loop nest.
 
     part                     the part of a kernel that the nest belongs to
@@ -187,46 +224,48 @@ def shared_out(part: Part, nest: Nest, block: Expr, thread: Var, threads: int, g
                              goes to the workspace
     """
     if nest.thread is not None:
-        own = Block((Declare(nest.thread, thread), nest.iteration(block)))
-        return Share(nest.size, own, (), nest.stack, nest.shared)
-    stack, copied = placed(part.own, stack_bytes)
-    blocks = -(-nest.size // threads)
+        own = Block((Declare(nest.thread, thread), nest.body_of_iteration(block)))
+        return BlockWork(nest.iteration_count, own, (), nest.stack, nest.shared)
+    stack, copied = split_scratch_by_stack_room(part.own, stack_bytes)
+    blocks = -(-nest.iteration_count // threads)
     most = gpu.processors * max(1, gpu.resident // threads)
     least = max(1, gpu.scratch_bytes // max(1, threads * sum(b.nbytes for b in copied)))
-    taken = min(blocks, least if copied else _WAVES * most)
+    taken = min(blocks, least if copied else _MIN_WAVES_FOR_ITERATION_LOOP * most)
     rounds = -(-blocks // taken)
     number = block * threads + thread
     copies = {b: replace(b, size=b.size * taken * threads, scope="workspace") for b in copied}
     places = {b: (local, as_expr(0)) for b, local in stack.items() if b is not local}
     places |= {b: (copy, number * b.size) for b, copy in copies.items()}
-    body = Block([elsewhere(nest.body, places)])
+    body = Block([replace_buffers_with_offsets(nest.body, places)])
     n, again = Var("n"), Var("again")
-    made: Stmt = Nest(nest.loops, body).iteration(n)
-    if rounds * taken * threads > nest.size:
-        made = If(all_of(n < nest.size), made)
+    made: Stmt = ParallelNest(nest.loops, body).body_of_iteration(n)
+    if rounds * taken * threads > nest.iteration_count:
+        made = If(all_of(n < nest.iteration_count), made)
     if rounds > 1:
         made = For(again, rounds, Block((Declare(n, again * (taken * threads) + number), made)))
     else:
         made = Block((Declare(n, number), made))
-    return Share(taken, made, tuple(copies.values()), (*stack.values(), *nest.stack))
+    return BlockWork(taken, made, tuple(copies.values()), (*stack.values(), *nest.stack))
 
 
-def placed(own: Iterable[Buffer], room: int) -> tuple[dict[Buffer, Buffer], list[Buffer]]:
-    """Divide scratch buffers into buffers that fit on the stack of a thread (`room` bytes),
+def split_scratch_by_stack_room(
+    scratch: Iterable[Buffer], stack_bytes: int
+) -> tuple[dict[Buffer, Buffer], list[Buffer]]:
+    """Divide scratch buffers into buffers that fit on the stack of a thread (`stack_bytes` bytes),
     smallest first, and all others.
     """
     stack: dict[Buffer, Buffer] = {}
     copied: list[Buffer] = []
-    for buffer in sorted(own, key=lambda b: b.nbytes):
-        room -= buffer.nbytes
-        if room >= 0:
+    for buffer in sorted(scratch, key=lambda b: b.nbytes):
+        stack_bytes -= buffer.nbytes
+        if stack_bytes >= 0:
             stack[buffer] = buffer if buffer.scope == "stack" else replace(buffer, scope="stack")
         else:
             copied.append(buffer)
     return stack, copied
 
 
-def is_sound(kernel: Kernel) -> bool:
+def is_proven_race_free(kernel: Kernel) -> bool:
     """Return True if the verifier proves that the blocks and threads of a kernel do not race."""
     with suppress(AotcError):
         verify(kernel)

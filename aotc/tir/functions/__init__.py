@@ -5,8 +5,8 @@ processor.
 They replace the C library's functions, whose results differ between platforms.
 
 float32: `float32_functions`, `float32_exponential`, `float32_logarithm`, `float32_power`,
-`float32_trigonometric`, `float32_inverse` and `float32_gamma`, with pairs of floats in
-`double_float32`. float64: `float64_functions`, `float64_inverse` and `float64_gamma`, with pairs of
+`float32_trigonometric`, `float32_inverse_trigonometric` and `float32_gamma`, with pairs of floats in
+`double_float32`. float64: `float64_functions`, `float64_inverse_functions` and `float64_gamma`, with pairs of
 doubles in `double_double`. Both: `float_rounding` rounds to integral values, `float_remainder` is
 fmod. `float16_conversion` converts floats of at most 16 bits; `integer_functions` has bit counts
 and fixed-point multiplications. `function_definition` makes straight-line programs from formulas,

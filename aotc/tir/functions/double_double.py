@@ -6,7 +6,7 @@ Dekker, products Dekker (1971): operands are split after their upper 26 bits, so
 the halves are exact and the result does not change if a product and a sum are contracted to a fused
 multiply-add.
 
-    p, e = product(x, y)        # x * y is p + e, p being rounded
+    p, e = exact_product(x, y)  # x * y is p + e, p being rounded
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import struct
 from typing import Final
 
 from aotc.tir.expr import Const, Expr, as_expr, bitcast, call, select
-from aotc.tir.functions.double_float32 import Pair, summed
+from aotc.tir.functions.double_float32 import FloatPair, fast_two_sum
 
 #: 1.5 * 2^52: the low bits of its sum with a number are the number rounded to an integer.
-SHIFTER: Final = 6755399441055744.0
-SHIFTER_BITS: Final = 0x4338000000000000
+ROUND_TO_INTEGER_SHIFTER: Final = 6755399441055744.0
+ROUND_TO_INTEGER_SHIFTER_BITS: Final = 0x4338000000000000
 #: Bits of 2^52: combined with a smaller integer in the low bits, they represent 2^52 plus the
 #: integer.
-UNIT_BITS: Final = 0x4330000000000000
-_UPPER: Final = 0xFFFFFFFFF8000000
+TWO_POW_52_BITS: Final = 0x4330000000000000
+_UPPER_26_BITS_MASK: Final = 0xFFFFFFFFF8000000
 
 
-def bits(x: Expr) -> Expr:
+def float64_to_bits(x: Expr) -> Expr:
     return bitcast(x, "uint64")
 
 
-def number(u: Expr) -> Expr:
+def bits_to_float64(u: Expr) -> Expr:
     return bitcast(u, "float64")
 
 
-def two_sum(a: Expr, b: Expr | float) -> Pair:
+def two_sum(a: Expr, b: Expr | float) -> FloatPair:
     """Return a + b exactly as a pair (rounded sum, rounding error), for operands of any magnitude."""
     second = as_expr(b, a)
     s = a + second
@@ -42,63 +42,63 @@ def two_sum(a: Expr, b: Expr | float) -> Pair:
     return s, (a - (s - v)) + (second - v)
 
 
-def halves(x: Expr) -> Pair:
+def split_upper_26_bits(x: Expr) -> FloatPair:
     """Split a float64 x into a pair: the number formed by its upper 26 bits, and the remainder."""
     if isinstance(x, Const):
         (whole,) = struct.unpack("<Q", struct.pack("<d", x.value))
-        (high,) = struct.unpack("<d", struct.pack("<Q", whole & _UPPER))
+        (high,) = struct.unpack("<d", struct.pack("<Q", whole & _UPPER_26_BITS_MASK))
         return as_expr(high, x), as_expr(x.value - high, x)
-    upper = number(bits(x) & _UPPER)
+    upper = bits_to_float64(float64_to_bits(x) & _UPPER_26_BITS_MASK)
     return upper, x - upper
 
 
-def product(a: Expr, b: Expr | float) -> Pair:
+def exact_product(a: Expr, b: Expr | float) -> FloatPair:
     """Return a * b exactly as a pair (rounded product, rounding error)."""
     second = as_expr(b, a)
     p = a * second
-    (ah, al), (bh, bl) = halves(a), halves(second)
+    (ah, al), (bh, bl) = split_upper_26_bits(a), split_upper_26_bits(second)
     return p, (((ah * bh - p) + ah * bl) + al * bh) + al * bl
 
 
-def square(a: Expr) -> Pair:
+def exact_square(a: Expr) -> FloatPair:
     p = a * a
-    head, tail = halves(a)
+    head, tail = split_upper_26_bits(a)
     return p, ((head * head - p) + (head + head) * tail) + tail * tail
 
 
-def times(a: Pair, b: Pair | tuple[float, float]) -> Pair:
+def multiply_double_doubles(a: FloatPair, b: FloatPair | tuple[float, float]) -> FloatPair:
     """Return the product of two double-double numbers (pairs of float64); `b` may be a pair of
     Python floats.
     """
-    p, e = product(a[0], b[0])
-    return summed(p, e + (a[0] * b[1] + a[1] * b[0]))
+    p, e = exact_product(a[0], b[0])
+    return fast_two_sum(p, e + (a[0] * b[1] + a[1] * b[0]))
 
 
-def plus(a: Pair, b: Pair | tuple[float, float]) -> Pair:
+def add_double_doubles(a: FloatPair, b: FloatPair | tuple[float, float]) -> FloatPair:
     """Return the sum of two double-double numbers (pairs of float64); `b` may be a pair of Python
     floats.
     """
     s, e = two_sum(a[0], b[0])
-    return summed(s, e + (a[1] + b[1]))
+    return fast_two_sum(s, e + (a[1] + b[1]))
 
 
-def quotient(a: Pair, b: Pair) -> Pair:
+def divide_double_doubles(a: FloatPair, b: FloatPair) -> FloatPair:
     """Return the quotient a / b of two double-double numbers (pairs of float64)."""
     q = a[0] / b[0]
-    p, e = product(q, b[0])
-    return summed(q, (((a[0] - p) - e) + (a[1] - q * b[1])) / b[0])
+    p, e = exact_product(q, b[0])
+    return fast_two_sum(q, (((a[0] - p) - e) + (a[1] - q * b[1])) / b[0])
 
 
-def root(a: Pair) -> Pair:
+def sqrt_double_double(a: FloatPair) -> FloatPair:
     """Return the square root of a nonnegative double-double number (pair of float64)."""
     r = call("sqrt", a[0])
-    p, e = square(r)
+    p, e = exact_square(r)
     return r, (((a[0] - p) - e) + a[1]) / select(r.equal(0.0), as_expr(1.0, r), r + r)
 
 
-def negative(a: Pair) -> Pair:
+def negate_double_double(a: FloatPair) -> FloatPair:
     return -a[0], -a[1]
 
 
-def chosen(condition: Expr, a: Pair, b: Pair) -> Pair:
+def select_double_double(condition: Expr, a: FloatPair, b: FloatPair) -> FloatPair:
     return select(condition, a[0], b[0]), select(condition, a[1], b[1])

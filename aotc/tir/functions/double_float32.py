@@ -14,23 +14,23 @@ from typing import Final, TypeAlias
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Const, Expr, as_expr, bitcast
 
-Pair: TypeAlias = tuple[Expr, Expr]
-SINGLE: Final = DType("float32")
-INFINITY: Final = Const(float("inf"), SINGLE)
-NAN: Final = Const(float("nan"), SINGLE)
-LARGEST: Final = 3.40282347e38
-SIGN: Final = 0x80000000
+FloatPair: TypeAlias = tuple[Expr, Expr]
+FLOAT32: Final = DType("float32")
+INFINITY: Final = Const(float("inf"), FLOAT32)
+NAN: Final = Const(float("nan"), FLOAT32)
+MAX_FLOAT32: Final = 3.40282347e38
+FLOAT32_SIGN_BIT: Final = 0x80000000
 
 
-def bits(x: Expr) -> Expr:
+def float32_to_bits(x: Expr) -> Expr:
     return bitcast(x, "uint32")
 
 
-def number(u: Expr) -> Expr:
+def bits_to_float32(u: Expr) -> Expr:
     return bitcast(u, "float32")
 
 
-def horner(x: Expr, coefficients: str) -> Expr:
+def evaluate_polynomial_by_horner(x: Expr, coefficients: str) -> Expr:
     """Return a polynomial in x by Horner's scheme; `coefficients` begin with the highest power."""
     first, *others = (float(c) for c in coefficients.split())
     value: Expr = as_expr(first, x)
@@ -39,18 +39,18 @@ def horner(x: Expr, coefficients: str) -> Expr:
     return value
 
 
-def head(x: Expr) -> Expr:
-    """Return x truncated to its upper 12 bits; the remainder x - head(x) has 12 more bits."""
-    return number(bits(x) & 0xFFFFF000)
+def truncate_to_upper_12_bits(x: Expr) -> Expr:
+    """Return x truncated to its upper 12 bits; the remainder x - truncate_to_upper_12_bits(x) has 12 more bits."""
+    return bits_to_float32(float32_to_bits(x) & 0xFFFFF000)
 
 
-def summed(a: Expr, b: Expr) -> Pair:
+def fast_two_sum(a: Expr, b: Expr) -> FloatPair:
     """Return a + b exactly as a pair (rounded sum, rounding error), for |a| >= |b| or a = 0."""
     s = a + b
     return s, b - (s - a)
 
 
-def any_sum(a: Expr, b: Expr) -> Pair:
+def exact_sum_any_magnitude(a: Expr, b: Expr) -> FloatPair:
     """Return a + b exactly as a pair (rounded sum, rounding error), for operands of any magnitude
     (Knuth).
     """
@@ -59,8 +59,8 @@ def any_sum(a: Expr, b: Expr) -> Pair:
     return s, (a - (s - v)) + (b - v)
 
 
-def product(a: Expr, b: Expr) -> Pair:
+def exact_float32_product(a: Expr, b: Expr) -> FloatPair:
     """Return a * b exactly as a pair (rounded product, rounding error)."""
-    p, x, y = a * b, head(a), head(b)
+    p, x, y = a * b, truncate_to_upper_12_bits(a), truncate_to_upper_12_bits(b)
     u, v = a - x, b - y
     return p, ((x * y - p) + x * v + u * y) + u * v

@@ -7,7 +7,7 @@ that are stored as bits.
 signed zeros are as in ml_dtypes. float64 is converted to float16 through "odd" (round to odd),
 other values through float32.
 
-    conversion("load", DType("bfloat16"))     # of a uint16: bitcast(cast(bits, uint32) << 16, float32)
+    narrow_float_conversion("load", DType("bfloat16"))  # of a uint16: bitcast(cast(bits, uint32) << 16, float32)
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir.expr import Expr, as_expr, bitcast, call, cast, select
-from aotc.tir.functions.function_definition import Function, defined
+from aotc.tir.functions.function_definition import ElementaryFunction, function_from_formula
 
-SINGLE: Final = DType("float32")
-_SIGN: Final = 0x80000000
-_MAGNITUDE: Final = 0x7FFFFFFF
-_INFINITE: Final = 0x7F800000
-_NAN: Final = 0x7FC00000
+FLOAT32: Final = DType("float32")
+_SIGN_BIT: Final = 0x80000000
+_MAGNITUDE_MASK: Final = 0x7FFFFFFF
+_INFINITY_BITS: Final = 0x7F800000
+_NAN_BITS: Final = 0x7FC00000
 
 
 @frozen
-class _Format:
+class _NarrowFloatFormat:
     """Format of a narrow float with sign, exponent and mantissa; the codes below are bits without
     the sign.
 
@@ -44,81 +44,81 @@ class _Format:
     unsigned_zero: bool = False
 
     @property
-    def dropped(self) -> int:
+    def dropped_mantissa_bits(self) -> int:
         """Number of mantissa bits that float32 has and the narrow format lacks."""
         return 23 - self.mantissa
 
     @property
-    def magic(self) -> float:
+    def rounding_addend(self) -> float:
         """Number whose unit in the last place in float32 equals the smallest step of the narrow
         format.
         """
         return float(2.0 ** (24 - self.bias - self.mantissa))
 
     @property
-    def least(self) -> int:
+    def smallest_normal_float32_bits(self) -> int:
         """float32 bits of the smallest normal number of the format."""
         return (128 - self.bias) << 23
 
-    def single(self, code: int) -> int:
+    def float32_bits_of_code(self, code: int) -> int:
         """Return the float32 bits of the narrow format's normal number with the bits `code`."""
-        return (code << self.dropped) + ((127 - self.bias) << 23)
+        return (code << self.dropped_mantissa_bits) + ((127 - self.bias) << 23)
 
     @property
-    def single_nan(self) -> int:
+    def float32_bits_of_nan(self) -> int:
         """float32 bits of the format's NaN; negative if the code of the negative zero is NaN."""
-        return _NAN | _SIGN if self.unsigned_zero else _NAN
+        return _NAN_BITS | _SIGN_BIT if self.unsigned_zero else _NAN_BITS
 
 
 _FORMATS: Final = {
-    "float16": _Format(10, 15, 0x7BFF, 0x7C00, 0x7E00),
-    "float8_e5m2": _Format(2, 15, 0x7B, 0x7C, 0x7E),
-    "float8_e4m3fn": _Format(3, 7, 0x7E, 0x7F, 0x7F),
-    "float8_e4m3fnuz": _Format(3, 8, 0x7F, 0x80, 0x80, True),
-    "float8_e5m2fnuz": _Format(2, 16, 0x7F, 0x80, 0x80, True),
-    "float4_e2m1fn": _Format(1, 1, 0x7, 0x7, 0x0),  # has no NaN: it becomes zero
+    "float16": _NarrowFloatFormat(10, 15, 0x7BFF, 0x7C00, 0x7E00),
+    "float8_e5m2": _NarrowFloatFormat(2, 15, 0x7B, 0x7C, 0x7E),
+    "float8_e4m3fn": _NarrowFloatFormat(3, 7, 0x7E, 0x7F, 0x7F),
+    "float8_e4m3fnuz": _NarrowFloatFormat(3, 8, 0x7F, 0x80, 0x80, True),
+    "float8_e5m2fnuz": _NarrowFloatFormat(2, 16, 0x7F, 0x80, 0x80, True),
+    "float4_e2m1fn": _NarrowFloatFormat(1, 1, 0x7, 0x7, 0x0),  # has no NaN: it becomes zero
 }
 
 
-def _bits(x: Expr) -> Expr:
+def _float32_to_bits(x: Expr) -> Expr:
     return bitcast(x, "uint32")
 
 
-def _number(u: Expr) -> Expr:
+def _bits_to_float32(u: Expr) -> Expr:
     return bitcast(u, "float32")
 
 
-def _signed(u: Expr) -> Expr:
+def _bits_as_int32(u: Expr) -> Expr:
     """Return bits below 2^31 as signed integers, which processors compare in one instruction."""
     return bitcast(u, "int32")
 
 
-def _value(dtype: DType, code: Expr) -> Expr:
+def _narrow_bits_to_float32(dtype: DType, code: Expr) -> Expr:
     """Return the float32 value of a narrow float that is given by its bits (in a uint32)."""
     if dtype == "bfloat16":
-        return _number(code << 16)
+        return _bits_to_float32(code << 16)
     if dtype == "float8_e8m0fnu":  # powers of two: exponents of float32
         exponent = select(code.equal(0), 1 << 22, code << 23)
-        return _number(select(code.equal(255), as_expr(_NAN, code), exponent))
+        return _bits_to_float32(select(code.equal(255), as_expr(_NAN_BITS, code), exponent))
     f, sign = _FORMATS[dtype], 1 << (dtype.bits - 1)
     magnitude = code & (sign - 1)
-    small = cast(_signed(magnitude), "float32") * (f.magic * 2.0**-23)
-    normal = (magnitude << f.dropped) + ((127 - f.bias) << 23)
-    finite = select(_signed(magnitude) < (1 << f.mantissa), _bits(small), normal)
+    small = cast(_bits_as_int32(magnitude), "float32") * (f.rounding_addend * 2.0**-23)
+    normal = (magnitude << f.dropped_mantissa_bits) + ((127 - f.bias) << 23)
+    finite = select(_bits_as_int32(magnitude) < (1 << f.mantissa), _float32_to_bits(small), normal)
     if f.overflow != f.nan and f.nan:
-        beyond = select(_signed(magnitude) > f.overflow, as_expr(_NAN, code), _INFINITE)
-        finite = select(_signed(magnitude) > f.largest, beyond, finite)
+        beyond = select(_bits_as_int32(magnitude) > f.overflow, as_expr(_NAN_BITS, code), _INFINITY_BITS)
+        finite = select(_bits_as_int32(magnitude) > f.largest, beyond, finite)
     elif f.nan and not f.unsigned_zero:
-        finite = select(magnitude.equal(f.nan), as_expr(_NAN, code), finite)
+        finite = select(magnitude.equal(f.nan), as_expr(_NAN_BITS, code), finite)
     whole = finite | ((code & sign) << (32 - dtype.bits))
     if f.unsigned_zero:
-        whole = select(code.equal(f.nan), as_expr(f.single_nan, code), whole)
-    return _number(whole)
+        whole = select(code.equal(f.nan), as_expr(f.float32_bits_of_nan, code), whole)
+    return _bits_to_float32(whole)
 
 
-def _code(dtype: DType, x: Expr) -> Expr:
+def _float32_to_narrow_bits(dtype: DType, x: Expr) -> Expr:
     """Return the bits (in a uint32) of the narrow float nearest to a float32 `x`."""
-    u = _bits(x)
+    u = _float32_to_bits(x)
     if dtype == "bfloat16":
         return select(x.not_equal(x), as_expr(0x7FC0, u), (u + 0x7FFF + ((u >> 16) & 1)) >> 16)
     if (
@@ -126,83 +126,87 @@ def _code(dtype: DType, x: Expr) -> Expr:
     ):  # ties away from zero; values between the two least ones are rounded up, as in ml_dtypes
         tiny = select(u > (1 << 22), as_expr(1, u), 0)
         code = select(u < (1 << 23), tiny, (u + (1 << 22)) >> 23)
-        return select(u.equal(0) | (u >= _INFINITE), as_expr(255, u), code)
+        return select(u.equal(0) | (u >= _INFINITY_BITS), as_expr(255, u), code)
     f = _FORMATS[dtype]
-    a = u & _MAGNITUDE
-    magic = as_expr(f.magic, x)
-    small = _bits(_number(a) + magic) - _bits(magic)
-    normal = (_to_even(f, a) >> f.dropped) - ((127 - f.bias) << f.mantissa)
-    code = select(_signed(a) < f.least, small, normal)
-    code = select(_signed(code) > f.largest, f.overflow, code)
-    return _finished(f, x, code, (u & _SIGN) >> (32 - dtype.bits), f.nan)
+    a = u & _MAGNITUDE_MASK
+    magic = as_expr(f.rounding_addend, x)
+    small = _float32_to_bits(_bits_to_float32(a) + magic) - _float32_to_bits(magic)
+    normal = (_round_mantissa_to_even(f, a) >> f.dropped_mantissa_bits) - ((127 - f.bias) << f.mantissa)
+    code = select(_bits_as_int32(a) < f.smallest_normal_float32_bits, small, normal)
+    code = select(_bits_as_int32(code) > f.largest, f.overflow, code)
+    return _apply_sign_and_nan(f, x, code, (u & _SIGN_BIT) >> (32 - dtype.bits), f.nan)
 
 
-def _to_even(f: _Format, a: Expr) -> Expr:
+def _round_mantissa_to_even(narrow_format: _NarrowFloatFormat, float32_bits: Expr) -> Expr:
     """Return float32 bits with the mantissa rounded to the format's precision, ties to even; lower
     bits are not cleared.
     """
-    return a + ((1 << (f.dropped - 1)) - 1) + ((a >> f.dropped) & 1)
+    return (
+        float32_bits
+        + ((1 << (narrow_format.dropped_mantissa_bits - 1)) - 1)
+        + ((float32_bits >> narrow_format.dropped_mantissa_bits) & 1)
+    )
 
 
-def _finished(f: _Format, x: Expr, magnitude: Expr, sign: Expr, nan: int) -> Expr:
+def _apply_sign_and_nan(narrow_format: _NarrowFloatFormat, x: Expr, magnitude: Expr, sign: Expr, nan: int) -> Expr:
     """Return the bits of `x` converted to a narrow format: its rounded magnitude with its sign, or
     `nan` if `x` is NaN.
     """
     whole = magnitude | sign
-    if f.unsigned_zero:
+    if narrow_format.unsigned_zero:
         whole = select(magnitude.equal(0), as_expr(0, whole), whole)
     return select(x.not_equal(x), as_expr(nan, whole), whole)
 
 
-def _nearest(dtype: DType, x: Expr) -> Expr:
+def _round_float32_to_narrow_value(dtype: DType, x: Expr) -> Expr:
     """Return the value nearest to a float32 `x` that a narrow float dtype can represent, as
     float32.
     """
     if dtype not in _FORMATS:
-        return _value(dtype, _code(dtype, x))
-    f, u = _FORMATS[dtype], _bits(x)
-    a = u & _MAGNITUDE
-    small = _bits((_number(a) + f.magic) - f.magic)
-    normal = _to_even(f, a) & (0xFFFFFFFF >> f.dropped << f.dropped)
-    rounded = select(_signed(a) < f.least, small, normal)
-    largest = f.single(f.largest)
-    beyond = {f.largest: largest, f.nan: _NAN}.get(f.overflow, _INFINITE)
-    rounded = select(_signed(rounded) > largest, beyond, rounded)
-    return _number(_finished(f, x, rounded, u & _SIGN, f.single_nan if f.nan else 0))
+        return _narrow_bits_to_float32(dtype, _float32_to_narrow_bits(dtype, x))
+    f, u = _FORMATS[dtype], _float32_to_bits(x)
+    a = u & _MAGNITUDE_MASK
+    small = _float32_to_bits((_bits_to_float32(a) + f.rounding_addend) - f.rounding_addend)
+    normal = _round_mantissa_to_even(f, a) & (0xFFFFFFFF >> f.dropped_mantissa_bits << f.dropped_mantissa_bits)
+    rounded = select(_bits_as_int32(a) < f.smallest_normal_float32_bits, small, normal)
+    largest = f.float32_bits_of_code(f.largest)
+    beyond = {f.largest: largest, f.nan: _NAN_BITS}.get(f.overflow, _INFINITY_BITS)
+    rounded = select(_bits_as_int32(rounded) > largest, beyond, rounded)
+    return _bits_to_float32(_apply_sign_and_nan(f, x, rounded, u & _SIGN_BIT, f.float32_bits_of_nan if f.nan else 0))
 
 
-def _odd(x: Expr) -> Expr:
+def _round_float64_to_odd_float32(x: Expr) -> Expr:
     """Return float64 `x` as float32, rounded to odd: inexact results get an odd last bit.
 
     A second rounding to a narrow type then gives the correctly rounded result.
     """
     nearest = cast(x, "float32")
-    u, back = _bits(nearest), cast(nearest, "float64")
+    u, back = _float32_to_bits(nearest), cast(nearest, "float64")
     size = call("abs", back)
     exact = back.equal(x) | x.not_equal(x) | size.equal(float("inf"))
     stays = exact | (u & 1).not_equal(0)
     beyond = size > call("abs", x)
-    return select(stays, nearest, _number(select(beyond, u - 1, u + 1)))
+    return select(stays, nearest, _bits_to_float32(select(beyond, u - 1, u + 1)))
 
 
-CONVERSIONS: Final = ("load", "store", "round", "odd")
+CONVERSION_NAMES: Final = ("load", "store", "round", "odd")
 
 
-def bits_of(dtype: DType) -> DType:
+def storage_dtype_of_narrow_float(dtype: DType) -> DType:
     """Return the unsigned integer dtype that stores the bits of a narrow float."""
     return DType(f"uint{8 * dtype.itemsize}")
 
 
-def conversion(name: str, dtype: DType) -> Function:
-    """Return a conversion function of CONVERSIONS ("load", "store", "round") for a narrow float;
+def narrow_float_conversion(name: str, dtype: DType) -> ElementaryFunction:
+    """Return a conversion function of CONVERSION_NAMES ("load", "store", "round") for a narrow float;
     "odd" is for float64.
     """
-    bits = bits_of(dtype)
+    bits = storage_dtype_of_narrow_float(dtype)
     match name:
         case "load":
-            return defined(name, bits, lambda bits: _value(dtype, cast(bits, "uint32")))
+            return function_from_formula(name, bits, lambda bits: _narrow_bits_to_float32(dtype, cast(bits, "uint32")))
         case "store":
-            return defined(name, SINGLE, lambda x: cast(_code(dtype, x), bits))
+            return function_from_formula(name, FLOAT32, lambda x: cast(_float32_to_narrow_bits(dtype, x), bits))
         case "round":
-            return defined(name, SINGLE, lambda x: _nearest(dtype, x))
-    return defined(name, dtype, _odd)
+            return function_from_formula(name, FLOAT32, lambda x: _round_float32_to_narrow_value(dtype, x))
+    return function_from_formula(name, dtype, _round_float64_to_odd_float32)

@@ -8,17 +8,27 @@ p(r^2).
 from __future__ import annotations
 
 from aotc.tir.expr import Expr, as_expr, bitcast, call, cast, select
-from aotc.tir.functions.double_float32 import LARGEST, NAN, SIGN, bits, head, horner, number, product, summed
+from aotc.tir.functions.double_float32 import (
+    FLOAT32_SIGN_BIT,
+    MAX_FLOAT32,
+    NAN,
+    bits_to_float32,
+    evaluate_polynomial_by_horner,
+    exact_float32_product,
+    fast_two_sum,
+    float32_to_bits,
+    truncate_to_upper_12_bits,
+)
 
 
-def _turn(x: Expr) -> tuple[Expr, Expr, Expr]:
+def _reduce_angle_by_half_pi(x: Expr) -> tuple[Expr, Expr, Expr]:
     """Return (q, r, rest) such that |x| is q * pi/2 + r + rest.
 
     Payne and Hanek's reduction (1983) with 96 bits of 2/pi, starting at the first bit whose product
     with m * 2^e is no multiple of 4. The product has two bits for the quadrant and 62 fraction
     bits, which three floats represent exactly. For |x| < 1 no reduction is needed.
     """
-    a = bits(x) & 0x7FFFFFFF
+    a = float32_to_bits(x) & 0x7FFFFFFF
     e, m = (a >> 23) - 127, (a & 0x007FFFFF) | 0x00800000
     s = e & 31
     r = as_expr(31, s) - s
@@ -33,54 +43,61 @@ def _turn(x: Expr) -> tuple[Expr, Expr, Expr]:
     high, low = cast(fraction >> 32, "uint32") + m * w0, cast(fraction, "uint32")
     parts = (high << 2) & 0xFFFFFF00, ((high & 0x3F) << 18) | (low >> 14), low & 0x3FFF
     first, second, third = (cast(bitcast(part, "int32"), "float32") for part in parts)
-    turned, missing = summed(first, second * 2.0**-16)
+    turned, missing = fast_two_sum(first, second * 2.0**-16)
     missing = missing + third * 2.0**-30
     # times pi / 2^33
-    upper = head(turned)
+    upper = truncate_to_upper_12_bits(turned)
     lower = turned - upper
-    value, rest = summed(upper * 3.6561687e-10, upper * 1.126497e-13 + (lower + missing) * 3.6572953e-10)
+    value, rest = fast_two_sum(upper * 3.6561687e-10, upper * 1.126497e-13 + (lower + missing) * 3.6572953e-10)
     quarter = select(small, as_expr(0, a), (high + 0x20000000) >> 30)
-    return quarter, select(small, number(a), value), select(small, as_expr(0.0, x), rest)
+    return quarter, select(small, bits_to_float32(a), value), select(small, as_expr(0.0, x), rest)
 
 
-def _wave(x: Expr, quarters: int, sign: Expr) -> Expr:
-    turned, r, rest = _turn(x)
+def _sine_shifted_by_quarters(x: Expr, quarters: int, sign: Expr) -> Expr:
+    turned, r, rest = _reduce_angle_by_half_pi(x)
     q = turned + quarters
     odd = (q & 1).not_equal(0)
     s = r * r
-    one, half = summed(as_expr(1.0, x), s * -0.5)
+    one, half = fast_two_sum(as_expr(1.0, x), s * -0.5)
     rows = ((-2.7427785e-7, 2.7263575e-6), (2.4805804e-5, -1.9842391e-4), (-1.3888936e-3, 8.3333543e-3),
             (4.1666668e-2, -1.6666667e-1))  # fmt: skip
     p, *others = (select(odd, as_expr(a, r), b) for a, b in rows)
     for c in others:
         p = p * s + c
     value = select(odd, one, r) + (select(odd, half - r * rest, rest) + (select(odd, s, r) * s) * p)
-    return select(call("abs", x) <= LARGEST, number(bits(value) ^ ((q & 2) << 30) ^ sign), NAN)
+    return select(call("abs", x) <= MAX_FLOAT32, bits_to_float32(float32_to_bits(value) ^ ((q & 2) << 30) ^ sign), NAN)
 
 
 def sin(x: Expr) -> Expr:
-    return _wave(x, 0, bits(x) & SIGN)
+    return _sine_shifted_by_quarters(x, 0, float32_to_bits(x) & FLOAT32_SIGN_BIT)
 
 
 def cos(x: Expr) -> Expr:
-    return _wave(x, 1, as_expr(0, bits(x)))
+    return _sine_shifted_by_quarters(x, 1, as_expr(0, float32_to_bits(x)))
 
 
 def tan(x: Expr) -> Expr:
     # the quotient of two pairs, sine and cosine, with a correction for the rounding errors
-    q, r, rest = _turn(x)
-    s, lost = product(r, r)
-    one, half = summed(as_expr(1.0, x), s * -0.5)
-    sine = summed(r, rest * one + (r * s) * horner(s, "2.7263575e-6 -1.9842391e-4 8.3333543e-3 -1.6666667e-1"))
-    cosine = summed(
-        one, half - (lost * 0.5 + r * rest) + (s * s) * horner(s, "2.4201612e-5 -1.3884697e-3 4.1666575e-2")
+    q, r, rest = _reduce_angle_by_half_pi(x)
+    s, lost = exact_float32_product(r, r)
+    one, half = fast_two_sum(as_expr(1.0, x), s * -0.5)
+    sine = fast_two_sum(
+        r,
+        rest * one
+        + (r * s) * evaluate_polynomial_by_horner(s, "2.7263575e-6 -1.9842391e-4 8.3333543e-3 -1.6666667e-1"),
+    )
+    cosine = fast_two_sum(
+        one,
+        half
+        - (lost * 0.5 + r * rest)
+        + (s * s) * evaluate_polynomial_by_horner(s, "2.4201612e-5 -1.3884697e-3 4.1666575e-2"),
     )
     odd = (q & 1).not_equal(0)
     (n, above), (d, below) = (
         (select(odd, b, a), select(odd, d, c)) for a, c, b, d in ((*sine, *cosine), (*cosine, *sine))
     )
     quotient = n / d
-    p, error = product(quotient, d)
+    p, error = exact_float32_product(quotient, d)
     value = quotient + ((((n - p) - error) + above) - quotient * below) / d
-    value = number(bits(value) ^ (bits(x) & SIGN) ^ ((q & 1) << 31))
-    return select(call("abs", x) <= LARGEST, value, NAN)
+    value = bits_to_float32(float32_to_bits(value) ^ (float32_to_bits(x) & FLOAT32_SIGN_BIT) ^ ((q & 1) << 31))
+    return select(call("abs", x) <= MAX_FLOAT32, value, NAN)

@@ -11,82 +11,105 @@ from __future__ import annotations
 from typing import Final
 
 from aotc.tir.expr import Expr, as_expr, call, select
-from aotc.tir.functions.double_double import SHIFTER, chosen, negative, plus, product, quotient, times, two_sum
-from aotc.tir.functions.double_float32 import Pair, horner, summed
+from aotc.tir.functions.double_double import (
+    ROUND_TO_INTEGER_SHIFTER,
+    add_double_doubles,
+    divide_double_doubles,
+    exact_product,
+    multiply_double_doubles,
+    negate_double_double,
+    select_double_double,
+    two_sum,
+)
+from aotc.tir.functions.double_float32 import FloatPair, evaluate_polynomial_by_horner, fast_two_sum
 from aotc.tir.functions.float64_functions import (
     INFINITY,
-    LOG2_E,
+    LOG2_E_PAIR,
     NAN,
-    PI,
-    binary_exponential,
-    binary_logarithm,
-    clamped,
-    cosine,
-    natural,
-    scaled,
-    sine,
+    PI_PAIR,
+    clamp_keeping_nan,
+    cosine_of_reduced_angle,
+    exp2_mantissa_and_exponent,
+    log2_as_pair,
+    log_as_pair,
+    multiply_by_power_of_2,
+    sine_of_reduced_angle,
 )
 
 #: log(sqrt(2 pi)) - 1/2, the binary logarithm of sqrt(2 pi), and log(pi), each as a pair.
-_HALF_LOG: Final = (0.4189385332046727, 1.6728209650585413e-17)
-_HALF_LOG2: Final = (1.3257480647361595, -7.153413670427599e-17)
-_LOG_PI: Final = (1.1447298858494002, 1.0265951162707826e-17)
+_HALF_LOG_2PI_MINUS_HALF: Final = (0.4189385332046727, 1.6728209650585413e-17)
+_LOG2_SQRT_2PI: Final = (1.3257480647361595, -7.153413670427599e-17)
+_LOG_PI_PAIR: Final = (1.1447298858494002, 1.0265951162707826e-17)
 #: Argument beyond which the logarithm overflows to infinity.
-_MOST: Final = 2.5599833278516383e305
+_MAX_LGAMMA_ARGUMENT: Final = 2.5599833278516383e305
 
 
-def _one(x: Expr) -> Pair:
+def _pair_of_one(x: Expr) -> FloatPair:
     return as_expr(1.0, x), as_expr(0.0, x)
 
 
-def _shifted(a: Expr) -> tuple[Expr, Pair, Pair]:
+def _shift_argument_above_8(a: Expr) -> tuple[Expr, FloatPair, FloatPair]:
     """Return (far, w, p): if a >= 8 (`far`), w is a and p is 1; else w is a + 8 and p is (a + 1) (a
     + 2) ... (a + 7).
     """
     far = a >= 8.0
     p = two_sum(a, 1.0)
     for k in range(2, 8):
-        p = times(p, two_sum(a, float(k)))
-    return far, chosen(far, (a, as_expr(0.0, a)), two_sum(a, 8.0)), chosen(far, _one(a), p)
+        p = multiply_double_doubles(p, two_sum(a, float(k)))
+    return (
+        far,
+        select_double_double(far, (a, as_expr(0.0, a)), two_sum(a, 8.0)),
+        select_double_double(far, _pair_of_one(a), p),
+    )
 
 
-def _series(w: Pair) -> Pair:
+def _stirling_series_correction(w: FloatPair) -> FloatPair:
     """Return the error of Stirling's approximation of log(gamma(w)): 1 / (12 w) and further terms,
     as a pair.
     """
-    v = quotient(_one(w[0]), w)
+    v = divide_double_doubles(_pair_of_one(w[0]), w)
     z = v[0] * v[0]
-    p = horner(z, "-0.020877750207661284 0.006209337474104733 -0.0019149917455289094 0.0008417328024907184"
+    p = evaluate_polynomial_by_horner(z, "-0.020877750207661284 0.006209337474104733 "
+"-0.0019149917455289094 0.0008417328024907184"
                   " -0.000595238024939999 0.0007936507935156733 -0.0027777777777776786")  # fmt: skip
-    head, tail = times(v, (0.08333333333333333, 4.625929269271485e-18))
-    return summed(head, tail + (v[0] * z) * p)
+    head, tail = multiply_double_doubles(v, (0.08333333333333333, 4.625929269271485e-18))
+    return fast_two_sum(head, tail + (v[0] * z) * p)
 
 
-def _sine_of_turns(a: Expr) -> Pair:
+def _abs_sin_pi(a: Expr) -> FloatPair:
     """Return |sin(pi a)| for a >= 0 as a sum of two floats."""
     f = call("abs", a - call("round_even", a))
     steep = f > 0.25
-    head, tail = product(select(steep, as_expr(0.5, a) - f, f), PI[0])
-    angle = head, tail + select(steep, as_expr(0.5, a) - f, f) * PI[1]
-    return chosen(steep, cosine(angle), sine(angle))
+    head, tail = exact_product(select(steep, as_expr(0.5, a) - f, f), PI_PAIR[0])
+    angle = head, tail + select(steep, as_expr(0.5, a) - f, f) * PI_PAIR[1]
+    return select_double_double(steep, cosine_of_reduced_angle(angle), sine_of_reduced_angle(angle))
 
 
 def tgamma(x: Expr) -> Expr:
     size = call("abs", x)
     below = x < 0.0
-    a = clamped(size, 0.0, 189.5)
-    far, w, p = _shifted(a)
-    y = binary_logarithm(*w)
-    half = plus(w, (-0.5, 0.0))
-    power = plus(plus(times(half, y), negative(times(w, LOG2_E))), _HALF_LOG2)
-    s, c, t = binary_exponential(*plus(power, times(_series(w), LOG2_E)))
+    a = clamp_keeping_nan(size, 0.0, 189.5)
+    far, w, p = _shift_argument_above_8(a)
+    y = log2_as_pair(*w)
+    half = add_double_doubles(w, (-0.5, 0.0))
+    power = add_double_doubles(
+        add_double_doubles(
+            multiply_double_doubles(half, y), negate_double_double(multiply_double_doubles(w, LOG2_E_PAIR))
+        ),
+        _LOG2_SQRT_2PI,
+    )
+    s, c, t = exp2_mantissa_and_exponent(
+        *add_double_doubles(power, multiply_double_doubles(_stirling_series_correction(w), LOG2_E_PAIR))
+    )
     alone = a, as_expr(0.0, a)
-    above = times(chosen(far, _one(a), alone), p)
-    other = times(times(_sine_of_turns(a), chosen(far, alone, _one(a))), (s, c))
-    n = chosen(below, times(p, PI), (s, c))
-    d = chosen(below, other, chosen(far, _one(a), above))
-    head, tail = quotient(n, d)
-    value = scaled(head + tail, select(below, as_expr(2 * SHIFTER, t) - t, t))
+    above = multiply_double_doubles(select_double_double(far, _pair_of_one(a), alone), p)
+    other = multiply_double_doubles(
+        multiply_double_doubles(_abs_sin_pi(a), select_double_double(far, alone, _pair_of_one(a))), (s, c)
+    )
+    n = select_double_double(below, multiply_double_doubles(p, PI_PAIR), (s, c))
+    d = select_double_double(below, other, select_double_double(far, _pair_of_one(a), above))
+    head, tail = divide_double_doubles(n, d)
+    value = multiply_by_power_of_2(head + tail, select(below, as_expr(2 * ROUND_TO_INTEGER_SHIFTER, t) - t, t))
     whole = call("floor", size)
     half_whole = whole * 0.5
     value = select(below & call("floor", half_whole).equal(half_whole), -value, value)
@@ -94,33 +117,39 @@ def tgamma(x: Expr) -> Expr:
     return select(below & whole.equal(size), NAN, value)
 
 
-def _near_zero(t: Expr, slope: tuple[float, float], coefficients: str) -> Expr:
+def _log_gamma_near_zero(t: Expr, slope: tuple[float, float], coefficients: str) -> Expr:
     """Return log(gamma) at distance t from its zero at 1 or 2; `slope` is the derivative at the
     zero.
     """
-    head, tail = product(t, slope[0])
-    return head + (tail + (t * slope[1] + (t * t) * horner(t, coefficients)))
+    head, tail = exact_product(t, slope[0])
+    return head + (tail + (t * slope[1] + (t * t) * evaluate_polynomial_by_horner(t, coefficients)))
 
 
 def lgamma(x: Expr) -> Expr:
     a = call("abs", x)
     below = x < 0.0
-    far, w, p = _shifted(a)
-    size = plus(times(plus(w, (-0.5, 0.0)), plus(natural(*w), (-1.0, 0.0))), _HALF_LOG)
-    size = plus(size, _series(w))
+    far, w, p = _shift_argument_above_8(a)
+    size = add_double_doubles(
+        multiply_double_doubles(add_double_doubles(w, (-0.5, 0.0)), add_double_doubles(log_as_pair(*w), (-1.0, 0.0))),
+        _HALF_LOG_2PI_MINUS_HALF,
+    )
+    size = add_double_doubles(size, _stirling_series_correction(w))
     alone = a, as_expr(0.0, a)
-    sines = _sine_of_turns(a)
-    product_ = chosen(below, times(sines, alone), _one(a))
-    rest = chosen(below, quotient(sines, p), times(alone, p))
-    value = plus(chosen(below, plus(negative(size), _LOG_PI), size), negative(natural(*chosen(far, product_, rest))))
+    sines = _abs_sin_pi(a)
+    product_ = select_double_double(below, multiply_double_doubles(sines, alone), _pair_of_one(a))
+    rest = select_double_double(below, divide_double_doubles(sines, p), multiply_double_doubles(alone, p))
+    value = add_double_doubles(
+        select_double_double(below, add_double_doubles(negate_double_double(size), _LOG_PI_PAIR), size),
+        negate_double_double(log_as_pair(*select_double_double(far, product_, rest))),
+    )
     made = value[0] + value[1]
     one, two = x - 1.0, x - 2.0
-    near_one = _near_zero(one, (-0.5772156649015329, 4.942915152430645e-18),
+    near_one = _log_gamma_near_zero(one, (-0.5772156649015329, 4.942915152430645e-18),
                           "-0.07785081477671336 0.08419639294913914 -0.09094913690744505 0.10009574692025688"
                           " -0.11133427842670506 0.1255096770484116 -0.1440498967529541 0.16955717699051576"
                           " -0.20738555102868272 0.27058080842778687 -0.40068563438653143"
                           " 0.8224670334241132")  # fmt: skip
-    near_two = _near_zero(two, (0.42278433509846713, 4.942915152430645e-18),
+    near_two = _log_gamma_near_zero(two, (0.42278433509846713, 4.942915152430645e-18),
                           "-9.467419666806915e-06 2.0558564661983863e-05 -4.492608857521468e-05"
                           " 9.945728698776387e-05 -0.00022315475883445297 0.0005096695252005156"
                           " -0.0011927539117027792 0.0028905103307411044 -0.007385551028673986"
@@ -128,5 +157,5 @@ def lgamma(x: Expr) -> Expr:
     made = select(call("abs", one) < 0.0625, near_one, select(call("abs", two) < 0.0625, near_two, made))
     made = select(a < 2.0**-60, -call("log", a), made)
     pole = (x <= 0.0) & call("floor", a).equal(a)
-    made = select(pole | (a > _MOST) & (x > 0.0), INFINITY, made)
+    made = select(pole | (a > _MAX_LGAMMA_ARGUMENT) & (x > 0.0), INFINITY, made)
     return select(x.equal(x), made, x)

@@ -3,7 +3,7 @@
 
 Subexpressions that are used several times are stored in registers:
 
-    double = defined("double", DType("float32"), lambda x: (x + 1.0) * (x + 1.0))
+    double = function_from_formula("double", DType("float32"), lambda x: (x + 1.0) * (x + 1.0))
     double.body             # (let t: float32 = x + 1.0,)
     double.result           # t * t
 """
@@ -19,11 +19,11 @@ from aotc.ir import DType, frozen
 from aotc.tir import Const, Declare, Expr, Var, operands, with_operands
 
 #: Largest nesting depth of operations within one statement.
-DEEPEST: Final = 3
+MAX_OPERATION_NESTING: Final = 3
 
 
 @frozen(eq=False)
-class Function:
+class ElementaryFunction:
     """Straight-line function: the register declarations in `body` are executed, then `result` is
     computed.
     """
@@ -34,13 +34,13 @@ class Function:
     result: Expr
 
 
-def defined(name: str, dtype: DType, formula: Callable[..., Expr]) -> Function:
+def function_from_formula(name: str, dtype: DType, formula: Callable[..., Expr]) -> ElementaryFunction:
     """Return the function of a formula; its parameters have the given dtype and the names of the
     formula's parameters.
     """
     params = tuple(Var(param, dtype) for param in inspect.signature(formula).parameters)
     result = formula(*params)
-    order, uses = _order(result)
+    order, uses = _postorder_and_use_counts(result)
     body: list[Declare] = []
     made: dict[int, tuple[Expr, int]] = {}
     for node in order:
@@ -48,15 +48,15 @@ def defined(name: str, dtype: DType, formula: Callable[..., Expr]) -> Function:
         value = with_operands(node, tuple(e for e, _ in inner))
         depth = 1 + max((d for _, d in inner), default=-1)
         leaf = isinstance(node, (Var, Const))
-        if node is not result and not leaf and (uses[id(node)] > 1 or depth > DEEPEST):
+        if node is not result and not leaf and (uses[id(node)] > 1 or depth > MAX_OPERATION_NESTING):
             register = Var("t", value.dtype)
             body.append(Declare(register, value))
             value, depth = register, 0
         made[id(node)] = value, 0 if leaf else depth
-    return Function(name, params, tuple(body), made[id(result)][0])
+    return ElementaryFunction(name, params, tuple(body), made[id(result)][0])
 
 
-def _order(result: Expr) -> tuple[list[Expr], Counter[int]]:
+def _postorder_and_use_counts(result: Expr) -> tuple[list[Expr], Counter[int]]:
     """Return each node of an expression once, operands before users, and the number of uses of each
     node.
     """

@@ -16,22 +16,22 @@ from aotc.tir.functions import (
     float32_exponential,
     float32_functions,
     float32_gamma,
-    float32_inverse,
+    float32_inverse_trigonometric,
     float32_logarithm,
     float32_power,
     float32_trigonometric,
     float64_functions,
     float64_gamma,
-    float64_inverse,
+    float64_inverse_functions,
     float_remainder,
     float_rounding,
     integer_functions,
 )
-from aotc.tir.functions.fma_contraction import fused as fuse
-from aotc.tir.functions.function_definition import Function, defined
+from aotc.tir.functions.fma_contraction import contract_to_fma as fuse
+from aotc.tir.functions.function_definition import ElementaryFunction, function_from_formula
 
 _Formula: TypeAlias = Callable[..., Expr]
-_SINGLE: Final[Mapping[str, _Formula]] = {
+_FLOAT32_FORMULAS: Final[Mapping[str, _Formula]] = {
     name: getattr(module, name)
     for module, names in (
         (float32_functions, "exp log tanh erf"),
@@ -40,33 +40,33 @@ _SINGLE: Final[Mapping[str, _Formula]] = {
         (float32_exponential, "exp2 expm1 sinh cosh"),
         (float32_logarithm, "log2 log10 log1p asinh acosh atanh"),
         (float32_trigonometric, "sin cos tan"),
-        (float32_inverse, "asin acos atan atan2 cbrt"),
+        (float32_inverse_trigonometric, "asin acos atan atan2 cbrt"),
     )
     for name in names.split()
 }
-_DOUBLE: Final[Mapping[str, _Formula]] = {
+_FLOAT64_FORMULAS: Final[Mapping[str, _Formula]] = {
     name: getattr(module, name)
     for module, names in (
         (float64_functions, "exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh erf pow"),
-        (float64_inverse, "asin acos atan atan2 asinh acosh atanh cbrt"),
+        (float64_inverse_functions, "asin acos atan atan2 asinh acosh atanh cbrt"),
         (float64_gamma, "tgamma lgamma"),
     )
     for name in names.split()
 }
 #: Functions with exactly one correct result, which C libraries implement for scalars.
-ROUNDING: Final[Mapping[str, _Formula]] = {
+EXACT_FUNCTIONS: Final[Mapping[str, _Formula]] = {
     "floor": float_rounding.floor, "ceil": float_rounding.ceil, "trunc": float_rounding.trunc,
     "round_even": float_rounding.round_even, "round_away": float_rounding.round_away,
     "fmod": float_remainder.fmod,
 }  # fmt: skip
 #: Functions on int32 values.
-INTEGERS: Final = ("scale_once", "scale_twice", "saturate_int8", "saturate_uint8")
+INTEGER_FUNCTION_NAMES: Final = ("scale_once", "scale_twice", "saturate_int8", "saturate_uint8")
 _FORMULAS: Final[Mapping[tuple[str, str], _Formula]] = {
-    **{(name, "float32"): formula for name, formula in (*_SINGLE.items(), *ROUNDING.items())},
-    **{(name, "float64"): formula for name, formula in (*_DOUBLE.items(), *ROUNDING.items())},
-    **{(name, "float32"): formula for name, formula in float_rounding.QUANTIZE.items()},
+    **{(name, "float32"): formula for name, formula in (*_FLOAT32_FORMULAS.items(), *EXACT_FUNCTIONS.items())},
+    **{(name, "float64"): formula for name, formula in (*_FLOAT64_FORMULAS.items(), *EXACT_FUNCTIONS.items())},
+    **{(name, "float32"): formula for name, formula in float_rounding.QUANTIZE_FUNCTIONS.items()},
     **{("rsqrt", name): float32_functions.rsqrt for name in ("float32", "float64")},
-    **{(name, "int32"): getattr(integer_functions, name) for name in INTEGERS},
+    **{(name, "int32"): getattr(integer_functions, name) for name in INTEGER_FUNCTION_NAMES},
     **{
         (f.__name__, str(d)): f
         for f in (integer_functions.popcount, integer_functions.clz)
@@ -75,7 +75,7 @@ _FORMULAS: Final[Mapping[tuple[str, str], _Formula]] = {
     },
 }
 
-_BOUNDS: Final = {
+_FLOAT32_ULP_BOUNDS: Final = {
     1.0: "log log2 log10 log1p sin cos tan asin acos sinh cosh acosh atanh cbrt power",
     1.5: "exp exp2 expm1 tanh asinh atan atan2 rsqrt",
     2.0: "tgamma lgamma",
@@ -86,9 +86,9 @@ _BOUNDS: Final = {
 #: it is the smallest subnormal; for lgamma of negative numbers, which has many zeros, it is at
 #: least the unit of 1. Tests compare floats (the slow tests: all floats) with the C library's
 #: functions in double. sigmoid uses exp.
-ULP: Final = {name: bound for bound, names in _BOUNDS.items() for name in names.split()}
+ULP: Final = {name: bound for bound, names in _FLOAT32_ULP_BOUNDS.items() for name in names.split()}
 
-_DOUBLE_BOUNDS: Final = {
+_FLOAT64_ULP_BOUNDS: Final = {
     0.0: "fmod",
     1.0: "exp exp2 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh cbrt pow"
     " tgamma lgamma",
@@ -97,24 +97,24 @@ _DOUBLE_BOUNDS: Final = {
 #: Largest errors of float64 functions in units in the last place; tests compare samples with
 #: results of at least 64 bits. For lgamma below -2, where it has zeros, a unit is at least the unit
 #: of 1/4.
-ULP_DOUBLE: Final = {name: bound for bound, names in _DOUBLE_BOUNDS.items() for name in names.split()}
+ULP_DOUBLE: Final = {name: bound for bound, names in _FLOAT64_ULP_BOUNDS.items() for name in names.split()}
 
 
 @cache
-def definition(name: str, dtype: DType, fused: bool = False) -> Function | None:
+def elementary_function_definition(name: str, dtype: DType, uses_fma: bool = False) -> ElementaryFunction | None:
     """Return the program of a function for a dtype (for narrow floats: the float32 program); None
     if there is none.
 
-    fused   if True, the program uses fused multiply-adds, which round once
+    uses_fma    if True, the program uses fused multiply-adds, which round once
     """
-    if name in float16_conversion.CONVERSIONS:
-        return float16_conversion.conversion(name, dtype)
+    if name in float16_conversion.CONVERSION_NAMES:
+        return float16_conversion.narrow_float_conversion(name, dtype)
     carrier = DType("float32") if dtype.is_narrow_float else dtype
     formula = _FORMULAS.get((name, carrier))
     if formula is None:
         return None
-    made = defined(name, carrier, formula)
-    if not fused:
+    made = function_from_formula(name, carrier, formula)
+    if not uses_fma:
         return made
     body = tuple(Declare(stmt.var, fuse(stmt.value)) for stmt in made.body)
-    return Function(name, made.params, body, fuse(made.result))
+    return ElementaryFunction(name, made.params, body, fuse(made.result))

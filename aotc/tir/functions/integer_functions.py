@@ -10,13 +10,13 @@ from __future__ import annotations
 from aotc.tir.expr import Expr, as_expr, bitcast, cast, maximum, minimum
 
 
-def _bits(x: Expr) -> Expr:
+def _to_unsigned_bits(x: Expr) -> Expr:
     if x.dtype.bits < 8:
         x = cast(x, "int8" if x.dtype.is_signed else "uint8")
     return bitcast(x, f"uint{x.dtype.bits}")
 
 
-def _ones(u: Expr) -> Expr:
+def _count_one_bits(u: Expr) -> Expr:
     """Return the population count by adding neighboring bits, pairs, and so on (Warren, "Hacker's
     Delight", 2002).
     """
@@ -31,16 +31,16 @@ def _ones(u: Expr) -> Expr:
 
 
 def popcount(x: Expr) -> Expr:
-    return cast(_ones(_bits(x)), x.dtype)
+    return cast(_count_one_bits(_to_unsigned_bits(x)), x.dtype)
 
 
 def clz(x: Expr) -> Expr:
     # all bits below the first one are set
-    u = _bits(x)
+    u = _to_unsigned_bits(x)
     step = 1
     while step < u.dtype.bits:
         u, step = u | (u >> step), 2 * step
-    return cast(as_expr(u.dtype.bits, u) - _ones(u), x.dtype)
+    return cast(as_expr(u.dtype.bits, u) - _count_one_bits(u), x.dtype)
 
 
 def saturate_int8(x: Expr) -> Expr:
@@ -51,7 +51,7 @@ def saturate_uint8(x: Expr) -> Expr:
     return cast(minimum(maximum(x, 0), 255), "uint8")
 
 
-def _shifted(v: Expr, shift: Expr) -> Expr:
+def _shift_right_rounding_half_up(v: Expr, shift: Expr) -> Expr:
     """Return v / 2^(shift + 1) rounded half up.
 
     The half is added after all fraction bits but one have been shifted out, so that the sum cannot
@@ -63,10 +63,10 @@ def _shifted(v: Expr, shift: Expr) -> Expr:
 def scale_once(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
     # adding the half causes no carry from the lower 32 bits, as the half is a multiple of 2^32
     product = cast(x, "int64") * cast(multiplier, "int64")
-    return _shifted(cast(product >> 32, "int32"), shift)
+    return _shift_right_rounding_half_up(cast(product >> 32, "int32"), shift)
 
 
 def scale_twice(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
     product = cast(x, "int64") * cast(multiplier, "int64")
     v = cast((product + (1 << 30)) >> 31, "int32")
-    return _shifted(v + (v >> 31), shift)
+    return _shift_right_rounding_half_up(v + (v >> 31), shift)

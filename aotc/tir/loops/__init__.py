@@ -14,5 +14,5 @@ common memory; `loop_nest_rewrites` merges, splits and unrolls loops; `statement
 finds the vector form of a loop body and `loop_vectorization` applies it; `pack_short_loops` merges
 loops shorter than a vector into longer loops; `register_promotion` holds vectors of scratch memory
 in registers; `scalar_loop_reasons` lists the loops without vectors, with the reasons;
-`vector_access` finds the accesses that a GPU can make with one wide instruction.
+`gpu_wide_memory_access` finds the accesses that a GPU can make with one wide instruction.
 """

@@ -12,30 +12,54 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from aotc.tir import INDEX, Buffer, Expr, Interval, Var, assigned, bounds, extent_of, inside, loads
-from aotc.tir.stmt import LAUNCHED, Block, Declare, For, If, Intrinsic, Stmt, Store, Sync, Wait, While, stmt_children
+from aotc.tir import (
+    INDEX,
+    Buffer,
+    Expr,
+    Interval,
+    Var,
+    assigned_registers,
+    bounds,
+    constant_trip_count,
+    direct_loads,
+    ranges_inside_loops,
+)
+from aotc.tir.stmt import (
+    GPU_LOOP_KINDS,
+    Block,
+    Declare,
+    For,
+    If,
+    Intrinsic,
+    Stmt,
+    Store,
+    Sync,
+    Wait,
+    While,
+    stmt_children,
+)
 
 #: A buffer, with the indices of the first and last element of an access.
-_Place: TypeAlias = tuple[Buffer, float, float]
+_AccessRange: TypeAlias = tuple[Buffer, float, float]
 #: For each destination of an unfinished copy, the number of `Wait` statements since the latest copy
 #: to it began.
-_Ages: TypeAlias = Mapping[_Place, float]
+_CopyAges: TypeAlias = Mapping[_AccessRange, float]
 #: Age of a copy that this thread has waited for, which is not yet visible to the other threads of
 #: the block.
-_LANDED: Final = math.inf
+_AWAITED_COPY_AGE: Final = math.inf
 
 
-def why_not_landed(stmt: Stmt) -> str | None:
+def async_copy_violation(stmt: Stmt) -> str | None:
     """Return an error message if memory is read or overwritten before an asynchronous copy to it is
     complete; None if not.
     """
-    copies = _Copies(assigned(stmt))
-    copies.after(stmt, {})
+    copies = _AsyncCopyTracker(assigned_registers(stmt))
+    copies.copy_ages_after_stmt(stmt, {})
     return copies.problem
 
 
 @dataclass(slots=True)
-class _Copies:
+class _AsyncCopyTracker:
     """Walks the statements of a GPU thread and tracks the asynchronous copies in flight.
 
     changing   registers that are assigned to after their declaration
@@ -47,77 +71,79 @@ class _Copies:
     problem: str | None = None
     ranges: dict[Var, Interval] = field(default_factory=dict)
 
-    def place(self, buffer: Buffer, index: Expr, lanes: int) -> _Place:
+    def access_range(self, buffer: Buffer, index: Expr, lanes: int) -> _AccessRange:
         """Return the buffer, with the first and last element that an access of `lanes` elements can
         reach.
         """
         low, high = bounds(index, self.ranges)
         return buffer, low, high + lanes - 1
 
-    def after(self, stmt: Stmt, ages: _Ages) -> _Ages:
+    def copy_ages_after_stmt(self, stmt: Stmt, ages: _CopyAges) -> _CopyAges:
         """Return the state of the asynchronous copies in flight after a statement, given that
         before it.
 
         Set `problem` if the statement accesses memory to which a copy is in flight.
         """
-        for load in loads(stmt):
-            if any(_meet(self.place(load.buffer, *load.span), other) for other in ages):
+        for load in direct_loads(stmt):
+            if any(
+                _may_overlap(self.access_range(load.buffer, *load.lowest_index_and_extent), other) for other in ages
+            ):
                 self.problem = self.problem or f"{load.buffer.name} is read before what is copied there has landed"
         match stmt:
             case Store() | Intrinsic():
-                return self.stored(stmt, ages)
+                return self.copy_ages_after_store(stmt, ages)
             case Declare(var=var, value=value) if var.dtype == INDEX and var not in self.changing:
                 self.ranges[var] = bounds(value, self.ranges)
             case Wait(groups=groups):
-                return {b: age + 1 if age < groups else _LANDED for b, age in ages.items()}
+                return {b: age + 1 if age < groups else _AWAITED_COPY_AGE for b, age in ages.items()}
             case Sync():
-                return {b: age for b, age in ages.items() if age < _LANDED}
+                return {b: age for b, age in ages.items() if age < _AWAITED_COPY_AGE}
             case Block():
                 for inner in stmt.stmts:
-                    ages = self.after(inner, ages)
+                    ages = self.copy_ages_after_stmt(inner, ages)
                 return ages
             case If():
-                ends = [self.after(s, ages) for s in stmt_children(stmt)]
-                return _earliest(*ends, *([] if stmt.orelse is not None else [ages]))
-            case For(kind=kind, body=body) if kind in LAUNCHED:
-                self.ranges |= inside([stmt], self.ranges)
-                return self.after(body, {})
+                ends = [self.copy_ages_after_stmt(s, ages) for s in stmt_children(stmt)]
+                return _merge_copy_ages(*ends, *([] if stmt.orelse is not None else [ages]))
+            case For(kind=kind, body=body) if kind in GPU_LOOP_KINDS:
+                self.ranges |= ranges_inside_loops([stmt], self.ranges)
+                return self.copy_ages_after_stmt(body, {})
             case For() | While():
-                self.ranges |= inside([stmt], self.ranges) if isinstance(stmt, For) else {}
-                return self.rounds(stmt, ages)
+                self.ranges |= ranges_inside_loops([stmt], self.ranges) if isinstance(stmt, For) else {}
+                return self.copy_ages_after_loop(stmt, ages)
         return ages
 
-    def stored(self, stmt: Store | Intrinsic, ages: _Ages) -> _Ages:
+    def copy_ages_after_store(self, stmt: Store | Intrinsic, ages: _CopyAges) -> _CopyAges:
         """Return the state of the asynchronous copies in flight after a store; an asynchronous
         store begins a copy.
 
         Set `problem` if a copy to the stored elements is in flight.
         """
         begins = isinstance(stmt, Store) and stmt.asynchronous
-        lanes = stmt.value.lanes if isinstance(stmt, Store) else (stmt.size - 1) * stmt.stride + stmt.size
-        place = self.place(stmt.buffer, stmt.index, lanes)
-        if any(age >= (1 if begins else 0) and _meet(place, other) for other, age in ages.items()):
+        lanes = stmt.value.lanes if isinstance(stmt, Store) else (stmt.block_side - 1) * stmt.stride + stmt.block_side
+        place = self.access_range(stmt.buffer, stmt.index, lanes)
+        if any(age >= (1 if begins else 0) and _may_overlap(place, other) for other, age in ages.items()):
             self.problem = self.problem or f"{stmt.buffer.name} is written before what is copied there has landed"
         return {**ages, place: 0} if begins else ages
 
-    def rounds(self, loop: For | While, ages: _Ages) -> _Ages:
+    def copy_ages_after_loop(self, loop: For | While, ages: _CopyAges) -> _CopyAges:
         """Return the state of the asynchronous copies in flight after a loop: iterate its body
         until a fixpoint is reached.
         """
         while True:
-            end = self.after(loop.body, ages)
-            begin = _earliest(ages, end)
+            end = self.copy_ages_after_stmt(loop.body, ages)
+            begin = _merge_copy_ages(ages, end)
             if begin == ages:
-                return end if isinstance(loop, For) and extent_of(loop) else begin
+                return end if isinstance(loop, For) and constant_trip_count(loop) else begin
             ages = begin
 
 
-def _meet(a: _Place, b: _Place) -> bool:
+def _may_overlap(a: _AccessRange, b: _AccessRange) -> bool:
     """Return True if two ranges of elements of buffers may overlap."""
     return a[0] is b[0] and a[1] <= b[2] and b[1] <= a[2]
 
 
-def _earliest(*ends: _Ages) -> _Ages:
+def _merge_copy_ages(*ends: _CopyAges) -> _CopyAges:
     """Merge the states of asynchronous copies at a join of control flow: the smallest age of each
     copy.
     """

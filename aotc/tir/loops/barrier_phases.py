@@ -16,24 +16,42 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeGuard
 
 from aotc.ir import frozen
-from aotc.tir import WARP, map_exprs, stmt_exprs, stmts_of, walk_stmts
+from aotc.tir import THREADS_PER_WARP, block_stmts_or_self, map_exprs, stmt_exprs, walk_stmts
 from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, operands, substitute
-from aotc.tir.loops.loop_dependence import Ranges, extent_of, inside, read, written
-from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Sync, While, is_barrier, stmt_children, warp_call
+from aotc.tir.loops.loop_dependence import (
+    Ranges,
+    constant_trip_count,
+    ranges_inside_loops,
+    read_buffers,
+    written_buffers,
+)
+from aotc.tir.stmt import (
+    Assign,
+    Block,
+    Declare,
+    For,
+    If,
+    Stmt,
+    Sync,
+    While,
+    is_barrier,
+    stmt_children,
+    warp_instruction_of_stmt,
+)
 
-_UNDER: Final = "a barrier is under control that is not alike for all threads"
-_DIVERGENT: Final = "an instruction of a warp is under control that is not alike for its threads"
-_SKIPPED: Final = "a barrier inside a loop is under a condition"
+_DIVERGENT_BARRIER_MESSAGE: Final = "a barrier is under control that is not alike for all threads"
+_DIVERGENT_WARP_CALL_MESSAGE: Final = "an instruction of a warp is under control that is not alike for its threads"
+_SKIPPED_BARRIER_MESSAGE: Final = "a barrier inside a loop is under a condition"
 _Env = Mapping[Var, Expr]
 
 
-def meets(stmt: Stmt) -> bool:
+def contains_barrier(stmt: Stmt) -> bool:
     """Return True if a statement is, or contains, a barrier."""
     return any(map(is_barrier, walk_stmts(stmt)))
 
 
 @dataclass(slots=True)
-class Phases:
+class BarrierPhases:
     """The statements of a loop over threads or blocks, split at barriers; accesses to memory that
     is only read are left out.
 
@@ -56,121 +74,134 @@ class Phases:
     present: list[Stmt] = field(default_factory=list)
 
     @staticmethod
-    def of(loop: For, ranges: Ranges, own: Container[Buffer]) -> Phases:
+    def split_loop_at_barriers(loop: For, ranges: Ranges, private_memory: Container[Buffer]) -> BarrierPhases:
         """Return the phases of a loop; a loop over blocks is a single phase.
 
-        ranges   the ranges of the variables around the loop
-        own      memory of which each iteration has a copy of its own, which cannot cause races
+        ranges            the ranges of the variables around the loop
+        private_memory    memory of which each iteration has a copy of its own, which cannot cause races
         """
         changing = frozenset(s.var for s in walk_stmts(loop.body) if isinstance(s, Assign))
-        made = Phases(ranges, frozenset(b for b in written(loop.body) if b not in own), changing)
-        if loop.kind == "thread" and (any(map(warp_call, walk_stmts(loop.body))) and _is_divided(loop, warp=True)):
-            made.problem = _DIVERGENT
-        if loop.kind == "block" or not meets(loop.body):
+        made = BarrierPhases(
+            ranges, frozenset(b for b in written_buffers(loop.body) if b not in private_memory), changing
+        )
+        if loop.kind == "thread" and (
+            any(map(warp_instruction_of_stmt, walk_stmts(loop.body))) and _has_divergent_barrier(loop, within_warp=True)
+        ):
+            made.problem = _DIVERGENT_WARP_CALL_MESSAGE
+        if loop.kind == "block" or not contains_barrier(loop.body):
             made.found = [loop.body]
-        elif _is_divided(loop, warp=False):
-            made.problem = _UNDER
+        elif _has_divergent_barrier(loop, within_warp=False):
+            made.problem = _DIVERGENT_BARRIER_MESSAGE
         else:
-            made.add(loop.body, {})
-            made.end()
+            made.add_stmt_to_phases(loop.body, {})
+            made.end_phase()
         return made
 
-    def end(self) -> None:
+    def end_phase(self) -> None:
         """End the current phase (the statements between two barriers), at a barrier."""
         self.found.append(Block(self.present))
         self.present = []
 
-    def add(self, stmt: Stmt, env: _Env) -> None:
+    def add_stmt_to_phases(self, stmt: Stmt, value_of_var: _Env) -> None:
         """Add a statement to the current phase, and end the phase at each barrier in it.
 
-        `env` maps variables to values: loop variables of loops around barriers, and index registers
+        `value_of_var` maps variables to values: loop variables of loops around barriers, and index registers
         declared in earlier phases. Set `problem` if a barrier is skipped in some iterations of a
         loop.
         """
-        if not meets(stmt):
-            self.present.append(self.kept(stmt, env))
+        if not contains_barrier(stmt):
+            self.present.append(self.substitute_if_relevant(stmt, value_of_var))
             return
-        self.present += (self.kept(Declare(Var("read", e.dtype, e.lanes), e), env) for e in stmt_exprs(stmt))
+        self.present += (
+            self.substitute_if_relevant(Declare(Var("read", e.dtype, e.lanes), e), value_of_var)
+            for e in stmt_exprs(stmt)
+        )
         match stmt:
             case Sync() | Declare():
-                self.end()
+                self.end_phase()
             case Block():
-                known = env
+                known = value_of_var
                 for inner in stmt.stmts:
-                    env = known if meets(inner) else env
-                    self.add(inner, env)
-                    if self.is_index(inner):
+                    value_of_var = known if contains_barrier(inner) else value_of_var
+                    self.add_stmt_to_phases(inner, value_of_var)
+                    if self.is_constant_index_declaration(inner):
                         known = {**known, inner.var: substitute(inner.value, known)}
             case If():
                 before = self.present
                 ends = [] if stmt.orelse is not None else list(before)
                 for branch in stmt_children(stmt):
                     self.present = list(before)
-                    self.add(branch, env)
+                    self.add_stmt_to_phases(branch, value_of_var)
                     ends += self.present
                 self.present = list(dict.fromkeys(ends))
             case For():
-                self.rounds_of(stmt, env)
+                self.add_phases_of_loop(stmt, value_of_var)
             case _:
-                self.problem = _SKIPPED
+                self.problem = _SKIPPED_BARRIER_MESSAGE
 
-    def rounds_of(self, loop: For, env: _Env) -> None:
+    def add_phases_of_loop(self, loop: For, value_of_var: _Env) -> None:
         """Add the phases of a loop around barriers: its first iteration, then any iteration and the
         iteration after it.
 
         Set `problem` if an iteration may have no barrier.
         """
-        if not _always(loop.body):
-            self.problem = _SKIPPED
+        if not _always_reaches_barrier(loop.body):
+            self.problem = _SKIPPED_BARRIER_MESSAGE
         before, var = list(self.present), Var(loop.var.name)
-        begin, end = (substitute(e, env) for e in (loop.begin, loop.end))
-        self.ranges = inside([replace(loop, var=var, begin=begin, end=end)], self.ranges)
+        begin, end = (substitute(e, value_of_var) for e in (loop.begin, loop.end))
+        self.ranges = ranges_inside_loops([replace(loop, var=var, begin=begin, end=end)], self.ranges)
         self.rounds.add(var)
-        self.add(loop.body, {**env, loop.var: begin})
+        self.add_stmt_to_phases(loop.body, {**value_of_var, loop.var: begin})
         self.present = []
-        self.add(loop.body, {**env, loop.var: var})
+        self.add_stmt_to_phases(loop.body, {**value_of_var, loop.var: var})
         last = list(self.present)
-        self.add(loop.body, {**env, loop.var: var + loop.step})
-        self.present = last if extent_of(loop) else [*before, *last]
+        self.add_stmt_to_phases(loop.body, {**value_of_var, loop.var: var + loop.step})
+        self.present = last if constant_trip_count(loop) else [*before, *last]
 
-    def is_index(self, stmt: Stmt) -> TypeGuard[Declare]:
+    def is_constant_index_declaration(self, stmt: Stmt) -> TypeGuard[Declare]:
         """Return True if a statement declares an index register that is never assigned to again."""
         return isinstance(stmt, Declare) and stmt.var.dtype == INDEX and stmt.var not in self.changing
 
-    def kept(self, stmt: Stmt, env: _Env) -> Stmt:
-        """Return a statement with the variables in `env` replaced; an empty block if it accesses no
+    def substitute_if_relevant(self, stmt: Stmt, value_of_var: _Env) -> Stmt:
+        """Return a statement with the variables in `value_of_var` replaced; an empty block if it accesses no
         memory that the loop writes.
         """
-        touched = self.is_index(stmt) or self.written.intersection(written(stmt) | read(stmt))
-        return map_exprs(stmt, lambda e: substitute(e, env)) if touched else Block(())
+        touched = self.is_constant_index_declaration(stmt) or self.written.intersection(
+            written_buffers(stmt) | read_buffers(stmt)
+        )
+        return map_exprs(stmt, lambda e: substitute(e, value_of_var)) if touched else Block(())
 
 
-def _always(stmt: Stmt) -> bool:
+def _always_reaches_barrier(stmt: Stmt) -> bool:
     """Return True if every execution of a statement reaches a barrier."""
     match stmt:
         case If():
-            return stmt.orelse is not None and all(map(_always, stmt_children(stmt)))
+            return stmt.orelse is not None and all(map(_always_reaches_barrier, stmt_children(stmt)))
         case For():
-            return extent_of(stmt) > 0 and _always(stmt.body)
+            return constant_trip_count(stmt) > 0 and _always_reaches_barrier(stmt.body)
         case _:
-            return is_barrier(stmt) or any(map(_always, stmts_of(stmt) if isinstance(stmt, Block) else ()))
+            return is_barrier(stmt) or any(
+                map(_always_reaches_barrier, block_stmts_or_self(stmt) if isinstance(stmt, Block) else ())
+            )
 
 
-def _is_divided(loop: For, *, warp: bool) -> bool:
-    """Return True if threads may diverge around a barrier or, with `warp`, threads of one warp
+def _has_divergent_barrier(loop: For, *, within_warp: bool) -> bool:
+    """Return True if threads may diverge around a barrier or, with `within_warp`, threads of one warp
     around a warp-wide instruction.
     """
     own: set[Var] = set()
-    spread = _Spread(loop.var, own, warp)
+    spread = _DivergenceAnalysis(loop.var, own, within_warp)
     while True:
         size = len(own)
-        divided = spread.over(loop.body, under=warp and extent_of(loop) % WARP != 0)
+        divided = spread.has_divergent_barrier_in(
+            loop.body, is_divergent=within_warp and constant_trip_count(loop) % THREADS_PER_WARP != 0
+        )
         if len(own) == size:
             return divided
 
 
 @frozen(eq=False)
-class _Spread:
+class _DivergenceAnalysis:
     """Fixpoint analysis of thread-dependent (divergent) registers.
 
     thread   the variable of the loop over threads
@@ -182,23 +213,23 @@ class _Spread:
     own: set[Var]
     warp: bool
 
-    def over(self, stmt: Stmt, *, under: bool) -> bool:
+    def has_divergent_barrier_in(self, stmt: Stmt, *, is_divergent: bool) -> bool:
         """Add the registers that a statement sets to divergent values to `own`.
 
         Return True if the statement contains a barrier (with `warp`, a warp-wide instruction) under
         divergent control flow.
 
-        under   the statement itself is under divergent control flow
+        is_divergent    the statement itself is under divergent control flow
         """
-        differs = any(map(self.differs, stmt_exprs(stmt)))
-        if isinstance(stmt, (For, Declare, Assign)) and (under or differs):
+        differs = any(map(self.differs_between_threads, stmt_exprs(stmt)))
+        if isinstance(stmt, (For, Declare, Assign)) and (is_divergent or differs):
             self.own.add(stmt.var)
-        met = warp_call(stmt) is not None if self.warp else is_barrier(stmt)
-        under = under or (differs and isinstance(stmt, (For, While, If)))
-        found = [self.over(s, under=under) for s in stmt_children(stmt)]
-        return any(found) or (under and met)
+        met = warp_instruction_of_stmt(stmt) is not None if self.warp else is_barrier(stmt)
+        is_divergent = is_divergent or (differs and isinstance(stmt, (For, While, If)))
+        found = [self.has_divergent_barrier_in(s, is_divergent=is_divergent) for s in stmt_children(stmt)]
+        return any(found) or (is_divergent and met)
 
-    def differs(self, expr: Expr) -> bool:
+    def differs_between_threads(self, expr: Expr) -> bool:
         """Return True if a value may differ between threads; `t // 32` and `t < 64` do not differ
         within a warp.
         """
@@ -207,6 +238,8 @@ class _Spread:
                 return expr is self.thread or expr in self.own
             case Load() if expr.buffer.scope == "stack":
                 return True
-            case Binary(a=a, b=Const(value=n), op="floordiv" | "lt" | "ge") if a is self.thread and n % WARP == 0:
+            case Binary(a=a, b=Const(value=n), op="floordiv" | "lt" | "ge") if (
+                a is self.thread and n % THREADS_PER_WARP == 0
+            ):
                 return not self.warp
-        return any(map(self.differs, operands(expr)))
+        return any(map(self.differs_between_threads, operands(expr)))

@@ -13,15 +13,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from aotc.tir import Binary, Const, Expr, Interval, Linear, Var, binary, bounds, linear, linear_bounds
-from aotc.tir.simplify import recombined, split_by
+from aotc.tir import Binary, Const, Expr, Interval, LinearForm, Var, binary, bounds, bounds_of_linear_form, linear_form
+from aotc.tir.simplify import recombine_divmod_terms, split_into_quotient_and_remainder
 
 Ranges = dict[Var, Interval]
 #: Predicate: True if a term has one value in all iterations of the loop.
 IsFixed = Callable[[Expr], bool]
 
 
-class Access(NamedTuple):
+class LinearAccess(NamedTuple):
     """A memory access: the address of its first element as a linear form.
 
     form     the address in elements
@@ -30,58 +30,60 @@ class Access(NamedTuple):
     lasts    for loop variables, upper bounds that are linear forms of other variables
     """
 
-    form: Linear
+    form: LinearForm
     lanes: int
     ranges: Ranges
-    lasts: Mapping[Var, Sequence[Linear]]
+    lasts: Mapping[Var, Sequence[LinearForm]]
 
-    def highest(self, form: Linear) -> float:
-        """Return an upper bound of `form`, using the bounds in `lasts` where they are tighter than
+    def upper_bound(self, address: LinearForm) -> float:
+        """Return an upper bound of `address`, using the bounds in `lasts` where they are tighter than
         the ranges.
         """
-        high = linear_bounds(form, self.ranges)[1]
-        for var in [a for a, factor in form.terms.items() if isinstance(a, Var) and factor > 0]:
+        high = bounds_of_linear_form(address, self.ranges)[1]
+        for var in [a for a, factor in address.terms.items() if isinstance(a, Var) and factor > 0]:
             for last in self.lasts.get(var, ()):
-                shorter = form.plus(Linear({var: 1}), -form.terms.get(var, 0)).plus(last, form.terms.get(var, 0))
-                if linear_bounds(shorter, self.ranges)[1] < high:
-                    form, high = shorter, linear_bounds(shorter, self.ranges)[1]
+                shorter = address.add_multiple(LinearForm({var: 1}), -address.terms.get(var, 0)).add_multiple(
+                    last, address.terms.get(var, 0)
+                )
+                if bounds_of_linear_form(shorter, self.ranges)[1] < high:
+                    address, high = shorter, bounds_of_linear_form(shorter, self.ranges)[1]
         return high
 
-    def is_within(self, form: Linear, size: int, lanes: int = 1) -> bool:
-        """Return True if the linear form is proven to be at least 0, and `form + lanes` at most
+    def is_proven_in_bounds(self, address: LinearForm, size: int, lanes: int = 1) -> bool:
+        """Return True if the linear form is proven to be at least 0, and `address + lanes` at most
         `size`.
         """
-        return linear_bounds(form, self.ranges)[0] >= 0 and self.highest(form) + lanes <= size
+        return bounds_of_linear_form(address, self.ranges)[0] >= 0 and self.upper_bound(address) + lanes <= size
 
 
-def plain(access: Access) -> Access:
+def simplify_divmod_in_address(access: LinearAccess) -> LinearAccess:
     """Return an access to equal addresses with as few quotients and remainders as possible."""
-    found = Linear(const=access.form.const)
+    found = LinearForm(const=access.form.const)
     for atom, factor in access.form.terms.items():
-        found = found.plus(_reduced(atom, access), factor)
-    return access._replace(form=recombined(found, access.ranges))
+        found = found.add_multiple(_reduce_divmod_by_common_factor(atom, access), factor)
+    return access._replace(form=recombine_divmod_terms(found, access.ranges))
 
 
-def _reduced(atom: Expr, access: Access) -> Linear:
+def _reduce_divmod_by_common_factor(atom: Expr, access: LinearAccess) -> LinearForm:
     """Simplify a quotient or remainder by a common factor: (12 * i + j) // 36 is i // 3 if 0 <= j <
     12.
     """
-    division = _division(atom)
+    division = _match_division_by_constant(atom)
     if division is None or math.inf in map(abs, bounds(division[0], access.ranges)):  # it might overflow
-        return Linear({atom: 1})
+        return LinearForm({atom: 1})
     operand, divisor, is_quotient = division
-    form = linear(operand, access.ranges)
+    form = linear_form(operand, access.ranges)
     for unit in sorted({math.gcd(divisor, c) for c in form.terms.values()} - {1}, reverse=True):
-        whole, low = split_by(form, unit)
-        if not access.is_within(low, unit):
+        whole, low = split_into_quotient_and_remainder(form, unit)
+        if not access.is_proven_in_bounds(low, unit):
             continue
         if is_quotient:
-            return linear(binary("floordiv", whole.expr(), divisor // unit), access.ranges)
-        return low.plus(linear(binary("floormod", whole.expr(), divisor // unit), access.ranges), unit)
-    return Linear({atom: 1})
+            return linear_form(binary("floordiv", whole.to_expr(), divisor // unit), access.ranges)
+        return low.add_multiple(linear_form(binary("floormod", whole.to_expr(), divisor // unit), access.ranges), unit)
+    return LinearForm({atom: 1})
 
 
-def _division(atom: Expr) -> tuple[Expr, int, bool] | None:
+def _match_division_by_constant(atom: Expr) -> tuple[Expr, int, bool] | None:
     """Return operand, divisor, and True for a quotient (False for a remainder); None for other
     expressions.
     """
@@ -91,7 +93,7 @@ def _division(atom: Expr) -> tuple[Expr, int, bool] | None:
     return None
 
 
-def tell_apart(accesses: Sequence[Access], var: Var, is_fixed: IsFixed) -> bool:
+def digits_determine_variable(accesses: Sequence[LinearAccess], var: Var, is_fixed: IsFixed) -> bool:
     """Return True if different values of a variable lead to different addresses, judged by the
     digits of the addresses.
 
@@ -99,17 +101,18 @@ def tell_apart(accesses: Sequence[Access], var: Var, is_fixed: IsFixed) -> bool:
     remainder < factor, where the remainder is split further by the next smaller factor. Equal
     addresses have equal digits.
     """
-    common = shared(accesses, is_fixed)
-    forms = [a.form.plus(Linear(common), -1) for a in accesses]
+    common = common_fixed_terms(accesses, is_fixed)
+    forms = [a.form.add_multiple(LinearForm(common), -1) for a in accesses]
     factors = sorted({c for form in forms for c in form.terms.values()}, reverse=True)
     if not factors or factors[-1] < 0:
         return False
-    digits: list[Linear] = []
+    digits: list[LinearForm] = []
     above: list[int] = []
     for factor in factors:
-        parts = [_part(form, factor) for form in forms]
+        parts = [_split_address_by_factor(form, factor) for form in forms]
         if any(n % factor for n in above) or not all(
-            access.is_within(rest, factor, access.lanes) for access, (_, rest) in zip(accesses, parts, strict=True)
+            access.is_proven_in_bounds(rest, factor, access.lanes)
+            for access, (_, rest) in zip(accesses, parts, strict=True)
         ):
             above.append(factor)
             continue
@@ -117,10 +120,10 @@ def tell_apart(accesses: Sequence[Access], var: Var, is_fixed: IsFixed) -> bool:
         if all((p.terms, p.const) == (first.terms, first.const) for p, _ in parts):
             digits.append(first)
         above, forms = [], [rest for _, rest in parts]
-    return _determine(digits, accesses[0], var, is_fixed)
+    return _digits_imply_variable(digits, accesses[0], var, is_fixed)
 
 
-def shared(accesses: Sequence[Access], is_fixed: IsFixed) -> dict[Expr, int]:
+def common_fixed_terms(accesses: Sequence[LinearAccess], is_fixed: IsFixed) -> dict[Expr, int]:
     """Return the terms that the addresses of all accesses contain with an equal factor, among those
     fixed in all iterations.
     """
@@ -128,14 +131,14 @@ def shared(accesses: Sequence[Access], is_fixed: IsFixed) -> dict[Expr, int]:
     return {a: c for a, c in first.items() if is_fixed(a) and all(o.get(a) == c for o in others)}
 
 
-def _part(form: Linear, factor: int) -> tuple[Linear, Linear]:
+def _split_address_by_factor(form: LinearForm, factor: int) -> tuple[LinearForm, LinearForm]:
     """Split an address by a factor: return the quotient and the remainder, as linear forms."""
     digit = {a: c // factor for a, c in form.terms.items() if c >= factor}
     rest = {a: c for a, c in form.terms.items() if c < factor}
-    return Linear(digit, form.const // factor), Linear(rest, form.const % factor)
+    return LinearForm(digit, form.const // factor), LinearForm(rest, form.const % factor)
 
 
-def _determine(digits: Sequence[Linear], access: Access, var: Var, is_fixed: IsFixed) -> bool:
+def _digits_imply_variable(digits: Sequence[LinearForm], access: LinearAccess, var: Var, is_fixed: IsFixed) -> bool:
     """Return True if equal values of the linear forms `digits` imply an equal value of the variable
     `var`.
     """
@@ -144,16 +147,18 @@ def _determine(digits: Sequence[Linear], access: Access, var: Var, is_fixed: IsF
         terms = [a for a in digit.terms if not is_fixed(a)]
         if len(terms) == 1:
             known.append(terms[0])
-        elif digit.terms != access.form.terms and tell_apart([access._replace(form=digit, lanes=1)], var, is_fixed):
+        elif digit.terms != access.form.terms and digits_determine_variable(
+            [access._replace(form=digit, lanes=1)], var, is_fixed
+        ):
             return True
     if var in known:
         return True
     for atom in known:
-        division = _division(atom)
+        division = _match_division_by_constant(atom)
         if division is None or division[2]:
             continue
-        quotient = linear(binary("floordiv", *division[:2]), access.ranges)
+        quotient = linear_form(binary("floordiv", *division[:2]), access.ranges)
         if all(a in known for a in quotient.terms):
-            others = [Linear({a: 1}) for a in known if a is not atom]
-            return _determine([*others, linear(division[0], access.ranges)], access, var, is_fixed)
+            others = [LinearForm({a: 1}) for a in known if a is not atom]
+            return _digits_imply_variable([*others, linear_form(division[0], access.ranges)], access, var, is_fixed)
     return False

@@ -14,39 +14,61 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Final
 
-from aotc.tir import Access, Linear, Phases, are_counted_apart, bounds, conjuncts, half_space, linear, linear_bounds
+from aotc.tir import (
+    BarrierPhases,
+    LinearAccess,
+    LinearForm,
+    bounds,
+    bounds_of_linear_form,
+    comparison_as_nonnegative_form,
+    conjuncts,
+    is_race_free_by_enumeration,
+    linear_form,
+)
 from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Var, substitute, walk
 from aotc.tir.loops import loop_dependence
-from aotc.tir.loops.loop_dependence import Accesses, Ranges, differ, extent_of, inside, read, written
+from aotc.tir.loops.loop_dependence import (
+    Accesses,
+    Ranges,
+    constant_trip_count,
+    iterations_access_distinct_elements,
+    ranges_inside_loops,
+    read_buffers,
+    written_buffers,
+)
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, stmt_children, walk_stmts
 
-_Counters = dict[Var, Expr]
-_OPPOSITES: Final = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le"}
+_CounterDefinitions = dict[Var, Expr]
+_NEGATED_COMPARISON: Final = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le"}
 
 
-def why_not_at_once(loop: For, ranges: Ranges, fixed: Iterable[Var], own: Container[Buffer]) -> str | None:
+def why_gpu_loop_may_race(
+    loop: For, ranges: Ranges, outer_vars: Iterable[Var], private_buffers: Container[Buffer]
+) -> str | None:
     """Return the reason why the iterations of a loop over blocks or threads may race; None if they
     are proven not to.
 
-    loop     the loop; barriers in it separate phases, each of which is checked alone
-    ranges   the known ranges of the variables around the loop
-    fixed    all variables around the loop
-    own      memory of which each iteration has its own copy, or that no statement reads
+    loop               the loop; barriers in it separate phases, each of which is checked alone
+    ranges             the known ranges of the variables around the loop
+    outer_vars         all variables around the loop
+    private_buffers    memory of which each iteration has its own copy, or that no statement reads
     """
-    phases = Phases.of(loop, inside([loop], ranges), own)
-    ranges, fixed = phases.ranges, {*fixed, *phases.rounds}
-    for phase in phases.found if extent_of(loop) != 1 else ():  # a single iteration cannot race
-        accesses: Accesses = {buffer: [] for buffer in written(phase) if buffer not in own}
-        loop_dependence.collect(phase, ranges, accesses, closely=True)
+    phases = BarrierPhases.split_loop_at_barriers(loop, ranges_inside_loops([loop], ranges), private_buffers)
+    ranges, outer_vars = phases.ranges, {*outer_vars, *phases.rounds}
+    for phase in phases.found if constant_trip_count(loop) != 1 else ():  # a single iteration cannot race
+        accesses: Accesses = {buffer: [] for buffer in written_buffers(phase) if buffer not in private_buffers}
+        loop_dependence.collect_accesses(phase, ranges, accesses, expands_registers=True)
         for buffer, found in accesses.items():
-            apart = differ(found, loop, fixed) or _Dealt(buffer, loop, fixed).is_own(phase, ranges)
-            if not apart and not are_counted_apart(buffer, phase, loop, ranges, fixed):
+            apart = iterations_access_distinct_elements(found, loop, outer_vars) or _DisjointAccessProof(
+                buffer, loop, outer_vars
+            ).accesses_are_disjoint(phase, ranges)
+            if not apart and not is_race_free_by_enumeration(buffer, phase, loop, ranges, outer_vars):
                 return f"iterations may touch the same elements of {buffer.name}"
     return phases.problem
 
 
 @dataclass(slots=True)
-class _Dealt:
+class _DisjointAccessProof:
     """Proof that the iterations of a loop over blocks or threads access disjoint parts of a buffer.
 
     Walks the loop body to the statements that access the buffer, and collects "counters": registers
@@ -63,52 +85,58 @@ class _Dealt:
     buffer: Buffer
     loop: For
     fixed: set[Var]
-    parts: list[list[Access]] = field(default_factory=list)
+    parts: list[list[LinearAccess]] = field(default_factory=list)
 
-    def is_own(self, stmt: Stmt, ranges: Ranges) -> bool:
+    def accesses_are_disjoint(self, stmt: Stmt, ranges: Ranges) -> bool:
         """Return True if no two iterations of the loop over blocks or threads access a common
         element of the buffer.
         """
-        return self.out(stmt, ranges, {}) and all(
-            loop_dependence.disjoint(a, b) for a, b in combinations(self.parts, 2)
+        return self.stmt_accesses_are_disjoint(stmt, ranges, {}) and all(
+            loop_dependence.are_accesses_disjoint(a, b) for a, b in combinations(self.parts, 2)
         )
 
-    def out(self, stmt: Stmt, ranges: Ranges, counters: _Counters) -> bool:
+    def stmt_accesses_are_disjoint(self, stmt: Stmt, ranges: Ranges, counters: _CounterDefinitions) -> bool:
         """Return True if every access of `stmt` to the buffer is proven to be to an element of one
         iteration only.
 
         `counters` maps each counter (see the class) to the expression that it is computed from. The
         proven accesses are appended to `parts`.
         """
-        if self.buffer not in written(stmt) | read(stmt):
+        if self.buffer not in written_buffers(stmt) | read_buffers(stmt):
             return True
         low, high = ranges[self.loop.var]
         if low == high:  # only one iteration executes this statement
-            self.parts.append(self.places(stmt, ranges))
+            self.parts.append(self.accesses_in_stmt(stmt, ranges))
             return True
-        guarded = _is_guarded(stmt)  # its condition limits the range of the addresses further
-        if counters and not guarded and self.are_own(stmt, ranges, counters):
+        guarded = _is_if_without_else(stmt)  # its condition limits the range of the addresses further
+        if counters and not guarded and self.addresses_determine_iteration(stmt, ranges, counters):
             return True
-        if any(load.buffer is self.buffer for load in loop_dependence.loads(stmt)):
+        if any(load.buffer is self.buffer for load in loop_dependence.direct_loads(stmt)):
             return False
         match stmt:
             case For(step=step) if step > 1:
                 turn = Var(stmt.var.name)
-                low, high = loop_dependence.range_of(stmt, ranges)
+                low, high = loop_dependence.loop_var_interval(stmt, ranges)
                 if high == math.inf:
                     return False
                 ranges = {**ranges, stmt.var: (low, high), turn: (0, (high - low) // step)}
-                return self.out(stmt.body, ranges, {**counters, stmt.var: stmt.begin + turn * step})
+                return self.stmt_accesses_are_disjoint(
+                    stmt.body, ranges, {**counters, stmt.var: stmt.begin + turn * step}
+                )
             case For():
-                return self.out(stmt.body, inside([stmt], ranges), counters)
+                return self.stmt_accesses_are_disjoint(stmt.body, ranges_inside_loops([stmt], ranges), counters)
             case If():
-                branches = ((s, _branch(ranges, stmt.cond, s is stmt.then, counters)) for s in stmt_children(stmt))
-                return all(self.out(s, known, counters) for s, known in branches)
+                branches = (
+                    (s, _ranges_in_branch(ranges, stmt.cond, s is stmt.then, counters)) for s in stmt_children(stmt)
+                )
+                return all(self.stmt_accesses_are_disjoint(s, known, counters) for s, known in branches)
             case Block():
-                return self.in_order(stmt.stmts, ranges, counters)
+                return self.sequence_accesses_are_disjoint(stmt.stmts, ranges, counters)
         return False
 
-    def in_order(self, stmts: Sequence[Stmt], ranges: Ranges, counters: _Counters) -> bool:
+    def sequence_accesses_are_disjoint(
+        self, stmts: Sequence[Stmt], ranges: Ranges, counters: _CounterDefinitions
+    ) -> bool:
         """Return True if each access to the buffer in a sequence of statements is to an element of
         one iteration only.
 
@@ -117,50 +145,54 @@ class _Dealt:
         changing = {s.var for stmt in stmts for s in walk_stmts(stmt) if isinstance(s, Assign)}
         for k, stmt in enumerate(stmts):
             if not (isinstance(stmt, Declare) and stmt.var.dtype == INDEX and stmt.var not in changing):
-                if not self.out(stmt, ranges, counters):
+                if not self.stmt_accesses_are_disjoint(stmt, ranges, counters):
                     return False
                 continue
             ranges = {**ranges, stmt.var: bounds(stmt.value, ranges)}
-            if loop_dependence.is_fixed(stmt.value, self.fixed):
+            if loop_dependence.is_iteration_invariant(stmt.value, self.fixed):
                 self.fixed = {*self.fixed, stmt.var}
                 continue
             self.fixed = self.fixed - {stmt.var}
             counters = {**counters, stmt.var: stmt.value}
-            guarded = len(stmts) == k + 2 and _is_guarded(stmts[-1])
-            if self.buffer in read(stmt) or (not guarded and self.are_own(Block(stmts[k + 1 :]), ranges, counters)):
-                return self.buffer not in read(stmt)
+            guarded = len(stmts) == k + 2 and _is_if_without_else(stmts[-1])
+            if self.buffer in read_buffers(stmt) or (
+                not guarded and self.addresses_determine_iteration(Block(stmts[k + 1 :]), ranges, counters)
+            ):
+                return self.buffer not in read_buffers(stmt)
         return True
 
-    def places(self, stmt: Stmt, ranges: Ranges) -> list[Access]:
+    def accesses_in_stmt(self, stmt: Stmt, ranges: Ranges) -> list[LinearAccess]:
         """Return all loads and stores of the buffer under proof in a statement."""
         found: Accesses = {self.buffer: []}
-        loop_dependence.collect(stmt, ranges, found, closely=True)
+        loop_dependence.collect_accesses(stmt, ranges, found, expands_registers=True)
         return found[self.buffer]
 
-    def are_own(self, stmt: Stmt, ranges: Ranges, counters: _Counters) -> bool:
+    def addresses_determine_iteration(self, stmt: Stmt, ranges: Ranges, counters: _CounterDefinitions) -> bool:
         """Return True if the addresses in a statement determine the counters (see the class), and
         these the iteration.
 
         The accesses are then appended to `parts`.
         """
-        found = self.places(stmt, ranges)
-        if not self.is_injective(found, ranges, counters):
+        found = self.accesses_in_stmt(stmt, ranges)
+        if not self.is_injective_in_iteration(found, ranges, counters):
             return False
         self.parts.append(found)
         return True
 
-    def is_injective(self, found: Sequence[Access], ranges: Ranges, counters: _Counters) -> bool:
+    def is_injective_in_iteration(
+        self, accesses: Sequence[LinearAccess], ranges: Ranges, counters: _CounterDefinitions
+    ) -> bool:
         """Return True if different iterations have different addresses.
 
         The proof uses the given counters, and then also terms of the addresses that are functions
         of the iteration.
         """
-        known = (found, ranges, counters), self.with_digits(found, ranges, counters)
-        return any(self.is_injective_by(*one, counters) for one in known)
+        known = (accesses, ranges, counters), self.add_digits_as_counters(accesses, ranges, counters)
+        return any(self.is_injective_by_counters(*one, counters) for one in known)
 
-    def with_digits(
-        self, found: Sequence[Access], ranges: Ranges, counters: _Counters
-    ) -> tuple[Sequence[Access], Ranges, _Counters]:
+    def add_digits_as_counters(
+        self, found: Sequence[LinearAccess], ranges: Ranges, counters: _CounterDefinitions
+    ) -> tuple[Sequence[LinearAccess], Ranges, _CounterDefinitions]:
         """Return accesses, ranges and counters in which terms computed from the iteration, such as
         `b // 66 % 2`, are counters, too.
         """
@@ -169,54 +201,68 @@ class _Dealt:
         atoms = (atom for atom, used in zip(terms, known, strict=True) if self.loop.var in used <= {*ranges})
         names = {atom: Var("digit", INDEX) for atom in atoms}
         extents = {var: bounds(atom, ranges) for atom, var in names.items()}
-        forms = [Linear({names.get(a, a): c for a, c in f.terms.items()}, f.const) for f, *_ in found]
+        forms = [LinearForm({names.get(a, a): c for a, c in f.terms.items()}, f.const) for f, *_ in found]
         accesses = [a._replace(form=form, ranges={**a.ranges, **extents}) for a, form in zip(found, forms, strict=True)]
         return accesses, {**ranges, **extents}, {**counters, **{var: atom for atom, var in names.items()}}
 
-    def is_injective_by(self, found: Sequence[Access], ranges: Ranges, counters: _Counters, others: _Counters) -> bool:
+    def is_injective_by_counters(
+        self,
+        accesses: Sequence[LinearAccess],
+        ranges: Ranges,
+        counters: _CounterDefinitions,
+        unused_counters: _CounterDefinitions,
+    ) -> bool:
         """Return True if addresses are injective in each counter used, and these counters determine
         the iteration.
 
-        A counter may determine it through other counters, on which it depends; `others` are the
+        A counter may determine it through other counters, on which it depends; `unused_counters` are the
         counters not used so far.
         """
-        used = {n for access in found for atom in access.form.terms for n in walk(atom)}
+        used = {n for access in accesses for atom in access.form.terms for n in walk(atom)}
         own = {var: value for var, value in counters.items() if var in used}
-        if not own or not all(self.is_injective_in(found, var, ranges) for var in own):
+        if not own or not all(self.is_injective_in_counter(accesses, var, ranges) for var in own):
             return False
-        told = _joined([_made_of(value, counters) for value in own.values()], ranges)
-        if told is not None and differ([told], _within(self.loop, ranges), self.fixed):
+        told = _combine_to_mixed_radix_number([_expand_counters(value, counters) for value in own.values()], ranges)
+        if told is not None and iterations_access_distinct_elements(
+            [told], _clip_loop_to_range(self.loop, ranges), self.fixed
+        ):
             return True
-        rest = {var: value for var, value in others.items() if var not in own}
-        told = _joined(own.values(), ranges)
-        return 0 < len(rest) < len(others) and told is not None and self.is_injective([told], ranges, rest)
+        rest = {var: value for var, value in unused_counters.items() if var not in own}
+        told = _combine_to_mixed_radix_number(own.values(), ranges)
+        return (
+            0 < len(rest) < len(unused_counters)
+            and told is not None
+            and self.is_injective_in_iteration([told], ranges, rest)
+        )
 
-    def is_injective_in(self, found: Sequence[Access], var: Var, ranges: Ranges) -> bool:
+    def is_injective_in_counter(self, accesses: Sequence[LinearAccess], counter: Var, ranges: Ranges) -> bool:
         """Return True if different values of one counter lead to different addresses."""
-        low, high = ranges[var]
+        low, high = ranges[counter]
         if high - low == math.inf:
             return False
-        least = Linear(const=min((access.form.const for access in found), default=0))
-        moved = [access._replace(form=access.form.plus(least, -1)) for access in found]
-        values = For(var, Const(int(high) + 1, INDEX), self.loop.body, begin=Const(int(low), INDEX))
-        return differ(found, values, self.fixed) or differ(moved, values, self.fixed)
+        least = LinearForm(const=min((access.form.const for access in accesses), default=0))
+        moved = [access._replace(form=access.form.add_multiple(least, -1)) for access in accesses]
+        values = For(counter, Const(int(high) + 1, INDEX), self.loop.body, begin=Const(int(low), INDEX))
+        return iterations_access_distinct_elements(accesses, values, self.fixed) or iterations_access_distinct_elements(
+            moved, values, self.fixed
+        )
 
 
-def _joined(values: Iterable[Expr], ranges: Ranges) -> Access | None:
+def _combine_to_mixed_radix_number(values: Iterable[Expr], ranges: Ranges) -> LinearAccess | None:
     """Combine several values into one mixed-radix number that determines all of them; None if one
     of them is unbounded.
     """
-    told, unit = Linear(), 1
-    for form in (linear(value, ranges) for value in values):
-        first, last = linear_bounds(form, ranges)
+    told, unit = LinearForm(), 1
+    for form in (linear_form(value, ranges) for value in values):
+        first, last = bounds_of_linear_form(form, ranges)
         if last - first == math.inf:
             return None
-        told = told.plus(form, unit).plus(Linear(const=-int(first) * unit))
+        told = told.add_multiple(form, unit).add_multiple(LinearForm(const=-int(first) * unit))
         unit *= int(last - first) + 1
-    return Access(told, 1, ranges, {})
+    return LinearAccess(told, 1, ranges, {})
 
 
-def _made_of(expr: Expr, counters: _Counters) -> Expr:
+def _expand_counters(expr: Expr, counters: _CounterDefinitions) -> Expr:
     """Return an expression with all counters replaced by the expressions that they are computed
     from.
     """
@@ -225,12 +271,12 @@ def _made_of(expr: Expr, counters: _Counters) -> Expr:
     return expr
 
 
-def _is_guarded(stmt: Stmt) -> bool:
+def _is_if_without_else(stmt: Stmt) -> bool:
     """Return True if a statement is an `if` without an `else`."""
     return isinstance(stmt, If) and stmt.orelse is None
 
 
-def _within(loop: For, ranges: Ranges) -> For:
+def _clip_loop_to_range(loop: For, ranges: Ranges) -> For:
     """Return a copy of a loop whose bounds are the range of its variable; the loop itself if that
     range is infinite.
     """
@@ -239,31 +285,31 @@ def _within(loop: For, ranges: Ranges) -> For:
     return replace(loop, begin=Const(int(low), INDEX), end=Const(int(high) + 1, INDEX)) if finite else loop
 
 
-def _branch(ranges: Ranges, cond: Expr, holds: bool, counters: _Counters) -> Ranges:
+def _ranges_in_branch(ranges: Ranges, cond: Expr, holds: bool, counters: _CounterDefinitions) -> Ranges:
     """Return the ranges of variables and counters in a branch where `cond` is true (false, if
     `holds` is False).
 
     A test of a counter also narrows the variables that the counter is computed from.
     """
-    for test in (cond, _made_of(cond, counters)):
-        ranges = _narrowed(ranges, test, holds)
+    for test in (cond, _expand_counters(cond, counters)):
+        ranges = _narrow_ranges_by_condition(ranges, test, holds)
     for var, value in counters.items():
         (low, high), (least, most) = ranges[var], bounds(value, ranges)
         ranges = {**ranges, var: (max(low, least), min(high, most))}
     return ranges
 
 
-def _narrowed(ranges: Ranges, cond: Expr, holds: bool) -> Ranges:
+def _narrow_ranges_by_condition(ranges: Ranges, cond: Expr, holds: bool) -> Ranges:
     """Return the ranges of variables, narrowed by a condition that is true (false, if `holds` is
     False).
     """
     if not holds:
         match cond:
             case Binary(op="lt" | "le" | "gt" | "ge" as op):
-                cond = Binary(_OPPOSITES[op], cond.a, cond.b)
+                cond = Binary(_NEGATED_COMPARISON[op], cond.a, cond.b)
             case _:
                 return ranges
-    for half in filter(None, (half_space(part, ranges) for part in conjuncts(cond))):
+    for half in filter(None, (comparison_as_nonnegative_form(part, ranges) for part in conjuncts(cond))):
         for var, factor in half.terms.items():
             if len(half.terms) == 1 and isinstance(var, Var) and var in ranges:
                 low, high = ranges[var]

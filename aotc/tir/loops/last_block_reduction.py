@@ -26,11 +26,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aotc.ir import frozen
-from aotc.tir import INDEX, Binary, Call, Const, Expr, Load, Var, assigned, linear, maximum, substitute, substituted
-from aotc.tir.stmt import Block, Declare, For, If, Stmt, arrival, changed, nodes, stmts_of, walk_stmts
+from aotc.tir import (
+    INDEX,
+    Binary,
+    Call,
+    Const,
+    Expr,
+    Load,
+    Var,
+    assigned_registers,
+    linear_form,
+    maximum,
+    substitute,
+    substitute_in_stmt,
+)
+from aotc.tir.stmt import (
+    Block,
+    Declare,
+    For,
+    If,
+    Stmt,
+    all_exprs_in_stmt,
+    block_stmts_or_self,
+    last_block_counter_increment,
+    modified_vars_and_buffers,
+    walk_stmts,
+)
 
 
-def in_groups(loop: For) -> list[For] | None:
+def split_at_last_block_counters(loop: For) -> list[For] | None:
     """Return loops over blocks without atomic counters whose correctness implies that of `loop`, a
     loop over blocks with counters.
 
@@ -41,21 +65,21 @@ def in_groups(loop: For) -> list[For] | None:
     optionally within one branch of `if b < 8 { ... } else { ... }`.
     """
     found: list[For] = []
-    while any(map(arrival, walk_stmts(loop.body))):
-        match stmts_of(loop.body), loop.end:
+    while any(map(last_block_counter_increment, walk_stmts(loop.body))):
+        match block_stmts_or_self(loop.body), loop.end:
             case (For(kind="thread") as threads,), Const(value=blocks):
                 group = Var("group")
-                made = _Blocks(loop.var, int(blocks), threads.var).parted(threads.body, group)
+                made = _NumberedBlocks(loop.var, int(blocks), threads.var).split_body_at_counter(threads.body, group)
             case _:
                 made = None
         if made is None:
             return None
-        found.append(_with(loop, threads, made.before))
-        loop = _with(For(group, made.groups, loop.body, kind="block"), threads, made.body)
+        found.append(_rebuild_launch_with_body(loop, threads, made.before))
+        loop = _rebuild_launch_with_body(For(group, made.groups, loop.body, kind="block"), threads, made.body)
     return [*found, loop]
 
 
-def _with(blocks: For, threads: For, body: Stmt) -> For:
+def _rebuild_launch_with_body(blocks: For, threads: For, body: Stmt) -> For:
     """Return a loop over GPU blocks around a loop over threads, with the variables and extents of
     given loops and another body.
     """
@@ -64,7 +88,7 @@ def _with(blocks: For, threads: For, body: Stmt) -> For:
 
 
 @frozen
-class _Parted:
+class _CounterSplit:
     """Kernel body split at an atomic counter.
 
     before   the statements of a block before it increments the counter
@@ -79,7 +103,7 @@ class _Parted:
 
 
 @dataclass(slots=True)
-class _Blocks:
+class _NumberedBlocks:
     """The GPU blocks of a loop, numbered from 0 to `count` - 1 by the variable `block`; `thread` is
     the index of a thread.
     """
@@ -88,87 +112,95 @@ class _Blocks:
     count: int
     thread: Var
 
-    def parted(self, stmt: Stmt, group: Var) -> _Parted | None:
+    def split_body_at_counter(self, stmt: Stmt, group: Var) -> _CounterSplit | None:
         """Split the body of GPU blocks at its atomic counter: work before it, number of groups,
         work of a whole group.
 
         `group` is the number of a group in the result. A body without a counter has groups of one
         block. Return None if the body has another form.
         """
-        match stmts_of(stmt):
+        match block_stmts_or_self(stmt):
             case (If(cond=Binary(op="lt", a=Var() as var, b=Const(value=n)), orelse=Block() as rest) as branch,):
-                return self.branches(branch, rest, int(n), group) if var is self.block else None
+                return self.split_branches_at_counters(branch, rest, int(n), group) if var is self.block else None
             case (*before, Declare() as arrives, If(cond=Var() as cond, orelse=None) as last):
-                if (call := arrival(arrives)) is not None:
-                    return self.arrived(before, call, last.then, group) if cond is arrives.var else None
-        if any(map(arrival, walk_stmts(stmt))):
+                if (call := last_block_counter_increment(arrives)) is not None:
+                    return (
+                        self.split_at_counter_increment(before, call, last.then, group) if cond is arrives.var else None
+                    )
+        if any(map(last_block_counter_increment, walk_stmts(stmt))):
             return None
-        return _Parted(stmt, self.count, substituted(stmt, {self.block: group}))
+        return _CounterSplit(stmt, self.count, substitute_in_stmt(stmt, {self.block: group}))
 
-    def branches(self, branch: If, rest: Block, first: int, group: Var) -> _Parted | None:
-        """Split both branches of `if block < first {...} else {...}`, in which different blocks do
+    def split_branches_at_counters(
+        self, branch: If, else_body: Block, first_else_block: int, group: Var
+    ) -> _CounterSplit | None:
+        """Split both branches of `if block < first_else_block {...} else {...}`, in which different blocks do
         different work.
 
         The groups of the second branch are numbered after the groups of the first. Return None if a
         branch has another form.
         """
-        match rest.stmts:
+        match else_body.stmts:
             case (Declare(var=own, value=Binary(op="max", a=number, b=Const(value=0))) as declare, *others):
-                form = linear(number, {}).plus(linear(self.block, {}), -1)
+                form = linear_form(number, {}).add_multiple(linear_form(self.block, {}), -1)
             case _:
                 return None
-        if form.terms or form.const != -first:
+        if form.terms or form.const != -first_else_block:
             return None
         other = Var(own.name)
-        a = _Blocks(self.block, first, self.thread).parted(branch.then, group)
-        b = _Blocks(own, self.count - first, self.thread).parted(Block(others), other)
+        a = _NumberedBlocks(self.block, first_else_block, self.thread).split_body_at_counter(branch.then, group)
+        b = _NumberedBlocks(own, self.count - first_else_block, self.thread).split_body_at_counter(Block(others), other)
         if a is None or b is None:
             return None
         before = If(branch.cond, a.before, Block((declare, b.before)))
         numbered = Declare(other, maximum(group - a.groups, 0))
         body = If(group < a.groups, a.body, Block((numbered, b.body)))
-        return _Parted(before, a.groups + b.groups, body)
+        return _CounterSplit(before, a.groups + b.groups, body)
 
-    def arrived(self, before: Sequence[Stmt], call: Call, last: Stmt, group: Var) -> _Parted | None:
+    def split_at_counter_increment(
+        self, before: Sequence[Stmt], increment: Call, final_work: Stmt, group: Var
+    ) -> _CounterSplit | None:
         """Split a body in which each group of `size` consecutive blocks has a counter, at the
-        increment `call` of that counter.
+        increment `increment` of that counter.
 
         Index registers that are the number of the group or the number within the group become
         expressions of the new loops. Return None if the group size does not divide the number of
-        blocks, or the final work `last` uses registers that are not equal for all blocks of a
+        blocks, or the final work `final_work` uses registers that are not equal for all blocks of a
         group.
         """
-        match call.args:
+        match increment.args:
             case (Load(index=index), Const(value=size)) if size > 0 and self.count % size == 0:
                 size = int(size)
             case _:
                 return None
-        changing = assigned(Block(before))
+        changing = assigned_registers(Block(before))
         known: dict[Var, Expr] = {}
         turn, own = Var("turn"), dict[Var, Expr]()
         kept: list[Stmt] = []
         for stmt in before:
             if isinstance(stmt, Declare) and stmt.var.dtype == INDEX and stmt.var not in changing:
                 value = known[stmt.var] = substitute(stmt.value, known)
-                found = self.digit(value, size)
+                found = self.match_block_divmod(value, size)
                 if found is not None or isinstance(value, Const):
                     own[stmt.var] = {"floordiv": group, "floormod": turn}.get(found or "", value)
                     continue
             kept.append(stmt)
         index = substitute(index, known)
         whole = self.count == size and isinstance(index, Const)
-        if not whole and self.digit(index, size) != "floordiv":
+        if not whole and self.match_block_divmod(index, size) != "floordiv":
             return None
         told = {var for var, value in own.items() if value is not turn}
-        used = {n for n in (*nodes(last), *changed(last)) if isinstance(n, Var)}
-        declared = {s.var for s in walk_stmts(last) if isinstance(s, (Declare, For))}
+        used = {
+            n for n in (*all_exprs_in_stmt(final_work), *modified_vars_and_buffers(final_work)) if isinstance(n, Var)
+        }
+        declared = {s.var for s in walk_stmts(final_work) if isinstance(s, (Declare, For))}
         if not used <= declared | told | {self.thread}:
             return None
-        first = substituted(Block(kept), {**own, self.block: group * size + turn})
-        body = Block((For(turn, size, first), substituted(last, own)))
-        return _Parted(Block(before), self.count // size, body)
+        first = substitute_in_stmt(Block(kept), {**own, self.block: group * size + turn})
+        body = Block((For(turn, size, first), substitute_in_stmt(final_work, own)))
+        return _CounterSplit(Block(before), self.count // size, body)
 
-    def digit(self, value: Expr, size: int) -> str | None:
+    def match_block_divmod(self, value: Expr, size: int) -> str | None:
         """Return the operator of `block // size` or `block % size` ("floordiv", "floormod"), None
         for any other value.
         """

@@ -11,10 +11,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from aotc.tir import Budget, as_expr, mentioned, operands, refreshed, stmt_exprs, substituted, walk_stmts, with_operands
+from aotc.tir import (
+    Budget,
+    as_expr,
+    operands,
+    rename_declared_vars,
+    stmt_exprs,
+    substitute_in_stmt,
+    vars_and_buffers_in,
+    walk_stmts,
+    with_operands,
+)
 from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Expr, Load, Select, Unary, Var, binary, const, walk
-from aotc.tir.loops.loop_dependence import counted, extent_of, loads, straight_line
-from aotc.tir.simplify import Ranges, half_space, linear, simplify_stmt
+from aotc.tir.loops.loop_dependence import constant_loop_range, constant_trip_count, direct_loads, straight_line_stmts
+from aotc.tir.simplify import Ranges, comparison_as_nonnegative_form, linear_form, simplify_stmt
 from aotc.tir.stmt import (
     Block,
     Declare,
@@ -22,74 +32,74 @@ from aotc.tir.stmt import (
     If,
     Stmt,
     Store,
-    changed,
+    all_exprs_in_stmt,
     forall,
     map_exprs,
-    nodes,
-    rebuilt,
+    modified_vars_and_buffers,
+    rebuild_stmt,
     stmt_children,
 )
 
 #: Largest number of pieces that one loop is split into.
-_SEGMENT_LIMIT: Final = 128
+_MAX_LOOP_PIECES: Final = 128
 #: Number of pieces from which a loop is split by halves: each half simplifies its body before it is
 #: split further.
-_MANY: Final = 8
-_GROWTH: Final = 4
-#: Splitting may multiply the number of nodes by _GROWTH, and add _GROWTH_FREE.
-_GROWTH_FREE: Final = 200
+_MIN_PIECES_TO_BISECT: Final = 8
+_MAX_NODE_GROWTH_FACTOR: Final = 4
+#: Splitting may multiply the number of nodes by _MAX_NODE_GROWTH_FACTOR, and add _MAX_ADDED_NODES.
+_MAX_ADDED_NODES: Final = 200
 
 #: Largest number of nodes outside of conditional statements that are duplicated when a loop is
 #: split.
-_REPEATED: Final = 2000
+_MAX_DUPLICATED_NODES: Final = 2000
 
 #: Budget if no target gives one.
-COMMON: Final = Budget()
-_UNROLL: Final = 4
+DEFAULT_BUDGET: Final = Budget()
+_MAX_UNROLLED_ITERATIONS: Final = 4
 
 
-def literal(loop: Stmt) -> range:
+def constant_unit_step_range(loop: Stmt) -> range:
     """Return the values of a loop variable if the loop has constant bounds and step 1; an empty
     range for other statements.
     """
-    return counted(loop) if isinstance(loop, For) and loop.step == 1 else range(0)
+    return constant_loop_range(loop) if isinstance(loop, For) and loop.step == 1 else range(0)
 
 
 def merge_loops(stmt: Stmt) -> Stmt:
     """Merge perfectly nested loops whose body depends on the flat index i * extent + j only."""
-    stmt = rebuilt(stmt, merge_loops)
+    stmt = rebuild_stmt(stmt, merge_loops)
     if isinstance(stmt, For) and isinstance(stmt.body, For):
-        outer, inner = literal(stmt), literal(stmt.body)
-        if outer and inner and inner.start == 0 and _flat_only(stmt, stmt.body, inner.stop):
+        outer, inner = constant_unit_step_range(stmt), constant_unit_step_range(stmt.body)
+        if outer and inner and inner.start == 0 and _body_uses_flat_index_only(stmt, stmt.body, inner.stop):
             flat = Var(stmt.var.name)
             mapping: dict[Var, Expr] = {stmt.var: as_expr(0), stmt.body.var: flat}
-            kinds = {loop.kind for loop in (stmt, stmt.body) if extent_of(loop) > 1}
+            kinds = {loop.kind for loop in (stmt, stmt.body) if constant_trip_count(loop) > 1}
             kind = kinds.pop() if len(kinds) == 1 else "serial"
-            body = substituted(stmt.body.body, mapping)
+            body = substitute_in_stmt(stmt.body.body, mapping)
             return For(flat, outer.stop * inner.stop, body, begin=outer.start * inner.stop, kind=kind)
     return stmt
 
 
-def _flat_only(outer: For, inner: For, extent: int) -> bool:
+def _body_uses_flat_index_only(outer: For, inner: For, extent: int) -> bool:
     """Return True if the body of two nested loops depends on their variables through the flat index
     only.
     """
     exprs = (e for s in walk_stmts(inner.body) for e in stmt_exprs(s))
-    return all(_keeps_value(e, outer.var, inner.var, extent) for e in exprs)
+    return all(_uses_flat_index_only(e, outer.var, inner.var, extent) for e in exprs)
 
 
-def _keeps_value(expr: Expr, i: Var, j: Var, extent: int) -> bool:
+def _uses_flat_index_only(expr: Expr, i: Var, j: Var, extent: int) -> bool:
     """Return True if `expr` depends on the variables i and j through i * extent + j only."""
     if expr.dtype != INDEX or expr.lanes != 1:
-        return all(_keeps_value(o, i, j, extent) for o in operands(expr))
-    form = linear(expr, {})
+        return all(_uses_flat_index_only(o, i, j, extent) for o in operands(expr))
+    form = linear_form(expr, {})
     if form.terms.get(i, 0) != extent * form.terms.get(j, 0):
         return False
-    return all(_keeps_value(o, i, j, extent) for atom in form.terms for o in operands(atom))
+    return all(_uses_flat_index_only(o, i, j, extent) for atom in form.terms for o in operands(atom))
 
 
 @dataclass(slots=True)
-class _Room:
+class _SplitBudget:
     """Budget left for splitting the loops of one nest.
 
     pieces   number of loop pieces that may be added
@@ -99,7 +109,7 @@ class _Room:
     pieces: int
     nodes: int
 
-    def takes(self, pieces: int, nodes: int) -> bool:
+    def spend_if_available(self, pieces: int, nodes: int) -> bool:
         """Subtract a number of pieces and nodes from the budget if they fit; return True if they
         did.
         """
@@ -109,80 +119,82 @@ class _Room:
         return fits
 
 
-def split_loops(stmt: Stmt, ranges: Ranges, budget: Budget = COMMON) -> Stmt:
+def split_loops(stmt: Stmt, ranges: Ranges, budget: Budget = DEFAULT_BUDGET) -> Stmt:
     """Split loops at the iterations where conditions on their variables change, so that the pieces
     have no such conditions.
 
     A loop whose pieces would exceed the budget does not change.
     """
-    return _split(stmt, ranges, _Room(budget.pieces, budget.piece_nodes))
+    return _split_loops_within_budget(stmt, ranges, _SplitBudget(budget.pieces, budget.piece_nodes))
 
 
-def _split(stmt: Stmt, ranges: Ranges, room: _Room) -> Stmt:
-    if isinstance(stmt, For) and (values := literal(stmt)):
-        pieces = _pieces(stmt, values, ranges, room)
+def _split_loops_within_budget(stmt: Stmt, ranges: Ranges, budget_left: _SplitBudget) -> Stmt:
+    if isinstance(stmt, For) and (values := constant_unit_step_range(stmt)):
+        pieces = _split_loop_at_condition_changes(stmt, values, ranges, budget_left)
         if pieces is not None:
-            return Block(_split(p, ranges, room) for p in pieces)
+            return Block(_split_loops_within_budget(p, ranges, budget_left) for p in pieces)
         ranges = {**ranges, stmt.var: (values[0], values[-1])}
-    return rebuilt(stmt, lambda s: _split(s, ranges, room))
+    return rebuild_stmt(stmt, lambda s: _split_loops_within_budget(s, ranges, budget_left))
 
 
-def _pieces(loop: For, values: range, ranges: Ranges, room: _Room) -> list[Stmt] | None:
+def _split_loop_at_condition_changes(
+    loop: For, values: range, ranges: Ranges, budget_left: _SplitBudget
+) -> list[Stmt] | None:
     """Return a loop split where conditions in it change; None if no condition changes or the budget
     does not suffice.
     """
-    found = set(_cuts(loop, {**ranges, loop.var: (values[0], values[-1])}))
+    found = set(_condition_change_points(loop, {**ranges, loop.var: (values[0], values[-1])}))
     cuts = sorted(c for c in found if c in values[1:])
-    if not cuts or len(cuts) >= min(_SEGMENT_LIMIT, room.pieces):
+    if not cuts or len(cuts) >= min(_MAX_LOOP_PIECES, budget_left.pieces):
         return None
-    size = _size(loop)
-    if len(cuts) * _repeated(loop) > _REPEATED:
+    size = _node_count(loop)
+    if len(cuts) * _unconditional_node_count(loop) > _MAX_DUPLICATED_NODES:
         return None
-    most = _GROWTH * size + _GROWTH_FREE
+    most = _MAX_NODE_GROWTH_FACTOR * size + _MAX_ADDED_NODES
     edges = [values.start, *cuts, values.stop]
-    bodies = _bodies(loop, edges, ranges, _GROWTH * most)
+    bodies = _bodies_of_loop_pieces(loop, edges, ranges, _MAX_NODE_GROWTH_FACTOR * most)
     if bodies is None:
         return None
     pieces: list[Stmt] = []
     for (begin, end), body in zip(itertools.pairwise(edges), bodies, strict=True):
-        piece = refreshed(For(loop.var, end, body, begin=begin, kind=loop.kind))
+        piece = rename_declared_vars(For(loop.var, end, body, begin=begin, kind=loop.kind))
         pieces.append(simplify_stmt(piece, ranges))
-    grown = sum(map(_size, pieces))
-    return pieces if grown <= most and room.takes(len(cuts), max(0, grown - size)) else None
+    grown = sum(map(_node_count, pieces))
+    return pieces if grown <= most and budget_left.spend_if_available(len(cuts), max(0, grown - size)) else None
 
 
-def _bodies(loop: For, edges: Sequence[int], ranges: Ranges, most: int) -> list[Stmt] | None:
+def _bodies_of_loop_pieces(loop: For, piece_bounds: Sequence[int], ranges: Ranges, max_nodes: int) -> list[Stmt] | None:
     """Return the body of each piece of a loop that is split; None if all bodies together exceed
-    `most` nodes.
+    `max_nodes` nodes.
 
     If there are many pieces, the bodies are simplified while the range is bisected, since most of
     hundreds of conditions are decided long before a single piece is left. For few pieces the bodies
     are not simplified.
     """
-    if len(edges) <= _MANY + 1:
-        return [loop.body] * (len(edges) - 1)
+    if len(piece_bounds) <= _MIN_PIECES_TO_BISECT + 1:
+        return [loop.body] * (len(piece_bounds) - 1)
     found: list[Stmt] = []
-    pending, size = [(edges, loop.body)], _size(loop.body)
-    while pending and size <= most:
+    pending, size = [(piece_bounds, loop.body)], _node_count(loop.body)
+    while pending and size <= max_nodes:
         among, body = pending.pop()
         if len(among) == 2:
             found.append(body)
             continue
         middle = len(among) // 2
-        size -= _size(body)
+        size -= _node_count(body)
         for half in (among[middle:], among[: middle + 1]):
             narrowed = simplify_stmt(body, {**ranges, loop.var: (half[0], half[-1] - 1)})
             pending.append((half, narrowed))
-            size += _size(narrowed)
+            size += _node_count(narrowed)
     return None if pending else found
 
 
-def _size(stmt: Stmt) -> int:
+def _node_count(stmt: Stmt) -> int:
     """Return the number of statements and expression nodes of a statement."""
-    return sum(1 for _ in nodes(stmt))
+    return sum(1 for _ in all_exprs_in_stmt(stmt))
 
 
-def _repeated(loop: For) -> int:
+def _unconditional_node_count(loop: For) -> int:
     """Return the number of nodes outside of conditional statements, which every piece would repeat;
     0 without conditional statements.
     """
@@ -191,65 +203,72 @@ def _repeated(loop: For) -> int:
     while pending:
         stmt = pending.pop()
         if isinstance(stmt, If):
-            conditional += _size(stmt)
+            conditional += _node_count(stmt)
         else:
             pending.extend(stmt_children(stmt))
-    return _size(loop) - conditional if conditional else 0
+    return _node_count(loop) - conditional if conditional else 0
 
 
-def _cuts(loop: For, ranges: Ranges) -> Iterator[int]:
+def _condition_change_points(loop: For, ranges: Ranges) -> Iterator[int]:
     """Yield the values of a loop variable at which a condition in the loop body changes."""
-    conditions = (part for part in (*walk_stmts(loop.body), *nodes(loop.body)) if isinstance(part, (If, Select)))
+    conditions = (
+        part for part in (*walk_stmts(loop.body), *all_exprs_in_stmt(loop.body)) if isinstance(part, (If, Select))
+    )
     for part in conditions:
-        yield from _cuts_of(part.cond, loop.var, ranges)
+        yield from _change_points_of_condition(part.cond, loop.var, ranges)
 
 
-def _cuts_of(cond: Expr, var: Var, ranges: Ranges) -> Iterator[int]:
+def _change_points_of_condition(cond: Expr, var: Var, ranges: Ranges) -> Iterator[int]:
     """Yield the values of a variable at which the truth of a condition changes."""
     match cond:
         case Binary(op="and" | "or") | Unary(op="not") if cond.dtype == BOOL:
             for operand in operands(cond):
-                yield from _cuts_of(operand, var, ranges)
+                yield from _change_points_of_condition(operand, var, ranges)
         case Binary(op="eq" | "ne") if cond.a.dtype == INDEX:
-            form = linear(cond.a - cond.b, ranges)
+            form = linear_form(cond.a - cond.b, ranges)
             factor = form.terms.get(var, 0)
             if factor in (1, -1) and len(form.terms) == 1:
                 yield -form.const * factor
                 yield -form.const * factor + 1
         case _:
-            half = half_space(cond, ranges)
+            half = comparison_as_nonnegative_form(cond, ranges)
             factor = 0 if half is None or len(half.terms) != 1 else half.terms.get(var, 0)
             if half is not None and factor:
                 yield -(half.const // factor) if factor > 0 else half.const // -factor + 1
 
 
-def copied(source: Buffer, target: Buffer) -> Stmt:
+def copy_buffer_loop(source: Buffer, target: Buffer) -> Stmt:
     """Return a loop that copies the whole buffer `source` to `target`."""
     i = Var("i")
     return forall(i, target.size, Store(target, i, Load(source, i)))
 
 
-def filled(buffer: Buffer, value: int = 0) -> Stmt:
+def fill_buffer_loop(buffer: Buffer, value: int = 0) -> Stmt:
     """Return a loop that fills a buffer with a number."""
     i = Var("i")
     return forall(i, buffer.size, Store(buffer, i, const(value, buffer.dtype)))
 
 
-def iterations(loop: For) -> Iterator[Stmt]:
+def unrolled_iterations(loop: For) -> Iterator[Stmt]:
     """Yield the body of each iteration of a loop, in order; nothing if its bounds are not
     constants.
     """
-    for value in counted(loop):
-        yield substituted(refreshed(loop.body), {loop.var: as_expr(value)})
+    for value in constant_loop_range(loop):
+        yield substitute_in_stmt(rename_declared_vars(loop.body), {loop.var: as_expr(value)})
 
 
-def tile_transposes(stmt: Stmt, side: int) -> Stmt:
+def tile_transposing_loops(stmt: Stmt, side: int) -> Stmt:
     """Tile pairs of loops that read along the outer and write along the inner loop, as a transpose
     does.
 
     side   the side of the square tiles; 1 for no tiling
     """
-    if side > 1 and isinstance(stmt, For) and isinstance(stmt.body, For) and _crosses(stmt, stmt.body, side):
+    if (
+        side > 1
+        and isinstance(stmt, For)
+        and isinstance(stmt.body, For)
+        and _is_transposing_loop_pair(stmt, stmt.body, side)
+    ):
         outer, inner = stmt, stmt.body
         tiles = [(loop, Var(f"{loop.var.name}_tile")) for loop in (inner, outer)]
         body = inner.body
@@ -258,72 +277,76 @@ def tile_transposes(stmt: Stmt, side: int) -> Stmt:
         for loop, tile in tiles:
             body = replace(loop, var=tile, body=body, step=side)
         return body
-    return rebuilt(stmt, lambda s: tile_transposes(s, side))
+    return rebuild_stmt(stmt, lambda s: tile_transposing_loops(s, side))
 
 
-def _crosses(outer: For, inner: For, side: int) -> bool:
+def _is_transposing_loop_pair(outer: For, inner: For, side: int) -> bool:
     """Return True if two loops read contiguously along the outer and write contiguously along the
     inner loop.
 
     Loops shorter than two tiles do not count.
     """
-    body = straight_line(inner)
-    short = min(len(literal(outer)), len(literal(inner))) < 2 * side
+    body = straight_line_stmts(inner)
+    short = min(len(constant_unit_step_range(outer)), len(constant_unit_step_range(inner))) < 2 * side
     if body is None or short or {inner.kind, outer.kind} != {"independent"}:
         return False
-    stores = [linear(s.index, {}).coefficient(inner.var) for s in body if isinstance(s, Store)]
+    stores = [linear_form(s.index, {}).coefficient(inner.var) for s in body if isinstance(s, Store)]
     return stores == [1] and any(
         form.coefficient(outer.var) == 1 and (form.coefficient(inner.var) or 0) >= side
-        for form in (linear(load.index, {}) for s in body for load in loads(s))
+        for form in (linear_form(load.index, {}) for s in body for load in direct_loads(s))
     )
 
 
-def unroll_bounds(stmt: Stmt) -> Stmt:
+def unroll_loops_in_inner_bounds(stmt: Stmt) -> Stmt:
     """Unroll short loops whose variable is used in the bounds of an inner loop, so that these
     bounds become constants.
     """
-    stmt = rebuilt(stmt, unroll_bounds)
-    values = literal(stmt)
-    if not isinstance(stmt, For) or not 0 < len(values) <= _UNROLL:
+    stmt = rebuild_stmt(stmt, unroll_loops_in_inner_bounds)
+    values = constant_unit_step_range(stmt)
+    if not isinstance(stmt, For) or not 0 < len(values) <= _MAX_UNROLLED_ITERATIONS:
         return stmt
     inner = [s for s in walk_stmts(stmt.body) if isinstance(s, For)]
     bounded = any(stmt.var in walk(e) for s in inner for e in (s.begin, s.end))
-    if not bounded or _size(stmt) * len(values) > _GROWTH_FREE:
+    if not bounded or _node_count(stmt) * len(values) > _MAX_ADDED_NODES:
         return stmt
-    return Block(simplify_stmt(copy, {}) for copy in iterations(stmt))
+    return Block(simplify_stmt(copy, {}) for copy in unrolled_iterations(stmt))
 
 
 def hoist_invariants(stmt: Stmt) -> Stmt:
     """Hoist costly loop-invariant expressions (calls, divisions) out of innermost loops."""
-    if not isinstance(stmt, For) or straight_line(stmt) is None or not literal(stmt):
-        return rebuilt(stmt, hoist_invariants)
-    changing, found = changed(stmt), dict[Expr, Expr]()
-    fresh = map_exprs(stmt.body, lambda e: _without_invariants(e, changing, found))
+    if not isinstance(stmt, For) or straight_line_stmts(stmt) is None or not constant_unit_step_range(stmt):
+        return rebuild_stmt(stmt, hoist_invariants)
+    changing, found = modified_vars_and_buffers(stmt), dict[Expr, Expr]()
+    fresh = map_exprs(stmt.body, lambda e: _replace_invariants_by_registers(e, changing, found))
     if not found:
         return stmt
     registers = [Declare(var, value) for value, var in found.items() if isinstance(var, Var)]
     return Block((*registers, replace(stmt, body=fresh)))
 
 
-def _without_invariants(expr: Expr, changing: set[Var | Buffer], found: dict[Expr, Expr]) -> Expr:
+def _replace_invariants_by_registers(
+    expr: Expr, changing: set[Var | Buffer], register_of_expr: dict[Expr, Expr]
+) -> Expr:
     """Return `expr` with costly invariant parts replaced by registers; the replacements are added
-    to `found`.
+    to `register_of_expr`.
     """
     if isinstance(expr, Select):  # an operand that is not selected might not be evaluated
-        cond = _without_invariants(expr.cond, changing, found)
+        cond = _replace_invariants_by_registers(expr.cond, changing, register_of_expr)
         return with_operands(expr, (cond, expr.a, expr.b))
     if isinstance(expr, Call) or (isinstance(expr, Binary) and expr.op == "div"):
-        parts = set(mentioned(expr))
+        parts = set(vars_and_buffers_in(expr))
         if changing.isdisjoint(parts):
-            return found.setdefault(expr, Var("hoisted", expr.dtype, expr.lanes)) if parts else expr
-    return with_operands(expr, tuple(_without_invariants(o, changing, found) for o in operands(expr)))
+            return register_of_expr.setdefault(expr, Var("hoisted", expr.dtype, expr.lanes)) if parts else expr
+    return with_operands(
+        expr, tuple(_replace_invariants_by_registers(o, changing, register_of_expr) for o in operands(expr))
+    )
 
 
-def optimized(stmt: Stmt, budget: Budget = COMMON) -> Stmt:
+def optimize_loop_nests(stmt: Stmt, budget: Budget = DEFAULT_BUDGET) -> Stmt:
     """Return a statement with indices simplified, loops merged, split at conditions (within the
     budget), transposes tiled and loop invariants hoisted.
     """
     stmt = merge_loops(simplify_stmt(stmt, {}))
-    stmt = unroll_bounds(simplify_stmt(split_loops(stmt, {}, budget), {}))
-    stmt = tile_transposes(simplify_stmt(merge_loops(stmt), {}), budget.transposed)
+    stmt = unroll_loops_in_inner_bounds(simplify_stmt(split_loops(stmt, {}, budget), {}))
+    stmt = tile_transposing_loops(simplify_stmt(merge_loops(stmt), {}), budget.transposed)
     return hoist_invariants(stmt)

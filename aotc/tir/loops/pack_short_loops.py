@@ -18,15 +18,24 @@ from dataclasses import field, replace
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import bounds, linear, mentioned, operands, private_buffer, refreshed, substitute, with_operands
+from aotc.tir import (
+    bounds,
+    linear_form,
+    new_private_scratch_buffer,
+    operands,
+    rename_declared_vars,
+    substitute,
+    vars_and_buffers_in,
+    with_operands,
+)
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Var, loads_in
-from aotc.tir.loops.loop_dependence import Ranges, counted, straight_line
-from aotc.tir.stmt import Block, For, Stmt, Store, changed, forall, map_exprs
+from aotc.tir.loops.loop_dependence import Ranges, constant_loop_range, straight_line_stmts
+from aotc.tir.stmt import Block, For, Stmt, Store, forall, map_exprs, modified_vars_and_buffers
 
 #: Least number of packed iterations that make up for computing the rows beforehand.
-_PAYS: Final = 4
+_MIN_PACKED_ITERATIONS: Final = 4
 #: Largest number of elements of a row, and of iterations of the packed inner loop.
-_MOST: Final = 256
+_MAX_ROW_ELEMENTS: Final = 256
 
 
 class _ApartError(Exception):
@@ -35,38 +44,46 @@ class _ApartError(Exception):
     """
 
 
-def packed(nest: For, lanes: int, ranges: Ranges, shared: AbstractSet[Buffer]) -> tuple[Stmt, list[Buffer]] | None:
+def pack_loop_nest(
+    outer_loop: For, lanes: int, ranges: Ranges, aliased_buffers: AbstractSet[Buffer]
+) -> tuple[Stmt, list[Buffer]] | None:
     """Return the packed form of a nest of two loops, with the scratch rows it needs; None if the
     nest cannot be packed.
 
-    nest     the outer loop, whose body is the inner loop
-    lanes    elements of a vector
-    ranges   ranges of the variables around the nest
-    shared   buffers that may share memory with another buffer
+    outer_loop         the outer loop, whose body is the inner loop
+    lanes              elements of a vector
+    ranges             ranges of the variables around the nest
+    aliased_buffers    buffers that may share memory with another buffer
     """
-    inner, rounds = nest.body, counted(nest)
-    if not isinstance(inner, For) or {nest.kind, inner.kind} != {"independent"}:
+    inner, rounds = outer_loop.body, constant_loop_range(outer_loop)
+    if not isinstance(inner, For) or {outer_loop.kind, inner.kind} != {"independent"}:
         return None
-    short = counted(inner)
+    short = constant_loop_range(inner)
     many = lanes // math.gcd(len(short), lanes)
-    if short.start != 0 or not 1 < len(short) < lanes or len(rounds) < _PAYS * many:
+    if short.start != 0 or not 1 < len(short) < lanes or len(rounds) < _MIN_PACKED_ITERATIONS * many:
         return None
-    if {nest.step, inner.step} != {1} or straight_line(inner) is None or len(short) * many > _MOST:
+    if (
+        {outer_loop.step, inner.step} != {1}
+        or straight_line_stmts(inner) is None
+        or len(short) * many > _MAX_ROW_ELEMENTS
+    ):
         return None
     known = {**ranges, inner.var: (0, len(short) - 1)}
-    packer = _Packer(nest.var, inner.var, len(short), many, known, changed(inner.body) | shared)
+    packer = _PackedLoopRewriter(
+        outer_loop.var, inner.var, len(short), many, known, modified_vars_and_buffers(inner.body) | aliased_buffers
+    )
     try:
-        body = map_exprs(inner.body, packer.value)
+        body = map_exprs(inner.body, packer.expr_in_packed_loop)
     except _ApartError:
         return None
     end = rounds.start + len(rounds) // many * many
-    most = forall(nest.var, end, forall(inner.var, len(short) * many, body), begin=rounds.start, step=many)
-    rest = () if end == rounds.stop else (replace(nest, begin=Const(end, INDEX)),)
-    return Block((*packer.filled(), refreshed(most), *rest)), [*packer.rows.values()]
+    most = forall(outer_loop.var, end, forall(inner.var, len(short) * many, body), begin=rounds.start, step=many)
+    rest = () if end == rounds.stop else (replace(outer_loop, begin=Const(end, INDEX)),)
+    return Block((*packer.row_fill_loops(), rename_declared_vars(most), *rest)), [*packer.rows.values()]
 
 
 @frozen
-class _Packer:
+class _PackedLoopRewriter:
     """Rewrites expressions of the inner loop for the packed loop.
 
     outer, inner   variables of the loops
@@ -85,37 +102,41 @@ class _Packer:
     changing: AbstractSet[Var | Buffer]
     rows: dict[Expr, Buffer] = field(default_factory=dict)
 
-    def value(self, expr: Expr) -> Expr:
+    def expr_in_packed_loop(self, expr: Expr) -> Expr:
         """Return an expression of the inner loop as an expression of the packed loop; raise
         _ApartError if there is none.
         """
         if isinstance(expr, Load) or expr.dtype != INDEX:
-            if self.inner in mentioned(expr) and self.is_steady(expr):
-                return self.held(expr)
-            return with_operands(expr, tuple(map(self.value, operands(expr))))
-        form = linear(expr, {})
+            if self.inner in vars_and_buffers_in(expr) and self.is_outer_loop_invariant(expr):
+                return self.load_from_precomputed_row(expr)
+            return with_operands(expr, tuple(map(self.expr_in_packed_loop, operands(expr))))
+        form = linear_form(expr, {})
         of_round, of_one = form.coefficient(self.outer), form.coefficient(self.inner)
         if of_round is None or of_one is None or of_round != self.short * of_one:
             raise _ApartError
         return expr
 
-    def is_steady(self, expr: Expr) -> bool:
+    def is_outer_loop_invariant(self, expr: Expr) -> bool:
         """Return True if an expression has one value in all outer iterations, and all its loads are
         within their buffers.
         """
         limits = [(bounds(n.index, self.ranges), n.buffer.size) for n in loads_in(expr)]
         inside = all(low >= 0 and high < size for (low, high), size in limits)
-        return inside and self.outer not in mentioned(expr) and self.changing.isdisjoint(mentioned(expr))
+        return (
+            inside
+            and self.outer not in vars_and_buffers_in(expr)
+            and self.changing.isdisjoint(vars_and_buffers_in(expr))
+        )
 
-    def held(self, expr: Expr) -> Expr:
+    def load_from_precomputed_row(self, expr: Expr) -> Expr:
         """Return the load of an expression's value from its row; the row is created at the first
         use.
         """
         if expr not in self.rows:
-            self.rows[expr] = private_buffer("row", expr.dtype, self.short * self.many, "stack")
+            self.rows[expr] = new_private_scratch_buffer("row", expr.dtype, self.short * self.many, "stack")
         return Load(self.rows[expr], self.inner)
 
-    def filled(self) -> list[Stmt]:
+    def row_fill_loops(self) -> list[Stmt]:
         """Return the loops that fill the rows: the values of one outer iteration are computed, then
         copied repeatedly.
         """

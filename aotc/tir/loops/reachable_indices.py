@@ -15,85 +15,85 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
-from aotc.tir import COMPARE, INDEX, PART, PARTS, Binary, Const, Declare, Expr, For, Unary, Var
-from aotc.tir.simplify import Interval, bounds, conjuncts, half_space, linear, simplify
+from aotc.tir import COMPARE, INDEX, THREAD_COUNT, THREAD_NUMBER, Binary, Const, Declare, Expr, For, Unary, Var
+from aotc.tir.simplify import Interval, bounds, comparison_as_nonnegative_form, conjuncts, linear_form, simplify
 
 #: An element of the context of an access: a loop, a register declaration, or a condition.
-Around: TypeAlias = "For | Declare | Expr"
-Values: TypeAlias = dict[Var, Interval]
+EnclosingContext: TypeAlias = "For | Declare | Expr"
+VarIntervals: TypeAlias = dict[Var, Interval]
 
 #: Largest number of corners of one loop nest that are followed.
-_MOST: Final = 4096
+_MAX_CORNERS: Final = 4096
 
 
-def reached(around: Sequence[Around], index: Expr) -> Iterator[int]:
-    """Yield values that an index takes inside loops and conditions (`around`, the outermost first)."""
-    if _is_open(around):
+def index_values_reached(enclosing: Sequence[EnclosingContext], index: Expr) -> Iterator[int]:
+    """Yield values that an index takes inside loops and conditions (`enclosing`, the outermost first)."""
+    if _has_unknown_variable_condition(enclosing):
         return
-    for values in itertools.islice(_corners(around), _MOST):
-        value = _value(index, values)
+    for values in itertools.islice(_iteration_space_corners(enclosing), _MAX_CORNERS):
+        value = _evaluate_index(index, values)
         if value is not None:
             yield value
 
 
-def _is_open(around: Sequence[Around]) -> bool:
+def _has_unknown_variable_condition(enclosing: Sequence[EnclosingContext]) -> bool:
     """Return True if a condition compares an index with an unknown variable, so that it may never
     be true.
     """
-    known = {PART, PARTS, *(a.var for a in around if isinstance(a, (For, Declare)))}
-    for condition in around:
+    known = {THREAD_NUMBER, THREAD_COUNT, *(a.var for a in enclosing if isinstance(a, (For, Declare)))}
+    for condition in enclosing:
         if isinstance(condition, (For, Declare)):
             continue
         for part in (condition.a,) if isinstance(condition, Unary) else conjuncts(condition):
             if isinstance(part, Binary) and part.op in COMPARE and part.a.dtype == INDEX:
-                terms = linear(part.a, {}).plus(linear(part.b, {}), -1).terms
+                terms = linear_form(part.a, {}).add_multiple(linear_form(part.b, {}), -1).terms
                 if any(isinstance(atom, Var) and atom not in known for atom in terms):
                     return True
     return False
 
 
-def _corners(around: Sequence[Around]) -> Iterator[Values]:
+def _iteration_space_corners(enclosing: Sequence[EnclosingContext]) -> Iterator[VarIntervals]:
     """Yield values of all variables at the first and last iterations of all loops, and where
     conditions change.
 
-    Corners at which a condition is not certainly true are skipped. `PART` of `PARTS` is 0
+    Corners at which a condition is not certainly true are skipped. `THREAD_NUMBER` of `THREAD_COUNT` is 0
     of 1, 0 of 2 and 1 of 2.
     """
-    alone: Values = {PART: (0, 0), PARTS: (1, 1)}
-    last_of_two: Values = {PART: (1, 1), PARTS: (2, 2)}
-    stack: list[tuple[int, Values]] = [(0, last_of_two), (0, {**last_of_two, PART: (0, 0)}), (0, alone)]
+    alone: VarIntervals = {THREAD_NUMBER: (0, 0), THREAD_COUNT: (1, 1)}
+    last_of_two: VarIntervals = {THREAD_NUMBER: (1, 1), THREAD_COUNT: (2, 2)}
+    stack: list[tuple[int, VarIntervals]] = [(0, last_of_two), (0, {**last_of_two, THREAD_NUMBER: (0, 0)}), (0, alone)]
     while stack:
         depth, values = stack.pop()
-        if depth == len(around):
+        if depth == len(enclosing):
             yield values
             continue
-        match around[depth]:
+        match enclosing[depth]:
             case For() as loop:
-                numbers = _iterations(loop, around[depth + 1 :], values)
+                numbers = _boundary_iterations(loop, enclosing[depth + 1 :], values)
                 stack += [(depth + 1, {**values, loop.var: (n, n)}) for n in numbers]
             case Declare(var=var, value=value):
-                found = _value(value, values)
+                found = _evaluate_index(value, values)
                 stack.append((depth + 1, values if found is None else {**values, var: (found, found)}))
             case condition:
                 if simplify(condition, values) == Const(True, condition.dtype):
                     stack.append((depth + 1, values))
 
 
-def _iterations(loop: For, inside: Sequence[Around], values: Values) -> set[int]:
+def _boundary_iterations(loop: For, inner_conditions: Sequence[EnclosingContext], values: VarIntervals) -> set[int]:
     """Return the first and last value of a loop variable, and the values around which a condition
     inside the loop changes.
     """
-    begin, end = _value(loop.begin, values), _value(loop.end, values)
+    begin, end = _evaluate_index(loop.begin, values), _evaluate_index(loop.end, values)
     if begin is None or end is None or begin >= end:
         return set()
     last = begin + (end - 1 - begin) // loop.step * loop.step
     found = {begin, last}
     known = {**values, loop.var: (begin, last)}
-    for condition in inside:
+    for condition in inner_conditions:
         if isinstance(condition, (For, Declare)):
             continue
         positive = condition.a if isinstance(condition, Unary) else condition
-        for half in (half_space(part, known) for part in conjuncts(positive)):
+        for half in (comparison_as_nonnegative_form(part, known) for part in conjuncts(positive)):
             factor = half.terms.get(loop.var, 0) if half is not None and len(half.terms) == 1 else 0
             if half is not None and factor:
                 change = begin + (-half.const // factor - begin) // loop.step * loop.step
@@ -101,7 +101,7 @@ def _iterations(loop: For, inside: Sequence[Around], values: Values) -> set[int]
     return found
 
 
-def _value(expr: Expr, values: Values) -> int | None:
+def _evaluate_index(expr: Expr, values: VarIntervals) -> int | None:
     """Return the value of an index expression, or None if it is not a single known value."""
     if expr.dtype != INDEX or expr.lanes != 1:
         return None

@@ -16,63 +16,78 @@ from itertools import pairwise, starmap
 from typing import Final, TypeAlias
 
 from aotc.ir import frozen
-from aotc.tir import INDEX, Buffer, Const, Expr, Load, Var, iterations, operands, simplify_stmt, with_operands
-from aotc.tir.loops.loop_dependence import counted, loads, read, written
-from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, nodes, rebuilt, stmts_of, walk_stmts
+from aotc.tir import INDEX, Buffer, Const, Expr, Load, Var, operands, simplify_stmt, unrolled_iterations, with_operands
+from aotc.tir.loops.loop_dependence import constant_loop_range, direct_loads, read_buffers, written_buffers
+from aotc.tir.stmt import (
+    Assign,
+    Block,
+    Declare,
+    For,
+    Stmt,
+    Store,
+    all_exprs_in_stmt,
+    block_stmts_or_self,
+    rebuild_stmt,
+    walk_stmts,
+)
 
 #: The elements of a buffer that one register holds: index of the first element, number of elements.
-_Place: TypeAlias = "tuple[int, int]"
+_VectorSlot: TypeAlias = "tuple[int, int]"
 #: Largest number of expression nodes of inner loops that are unrolled.
-_NODES: Final = 256
+_MAX_UNROLLED_NODES: Final = 256
 
 
-def in_registers(stmt: Stmt, most: int) -> Stmt:
+def promote_scratch_to_registers(stmt: Stmt, max_registers: int) -> Stmt:
     """Return `stmt` with private scratch arrays that loops update promoted to registers.
 
-    At most `most` registers are used for the array of one loop.
+    At most `max_registers` registers are used for the array of one loop.
     """
-    return _Keeper(most).statement(stmt)
+    return _RegisterPromoter(max_registers).promote_in_stmt(stmt)
 
 
 @frozen
-class _Keeper:
+class _RegisterPromoter:
     """Promotes scratch arrays to registers, at most `most` vector registers per array."""
 
     most: int
 
-    def statement(self, stmt: Stmt) -> Stmt:
+    def promote_in_stmt(self, stmt: Stmt) -> Stmt:
         """Return a statement with the scratch arrays of all loops in it promoted, outer loops
         first.
         """
-        stmts, k = list(stmts_of(stmt)), 0
+        stmts, k = list(block_stmts_or_self(stmt)), 0
         while k < len(stmts):
-            made = self.kept_around(stmts, k)
+            made = self.promote_array_around_loop(stmts, k)
             stmts, k = (stmts, k + 1) if made is None else (made, k)
-        return Block(rebuilt(s, self.statement) for s in stmts)
+        return Block(rebuild_stmt(s, self.promote_in_stmt) for s in stmts)
 
-    def kept_around(self, stmts: Sequence[Stmt], k: int) -> list[Stmt] | None:
-        """Promote one scratch array of the loop at index `k` of a sequence of statements.
+    def promote_array_around_loop(self, stmts: Sequence[Stmt], loop_position: int) -> list[Stmt] | None:
+        """Promote one scratch array of the loop at index `loop_position` of a sequence of statements.
 
         The adjacent statements that use the array are included. Return the new sequence, or None if
         no array can be promoted.
         """
-        loop = stmts[k]
+        loop = stmts[loop_position]
         if not isinstance(loop, For) or loop.kind == "independent":
             return None
-        private = [b for b in written(loop) & read(loop) if b.private]
+        private = [b for b in written_buffers(loop) & read_buffers(loop) if b.private]
         for buffer in sorted(private, key=lambda b: b.name):
-            core = self.unrolled(loop, buffer)
-            if core is None or not self.fits([core], buffer):
+            core = self.unroll_until_constant_indices(loop, buffer)
+            if core is None or not self.fits_in_registers([core], buffer):
                 continue
-            before = self.reached(reversed(stmts[:k]), [core], buffer)
-            after = self.reached(stmts[k + 1 :], [*before, core], buffer)
+            before = self.adjacent_stmts_using_buffer(reversed(stmts[:loop_position]), [core], buffer)
+            after = self.adjacent_stmts_using_buffer(stmts[loop_position + 1 :], [*before, core], buffer)
             region = Block((*reversed(before), core, *after))
-            if any(_stores_first(s, buffer) for s in region.stmts if not isinstance(s, Store)):
+            if any(_stores_before_load(s, buffer) for s in region.stmts if not isinstance(s, Store)):
                 continue
-            return [*stmts[: k - len(before)], *_kept(region, buffer), *stmts[k + 1 + len(after) :]]
+            return [
+                *stmts[: loop_position - len(before)],
+                *_hold_buffer_in_registers(region, buffer),
+                *stmts[loop_position + 1 + len(after) :],
+            ]
         return None
 
-    def reached(self, stmts: Iterable[Stmt], core: Sequence[Stmt], buffer: Buffer) -> list[Stmt]:
+    def adjacent_stmts_using_buffer(self, stmts: Iterable[Stmt], core: Sequence[Stmt], buffer: Buffer) -> list[Stmt]:
         """Return the statements next to `core` that use the buffer and fit into the registers
         together with it, unrolled.
 
@@ -81,110 +96,112 @@ class _Keeper:
         """
         found, last = list[Stmt](), 0
         for stmt in stmts:
-            made = self.unrolled(stmt, buffer)
-            if made is None or not self.fits([*core, *found, made], buffer):
+            made = self.unroll_until_constant_indices(stmt, buffer)
+            if made is None or not self.fits_in_registers([*core, *found, made], buffer):
                 break
             found.append(made)
-            last = len(found) if _touches(stmt, buffer) else last
+            last = len(found) if _accesses_buffer(stmt, buffer) else last
         return found[:last]
 
-    def fits(self, stmts: Sequence[Stmt], buffer: Buffer) -> bool:
+    def fits_in_registers(self, stmts: Sequence[Stmt], buffer: Buffer) -> bool:
         """Return True if the accesses to the buffer are to at most `most` vectors that do not
         overlap.
         """
-        places = sorted({p for s in stmts for p in _places(s, buffer)})
+        places = sorted({p for s in stmts for p in _constant_vector_slots(s, buffer)})
         apart = all(first + lanes <= after for (first, lanes), (after, _) in pairwise(places))
         return apart and 0 < len(places) <= self.most and all(lanes > 1 for _, lanes in places)
 
-    def unrolled(self, stmt: Stmt, buffer: Buffer) -> Stmt | None:
+    def unroll_until_constant_indices(self, stmt: Stmt, buffer: Buffer) -> Stmt | None:
         """Return a statement with its loops unrolled until every index into the buffer is a
         constant; None if that is impossible.
         """
         match stmt:
-            case _ if not _touches(stmt, buffer):
+            case _ if not _accesses_buffer(stmt, buffer):
                 return stmt
             case For():
-                body = self.unrolled(stmt.body, buffer)
+                body = self.unroll_until_constant_indices(stmt.body, buffer)
                 if body is not None:
-                    return rebuilt(stmt, lambda _: body)
-                values = counted(stmt)
-                size = sum(1 for _ in nodes(stmt.body))
-                if not 0 < len(values) <= self.most or len(values) * size > _NODES:
+                    return rebuild_stmt(stmt, lambda _: body)
+                values = constant_loop_range(stmt)
+                size = sum(1 for _ in all_exprs_in_stmt(stmt.body))
+                if not 0 < len(values) <= self.most or len(values) * size > _MAX_UNROLLED_NODES:
                     return None
-                copies = (simplify_stmt(copy, {}) for copy in iterations(stmt))
-                return self.unrolled(Block(copies), buffer)
+                copies = (simplify_stmt(copy, {}) for copy in unrolled_iterations(stmt))
+                return self.unroll_until_constant_indices(Block(copies), buffer)
             case Block():
-                parts = [self.unrolled(s, buffer) for s in stmt.stmts]
+                parts = [self.unroll_until_constant_indices(s, buffer) for s in stmt.stmts]
                 return None if None in parts else Block(s for s in parts if s is not None)
             case Store() | Declare() | Assign():
-                literal = all(isinstance(index, Const) for index, _ in _accesses(stmt, buffer))
-                return stmt if literal and all(load.stride == 1 for load in loads(stmt)) else None
+                literal = all(isinstance(index, Const) for index, _ in _accesses_of_buffer(stmt, buffer))
+                return stmt if literal and all(load.stride == 1 for load in direct_loads(stmt)) else None
         return None
 
 
-def _touches(stmt: Stmt, buffer: Buffer) -> bool:
+def _accesses_buffer(stmt: Stmt, buffer: Buffer) -> bool:
     """Return True if a statement writes or reads a buffer."""
-    return buffer in written(stmt) or buffer in read(stmt)
+    return buffer in written_buffers(stmt) or buffer in read_buffers(stmt)
 
 
-def _accesses(stmt: Stmt, buffer: Buffer) -> Iterator[tuple[Expr, int]]:
+def _accesses_of_buffer(stmt: Stmt, buffer: Buffer) -> Iterator[tuple[Expr, int]]:
     """Yield index and number of elements of each load and store of a buffer in a statement and the
     statements nested in it.
     """
     for s in walk_stmts(stmt):
-        yield from ((load.index, load.lanes) for load in loads(s) if load.buffer is buffer)
+        yield from ((load.index, load.lanes) for load in direct_loads(s) if load.buffer is buffer)
         if isinstance(s, Store) and s.buffer is buffer:
             yield s.index, s.value.lanes
 
 
-def _stores_first(stmt: Stmt, buffer: Buffer) -> bool:
+def _stores_before_load(stmt: Stmt, buffer: Buffer) -> bool:
     """Return True if a loop stores to an element before it loads it: its register would be read
     uninitialized.
     """
     loaded: set[Expr] = set()
     for s in walk_stmts(stmt):
-        loaded.update(load.index for load in loads(s) if load.buffer is buffer)
+        loaded.update(load.index for load in direct_loads(s) if load.buffer is buffer)
         if isinstance(s, Store) and s.buffer is buffer and s.index not in loaded:
             return True
     return False
 
 
-def _places(stmt: Stmt, buffer: Buffer) -> set[_Place]:
+def _constant_vector_slots(stmt: Stmt, buffer: Buffer) -> set[_VectorSlot]:
     """Return the vectors of a buffer that a statement accesses at constant indices, as (first
     element, number of elements).
     """
-    return {(int(i.value), lanes) for i, lanes in _accesses(stmt, buffer) if isinstance(i, Const)}
+    return {(int(i.value), lanes) for i, lanes in _accesses_of_buffer(stmt, buffer) if isinstance(i, Const)}
 
 
-def _kept(region: Block, buffer: Buffer) -> list[Stmt]:
+def _hold_buffer_in_registers(region: Block, buffer: Buffer) -> list[Stmt]:
     """Return statements with a buffer in registers, which are loaded at their first use and stored
     at the end.
     """
-    registers: dict[_Place, Var] = {}
+    registers: dict[_VectorSlot, Var] = {}
     found: list[Stmt] = []
     for stmt in region.stmts:
-        fresh = sorted(_places(stmt, buffer) - registers.keys())
+        fresh = sorted(_constant_vector_slots(stmt, buffer) - registers.keys())
         made = {place: Var(buffer.name, buffer.dtype, place[1]) for place in fresh}
         registers |= made
-        if made and isinstance(stmt, Store) and buffer not in read(stmt):
+        if made and isinstance(stmt, Store) and buffer not in read_buffers(stmt):
             found += [Declare(var, stmt.value) for var in made.values()]
             continue
         held = ((var, Load(buffer, Const(k, INDEX), lanes)) for (k, lanes), var in made.items())
-        found += [*starmap(Declare, held), _replaced(stmt, buffer, registers)]
+        found += [*starmap(Declare, held), _replace_accesses_by_registers(stmt, buffer, registers)]
     stores = (Store(buffer, Const(i, INDEX), var) for (i, _), var in sorted(registers.items()))
     return [*found, *stores]
 
 
-def _replaced(stmt: Stmt, buffer: Buffer, registers: dict[_Place, Var]) -> Stmt:
+def _replace_accesses_by_registers(stmt: Stmt, buffer: Buffer, registers: dict[_VectorSlot, Var]) -> Stmt:
     """Return a statement with loads and stores of a scratch array replaced by uses and assignments
     of registers.
     """
 
-    def value(expr: Expr) -> Expr:
+    def replace_loads_by_registers(expr: Expr) -> Expr:
         if isinstance(expr, Load) and expr.buffer is buffer and isinstance(expr.index, Const):
             return registers[int(expr.index.value), expr.lanes]
-        return with_operands(expr, tuple(map(value, operands(expr))))
+        return with_operands(expr, tuple(map(replace_loads_by_registers, operands(expr))))
 
     if isinstance(stmt, Store) and stmt.buffer is buffer and isinstance(stmt.index, Const):
-        return Assign(registers[int(stmt.index.value), stmt.value.lanes], value(stmt.value))
-    return rebuilt(stmt, lambda s: _replaced(s, buffer, registers), value)
+        return Assign(registers[int(stmt.index.value), stmt.value.lanes], replace_loads_by_registers(stmt.value))
+    return rebuild_stmt(
+        stmt, lambda s: _replace_accesses_by_registers(s, buffer, registers), replace_loads_by_registers
+    )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Report the loops that were not vectorized although the target has vectors, with the reasons.
 
-Input: a kernel after `with_vectors`. Output: one line of the report per loop nest:
+Input: a kernel after `vectorize_kernel`. Output: one line of the report per loop nest:
 
     for i in 0..64: y[i] = asin(x[i])    ->    i: asin of float32
 
@@ -15,10 +15,19 @@ from itertools import takewhile
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import LEAST, For, Kernel, Stmt, Target, made_of_vectors, stmt_children, why_scalar
-from aotc.tir.loops.loop_dependence import Ranges, extent_of, is_innermost, range_of
+from aotc.tir import (
+    MIN_VECTOR_ELEMENTS,
+    For,
+    Kernel,
+    Stmt,
+    Target,
+    contains_vectors,
+    stmt_children,
+    why_loop_not_vectorized,
+)
+from aotc.tir.loops.loop_dependence import Ranges, constant_trip_count, is_innermost, loop_var_interval
 
-_FEW: Final = 4 * LEAST
+_MIN_REPORTED_ITERATIONS: Final = 4 * MIN_VECTOR_ELEMENTS
 
 
 @frozen
@@ -41,41 +50,45 @@ def scalar_loops(kernel: Kernel, target: Target) -> tuple[ScalarLoop, ...]:
     """
     if kernel.source is not None or target.is_scalar:
         return ()
-    return tuple(dict.fromkeys(_found(kernel, kernel.body, (), {}, behind=False)))
+    return tuple(dict.fromkeys(_scalar_loops_in_stmt(kernel, kernel.body, (), {}, follows_vector_code=False)))
 
 
-def _found(kernel: Kernel, stmt: Stmt, nest: Sequence[For], ranges: Ranges, *, behind: bool) -> Iterator[ScalarLoop]:
+def _scalar_loops_in_stmt(
+    kernel: Kernel, stmt: Stmt, nest: Sequence[For], ranges: Ranges, *, follows_vector_code: bool
+) -> Iterator[ScalarLoop]:
     """Yield the scalar loops in a statement.
 
-    nest     the loops around the statement, the outermost first
-    ranges   the ranges of their variables
-    behind   vector code directly precedes the statement: a short loop here is its remainder
+    nest                   the loops around the statement, the outermost first
+    ranges                 the ranges of their variables
+    follows_vector_code    vector code directly precedes the statement: a short loop here is its remainder
     """
     if isinstance(stmt, For):
-        ranges, nest = {**ranges, stmt.var: range_of(stmt, ranges)}, (*nest, stmt)
+        ranges, nest = {**ranges, stmt.var: loop_var_interval(stmt, ranges)}, (*nest, stmt)
         if is_innermost(stmt):
-            left_over = behind and (not extent_of(stmt) or _most(stmt, ranges) < LEAST)
-            yield from () if left_over else _judged(kernel, nest, ranges)
+            left_over = follows_vector_code and (
+                not constant_trip_count(stmt) or _max_trip_count(stmt, ranges) < MIN_VECTOR_ELEMENTS
+            )
+            yield from () if left_over else _report_innermost_loop(kernel, nest, ranges)
             return
-        behind = False
+        follows_vector_code = False
     for child in stmt_children(stmt):
-        yield from _found(kernel, child, nest, ranges, behind=behind)
-        left_over = isinstance(child, For) and 0 < extent_of(child) < LEAST
-        behind = behind if left_over else made_of_vectors(child)
+        yield from _scalar_loops_in_stmt(kernel, child, nest, ranges, follows_vector_code=follows_vector_code)
+        left_over = isinstance(child, For) and 0 < constant_trip_count(child) < MIN_VECTOR_ELEMENTS
+        follows_vector_code = follows_vector_code if left_over else contains_vectors(child)
 
 
-def _judged(kernel: Kernel, nest: Sequence[For], ranges: Ranges) -> Iterator[ScalarLoop]:
+def _report_innermost_loop(kernel: Kernel, nest: Sequence[For], ranges: Ranges) -> Iterator[ScalarLoop]:
     """Yield the report on an innermost loop; nothing if a vector form would not matter."""
-    scalar = [loop for loop in nest if not made_of_vectors(loop)]
-    worth = [loop for loop in reversed(scalar) if loop.kind != "serial" and _most(loop, ranges) > 1]
-    if worth and math.prod(_most(loop, ranges) for loop in nest) >= _FEW:
-        short = [*takewhile(lambda loop: _most(loop, ranges) < LEAST, worth)]
+    scalar = [loop for loop in nest if not contains_vectors(loop)]
+    worth = [loop for loop in reversed(scalar) if loop.kind != "serial" and _max_trip_count(loop, ranges) > 1]
+    if worth and math.prod(_max_trip_count(loop, ranges) for loop in nest) >= _MIN_REPORTED_ITERATIONS:
+        short = [*takewhile(lambda loop: _max_trip_count(loop, ranges) < MIN_VECTOR_ELEMENTS, worth)]
         tried = worth[: len(short) + 1]
-        reasons = dict.fromkeys(why_scalar(loop, kernel, ranges) for loop in tried)
+        reasons = dict.fromkeys(why_loop_not_vectorized(loop, kernel, ranges) for loop in tried)
         yield ScalarLoop(", ".join(loop.var.name for loop in scalar), "; ".join(reasons))
 
 
-def _most(loop: For, ranges: Ranges) -> float:
+def _max_trip_count(loop: For, ranges: Ranges) -> float:
     """Return the largest possible number of iterations of a loop."""
     low, high = ranges[loop.var]
     return max(high - low + 1, 0) / loop.step

@@ -23,32 +23,44 @@ from aotc.tir import (
     Load,
     Var,
     as_expr,
-    assigned,
+    assigned_registers,
     call,
     cast,
-    mentioned,
     select,
     substitute,
+    vars_and_buffers_in,
 )
 from aotc.tir.expr import COMPARE, INDEX, Binary, Bitcast, Call, Pack, Select, Unary, bitcast, loads_in, walk, walk_once
-from aotc.tir.functions.function_table import definition
-from aotc.tir.simplify import linear, simplify
-from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, drop_dead, nodes, walk_stmts
+from aotc.tir.functions.function_table import elementary_function_definition
+from aotc.tir.simplify import linear_form, simplify
+from aotc.tir.stmt import (
+    Assign,
+    Block,
+    Declare,
+    For,
+    If,
+    Stmt,
+    Store,
+    While,
+    all_exprs_in_stmt,
+    remove_dead_registers,
+    walk_stmts,
+)
 
-_WORK: Final = (Binary, Unary, Select, Call)
-_INTEGER: Final = frozenset({"add", "sub", "mul", "min", "max", "and", "or", "xor"})
-_FLOAT: Final = frozenset({"add", "sub", "mul", "div", "min", "max"})
-_LOGICAL: Final = frozenset({"and", "or", "xor", "eq", "ne"})
+_OPERATION_CLASSES: Final = (Binary, Unary, Select, Call)
+_INTEGER_VECTOR_OPS: Final = frozenset({"add", "sub", "mul", "min", "max", "and", "or", "xor"})
+_FLOAT_VECTOR_OPS: Final = frozenset({"add", "sub", "mul", "div", "min", "max"})
+_BOOL_VECTOR_OPS: Final = frozenset({"and", "or", "xor", "eq", "ne"})
 #: Functions of floats for which vector units have one instruction or a short sequence.
-_PRIMITIVE: Final = frozenset({"fma", "product", "sqrt", "copysign", "isnan", "above", "below"})
+_VECTOR_INSTRUCTION_FUNCTIONS: Final = frozenset({"fma", "product", "sqrt", "copysign", "isnan", "above", "below"})
 #: Largest number of operations of a statement that is vectorized inside a tile, where it is
 #: repeated for each vector.
-MOST: Final = 32
+MAX_OPERATIONS_IN_TILE: Final = 32
 #: Largest number of nodes of an expression that is computed element by element.
-_SMALL: Final = 32
+_MAX_SCALARIZED_NODES: Final = 32
 #: 1.5 * 2^23: adding and subtracting it rounds a float32 to an integer, as neighboring floats there
 #: are 1 apart.
-_SHIFT: Final = 12582912.0
+_ROUND_TO_INTEGER_SHIFTER: Final = 12582912.0
 
 
 class ScalarError(Exception):
@@ -57,43 +69,53 @@ class ScalarError(Exception):
     """
 
 
-def vectorized(
-    stmt: Stmt, lane: Var, lanes: int, vectors: Mapping[Var, Expr], *, most: int | None = None, **how: Any
+def vectorize_stmt_or_none(
+    stmt: Stmt, lane: Var, lanes: int, vectors: Mapping[Var, Expr], *, max_operations: int | None = None, **how: Any
 ) -> Stmt | None:
     """Return the vector form of `stmt` for all values of `lane` from 0 to `lanes` - 1; None if it
     has none.
 
-    vectors   vectors that replace scalar registers declared outside of the statement
-    most      largest number of operations, without those on indices; None for no limit
-    how       further arguments of `vector_form`
+    vectors           vectors that replace scalar registers declared outside of the statement
+    max_operations    largest number of operations, without those on indices; None for no limit
+    how               further arguments of `vectorize_stmt`
     """
-    if most is not None and sum(isinstance(n, _WORK) and n.dtype != INDEX for n in nodes(stmt)) > most:
+    if (
+        max_operations is not None
+        and sum(isinstance(n, _OPERATION_CLASSES) and n.dtype != INDEX for n in all_exprs_in_stmt(stmt))
+        > max_operations
+    ):
         return None
     try:
-        return vector_form(stmt, lane, lanes, vectors, **how)
+        return vectorize_stmt(stmt, lane, lanes, vectors, **how)
     except ScalarError:
         return None
 
 
-def vector_form(
-    stmt: Stmt, lane: Var, lanes: int, vectors: Mapping[Var, Expr], *, inside: bool = False, packs: bool = False
+def vectorize_stmt(
+    stmt: Stmt,
+    lane: Var,
+    lanes: int,
+    vectors: Mapping[Var, Expr],
+    *,
+    loads_in_bounds: bool = False,
+    may_scalarize: bool = False,
 ) -> Stmt:
     """Return the vector form of `stmt` for all values of `lane` from 0 to `lanes` - 1; raise
     ScalarError if it has none.
 
-    vectors   vectors that replace scalar registers declared outside of the statement
-    inside    all loads are within their buffers even where conditions are false
-    packs     compute small expressions that have no vector form element by element
+    vectors            vectors that replace scalar registers declared outside of the statement
+    loads_in_bounds    all loads are within their buffers even where conditions are false
+    may_scalarize      compute small expressions that have no vector form element by element
     """
     stores = sum(isinstance(s, Store) for s in walk_stmts(stmt))
     alone = stores == 1 and not any(isinstance(s, For) for s in walk_stmts(stmt))
-    scalars = _Scalars(assigned(stmt), alone) if packs else None
-    made = Block(_Vectorizer(lane, lanes, inside, dict(vectors), scalars).statements((stmt,)))
-    return drop_dead(made) if packs else made
+    scalars = _ScalarDefinitions(assigned_registers(stmt), alone) if may_scalarize else None
+    made = Block(_StmtVectorizer(lane, lanes, loads_in_bounds, dict(vectors), scalars).vectorize_stmts((stmt,)))
+    return remove_dead_registers(made) if may_scalarize else made
 
 
 @frozen
-class _Scalars:
+class _ScalarDefinitions:
     """Scalar definitions of registers, for expressions that are computed element by element.
 
     changed   registers that are assigned to after their declaration
@@ -105,7 +127,7 @@ class _Scalars:
     reads: bool
     made: dict[Var, Expr] = field(default_factory=dict)
 
-    def declare(self, var: Var, value: Expr) -> None:
+    def add_definition(self, var: Var, value: Expr) -> None:
         """Add the definition of a register, unless the register changes or its loads may not be
         repeated.
         """
@@ -114,7 +136,7 @@ class _Scalars:
 
 
 @frozen
-class _Vectorizer:
+class _StmtVectorizer:
     """Converts scalar code to vectors for `lanes` values of the variable `lane`.
 
     inside    all loads are within their buffers even where conditions are false
@@ -127,52 +149,54 @@ class _Vectorizer:
     lanes: int
     inside: bool
     vectors: dict[Var, Expr]
-    scalars: _Scalars | None = None
+    scalars: _ScalarDefinitions | None = None
     amounts: dict[Var, int] = field(default_factory=dict)
 
-    def statements(self, stmts: Iterable[Stmt]) -> list[Stmt]:
+    def vectorize_stmts(self, stmts: Iterable[Stmt]) -> list[Stmt]:
         """Return the vector forms of statements; raise ScalarError if one of them has none."""
         found: list[Stmt] = []
         for stmt in stmts:
             match stmt:
                 case Block():
-                    found.extend(self.statements(stmt.stmts))
+                    found.extend(self.vectorize_stmts(stmt.stmts))
                 case Declare():
-                    found.append(self._declared(stmt))
+                    found.append(self._vectorize_declaration(stmt))
                 case Assign() if isinstance(own := self.vectors.get(stmt.var), Var):
-                    found.append(Assign(own, self.value(stmt.value)))
+                    found.append(Assign(own, self.vectorize_expr(stmt.value)))
                 case Store() if stmt.buffer.dtype == stmt.value.dtype:
-                    step, index = self._place(stmt.index)
+                    step, index = self._lane_stride_and_first_index(stmt.index)
                     if step != 1:
                         raise ScalarError(f"results of {stmt.buffer.dtype} that do not lie side by side")
-                    found.append(Store(stmt.buffer, index, self.value(stmt.value)))
-                case For(begin=begin, end=end) if not self._varies(begin) and not self._varies(end):
-                    body = Block(self.statements((stmt.body,)))
+                    found.append(Store(stmt.buffer, index, self.vectorize_expr(stmt.value)))
+                case For(begin=begin, end=end) if not self._varies_between_lanes(
+                    begin
+                ) and not self._varies_between_lanes(end):
+                    body = Block(self.vectorize_stmts((stmt.body,)))
                     found.append(For(stmt.var, end, body, begin=begin, step=stmt.step, kind=stmt.kind))
-                case If() if not self._varies(stmt.cond):
-                    parts = [Block(self.statements((s,))) for s in (stmt.then, stmt.orelse) if s is not None]
+                case If() if not self._varies_between_lanes(stmt.cond):
+                    parts = [Block(self.vectorize_stmts((s,))) for s in (stmt.then, stmt.orelse) if s is not None]
                     found.append(If(stmt.cond, *parts))
                 case _:
-                    raise ScalarError(_why_stays(stmt))
+                    raise ScalarError(_why_stmt_stays_scalar(stmt))
         return found
 
-    def _declared(self, stmt: Declare) -> Declare:
+    def _vectorize_declaration(self, stmt: Declare) -> Declare:
         """Return a register declaration with a vector; index registers that are equal in all lanes
         stay scalar.
         """
-        if stmt.var.dtype == INDEX and not self._varies(stmt.value):
+        if stmt.var.dtype == INDEX and not self._varies_between_lanes(stmt.value):
             return stmt
-        amount = self._amount(stmt.value)
+        amount = self._nonnegative_upper_bound(stmt.value)
         if amount is not None:
             self.amounts[stmt.var] = amount
         if self.scalars is not None:
-            self.scalars.declare(stmt.var, stmt.value)
+            self.scalars.add_definition(stmt.var, stmt.value)
         register = Var(stmt.var.name, stmt.var.dtype, self.lanes)
-        made = Declare(register, self.value(stmt.value))
+        made = Declare(register, self.vectorize_expr(stmt.value))
         self.vectors[stmt.var] = register
         return made
 
-    def value(self, expr: Expr) -> Expr:
+    def vectorize_expr(self, expr: Expr) -> Expr:
         """Return the vector of the values of an expression in all lanes; raise ScalarError if there
         is none.
         """
@@ -181,99 +205,111 @@ class _Vectorizer:
             raise ScalarError("vectors already")
         if dtype.bits < 8 and dtype.is_integer:
             raise ScalarError(f"values of {dtype}")
-        if not self._varies(expr):
+        if not self._varies_between_lanes(expr):
             return Const(expr.value, dtype, self.lanes) if isinstance(expr, Const) else Broadcast(expr, self.lanes)
         match expr:
             case Var() if expr in self.vectors:
                 return self.vectors[expr]
             case Load():
-                return self._load(expr)
-            case Binary() if self._has_form(expr):
-                return Binary(expr.op, self.value(expr.a), self.value(expr.b))
+                return self._vectorize_load(expr)
+            case Binary() if self._has_vector_instruction(expr):
+                return Binary(expr.op, self.vectorize_expr(expr.a), self.vectorize_expr(expr.b))
             case Unary():
-                return Unary(expr.op, self.value(expr.a))
+                return Unary(expr.op, self.vectorize_expr(expr.a))
             case Cast(a=a):
-                return self._numbered(a, dtype) or self._real_steps(a, dtype) or _by_halves(self.value(a), dtype)
+                return (
+                    self._index_as_int32_vector(a, dtype)
+                    or self._quantize_dequantize_in_float(a, dtype)
+                    or _convert_stepwise(self.vectorize_expr(a), dtype)
+                )
             case Bitcast(a=a) if not (dtype.is_narrow_float or a.dtype.is_narrow_float):
-                return Bitcast(dtype, self.value(expr.a))
-            case Call() if _is_of_vectors(expr):
-                return replace(expr, args=tuple(map(self.value, expr.args)))
-            case Select(cond=cond) if self.inside or not self._varies(cond) or self._reads_all(expr):
-                return Select(self.value(cond) if self._varies(cond) else cond, self.value(expr.a), self.value(expr.b))
-        return self._otherwise(expr)
+                return Bitcast(dtype, self.vectorize_expr(expr.a))
+            case Call() if _is_vectorizable_call(expr):
+                return replace(expr, args=tuple(map(self.vectorize_expr, expr.args)))
+            case Select(cond=cond) if (
+                self.inside or not self._varies_between_lanes(cond) or self._may_evaluate_both_operands(expr)
+            ):
+                return Select(
+                    self.vectorize_expr(cond) if self._varies_between_lanes(cond) else cond,
+                    self.vectorize_expr(expr.a),
+                    self.vectorize_expr(expr.b),
+                )
+        return self._vectorize_expr_indirectly(expr)
 
-    def _otherwise(self, expr: Expr) -> Expr:
+    def _vectorize_expr_indirectly(self, expr: Expr) -> Expr:
         """Return the vector of an expression whose operation has no direct vector form; raise
         ScalarError if there is none.
         """
         if isinstance(expr, Binary) and expr.op in ("shl", "shr"):
-            return self.value(_bounded(expr))
-        return self._packed(expr, _why_scalar(expr))
+            return self.vectorize_expr(_limit_shift_amount(expr))
+        return self._pack_lane_by_lane(expr, _why_expr_stays_scalar(expr))
 
-    def _numbered(self, index: Expr, dtype: DType) -> Expr | None:
+    def _index_as_int32_vector(self, index: Expr, dtype: DType) -> Expr | None:
         """Return an index converted to an int32 vector, modulo 2^32; None for other conversions."""
         if self.scalars is None or index.dtype != INDEX or dtype != "int32":
             return None
-        step, first = self._place(index)
+        step, first = self._lane_stride_and_first_index(index)
         if step is None or abs(step) >> 31:
             return None
         apart = Pack(tuple(Const(k, dtype) for k in range(self.lanes)))
         return Broadcast(cast(first, dtype), self.lanes) + (apart if step == 1 else apart * step)
 
-    def _real_steps(self, expr: Expr, dtype: DType) -> Expr | None:
+    def _quantize_dequantize_in_float(self, expr: Expr, dtype: DType) -> Expr | None:
         """Return the float32 vector of values quantized to bytes and converted back, without
         narrowing; None for other casts.
         """
         if not isinstance(expr, Call) or expr.name not in ("quantize_int8", "quantize_uint8") or dtype != "float32":
             return None
-        x, zero = map(self.value, expr.args)
+        x, zero = map(self.vectorize_expr, expr.args)
         least, most = (float(v) - zero for v in (expr.dtype.min, expr.dtype.max))
-        return call("below", call("above", x, least), most) + _SHIFT - _SHIFT + zero
+        return (
+            call("below", call("above", x, least), most) + _ROUND_TO_INTEGER_SHIFTER - _ROUND_TO_INTEGER_SHIFTER + zero
+        )
 
-    def _packed(self, expr: Expr, why: str) -> Pack:
-        """Return a vector built from an expression for each lane; raise ScalarError with `why` if
+    def _pack_lane_by_lane(self, expr: Expr, reason: str) -> Pack:
+        """Return a vector built from an expression for each lane; raise ScalarError with `reason` if
         it is not small.
         """
         if self.scalars is None:
-            raise ScalarError(why)
-        whole = self._made_of(expr)
-        parts = list(islice(walk(whole), _SMALL + 1))
+            raise ScalarError(reason)
+        whole = self._expand_scalar_definitions(expr)
+        parts = list(islice(walk(whole), _MAX_SCALARIZED_NODES + 1))
         unknown = any(isinstance(n, Var) and n in self.vectors for n in parts)
-        if unknown or len(parts) > _SMALL or any(isinstance(n, Call) for n in parts):
-            raise ScalarError(why)
+        if unknown or len(parts) > _MAX_SCALARIZED_NODES or any(isinstance(n, Call) for n in parts):
+            raise ScalarError(reason)
         return Pack(tuple(substitute(whole, {self.lane: Const(k, INDEX)}) for k in range(self.lanes)))
 
-    def _made_of(self, expr: Expr) -> Expr:
+    def _expand_scalar_definitions(self, expr: Expr) -> Expr:
         """Return an expression with registers replaced by their scalar definitions, where these may
         be recomputed.
         """
         return expr if self.scalars is None else substitute(expr, self.scalars.made)
 
-    def _reads_all(self, expr: Select) -> bool:
+    def _may_evaluate_both_operands(self, expr: Select) -> bool:
         """Return True if both operands of a selection may be loaded whatever its condition is."""
-        made = self._made_of(expr)
-        return not isinstance(made, Select) or _may_read_all(made)
+        made = self._expand_scalar_definitions(expr)
+        return not isinstance(made, Select) or _is_safe_to_load_both_operands(made)
 
-    def _load(self, load: Load) -> Load | Pack:
+    def _vectorize_load(self, load: Load) -> Load | Pack:
         """Return the vector form of a load: contiguous, strided, or element by element."""
-        step, index = self._place(load.index)
+        step, index = self._lane_stride_and_first_index(load.index)
         if step is None:
-            return self._packed(load, f"elements of {load.dtype} that do not lie at equal distances")
+            return self._pack_lane_by_lane(load, f"elements of {load.dtype} that do not lie at equal distances")
         return Load(load.buffer, index, self.lanes, step)
 
-    def _has_form(self, expr: Binary) -> bool:
+    def _has_vector_instruction(self, expr: Binary) -> bool:
         """Return True if a binary operation has a vector form for its element type; shifts only by
         less than their width.
         """
         dtype = expr.a.dtype
         if dtype.is_bool:
-            return expr.op in _LOGICAL
-        if expr.op in COMPARE or expr.op in (_FLOAT if dtype.is_float else _INTEGER):
+            return expr.op in _BOOL_VECTOR_OPS
+        if expr.op in COMPARE or expr.op in (_FLOAT_VECTOR_OPS if dtype.is_float else _INTEGER_VECTOR_OPS):
             return True
-        amount = self._amount(expr.b) if expr.op in ("shl", "shr") else None
+        amount = self._nonnegative_upper_bound(expr.b) if expr.op in ("shl", "shr") else None
         return amount is not None and amount < dtype.bits
 
-    def _amount(self, expr: Expr) -> int | None:
+    def _nonnegative_upper_bound(self, expr: Expr) -> int | None:
         """Return an upper bound of an integer; None if it is unknown or the integer may be
         negative.
         """
@@ -283,29 +319,29 @@ class _Vectorizer:
             case Var():
                 return self.amounts.get(expr)
             case Binary(op="and", b=Const()) if expr.dtype.is_integer:
-                return self._amount(expr.b)
+                return self._nonnegative_upper_bound(expr.b)
             case Binary(op="sub", a=Const(), b=b) if expr.dtype.is_integer:
-                most, less = self._amount(expr.a), self._amount(b)
+                most, less = self._nonnegative_upper_bound(expr.a), self._nonnegative_upper_bound(b)
                 return most if most is not None and less is not None and less <= most else None
         return None
 
-    def _varies(self, expr: Expr) -> bool:
+    def _varies_between_lanes(self, expr: Expr) -> bool:
         """Return True if an expression may differ between the lanes."""
-        return any(n is self.lane or n in self.vectors for n in mentioned(expr))
+        return any(n is self.lane or n in self.vectors for n in vars_and_buffers_in(expr))
 
-    def _place(self, index: Expr) -> tuple[int | None, Expr]:
+    def _lane_stride_and_first_index(self, index: Expr) -> tuple[int | None, Expr]:
         """Return the distance of an index from lane to lane, None if it is not constant, and the
         index in lane 0.
         """
         # a row and a column computed from one flat index simplify to that index
-        index = simplify(self._made_of(index), {})
-        if any(n in self.vectors for n in mentioned(index)):
+        index = simplify(self._expand_scalar_definitions(index), {})
+        if any(n in self.vectors for n in vars_and_buffers_in(index)):
             return None, index
-        step = linear(index, {self.lane: (0, self.lanes - 1)}).coefficient(self.lane)
+        step = linear_form(index, {self.lane: (0, self.lanes - 1)}).coefficient(self.lane)
         return step, simplify(substitute(index, {self.lane: Const(0, self.lane.dtype)}), {})
 
 
-def _bounded(shift: Binary) -> Expr:
+def _limit_shift_amount(shift: Binary) -> Expr:
     """Return a shift by a data-dependent amount as a shift by less than the width, and a selection
     for larger amounts.
     """
@@ -316,7 +352,7 @@ def _bounded(shift: Binary) -> Expr:
     return select(inside, Binary(shift.op, shift.a, shift.b & last), beyond)
 
 
-def _why_stays(stmt: Stmt) -> str:
+def _why_stmt_stays_scalar(stmt: Stmt) -> str:
     """Return the reason, for reports, why a statement cannot be vectorized."""
     match stmt:
         case While():
@@ -330,7 +366,7 @@ def _why_stays(stmt: Stmt) -> str:
     return f"a statement of kind {type(stmt).__name__}"
 
 
-def _why_scalar(expr: Expr) -> str:
+def _why_expr_stays_scalar(expr: Expr) -> str:
     """Return the reason, for reports, why an expression cannot be vectorized."""
     match expr:
         case Bitcast(a=a, dtype=dtype):
@@ -344,17 +380,17 @@ def _why_scalar(expr: Expr) -> str:
     return "counters of loops as numbers"
 
 
-def _is_of_vectors(call: Call) -> bool:
+def _is_vectorizable_call(call: Call) -> bool:
     """Return True if vectors have an instruction for a function, or it is defined as a tensor
     program.
     """
     dtype = call.args[0].dtype
-    if call.name == "abs" or (call.name in _PRIMITIVE and dtype.is_float):
+    if call.name == "abs" or (call.name in _VECTOR_INSTRUCTION_FUNCTIONS and dtype.is_float):
         return True
-    return definition(call.name, dtype) is not None
+    return elementary_function_definition(call.name, dtype) is not None
 
 
-def _by_halves(value: Expr, dtype: DType) -> Expr:
+def _convert_stepwise(value: Expr, dtype: DType) -> Expr:
     """Convert a vector to another type in steps of doubled or halved width, as C compilers
     scalarize wider steps.
 
@@ -371,16 +407,16 @@ def _by_halves(value: Expr, dtype: DType) -> Expr:
     return cast(value, dtype)
 
 
-def _may_read_all(chosen: Select) -> bool:
+def _is_safe_to_load_both_operands(select: Select) -> bool:
     """Return True if both operands of a selection may be loaded whatever its condition is.
 
     An integer condition may guard an index against leaving its buffer, unless the condition itself
     loads that element; a bool computed before may do so, too. A float condition may guard an index
     that is loaded from memory.
     """
-    tested = set(loads_in(chosen.cond))
-    guarded = [n for part in (chosen.a, chosen.b) for n in loads_in(part) if n not in tested]
-    compared = [n.a.dtype for n in walk_once(chosen.cond) if isinstance(n, Binary) and n.op in COMPARE]
+    tested = set(loads_in(select.cond))
+    guarded = [n for part in (select.a, select.b) for n in loads_in(part) if n not in tested]
+    compared = [n.a.dtype for n in walk_once(select.cond) if isinstance(n, Binary) and n.op in COMPARE]
     gathers = any(any(loads_in(load.index)) for load in guarded)
-    computed = any(isinstance(n, (Load, Var)) and n.dtype.is_bool for n in walk_once(chosen.cond))
+    computed = any(isinstance(n, (Load, Var)) and n.dtype.is_bool for n in walk_once(select.cond))
     return not guarded or not (gathers or computed or any(d.is_integer for d in compared))

@@ -5,8 +5,9 @@ Input: blocks (bytes, first and last step of their lifetimes). Output: an offset
 such that blocks with overlapping lifetimes do not overlap in the arena, and the arena is as small
 as the search can make it.
 
-    place([Block(64, 0, 1), Block(64, 1, 2), Block(64, 2, 3)], align=64)       # offsets (0, 64, 0), peak 128
-    place([Block(64, 0, 1), Block(64, 1, 2)], 8, {(1, 0): 8})                  # offsets (8, 0), peak 72
+    # offsets (0, 64, 0), peak 128
+    place_blocks_in_arena([LiveBlock(64, 0, 1), LiveBlock(64, 1, 2), LiveBlock(64, 2, 3)], align=64)
+    place_blocks_in_arena([LiveBlock(64, 0, 1), LiveBlock(64, 1, 2)], 8, {(1, 0): 8})  # offsets (8, 0), peak 72
 
 The problem is NP-hard (Garey and Johnson, SR2). Every arrangement that cannot be compacted
 downwards results from placing the blocks in *some* order, each at the lowest offset that is free
@@ -30,18 +31,18 @@ from typing import Final, TypeAlias
 from aotc.ir import frozen
 
 #: Largest number of blocks for which all orders are searched.
-EXACT_BLOCKS: Final = 9
+MAX_EXACT_SEARCH_BLOCKS: Final = 9
 #: Bound on block comparisons of the local search: a fraction of a second to a few seconds.
-LOCAL_SEARCH_WORK: Final = 4_000_000
+MAX_LOCAL_SEARCH_COMPARISONS: Final = 4_000_000
 
 #: Number of pairs of blocks with overlapping lifetimes from which on a sweep is tried first ...
-SWEPT_PAIRS: Final = 1 << 15
+MIN_PAIRS_FOR_SWEEP: Final = 1 << 15
 #: ... and number of pairs from which on the sweep is the only method.
-COMPARED_PAIRS: Final = 1 << 20
+MIN_PAIRS_FOR_SWEEP_ONLY: Final = 1 << 20
 
 
 @frozen
-class Block:
+class LiveBlock:
     """Block of `size` bytes that is live from step `first` to step `last`, both included."""
 
     size: int
@@ -67,17 +68,17 @@ def align_up(value: int, align: int) -> int:
 
 #: For (later, earlier) pairs of blocks that may overlap: the least number of bytes by which the
 #: later block must start before the earlier one.
-Overlaps: TypeAlias = Mapping[tuple[int, int], int]
+AllowedOverlaps: TypeAlias = Mapping[tuple[int, int], int]
 
 
-def lower_bound(blocks: Sequence[Block], align: int, overlaps: Overlaps | None = None) -> int:
+def arena_size_lower_bound(blocks: Sequence[LiveBlock], align: int, overlaps: AllowedOverlaps | None = None) -> int:
     """Return a lower bound of the arena: the largest sum of aligned bytes live at one step, less allowed overlaps."""
     twice: dict[int, int] = {}
     for (late, early), distance in (overlaps or {}).items():
-        twice[late] = twice.get(late, 0) + common(blocks[late].size, blocks[early].size, distance, align)
+        twice[late] = twice.get(late, 0) + max_overlap_bytes(blocks[late].size, blocks[early].size, distance, align)
     most = live = saved = 0
     step = -1
-    for k, over in _sweep(blocks):
+    for k, over in _blocks_by_start_with_ended_blocks(blocks):
         saved, step = (saved if blocks[k].first == step else 0), blocks[k].first
         size = align_up(blocks[k].size, align)
         saved += min(twice.get(k, 0), size)
@@ -86,13 +87,13 @@ def lower_bound(blocks: Sequence[Block], align: int, overlaps: Overlaps | None =
     return most
 
 
-def common(late: int, early: int, distance: int, align: int) -> int:
-    """Return the largest overlap of two blocks, in bytes, if the later one starts `distance` bytes lower."""
-    late, early = align_up(late, align), align_up(early, align)
-    return late + early - max(late, early + align_up(max(distance, 0), align))
+def max_overlap_bytes(late_bytes: int, early_bytes: int, distance_bytes: int, align: int) -> int:
+    """Return the largest overlap of two blocks, in bytes, if the later one starts `distance_bytes` bytes lower."""
+    late_bytes, early_bytes = align_up(late_bytes, align), align_up(early_bytes, align)
+    return late_bytes + early_bytes - max(late_bytes, early_bytes + align_up(max(distance_bytes, 0), align))
 
 
-def _sweep(blocks: Sequence[Block]) -> Iterator[tuple[int, list[int]]]:
+def _blocks_by_start_with_ended_blocks(blocks: Sequence[LiveBlock]) -> Iterator[tuple[int, list[int]]]:
     """Yield block indices in order of their first step, each with the blocks whose lifetimes have ended by then."""
     live: list[tuple[int, int]] = []  # last step, block
     for k in sorted(range(len(blocks)), key=lambda k: blocks[k].first):
@@ -103,21 +104,21 @@ def _sweep(blocks: Sequence[Block]) -> Iterator[tuple[int, list[int]]]:
         heapq.heappush(live, (blocks[k].last, k))
 
 
-def _pairs(blocks: Sequence[Block]) -> int:
+def _overlapping_lifetime_pair_count(blocks: Sequence[LiveBlock]) -> int:
     """Return the number of pairs of blocks whose lifetimes overlap."""
-    over = accumulate(len(over) for _, over in _sweep(blocks))
+    over = accumulate(len(over) for _, over in _blocks_by_start_with_ended_blocks(blocks))
     return sum(begun - ended for begun, ended in enumerate(over))
 
 
-def _swept(blocks: Sequence[Block], align: int) -> tuple[list[int], int]:
+def _place_by_sweep(blocks: Sequence[LiveBlock], align: int) -> tuple[list[int], int]:
     """Place blocks in order of their first step, each in the lowest free gap; return the offsets and the peak."""
     offsets, peak = [0] * len(blocks), 0
     gaps: list[tuple[int, int]] = []  # (begin, end), sorted; all memory after `peak` is free
-    for k, over in _sweep(blocks):
+    for k, over in _blocks_by_start_with_ended_blocks(blocks):
         size = align_up(blocks[k].size, align)
         for j in over:
             insort(gaps, (offsets[j], offsets[j] + align_up(blocks[j].size, align)))
-        gaps = _joined(gaps) if over else gaps
+        gaps = _merge_adjacent_gaps(gaps) if over else gaps
         fitting = next((n for n, (begin, end) in enumerate(gaps) if end - begin >= size), None)
         if fitting is None:
             last = gaps.pop() if gaps and gaps[-1][1] == peak else (peak, peak)
@@ -129,7 +130,7 @@ def _swept(blocks: Sequence[Block], align: int) -> tuple[list[int], int]:
     return offsets, peak
 
 
-def _joined(gaps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merge_adjacent_gaps(gaps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return a sorted list of gaps (begin, end) between memory blocks with adjacent gaps merged."""
     found: list[tuple[int, int]] = []
     for begin, end in gaps:
@@ -139,22 +140,22 @@ def _joined(gaps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-class _Packer:
+class _ArenaPacker:
     """Packer that places memory blocks with lifetimes in a given order, each at the lowest free
     offset.
     """
 
-    def __init__(self, blocks: Sequence[Block], align: int, overlaps: Overlaps | None = None) -> None:
+    def __init__(self, blocks: Sequence[LiveBlock], align: int, overlaps: AllowedOverlaps | None = None) -> None:
         self.blocks, self.align, self.overlaps = blocks, align, overlaps or {}
         self.sizes = [align_up(b.size, align) for b in blocks]
-        self.neighbors = self._neighbors()
-        self.bound = lower_bound(blocks, align, overlaps)
+        self.neighbors = self._blocks_with_overlapping_lifetimes()
+        self.bound = arena_size_lower_bound(blocks, align, overlaps)
 
-    def _neighbors(self) -> list[list[int]]:
+    def _blocks_with_overlapping_lifetimes(self) -> list[list[int]]:
         """Return, for each block, the blocks whose lifetimes overlap its lifetime."""
         result: list[list[int]] = [[] for _ in self.blocks]
         live: set[int] = set()
-        for k, over in _sweep(self.blocks):
+        for k, over in _blocks_by_start_with_ended_blocks(self.blocks):
             live.difference_update(over)
             for j in live:
                 result[j].append(k)
@@ -162,36 +163,38 @@ class _Packer:
             live.add(k)
         return result
 
-    def lowest(self, k: int, offsets: Sequence[int]) -> int:
-        """Return the lowest free offset for block `k` among the blocks already placed (offset >= 0)."""
+    def lowest_free_offset(self, block: int, offsets: Sequence[int]) -> int:
+        """Return the lowest free offset for block `block` among the blocks already placed (offset >= 0)."""
         offset = 0
-        for low, high in sorted(self._taken(k, j, offsets[j]) for j in self.neighbors[k] if offsets[j] >= 0):
+        for low, high in sorted(
+            self._forbidden_offsets(block, j, offsets[j]) for j in self.neighbors[block] if offsets[j] >= 0
+        ):
             if low >= offset:
                 break
             offset = max(offset, high)
         return offset
 
-    def _taken(self, k: int, j: int, at: int) -> tuple[int, int]:
-        """Return the interval of arena offsets that the placed block `j` forbids for block `k`."""
-        low, high = at - self.sizes[k], at + self.sizes[j]
-        if (k, j) in self.overlaps:
-            low = max(low, at - align_up(self.overlaps[k, j], self.align))
-        if (j, k) in self.overlaps:
-            high = min(high, at + align_up(self.overlaps[j, k], self.align))
+    def _forbidden_offsets(self, block: int, placed_block: int, placed_offset: int) -> tuple[int, int]:
+        """Return the interval of arena offsets that the placed block `placed_block` forbids for block `block`."""
+        low, high = placed_offset - self.sizes[block], placed_offset + self.sizes[placed_block]
+        if (block, placed_block) in self.overlaps:
+            low = max(low, placed_offset - align_up(self.overlaps[block, placed_block], self.align))
+        if (placed_block, block) in self.overlaps:
+            high = min(high, placed_offset + align_up(self.overlaps[placed_block, block], self.align))
         return low, high
 
-    def pack(self, order: Sequence[int], limit: float = math.inf) -> tuple[list[int], int] | None:
-        """Place blocks in an order; return the offsets and the peak, or None as soon as the peak reaches `limit`."""
+    def place_in_order(self, order: Sequence[int], peak_limit: float = math.inf) -> tuple[list[int], int] | None:
+        """Place the blocks in `order`; return offsets and peak, or None when the peak reaches `peak_limit`."""
         offsets = [-1] * len(self.blocks)
         peak = 0
         for k in order:
-            offsets[k] = self.lowest(k, offsets)
+            offsets[k] = self.lowest_free_offset(k, offsets)
             peak = max(peak, offsets[k] + self.sizes[k])
-            if peak >= limit:
+            if peak >= peak_limit:
                 return None
         return offsets, peak
 
-    def greedy_orders(self) -> list[list[int]]:
+    def heuristic_orders(self) -> list[list[int]]:
         """Return heuristic orders: by size, by length of lifetime, by occupancy of steps, by first step."""
         blocks, sizes = self.blocks, self.sizes
         conflict = [sum(sizes[j] for j in near) for near in self.neighbors]
@@ -206,7 +209,7 @@ class _Packer:
         return [sorted(range(len(blocks)), key=key) for key in keys]
 
 
-def _exact(packer: _Packer, offsets: list[int], peak: int) -> tuple[list[int], int]:
+def _search_all_orders(packer: _ArenaPacker, offsets: list[int], peak: int) -> tuple[list[int], int]:
     """Return the memory placement with the lowest peak over all orders of blocks, by branch and
     bound.
     """
@@ -220,21 +223,23 @@ def _exact(packer: _Packer, offsets: list[int], peak: int) -> tuple[list[int], i
             continue
         for k in range(count):
             if now[k] < 0:
-                offset = packer.lowest(k, now)
+                offset = packer.lowest_free_offset(k, now)
                 new_top = max(top, offset + packer.sizes[k])
                 if new_top < best_peak:
                     stack.append(((*placed, k), (*now[:k], offset, *now[k + 1 :]), new_top))
     return best, best_peak
 
 
-def _local_search(packer: _Packer, order: list[int], offsets: list[int], peak: int) -> tuple[list[int], int]:
+def _improve_order_by_local_search(
+    packer: _ArenaPacker, order: list[int], offsets: list[int], peak: int
+) -> tuple[list[int], int]:
     """Improve an order by local search: move a block at the top of the arena forward, and accept
     the order if it is no worse.
     """
     rng = random.Random(0)  # fixed seed: the same model gives the same plan
     best, best_peak, current, current_peak = offsets, peak, offsets, peak
     cost = 1 + sum(map(len, packer.neighbors))
-    for _ in range(min(2000, LOCAL_SEARCH_WORK // cost)):
+    for _ in range(min(2000, MAX_LOCAL_SEARCH_COMPARISONS // cost)):
         if best_peak <= packer.bound:
             break
         tops = [k for k in order if current[k] + packer.sizes[k] == current_peak]
@@ -244,7 +249,7 @@ def _local_search(packer: _Packer, order: list[int], offsets: list[int], peak: i
         if rng.random() < 0.3:  # a second, random exchange helps to leave local minima
             i, j = rng.randrange(len(trial)), rng.randrange(len(trial))
             trial[i], trial[j] = trial[j], trial[i]
-        packed = packer.pack(trial, current_peak + 1)
+        packed = packer.place_in_order(trial, current_peak + 1)
         if packed is not None:
             order, (current, current_peak) = trial, packed
             if current_peak < best_peak:
@@ -252,26 +257,31 @@ def _local_search(packer: _Packer, order: list[int], offsets: list[int], peak: i
     return best, best_peak
 
 
-def place(blocks: Sequence[Block], align: int = 64, overlaps: Overlaps | None = None, enough: int = 0) -> Arrangement:
+def place_blocks_in_arena(
+    blocks: Sequence[LiveBlock], align: int = 64, overlaps: AllowedOverlaps | None = None, sufficient_bytes: int = 0
+) -> Arrangement:
     """Return offsets (multiples of `align`) for `blocks`; the result is deterministic.
 
-    enough   size in bytes at which the search stops after the greedy orders; 0 to search for the
-             smallest size
+    sufficient_bytes    size in bytes at which the search stops after the greedy orders; 0 to search for the
+                        smallest size
     """
     if not blocks:
         return Arrangement((), 0, 0)
-    if (pairs := _pairs(blocks)) > SWEPT_PAIRS and not overlaps:
-        offsets, peak = _swept(blocks, align)
-        bound = lower_bound(blocks, align)
-        if peak == bound or pairs > COMPARED_PAIRS:
+    if (pairs := _overlapping_lifetime_pair_count(blocks)) > MIN_PAIRS_FOR_SWEEP and not overlaps:
+        offsets, peak = _place_by_sweep(blocks, align)
+        bound = arena_size_lower_bound(blocks, align)
+        if peak == bound or pairs > MIN_PAIRS_FOR_SWEEP_ONLY:
             return Arrangement(tuple(offsets), peak, bound)
-    packer = _Packer(blocks, align, overlaps)
+    packer = _ArenaPacker(blocks, align, overlaps)
     best_order, best = list[int](), (list[int](), sum(packer.sizes) + 1)
-    for order in packer.greedy_orders():
-        if best[1] > max(packer.bound, enough) and (packed := packer.pack(order, best[1])) is not None:
+    for order in packer.heuristic_orders():
+        if (
+            best[1] > max(packer.bound, sufficient_bytes)
+            and (packed := packer.place_in_order(order, best[1])) is not None
+        ):
             best_order, best = order, packed
-    if not enough and len(blocks) <= EXACT_BLOCKS:
-        best = _exact(packer, *best)
-    elif not enough:
-        best = _local_search(packer, best_order, *best)
+    if not sufficient_bytes and len(blocks) <= MAX_EXACT_SEARCH_BLOCKS:
+        best = _search_all_orders(packer, *best)
+    elif not sufficient_bytes:
+        best = _improve_order_by_local_search(packer, best_order, *best)
     return Arrangement(tuple(best[0]), best[1], packer.bound)

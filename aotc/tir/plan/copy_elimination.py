@@ -14,7 +14,7 @@ from aotc.ir import DType
 from aotc.tir import Buffer, For, Kernel, Load, Program, Step, Storage, Store, Var, View, forall
 
 
-def copy_kernel(dtype: DType, size: int) -> Kernel:
+def make_copy_kernel(dtype: DType, size: int) -> Kernel:
     """Return a kernel that copies `size` elements."""
     source, target = (Buffer(name, dtype, size) for name in ("source", "target"))
     i = Var("i")
@@ -22,13 +22,13 @@ def copy_kernel(dtype: DType, size: int) -> Kernel:
     return Kernel(name="copy", inputs=(source,), outputs=(target,), body=body)
 
 
-def copy_step(source: View, target: View) -> Step:
+def make_copy_step(source: View, target: View) -> Step:
     """Return a step that copies elements of the view `source` to the whole storage of `target`."""
-    return Step(copy_kernel(target.storage.dtype, target.storage.size), (source, target))
+    return Step(make_copy_kernel(target.storage.dtype, target.storage.size), (source, target))
 
 
-def is_copy(kernel: Kernel) -> bool:
-    """Return True if a kernel was made by `copy_kernel`."""
+def is_copy_kernel(kernel: Kernel) -> bool:
+    """Return True if a kernel was made by `make_copy_kernel`."""
     match kernel:
         case Kernel(name="copy", inputs=(source,), outputs=(target,), body=For(var=i, body=Store() as store)):
             value = Load(source, i)
@@ -36,7 +36,7 @@ def is_copy(kernel: Kernel) -> bool:
     return False
 
 
-def take_views(program: Program) -> Program:
+def eliminate_copies(program: Program) -> Program:
     """Return the program without copies to temporaries, and without copies of whole temporaries to
     outputs.
     """
@@ -44,26 +44,26 @@ def take_views(program: Program) -> Program:
     outputs: dict[Storage, View] = {}
     steps: list[Step] = []
     for step in program.steps:
-        step = _moved(step, places)
-        if not is_copy(step.kernel):
+        step = _replace_storages_by_views(step, places)
+        if not is_copy_kernel(step.kernel):
             steps.append(step)
             continue
         source, target = step.args[0], step.args[-1].storage
         if target.kind == "temp":
             places[target] = source
-        elif _is_whole(source, target.size) and source.storage not in outputs:
+        elif _covers_whole_temporary(source, target.size) and source.storage not in outputs:
             outputs[source.storage] = View(target)
         else:
             steps.append(step)
-    return replace(program, steps=tuple(_moved(step, outputs) for step in steps))
+    return replace(program, steps=tuple(_replace_storages_by_views(step, outputs) for step in steps))
 
 
-def _is_whole(view: View, size: int) -> bool:
+def _covers_whole_temporary(view: View, size: int) -> bool:
     """Return True if a view (part of a storage) covers a whole temporary."""
     return view.storage.kind == "temp" and view.offset == 0 and view.storage.size == size
 
 
-def _moved(step: Step, places: dict[Storage, View]) -> Step:
-    """Return a kernel call with the arguments in `places` replaced by views of other storages."""
-    found = [(view, places.get(view.storage, View(view.storage))) for view in step.args]
+def _replace_storages_by_views(step: Step, view_of_storage: dict[Storage, View]) -> Step:
+    """Return a kernel call with the arguments in `view_of_storage` replaced by views of other storages."""
+    found = [(view, view_of_storage.get(view.storage, View(view.storage))) for view in step.args]
     return replace(step, args=tuple(View(at.storage, at.offset + view.offset) for view, at in found))

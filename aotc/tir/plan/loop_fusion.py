@@ -13,7 +13,7 @@ its kernels:
         for s in 0..2: for c in 0..320: ... block[320 * s + c] ...
 
 For example, the products of all inputs of a recurrent layer are consumed step by step. Two steps
-are fused if the peak of memory falls by at least the fraction `WORTH`, since the fused kernel
+are fused if the peak of memory falls by at least the fraction `MIN_PEAK_SAVING_FRACTION`, since the fused kernel
 cannot be shared with other layers. The iterations of each kernel keep their order, so that results
 do not change in any bit. Source: Gao, Olsen, Sarkar and Thekkath, "Collective loop fusion for array
 contraction" (1992).
@@ -35,15 +35,21 @@ from aotc.tir import (
     Storage,
     Var,
     View,
-    linear,
-    linear_bounds,
+    bounds_of_linear_form,
+    linear_form,
+    new_private_scratch_buffer,
     operands,
-    private_buffer,
     simplify_stmt,
     with_operands,
 )
 from aotc.tir.expr import Const, minimum
-from aotc.tir.loops.loop_dependence import Accesses, collect, counted, read, written
+from aotc.tir.loops.loop_dependence import (
+    Accesses,
+    collect_accesses,
+    constant_loop_range,
+    read_buffers,
+    written_buffers,
+)
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import (
     Block,
@@ -52,40 +58,40 @@ from aotc.tir.stmt import (
     Kernel,
     Stmt,
     Store,
-    rebuilt,
-    refreshed,
-    stmts_of,
-    substituted,
+    block_stmts_or_self,
+    rebuild_stmt,
+    rename_declared_vars,
+    substitute_in_stmt,
     walk_stmts,
 )
 
 #: Smallest fraction of the memory peak that a fusion must save.
-WORTH: Final = 1 / 16
+MIN_PEAK_SAVING_FRACTION: Final = 1 / 16
 #: Function that returns the peak memory usage of a program in bytes.
-Peak = Callable[[Program], int]
+PeakBytes = Callable[[Program], int]
 
 
-def with_fused_loops(program: Program, peak: Peak) -> Program:
+def fuse_loops_while_peak_falls(program: Program, peak_bytes: PeakBytes) -> Program:
     """Return the program with pairs of steps fused, the best pair first, as long as this lowers the
-    peak by `WORTH`.
+    peak by `MIN_PEAK_SAVING_FRACTION`.
     """
-    while candidates := list(_candidates(program)):
-        peaks = [peak(one) for one in candidates]
-        if min(peaks) > peak(program) * (1 - WORTH):
+    while candidates := list(_programs_with_one_more_fusion(program)):
+        peaks = [peak_bytes(one) for one in candidates]
+        if min(peaks) > peak_bytes(program) * (1 - MIN_PEAK_SAVING_FRACTION):
             break
         program = candidates[peaks.index(min(peaks))]
     return program
 
 
-def _candidates(program: Program) -> Iterator[Program]:
-    for first, second in _pairs(program):
-        step = _joined(program.steps[first], program.steps[second])
+def _programs_with_one_more_fusion(program: Program) -> Iterator[Program]:
+    for first, second in _producer_consumer_pairs(program):
+        step = _fuse_steps(program.steps[first], program.steps[second])
         if step is not None:
             steps = [step if k == second else s for k, s in enumerate(program.steps) if k != first]
             yield replace(program, steps=tuple(steps))
 
 
-def _pairs(program: Program) -> Iterator[tuple[int, int]]:
+def _producer_consumer_pairs(program: Program) -> Iterator[tuple[int, int]]:
     """Yield (producer, consumer) step numbers where only the consumer reads the only output of the
     producer.
     """
@@ -99,18 +105,18 @@ def _pairs(program: Program) -> Iterator[tuple[int, int]]:
             continue
         first, second = (program.steps[k] for k in steps)
         whole = len(first.outputs) == 1 and first.outputs[0] == View(storage) in second.inputs
-        if whole and all(_is_plain(step.kernel) for step in (first, second)):
+        if whole and all(_is_single_threaded_loop_code(step.kernel) for step in (first, second)):
             yield steps[0], steps[1]
 
 
-def _is_plain(kernel: Kernel) -> bool:
+def _is_single_threaded_loop_code(kernel: Kernel) -> bool:
     """Return True if a kernel consists of loops, branches, loads and stores of a single thread."""
     parts = any(isinstance(stmt, Intrinsic) for stmt in walk_stmts(kernel.body))
     return kernel.source is None and not kernel.team and not kernel.shared and not parts
 
 
 @frozen(eq=False)
-class _Sweep:
+class _BlockwiseLoop:
     """Kernel whose outermost loop sweeps over a whole buffer block by block.
 
     Iteration k accesses only the `size` elements from `size` * k on; the last block may be shorter.
@@ -127,32 +133,42 @@ class _Sweep:
     count: int
 
     @staticmethod
-    def of(kernel: Kernel, buffer: Buffer) -> _Sweep | None:
+    def find_blockwise_loop(kernel: Kernel, buffer: Buffer) -> _BlockwiseLoop | None:
         """Return the sweep of a kernel over a buffer; None if no outermost loop goes through the
         buffer block by block.
         """
-        stmts = stmts_of(kernel.body)
-        users = [k for k, stmt in enumerate(stmts) if buffer in read(stmt) | written(stmt)]
+        stmts = block_stmts_or_self(kernel.body)
+        users = [k for k, stmt in enumerate(stmts) if buffer in read_buffers(stmt) | written_buffers(stmt)]
         found = stmts[users[0]] if len(users) == 1 else None
-        for loop in _outermost(found) if isinstance(found, For) else ():
-            values = counted(loop)
-            size = _size(loop, buffer, len(values)) if values and (values.start, values.step) == (0, 1) else 0
+        for loop in _interchanged_loop_nests(found) if isinstance(found, For) else ():
+            values = constant_loop_range(loop)
+            size = (
+                _elements_per_iteration(loop, buffer, len(values))
+                if values and (values.start, values.step) == (0, 1)
+                else 0
+            )
             if size and -(-buffer.size // size) == len(values) > 1:
-                return _Sweep(stmts[: users[0]], loop, stmts[users[0] + 1 :], size, len(values))
+                return _BlockwiseLoop(stmts[: users[0]], loop, stmts[users[0] + 1 :], size, len(values))
         return None
 
-    def part(self, number: Var, ratio: int) -> Stmt:
-        """Return the `ratio` iterations that work on the block with a given number; the last block
+    def iterations_for_block(self, block_number: Var, iterations_per_block: int) -> Stmt:
+        """Return the `iterations_per_block` iterations that work on the block with a given number; the last block
         may have fewer.
         """
-        if ratio == 1:
-            return substituted(self.loop.body, {self.loop.var: number})
+        if iterations_per_block == 1:
+            return substitute_in_stmt(self.loop.body, {self.loop.var: block_number})
         inner = Var(self.loop.var.name)
-        end = ratio if self.count % ratio == 0 else minimum(ratio, self.count - number * ratio)
-        return For(inner, end, substituted(self.loop.body, {self.loop.var: number * ratio + inner}))
+        end = (
+            iterations_per_block
+            if self.count % iterations_per_block == 0
+            else minimum(iterations_per_block, self.count - block_number * iterations_per_block)
+        )
+        return For(
+            inner, end, substitute_in_stmt(self.loop.body, {self.loop.var: block_number * iterations_per_block + inner})
+        )
 
 
-def _outermost(loop: For) -> Iterator[For]:
+def _interchanged_loop_nests(loop: For) -> Iterator[For]:
     """Yield a loop nest, and the interchanged nests with each of its independent inner loops
     outermost.
     """
@@ -168,45 +184,49 @@ def _outermost(loop: For) -> Iterator[For]:
         around.append(inner)
 
 
-def _size(loop: For, buffer: Buffer, count: int) -> int:
+def _elements_per_iteration(loop: For, buffer: Buffer, iteration_count: int) -> int:
     """Return the number of buffer elements that each iteration accesses exclusively; 0 if it cannot
     be determined.
     """
     accesses: Accesses = {buffer: []}
-    collect(loop.body, {loop.var: (0, count - 1)}, accesses, closely=True)
+    collect_accesses(loop.body, {loop.var: (0, iteration_count - 1)}, accesses, expands_registers=True)
     sizes = {access.form.coefficient(loop.var) for access in accesses[buffer]}
     size = (sizes.pop() if len(sizes) == 1 else None) or 0
     if size < 1:
         return 0
     for access in accesses[buffer]:
-        rest = access.form.plus(linear(loop.var * size, {}), -1)
-        low, high = linear_bounds(rest, access.ranges)
+        rest = access.form.add_multiple(linear_form(loop.var * size, {}), -1)
+        low, high = bounds_of_linear_form(rest, access.ranges)
         if low < 0 or high + access.lanes > size:
             return 0
     return size
 
 
-def _joined(first: Step, second: Step) -> Step | None:
+def _fuse_steps(producer: Step, consumer: Step) -> Step | None:
     """Return the fused step; None if the kernels do not sweep over the tensor between them in
     blocks of related sizes.
     """
-    (between,) = first.outputs
-    late = second.kernel
-    target = late.inputs[second.inputs.index(between)]
-    early = _with_own_buffers(first.kernel)
+    (between,) = producer.outputs
+    late = consumer.kernel
+    target = late.inputs[consumer.inputs.index(between)]
+    early = _copy_kernel_with_fresh_buffers(producer.kernel)
     source = early.outputs[0]
-    writes, reads = _Sweep.of(early, source), _Sweep.of(late, target)
+    writes, reads = _BlockwiseLoop.find_blockwise_loop(early, source), _BlockwiseLoop.find_blockwise_loop(late, target)
     if writes is None or reads is None or source.size != target.size:
         return None
     size = max(writes.size, reads.size)
     if size % writes.size or size % reads.size or size >= source.size:
         return None
-    block, number = private_buffer("block", source.dtype, size), Var("q")
+    block, number = new_private_scratch_buffer("block", source.dtype, size), Var("q")
 
-    def part(sweep: _Sweep, buffer: Buffer) -> Stmt:
-        return _in_block(sweep.part(number, size // sweep.size), buffer, block, number * size)
+    def loop_body_on_block(sweep: _BlockwiseLoop, buffer: Buffer) -> Stmt:
+        return _redirect_accesses_to_block(
+            sweep.iterations_for_block(number, size // sweep.size), buffer, block, number * size
+        )
 
-    loop = For(number, -(-source.size // size), Block((part(writes, source), part(reads, target))))
+    loop = For(
+        number, -(-source.size // size), Block((loop_body_on_block(writes, source), loop_body_on_block(reads, target)))
+    )
     body = Block((*writes.before, *reads.before, loop, *writes.after, *reads.after))
     kernel = replace(
         late,
@@ -219,48 +239,48 @@ def _joined(first: Step, second: Step) -> Step | None:
         approximate=early.approximate or late.approximate,
         span=merge_spans((early.span, late.span)),
     )
-    inputs = (*first.inputs, *(view for view in second.inputs if view != between))
+    inputs = (*producer.inputs, *(view for view in consumer.inputs if view != between))
     scratch = View(Storage(name="block", dtype=block.dtype, shape=(size,)))
-    args = (*inputs, *second.outputs, *first.workspace, *second.workspace, scratch)
-    return replace(second, kernel=kernel, args=args, origin=None)
+    args = (*inputs, *consumer.outputs, *producer.workspace, *consumer.workspace, scratch)
+    return replace(consumer, kernel=kernel, args=args, origin=None)
 
 
 #: Function that maps the buffer and index of an access to their replacements.
-_Place = Callable[[Buffer, Expr], tuple[Buffer, Expr]]
+_AccessMapping = Callable[[Buffer, Expr], tuple[Buffer, Expr]]
 
 
-def _placed(stmt: Stmt, place: _Place) -> Stmt:
-    """Return a statement without block intrinsics whose loads and stores are replaced by `place`."""
+def _map_accesses(stmt: Stmt, map_access: _AccessMapping) -> Stmt:
+    """Return a statement without block intrinsics whose loads and stores are replaced by `map_access`."""
 
-    def value(expr: Expr) -> Expr:
-        made = with_operands(expr, tuple(map(value, operands(expr))))
+    def map_loads(expr: Expr) -> Expr:
+        made = with_operands(expr, tuple(map(map_loads, operands(expr))))
         if isinstance(made, Load):
-            buffer, index = place(made.buffer, made.index)
+            buffer, index = map_access(made.buffer, made.index)
             return Load(buffer, index, made.lanes, made.stride)
         return made
 
-    made = rebuilt(stmt, lambda inner: _placed(inner, place), value)
+    made = rebuild_stmt(stmt, lambda inner: _map_accesses(inner, map_access), map_loads)
     if isinstance(made, Store):
-        buffer, index = place(made.buffer, made.index)
+        buffer, index = map_access(made.buffer, made.index)
         return replace(made, buffer=buffer, index=index)
     return made
 
 
-def _in_block(stmt: Stmt, buffer: Buffer, block: Buffer, begin: Expr) -> Stmt:
+def _redirect_accesses_to_block(stmt: Stmt, buffer: Buffer, block: Buffer, first_element: Expr) -> Stmt:
     """Return a statement whose accesses to `buffer` go to `block`, which holds its elements from
-    index `begin` on.
+    index `first_element` on.
     """
 
-    def place(other: Buffer, index: Expr) -> tuple[Buffer, Expr]:
-        return (block, simplify(index - begin, {})) if other is buffer else (other, index)
+    def redirect_access(other: Buffer, index: Expr) -> tuple[Buffer, Expr]:
+        return (block, simplify(index - first_element, {})) if other is buffer else (other, index)
 
-    return _placed(stmt, place)
+    return _map_accesses(stmt, redirect_access)
 
 
-def _with_own_buffers(kernel: Kernel) -> Kernel:
+def _copy_kernel_with_fresh_buffers(kernel: Kernel) -> Kernel:
     """Return a copy of a kernel with fresh buffers, registers and loop variables."""
     own = {b: replace(b) for b in (*kernel.params, *kernel.stack)}
-    body = refreshed(_placed(kernel.body, lambda buffer, index: (own[buffer], index)))
+    body = rename_declared_vars(_map_accesses(kernel.body, lambda buffer, index: (own[buffer], index)))
     inputs, outputs, workspace, stack = (
         tuple(own[b] for b in group) for group in (kernel.inputs, kernel.outputs, kernel.workspace, kernel.stack)
     )

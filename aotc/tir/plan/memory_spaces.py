@@ -6,8 +6,9 @@ Input: blocks with lifetimes, the number of accesses to each block, and the size
 fastest first. Output: offsets in a single address range that is split into consecutive parts, one
 for each memory; no block crosses parts.
 
-    accesses(kernel)[buffer]                      # estimated number of elements that a call reads and writes
-    spread(blocks, [900, 20], [64, 4096], 8)      # the first block in the fast memory, the second in the slow memory
+    element_accesses_per_buffer(kernel)[buffer]   # estimated number of elements that a call reads and writes
+    # the first block in the fast memory, the second in the slow memory
+    spread_over_memories(blocks, [900, 20], [64, 4096], 8)
 
 Blocks are tried by decreasing number of accesses per byte, and a memory gets every block that fits
 in addition to its earlier blocks. If some blocks fit nowhere, blocks are tried by decreasing size,
@@ -20,15 +21,21 @@ from itertools import accumulate
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import Buffer, For, Intrinsic, Kernel, Part, Program, Stmt, Storage, Store, stmt_children
-from aotc.tir.loops.loop_dependence import Ranges, loads, range_of
-from aotc.tir.plan.arena_packing import Arrangement, Block, Overlaps, lower_bound, place
+from aotc.tir import ArenaPart, Buffer, For, Intrinsic, Kernel, Program, Stmt, Storage, Store, stmt_children
+from aotc.tir.loops.loop_dependence import Ranges, direct_loads, loop_var_interval
+from aotc.tir.plan.arena_packing import (
+    AllowedOverlaps,
+    Arrangement,
+    LiveBlock,
+    arena_size_lower_bound,
+    place_blocks_in_arena,
+)
 
 #: Assumed number of iterations of a loop whose bounds are unknown.
-_UNKNOWN: Final = 1
+_ASSUMED_TRIP_COUNT: Final = 1
 
 
-def accesses(kernel: Kernel) -> dict[Buffer, int]:
+def element_accesses_per_buffer(kernel: Kernel) -> dict[Buffer, int]:
     """Return the estimated number of elements of each buffer that a call reads and writes.
 
     All branches are counted as executed; caches are ignored.
@@ -38,26 +45,26 @@ def accesses(kernel: Kernel) -> dict[Buffer, int]:
     left: list[tuple[Stmt, int, Ranges]] = [(kernel.body, 1, {})] if kernel.source is None else []
     while left:
         stmt, times, ranges = left.pop()
-        met = [(load.buffer, load.lanes) for load in loads(stmt)]
+        met = [(load.buffer, load.lanes) for load in direct_loads(stmt)]
         if isinstance(stmt, Store):
             met.append((stmt.buffer, stmt.value.lanes))
         elif isinstance(stmt, Intrinsic):
-            met = [(buffer, stmt.size**2) for buffer in (stmt.buffer, stmt.source.buffer)]
+            met = [(buffer, stmt.block_side**2) for buffer in (stmt.buffer, stmt.source.buffer)]
         for buffer, lanes in met:
             found[buffer] = found.get(buffer, 0) + times * lanes
         if isinstance(stmt, For):
-            low, high = range_of(stmt, ranges)
-            times *= max(0, int(high - low) // stmt.step + 1) if math.isfinite(high - low) else _UNKNOWN
+            low, high = loop_var_interval(stmt, ranges)
+            times *= max(0, int(high - low) // stmt.step + 1) if math.isfinite(high - low) else _ASSUMED_TRIP_COUNT
             ranges = {**ranges, stmt.var: (low, high)}
         left += [(child, times, ranges) for child in stmt_children(stmt)]
     return found
 
 
-def accessed(program: Program) -> dict[Storage, int]:
+def element_accesses_per_storage(program: Program) -> dict[Storage, int]:
     """Return the estimated number of elements of each tensor and parameter that a run reads and
     writes.
     """
-    by_kernel = {kernel: accesses(kernel) for kernel in program.kernels}
+    by_kernel = {kernel: element_accesses_per_buffer(kernel) for kernel in program.distinct_kernels}
     found: dict[Storage, int] = {}
     for step in program.steps:
         for buffer, view in zip(step.kernel.params, step.args, strict=True):
@@ -66,92 +73,115 @@ def accessed(program: Program) -> dict[Storage, int]:
 
 
 @frozen
-class Spread:
+class MultiMemoryArrangement:
     """Arrangement of blocks in consecutive memories, and the number of bytes used in each memory."""
 
     arrangement: Arrangement
     sizes: tuple[int, ...]
 
 
-def densest(weights: Sequence[int], sizes: Sequence[int]) -> list[int]:
+def indices_by_weight_per_byte(weights: Sequence[int], sizes: Sequence[int]) -> list[int]:
     """Return the indices of `sizes` by decreasing weight per byte."""
     return sorted(range(len(sizes)), key=lambda k: (-weights[k] / max(1, sizes[k]), k))
 
 
-def spread(
-    blocks: Sequence[Block], weights: Sequence[int], rooms: Sequence[int], align: int, overlaps: Overlaps | None = None
-) -> Spread | None:
-    """Return the blocks spread over memories of `rooms` bytes each (0 for unlimited); None if they
+def spread_over_memories(
+    blocks: Sequence[LiveBlock],
+    access_counts: Sequence[int],
+    memory_bytes: Sequence[int],
+    align: int,
+    overlaps: AllowedOverlaps | None = None,
+) -> MultiMemoryArrangement | None:
+    """Return the blocks spread over memories of `memory_bytes` bytes each (0 for unlimited); None if they
     do not all fit.
 
-    weights   number of accesses to each block
+    access_counts    number of accesses to each block
     """
     sizes = [block.size for block in blocks]
-    for order in (densest(weights, sizes), sorted(range(len(blocks)), key=lambda k: (-sizes[k], k))):
-        if (found := _filled(blocks, order, rooms, align, overlaps or {})) is not None:
+    for order in (
+        indices_by_weight_per_byte(access_counts, sizes),
+        sorted(range(len(blocks)), key=lambda k: (-sizes[k], k)),
+    ):
+        if (found := _fill_memories_in_order(blocks, order, memory_bytes, align, overlaps or {})) is not None:
             return found
     return None
 
 
-def in_rooms(
-    whole: Arrangement, rooms: Mapping[str, int], several: Callable[[Sequence[int]], Spread | None]
-) -> tuple[Arrangement, tuple[Part, ...]]:
+def arrange_in_first_memory_or_all(
+    single_memory_arrangement: Arrangement,
+    memory_bytes: Mapping[str, int],
+    spread_over_sizes: Callable[[Sequence[int]], MultiMemoryArrangement | None],
+) -> tuple[Arrangement, tuple[ArenaPart, ...]]:
     """Return the arrangement and its parts: all blocks in the first memory if they fit, else spread
     over all memories.
 
     Parts are empty if the blocks do not fit; parts of size 0 are omitted.
 
-    whole     arrangement of the blocks in a single memory
-    rooms     size of each memory in bytes, 0 for unlimited
-    several   function that spreads the blocks over memories of given sizes, or returns None
+    single_memory_arrangement    arrangement of the blocks in a single memory
+    memory_bytes                 size of each memory in bytes, 0 for unlimited
+    spread_over_sizes            function that spreads the blocks over memories of given sizes, or returns
+                                 None
     """
-    first, room = next(iter(rooms.items()))
-    if not room or whole.peak <= room:
-        return whole, (Part(first, 0, whole.peak),) if whole.peak else ()
-    if (found := several([*rooms.values()])) is None:
-        return whole, ()
+    first, room = next(iter(memory_bytes.items()))
+    if not room or single_memory_arrangement.peak <= room:
+        return single_memory_arrangement, (
+            ArenaPart(first, 0, single_memory_arrangement.peak),
+        ) if single_memory_arrangement.peak else ()
+    if (found := spread_over_sizes([*memory_bytes.values()])) is None:
+        return single_memory_arrangement, ()
     begins = accumulate(found.sizes, initial=0)
-    parts = (Part(name, begin, size) for name, begin, size in zip(rooms, begins, found.sizes, strict=False))
+    parts = (ArenaPart(name, begin, size) for name, begin, size in zip(memory_bytes, begins, found.sizes, strict=False))
     return found.arrangement, tuple(part for part in parts if part.bytes)
 
 
-def _filled(
-    blocks: Sequence[Block], order: Sequence[int], rooms: Sequence[int], align: int, overlaps: Overlaps
-) -> Spread | None:
-    offsets, sizes, left = [0] * len(blocks), list[int](), list(order)
-    for number, room in enumerate(rooms):
-        members = left if number == len(rooms) - 1 else _taken(blocks, left, room, align, overlaps)
-        placed = _placed(blocks, members, align, overlaps)
+def _fill_memories_in_order(
+    blocks: Sequence[LiveBlock],
+    block_order: Sequence[int],
+    memory_bytes: Sequence[int],
+    align: int,
+    overlaps: AllowedOverlaps,
+) -> MultiMemoryArrangement | None:
+    offsets, sizes, left = [0] * len(blocks), list[int](), list(block_order)
+    for number, room in enumerate(memory_bytes):
+        members = (
+            left if number == len(memory_bytes) - 1 else _blocks_fitting_together(blocks, left, room, align, overlaps)
+        )
+        placed = _arrange_blocks_in_one_memory(blocks, members, align, overlaps)
         if room and placed.peak > room:
             return None
         for k, offset in zip(members, placed.offsets, strict=True):
             offsets[k] = sum(sizes) + offset
         sizes.append(placed.peak)
         left = [k for k in left if k not in set(members)]
-    bound = lower_bound(blocks, align, overlaps)
-    return Spread(Arrangement(tuple(offsets), sum(sizes), bound), tuple(sizes))
+    bound = arena_size_lower_bound(blocks, align, overlaps)
+    return MultiMemoryArrangement(Arrangement(tuple(offsets), sum(sizes), bound), tuple(sizes))
 
 
-def _taken(blocks: Sequence[Block], left: Sequence[int], room: int, align: int, overlaps: Overlaps) -> list[int]:
-    """Return the indices, in order, of the blocks in `left` that fit together into a memory of
-    `room` bytes.
+def _blocks_fitting_together(
+    blocks: Sequence[LiveBlock], remaining: Sequence[int], memory_bytes: int, align: int, overlaps: AllowedOverlaps
+) -> list[int]:
+    """Return the indices, in order, of the blocks in `remaining` that fit together into a memory of
+    `memory_bytes` bytes.
     """
     members: list[int] = []
-    for k in left:
+    for k in remaining:
         trial = [*members, k]
-        if not room or _placed(blocks, trial, align, overlaps, room).peak <= room:
+        if (
+            not memory_bytes
+            or _arrange_blocks_in_one_memory(blocks, trial, align, overlaps, memory_bytes).peak <= memory_bytes
+        ):
             members = trial
     return members
 
 
-def _placed(
-    blocks: Sequence[Block],
-    members: Sequence[int],
+def _arrange_blocks_in_one_memory(
+    blocks: Sequence[LiveBlock],
+    block_indices: Sequence[int],
     align: int,
     overlaps: Mapping[tuple[int, int], int],
-    enough: int = 0,
+    sufficient_bytes: int = 0,
 ) -> Arrangement:
-    """Return the arrangement in one memory of the blocks with indices `members`."""
-    number = {k: n for n, k in enumerate(members)}
+    """Return the arrangement in one memory of the blocks with indices `block_indices`."""
+    number = {k: n for n, k in enumerate(block_indices)}
     own = {(number[a], number[b]): d for (a, b), d in overlaps.items() if a in number and b in number}
-    return place([blocks[k] for k in members], align, own, enough)
+    return place_blocks_in_arena([blocks[k] for k in block_indices], align, own, sufficient_bytes)

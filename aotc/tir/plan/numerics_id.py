@@ -2,7 +2,7 @@
 """Compute an identifier of a program's numerical behavior: programs with equal identifiers give
 bit-identical results.
 
-numerics(program)                      # "5f3a9c0e21d47b86"
+numerics_fingerprint(program)          # "5f3a9c0e21d47b86"
 """
 
 import hashlib
@@ -13,23 +13,35 @@ from typing import Final
 import numpy as np
 
 from aotc.ir import DType
-from aotc.tir import Block, Buffer, Call, Kernel, Program, Storage, Store, as_expr, nodes, to_text, without_kinds
-from aotc.tir.functions.function_table import definition
+from aotc.tir import (
+    Block,
+    Buffer,
+    Call,
+    Kernel,
+    Program,
+    Storage,
+    Store,
+    all_exprs_in_stmt,
+    as_expr,
+    strip_loop_kinds,
+    to_text,
+)
+from aotc.tir.functions.function_table import elementary_function_definition
 
 #: Version of the IR semantics, which is increased if a tensor program changes its meaning.
-MEANING: Final = 1
+SEMANTICS_VERSION: Final = 1
 
 
-def numerics(program: Program) -> str:
+def numerics_fingerprint(program: Program) -> str:
     """Return 16 hexadecimal digits of the SHA-256 of the kernels, called functions, parameters and
     calls of a program.
 
     Names and addresses of tensors, aliasing marks and kinds of loops are not included.
     """
-    found = hashlib.sha256(f"{MEANING}".encode())
-    kernels = {kernel: k for k, kernel in enumerate(program.kernels)}
+    found = hashlib.sha256(f"{SEMANTICS_VERSION}".encode())
+    kernels = {kernel: k for k, kernel in enumerate(program.distinct_kernels)}
     places: dict[Storage, int] = {}
-    lines = [_text(kernel) for kernel in kernels] + _functions(kernels)
+    lines = [_kernel_text_without_name(kernel) for kernel in kernels] + _texts_of_called_functions(kernels)
     for storage in program.inputs:
         places.setdefault(storage, len(places))
     for step in program.steps:
@@ -44,22 +56,22 @@ def numerics(program: Program) -> str:
     return found.hexdigest()[:16]
 
 
-def _text(kernel: Kernel) -> str:
+def _kernel_text_without_name(kernel: Kernel) -> str:
     source = "" if kernel.source is None else repr(kernel.source)
-    return without_kinds(to_text(replace(kernel, name="", span=None, macs=0, overlaps=()))) + source
+    return strip_loop_kinds(to_text(replace(kernel, name="", span=None, macs=0, overlaps=()))) + source
 
 
-def _functions(kernels: Iterable[Kernel]) -> list[str]:
+def _texts_of_called_functions(kernels: Iterable[Kernel]) -> list[str]:
     """Return the texts of the elementary functions that kernels call, directly or through other
     functions.
     """
     found: dict[tuple[str, DType, bool], str] = {}
     bodies = [kernel.body for kernel in kernels]
     while bodies:
-        calls = [n for n in nodes(bodies.pop()) if isinstance(n, Call)]
+        calls = [n for n in all_exprs_in_stmt(bodies.pop()) if isinstance(n, Call)]
         for key in {(n.name, n.args[0].dtype, n.fused) for n in calls} - found.keys():
             found[key] = ""
-            if (made := definition(*key)) is not None:
+            if (made := elementary_function_definition(*key)) is not None:
                 result = Buffer("result", made.result.dtype, 1)
                 bodies.append(Block((*made.body, Store(result, as_expr(0), made.result))))
                 kernel = Kernel(name=key[0], inputs=(), outputs=(result,), body=bodies[-1])

@@ -14,26 +14,43 @@ from dataclasses import replace
 from typing import Final
 
 from aotc.ir import DType
-from aotc.tir import BYTES, INSTRUCTIONS, Buffer, Call, Intrinsic, Kernel, Program, Storage, View, map_exprs, walk_stmts
+from aotc.tir import (
+    INSTRUCTIONS,
+    INT8_DTYPES,
+    Buffer,
+    Call,
+    Intrinsic,
+    Kernel,
+    Program,
+    Storage,
+    View,
+    map_exprs,
+    walk_stmts,
+)
 from aotc.tir.expr import Const, Expr, Load, call, cast, const, operands, with_operands
-from aotc.tir.int4_unpacking import COUNT, halved, nibbles_name, of_nibbles
-from aotc.tir.simplify import Linear, linear, simplify
+from aotc.tir.int4_unpacking import (
+    INT4_VALUE_COUNT,
+    int4_unpack_instruction_name,
+    int4_variant_of_kernel_name,
+    pack_int4,
+)
+from aotc.tir.simplify import LinearForm, linear_form, simplify
 
 #: Smallest number of elements of a packed constant; for fewer, the unpacking code is larger than
 #: the saving.
-LEAST_ELEMENTS: Final = 256
+MIN_PACKED_ELEMENTS: Final = 256
 _UINT8: Final = DType("uint8")
 
 
-def narrowed(program: Program, cached: int = 0) -> Program:
+def pack_constants_as_int4(program: Program, cache_bytes: int = 0) -> Program:
     """Return the program with packed constants, unless all packable constants together fit into
-    `cached` bytes.
+    `cache_bytes` bytes.
     """
     uses: dict[tuple[Kernel, int], list[View]] = defaultdict(list)
     for step in program.steps:
         for k, view in enumerate(step.args):
             uses[step.kernel, k].append(view)
-    least = {s: number for s in program.constants if (number := _least(s)) is not None}
+    least = {s: number for s in program.constants if (number := _int4_range_start(s)) is not None}
     kernels: dict[Kernel, dict[Buffer, int]] = defaultdict(dict)
     wrong: set[Storage] = set(least)
     while wrong:
@@ -46,14 +63,14 @@ def narrowed(program: Program, cached: int = 0) -> Program:
             if found == {None}:
                 continue
             number, buffer = min(n for n in found if n is not None), kernel.params[k]
-            if len(found) > 1 or any(v.offset % 2 for v in views) or not _readable(kernel, buffer):
+            if len(found) > 1 or any(v.offset % 2 for v in views) or not _can_read_packed(kernel, buffer):
                 wrong |= {view.storage for view in views}
             kernels[kernel][buffer] = number
         least = {s: number for s, number in least.items() if s not in wrong}
-    if sum(s.nbytes for s in least) <= cached:
+    if sum(s.nbytes for s in least) <= cache_bytes:
         return program
-    stored = {s: _stored(s, number) for s, number in least.items()}
-    made = {kernel: _kernel(kernel, kernels.get(kernel, {})) for kernel in program.kernels}
+    stored = {s: _pack_storage(s, number) for s, number in least.items()}
+    made = {kernel: _read_buffers_as_int4(kernel, kernels.get(kernel, {})) for kernel in program.distinct_kernels}
     steps = []
     for step in program.steps:
         args = (View(stored[v.storage], v.offset // 2) if v.storage in stored else v for v in step.args)
@@ -61,95 +78,98 @@ def narrowed(program: Program, cached: int = 0) -> Program:
     return replace(program, steps=tuple(steps))
 
 
-def _least(storage: Storage) -> int | None:
+def _int4_range_start(storage: Storage) -> int | None:
     """Return the value that packed 0 stands for, if all values of a constant lie within 16
     consecutive integers, else None.
 
     The usual ranges (-8 to 7, or 0 to 15) are preferred, so that most constants have equal ranges.
     """
     data = storage.data
-    if data is None or storage.dtype not in BYTES or storage.size < LEAST_ELEMENTS:
+    if data is None or storage.dtype not in INT8_DTYPES or storage.size < MIN_PACKED_ELEMENTS:
         return None
     low, high = int(data.min()), int(data.max())
-    usual = -COUNT // 2 if storage.dtype.is_signed else 0
+    usual = -INT4_VALUE_COUNT // 2 if storage.dtype.is_signed else 0
     for least in (usual, low):
-        if least <= low and high < least + COUNT:
+        if least <= low and high < least + INT4_VALUE_COUNT:
             return least
     return None
 
 
-def _stored(storage: Storage, least: int) -> Storage:
-    data = halved(storage.data, least)
-    return replace(storage, dtype=_UINT8, shape=data.shape, data=data, least=least)
+def _pack_storage(storage: Storage, range_start: int) -> Storage:
+    data = pack_int4(storage.data, range_start)
+    return replace(storage, dtype=_UINT8, shape=data.shape, data=data, least=range_start)
 
 
-class _WholeError(Exception):
+class _NeedsWholeBytesError(Exception):
     """Internal error: a kernel needs whole bytes of a constant, which cannot be packed as 4-bit
     values.
     """
 
 
-def _readable(kernel: Kernel, buffer: Buffer) -> bool:
+def _can_read_packed(kernel: Kernel, buffer: Buffer) -> bool:
     """Return True if a kernel can read a buffer that is packed as 4-bit values."""
     try:
-        _kernel(kernel, {buffer: 0})
-    except _WholeError:
+        _read_buffers_as_int4(kernel, {buffer: 0})
+    except _NeedsWholeBytesError:
         return False
     return kernel.source is None
 
 
-def _kernel(kernel: Kernel, least: Mapping[Buffer, int]) -> Kernel:
-    """Return the kernel that reads the buffers of `least` in packed form; raise _WholeError if it
-    cannot.
+def _read_buffers_as_int4(kernel: Kernel, range_start_of_buffer: Mapping[Buffer, int]) -> Kernel:
+    """Return the kernel that reads the buffers of `range_start_of_buffer` in packed form; raise
+    _NeedsWholeBytesError if it cannot.
     """
-    if not least:
+    if not range_start_of_buffer:
         return kernel
-    fresh = {b: Buffer(b.name, _UINT8, (b.size + 1) // 2, align=b.align) for b in least}
+    fresh = {b: Buffer(b.name, _UINT8, (b.size + 1) // 2, align=b.align) for b in range_start_of_buffer}
 
-    def taken(expr: Expr) -> Expr:
+    def unpack_packed_loads(expr: Expr) -> Expr:
         if isinstance(expr, Call) and INSTRUCTIONS[expr.name].memory:
-            return on_memory(expr)
-        expr = with_operands(expr, tuple(map(taken, operands(expr))))
+            return use_int4_micro_kernel(expr)
+        expr = with_operands(expr, tuple(map(unpack_packed_loads, operands(expr))))
         if not isinstance(expr, Load) or expr.buffer not in fresh:
             return expr
-        return _taken_apart(expr, fresh[expr.buffer], least[expr.buffer])
+        return _unpack_int4_load(expr, fresh[expr.buffer], range_start_of_buffer[expr.buffer])
 
-    def on_memory(expr: Call) -> Call:
+    def use_int4_micro_kernel(expr: Call) -> Call:
         found = [isinstance(x, Load) and x.buffer in fresh for x in expr.args]
         if not any(found):
             return expr
-        name, (data, weights, *rest) = of_nibbles(expr.name), expr.args
+        name, (data, weights, *rest) = int4_variant_of_kernel_name(expr.name), expr.args
         if name not in INSTRUCTIONS or found.count(True) > 1 or not isinstance(weights, Load) or not found[1]:
-            raise _WholeError
+            raise _NeedsWholeBytesError
         buffer = weights.buffer
-        return Call(name, (data, _half(weights, fresh[buffer]), *rest, const(least[buffer], "int32")))
+        return Call(
+            name,
+            (data, _load_packed_bytes(weights, fresh[buffer]), *rest, const(range_start_of_buffer[buffer], "int32")),
+        )
 
     if any(isinstance(s, Intrinsic) and s.source.buffer in fresh for s in walk_stmts(kernel.body)):
-        raise _WholeError
+        raise _NeedsWholeBytesError
     inputs = tuple(fresh.get(b, b) for b in kernel.inputs)
-    return replace(kernel, inputs=inputs, body=map_exprs(kernel.body, taken))
+    return replace(kernel, inputs=inputs, body=map_exprs(kernel.body, unpack_packed_loads))
 
 
-def _half(load: Load, buffer: Buffer) -> Load:
-    """Return a load of the bytes that hold the elements of a load; raise _WholeError unless these
+def _load_packed_bytes(load: Load, buffer: Buffer) -> Load:
+    """Return a load of the bytes that hold the elements of a load; raise _NeedsWholeBytesError unless these
     are whole bytes.
     """
-    place = linear(load.index, {})
+    place = linear_form(load.index, {})
     if load.lanes % 2 or load.stride != 1 or any(c % 2 for c in (place.const, *place.terms.values())):
-        raise _WholeError
-    half = Linear({a: c // 2 for a, c in place.terms.items()}, place.const // 2)
-    return Load(buffer, half.expr(), load.lanes // 2)
+        raise _NeedsWholeBytesError
+    half = LinearForm({a: c // 2 for a, c in place.terms.items()}, place.const // 2)
+    return Load(buffer, half.to_expr(), load.lanes // 2)
 
 
-def _taken_apart(load: Load, buffer: Buffer, least: int) -> Expr:
+def _unpack_int4_load(load: Load, buffer: Buffer, range_start: int) -> Expr:
     """Return an expression that loads elements packed as 4-bit values and unpacks them."""
     dtype = str(load.dtype)
     if load.lanes == 1:
         odd = simplify(load.index % 2, {})
         byte = Load(buffer, simplify(load.index // 2, {}))
         half = byte >> cast(odd * 4, "uint8") if not isinstance(odd, Const) else byte >> 4 if odd.value else byte & 15
-        return cast(half & 15, dtype) + least
-    name = nibbles_name(dtype, load.lanes)
+        return cast(half & 15, dtype) + range_start
+    name = int4_unpack_instruction_name(dtype, load.lanes)
     if not name:
-        raise _WholeError
-    return call(name, _half(load, buffer), const(least, dtype))
+        raise _NeedsWholeBytesError
+    return call(name, _load_packed_bytes(load, buffer), const(range_start, dtype))

@@ -92,7 +92,7 @@ class Step:
 
 
 @frozen
-class Part:
+class ArenaPart:
     """Part of the arena that lies in one memory: `bytes` bytes from byte `begin` on."""
 
     memory: str
@@ -114,14 +114,14 @@ class MemoryPlan:
     peak: int = 0
     lower_bound: int = 0
     align: int = 64
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ArenaPart, ...] = ()
 
     @property
-    def gap(self) -> int:
+    def bytes_above_lower_bound(self) -> int:
         """Number of bytes by which the planned arena exceeds its lower bound."""
         return self.peak - self.lower_bound
 
-    def place(self, storage: Storage) -> tuple[int, int]:
+    def arena_part_and_offset(self, storage: Storage) -> tuple[int, int]:
         """Return the number of the part that holds a temporary (0 if there are no parts), and the
         offset in this part.
         """
@@ -163,9 +163,9 @@ class Program:
             team = "team " if step.kernel.team else ""
             lines.append(f"  {team}call {json.dumps(step.kernel.name)} ({', '.join(args)})")
         lines.append("}")
-        return "\n\n".join(("\n".join(lines), *map(to_text, self.kernels)))
+        return "\n\n".join(("\n".join(lines), *map(to_text, self.distinct_kernels)))
 
-    def storages(self, kind: str) -> tuple[Storage, ...]:
+    def storages_of_kind(self, kind: str) -> tuple[Storage, ...]:
         """Return the tensors' storage of a kind ("temp", "constant", ...) that the steps use, in
         order of first use.
         """
@@ -174,15 +174,15 @@ class Program:
 
     @property
     def constants(self) -> tuple[Storage, ...]:
-        return self.storages("constant")
+        return self.storages_of_kind("constant")
 
-    def with_kernels(self, made: Mapping[Kernel, Kernel]) -> Program:
+    def replace_kernels(self, replacements: Mapping[Kernel, Kernel]) -> Program:
         """Return the program with kernels replaced by kernels with equal parameters."""
-        found = [(step, made[step.kernel]) for step in self.steps]
+        found = [(step, replacements[step.kernel]) for step in self.steps]
         steps = (s if s.kernel is kernel else replace(s, kernel=kernel) for s, kernel in found)
         return replace(self, steps=tuple(steps))
 
     @property
-    def kernels(self) -> tuple[Kernel, ...]:
+    def distinct_kernels(self) -> tuple[Kernel, ...]:
         """Distinct kernels of the program in order of their first call."""
         return tuple(dict.fromkeys(step.kernel for step in self.steps))

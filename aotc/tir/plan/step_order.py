@@ -9,7 +9,7 @@ this saves memory.
 
 A step comes after every earlier step with which it shares memory that one of them writes. The order
 with the least peak is a shortest path in the graph of sets of executed steps, where the length of a
-path is its peak; it is found by Dijkstra's algorithm. Beyond `SETS` sets a greedy order is used:
+path is its peak; it is found by Dijkstra's algorithm. Beyond `MAX_VISITED_STEP_SETS` sets a greedy order is used:
 the next step is the step with the least usage during it, and among those with the least usage after
 it.
 """
@@ -22,38 +22,42 @@ from typing import Final
 from aotc.tir import Program, Step, Storage, align_up
 
 #: Largest number of sets of executed steps that the search visits.
-SETS: Final = 20_000
+MAX_VISITED_STEP_SETS: Final = 20_000
 
 
-def ordered(program: Program, saved: Mapping[tuple[Storage, Storage], int] | None = None, align: int = 1) -> Program:
+def reorder_steps_for_least_peak(
+    program: Program, shareable_bytes: Mapping[tuple[Storage, Storage], int] | None = None, align: int = 1
+) -> Program:
     """Return the program with steps in the order of least peak memory; the original order if that
     is as good.
 
-    saved   for (output, dying input) pairs: bytes that both can share while the output is computed
-    align   alignment of every temporary in bytes
+    shareable_bytes    for (output, dying input) pairs: bytes that both can share while the output is computed
+    align              alignment of every temporary in bytes
     """
-    found = _Search(program, dict(saved or {}), align).least()[0]
+    found = _StepOrderSearch(program, dict(shareable_bytes or {}), align).best_order_and_peak()[0]
     if found == tuple(range(len(program.steps))):
         return program
     return replace(program, steps=tuple(program.steps[k] for k in found))
 
 
-def least_peak(program: Program, saved: Mapping[tuple[Storage, Storage], int] | None = None, align: int = 1) -> int:
-    """Return the peak memory usage in bytes under the order that `ordered` chooses."""
-    return _Search(program, dict(saved or {}), align).least()[1]
+def least_peak_bytes(
+    program: Program, shareable_bytes: Mapping[tuple[Storage, Storage], int] | None = None, align: int = 1
+) -> int:
+    """Return the peak memory usage in bytes under the order that `reorder_steps_for_least_peak` chooses."""
+    return _StepOrderSearch(program, dict(shareable_bytes or {}), align).best_order_and_peak()[1]
 
 
-def touched(step: Step) -> tuple[Storage, ...]:
+def accessed_temporaries(step: Step) -> tuple[Storage, ...]:
     """Return the temporaries that a step reads or writes."""
     return tuple(dict.fromkeys(v.storage for v in step.args if v.storage.kind == "temp"))
 
 
-def _behind(steps: Sequence[Step], pinned: Mapping[Storage, Storage]) -> list[int]:
+def _predecessor_masks(steps: Sequence[Step], resident: Mapping[Storage, Storage]) -> list[int]:
     """Return, for each step, the set of steps that must precede it, as a bit mask."""
     sets: list[int] = []
     writers: dict[Storage, int] = {}
     readers: dict[Storage, int] = {}
-    ends = {*pinned.values()}
+    ends = {*resident.values()}
     entries = 0
     for k, step in enumerate(steps):
         before, inputs = entries, len(step.inputs)
@@ -67,17 +71,17 @@ def _behind(steps: Sequence[Step], pinned: Mapping[Storage, Storage]) -> list[in
                 writers[storage] = writers.get(storage, 0) | 1 << k
             else:
                 readers[storage] = readers.get(storage, 0) | 1 << k
-        if step.inputs and step.inputs[0].storage in pinned:
+        if step.inputs and step.inputs[0].storage in resident:
             # the caller has put these inputs into the arena before the first step
             entries |= 1 << k
-        if step.outputs and step.outputs[0].storage in pinned and step.inputs[0].storage in ends:
+        if step.outputs and step.outputs[0].storage in resident and step.inputs[0].storage in ends:
             before = (1 << k) - 1
         sets.append(before)
     return sets
 
 
 @dataclass
-class _Search:
+class _StepOrderSearch:
     program: Program
     saved: dict[tuple[Storage, Storage], int]
     align: int
@@ -85,50 +89,52 @@ class _Search:
     users: dict[Storage, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.behind = _behind(self.program.steps, self.program.resident)
+        self.behind = _predecessor_masks(self.program.steps, self.program.resident)
         self.users = {}
         for k, step in enumerate(self.program.steps):
-            for storage in touched(step):
+            for storage in accessed_temporaries(step):
                 self.users[storage] = self.users.get(storage, 0) | 1 << k
 
-    def size(self, storages: Iterable[Storage]) -> int:
+    def aligned_bytes(self, storages: Iterable[Storage]) -> int:
         return sum(align_up(s.nbytes, self.align) for s in storages)
 
-    def after(self, k: int, done: int, live: int) -> tuple[int, int]:
-        """Return the bytes in use during and after step `k`, given `live` bytes before it and the
-        executed steps `done`.
+    def bytes_during_and_after_step(self, step_number: int, executed_mask: int, live_bytes: int) -> tuple[int, int]:
+        """Return the bytes in use during and after step `step_number`, given `live_bytes` bytes before it and the
+        executed steps `executed_mask`.
         """
-        step, now = self.program.steps[k], done | 1 << k
-        mentioned = touched(step)
-        new = self.size(s for s in mentioned if not self.users[s] & done)
+        step, now = self.program.steps[step_number], executed_mask | 1 << step_number
+        mentioned = accessed_temporaries(step)
+        new = self.aligned_bytes(s for s in mentioned if not self.users[s] & executed_mask)
         dying = [s for s in mentioned if self.users[s] & ~now == 0]
         twice = 0
         for out in step.outputs:
             twice += max((self.saved.get((out.storage, s), 0) for s in dying), default=0)
-        return live + new - twice, live + new - self.size(dying)
+        return live_bytes + new - twice, live_bytes + new - self.aligned_bytes(dying)
 
-    def peak(self, order: Iterable[int]) -> int:
+    def peak_bytes_of_order(self, order: Iterable[int]) -> int:
         done = live = most = 0
         for k in order:
-            taken, live = self.after(k, done, live)
+            taken, live = self.bytes_during_and_after_step(k, done, live)
             done, most = done | 1 << k, max(most, taken)
         return most
 
-    def least(self) -> tuple[tuple[int, ...], int]:
+    def best_order_and_peak(self) -> tuple[tuple[int, ...], int]:
         """Return the best order found and its peak; the original order unless another one is
         better.
         """
         own = tuple(range(len(self.program.steps)))
-        bound = self.peak(own)
-        found = self.best(bound) or self.greedy()
-        peak = self.peak(found)
+        bound = self.peak_bytes_of_order(own)
+        found = self.least_peak_order_by_dijkstra(bound) or self.greedy_order()
+        peak = self.peak_bytes_of_order(found)
         return (found, peak) if peak < bound else (own, bound)
 
-    def ready(self, done: int) -> list[int]:
-        return [k for k, before in enumerate(self.behind) if not done >> k & 1 and before & ~done == 0]
+    def executable_steps(self, executed_mask: int) -> list[int]:
+        return [
+            k for k, before in enumerate(self.behind) if not executed_mask >> k & 1 and before & ~executed_mask == 0
+        ]
 
-    def best(self, bound: int) -> tuple[int, ...] | None:
-        """Return an order of least peak by Dijkstra's algorithm; None if no peak is below `bound`
+    def least_peak_order_by_dijkstra(self, peak_bound: int) -> tuple[int, ...] | None:
+        """Return an order of least peak by Dijkstra's algorithm; None if no peak is below `peak_bound`
         or there are too many sets.
         """
         every = (1 << len(self.behind)) - 1
@@ -139,34 +145,36 @@ class _Search:
         while queue:
             peak, left, done, live = heapq.heappop(queue)
             if done == every:
-                return self._way(came, done)
+                return self._order_from_predecessors(came, done)
             if peak > peaks[done]:
                 continue
-            for k in self.ready(done):
-                taken, kept = self.after(k, done, live)
+            for k in self.executable_steps(done):
+                taken, kept = self.bytes_during_and_after_step(k, done, live)
                 now, most = done | 1 << k, max(peak, taken)
-                if most < bound and most < peaks.get(now, bound):
+                if most < peak_bound and most < peaks.get(now, peak_bound):
                     peaks[now], came[now] = most, (done, k)
                     heapq.heappush(queue, (most, left - 1, now, kept))
-            if len(peaks) > SETS:
+            if len(peaks) > MAX_VISITED_STEP_SETS:
                 break
         return None
 
-    def _way(self, came: Mapping[int, tuple[int, int]], done: int) -> tuple[int, ...]:
+    def _order_from_predecessors(
+        self, predecessor: Mapping[int, tuple[int, int]], executed_mask: int
+    ) -> tuple[int, ...]:
         order: list[int] = []
-        while done:
-            done, k = came[done]
+        while executed_mask:
+            executed_mask, k = predecessor[executed_mask]
             order.append(k)
         return tuple(reversed(order))
 
-    def greedy(self) -> tuple[int, ...]:
+    def greedy_order(self) -> tuple[int, ...]:
         """Return the greedy order: next is the step with the least usage during it, then after it,
         then the first.
         """
         order: list[int] = []
         done = live = 0
         while len(order) < len(self.behind):
-            rows = [(*self.after(k, done, live), k) for k in self.ready(done)]
+            rows = [(*self.bytes_during_and_after_step(k, done, live), k) for k in self.executable_steps(done)]
             _, live, k = min(rows)
             order.append(k)
             done |= 1 << k

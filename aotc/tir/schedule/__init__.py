@@ -20,8 +20,8 @@
 from collections.abc import Sequence
 
 from aotc.ir.span import Span
-from aotc.tir import Kernel, Target, remembered_kernel, te
-from aotc.tir.schedule.lower import Lowering
+from aotc.tir import Kernel, Target, memoized_kernel, te
+from aotc.tir.schedule.kernel_lowering import Lowering
 
 
 def schedule(
@@ -34,4 +34,4 @@ def schedule(
     Raise AotcError (code "schedule") if an output needs a placeholder that is not among the inputs.
     """
     source = (name, tuple(inputs), tuple(outputs), target)
-    return remembered_kernel("schedule", source, span, lambda: Lowering(name, inputs, outputs, target).kernel())
+    return memoized_kernel("schedule", source, span, lambda: Lowering(name, inputs, outputs, target).build_kernel())

@@ -18,16 +18,27 @@ from itertools import accumulate
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import PART, PARTS, Block, Declare, For, If, Stmt, extent_of, is_innermost, stmts_of
+from aotc.tir import (
+    THREAD_COUNT,
+    THREAD_NUMBER,
+    Block,
+    Declare,
+    For,
+    If,
+    Stmt,
+    block_stmts_or_self,
+    constant_trip_count,
+    is_innermost,
+)
 from aotc.tir.expr import INDEX, Binary, Expr, Var, all_of, as_expr, maximum, minimum
 
 #: Consecutive iterations of an innermost loop that are not divided: whole vectors, which the C
 #: compiler may round differently from scalar remainder code.
-_RUN: Final = 64
+_ITERATIONS_PER_RUN: Final = 64
 
 
 @frozen(eq=False)
-class Leaf:
+class DividedLeaf:
     """The innermost part of a loop nest that is divided among threads.
 
     It is a loop, divided by iterations, or consecutive statements that are one unit (`loop` is
@@ -38,13 +49,13 @@ class Leaf:
     loop: For | None = None
 
     @property
-    def units(self) -> int:
+    def unit_count(self) -> int:
         """Iterations of the leaf's loop, or 1 without a loop."""
-        return 1 if self.loop is None else extent_of(self.loop)
+        return 1 if self.loop is None else constant_trip_count(self.loop)
 
 
 @frozen(eq=False)
-class Nest:
+class DividedNest:
     """Nested loops with a divided leaf in the last of them; every thread executes all other
     statements in the loops.
 
@@ -57,59 +68,71 @@ class Nest:
     """
 
     loops: tuple[For, ...]
-    leaf: Leaf
+    leaf: DividedLeaf
     inner_first: bool = False
     weight: int = 1
 
     @property
-    def rounds(self) -> int:
+    def outer_trip_count(self) -> int:
         """The product of the trip counts of the loops around the leaf."""
-        return math.prod(map(extent_of, self.loops))
+        return math.prod(map(constant_trip_count, self.loops))
 
     @property
-    def in_runs(self) -> bool:
-        """True if the divided loop is an innermost loop, which is divided into whole runs of `_RUN`
+    def is_divided_in_runs(self) -> bool:
+        """True if the divided loop is an innermost loop, which is divided into whole runs of `_ITERATIONS_PER_RUN`
         iterations.
         """
         return not self.loops and self.leaf.loop is not None and is_innermost(self.leaf.loop)
 
     @property
-    def units(self) -> int:
+    def unit_count(self) -> int:
         """The number of units (iterations, or runs of them) that are divided among threads."""
-        return -(-self.leaf.units // _RUN) if self.in_runs else self.rounds * self.leaf.units
+        return (
+            -(-self.leaf.unit_count // _ITERATIONS_PER_RUN)
+            if self.is_divided_in_runs
+            else self.outer_trip_count * self.leaf.unit_count
+        )
 
     @property
-    def key(self) -> Var | None:
+    def outermost_divided_var(self) -> Var | None:
         """The variable of the outermost divided loop, whose range differs most between threads;
         None without loops.
         """
         inner = () if self.leaf.loop is None else (self.leaf.loop,)
         order = (*inner, *self.loops) if self.inner_first else (*self.loops, *inner)
-        return next((loop.var for loop in order if extent_of(loop) > 1), None)
+        return next((loop.var for loop in order if constant_trip_count(loop) > 1), None)
 
-    def share(self, low: Expr, high: Expr) -> Stmt:
-        """Return the loop nest restricted to its units (iterations) from `low` to `high`, clipped
+    def restrict_to_units(self, first_unit: Expr, end_unit: Expr) -> Stmt:
+        """Return the loop nest restricted to its units (iterations) from `first_unit` to `end_unit`, clipped
         to the units that exist.
         """
         if self.inner_first:
-            return self._inner_first(maximum(low, 0), minimum(high, self.units))
-        run = _RUN if self.in_runs else 1
-        return self._counted(self.loops, low * run, high * run)
+            return self._restrict_inner_loop_first(maximum(first_unit, 0), minimum(end_unit, self.unit_count))
+        run = _ITERATIONS_PER_RUN if self.is_divided_in_runs else 1
+        return self._restrict_in_loop_order(self.loops, first_unit * run, end_unit * run)
 
-    def _counted(self, loops: Sequence[For], low: Expr, high: Expr) -> Stmt:
-        """Return the loop nest over units `low` to `high` in loop order; inner bounds are clipped
+    def _restrict_in_loop_order(self, loops: Sequence[For], first_unit: Expr, end_unit: Expr) -> Stmt:
+        """Return the loop nest over units `first_unit` to `end_unit` in loop order; inner bounds are clipped
         in the first and last iteration.
         """
         if not loops:
             # an iteration that is entered runs its only unit
-            return Block(self.leaf.stmts) if self.loops and self.leaf.loop is None else self._of_leaf(low, high)
+            return (
+                Block(self.leaf.stmts)
+                if self.loops and self.leaf.loop is None
+                else self._restrict_leaf(first_unit, end_unit)
+            )
         loop, *rest = loops
-        inside = self.leaf.units * math.prod(map(extent_of, rest))
-        done = _iteration(loop) * inside
-        body = self._inside(loop, rest, self._counted(rest, low - done, high - done))
-        return _between(loop, _quotient(low, inside), _quotient(high + (inside - 1), inside), body)
+        inside = self.leaf.unit_count * math.prod(map(constant_trip_count, rest))
+        done = _iteration_number(loop) * inside
+        body = self._replace_divided_part_of_body(
+            loop, rest, self._restrict_in_loop_order(rest, first_unit - done, end_unit - done)
+        )
+        return _restrict_loop_to_iterations(
+            loop, _divide_truncating(first_unit, inside), _divide_truncating(end_unit + (inside - 1), inside), body
+        )
 
-    def _inner_first(self, low: Expr, high: Expr) -> Stmt:
+    def _restrict_inner_loop_first(self, first_unit: Expr, end_unit: Expr) -> Stmt:
         """Return all iterations of the outer loops, with the divided loop restricted to the units
         of a share.
 
@@ -117,53 +140,59 @@ class Nest:
         """
         number = as_expr(0)
         for loop in self.loops:
-            number = number * extent_of(loop) + _iteration(loop)
-        bounds = (_quotient(limit - number + (self.rounds - 1), self.rounds) for limit in (low, high))
-        made = self._of_leaf(*bounds)
+            number = number * constant_trip_count(loop) + _iteration_number(loop)
+        bounds = (
+            _divide_truncating(limit - number + (self.outer_trip_count - 1), self.outer_trip_count)
+            for limit in (first_unit, end_unit)
+        )
+        made = self._restrict_leaf(*bounds)
         for k, loop in reversed(list(enumerate(self.loops, 1))):
-            made = replace(loop, body=self._inside(loop, self.loops[k:], made))
+            made = replace(loop, body=self._replace_divided_part_of_body(loop, self.loops[k:], made))
         return made
 
-    def _of_leaf(self, low: Expr, high: Expr) -> Stmt:
+    def _restrict_leaf(self, low: Expr, high: Expr) -> Stmt:
         """Return the divided loop restricted to iterations `low` to `high`; statements without a
         loop run if unit 0 is among them.
         """
         loop = self.leaf.loop
         if loop is None:
             return If(all_of(low <= 0, high > 0), Block(self.leaf.stmts))
-        return _between(loop, low, high, loop.body)
+        return _restrict_loop_to_iterations(loop, low, high, loop.body)
 
-    def _inside(self, loop: For, rest: Sequence[For], made: Stmt) -> Block:
-        """Return the body of a loop around a divided part, with that part replaced by `made`."""
-        first, *others = (rest[0],) if rest else self.leaf.stmts
-        return Block(made if s is first else s for s in stmts_of(loop.body) if s not in others)
+    def _replace_divided_part_of_body(self, loop: For, inner_loops: Sequence[For], replacement: Stmt) -> Block:
+        """Return the body of a loop around a divided part, with that part replaced by `replacement`."""
+        first, *others = (inner_loops[0],) if inner_loops else self.leaf.stmts
+        return Block(replacement if s is first else s for s in block_stmts_or_self(loop.body) if s not in others)
 
 
-def _iteration(loop: For) -> Expr:
+def _iteration_number(loop: For) -> Expr:
     """Return the number of the current iteration of a loop, counted from 0."""
-    return _quotient(loop.var - loop.begin, loop.step)
+    return _divide_truncating(loop.var - loop.begin, loop.step)
 
 
-def _between(loop: For, low: Expr, high: Expr, body: Stmt) -> For:
-    """Return a loop over the iterations from `low` to `high`, clipped to those of `loop`, with
+def _restrict_loop_to_iterations(loop: For, first_iteration: Expr, end_iteration: Expr, body: Stmt) -> For:
+    """Return a loop over the iterations from `first_iteration` to `end_iteration`, clipped to those of `loop`, with
     another body.
     """
-    begin, end = (loop.begin + n * loop.step for n in (maximum(low, 0), minimum(high, extent_of(loop))))
+    begin, end = (
+        loop.begin + n * loop.step
+        for n in (maximum(first_iteration, 0), minimum(end_iteration, constant_trip_count(loop)))
+    )
     return replace(loop, begin=begin, end=end, body=body)
 
 
-def alone(loops: Sequence[For], leaf: Leaf) -> tuple[For, ...]:
+def loops_around_leaf_only(loops: Sequence[For], leaf: DividedLeaf) -> tuple[For, ...]:
     """Return the loops around a leaf (divided part) with all statements removed that are not part
     of the leaf.
     """
     if not loops:
         return ()
-    inside = alone(loops[1:], leaf)
+    inside = loops_around_leaf_only(loops[1:], leaf)
     return replace(loops[0], body=inside[0] if inside else Block(leaf.stmts)), *inside
 
 
-def divided(parts: Sequence[Sequence[Nest]]) -> Block:
-    """Return the statements of thread number `PART`: its share of the iterations of some loop
+def thread_share_of_nests(parts: Sequence[Sequence[DividedNest]]) -> Block:
+    """Return the statements of thread number `THREAD_NUMBER`: its share of the iterations of some loop
     nests.
 
     The units of the nests of one part are numbered consecutively and divided together; each part is
@@ -172,55 +201,62 @@ def divided(parts: Sequence[Sequence[Nest]]) -> Block:
     found: list[Stmt] = []
     for nests in parts:
         low, high = Var("lo", INDEX), Var("hi", INDEX)
-        total, counted = _counted_through(nests)
-        found += [Declare(low, _share(total, PART)), Declare(high, _share(total, PART + 1))]
+        total, counted = _unit_weights_and_starts(nests)
+        found += [
+            Declare(low, _first_unit_of_thread(total, THREAD_NUMBER)),
+            Declare(high, _first_unit_of_thread(total, THREAD_NUMBER + 1)),
+        ]
         for nest, weight, at in counted:
-            found.append(nest.share(*(_units_before(weight, limit - at) for limit in (low, high))))
+            found.append(
+                nest.restrict_to_units(*(_units_before_weight_limit(weight, limit - at) for limit in (low, high)))
+            )
     return Block(found)
 
 
-def _counted_through(nests: Sequence[Nest]) -> tuple[int, list[tuple[Nest, int, int]]]:
+def _unit_weights_and_starts(nests: Sequence[DividedNest]) -> tuple[int, list[tuple[DividedNest, int, int]]]:
     """Return the total weight of the units of all loop nests and, for each nest, the weight of one
     unit and of all units before.
     """
     common = math.gcd(*(nest.weight for nest in nests))
     weights = [nest.weight // common for nest in nests]
-    *starts, total = accumulate((n.units * weight for n, weight in zip(nests, weights, strict=True)), initial=0)
+    *starts, total = accumulate((n.unit_count * weight for n, weight in zip(nests, weights, strict=True)), initial=0)
     return total, list(zip(nests, weights, starts, strict=True))
 
 
-def largest_share(parts: Sequence[Sequence[Nest]], threads: int) -> float:
-    """Return the largest fraction of the work that one of `threads` threads gets (0.5 for two equal
+def largest_thread_share(parts: Sequence[Sequence[DividedNest]], thread_count: int) -> float:
+    """Return the largest fraction of the work that one of `thread_count` threads gets (0.5 for two equal
     shares).
     """
-    most = max(sum(_weight_of_share(nests, part, threads) for nests in parts) for part in range(threads))
-    return most / sum(nest.units * nest.weight for nests in parts for nest in nests)
+    most = max(
+        sum(_weight_of_thread_share(nests, part, thread_count) for nests in parts) for part in range(thread_count)
+    )
+    return most / sum(nest.unit_count * nest.weight for nests in parts for nest in nests)
 
 
-def _weight_of_share(nests: Sequence[Nest], part: int, threads: int) -> int:
-    """Return the weight of the units that `divided` assigns to thread `part` of `threads`."""
-    (total, counted), mine = _counted_through(nests), 0
+def _weight_of_thread_share(nests: Sequence[DividedNest], thread_number: int, thread_count: int) -> int:
+    """Return the weight of the units that `thread_share_of_nests` assigns to one thread."""
+    (total, counted), mine = _unit_weights_and_starts(nests), 0
     for nest, weight, at in counted:
-        limits = (total * p // threads - at for p in (part, part + 1))
-        low, high = (min(max((2 * x + weight) // (2 * weight), 0), nest.units) for x in limits)
+        limits = (total * p // thread_count - at for p in (thread_number, thread_number + 1))
+        low, high = (min(max((2 * x + weight) // (2 * weight), 0), nest.unit_count) for x in limits)
         mine += (high - low) * nest.weight
     return mine
 
 
-def _share(total: int, part: Expr) -> Expr:
-    """Return the number of the first unit of thread `part`, as an expression of the number of
+def _first_unit_of_thread(total: int, thread_number: Expr) -> Expr:
+    """Return the number of the first unit of thread `thread_number`, as an expression of the number of
     threads.
     """
-    return Binary("truncdiv", part * total, PARTS)
+    return Binary("truncdiv", thread_number * total, THREAD_COUNT)
 
 
-def _units_before(weight: int, limit: Expr) -> Expr:
+def _units_before_weight_limit(weight: int, limit: Expr) -> Expr:
     """Return the number of a loop nest's units that belong before a weight limit, rounded to the
     nearest unit.
     """
-    return limit if weight == 1 else _quotient(limit * 2 + weight, 2 * weight)
+    return limit if weight == 1 else _divide_truncating(limit * 2 + weight, 2 * weight)
 
 
-def _quotient(value: Expr, divisor: int) -> Expr:
+def _divide_truncating(value: Expr, divisor: int) -> Expr:
     """Divide, rounding toward zero, which is right as negative values are clipped to 0 afterwards."""
     return value if divisor == 1 else Binary("truncdiv", value, as_expr(divisor))

@@ -14,14 +14,33 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from aotc.ir import frozen
-from aotc.tir import Block, Buffer, Declare, For, Intrinsic, Kernel, Stmt, Var, mentioned, stmt_exprs, walk_stmts
+from aotc.tir import (
+    Block,
+    Buffer,
+    Declare,
+    For,
+    Intrinsic,
+    Kernel,
+    Stmt,
+    Var,
+    stmt_exprs,
+    vars_and_buffers_in,
+    walk_stmts,
+)
 from aotc.tir.loops import loop_dependence
-from aotc.tir.loops.loop_dependence import Accesses, Ranges, collect, disjoint, loads, outer_assigns
-from aotc.tir.stmt import Store, stmt_children, stmts_of
+from aotc.tir.loops.loop_dependence import (
+    Accesses,
+    Ranges,
+    are_accesses_disjoint,
+    assigns_to_outer_registers,
+    collect_accesses,
+    direct_loads,
+)
+from aotc.tir.stmt import Store, block_stmts_or_self, stmt_children
 
 
 @frozen
-class Use:
+class SharedAccesses:
     """The accesses of a statement to shared buffers; an empty list of accesses means that the
     addresses are unknown.
 
@@ -33,7 +52,7 @@ class Use:
     writes: Accesses
     single: bool = False
 
-    def conflicts(self, other: Use) -> bool:
+    def needs_barrier_with(self, other: SharedAccesses) -> bool:
         """Return True if two statements need a barrier between them: one may write elements that
         the other accesses.
 
@@ -42,11 +61,11 @@ class Use:
         if self.single and other.single:
             return False
         pairs = ((self.writes, other.writes), (self.writes, other.reads), (self.reads, other.writes))
-        return not all(disjoint(a[b], c[b]) for a, c in pairs for b in a.keys() & c.keys())
+        return not all(are_accesses_disjoint(a[b], c[b]) for a, c in pairs for b in a.keys() & c.keys())
 
 
 @dataclass
-class Uses:
+class MemoryEffects:
     """Memory effects of the statements of one kernel, computed on demand and cached.
 
     kernel    the kernel
@@ -56,104 +75,111 @@ class Uses:
 
     kernel: Kernel
     private: set[Buffer] = field(default_factory=set)
-    _known: dict[object, Use] = field(default_factory=dict)
+    _known: dict[object, SharedAccesses] = field(default_factory=dict)
     _buffers: dict[Stmt, tuple[frozenset[Buffer], frozenset[Buffer]]] = field(default_factory=dict)
 
-    def buffers(self, stmt: Stmt) -> tuple[frozenset[Buffer], frozenset[Buffer]]:
+    def buffers_written_and_read(self, stmt: Stmt) -> tuple[frozenset[Buffer], frozenset[Buffer]]:
         """Return the buffers that a statement, with the statements nested in it, writes and reads."""
         if stmt not in self._buffers:
-            inner = [self.buffers(s) for s in stmt_children(stmt)]
+            inner = [self.buffers_written_and_read(s) for s in stmt_children(stmt)]
             writes = {stmt.buffer} if isinstance(stmt, (Store, Intrinsic)) else set()
-            reads = {load.buffer for load in loads(stmt)}
+            reads = {load.buffer for load in direct_loads(stmt)}
             made = frozenset(writes.union(*(w for w, _ in inner))), frozenset(reads.union(*(r for _, r in inner)))
             self._buffers[stmt] = made
         return self._buffers[stmt]
 
-    def classify(self, stmts: Sequence[Stmt]) -> None:
+    def classify_private_scratch(self, stmts: Sequence[Stmt]) -> None:
         """Mark scratch buffers as private that a statement of `stmts` fills before it reads them.
 
         Scratch that passes values from one statement to another stays shared.
         """
         for buffer in (b for b in self.kernel.workspace if b.private):
-            if any(buffer in self.buffers(s)[0] and loop_dependence.begins_with_filling(buffer, s) for s in stmts):
+            if any(
+                buffer in self.buffers_written_and_read(s)[0] and loop_dependence.is_stored_before_first_load(buffer, s)
+                for s in stmts
+            ):
                 self.private.add(buffer)
 
-    def is_local(self, buffer: Buffer) -> bool:
+    def is_thread_local(self, buffer: Buffer) -> bool:
         """Return True if each thread has its own copy of a buffer: it is on the stack, or private
         scratch.
         """
         return buffer.scope == "stack" or buffer in self.private
 
-    def writes(self, stmt: Stmt) -> set[Buffer]:
+    def shared_buffers_written(self, stmt: Stmt) -> set[Buffer]:
         """Return the buffers shared between threads that a statement writes."""
-        return {b for b in self.buffers(stmt)[0] if not self.is_local(b)}
+        return {b for b in self.buffers_written_and_read(stmt)[0] if not self.is_thread_local(b)}
 
-    def of(self, stmt: Stmt, ranges: Ranges) -> Use:
+    def shared_accesses(self, stmt: Stmt, ranges: Ranges) -> SharedAccesses:
         """Return the accesses of a statement to shared buffers, given the ranges of the variables
         around it.
         """
-        key = (stmts_of(stmt), tuple(ranges.items()), frozenset(self.private))
+        key = (block_stmts_or_self(stmt), tuple(ranges.items()), frozenset(self.private))
         if key not in self._known:
-            reads: Accesses = {b: [] for b in self.buffers(stmt)[1] if not self.is_local(b)}
-            writes: Accesses = {b: [] for b in self.writes(stmt)}
-            collect(stmt, ranges, reads, stores=False)
-            collect(stmt, ranges, writes, reads=False)
-            self._known[key] = Use(reads, writes)
+            reads: Accesses = {b: [] for b in self.buffers_written_and_read(stmt)[1] if not self.is_thread_local(b)}
+            writes: Accesses = {b: [] for b in self.shared_buffers_written(stmt)}
+            collect_accesses(stmt, ranges, reads, stores=False)
+            collect_accesses(stmt, ranges, writes, reads=False)
+            self._known[key] = SharedAccesses(reads, writes)
         return self._known[key]
 
-    def can_be_single(self, group: Sequence[Stmt]) -> bool:
+    def can_run_on_one_thread(self, stmts: Sequence[Stmt]) -> bool:
         """Return True if one thread alone may run the statements: no other statement uses registers
         or local buffers they write.
         """
-        local = {b for s in group for b in self.buffers(s)[0] if self.is_local(b)}
-        return self.is_closed(group) and not self._is_used(local, group)
+        local = {b for s in stmts for b in self.buffers_written_and_read(s)[0] if self.is_thread_local(b)}
+        return self.has_no_register_flow_outside(stmts) and not self._is_used_outside(local, stmts)
 
-    def is_closed(self, stmts: Sequence[Stmt]) -> bool:
+    def has_no_register_flow_outside(self, stmts: Sequence[Stmt]) -> bool:
         """Return True if the statements change no registers declared outside, and no statement
         outside uses their registers or stack arrays.
         """
-        if any(True for _ in outer_assigns(Block(stmts))):
+        if any(True for _ in assigns_to_outer_registers(Block(stmts))):
             return False
         declared = {s.var for s in stmts if isinstance(s, Declare)}
-        local = {b for s in stmts for b in self.buffers(s)[0] if self.is_local(b) and not b.private}
-        return not self._is_used(declared | local, stmts)
+        local = {
+            b for s in stmts for b in self.buffers_written_and_read(s)[0] if self.is_thread_local(b) and not b.private
+        }
+        return not self._is_used_outside(declared | local, stmts)
 
-    def _is_used(self, kept: AbstractSet[Var | Buffer], stmts: Sequence[Stmt]) -> bool:
+    def _is_used_outside(self, registers_and_buffers: AbstractSet[Var | Buffer], stmts: Sequence[Stmt]) -> bool:
         """Return True if a statement of the kernel outside of `stmts` uses one of the registers or
-        buffers `kept`.
+        buffers `registers_and_buffers`.
         """
-        inside = set(walk_stmts(Block(stmts))) if kept else set()
-        return any(s not in inside for k in kept for s in self._users.get(k, ()))
+        inside = set(walk_stmts(Block(stmts))) if registers_and_buffers else set()
+        return any(
+            s not in inside for k in registers_and_buffers for s in self._users_of_registers_and_buffers.get(k, ())
+        )
 
     @cached_property
-    def _users(self) -> dict[Var | Buffer, dict[Stmt, None]]:
+    def _users_of_registers_and_buffers(self) -> dict[Var | Buffer, dict[Stmt, None]]:
         """For each register and buffer, the statements of the kernel that use its value (a dict as
         an ordered set).
         """
         found: dict[Var | Buffer, dict[Stmt, None]] = {}
         for stmt in walk_stmts(self.kernel.body):
-            for kept in (kept for e in stmt_exprs(stmt) for kept in mentioned(e)):
+            for kept in (kept for e in stmt_exprs(stmt) for kept in vars_and_buffers_in(e)):
                 found.setdefault(kept, {})[stmt] = None
         return found
 
-    def hands_on(self, group: Sequence[Stmt], stmts: Sequence[Stmt], ranges: Ranges) -> bool:
-        """Return True if a statement after `group` in `stmts` may read values that the group left
+    def passes_private_scratch_on(self, group: Sequence[Stmt], stmts: Sequence[Stmt], ranges: Ranges) -> bool:
+        """Return True if a statement after `stmts` in `stmts` may read values that the group left
         in private scratch.
         """
-        left = {b for s in group for b in self.buffers(s)[0] if b.private and self.is_local(b)}
+        left = {b for s in group for b in self.buffers_written_and_read(s)[0] if b.private and self.is_thread_local(b)}
         last = max(k for k, s in enumerate(stmts) if s is group[-1])
-        return any(not loop_dependence.is_filled_before_read(b, stmts[last + 1 :], ranges) for b in left)
+        return any(not loop_dependence.is_written_before_read(b, stmts[last + 1 :], ranges) for b in left)
 
-    def is_divisible(self, loop: For) -> bool:
+    def is_divisible_among_threads(self, loop: For) -> bool:
         """Return True if the iterations of a loop may be divided among threads, judged by its kind
         and its local buffers.
 
         Private scratch does not prevent that; stack arrays that any statement reads do, and
         intrinsics that write to shared buffers.
         """
-        kept = {b for b in self.buffers(loop.body)[0] if self.is_local(b) and not b.private}
+        kept = {b for b in self.buffers_written_and_read(loop.body)[0] if self.is_thread_local(b) and not b.private}
         # an iteration may read what another iteration left there
-        if any(b in self._users for b in kept):
+        if any(b in self._users_of_registers_and_buffers for b in kept):
             return False
-        turned = any(isinstance(s, Intrinsic) and not self.is_local(s.buffer) for s in walk_stmts(loop.body))
+        turned = any(isinstance(s, Intrinsic) and not self.is_thread_local(s.buffer) for s in walk_stmts(loop.body))
         return loop.kind == "independent" and not turned

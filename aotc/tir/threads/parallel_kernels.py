@@ -3,7 +3,7 @@
 divided loops.
 
 Input: a finished kernel. Output: a kernel for a team, or the kernel itself where threads gain
-nothing. Thread number `PART` of `PARTS` runs:
+nothing. Thread number `THREAD_NUMBER` of `PARTS` runs:
 
     for i in 0..64: y[i] = ...       =>   lo = 64 * part / parts; hi = ...; for i in lo..hi: y[i] = ...
     sum = ...; for ...: sum += x[i]  =>   unchanged: what is in registers and on the stack, every thread computes
@@ -23,22 +23,43 @@ from itertools import groupby
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import Block, Buffer, Costs, For, Leaf, Nest, Program, Threads, Use, Uses, alone, divided, largest_share
-from aotc.tir.loops.loop_dependence import Ranges, extent_of, follows, inside, is_innermost, read
-from aotc.tir.stmt import PART, If, Kernel, Stmt, Sync, remembered_kernel, stmts_of
+from aotc.tir import (
+    Block,
+    Buffer,
+    DividedLeaf,
+    DividedNest,
+    For,
+    MemoryEffects,
+    Program,
+    SharedAccesses,
+    ThreadCostModel,
+    Threads,
+    largest_thread_share,
+    loops_around_leaf_only,
+    thread_share_of_nests,
+)
+from aotc.tir.loops.loop_dependence import (
+    Ranges,
+    constant_trip_count,
+    is_entirely_above,
+    is_innermost,
+    ranges_inside_loops,
+    read_buffers,
+)
+from aotc.tir.stmt import THREAD_NUMBER, If, Kernel, Stmt, Sync, block_stmts_or_self, memoized_kernel
 
-COMMON: Final = Threads()
+DEFAULT_THREAD_COSTS: Final = Threads()
 #: Number of units that is enough for any team: no further loops are divided.
-_ENOUGH: Final = 64
+_SUFFICIENT_UNITS: Final = 64
 #: Largest weight of a unit: times of the units of different loops are distinguished in this many
 #: steps.
-_WEIGHTS: Final = 8
+_MAX_UNIT_WEIGHT: Final = 8
 #: Largest number of statements in a row (hundreds of concatenated tensors) of a kernel that is
 #: divided: the proofs compare each pair of them.
-_MOST_STATEMENTS: Final = 256
+_MAX_DIVIDED_STATEMENTS: Final = 256
 
 
-def for_teams(program: Program, threads: Threads) -> Program:
+def parallelize_program(program: Program, thread_costs: Threads) -> Program:
     """Return the program with each kernel that is large enough divided among threads; the memory
     plan does not change.
     """
@@ -46,43 +67,51 @@ def for_teams(program: Program, threads: Threads) -> Program:
     for step in program.steps:
         fixed = {b for b, v in zip(step.kernel.inputs, step.inputs, strict=True) if v.storage.kind == "constant"}
         constants[step.kernel] = constants.get(step.kernel, fixed) & fixed
-    return program.with_kernels({kernel: for_team(kernel, fixed, threads) for kernel, fixed in constants.items()})
+    return program.replace_kernels(
+        {kernel: parallelize_kernel(kernel, fixed, thread_costs) for kernel, fixed in constants.items()}
+    )
 
 
-def for_team(kernel: Kernel, constants: AbstractSet[Buffer] = frozenset(), threads: Threads = COMMON) -> Kernel:
+def parallelize_kernel(
+    kernel: Kernel, constant_inputs: AbstractSet[Buffer] = frozenset(), thread_costs: Threads = DEFAULT_THREAD_COSTS
+) -> Kernel:
     """Return a kernel divided among the threads of a team; the kernel itself if it is too small or
     nothing can be divided.
 
-    constants   the inputs of the kernel that no thread writes
-    threads     costs of threads on the target
+    constant_inputs    the inputs of the kernel that no thread writes
+    thread_costs       costs of threads on the target
     """
     nbytes = sum(b.nbytes for b in kernel.params)
-    computing, moving = kernel.macs / threads.macs_per_ns, nbytes / threads.bytes_per_ns
-    small = computing < threads.worth_ns and moving < threads.worth_moving_ns
-    if kernel.source is not None or small or len(stmts_of(kernel.body)) > _MOST_STATEMENTS:
+    computing, moving = kernel.macs / thread_costs.macs_per_ns, nbytes / thread_costs.bytes_per_ns
+    small = computing < thread_costs.worth_ns and moving < thread_costs.worth_moving_ns
+    if kernel.source is not None or small or len(block_stmts_or_self(kernel.body)) > _MAX_DIVIDED_STATEMENTS:
         return kernel
-    kind = " ".join([f"team {threads}", *(str(k) for k, b in enumerate(kernel.inputs) if b in constants)])
-    uses = Uses(kernel)
-    splitter = _Splitter(uses, Costs(kernel, constants, max(computing, moving), threads, uses))
-    made = remembered_kernel(kind, kernel, kernel.span, lambda: _divided(splitter, kernel))
+    kind = " ".join([f"team {thread_costs}", *(str(k) for k, b in enumerate(kernel.inputs) if b in constant_inputs)])
+    uses = MemoryEffects(kernel)
+    splitter = _KernelDivider(
+        uses, ThreadCostModel(kernel, constant_inputs, max(computing, moving), thread_costs, uses)
+    )
+    made = memoized_kernel(kind, kernel, kernel.span, lambda: _divide_kernel_if_faster(splitter, kernel))
     return made if made.team else kernel
 
 
-def _divided(splitter: _Splitter, kernel: Kernel) -> Kernel:
+def _divide_kernel_if_faster(splitter: _KernelDivider, kernel: Kernel) -> Kernel:
     """Return a kernel divided among threads by `splitter`; the kernel itself if a single thread is
     not slower.
     """
-    made = splitter.region(stmts_of(kernel.body), {})
+    made = splitter.divide_stmts(block_stmts_or_self(kernel.body), {})
     if made is None or not made.divided:
         return kernel
-    if made.time >= splitter.costs.alone(splitter.uses.of(kernel.body, {}), kernel.body, {}):
+    if made.time >= splitter.costs.other_threads_waiting_ns(
+        splitter.uses.shared_accesses(kernel.body, {}), kernel.body, {}
+    ):
         return kernel
     private = tuple(b for b in kernel.workspace if b in splitter.uses.private)
     return replace(kernel, body=Block(made.stmts), team=True, private=private)
 
 
 @frozen
-class _Made:
+class _DividedStmts:
     """Statements that all threads run.
 
     stmts     the statements
@@ -96,16 +125,16 @@ class _Made:
 
 
 @dataclass(frozen=True)
-class _Splitter:
+class _KernelDivider:
     """Divides one kernel among threads, given the memory effects and costs of its statements.
 
     `ranges` arguments hold the variables of outer loops of which every thread runs all iterations.
     """
 
-    uses: Uses
-    costs: Costs
+    uses: MemoryEffects
+    costs: ThreadCostModel
 
-    def region(self, stmts: Sequence[Stmt], ranges: Ranges) -> _Made | None:
+    def divide_stmts(self, stmts: Sequence[Stmt], ranges: Ranges) -> _DividedStmts | None:
         """Divide a sequence of statements, with barriers where they conflict; return None if that
         is impossible.
 
@@ -115,185 +144,221 @@ class _Splitter:
         stmts    the statements
         ranges   ranges of the variables of outer loops, of which every thread runs all iterations
         """
-        self.uses.classify(stmts)
+        self.uses.classify_private_scratch(stmts)
         found: list[Stmt] = []
-        pending: list[Use] = []
+        pending: list[SharedAccesses] = []
         time, divided = 0.0, False
-        for group in self._joined(stmts, ranges):
+        for group in self._join_continuing_groups(stmts, ranges):
             block = Block(group)
-            use = self.uses.of(block, ranges)
-            made = _Made(list(group), self.costs.time(block, ranges) + self.costs.moving(group, None, ranges), False)
+            use = self.uses.shared_accesses(block, ranges)
+            made = _DividedStmts(
+                list(group),
+                self.costs.single_thread_ns(block, ranges) + self.costs.cache_transfer_wait_ns(group, None, ranges),
+                False,
+            )
             if use.writes:
-                shared = None if self.uses.hands_on(group, stmts, ranges) else self._shared(group, ranges)
-                if shared is None and not self.uses.can_be_single(group):
+                shared = (
+                    None
+                    if self.uses.passes_private_scratch_on(group, stmts, ranges)
+                    else self._fastest_division(group, ranges)
+                )
+                if shared is None and not self.uses.can_run_on_one_thread(group):
                     return None
                 use = use if shared is not None else replace(use, single=True)
-                made = shared or _Made([If(PART.equal(0), block)], self.costs.alone(use, block, ranges), False)
-            if any(use.conflicts(other) for other in pending):
+                made = shared or _DividedStmts(
+                    [If(THREAD_NUMBER.equal(0), block)], self.costs.other_threads_waiting_ns(use, block, ranges), False
+                )
+            if any(use.needs_barrier_with(other) for other in pending):
                 found.append(Sync())
                 time += self.costs.threads.barrier_ns
                 pending = []
             found += made.stmts
             time, divided = time + made.time, divided or made.divided
             pending.append(use)
-        return _Made(found, time, divided)
+        return _DividedStmts(found, time, divided)
 
-    def _groups(self, stmts: Sequence[Stmt]) -> Iterator[list[Stmt]]:
+    def _split_at_writing_loops(self, stmts: Sequence[Stmt]) -> Iterator[list[Stmt]]:
         """Yield each loop that writes shared memory by itself, and the statements between loops as
         one group if they write.
         """
-        for are_loops, run in groupby(stmts, lambda s: isinstance(s, For) and bool(self.uses.writes(s))):
+        for are_loops, run in groupby(
+            stmts, lambda s: isinstance(s, For) and bool(self.uses.shared_buffers_written(s))
+        ):
             found = list(run)
-            if are_loops or not any(self.uses.writes(s) for s in found):
+            if are_loops or not any(self.uses.shared_buffers_written(s) for s in found):
                 yield from ([s] for s in found)
             else:
                 yield found
 
-    def _joined(self, stmts: Sequence[Stmt], ranges: Ranges) -> Iterator[list[Stmt]]:
-        """Yield the groups of `_groups`, with groups that continue the result of a loop joined to
+    def _join_continuing_groups(self, stmts: Sequence[Stmt], ranges: Ranges) -> Iterator[list[Stmt]]:
+        """Yield the groups of `_split_at_writing_loops`, with groups that continue the result of a loop joined to
         it, to be divided together.
         """
-        groups = list(self._groups(stmts))
+        groups = list(self._split_at_writing_loops(stmts))
         while groups:
             group = groups.pop(0)
-            if len(group) > 1 and not self.uses.is_closed(group):
+            if len(group) > 1 and not self.uses.has_no_register_flow_outside(group):
                 groups = [[s] for s in group] + groups
                 group = groups.pop(0)
-            while groups and self._continues(group, groups[0], ranges):
+            while groups and self._continues_loop_result(group, groups[0], ranges):
                 group = [*group, *groups.pop(0)]
             yield group
 
-    def _continues(self, group: Sequence[Stmt], after: Sequence[Stmt], ranges: Ranges) -> bool:
-        """Return True if `after` is the remainder of the loop in `group`, or writes directly after
+    def _continues_loop_result(self, group: Sequence[Stmt], next_group: Sequence[Stmt], ranges: Ranges) -> bool:
+        """Return True if `next_group` is the remainder of the loop in `group`, or writes directly after
         its output (for example a border).
         """
-        if not isinstance(group[0], For) or any(is_innermost(s) for s in (group[0], *after[:1]) if isinstance(s, For)):
+        if not isinstance(group[0], For) or any(
+            is_innermost(s) for s in (group[0], *next_group[:1]) if isinstance(s, For)
+        ):
             return False
-        leaves = self._leaves([*group, *after], ranges)
+        leaves = self._divisible_leaves([*group, *next_group], ranges)
         if leaves is None or len(leaves) < 2 or leaves[0].loop is not group[0]:
             return False
-        if not isinstance(after[0], For):
-            return any(self.uses.writes(s) for s in after)
-        uses = [self.uses.of(Block(part), ranges).writes for part in (group, after)]
-        behind = uses[0].keys() == uses[1].keys() and all(follows(uses[1][b], uses[0][b]) for b in uses[0])
-        return behind and leaves[-1].loop is not None and self._are_alike(leaves, ranges)
+        if not isinstance(next_group[0], For):
+            return any(self.uses.shared_buffers_written(s) for s in next_group)
+        uses = [self.uses.shared_accesses(Block(part), ranges).writes for part in (group, next_group)]
+        behind = uses[0].keys() == uses[1].keys() and all(is_entirely_above(uses[1][b], uses[0][b]) for b in uses[0])
+        return behind and leaves[-1].loop is not None and self._take_leaves_similar_time(leaves, ranges)
 
-    def _are_alike(self, leaves: Sequence[Leaf], ranges: Ranges) -> bool:
+    def _take_leaves_similar_time(self, leaves: Sequence[DividedLeaf], ranges: Ranges) -> bool:
         """Return True if the units of all leaves take similar times, within a factor of two."""
         times = [
-            self.costs.time(Block(leaf.stmts), ranges) / sum(n.units for n in self._finest(leaf, ranges))
+            self.costs.single_thread_ns(Block(leaf.stmts), ranges)
+            / sum(n.unit_count for n in self._finest_division(leaf, ranges))
             for leaf in leaves
         ]
         return max(times) <= 2 * min(times)
 
-    def _finest(self, leaf: Leaf, ranges: Ranges) -> tuple[Nest, ...]:
+    def _finest_division(self, leaf: DividedLeaf, ranges: Ranges) -> tuple[DividedNest, ...]:
         """Return loop nests for a leaf (a loop that can be divided), with as many nested loops
         divided as possible.
         """
         if leaf.loop is None:
-            return (Nest((), leaf),)
-        return max(self._nests([leaf.loop], ranges), key=lambda nests: sum(n.units for n in nests))
+            return (DividedNest((), leaf),)
+        return max(self._possible_divisions([leaf.loop], ranges), key=lambda nests: sum(n.unit_count for n in nests))
 
-    def _leaves(self, stmts: Sequence[Stmt], ranges: Ranges) -> tuple[Leaf, ...] | None:
+    def _divisible_leaves(self, stmts: Sequence[Stmt], ranges: Ranges) -> tuple[DividedLeaf, ...] | None:
         """Return the divisible parts of statements; None if one must be complete before another
         part of them begins.
         """
-        all_groups = list(self._groups(stmts))
-        groups = [g for g in all_groups if any(self.uses.writes(s) for s in g)]
+        all_groups = list(self._split_at_writing_loops(stmts))
+        groups = [g for g in all_groups if any(self.uses.shared_buffers_written(s) for s in g)]
         common = Block(s for g in all_groups if g not in groups for s in g)
-        uses = [self.uses.of(part, ranges) for part in (common, *map(Block, groups))]
-        if any(a.conflicts(b) for k, a in enumerate(uses) for b in uses[:k]):
+        uses = [self.uses.shared_accesses(part, ranges) for part in (common, *map(Block, groups))]
+        if any(a.needs_barrier_with(b) for k, a in enumerate(uses) for b in uses[:k]):
             return None
-        if not all(self.uses.is_closed(g) and not self.uses.hands_on(g, stmts, ranges) for g in groups):
+        if not all(
+            self.uses.has_no_register_flow_outside(g) and not self.uses.passes_private_scratch_on(g, stmts, ranges)
+            for g in groups
+        ):
             return None
-        return tuple(Leaf(tuple(g), self._dealt(g, ranges, len(groups) == 1)) for g in groups)
+        return tuple(DividedLeaf(tuple(g), self._divisible_loop_of_group(g, ranges, len(groups) == 1)) for g in groups)
 
-    def _dealt(self, group: Sequence[Stmt], ranges: Ranges, only: bool) -> For | None:
+    def _divisible_loop_of_group(self, group: Sequence[Stmt], ranges: Ranges, is_only_group: bool) -> For | None:
         """Return the loop of a group if its iterations can be divided; None if the group is one
         unit.
         """
         loop = group[0] if len(group) == 1 else None
-        if not isinstance(loop, For) or extent_of(loop) == 0 or not self.uses.is_divisible(loop):
+        if (
+            not isinstance(loop, For)
+            or constant_trip_count(loop) == 0
+            or not self.uses.is_divisible_among_threads(loop)
+        ):
             return None
-        return loop if not is_innermost(loop) or (only and not ranges) else None
+        return loop if not is_innermost(loop) or (is_only_group and not ranges) else None
 
-    def _nests(self, group: Sequence[Stmt], ranges: Ranges) -> Iterator[tuple[Nest, ...]]:
+    def _possible_divisions(self, group: Sequence[Stmt], ranges: Ranges) -> Iterator[tuple[DividedNest, ...]]:
         """Yield ways to divide the loops of a group: from the outermost loop alone to all nested
         loops.
 
         A way has several nests, whose units are numbered consecutively, if loops have remainders,
         which run after them.
         """
-        leaves = self._leaves(group, ranges)
+        leaves = self._divisible_leaves(group, ranges)
         loops: tuple[For, ...] = ()
         while leaves:
-            if len(leaves) > 1 and loops and not self._can_be_parted(loops, leaves):
+            if len(leaves) > 1 and loops and not self._can_split_loops_by_leaf(loops, leaves):
                 return
             if len(leaves) == 1 or loops:
-                nests = tuple(Nest(loops if len(leaves) == 1 else alone(loops, leaf), leaf) for leaf in leaves)
+                nests = tuple(
+                    DividedNest(loops if len(leaves) == 1 else loops_around_leaf_only(loops, leaf), leaf)
+                    for leaf in leaves
+                )
             elif sum(leaf.loop is not None for leaf in leaves) > 1:
-                nests = tuple(nest for leaf in leaves for nest in self._finest(leaf, ranges))
+                nests = tuple(nest for leaf in leaves for nest in self._finest_division(leaf, ranges))
             else:
-                nests = tuple(Nest((), leaf) for leaf in leaves)
+                nests = tuple(DividedNest((), leaf) for leaf in leaves)
             yield nests
             loop = leaves[0].loop
-            if len(leaves) > 1 or loop is None or nests[0].in_runs or (loops and nests[0].units >= _ENOUGH):
+            if (
+                len(leaves) > 1
+                or loop is None
+                or nests[0].is_divided_in_runs
+                or (loops and nests[0].unit_count >= _SUFFICIENT_UNITS)
+            ):
                 return
             loops = (*loops, loop)
-            ranges = inside([loop], ranges)
-            leaves = self._leaves(stmts_of(loop.body), ranges)
+            ranges = ranges_inside_loops([loop], ranges)
+            leaves = self._divisible_leaves(block_stmts_or_self(loop.body), ranges)
 
-    def _can_be_parted(self, loops: Sequence[For], leaves: Sequence[Leaf]) -> bool:
+    def _can_split_loops_by_leaf(self, loops: Sequence[For], leaves: Sequence[DividedLeaf]) -> bool:
         """Return True if loops contain only the leaves, and the constants that are reread for each
         leaf fit in the cache.
         """
         known = {s for leaf in leaves for s in leaf.stmts} | set(loops)
-        again = sum(b.nbytes for b in read(loops[0]) & self.costs.constants)
+        again = sum(b.nbytes for b in read_buffers(loops[0]) & self.costs.constants)
         return again <= self.costs.threads.cached_bytes and all(
-            s in known for loop in loops for s in stmts_of(loop.body)
+            s in known for loop in loops for s in block_stmts_or_self(loop.body)
         )
 
-    def _shared(self, group: Sequence[Stmt], ranges: Ranges) -> _Made | None:
+    def _fastest_division(self, group: Sequence[Stmt], ranges: Ranges) -> _DividedStmts | None:
         """Return the fastest division of a group by the cost model; None if there is none."""
-        found: list[_Made] = []
-        for made in self._nests(group, ranges):
-            nests = self._weighed(made, ranges)
+        found: list[_DividedStmts] = []
+        for made in self._possible_divisions(group, ranges):
+            nests = self._add_time_weights(made, ranges)
             turned = tuple(replace(n, inner_first=bool(n.loops) and n.leaf.loop is not None) for n in nests)
             for some in (nests, turned) if turned[0].inner_first else (nests,):
                 apart = tuple((nest,) for nest in some)
                 for parts in ((some,), apart) if len(some) > 1 else (apart,):
-                    if largest_share(parts, 2) < 1:
-                        found.append(_Made([divided(parts)], self.costs.of_parts(parts, group, ranges), True))
+                    if largest_thread_share(parts, 2) < 1:
+                        found.append(
+                            _DividedStmts(
+                                [thread_share_of_nests(parts)], self.costs.divided_nests_ns(parts, group, ranges), True
+                            )
+                        )
         if len(group) == 1 and isinstance(group[0], For):
-            together = self._together(group[0], ranges)
+            together = self._divide_body_of_common_loop(group[0], ranges)
             found += [together] if together is not None else []
         return min(found, key=lambda made: made.time, default=None)
 
-    def _weighed(self, nests: Sequence[Nest], ranges: Ranges) -> tuple[Nest, ...]:
+    def _add_time_weights(self, nests: Sequence[DividedNest], ranges: Ranges) -> tuple[DividedNest, ...]:
         """Return loop nests with weights proportional to the estimated times of their units."""
         times = [
-            nest.rounds * self.costs.time(Block(nest.leaf.stmts), inside(nest.loops, ranges)) / nest.units
+            nest.outer_trip_count
+            * self.costs.single_thread_ns(Block(nest.leaf.stmts), ranges_inside_loops(nest.loops, ranges))
+            / nest.unit_count
             for nest in nests
         ]
-        weights = [max(1, round(_WEIGHTS * time / max(times))) if max(times) else 1 for time in times]
+        weights = [max(1, round(_MAX_UNIT_WEIGHT * time / max(times))) if max(times) else 1 for time in times]
         return tuple(replace(nest, weight=weight) for nest, weight in zip(nests, weights, strict=True))
 
-    def _together(self, loop: For, ranges: Ranges) -> _Made | None:
+    def _divide_body_of_common_loop(self, loop: For, ranges: Ranges) -> _DividedStmts | None:
         """Return a loop of which every thread runs all iterations, with a divided body.
 
         Return None if most of the body's work would be repeated by every thread.
         """
-        body, inner = stmts_of(loop.body), inside([loop], ranges)
-        common = sum(self.costs.time(s, inner) for s in body if not self.uses.writes(s))
-        if 2 * common > sum(self.costs.time(s, inner) for s in body):
+        body, inner = block_stmts_or_self(loop.body), ranges_inside_loops([loop], ranges)
+        common = sum(self.costs.single_thread_ns(s, inner) for s in body if not self.uses.shared_buffers_written(s))
+        if 2 * common > sum(self.costs.single_thread_ns(s, inner) for s in body):
             return None
         before = set(self.uses.private)
-        made = self.region(body, inner)
+        made = self.divide_stmts(body, inner)
         if made is None or not made.divided:
             self.uses.private.intersection_update(before)
             return None
-        parallel = self.uses.is_divisible(loop)
+        parallel = self.uses.is_divisible_among_threads(loop)
         end = () if parallel else (Sync(),)
-        rounds = max(1, extent_of(loop)) * (made.time + len(end) * self.costs.threads.barrier_ns)
+        rounds = max(1, constant_trip_count(loop)) * (made.time + len(end) * self.costs.threads.barrier_ns)
         time = rounds * (self.costs.threads.reordered if parallel else 1.0)
-        return _Made([replace(loop, body=Block([*made.stmts, *end]))], time, True)
+        return _DividedStmts([replace(loop, body=Block([*made.stmts, *end]))], time, True)

@@ -12,7 +12,7 @@ from aotc.ir import AotcValueError
 Padding: TypeAlias = "int | str | Sequence[int]"
 
 
-def _sides(padding: Padding, kernel: Sequence[int]) -> tuple[int, ...]:
+def _padding_before_and_after(padding: Padding, kernel: Sequence[int]) -> tuple[int, ...]:
     """The elements before the first one of each axis, then those after the last one.
 
     Those that are given for an axis as a whole are as many on both sides; "SAME" adds one less than the window has, the
@@ -32,14 +32,14 @@ def _sides(padding: Padding, kernel: Sequence[int]) -> tuple[int, ...]:
 
 def get_pad_tuple1d(padding: Padding, kernel: int | Sequence[int]) -> tuple[int, ...]:
     """(left, right)."""
-    return _sides(padding, (kernel,) if isinstance(kernel, int) else kernel)
+    return _padding_before_and_after(padding, (kernel,) if isinstance(kernel, int) else kernel)
 
 
 def get_pad_tuple(padding: Padding, kernel: Sequence[int]) -> tuple[int, ...]:
     """(top, left, bottom, right)."""
-    return _sides(padding, kernel)
+    return _padding_before_and_after(padding, kernel)
 
 
 def get_pad_tuple3d(padding: Padding, kernel: Sequence[int]) -> tuple[int, ...]:
     """(front, top, left, back, bottom, right)."""
-    return _sides(padding, kernel)
+    return _padding_before_and_after(padding, kernel)

@@ -2,7 +2,7 @@
 """Write a program as a project for bare-metal targets: a static C library that calls the kernels
 directly.
 
-    metadata = emit_bare(program, Path("build/net"), target=get_target("cortex-m4"))
+    metadata = emit_bare_metal_project(program, Path("build/net"), target=get_target("cortex-m4"))
 
 The parameters are stored in one file, followed by a checksum of their layout and a checksum of the
 contents.
@@ -15,124 +15,143 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from aotc_runtime_c import bare_sources
+from aotc_runtime_c import bare_metal_runtime_files
 
-from aotc.ir import AotcError, require_known
+from aotc.ir import AotcError, require_known_name
 from aotc.tir import Program, Target
 from aotc.tir.float_abi import float_abi
-from aotc_codegen.c.bare_metal_weights import Weights, placed_params
+from aotc_codegen.c.bare_metal_weights import ParameterFile, assign_params_to_memories
 from aotc_codegen.c.c_dialects import DIALECTS
-from aotc_codegen.c.file_templates import render
 from aotc_codegen.c.host_project import (
-    Content,
-    common_words,
+    FileContent,
+    common_template_values,
     has_inline_assembly,
-    kernel_files,
-    model_words,
-    require_name,
-    write_project,
+    kernel_files_by_path,
+    model_template_values,
+    require_valid_model_name,
+    write_project_and_manifest,
 )
 from aotc_codegen.c.kernel_files import PrintedKernels, print_kernels
-from aotc_codegen.c.metadata import describe, footprint
-from aotc_codegen.c.parameter_files import Params
-from aotc_codegen.c.schedule_calls import call_rows, resident_note, tensors_of
-from aotc_codegen.c.selftest import Golden, selftest_words
-from aotc_codegen.c.workspace import struct_of, workspace_words
+from aotc_codegen.c.parameter_files import ParameterLayout
+from aotc_codegen.c.project_metadata import describe_compiled_program, estimate_memory_footprint
+from aotc_codegen.c.schedule_calls import (
+    ModelTensor,
+    model_input_and_output_tensors,
+    resident_tensors_header_text,
+    schedule_call_lines,
+)
+from aotc_codegen.c.selftest import SelftestData, selftest_template_values
+from aotc_codegen.c.template_rendering import render_template
+from aotc_codegen.c.workspace_parameter import workspace_struct_definition, workspace_template_values
 
 #: Default compiler and archiver by the architecture of a target.
-_TOOLS: Final = {
+_COMPILER_AND_ARCHIVER: Final = {
     "arm": ("arm-none-eabi-gcc", "arm-none-eabi-ar"),
     "riscv32": ("'riscv64-unknown-elf-gcc --specs=picolibc.specs'", "riscv64-unknown-elf-ar"),
 }
 #: Pattern of calls of C math library functions in kernels.
-_MATH: Final = re.compile(r"\b(sqrt|fma|fmod|floor|ceil|trunc|rint|round|copysign|fabs)(f?)\(")
-_LOCAL: Final = re.compile(r'^#include "[^"\n]+"\n', re.MULTILINE)
+_MATH_CALL_PATTERN: Final = re.compile(r"\b(sqrt|fma|fmod|floor|ceil|trunc|rint|round|copysign|fabs)(f?)\(")
+_LOCAL_INCLUDE_PATTERN: Final = re.compile(r'^#include "[^"\n]+"\n', re.MULTILINE)
 #: README text on the compiler for projects whose kernels contain inline assembly.
-_ASSEMBLY: Final = """gcc or
+_INLINE_ASSEMBLY_README_TEXT: Final = """gcc or
 clang, since its kernels have inline assembly for this core (`aotc compile --portable` makes C99 without it),"""
-_LICENSED_HEADER: Final = "The file `include/aotc_bare.h` is\npart of aotc and under the Apache License 2.0."
+_LICENSED_HEADER_README_TEXT: Final = (
+    "The file `include/aotc_bare.h` is\npart of aotc and under the Apache License 2.0."
+)
 #: Math functions that compilers replace by instructions on every machine.
-_INLINE: Final = ("fabs", "fabsf", "copysign", "copysignf")
+_INLINED_MATH_FUNCTIONS: Final = ("fabs", "fabsf", "copysign", "copysignf")
 
 
-def required_functions(kernels: PrintedKernels) -> list[str]:
+def called_math_library_functions(kernels: PrintedKernels) -> list[str]:
     """Return the names of the math library functions that kernels call and that compilers do not
     inline.
     """
     text = "\n".join(k.text + "".join(k.printed.definitions.values()) for k in kernels.kernels)
-    return sorted({"".join(found) for found in _MATH.findall(text)}.difference(_INLINE))
+    return sorted({"".join(found) for found in _MATH_CALL_PATTERN.findall(text)}.difference(_INLINED_MATH_FUNCTIONS))
 
 
-def _requirements(target: Target, math: Sequence[str]) -> list[str]:
+def _fpu_preprocessor_checks(target: Target, math_functions: Sequence[str]) -> list[str]:
     """Return preprocessor lines that reject compiler flags under which results would differ.
 
     C libraries for cores without an FPU, such as newlib's fmaf, round a multiply-add twice.
     """
-    if target.machine != "arm" or not {"fma", "fmaf"}.intersection(math):
+    if target.machine != "arm" or not {"fma", "fmaf"}.intersection(math_functions):
         return []
     text = "this code needs an FPU, and the flags of the C compiler say that there is none or leave it unused"
     hint = "generate it with --float-abi soft"
     return ["#if defined(__arm__) && !defined(__ARM_FEATURE_FMA)", f'#error "{text}: {hint}"', "#endif"]
 
 
-def _sources(name: str, params: Params, common: dict[str, Any], kernels: PrintedKernels) -> dict[str, Content]:
+def _c_source_files(
+    name: str, params: ParameterLayout, template_values: dict[str, Any], kernels: PrintedKernels
+) -> dict[str, FileContent]:
     """Return the C headers, kernels and schedule of a bare-metal project: contents by path."""
-    upper, note = common["upper"], common["resident"] + render("bare_run.h", **common)
+    upper, note = (
+        template_values["upper"],
+        template_values["resident"] + render_template("bare_run.h", **template_values),
+    )
     check = ["/* AOTC_OK where the parameters are whole and made for this code, else AOTC_ERROR_WEIGHTS. */"]
     check.append(f"int {name}_check_weights(void);")
-    stack = ["/* Bytes of stack that a run takes at most. */", f"#define {upper}_STACK_BYTES {common['stack_bytes']}"]
-    if common["tested"]:
+    stack = [
+        "/* Bytes of stack that a run takes at most. */",
+        f"#define {upper}_STACK_BYTES {template_values['stack_bytes']}",
+    ]
+    if template_values["tested"]:
         check += [
             "/* Runs the model on values whose results are known, into `outputs`: AOTC_OK,",
             " * AOTC_ERROR_SELFTEST where they are others, or what was wrong before. */",
-            f"int {name}_selftest(const {name}_outputs *outputs, {common['workspace']['parameter']});",
+            f"int {name}_selftest(const {name}_outputs *outputs, {template_values['workspace']['parameter']});",
         ]
     words = {"header": "aotc_bare.h", "run_note": note, "bounds": stack, "functions": check}
-    rows, count = params.declarations(), len(params.pieces)
+    rows, count = params.c_declarations(), len(params.pieces)
     address, align = f"{upper}_WEIGHTS_ADDRESS", params.align
     aligned = [f"#if {address} % {align}", f"#error {address} must be a multiple of {align}", "#endif"]
     pointer = f"(const unsigned char *){address}"
-    places = (f"#define {params.array(p)} ({pointer} + {p.begin})" for p in params.pieces)
+    places = (f"#define {params.c_array_name(p)} ({pointer} + {p.begin})" for p in params.pieces)
     placed = [f"#ifdef {address}", *aligned, *places, "#else"]
     declared = [*placed, *rows[:count], "#endif", *rows[count:]]
-    tested: dict[str, Content] = {}
-    if common["tested"]:
-        text = render("selftest.c", **common, **common["tested"])
+    tested: dict[str, FileContent] = {}
+    if template_values["tested"]:
+        text = render_template("selftest.c", **template_values, **template_values["tested"])
         tested[f"src/{name}_selftest.c"] = text
     return {
-        f"include/{name}.h": render("model.h", **common, **words),
-        f"src/{name}_internal.h": render("internal.h", params=declared, prototypes=kernels.prototypes, **common),
-        f"src/{name}_kernel.h": render("kernel.h", **common),
-        **kernel_files(kernels, "", common),
-        f"src/{name}.c": render("bare.c", **common),
-        f"src/{name}_weights.c": render("bare_weights.c", **common),
+        f"include/{name}.h": render_template("model.h", **template_values, **words),
+        f"src/{name}_internal.h": render_template(
+            "internal.h", params=declared, prototypes=kernels.prototypes, **template_values
+        ),
+        f"src/{name}_kernel.h": render_template("kernel.h", **template_values),
+        **kernel_files_by_path(kernels, "", template_values),
+        f"src/{name}.c": render_template("bare.c", **template_values),
+        f"src/{name}_weights.c": render_template("bare_weights.c", **template_values),
         **tested,
     }
 
 
-def _single(kernels: PrintedKernels, files: dict[str, Content], common: dict[str, Any]) -> dict[str, Content]:
+def _merge_into_single_source(
+    kernels: PrintedKernels, files: dict[str, FileContent], template_values: dict[str, Any]
+) -> dict[str, FileContent]:
     """Return the files with the model's code merged into one source and one header; user-supplied
     code stays separate.
     """
-    name = common["name"]
+    name = template_values["name"]
     header = f"include/{name}.h"
     own: dict[str, str] = {}
-    rest: dict[str, Content] = {}
+    rest: dict[str, FileContent] = {}
     for path, text in files.items():
         if path.endswith((".c", ".h")) and "_extern_" not in path:
             own[path] = str(text)
         else:
             rest[path] = text
-    (shared,) = bare_sources()
+    (shared,) = bare_metal_runtime_files()
     parts = [own[f"src/{name}_kernel.h"], own[f"src/{name}_internal.h"], own.pop(f"src/{name}_params.c")]
     later = [own.pop(path) for path in list(own) if path.endswith(".c") and "_kernels_" not in path]
-    parts += [kernels.file("kernels.c", kernels.kernels, **common), *later]
-    source = f'#include "{name}.h"\n' + "".join(_LOCAL.sub("", part) for part in parts)
+    parts += [kernels.render_kernel_file("kernels.c", kernels.kernels, **template_values), *later]
+    source = f'#include "{name}.h"\n' + "".join(_LOCAL_INCLUDE_PATTERN.sub("", part) for part in parts)
     common_header = shared.read_text("utf-8")
-    return {header: _LOCAL.sub(lambda _: common_header, own[header]), f"src/{name}.c": source, **rest}
+    return {header: _LOCAL_INCLUDE_PATTERN.sub(lambda _: common_header, own[header]), f"src/{name}.c": source, **rest}
 
 
-def _words_of_files(name: str, common: Mapping[str, Any]) -> dict[str, Any]:
+def _template_values_for_params_file(name: str, template_values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the Makefile and README texts for parameters in a separate binary file."""
     portable = "for assemblers without .incbin; HOSTCC compiles for this machine"
     array = f"$(BUILD)/{name}_params_array"
@@ -141,23 +160,23 @@ def _words_of_files(name: str, common: Mapping[str, Any]) -> dict[str, Any]:
         "params_host": "HOSTCC ?= cc\n",
         "params_choice": f"else ifdef PORTABLE_PARAMS\nOBJECTS += {array}.o\nelse\n"
         f"OBJECTS += $(BUILD)/src/{name}_params.o\n",
-        "params_rules": render("bare_params.mk", **common),
+        "params_rules": render_template("bare_params.mk", **template_values),
         "params_built": f"$(BUILD)/src/{name}_params.o {array}.o {array}.c {array}.c.new $(BUILD)/params_to_c ",
         "params_place": f"one file, `src/{name}_params.bin`",
-        "licensed": _LICENSED_HEADER,
+        "licensed": _LICENSED_HEADER_README_TEXT,
         "files_said": "",
     }
 
 
-def _words_of_arrays(name: str, common: Mapping[str, Any]) -> dict[str, Any]:
+def _template_values_for_params_arrays(name: str, template_values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the Makefile and README texts for parameters as C arrays, which may be part of the
     single source file.
     """
     words = dict.fromkeys(("params_usage", "params_host", "params_choice", "params_rules", "params_built"), "")
-    if not common["single"]:
+    if not template_values["single"]:
         place = {"params_place": f"arrays in `src/{name}_params.c`"}
-        return {**words, **place, "licensed": _LICENSED_HEADER, "files_said": ""}
-    files = " and ".join(f"`{path}`" for path in (*common["sources"], f"include/{name}.h"))
+        return {**words, **place, "licensed": _LICENSED_HEADER_README_TEXT, "files_said": ""}
+    files = " and ".join(f"`{path}`" for path in (*template_values["sources"], f"include/{name}.h"))
     said = f"{files} are all of the code, with the parameters: copy them into your build,"
     return {
         **words,
@@ -168,49 +187,64 @@ def _words_of_arrays(name: str, common: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _build(name: str, common: dict[str, Any]) -> dict[str, Content]:
+def _build_files_and_readme(name: str, template_values: dict[str, Any]) -> dict[str, FileContent]:
     """Return the build files, the linker scripts of the weights and the README: contents by path."""
-    arrays = common["arrays"]
-    params = f"set({common['upper']}_PARAMS)\n" if arrays else render("params.cmake", **common)
-    words = {**common, **(_words_of_arrays(name, common) if arrays else _words_of_files(name, common))}
+    arrays = template_values["arrays"]
+    params = (
+        f"set({template_values['upper']}_PARAMS)\n" if arrays else render_template("params.cmake", **template_values)
+    )
+    words = {
+        **template_values,
+        **(
+            _template_values_for_params_arrays(name, template_values)
+            if arrays
+            else _template_values_for_params_file(name, template_values)
+        ),
+    }
     apart = {
-        f"src/{name}_params.S": render("bare_params.S", **common),
-        "src/params_to_c.c": render("params_to_c.c", **common),
+        f"src/{name}_params.S": render_template("bare_params.S", **template_values),
+        "src/params_to_c.c": render_template("params_to_c.c", **template_values),
     }
     return {
         **({} if arrays else apart),
-        **{f"{row['output']}.ld": render("weights.ld", **common | row) for row in common["pieces"]},
-        "Makefile": render("bare.mk", **words),
-        "CMakeLists.txt": render(
-            "bare.cmake", params=params, manifest=render("manifest.cmake", runtime=(), name=name), **common
+        **{
+            f"{row['output']}.ld": render_template("weights.ld", **template_values | row)
+            for row in template_values["pieces"]
+        },
+        "Makefile": render_template("bare.mk", **words),
+        "CMakeLists.txt": render_template(
+            "bare.cmake",
+            params=params,
+            manifest=render_template("manifest.cmake", runtime=(), name=name),
+            **template_values,
         ),
-        "README.md": render("bare.md", **words),
+        "README.md": render_template("bare.md", **words),
     }
 
 
-def _compiler_words(abi: str, files: Mapping[str, Content]) -> dict[str, str]:
+def _readme_compiler_values(float_abi_name: str, files: Mapping[str, FileContent]) -> dict[str, str]:
     """Return the README texts on the required C compiler and, if the target has a choice, on the
     float ABI.
     """
     return {
-        "language": _ASSEMBLY if has_inline_assembly(files) else "a\nC99 compiler,",
-        "abi_said": f"; the float ABI\nis `{abi}` without such flags" if abi else "",
+        "language": _INLINE_ASSEMBLY_README_TEXT if has_inline_assembly(files) else "a\nC99 compiler,",
+        "abi_said": f"; the float ABI\nis `{float_abi_name}` without such flags" if float_abi_name else "",
     }
 
 
-def _words(
-    program: Program, target: Target, metadata: Mapping[str, Any], weights: Weights, math: Sequence[str]
+def _memory_and_compiler_values(
+    program: Program, target: Target, metadata: Mapping[str, Any], weights: ParameterFile, math_functions: Sequence[str]
 ) -> dict[str, Any]:
     """Return the template values for a bare-metal project's memory, compiler and archiver."""
     name, plan = program.name, program.plan
-    compiler, archiver = _TOOLS.get(target.machine, ("cc", "ar"))
-    inputs, outputs = tensors_of(program)
+    compiler, archiver = _COMPILER_AND_ARCHIVER.get(target.machine, ("cc", "ar"))
+    inputs, outputs = model_input_and_output_tensors(program)
     required = [f"{t.role}s->{t.ident}" for t in (*inputs, *outputs) if t.storage.size]
-    workspace = workspace_words(program)
+    workspace = workspace_template_values(program)
     return {
         "workspace_align": plan.align,
-        "struct": struct_of(name, workspace),
-        **_workspace_texts(program, workspace),
+        "struct": workspace_struct_definition(name, workspace),
+        **_workspace_description_values(program, workspace),
         "weights_align": weights.align,
         "pieces": weights.rows,
         "layout": weights.layout,
@@ -218,18 +252,18 @@ def _words(
         "required": [*required, *workspace["required"]],
         "compiler": compiler,
         "archiver": archiver,
-        "math_said": "".join(f", `{function}`" for function in math),
+        "math_said": "".join(f", `{function}`" for function in math_functions),
     }
 
 
-def _workspace_texts(program: Program, words: Mapping[str, Any]) -> dict[str, Any]:
+def _workspace_description_values(program: Program, workspace_values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the texts about the workspace memory of a run, for the README and comments."""
     name, upper = program.name, program.name.upper()
     said = f"has {upper}_WORKSPACE_BYTES bytes (NULL if that is 0)"
-    if not words["several"]:
+    if not workspace_values["several"]:
         return {"workspace_said": said, "workspace_split": "", "workspace_made": [], "workspace_argument": "workspace"}
     split = " and ".join(f"{part.bytes} in {part.memory}" for part in program.plan.parts)
-    members = ", ".join(piece for piece, _ in words["given"])
+    members = ", ".join(piece for piece, _ in workspace_values["given"])
     return {
         "workspace_said": "has a pointer to each piece of memory",
         "workspace_split": f", {split}",
@@ -238,28 +272,47 @@ def _workspace_texts(program: Program, words: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def _parts(
-    program: Program, target: Target, golden: Golden | None
-) -> tuple[Params, PrintedKernels, Weights, dict[str, Any]]:
+def _params_kernels_weights_footprint(
+    program: Program, target: Target, golden: SelftestData | None
+) -> tuple[ParameterLayout, PrintedKernels, ParameterFile, dict[str, Any]]:
     """Return the parameters, the printed kernels, the parameter file and the footprint of a
     project.
     """
-    params = placed_params(program, target, golden)
-    kernels = print_kernels(program.kernels, program.name, DIALECTS[target.dialect], share="numbers")
+    params = assign_params_to_memories(program, target, golden)
+    kernels = print_kernels(program.distinct_kernels, program.name, DIALECTS[target.dialect], share="numbers")
     numbers = [len(kernels.numbers.get(step.kernel, ())) for step in program.steps]
-    weights = Weights(params, golden)
-    taken = footprint(program, target, kernels.names, params, numbers)
-    return params, kernels, weights, taken | {"parameters": weights.bytes}
+    weights = ParameterFile(params, golden)
+    taken = estimate_memory_footprint(program, target, kernels.names, params, numbers)
+    return params, kernels, weights, taken | {"parameters": weights.byte_count}
 
 
-def bare_footprint(program: Program, target: Target) -> dict[str, Any]:
+def bare_metal_footprint(program: Program, target: Target) -> dict[str, Any]:
     """Return the memory footprint that the project's metadata would contain, without writing the
     project.
     """
-    return _parts(program, target, None)[-1]
+    return _params_kernels_weights_footprint(program, target, None)[-1]
 
 
-def emit_bare(
+def _selftest_values(
+    tensors: Sequence[ModelTensor], params: ParameterLayout, weights: ParameterFile
+) -> dict[str, list[str]]:
+    """Return the template values for a self-test on the inputs and outputs stored in a parameter
+    file.
+    """
+    return selftest_template_values(tensors, [params.c_address_of_byte(at) for at in weights.offsets])
+
+
+def _require_bare_metal_can_run(program: Program, target: Target) -> None:
+    """Raise AotcError for a program whose name cannot be used in C, a target of an unknown dialect,
+    or kernels that are split among threads.
+    """
+    require_valid_model_name(program.name)
+    require_known_name("target", f"dialect of target {target.name}:", target.dialect, DIALECTS)
+    if any(kernel.team for kernel in program.distinct_kernels):
+        raise AotcError("target", f"target {target.name} has no operating system and therefore no threads")
+
+
+def emit_bare_metal_project(
     program: Program,
     directory: Path,
     *,
@@ -267,7 +320,7 @@ def emit_bare(
     accuracy: str = "fast",
     passes: Sequence[str] = (),
     numerics: str = "",
-    golden: Golden | None = None,
+    golden: SelftestData | None = None,
     single_file: bool = False,
     cflags: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -285,35 +338,36 @@ def emit_bare(
     split among threads.
     """
     name = program.name
-    require_name(name)
-    require_known("target", f"dialect of target {target.name}:", target.dialect, DIALECTS)
-    if any(kernel.team for kernel in program.kernels):
-        raise AotcError("target", f"target {target.name} has no operating system and therefore no threads")
-    params, kernels, weights, taken = _parts(program, target, golden)
-    math = required_functions(kernels)
-    metadata = describe(program, target, kernels.names, params) | {"footprint": taken}
-    common = common_words(name, False) | model_words(program, target, numerics, params, cflags)
-    common |= _words(program, target, metadata, weights, math) | {"steps": call_rows(program, kernels, params)}
-    common |= {"resident": resident_note(program), "requirements": _requirements(target, math)}
-    common |= {"single": single_file, "tested": {}}
-    if golden is not None:
-        common["tested"] = selftest_words(common["tensors"], [params.place(at) for at in weights.offsets])
-    externals = kernels.external_files(name)
-    files = _sources(name, params, common, kernels)
-    files |= {path: external.file() for path, external in externals.items()}
-    common["arrays"] = single_file or weights.bytes < target.budget.array_bytes
+    _require_bare_metal_can_run(program, target)
+    params, kernels, weights, taken = _params_kernels_weights_footprint(program, target, golden)
+    math = called_math_library_functions(kernels)
+    metadata = describe_compiled_program(program, target, kernels.names, params) | {"footprint": taken}
+    common = common_template_values(name, False) | model_template_values(program, target, numerics, params, cflags)
+    common |= _memory_and_compiler_values(program, target, metadata, weights, math) | {
+        "steps": schedule_call_lines(program, kernels, params)
+    }
+    common |= {
+        "resident": resident_tensors_header_text(program),
+        "requirements": _fpu_preprocessor_checks(target, math),
+    }
+    tested = {} if golden is None else _selftest_values(common["tensors"], params, weights)
+    common |= {"single": single_file, "tested": tested}
+    externals = kernels.external_kernels_by_path(name)
+    files = _c_source_files(name, params, common, kernels)
+    files |= {path: external.source_file_text() for path, external in externals.items()}
+    common["arrays"] = single_file or weights.byte_count < target.budget.array_bytes
     if common["arrays"]:
-        common["array"] = f"#ifndef {name.upper()}_WEIGHTS_ADDRESS\n{weights.arrays()}#endif\n"
-        files[f"src/{name}_params.c"] = render("params.c", **common | {"arrays": common["array"].splitlines()})
+        common["array"] = f"#ifndef {name.upper()}_WEIGHTS_ADDRESS\n{weights.c_array_definitions()}#endif\n"
+        files[f"src/{name}_params.c"] = render_template("params.c", **common | {"arrays": common["array"].splitlines()})
     if single_file:
-        files = _single(kernels, files, common)
+        files = _merge_into_single_source(kernels, files, common)
     common["sources"] = [path for path in files if path.endswith(".c")]
     common["headers"] = " ".join(path for path in files if path.endswith(".h"))
     metadata["float_abi"] = float_abi(target)
-    common |= _compiler_words(metadata["float_abi"], files)
-    files |= {f"src/{name}_params.bin": weights.contents, **_build(name, common)}
+    common |= _readme_compiler_values(metadata["float_abi"], files)
+    files |= {f"src/{name}_params.bin": weights.contents, **_build_files_and_readme(name, common)}
     metadata |= {"accuracy": accuracy, "numerics": numerics, "passes": list(passes)}
     metadata["links"] = {"c": ["memcpy", "memset"], "m": math, "compiler": "arithmetic that the core lacks"}
-    metadata["weights"] = {"file": f"src/{name}_params.bin", **weights.described}
-    metadata["externals"] = [external.described(path) for path, external in externals.items()]
-    return write_project(directory, files, metadata, () if single_file else bare_sources())
+    metadata["weights"] = {"file": f"src/{name}_params.bin", **weights.metadata_entries}
+    metadata["externals"] = [external.metadata_entry(path) for path, external in externals.items()]
+    return write_project_and_manifest(directory, files, metadata, () if single_file else bare_metal_runtime_files())

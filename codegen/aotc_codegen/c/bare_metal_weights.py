@@ -4,8 +4,8 @@
 Input: a program with its memory plan, and the memories of a target. Output: the memory of each
 parameter, and the contents of the file.
 
-    params = placed_params(program, get_target("cortex-m4"))
-    Weights(params, None).contents                 # of the file
+    params = assign_params_to_memories(program, get_target("cortex-m4"))
+    ParameterFile(params, None).contents           # of the file
 
 If the parameters do not fit the first memory, they are spread over several: the parameters with the
 most reads per byte in a run go to the first.
@@ -20,50 +20,64 @@ from functools import partial
 from textwrap import TextWrapper
 from typing import Any, Final
 
-from aotc.tir import Part, Program, Storage, Target, accessed, in_rooms, spread
-from aotc.tir.plan.arena_packing import Arrangement, Block, align_up
-from aotc_codegen.c.c_identifiers import Names, comment_text
-from aotc_codegen.c.host_project import aligned_array
-from aotc_codegen.c.parameter_files import Params, Piece
-from aotc_codegen.c.selftest import Golden
+from aotc.tir import (
+    ArenaPart,
+    Program,
+    Storage,
+    Target,
+    arrange_in_first_memory_or_all,
+    element_accesses_per_storage,
+    spread_over_memories,
+)
+from aotc.tir.plan.arena_packing import Arrangement, LiveBlock, align_up
+from aotc_codegen.c.c_identifiers import UniqueIdentifiers, escape_for_c_comment
+from aotc_codegen.c.host_project import alignment_attribute_lines
+from aotc_codegen.c.parameter_files import ParameterFilePiece, ParameterLayout
+from aotc_codegen.c.selftest import SelftestData
 
-_WORD: Final = struct.Struct("<I")
-_WRAPPER: Final = TextWrapper(112, "  ", "  ", break_on_hyphens=False)
+_UINT32_FORMAT: Final = struct.Struct("<I")
+_ARRAY_TEXT_WRAPPER: Final = TextWrapper(112, "  ", "  ", break_on_hyphens=False)
 
 
-def _tail(golden: Golden | None, align: int) -> list[bytes]:
+def _padded_selftest_pieces(golden: SelftestData | None, align: int) -> list[bytes]:
     """Return the padded example values of the self-test, which follow the parameters in the file."""
-    known = golden.pieces if golden is not None else ()
+    known = golden.bytes_of_each_array if golden is not None else ()
     return [piece + bytes(-len(piece) % align) for piece in known]
 
 
-def placed_params(program: Program, target: Target, golden: Golden | None = None) -> Params:
+def assign_params_to_memories(program: Program, target: Target, golden: SelftestData | None = None) -> ParameterLayout:
     """Return the program's parameters assigned to memories, with space after them for the self-test
     and checksum.
 
     Raise AotcError (code "memory") if the parameters do not fit the target's memories.
     """
-    spaces = target.spaces_for("parameters")
+    spaces = target.memory_spaces_for_role("parameters")
     align = max(space.align for space in spaces)
-    behind = sum(map(len, _tail(golden, align))) + 2 * _WORD.size
-    params = Params(program.name, program.constants, 0, align, behind=behind)
+    behind = sum(map(len, _padded_selftest_pieces(golden, align))) + 2 * _UINT32_FORMAT.size
+    params = ParameterLayout(program.name, program.constants, 0, align, behind=behind)
     taken = Counter({part.memory: part.bytes for part in program.plan.parts})
     rooms = {s.name: s.bytes and s.bytes - taken[s.name] for s in spaces}
     full = [s.name for s in spaces if s.bytes and rooms[s.name] <= 0]
     rooms = {name: room for name, room in rooms.items() if name not in full}
-    found, parts = _spread(program, params, rooms)
+    found, parts = _spread_params_over_memories(program, params, rooms)
     if not parts:
         # there are no parameters, or there is no space for them
-        params.pieces = [Piece(memory=target.places({"parameters": params.bytes + behind}, taken)["parameters"].name)]
+        params.pieces = [
+            ParameterFilePiece(
+                memory=target.choose_memory_spaces({"parameters": params.bytes + behind}, taken)["parameters"].name
+            )
+        ]
         return params
-    names = Names(["params"], any_case=True)
-    suffixes = ["", *(f"_{names.fresh(p.memory)}" for p in parts[1:])]
-    pieces = [Piece(part.begin, part.memory, suffix) for part, suffix in zip(parts, suffixes, strict=True)]
-    order = sorted(program.constants, key=lambda s: found[params.home(s)])
-    return Params(program.name, order, 0, align, pieces, behind)
+    names = UniqueIdentifiers(["params"], any_case=True)
+    suffixes = ["", *(f"_{names.unique_identifier(p.memory)}" for p in parts[1:])]
+    pieces = [ParameterFilePiece(part.begin, part.memory, suffix) for part, suffix in zip(parts, suffixes, strict=True)]
+    order = sorted(program.constants, key=lambda s: found[params.stored_equal_constant(s)])
+    return ParameterLayout(program.name, order, 0, align, pieces, behind)
 
 
-def _spread(program: Program, params: Params, rooms: Mapping[str, int]) -> tuple[dict[Storage, int], tuple[Part, ...]]:
+def _spread_params_over_memories(
+    program: Program, params: ParameterLayout, free_bytes_by_memory: Mapping[str, int]
+) -> tuple[dict[Storage, int], tuple[ArenaPart, ...]]:
     """Return the number of the memory part that holds each parameter, and the parts; use as few
     memories as possible.
 
@@ -71,32 +85,32 @@ def _spread(program: Program, params: Params, rooms: Mapping[str, int]) -> tuple
     results are empty if the memories are too small.
     """
     times = Counter[Storage]()
-    for storage, count in accessed(program).items():
+    for storage, count in element_accesses_per_storage(program).items():
         if storage.kind == "constant":
-            times[params.home(storage)] += count
+            times[params.stored_equal_constant(storage)] += count
     kept = list(params.offsets)
     weights = [times[storage] for storage in kept]
-    blocks = [Block(align_up(s.nbytes, params.align), 0, 0) for s in kept]
+    blocks = [LiveBlock(align_up(s.nbytes, params.align), 0, 0) for s in kept]
     offsets = tuple(params.offsets.values())
     whole = Arrangement(offsets, params.bytes, params.bytes)
-    several = partial(spread, blocks, weights, align=params.align)
+    several = partial(spread_over_memories, blocks, weights, align=params.align)
     earlier: dict[str, int] = {}
-    for last, room in rooms.items():
+    for last, room in free_bytes_by_memory.items():
         left = room and room - params.behind
-        parts: tuple[Part, ...] = ()
+        parts: tuple[ArenaPart, ...] = ()
         if not room or left > 0:
-            found, parts = in_rooms(whole, earlier | {last: left}, several)
+            found, parts = arrange_in_first_memory_or_all(whole, earlier | {last: left}, several)
         if parts:
             begins = [part.begin for part in parts]
             numbers = (bisect_right(begins, at) for at in found.offsets)
             if parts[-1].memory != last:
-                parts = (*parts, Part(last, found.peak, 0))
+                parts = (*parts, ArenaPart(last, found.peak, 0))
             return dict(zip(kept, numbers, strict=True)), parts
         earlier[last] = room
     return {}, ()
 
 
-def _described(storage: Storage, offset: int) -> str:
+def _constant_layout_text(storage: Storage, offset: int) -> str:
     """Return a text with all properties of a constant that the generated code relies on: dtype,
     shape, offset, and the number that unpacking of 4-bit values adds.
     """
@@ -104,7 +118,7 @@ def _described(storage: Storage, offset: int) -> str:
     return f"{storage.dtype}{list(storage.shape)} {offset}{least}"
 
 
-class Weights:
+class ParameterFile:
     """Contents of the parameter file: the parameters, the self-test's example values, a checksum of
     the layout that the code expects, and the CRC-32 of all preceding bytes.
 
@@ -113,32 +127,34 @@ class Weights:
     rows       template values for the part of the file in each memory
     """
 
-    def __init__(self, params: Params, golden: Golden | None) -> None:
-        self.contents: list[bytes | memoryview] = list(params.blob())
+    def __init__(self, params: ParameterLayout, golden: SelftestData | None) -> None:
+        self.contents: list[bytes | memoryview] = list(params.binary_file_pieces())
         self.offsets: list[int] = []
         self.align = params.align
-        for known in _tail(golden, self.align):
-            self.offsets.append(self.bytes)
+        for known in _padded_selftest_pieces(golden, self.align):
+            self.offsets.append(self.byte_count)
             self.contents.append(known)
-        rows = [_described(s, params.offset(s)) for s in params.homes]
+        rows = [_constant_layout_text(s, params.byte_offset_in_file(s)) for s in params.homes]
         rows += map(str, self.offsets)
         self.layout = zlib.crc32("\n".join(rows).encode())
-        self.contents.append(_WORD.pack(self.layout))
+        self.contents.append(_UINT32_FORMAT.pack(self.layout))
         self.crc = 0
         for part in self.contents:
             self.crc = zlib.crc32(part, self.crc)
-        self.contents.append(_WORD.pack(self.crc))
+        self.contents.append(_UINT32_FORMAT.pack(self.crc))
         begins = [piece.begin for piece in params.pieces]
         self.rows = [
-            self._row(params, piece, end - piece.begin)
-            for piece, end in zip(params.pieces, [*begins[1:], self.bytes], strict=True)
+            self._weights_template_row(params, piece, end - piece.begin)
+            for piece, end in zip(params.pieces, [*begins[1:], self.byte_count], strict=True)
         ]
 
     @property
-    def bytes(self) -> int:
+    def byte_count(self) -> int:
         return sum(map(len, self.contents))
 
-    def _row(self, params: Params, piece: Piece, size: int) -> dict[str, Any]:
+    def _weights_template_row(
+        self, params: ParameterLayout, piece: ParameterFilePiece, byte_count: int
+    ) -> dict[str, Any]:
         output = f"{params.model}_weights{piece.suffix}"
         macro = f"AOTC_WEIGHTS_SECTION{piece.suffix.upper()}"
         section = f".rodata.{output}"
@@ -148,13 +164,13 @@ class Weights:
             "#endif",
             "#define TEXT(x) #x",
             "#define SECTION(x) section(TEXT(x))",
-            *aligned_array(self.align, f"SECTION({macro})"),
+            *alignment_attribute_lines(self.align, f"SECTION({macro})"),
         ]
-        said = f", {size} bytes for {comment_text(piece.memory)}"
+        said = f", {byte_count} bytes for {escape_for_c_comment(piece.memory)}"
         return {
-            "array": params.array(piece),
+            "array": params.c_array_name(piece),
             "begin": piece.begin,
-            "bytes": size,
+            "bytes": byte_count,
             "output": output,
             "macro": macro,
             "section": section,
@@ -165,18 +181,18 @@ class Weights:
         }
 
     @property
-    def described(self) -> dict[str, Any]:
+    def metadata_entries(self) -> dict[str, Any]:
         """Return the metadata of the parameter file: size, CRC-32, and the part in each memory."""
         keys = ("memory", "section", "begin", "bytes")
         pieces = [{key: row[key] for key in keys} for row in self.rows]
-        return {"bytes": self.bytes, "crc32": f"{self.crc:08x}", "pieces": pieces}
+        return {"bytes": self.byte_count, "crc32": f"{self.crc:08x}", "pieces": pieces}
 
-    def arrays(self) -> str:
+    def c_array_definitions(self) -> str:
         """Return the contents of the parameter file as C array definitions, one for each memory."""
         whole, texts = b"".join(self.contents), list[str]()
         for row in self.rows:
             part = whole[row["begin"] :][: row["bytes"]]
-            values = _WRAPPER.fill(" ".join(f"{byte}," for byte in part))
+            values = _ARRAY_TEXT_WRAPPER.fill(" ".join(f"{byte}," for byte in part))
             texts.append(row["attributes"])
             texts.append(f"const unsigned char {row['array']}[] = {{\n{values}\n}};")
         return "\n".join((*texts, ""))

@@ -3,7 +3,7 @@
 in.
 
 C99.kernel.format(name="k", parameters="float *y")     # "void k(float *y)"
-GNU_C.vector_name(DType("float32"), 8)                 # "aotc_float32x8"; C99 has no vectors
+GNU_C.vector_type_name(DType("float32"), 8)            # "aotc_float32x8"; C99 has no vectors
 
 A dialect for another language is made from an existing one with `replace`. If a kernel needs a
 feature that its dialect lacks (vectors, in C99), AotcError with the code "c-vector" is raised.
@@ -14,18 +14,23 @@ from dataclasses import field, replace
 from typing import Final
 
 from aotc.ir import DTYPES, AotcError, DType, frozen
-from aotc.tir.instruction_table import ELEMENTARY
-from aotc_codegen.c.c_identifiers import KEYWORDS
-from aotc_codegen.c.c_types import literal, memory_type
+from aotc.tir.instruction_table import ELEMENTARY_FUNCTION_NAMES
+from aotc_codegen.c.c_identifiers import RESERVED_IDENTIFIERS
+from aotc_codegen.c.c_types import c_literal, c_memory_type
 
-_MATH: Final = {name: name for name in ("sqrt", "floor", "ceil", "trunc", "fmod", "copysign", "fma")} | {
-    "round_even": "rint", "round_away": "round", "abs": "fabs",
-}  # fmt: skip
-_LIBRARY: Final = frozenset(f"{ELEMENTARY} pow atan2 aotc y0 y1 yn j0 j1 jn gamma div index team".split())
+_C_MATH_FUNCTION_BY_TIR_NAME: Final = {
+    **{name: name for name in ("sqrt", "floor", "ceil", "trunc", "fmod", "copysign", "fma")},
+    "round_even": "rint",
+    "round_away": "round",
+    "abs": "fabs",
+}
+_LIBRARY_FUNCTION_NAMES: Final = frozenset(
+    f"{ELEMENTARY_FUNCTION_NAMES} pow atan2 aotc y0 y1 yn j0 j1 jn gamma div index team".split()
+)
 
 
 @frozen(kw_only=True)
-class Vectors:
+class VectorSpelling:
     """Spelling of short vectors in a dialect.
 
     definition   definition of a vector type `name` of `bytes` bytes, and of the type `name`u for
@@ -74,9 +79,9 @@ class Dialect:
     """
 
     name: str
-    types: Mapping[DType, str] = field(default_factory=lambda: {d: memory_type(d) for d in DTYPES})
+    types: Mapping[DType, str] = field(default_factory=lambda: {d: c_memory_type(d) for d in DTYPES})
     index: str = "ptrdiff_t"
-    literal: Callable[[int | float | bool, DType], str] = literal
+    literal: Callable[[int | float | bool, DType], str] = c_literal
     kernel: str = "void {name}({parameters})"
     restrict: str = "AOTC_RESTRICT "
     array: str = "{type} {name}[{size}] AOTC_ALIGNED(64)"
@@ -90,12 +95,14 @@ class Dialect:
     barrier: str = "AOTC_TEAM_SYNC(team);"
     launch: str = "{name}({arguments});"
     move: str = ""
-    functions: Mapping[str, str] = field(default_factory=lambda: _MATH)
+    functions: Mapping[str, str] = field(default_factory=lambda: _C_MATH_FUNCTION_BY_TIR_NAME)
     single: str = "f"
-    reserved: frozenset[str] = KEYWORDS | _LIBRARY | frozenset(_MATH.values())
-    vectors: Vectors | None = None
+    reserved: frozenset[str] = (
+        RESERVED_IDENTIFIERS | _LIBRARY_FUNCTION_NAMES | frozenset(_C_MATH_FUNCTION_BY_TIR_NAME.values())
+    )
+    vectors: VectorSpelling | None = None
 
-    def value_type(self, dtype: DType) -> str:
+    def c_value_type(self, dtype: DType) -> str:
         """Return the C type of a value in an expression: float for narrow floats, which are
         computed as float32; int for bool.
         """
@@ -103,46 +110,46 @@ class Dialect:
             return "int"
         return self.types[DType("float32") if dtype.is_narrow_float else dtype]
 
-    def ending(self, dtype: DType) -> str:
+    def math_function_suffix(self, dtype: DType) -> str:
         """Return the suffix of C math functions for values of a dtype, for example "f" for float32."""
         return "" if dtype == "float64" else self.single
 
-    def unsigned_type(self, dtype: DType) -> str:
+    def wrapping_unsigned_type(self, dtype: DType) -> str:
         """Return the unsigned type in which integers of `dtype` are computed, so that they wrap
         around.
         """
         return self.types[DType(f"uint{max(32, dtype.bits)}")]
 
-    def spelled_vectors(self, what: str) -> Vectors:
-        """Return the spelling of vectors; raise AotcError (code "c-vector"), which names `what`, if
+    def require_vector_spelling(self, printed_thing: str) -> VectorSpelling:
+        """Return the spelling of vectors; raise AotcError (code "c-vector"), which names `printed_thing`, if
         the language has none.
         """
         if self.vectors is None:
-            raise AotcError("c-vector", f"{what} cannot be printed: {self.name} has no vectors")
+            raise AotcError("c-vector", f"{printed_thing} cannot be printed: {self.name} has no vectors")
         return self.vectors
 
-    def vector_name(self, dtype: DType, lanes: int) -> str:
+    def vector_type_name(self, dtype: DType, lanes: int) -> str:
         """Return the name of the C vector type with `lanes` elements of a dtype, for example
         aotc_float32x8.
         """
-        self.spelled_vectors(f"a vector of {lanes} x {dtype}")
+        self.require_vector_spelling(f"a vector of {lanes} x {dtype}")
         return f"aotc_{dtype}x{lanes}"
 
-    def vector_definition(self, dtype: DType, lanes: int) -> str:
+    def vector_typedefs(self, dtype: DType, lanes: int) -> str:
         """Return the C typedefs of the vector type with `lanes` elements of a dtype."""
-        name = self.vector_name(dtype, lanes)
+        name = self.vector_type_name(dtype, lanes)
         size = dtype.itemsize
-        made = self.spelled_vectors(name).definition
+        made = self.require_vector_spelling(name).definition
         return made.format(type=self.types[dtype], name=name, bytes=size * lanes, align=size)
 
-    def vector_prelude(self, vectors: Iterable[tuple[DType, int]]) -> str:
+    def vector_file_prelude(self, vectors: Iterable[tuple[DType, int]]) -> str:
         """Return the text at the beginning of a file whose kernels use `vectors`: pairs of element
         type and lane count.
 
         The text is empty if there are no vectors.
         """
-        made = "".join(self.vector_definition(dtype, lanes) for dtype, lanes in sorted(vectors))
-        return self.spelled_vectors("a file").prelude + made if made else ""
+        made = "".join(self.vector_typedefs(dtype, lanes) for dtype, lanes in sorted(vectors))
+        return self.require_vector_spelling("a file").prelude + made if made else ""
 
 
 C99: Final = Dialect(name="c99")
@@ -153,7 +160,7 @@ BARE_C: Final = replace(
     C99,
     name="bare-c",
     array="{type} {name}[{size}]",
-    functions={name: _MATH[name] for name in ("sqrt", "fma", "fmod", "copysign", "abs")},
+    functions={name: _C_MATH_FUNCTION_BY_TIR_NAME[name] for name in ("sqrt", "fma", "fmod", "copysign", "abs")},
 )
 #: C for Arm microcontrollers: kernels may contain inline assembly in the syntax of gcc and clang.
 ARM_C: Final = replace(BARE_C, name="arm-c")
@@ -161,7 +168,7 @@ ARM_C: Final = replace(BARE_C, name="arm-c")
 GNU_C: Final = replace(
     C99,
     name="gnu-c",
-    vectors=Vectors(
+    vectors=VectorSpelling(
         definition="typedef {type} {name} __attribute__((__vector_size__({bytes}), __may_alias__));\n"
         "typedef {type} {name}u __attribute__((__vector_size__({bytes}), __may_alias__, __aligned__({align})));\n",
         prelude="""/* Tiles fill the registers: GCC would keep values of earlier iterations,

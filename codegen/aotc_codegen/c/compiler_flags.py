@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiler flags for emitted C and CUDA code.
 
-cflags(target)                         # ("-O2", "-fno-tree-vectorize", ..., "-march=x86-64-v4")
-base_cflags(target)                    # ("-O2", "-fno-tree-vectorize", ..., "-march=x86-64")
+kernel_cflags(target)                  # ("-O2", "-fno-tree-vectorize", ..., "-march=x86-64-v4")
+non_kernel_cflags(target)              # ("-O2", "-fno-tree-vectorize", ..., "-march=x86-64")
 """
 
 import re
@@ -15,56 +15,62 @@ from aotc.tir.target import Target
 #: Optimization flags of gcc and clang: no automatic vectorization and no fused multiply-adds, as
 #: the program contains both explicitly; compilers choose addresses, registers and the order of
 #: instructions.
-OPTIMIZE: Final = ("-O2", "-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-fno-math-errno", "-ffp-contract=off")
+OPTIMIZATION_FLAGS: Final = (
+    "-O2",
+    "-fno-tree-vectorize",
+    "-fno-tree-slp-vectorize",
+    "-fno-math-errno",
+    "-ffp-contract=off",
+)
 
 #: Flags of nvcc and NVRTC: each operation is rounded separately, as in C; the program contains
 #: fused multiply-adds explicitly.
-ON_DEVICES: Final = ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--std=c++17")
+CUDA_COMPILER_FLAGS: Final = ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--std=c++17")
 
 
-def _level(target: Target) -> tuple[str, ...]:
+def _optimization_flags(target: Target) -> tuple[str, ...]:
     """Return the optimization flags: -Os for small bare-metal targets, where code shares flash with
     weights, else -O2.
     """
-    return ("-Os", *OPTIMIZE[1:]) if target.small and target.bare else OPTIMIZE
+    return ("-Os", *OPTIMIZATION_FLAGS[1:]) if target.small and target.bare else OPTIMIZATION_FLAGS
 
 
-def cflags(target: Target) -> tuple[str, ...]:
+def kernel_cflags(target: Target) -> tuple[str, ...]:
     """Return the flags of gcc and clang for kernels."""
-    return (*_level(target), *target.cflags)
+    return (*_optimization_flags(target), *target.cflags)
 
 
-def base_cflags(target: Target) -> tuple[str, ...]:
+def non_kernel_cflags(target: Target) -> tuple[str, ...]:
     """Return the flags of gcc and clang for all code except kernels."""
-    return (*_level(target), *target.base_cflags)
+    return (*_optimization_flags(target), *target.base_cflags)
 
 
 #: Options that select a machine or its calling convention.
-_MACHINE: Final = re.compile(r"-m(arch|cpu|tune|fpu|float-abi|abi)=.+")
+_MACHINE_FLAG_PATTERN: Final = re.compile(r"-m(arch|cpu|tune|fpu|float-abi|abi)=.+")
 
 
-def flag_words(target: Target, given: Sequence[str] = ()) -> dict[str, Any]:
+def build_file_flag_values(target: Target, user_flags: Sequence[str] = ()) -> dict[str, Any]:
     """Return the flags as values for the templates of build files.
 
-    given   C compiler flags of the user for the project, which come after the target's flags
+    user_flags    C compiler flags of the user for the project, which come after the target's flags
 
     For bare-metal targets, the options that select the machine are separate ("machine_flags"),
     since they must match the application that the library is linked with; if an option occurs
     several times, only the last one remains.
     """
-    chosen = [flag for flag in given if target.bare and _MACHINE.fullmatch(flag)]
-    rest = [flag for flag in given if flag not in chosen]
+    chosen = [flag for flag in user_flags if target.bare and _MACHINE_FLAG_PATTERN.fullmatch(flag)]
+    rest = [flag for flag in user_flags if flag not in chosen]
     named = {flag.partition("=")[0]: flag for flag in (*target.base_cflags, *chosen)}
     return {
-        "cflags": base_cflags(target),
-        "optimize_flags": _level(target),
+        "cflags": non_kernel_cflags(target),
+        "optimize_flags": _optimization_flags(target),
         "machine_flags": list(named.values()),
         "given_make": "".join(f" {shlex.quote(flag)}" for flag in rest).replace("$", "$$").replace("#", r"\#"),
-        "given_cmake": [f'"SHELL:{_escaped(shlex.join(rest))}"'] if rest else [],
-        "given_options": [_escaped(flag) for flag in rest],
+        "given_cmake": [f'"SHELL:{_escape_for_cmake(shlex.join(rest))}"'] if rest else [],
+        "given_options": [_escape_for_cmake(flag) for flag in rest],
     }
 
 
-def _escaped(text: str) -> str:
+def _escape_for_cmake(text: str) -> str:
     """Return a text escaped for a quoted argument in CMake."""
     return re.sub(r'([\\"$;])', r"\\\1", text)

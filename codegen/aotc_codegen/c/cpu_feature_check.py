@@ -3,26 +3,26 @@
 processor.
 
 Input: feature names. Output: C text that defines `cpu_features`, the names, and `cpu_missing()`, a
-bit mask in which bit k is set if the processor lacks the k-th feature. `isa_rows` prints the
+bit mask in which bit k is set if the processor lacks the k-th feature. `isa_feature_mask_rows` prints the
 features that each instruction set needs.
 
-    text = cpu_check(("avx2", "fma"))
+    text = cpu_feature_check_code(("avx2", "fma"))
 """
 
 from collections.abc import Sequence
 from typing import Final
 
 from aotc.tir.target import Target
-from aotc_codegen.c.file_templates import render
+from aotc_codegen.c.template_rendering import render_template
 
 _EAX, _EBX, _ECX, _EDX = range(4)
 #: Processor state that the operating system must save, as bits of the register XCR0.
 _YMM, _ZMM, _TILES = 0x6, 0xE6, 0x600E6
-_EXTENDED: Final = 0x80000001
+_EXTENDED_CPUID_LEAF: Final = 0x80000001
 
-_WORDS: Final = {
+_FEATURE_BITS_BY_REGISTER: Final = {
     (1, 0, _ECX, 0): {"sse3": 0, "ssse3": 9, "sse4_1": 19, "sse4_2": 20, "movbe": 22, "popcnt": 23},
-    (_EXTENDED, 0, _ECX, 0): {"lzcnt": 5},
+    (_EXTENDED_CPUID_LEAF, 0, _ECX, 0): {"lzcnt": 5},
     (1, 0, _ECX, _YMM): {"avx": 28, "f16c": 29, "fma": 12},
     (7, 0, _EBX, _YMM): {"bmi1": 3, "avx2": 5, "bmi2": 8},
     (7, 0, _EBX, _ZMM): {"avx512f": 16, "avx512dq": 17, "avx512cd": 28, "avx512bw": 30, "avx512vl": 31},
@@ -33,10 +33,14 @@ _WORDS: Final = {
 #: Location of each feature in the results of the CPUID instruction: leaf, subleaf, register, bit;
 #: and the XCR0 state that it needs. Source: Intel 64 and IA-32 Architectures Software Developer's
 #: Manual, volume 2, CPUID, and volume 1, chapter 13.
-CPUID: Final = {name: (*place, bit, state) for (*place, state), bits in _WORDS.items() for name, bit in bits.items()}
+CPUID_LOCATION_BY_FEATURE: Final = {
+    name: (*place, bit, state)
+    for (*place, state), bits in _FEATURE_BITS_BY_REGISTER.items()
+    for name, bit in bits.items()
+}
 #: C code that asks Linux to save AMX tiles for this process, by arch_prctl(ARCH_REQ_XCOMP_PERM,
 #: 18).
-_ASK: Final = """
+_AMX_PERMISSION_CODE: Final = """
 
 /* The state without matrices where the system does not save them for this process. */
 static unsigned granted(unsigned state) {
@@ -48,27 +52,31 @@ static unsigned granted(unsigned state) {
 }"""
 
 
-def isa_rows(targets: Sequence[Target], features: Sequence[str]) -> list[str]:
+def isa_feature_mask_rows(targets: Sequence[Target], features: Sequence[str]) -> list[str]:
     """Return the C table entries of instruction sets: name and bit mask of the needed features."""
     return [f'{{"{t.name}", {sum(1 << k for k, f in enumerate(features) if f in t.features):#x}}},' for t in targets]
 
 
-def cpu_check(features: Sequence[str]) -> str:
+def cpu_feature_check_code(features: Sequence[str]) -> str:
     """Return the C text that checks for `features`; without features, a check that always succeeds."""
     if not features:
-        return render("cpu_any.c")
-    found = [CPUID[feature] for feature in features]
+        return render_template("cpu_any.c")
+    found = [CPUID_LOCATION_BY_FEATURE[feature] for feature in features]
     rows = [f"{{{leaf:#x}, {part}, {word}, {bit}, {state:#x}}}" for leaf, part, word, bit, state in found]
-    asks = bool(asking(features))
+    asks = bool(amx_permission_constructor_code(features))
     granted = "\n  state = granted(state);" * asks
-    return render("cpu_x86.c", names=features, rows=rows, ask=_ASK * asks, granted=granted)
+    return render_template("cpu_x86.c", names=features, rows=rows, ask=_AMX_PERMISSION_CODE * asks, granted=granted)
 
 
-def asking(features: Sequence[str]) -> str:
+def amx_permission_constructor_code(features: Sequence[str]) -> str:
     """Return C text that asks the operating system at start for the state `features` need (AMX
     tiles); "" if none.
 
     It is for programs made of kernels alone, which have no model start-up code.
     """
     call = "\n\n__attribute__((constructor)) static void ask(void) {\n  (void)granted(0);\n}"
-    return _ASK + call if any(CPUID[f][-1] == _TILES for f in features if f in CPUID) else ""
+    return (
+        _AMX_PERMISSION_CODE + call
+        if any(CPUID_LOCATION_BY_FEATURE[f][-1] == _TILES for f in features if f in CPUID_LOCATION_BY_FEATURE)
+        else ""
+    )

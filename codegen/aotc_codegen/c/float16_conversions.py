@@ -2,7 +2,7 @@
 """Define float16/float32 conversions by processor instructions if available, else by emulation in
 portable code.
 
-    with_hardware("load", 8, program)      # "#if defined(__F16C__) ... #else <program> #endif"
+    float16_conversion_definition("load", 8, program)  # "#if defined(__F16C__) ... #else <program> #endif"
 
 The functions represent float16 values by their bits: uint16, or a vector of uint16.
 """
@@ -10,7 +10,7 @@ The functions represent float16 values by their bits: uint16, or a vector of uin
 from string import Template
 from typing import Final
 
-_ONE: Final = {
+_SCALAR_CONVERSION_TEMPLATES: Final = {
     "load": """\
 $inline float $name(uint16_t bits) {
   __extension__ _Float16 value;
@@ -28,11 +28,13 @@ $inline uint16_t $name(float x) {
 """,
     "round": "$inline float $name(float x) {\n  return (float)(__extension__(_Float16)x);\n}\n",
 }
-_HAS_ONE: Final = "defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))"
+_SCALAR_FLOAT16_CONDITION: Final = (
+    "defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))"
+)
 
 # gcc offers vector conversions only as these builtins; clang compiles ordinary vector conversions
 # to the instructions.
-_MANY: Final = {
+_VECTOR_CONVERSION_TEMPLATES: Final = {
     "load": """\
 $inline $single $name($bits from) {
 #if defined(__clang__)
@@ -66,8 +68,10 @@ $inline $bits $name($single x) {
 }
 # Half a register is filled from a 64-bit integer: storing two halves and loading the whole would
 # stall store forwarding.
-_READ_HALF: Final = "const bits h = (bits)(__attribute__((__vector_size__(16))) long long){(long long)from, 0};"
-_CONVERSIONS: Final = {
+_READ_HALF_REGISTER_CODE: Final = (
+    "const bits h = (bits)(__attribute__((__vector_size__(16))) long long){(long long)from, 0};"
+)
+_X86_CONVERSION_BY_LANES: Final = {
     4: ("__F16C__", "__builtin_ia32_vcvtph2ps(h)", "__builtin_ia32_vcvtps2ph(x, 0)"),
     8: ("__F16C__", "__builtin_ia32_vcvtph2ps256(h)", "__builtin_ia32_vcvtps2ph256(x, 0)"),
     16: (
@@ -78,23 +82,26 @@ _CONVERSIONS: Final = {
 }
 
 
-def with_hardware(what: str, lanes: int, program: str, **words: str) -> str:
-    """Return the C definition of the float16 conversion `what`: "load", "store" or "round".
+def float16_conversion_definition(conversion: str, lanes: int, portable_definition: str, **words: str) -> str:
+    """Return the C definition of the float16 conversion `conversion`: "load", "store" or "round".
 
     It uses conversion instructions of the processor under a preprocessor condition, and the
-    portable definition `program` otherwise.
+    portable definition `portable_definition` otherwise.
 
     words   values of the template: the function's $name and specifiers ($inline), the vector types
             $single (float32) and $bits (uint16), and the names of the conversions $to_single and
             $to_bits with equally many lanes
     """
     if lanes == 1:
-        return f"#if {_HAS_ONE}\n{Template(_ONE[what]).substitute(words)}#else\n{program}#endif\n"
-    if lanes not in _CONVERSIONS:
-        return program
-    feature, load, store = _CONVERSIONS[lanes]
-    read = _READ_HALF if lanes == 4 else "const bits h = (bits)from;"
+        return (
+            "#if "
+            f"{_SCALAR_FLOAT16_CONDITION}\n{Template(_SCALAR_CONVERSION_TEMPLATES[conversion]).substitute(words)}#else\n{portable_definition}#endif\n"
+        )
+    if lanes not in _X86_CONVERSION_BY_LANES:
+        return portable_definition
+    feature, load, store = _X86_CONVERSION_BY_LANES[lanes]
+    read = _READ_HALF_REGISTER_CODE if lanes == 4 else "const bits h = (bits)from;"
     facts = {"lanes": lanes, "width": max(16, 2 * lanes), "read": read, "load": load, "store": store}
-    made = Template(_MANY[what]).substitute(words, **facts)
+    made = Template(_VECTOR_CONVERSION_TEMPLATES[conversion]).substitute(words, **facts)
     has = f"defined({feature}) || (defined(__clang__) && defined(__aarch64__))"
-    return f"#if {has}\n{made}#else\n{program}#endif\n"
+    return f"#if {has}\n{made}#else\n{portable_definition}#endif\n"

@@ -4,7 +4,7 @@ small ones.
 
 printed = print_kernels(program.kernels, "net", GNU_C)
 printed.names[kernel]                  # "net_conv2d"
-printed.files("net", "", banner=...)  # files that compile by themselves, by path
+printed.render_kernel_files("net", "", banner=...)  # files that compile by themselves, by path
 """
 
 import hashlib
@@ -14,28 +14,28 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final, Literal, TypeAlias
 
-from aotc.ir import AotcError, DType, Form, frozen, remembered
-from aotc.tir import INDEX, Kernel, shared_kernels
+from aotc.ir import AotcError, DType, JsonFormat, frozen, load_or_compute_memoized_result
+from aotc.tir import INDEX, Kernel, merge_similar_kernels
 from aotc_codegen.c.c_dialects import GNU_C, Dialect
-from aotc_codegen.c.c_identifiers import LONGEST, Names
-from aotc_codegen.c.c_types import literal
-from aotc_codegen.c.file_templates import render
-from aotc_codegen.c.kernel_printer import PrintedKernel, origin, print_kernel, prototype
+from aotc_codegen.c.c_identifiers import MAX_IDENTIFIER_CHARACTERS, UniqueIdentifiers
+from aotc_codegen.c.c_types import c_literal
+from aotc_codegen.c.kernel_printer import PrintedKernel, kernel_prototype, model_node_comment_lines, print_kernel
+from aotc_codegen.c.template_rendering import render_template
 
 #: Number of characters from which a kernel gets its own file, so that files compile in parallel.
-FILE_CHARACTERS: Final = 8_000
+MIN_OWN_FILE_CHARACTERS: Final = 8_000
 #: Number of hash digits that distinguish kernels of equal names.
-HASH_DIGITS: Final = 6
+KERNEL_NAME_HASH_DIGITS: Final = 6
 #: Kernel name in the text that the hash is computed from.
-_ANY_NAME: Final = "KERNEL_NAME"
-_PRINTED: Final = Form(PrintedKernel, [PrintedKernel, DType])
+_PLACEHOLDER_KERNEL_NAME: Final = "KERNEL_NAME"
+_PRINTED_KERNEL_SERIALIZER: Final = JsonFormat(PrintedKernel, [PrintedKernel, DType])
 
 
 #: Kernels that are merged into one function: none (""), kernels with different "values" to compute
 #: with, or kernels with any different "numbers".
-Share: TypeAlias = Literal["", "values", "numbers"]
+KernelMerging: TypeAlias = Literal["", "values", "numbers"]
 #: Number literals in the text of a kernel, and the hashes in names of helper functions.
-_NUMBERS: Final = re.compile(r"-?\b\d[\w.]*(?:(?<=[ep])[-+]\w+)?|_[0-9a-f]{8}\b")
+_NUMBER_LITERAL_PATTERN: Final = re.compile(r"-?\b\d[\w.]*(?:(?<=[ep])[-+]\w+)?|_[0-9a-f]{8}\b")
 
 
 @frozen
@@ -48,15 +48,15 @@ class NamedKernel:
 
     @property
     def prototype(self) -> str:
-        return self.printed.prototype(self.name)
+        return self.printed.prototype_with_name(self.name)
 
     @property
     def text(self) -> str:
-        return "\n".join([*self.comment, self.printed.text(self.name)])
+        return "\n".join([*self.comment, self.printed.definition_with_name(self.name)])
 
 
 @frozen
-class External:
+class ExternalKernel:
     """Kernel with user-supplied C code: its name, prototype, code, and the name of the code
     generator that wrote it.
     """
@@ -66,15 +66,15 @@ class External:
     code: str
     author: str
 
-    def file(self) -> str:
+    def source_file_text(self) -> str:
         """Return the code followed by the prototype it is called by, so that the compiler checks
         that both agree.
         """
         return f"{self.code.rstrip()}\n\n/* How it is called. */\n#include <stdint.h>\n{self.prototype};\n"
 
-    def described(self, path: str) -> dict[str, str]:
-        """Return the kernel's entry in the metadata; `path` is the path of its file in the project."""
-        return {"kernel": self.name, "prototype": self.prototype, "generator": self.author, "source": path}
+    def metadata_entry(self, source_path: str) -> dict[str, str]:
+        """Return the kernel's entry in the metadata; `source_path` is the path of its file in the project."""
+        return {"kernel": self.name, "prototype": self.prototype, "generator": self.author, "source": source_path}
 
 
 @frozen
@@ -88,7 +88,7 @@ class PrintedKernels:
     kernels: tuple[NamedKernel, ...]
     names: dict[Kernel, str]
     dialect: Dialect
-    externals: tuple[External, ...] = ()
+    externals: tuple[ExternalKernel, ...] = ()
     numbers: Mapping[Kernel, Sequence[str]] = field(default_factory=dict)
 
     @property
@@ -96,7 +96,7 @@ class PrintedKernels:
         """Prototypes of all kernels, including kernels with user-supplied code."""
         return [*(k.prototype for k in self.externals), *(k.prototype for k in self.kernels)]
 
-    def launch(self, kernel: Kernel, arguments: Sequence[str]) -> str:
+    def kernel_call_statement(self, kernel: Kernel, arguments: Sequence[str]) -> str:
         """Return the statement that runs a kernel; a kernel that is split among threads also gets
         its team.
         """
@@ -105,11 +105,11 @@ class PrintedKernels:
             name=self.names[kernel], arguments=", ".join([*arguments, *self.numbers.get(kernel, ()), *team])
         )
 
-    def external_files(self, name: str) -> dict[str, External]:
+    def external_kernels_by_path(self, project_name: str) -> dict[str, ExternalKernel]:
         """Return the kernels with user-supplied code by their file paths in a project."""
-        return {f"src/{name}_extern_{k}.c": external for k, external in enumerate(self.externals)}
+        return {f"src/{project_name}_extern_{k}.c": external for k, external in enumerate(self.externals)}
 
-    def files(self, name: str, suffix: str, **common: Any) -> dict[str, str]:
+    def render_kernel_files(self, name: str, suffix: str, **common: Any) -> dict[str, str]:
         """Return the kernels as files that compile by themselves, by their paths in the project
         `name`.
 
@@ -118,23 +118,25 @@ class PrintedKernels:
         Helper functions used by several files go into a common header, together with all vector
         types.
         """
-        groups = split(self.kernels)
-        uses = Counter(helper for group in groups for helper in _helpers(group))
-        shared = {helper: text for helper, text in _helpers(self.kernels).items() if uses[helper] > 1}
+        groups = distribute_kernels_over_files(self.kernels)
+        uses = Counter(helper for group in groups for helper in _helper_definitions_by_name(group))
+        shared = {
+            helper: text for helper, text in _helper_definitions_by_name(self.kernels).items() if uses[helper] > 1
+        }
         common = {**common, "name": name}
         header = f"{name}_helpers{suffix}.h" if shared else ""
         made = {
-            f"src/{name}_kernels{suffix}_{k}.c": self.file("kernels.c", group, header, shared, **common)
+            f"src/{name}_kernels{suffix}_{k}.c": self.render_kernel_file("kernels.c", group, header, shared, **common)
             for k, group in enumerate(groups)
         }
         if shared:
-            vectors = self.dialect.vector_prelude({v for k in self.kernels for v in k.printed.vectors})
+            vectors = self.dialect.vector_file_prelude({v for k in self.kernels for v in k.printed.vectors})
             guard = header.upper().replace(".", "_")
             words = {"vectors": vectors, "helpers": "\n".join(shared.values()), "guard": guard}
-            made[f"src/{header}"] = render("helpers.h", **words, **common)
+            made[f"src/{header}"] = render_template("helpers.h", **words, **common)
         return made
 
-    def file(
+    def render_kernel_file(
         self,
         template: str,
         kernels: Sequence[NamedKernel],
@@ -148,39 +150,41 @@ class PrintedKernels:
         header   name of an included header with the vector types and the helper functions named in
                  `shared`
         """
-        helpers = [text for name, text in _helpers(kernels).items() if name not in shared]
+        helpers = [text for name, text in _helper_definitions_by_name(kernels).items() if name not in shared]
         vectors = set() if header else {vector for k in kernels for vector in k.printed.vectors}
-        words = {"vectors": self.dialect.vector_prelude(vectors), "helpers": "\n".join(helpers)}
+        words = {"vectors": self.dialect.vector_file_prelude(vectors), "helpers": "\n".join(helpers)}
         include = [f'#include "{header}"'] if header else []
-        return render(template, kernels=kernels, helpers_include=include, **words, **common)
+        return render_template(template, kernels=kernels, helpers_include=include, **words, **common)
 
 
-def _helpers(kernels: Sequence[NamedKernel]) -> dict[str, str]:
+def _helper_definitions_by_name(kernels: Sequence[NamedKernel]) -> dict[str, str]:
     """Return the helper functions of some kernels: definitions by name, callees first."""
     return {name: text for k in kernels for name, text in k.printed.definitions.items()}
 
 
-def _externals(kernels: Sequence[Kernel], taken: Names, dialect: Dialect) -> dict[Kernel, External]:
+def _external_kernels(
+    kernels: Sequence[Kernel], used_names: UniqueIdentifiers, dialect: Dialect
+) -> dict[Kernel, ExternalKernel]:
     """Return the kernels with user-supplied code, which are called by their own names.
 
     Raise AotcError (code "name") if a name is in use.
     """
-    found: dict[Kernel, External] = {}
+    found: dict[Kernel, ExternalKernel] = {}
     plain = replace(dialect, restrict="")
     for kernel in kernels:
         if kernel.source is None:
             continue
-        if taken.fresh(kernel.name) != kernel.name:
+        if used_names.unique_identifier(kernel.name) != kernel.name:
             raise AotcError(
                 "name", f"two functions of the project would have the name {kernel.name!r}", span=kernel.span
             )
         source = kernel.source
-        found[kernel] = External(kernel.name, prototype(kernel, plain), source.text, source.author)
+        found[kernel] = ExternalKernel(kernel.name, kernel_prototype(kernel, plain), source.text, source.author)
     return found
 
 
 def print_kernels(
-    kernels: Iterable[Kernel], prefix: str, dialect: Dialect = GNU_C, suffix: str = "", share: Share = ""
+    kernels: Iterable[Kernel], prefix: str, dialect: Dialect = GNU_C, suffix: str = "", share: KernelMerging = ""
 ) -> PrintedKernels:
     """Print each kernel as PREFIX_NAME with a suffix; kernels with equal texts become one function.
 
@@ -191,67 +195,73 @@ def print_kernels(
     kernel's text does not change when other kernels are added or removed.
     """
     kernels = tuple(kernels)
-    taken = Names((prefix, f"{prefix}_run", f"{prefix}_info", f"{prefix}_params"))
-    externals = _externals(kernels, taken, dialect)
+    taken = UniqueIdentifiers((prefix, f"{prefix}_run", f"{prefix}_info", f"{prefix}_params"))
+    externals = _external_kernels(kernels, taken, dialect)
     names = {k: k.name for k in externals}
     alike: dict[str, tuple[PrintedKernel, list[Kernel]]] = {}
     for kernel in kernels:
         if kernel not in names:
-            made = _remembered(kernel, dialect)
-            alike.setdefault(made.text(_ANY_NAME), (made, []))[1].append(kernel)
-    numbers = _share(alike, dialect, sizes=share == "numbers") if share else {}
+            made = _print_kernel_cached(kernel, dialect)
+            alike.setdefault(made.definition_with_name(_PLACEHOLDER_KERNEL_NAME), (made, []))[1].append(kernel)
+    numbers = _merge_kernels_differing_in_numbers(alike, dialect, sizes=share == "numbers") if share else {}
     shared = Counter(group[0].name for _, group in alike.values())
     distinct = []
     for text, (made, group) in alike.items():
         base = f"{prefix}_{group[0].name}"
-        mark = f"_{hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]}" if shared[group[0].name] > 1 else ""
-        name = taken.fresh(f"{base[: LONGEST - len(mark) - len(suffix)]}{mark}{suffix}")
+        mark = (
+            f"_{hashlib.sha256(text.encode()).hexdigest()[:KERNEL_NAME_HASH_DIGITS]}"
+            if shared[group[0].name] > 1
+            else ""
+        )
+        name = taken.unique_identifier(f"{base[: MAX_IDENTIFIER_CHARACTERS - len(mark) - len(suffix)]}{mark}{suffix}")
         names.update((kernel, name) for kernel in group)
-        distinct.append(NamedKernel(name, origin(group[0]), made))
+        distinct.append(NamedKernel(name, model_node_comment_lines(group[0]), made))
     return PrintedKernels(tuple(distinct), names, dialect, tuple(externals.values()), numbers)
 
 
-def _share(
-    alike: dict[str, tuple[PrintedKernel, list[Kernel]]], dialect: Dialect, *, sizes: bool
+def _merge_kernels_differing_in_numbers(
+    kernels_by_text: dict[str, tuple[PrintedKernel, list[Kernel]]], dialect: Dialect, *, sizes: bool
 ) -> dict[Kernel, Sequence[str]]:
     """Replace texts that differ only in numbers by one parameterized text; return the arguments for
     each kernel.
 
-    `alike`, the printed kernels grouped by text, is updated in place.
+    `kernels_by_text`, the printed kernels grouped by text, is updated in place.
     """
     # comparing texts is cheap, and most kernels resemble no other kernel
-    outlines = {text: _NUMBERS.sub("", made.body) for text, (made, _) in alike.items()}
+    outlines = {text: _NUMBER_LITERAL_PATTERN.sub("", made.body) for text, (made, _) in kernels_by_text.items()}
     several = Counter(outlines.values())
-    texts = {group[0]: text for text, (_, group) in alike.items() if sizes or several[outlines[text]] > 1}
+    texts = {group[0]: text for text, (_, group) in kernels_by_text.items() if sizes or several[outlines[text]] > 1}
     numbers: dict[Kernel, Sequence[str]] = {}
-    for one in shared_kernels(texts, sizes=sizes):
-        made = print_kernel(one.kernel, dialect, one.ranges())
+    for one in merge_similar_kernels(texts, may_differ_in_sizes=sizes):
+        made = print_kernel(one.kernel, dialect, one.argument_ranges())
         members: list[Kernel] = []
         for kernel, values in one.members:
-            told = [literal(v.value, DType("int32") if v.dtype == INDEX else v.dtype) for v in values]
-            group = alike.pop(texts[kernel])[1]
+            told = [c_literal(v.value, DType("int32") if v.dtype == INDEX else v.dtype) for v in values]
+            group = kernels_by_text.pop(texts[kernel])[1]
             numbers |= dict.fromkeys(group, told)
             members += group
         # groups that differ in properties that C does not express, for example alignment, can
         # yield equal texts
-        alike.setdefault(made.text(_ANY_NAME), (made, []))[1].extend(members)
+        kernels_by_text.setdefault(made.definition_with_name(_PLACEHOLDER_KERNEL_NAME), (made, []))[1].extend(members)
     return numbers
 
 
-def _remembered(kernel: Kernel, dialect: Dialect) -> PrintedKernel:
-    return remembered(f"c {dialect.name} {dialect.index}", kernel, lambda: print_kernel(kernel, dialect), _PRINTED)
+def _print_kernel_cached(kernel: Kernel, dialect: Dialect) -> PrintedKernel:
+    return load_or_compute_memoized_result(
+        f"c {dialect.name} {dialect.index}", kernel, lambda: print_kernel(kernel, dialect), _PRINTED_KERNEL_SERIALIZER
+    )
 
 
-def split(kernels: Sequence[NamedKernel]) -> list[list[NamedKernel]]:
+def distribute_kernels_over_files(kernels: Sequence[NamedKernel]) -> list[list[NamedKernel]]:
     """Distribute kernels over files: large kernels get their own file, small ones share files.
 
     A small kernel's file depends on the kernel's prototype and the number of files alone, so that a
     change of one kernel affects few files.
     """
-    small = [k for k in kernels if len(k.text) < FILE_CHARACTERS]
-    count = 1 << (sum(len(k.text) for k in small) // FILE_CHARACTERS).bit_length()
+    small = [k for k in kernels if len(k.text) < MIN_OWN_FILE_CHARACTERS]
+    count = 1 << (sum(len(k.text) for k in small) // MIN_OWN_FILE_CHARACTERS).bit_length()
     groups: dict[int, list[NamedKernel]] = {}
     for kernel in small:
         place = int(hashlib.sha256(kernel.prototype.encode()).hexdigest(), 16) % count
         groups.setdefault(place, []).append(kernel)
-    return [*([k] for k in kernels if len(k.text) >= FILE_CHARACTERS), *(groups[key] for key in sorted(groups))]
+    return [*([k] for k in kernels if len(k.text) >= MIN_OWN_FILE_CHARACTERS), *(groups[key] for key in sorted(groups))]

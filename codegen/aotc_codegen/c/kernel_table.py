@@ -7,60 +7,70 @@ and a function that names the CPU features which the kernels need and the proces
 function takes the addresses of the kernel's inputs, outputs and workspace buffers, in the order of
 `Kernel.params`; kernels that are split among threads run with a single thread.
 
-    emit_kernels([relu, dense], Path("build"))     # extern void (*const aotc_kernels[])(void *const *)
+    emit_kernel_table_project([relu, dense], Path("build"))  # extern void (*const aotc_kernels[])(void *const *)
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from aotc_runtime_c import sources as runtime_sources
+from aotc_runtime_c import hosted_runtime_files as runtime_sources
 
 from aotc.tir import Kernel, Target
-from aotc_codegen.c.cpu_feature_check import cpu_check
-from aotc_codegen.c.file_templates import render
-from aotc_codegen.c.host_project import Content, common_words, kernel_files, runtime_files, write_files
+from aotc_codegen.c.cpu_feature_check import cpu_feature_check_code
+from aotc_codegen.c.host_project import (
+    FileContent,
+    common_template_values,
+    kernel_files_by_path,
+    runtime_files_by_path,
+    write_files_and_hash,
+)
 from aotc_codegen.c.kernel_files import print_kernels
+from aotc_codegen.c.template_rendering import render_template
 
 #: Prefix of the emitted C names; no helper function of a kernel begins with it.
-PREFIX: Final = "kernels"
+KERNEL_TABLE_PREFIX: Final = "kernels"
 #: C symbol of the exported table of functions.
-TABLE: Final = "aotc_kernels"
+KERNEL_TABLE_SYMBOL: Final = "aotc_kernels"
 
 
-def emit_kernels(kernels: Sequence[Kernel], directory: Path, target: Target) -> dict[str, Any]:
+def emit_kernel_table_project(kernels: Sequence[Kernel], directory: Path, target: Target) -> dict[str, Any]:
     """Write src/*.c for `kernels` (at least one) into an existing directory; return metadata for
-    `build_library`.
+    `build_project_library`.
 
     The file of the table, which also checks the CPU features, is not compiled with the target's
     flags, so that it runs on every processor of the architecture.
     """
-    printed = print_kernels(kernels, PREFIX)
+    printed = print_kernels(kernels, KERNEL_TABLE_PREFIX)
     team = any(kernel.team for kernel in kernels)
-    common = common_words(PREFIX, team)
-    externals = printed.external_files(PREFIX)
-    entries = call_entries({printed.names[kernel]: kernel for kernel in kernels})
+    common = common_template_values(KERNEL_TABLE_PREFIX, team)
+    externals = printed.external_kernels_by_path(KERNEL_TABLE_PREFIX)
+    entries = kernel_call_functions({printed.names[kernel]: kernel for kernel in kernels})
     table = [f"call_{printed.names[kernel]}" for kernel in kernels]
-    words = {"symbol": TABLE, "cpu": cpu_check(target.features)}
-    special = kernel_files(printed, "", common)
-    special |= {path: external.file() for path, external in externals.items()}
-    files: dict[str, Content] = {
-        f"src/{PREFIX}_kernel.h": render("kernel.h", **common),
-        f"src/{PREFIX}_internal.h": render("internal.h", params=(), prototypes=printed.prototypes, **common),
-        f"src/{PREFIX}_table.c": render("kernel_table.c", entries=entries, table=table, **words, **common),
+    words = {"symbol": KERNEL_TABLE_SYMBOL, "cpu": cpu_feature_check_code(target.features)}
+    special = kernel_files_by_path(printed, "", common)
+    special |= {path: external.source_file_text() for path, external in externals.items()}
+    files: dict[str, FileContent] = {
+        f"src/{KERNEL_TABLE_PREFIX}_kernel.h": render_template("kernel.h", **common),
+        f"src/{KERNEL_TABLE_PREFIX}_internal.h": render_template(
+            "internal.h", params=(), prototypes=printed.prototypes, **common
+        ),
+        f"src/{KERNEL_TABLE_PREFIX}_table.c": render_template(
+            "kernel_table.c", entries=entries, table=table, **words, **common
+        ),
         **special,
     }
     if team:
-        files |= runtime_files([path for path in runtime_sources(pool=True) if path.suffix == ".h"])
-    write_files(directory, files)
+        files |= runtime_files_by_path([path for path in runtime_sources(pool=True) if path.suffix == ".h"])
+    write_files_and_hash(directory, files)
     return {
-        "library": f"lib/lib{PREFIX}.so",
-        "externals": [external.described(path) for path, external in externals.items()],
+        "library": f"lib/lib{KERNEL_TABLE_PREFIX}.so",
+        "externals": [external.metadata_entry(path) for path, external in externals.items()],
         "isas": [{"files": [path for path in special if path.endswith(".c")], "cflags": target.cflags}],
     }
 
 
-def call_entries(kernels: Mapping[str, Kernel]) -> list[str]:
+def kernel_call_functions(kernels: Mapping[str, Kernel]) -> list[str]:
     """Return a C function call_NAME for each kernel: it passes the elements of an array of
     addresses as the arguments.
 

@@ -7,9 +7,9 @@ to shorten the text.
     static inline ... aotc_step_1f3a90(a, b) { return max(a + b, 0); }
     y[0] = aotc_step_1f3a90(acc0, b[0]); y[8] = aotc_step_1f3a90(acc1, b[8]); ...
 
-outline = Outline(kernel.body)
-outline.printed(scope, store.value)        # a call, or None to print the expression in place
-outline.define(scope)                      # adds the called functions to the helpers' definitions
+outline = ExpressionOutliner(kernel.body)
+outline.print_call_of_outlined_function(scope, store.value)  # a call, or None to print the expression in place
+outline.define_outlined_functions(scope)   # adds the called functions to the helpers' definitions
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import INDEX, Assign, Const, Declare, Expr, Load, Stmt, Store, Var, operands, walk_stmts, with_operands
-from aotc.tir.functions.function_definition import Function
-from aotc_codegen.c.elementary_functions import text_of
-from aotc_codegen.c.expressions import value
-from aotc_codegen.c.printing_scope import Scope
+from aotc.tir.functions.function_definition import ElementaryFunction
+from aotc_codegen.c.elementary_functions import c_function_definition
+from aotc_codegen.c.expression_printer import print_value
+from aotc_codegen.c.printing_scope import PrintingScope
 
 #: Smallest number of operations of an expression, and of its occurrences, for which it is outlined.
-LEAST_OPERATIONS: Final = 4
-LEAST_REPEATS: Final = 3
+MIN_OUTLINED_OPERATIONS: Final = 4
+MIN_OUTLINED_REPEATS: Final = 3
 #: Largest number of parameters; with more, a call is no shorter than the expression.
-MOST_PARAMETERS: Final = 8
+MAX_OUTLINED_PARAMETERS: Final = 8
 
 
 @frozen(eq=False)
-class Shape:
+class ParameterizedExpression:
     """Expression in which loads and variables are replaced by parameters.
 
     key         equal for expressions that one function can compute
@@ -47,44 +47,44 @@ class Shape:
     arguments: tuple[Expr, ...]
 
 
-class Outline:
+class ExpressionOutliner:
     """Vector expressions that occur several times in a statement, and the functions that compute
     them.
     """
 
     def __init__(self, body: Stmt) -> None:
-        self._shapes: dict[int, Shape | None] = {}
+        self._shapes: dict[int, ParameterizedExpression | None] = {}
         self._kept = [s for s in walk_stmts(body) if isinstance(s, (Assign, Declare, Store))]
-        self._counts = Counter(shape.key for shape in self._all() if shape is not None)
-        self._called: dict[str, Function] = {}
+        self._counts = Counter(shape.key for shape in self._parameterized_statement_values() if shape is not None)
+        self._called: dict[str, ElementaryFunction] = {}
 
-    def _all(self) -> Iterator[Shape | None]:
+    def _parameterized_statement_values(self) -> Iterator[ParameterizedExpression | None]:
         for stmt in self._kept:
-            yield self._shapes.setdefault(id(stmt.value), shape_of(stmt.value))
+            yield self._shapes.setdefault(id(stmt.value), parameterize_expression(stmt.value))
 
-    def printed(self, scope: Scope, expr: Expr) -> str | None:
+    def print_call_of_outlined_function(self, scope: PrintingScope, expr: Expr) -> str | None:
         """Return the call of an outlined function that computes an expression; None if it is to be
         printed in place.
         """
         shape = self._shapes.get(id(expr))
-        if shape is None or self._counts[shape.key] < LEAST_REPEATS or scope.dialect.vectors is None:
+        if shape is None or self._counts[shape.key] < MIN_OUTLINED_REPEATS or scope.dialect.vectors is None:
             return None
         if shape.key not in self._called:
             mark = hashlib.sha256(shape.key.encode()).hexdigest()[:8]
-            self._called[shape.key] = Function(f"aotc_step_{mark}", shape.params, (), shape.body)
-        arguments = ", ".join(value(scope, argument) for argument in shape.arguments)
+            self._called[shape.key] = ElementaryFunction(f"aotc_step_{mark}", shape.params, (), shape.body)
+        arguments = ", ".join(print_value(scope, argument) for argument in shape.arguments)
         return f"{self._called[shape.key].name}({arguments})"
 
-    def define(self, scope: Scope) -> None:
+    def define_outlined_functions(self, scope: PrintingScope) -> None:
         """Add the definitions of the called functions to the helpers, with an attribute that forces
         inlining.
         """
         for function in self._called.values():
-            text = text_of(scope, function.name, function)
+            text = c_function_definition(scope, function.name, function)
             scope.helpers.definitions[function.name] = f"__attribute__((__always_inline__)) {text}"
 
 
-def shape_of(expr: Expr) -> Shape | None:
+def parameterize_expression(expr: Expr) -> ParameterizedExpression | None:
     """Return the shape of a vector expression; None for short ones and for dtypes that are printed
     in several ways.
     """
@@ -93,23 +93,23 @@ def shape_of(expr: Expr) -> Shape | None:
     found: dict[Expr, Var] = {}
     operations = 0
 
-    def shaped(node: Expr) -> Expr:
+    def replace_leaves_by_parameters(node: Expr) -> Expr:
         nonlocal operations
         if isinstance(node, Const):
             return node
         if isinstance(node, (Load, Var)):
             return found.setdefault(node, Var(f"a{len(found)}", node.dtype, node.lanes))
         operations += 1
-        return with_operands(node, tuple(map(shaped, operands(node))))
+        return with_operands(node, tuple(map(replace_leaves_by_parameters, operands(node))))
 
-    body = shaped(expr)
-    few = operations < LEAST_OPERATIONS or len(found) > MOST_PARAMETERS
-    if few or any(map(_is_special, (expr.dtype, *(node.dtype for node in found)))):
+    body = replace_leaves_by_parameters(expr)
+    few = operations < MIN_OUTLINED_OPERATIONS or len(found) > MAX_OUTLINED_PARAMETERS
+    if few or any(map(_is_printed_by_context, (expr.dtype, *(node.dtype for node in found)))):
         return None
     params = tuple(found.values())
-    return Shape(f"{params}: {body!r}", body, params, tuple(found))
+    return ParameterizedExpression(f"{params}: {body!r}", body, params, tuple(found))
 
 
-def _is_special(dtype: DType) -> bool:
+def _is_printed_by_context(dtype: DType) -> bool:
     """Return True if the printed form of a dtype's values depends on the context."""
     return dtype.is_bool or dtype.is_narrow_float or dtype == INDEX

@@ -4,8 +4,8 @@ assembler includes.
 
 In both forms a kernel call refers to a parameter by an equal symbol.
 
-    params = Params("net", constants, array_bytes=64 << 10)
-    params.symbol(storage)                 # "net_const0"
+    params = ParameterLayout("net", constants, array_bytes=64 << 10)
+    params.c_symbol_of_constant(storage)   # "net_const0"
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ import numpy as np
 
 from aotc.ir import DType, frozen
 from aotc.tir.plan.program import Storage
-from aotc_codegen.c.c_types import literal, memory_type
+from aotc_codegen.c.c_types import c_literal, c_memory_type
 
-ALIGN: Final = 64
-_WRAPPER: Final = TextWrapper(112, "  ", "  ", break_on_hyphens=False)
+PARAMETER_ALIGNMENT_BYTES: Final = 64
+_ARRAY_TEXT_WRAPPER: Final = TextWrapper(112, "  ", "  ", break_on_hyphens=False)
 #: Number of leading bytes that are compared first when equal constants are looked for.
-_BEGIN: Final = 4096
+_COMPARED_PREFIX_BYTES: Final = 4096
 
 
-def packed(storage: Storage) -> np.ndarray[Any, Any]:
+def little_endian_constant_data(storage: Storage) -> np.ndarray[Any, Any]:
     """Return the data of a constant as a contiguous array in little-endian byte order."""
     assert storage.data is not None
     data = np.ascontiguousarray(storage.data)
@@ -32,7 +32,7 @@ def packed(storage: Storage) -> np.ndarray[Any, Any]:
 
 
 @frozen
-class Piece:
+class ParameterFilePiece:
     """Part of the parameter file that is stored in one memory; it starts at byte `begin` of the
     file.
 
@@ -44,8 +44,8 @@ class Piece:
     suffix: str = ""
 
 
-class Params:
-    """Layout of a program's constants; if their total is below `array_bytes`, they are `small`:
+class ParameterLayout:
+    """Layout of a program's constants; if their total is below `array_bytes`, they are `uses_c_arrays`:
     emitted as C arrays.
 
     Equal constants are stored once.
@@ -60,8 +60,8 @@ class Params:
         model: str,
         constants: Sequence[Storage],
         array_bytes: int,
-        align: int = ALIGN,
-        pieces: Sequence[Piece] = (Piece(),),
+        align: int = PARAMETER_ALIGNMENT_BYTES,
+        pieces: Sequence[ParameterFilePiece] = (ParameterFilePiece(),),
         behind: int = 0,
     ) -> None:
         self.model, self.align, self.pieces, self.behind = model, align, pieces, behind
@@ -72,8 +72,8 @@ class Params:
         self.bytes = 0
         alike: dict[tuple[str, bytes, int], list[Storage]] = {}
         for storage in constants:
-            raw = packed(storage).reshape(-1).view(np.uint8)
-            others = alike.setdefault((str(storage.dtype), raw[:_BEGIN].tobytes(), raw.size), [])
+            raw = little_endian_constant_data(storage).reshape(-1).view(np.uint8)
+            others = alike.setdefault((str(storage.dtype), raw[:_COMPARED_PREFIX_BYTES].tobytes(), raw.size), [])
             home = next((s for s in others if self._pieces[s][0] == raw.data), storage)
             # equal constants are stored once
             self.homes[storage] = home
@@ -84,64 +84,64 @@ class Params:
                 self.bytes += sum(map(len, self._pieces[storage]))
 
     @property
-    def small(self) -> bool:
+    def uses_c_arrays(self) -> bool:
         return self.bytes < self.array_bytes
 
-    def symbol(self, storage: Storage) -> str:
+    def c_symbol_of_constant(self, storage: Storage) -> str:
         """Return the C name of a constant's first element."""
-        return f"{self.model}_{self.home(storage).name}"
+        return f"{self.model}_{self.stored_equal_constant(storage).name}"
 
-    def home(self, storage: Storage) -> Storage:
+    def stored_equal_constant(self, storage: Storage) -> Storage:
         """Return the stored constant that equals `storage`: the first of all equal constants."""
         return self.homes[storage]
 
-    def offset(self, storage: Storage) -> int:
+    def byte_offset_in_file(self, storage: Storage) -> int:
         """Return the byte offset of a constant in the binary file."""
         return self.offsets[self.homes[storage]]
 
-    def declarations(self) -> list[str]:
+    def c_declarations(self) -> list[str]:
         """Return the declarations of the parameters for the internal header: arrays, or macros that
         point into the file.
         """
-        if self.small:
-            return [f"extern {self._declared(s)};" for s in self.offsets]
-        rows = [f"extern const unsigned char {self.array(piece)}[];" for piece in self.pieces]
+        if self.uses_c_arrays:
+            return [f"extern {self._c_array_declarator(s)};" for s in self.offsets]
+        rows = [f"extern const unsigned char {self.c_array_name(piece)}[];" for piece in self.pieces]
         for s, offset in self.offsets.items():
-            address = f"(const void *)({self.place(offset)})"
-            rows.append(f"#define {self.symbol(s)} ((const {memory_type(s.dtype)} *){address})")
+            address = f"(const void *)({self.c_address_of_byte(offset)})"
+            rows.append(f"#define {self.c_symbol_of_constant(s)} ((const {c_memory_type(s.dtype)} *){address})")
         return rows
 
-    def array(self, piece: Piece) -> str:
+    def c_array_name(self, piece: ParameterFilePiece) -> str:
         """Return the C name of the array that holds a piece of the parameter file."""
         return f"{self.model}_params{piece.suffix}"
 
-    def place(self, offset: int) -> str:
-        """Return a C expression for the address of the byte at `offset` of the parameter file."""
+    def c_address_of_byte(self, offset: int) -> str:
+        """Return a C expression for the address of the byte at `byte_offset_in_file` of the parameter file."""
         piece = next(p for p in reversed(self.pieces) if p.begin <= offset)
-        return f"{self.array(piece)} + {offset - piece.begin}"
+        return f"{self.c_array_name(piece)} + {offset - piece.begin}"
 
-    def arrays(self) -> list[str]:
+    def c_array_definitions(self) -> list[str]:
         """Return the definitions of all stored constants as C arrays."""
-        return [self._array(s) for s in self.offsets]
+        return [self._c_array_definition(s) for s in self.offsets]
 
-    def _declared(self, storage: Storage) -> str:
-        return f"const {memory_type(storage.dtype)} {self.symbol(storage)}[{max(1, storage.size)}]"
+    def _c_array_declarator(self, storage: Storage) -> str:
+        return f"const {c_memory_type(storage.dtype)} {self.c_symbol_of_constant(storage)}[{max(1, storage.size)}]"
 
-    def _array(self, storage: Storage) -> str:
-        texts = element_texts(packed(storage).reshape(-1), storage.dtype) or ["0"]
-        values = _WRAPPER.fill(" ".join(f"{text}," for text in texts))
-        return f"{self._declared(storage)} AOTC_ALIGNED(64) = {{\n{values}\n}};"
+    def _c_array_definition(self, storage: Storage) -> str:
+        texts = c_element_literals(little_endian_constant_data(storage).reshape(-1), storage.dtype) or ["0"]
+        values = _ARRAY_TEXT_WRAPPER.fill(" ".join(f"{text}," for text in texts))
+        return f"{self._c_array_declarator(storage)} AOTC_ALIGNED(64) = {{\n{values}\n}};"
 
-    def blob(self) -> list[memoryview | bytes]:
+    def binary_file_pieces(self) -> list[memoryview | bytes]:
         """Return the bytes to write to the project's binary parameter file, as consecutive pieces."""
         return [piece for pieces in self._pieces.values() for piece in pieces]
 
 
-def element_texts(array: np.ndarray[Any, Any], dtype: DType) -> list[str]:
+def c_element_literals(array: np.ndarray[Any, Any], dtype: DType) -> list[str]:
     """Return each element of an array as a C literal; float16 and bfloat16 elements become the
     integers of their bits.
     """
     if dtype.is_narrow_float:
         bits = array.view(np.dtype(f"u{dtype.itemsize}"))
         return [f"{int(b)}u" for b in bits]
-    return [literal(item, dtype) for item in array.tolist()]
+    return [c_literal(item, dtype) for item in array.tolist()]

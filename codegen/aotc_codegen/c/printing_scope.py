@@ -2,9 +2,9 @@
 """State of printing one kernel (names, value ranges, required helpers), and operator precedence of
 printed expressions.
 
-scope = Scope(Helpers(C99), Indices(body), Names())
-scope.vector(DType("float32"), 8)      # "aotc_float32x8", whose definition the file then begins with
-Piece("a + b", SUM).inside(PRODUCT)    # "(a + b)"
+scope = PrintingScope(Helpers(C99), Indices(body), Names())
+scope.use_vector_type(DType("float32"), 8)  # "aotc_float32x8", whose definition the file then begins with
+CExpression("a + b", SUM).parenthesized_if_looser(PRODUCT)  # "(a + b)"
 """
 
 import math
@@ -15,12 +15,12 @@ from typing import Final, NamedTuple
 from aotc.ir import DType
 from aotc.tir import Interval, bounds
 from aotc.tir import expr as tir
-from aotc.tir.functions.float16_conversion import bits_of
+from aotc.tir.functions.float16_conversion import storage_dtype_of_narrow_float
 from aotc_codegen.c.c_dialects import Dialect
-from aotc_codegen.c.c_identifiers import Names
-from aotc_codegen.c.c_types import carrier, suffix
-from aotc_codegen.c.helper_functions import Helpers
-from aotc_codegen.c.index_arithmetic import Indices
+from aotc_codegen.c.c_identifiers import UniqueIdentifiers
+from aotc_codegen.c.c_types import computation_dtype, dtype_name_suffix
+from aotc_codegen.c.helper_functions import HelperFunctions
+from aotc_codegen.c.index_arithmetic import IndexVariables
 
 # C's precedence levels; a higher level binds tighter
 PRIMARY: Final = 16
@@ -30,8 +30,8 @@ SHIFT: Final = 11
 EQUALITY: Final = 9
 OR: Final = 4
 TERNARY: Final = 3
-ANY: Final = 0
-LEVELS: Final = {
+ANY_PRECEDENCE: Final = 0
+OPERATOR_PRECEDENCE_AND_SYMBOL: Final = {
     "mul": (PRODUCT, "*"), "div": (PRODUCT, "/"), "add": (12, "+"), "sub": (12, "-"),
     "lt": (10, "<"), "le": (10, "<="), "gt": (10, ">"), "ge": (10, ">="),
     "eq": (EQUALITY, "=="), "ne": (EQUALITY, "!="), "and": (5, "&&"), "or": (OR, "||"),
@@ -39,7 +39,7 @@ LEVELS: Final = {
 
 
 @dataclass(slots=True, eq=False)
-class Scope:
+class PrintingScope:
     """State of printing one kernel: names and ranges known so far, and the types and functions the
     text requires.
 
@@ -53,9 +53,9 @@ class Scope:
     outlined    returns the call of an outlined function that computes an expression, or None
     """
 
-    helpers: Helpers
-    indices: Indices
-    names: Names
+    helpers: HelperFunctions
+    indices: IndexVariables
+    names: UniqueIdentifiers
     known: dict[tir.Var | tir.Buffer, str] = field(default_factory=dict)
     ranges: dict[tir.Var, Interval] = field(default_factory=dict)
     vectors: dict[tuple[DType, int], None] = field(default_factory=dict)
@@ -68,43 +68,44 @@ class Scope:
     def dialect(self) -> Dialect:
         return self.helpers.dialect
 
-    def name(self, item: tir.Var | tir.Buffer) -> str:
+    def c_name(self, item: tir.Var | tir.Buffer) -> str:
         """Return the C name of a variable or buffer; create the name at the first call."""
         if item not in self.known:
-            self.known[item] = self.names.fresh(item.name, "v")
+            self.known[item] = self.names.unique_identifier(item.name, "v")
         return self.known[item]
 
-    def vector(self, dtype: DType, lanes: int) -> str:
+    def use_vector_type(self, dtype: DType, lanes: int) -> str:
         """Return the C name of a vector type, and record that the type must be defined."""
-        self.vectors[carrier(dtype), lanes] = None
-        return self.dialect.vector_name(carrier(dtype), lanes)
+        self.vectors[computation_dtype(dtype), lanes] = None
+        return self.dialect.vector_type_name(computation_dtype(dtype), lanes)
 
-    def bits_of(self, buffer: tir.Buffer) -> tir.Buffer:
+    def buffer_viewed_as_bits(self, buffer: tir.Buffer) -> tir.Buffer:
         """Return a view of a buffer of bool or narrow floats as unsigned integers, under an equal C
         name.
         """
-        made = self.bits.setdefault(buffer, replace(buffer, dtype=bits_of(buffer.dtype)))
-        self.known[made] = self.name(buffer)
+        made = self.bits.setdefault(buffer, replace(buffer, dtype=storage_dtype_of_narrow_float(buffer.dtype)))
+        self.known[made] = self.c_name(buffer)
         return made
 
-    def program(self, what: str, dtype: DType, lanes: int, fused: bool = False) -> str:
+    def use_elementary_function(self, function_name: str, dtype: DType, lanes: int, fused: bool = False) -> str:
         """Return the C name of a function of `aotc.tir.functions` for a dtype and lane count, and
         record its use.
         """
-        name = f"aotc_{'fused_' if fused else ''}{what}_{suffix(dtype)}{f'x{lanes}' if lanes > 1 else ''}"
-        return self.functions.setdefault((what, dtype, lanes, fused), name)
+        suffix = dtype_name_suffix(dtype) + (f"x{lanes}" if lanes > 1 else "")
+        name = f"aotc_{'fused_' if fused else ''}{function_name}_{suffix}"
+        return self.functions.setdefault((function_name, dtype, lanes, fused), name)
 
-    def is_index(self, expr: tir.Expr) -> bool:
+    def is_index_of_32_bits(self, expr: tir.Expr) -> bool:
         """Return True if a value is index arithmetic whose range fits 32 bits, and so the index
         type of every machine.
         """
-        if not self.indices.pure(expr):
+        if not self.indices.is_index_arithmetic(expr):
             return False
         low, high = bounds(expr, self.ranges)
         return not (-math.inf < low < -(1 << 31) or (1 << 31) <= high < math.inf)
 
 
-class Piece(NamedTuple):
+class CExpression(NamedTuple):
     """C expression with its precedence level; `exact` marks a narrow float that has not been
     rounded yet.
     """
@@ -113,8 +114,8 @@ class Piece(NamedTuple):
     level: int = PRIMARY
     exact: bool = False
 
-    def inside(self, needed: int) -> str:
+    def parenthesized_if_looser(self, min_precedence: int) -> str:
         """Return the text, in parentheses if it binds less tightly than the precedence level
-        `needed`.
+        `min_precedence`.
         """
-        return self.text if self.level >= needed else f"({self.text})"
+        return self.text if self.level >= min_precedence else f"({self.text})"

@@ -13,36 +13,36 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from aotc.ir import DType, Quantization
-from aotc_codegen.c.c_types import literal
-from aotc_codegen.c.file_templates import render
-from aotc_codegen.c.schedule_calls import Tensor
+from aotc_codegen.c.c_types import c_literal
+from aotc_codegen.c.schedule_calls import ModelTensor
+from aotc_codegen.c.template_rendering import render_template
 
 
-def quantized_words(name: str, tensors: Iterable[Tensor]) -> dict[str, str]:
+def quantization_template_values(model_name: str, tensors: Iterable[ModelTensor]) -> dict[str, str]:
     """Return the template values `quantized` (text for the header) and `meanings` (text for the
     table of tensors).
     """
     known = [(tensor, meaning) for tensor in tensors if (meaning := tensor.storage.quantization) is not None]
     return {
-        "quantized": "".join(_header(name, *pair) for pair in known),
-        "meanings": "".join(_table(*pair) for pair in known),
+        "quantized": "".join(_quantization_header_text(model_name, *pair) for pair in known),
+        "meanings": "".join(_quantization_table_text(*pair) for pair in known),
     }
 
 
-def _numbers(meaning: Quantization) -> tuple[list[str], list[str]]:
+def _scale_and_zero_point_literals(quantization: Quantization) -> tuple[list[str], list[str]]:
     """Return the scales and the zero points of a quantization as C literals."""
     real, whole = DType("float32"), DType("int32")
-    scales = [literal(s, real) for s in meaning.scales]
-    return scales, [literal(z, whole) for z in meaning.zero_points]
+    scales = [c_literal(s, real) for s in quantization.scales]
+    return scales, [c_literal(z, whole) for z in quantization.zero_points]
 
 
-def _listed(texts: Sequence[str]) -> str:
+def _c_initializer_list(texts: Sequence[str]) -> str:
     return "{" + ", ".join(texts) + "}"
 
 
-def _header(name: str, tensor: Tensor, meaning: Quantization) -> str:
-    scales, zeros = _numbers(meaning)
-    function = f"{name}_{tensor.role}_{tensor.ident}"
+def _quantization_header_text(model_name: str, tensor: ModelTensor, quantization: Quantization) -> str:
+    scales, zeros = _scale_and_zero_point_literals(quantization)
+    function = f"{model_name}_{tensor.role}_{tensor.ident}"
     upper = function.upper()
     scale, zero = f"{upper}_SCALE", f"{upper}_ZERO_POINT"
     words: dict[str, Any] = {
@@ -50,30 +50,34 @@ def _header(name: str, tensor: Tensor, meaning: Quantization) -> str:
         "ident": tensor.ident,
         "ctype": tensor.ctype,
         "function": function,
-        "lowest": int(meaning.dtype.min),
-        "highest": int(meaning.dtype.max),
+        "lowest": int(quantization.dtype.min),
+        "highest": int(quantization.dtype.max),
     }
-    if meaning.axis is None:
+    if quantization.axis is None:
         words |= {"along": "", "more": "", "tables": ()}
         words |= {"scale": scale, "zero": zero}
         words["macros"] = [f"{scale} {scales[0]}", f"{zero} ({zeros[0]})"]
-        return render("quantized.h", **words)
-    words["along"] = f" of each index along axis {meaning.axis}"
+        return render_template("quantized.h", **words)
+    words["along"] = f" of each index along axis {quantization.axis}"
     words |= {"more": ", int32_t index"}
     words |= {"scale": "scales[index]", "zero": "zeros[index]"}
-    words["macros"] = [f"{upper}_AXIS {meaning.axis}", f"{scale} {_listed(scales)}", f"{zero} {_listed(zeros)}"]
+    words["macros"] = [
+        f"{upper}_AXIS {quantization.axis}",
+        f"{scale} {_c_initializer_list(scales)}",
+        f"{zero} {_c_initializer_list(zeros)}",
+    ]
     words["tables"] = [f"static const float scales[] = {scale};", f"static const int32_t zeros[] = {zero};"]
-    return render("quantized.h", **words)
+    return render_template("quantized.h", **words)
 
 
-def _table(tensor: Tensor, meaning: Quantization) -> str:
-    scales, zeros = _numbers(meaning)
-    axis = -1 if meaning.axis is None else meaning.axis
-    return render(
+def _quantization_table_text(tensor: ModelTensor, quantization: Quantization) -> str:
+    scales, zeros = _scale_and_zero_point_literals(quantization)
+    axis = -1 if quantization.axis is None else quantization.axis
+    return render_template(
         "quantized.c",
         tensor=f"{tensor.role}{tensor.number}",
-        scales=_listed(scales),
-        zeros=_listed(zeros),
+        scales=_c_initializer_list(scales),
+        zeros=_c_initializer_list(zeros),
         count=len(scales),
         axis=axis,
     )

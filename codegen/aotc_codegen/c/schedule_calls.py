@@ -10,19 +10,24 @@ from typing import Any
 
 from aotc.ir import frozen
 from aotc.tir.plan.program import Program, Step, Storage, View
-from aotc_codegen.c.c_identifiers import Names, comment_text, nodes_of, string_text
-from aotc_codegen.c.c_types import memory_type
-from aotc_codegen.c.file_templates import render
+from aotc_codegen.c.c_identifiers import (
+    UniqueIdentifiers,
+    escape_for_c_comment,
+    escape_for_c_string,
+    model_nodes_of_span,
+)
+from aotc_codegen.c.c_types import c_memory_type
 from aotc_codegen.c.kernel_files import PrintedKernels
-from aotc_codegen.c.parameter_files import Params
-from aotc_codegen.c.workspace import placed
+from aotc_codegen.c.parameter_files import ParameterLayout
+from aotc_codegen.c.template_rendering import render_template
+from aotc_codegen.c.workspace_parameter import workspace_part_and_offset
 
 #: Alignment in bytes of each thread's scratch, so that threads do not write to a common cache line.
-TEAM_ALIGN = 64
+TEAM_SCRATCH_ALIGNMENT_BYTES = 64
 
 
 @frozen
-class Tensor:
+class ModelTensor:
     """Template values of an input or output tensor.
 
     role     "input" or "output"
@@ -37,7 +42,7 @@ class Tensor:
 
     @property
     def ctype(self) -> str:
-        return memory_type(self.storage.dtype)
+        return c_memory_type(self.storage.dtype)
 
     @property
     def argument(self) -> str:
@@ -52,19 +57,19 @@ class Tensor:
     @property
     def title(self) -> str:
         """Name of the tensor in the model, as text for a comment."""
-        return comment_text(self.storage.name)
+        return escape_for_c_comment(self.storage.name)
 
     @property
     def descriptor(self) -> str:
         """C initializer of the aotc_tensor that describes the tensor to callers."""
         s = self.storage
-        name = string_text(s.name)
+        name = escape_for_c_string(s.name)
         shape = f"{self.role}{self.number}_shape"
         meaning = f"&{self.role}{self.number}_quantization" if s.quantization else "NULL"
         return f'{{"{name}", {shape}, {s.nbytes}, {len(s.shape)}, AOTC_{s.dtype.upper()}, {meaning}}}'
 
     @property
-    def described(self) -> dict[str, Any]:
+    def metadata_entry(self) -> dict[str, Any]:
         """Entry of the tensor in the metadata."""
         s, meaning = self.storage, self.storage.quantization
         known = {key: getattr(meaning, key) for key in ("scale", "zero_point", "axis")} if meaning else None
@@ -79,30 +84,32 @@ class Tensor:
         return "{" + (", ".join(map(str, self.storage.shape)) or "0") + "}"
 
 
-def tensors_of(program: Program) -> tuple[list[Tensor], list[Tensor]]:
+def model_input_and_output_tensors(program: Program) -> tuple[list[ModelTensor], list[ModelTensor]]:
     """Return the inputs and the outputs; member names are unique in each group and do not clash
     with the header's macros.
     """
     prefix = f"{program.name.upper()}_"
-    return _tensors("input", program.inputs, prefix), _tensors("output", program.outputs, prefix)
+    return _tensors_with_unique_idents("input", program.inputs, prefix), _tensors_with_unique_idents(
+        "output", program.outputs, prefix
+    )
 
 
-def _tensors(role: str, storages: Iterable[Storage], prefix: str) -> list[Tensor]:
+def _tensors_with_unique_idents(role: str, storages: Iterable[Storage], macro_prefix: str) -> list[ModelTensor]:
     # macros are derived from the names, in upper case
-    names = Names(any_case=True)
-    idents = {s: names.fresh(s.name) for s in storages}
+    names = UniqueIdentifiers(any_case=True)
+    idents = {s: names.unique_identifier(s.name) for s in storages}
     return [
-        Tensor(role, number, f"{name}_" if name.startswith(prefix) else name, s)
+        ModelTensor(role, number, f"{name}_" if name.startswith(macro_prefix) else name, s)
         for number, (s, name) in enumerate(idents.items())
     ]
 
 
-def team_aligned(size: int) -> int:
-    """Return a size in bytes rounded up to `TEAM_ALIGN`, so that threads share no cache line."""
-    return -(-size // TEAM_ALIGN) * TEAM_ALIGN
+def round_up_to_team_alignment(size: int) -> int:
+    """Return a size in bytes rounded up to `TEAM_SCRATCH_ALIGNMENT_BYTES`, so that threads share no cache line."""
+    return -(-size // TEAM_SCRATCH_ALIGNMENT_BYTES) * TEAM_SCRATCH_ALIGNMENT_BYTES
 
 
-def team_scratch(program: Program) -> tuple[dict[View, int], int]:
+def thread_scratch_layout(program: Program) -> tuple[dict[View, int], int]:
     """Return the scratch layout of each thread after the first: byte offset of each private view,
     and the total in bytes.
     """
@@ -113,67 +120,80 @@ def team_scratch(program: Program) -> tuple[dict[View, int], int]:
         for buffer, view in zip(step.kernel.workspace, step.workspace, strict=True):
             if buffer in step.kernel.private:
                 places[view] = offset
-                offset += team_aligned(buffer.nbytes)
+                offset += round_up_to_team_alignment(buffer.nbytes)
         most = max(most, offset)
     return places, most
 
 
-def _pointer(view: View, members: Mapping[Storage, str], params: Params, program: Program, const: str, own: str) -> str:
+def _c_pointer_argument(
+    view: View,
+    struct_members: Mapping[Storage, str],
+    params: ParameterLayout,
+    program: Program,
+    const_qualifier: str,
+    thread_scratch_offset: str,
+) -> str:
     """Return the C argument for a view.
 
-    `own` is the view's offset in a thread's scratch, "" if all threads share the view's memory.
+    `thread_scratch_offset` is the view's offset in a thread's scratch, "" if all threads share the view's memory.
     """
     storage = view.storage
     if storage.kind == "temp":
-        workspace, at = placed(program, storage)
+        workspace, at = workspace_part_and_offset(program, storage)
         offset = at + view.offset * storage.dtype.itemsize
-        shared = f"{workspace.arena} + {offset}"
-        place = f"first ? {shared} : own + {own}" if own else shared
-        return f"({const}{memory_type(storage.dtype)} *)(void *)({place})"
-    base = members.get(storage) or params.symbol(storage)
+        shared = f"{workspace.arena_variable_name} + {offset}"
+        place = f"first ? {shared} : own + {thread_scratch_offset}" if thread_scratch_offset else shared
+        return f"({const_qualifier}{c_memory_type(storage.dtype)} *)(void *)({place})"
+    base = struct_members.get(storage) or params.c_symbol_of_constant(storage)
     return f"{base} + {view.offset}" if view.offset else base
 
 
-def call_rows(program: Program, kernels: PrintedKernels, params: Params) -> list[str]:
+def schedule_call_lines(program: Program, kernels: PrintedKernels, params: ParameterLayout) -> list[str]:
     """Return a C line per step with the kernel call; steps that are not split among threads run on
     the first thread.
     """
     rows: list[str] = []
-    members = {t.storage: f"{t.role}s->{t.ident}" for side in tensors_of(program) for t in side}
-    scratch, _ = team_scratch(program)
+    members = {t.storage: f"{t.role}s->{t.ident}" for side in model_input_and_output_tensors(program) for t in side}
+    scratch, _ = thread_scratch_layout(program)
     teams = any(step.kernel.team for step in program.steps)
     last: bool | None = None
     for number, step in enumerate(program.steps):
         args = [
-            _pointer(v, members, params, program, "const " if k < len(step.inputs) else "", str(scratch.get(v, "")))
+            _c_pointer_argument(
+                v, members, params, program, "const " if k < len(step.inputs) else "", str(scratch.get(v, ""))
+            )
             for k, v in enumerate(step.args)
         ]
         if last is not None and (last or step.kernel.team):
             rows.append("AOTC_TEAM_SYNC(team);")
         last = step.kernel.team
         alone = "if (first) " if teams and not last else ""
-        elsewhere = f"if ((const void *){args[0]} != (const void *){args[1]}) " if _is_ends(program, step) else ""
-        comment = "".join(f" /* {comment_text(node)} */" for node in nodes_of(step.span)[-1:])
-        rows.append(f"STEP({number}) {alone}{elsewhere}{kernels.launch(step.kernel, args)}{comment}")
+        elsewhere = (
+            f"if ((const void *){args[0]} != (const void *){args[1]}) "
+            if _is_copy_between_caller_and_arena(program, step)
+            else ""
+        )
+        comment = "".join(f" /* {escape_for_c_comment(node)} */" for node in model_nodes_of_span(step.span)[-1:])
+        rows.append(f"STEP({number}) {alone}{elsewhere}{kernels.kernel_call_statement(step.kernel, args)}{comment}")
     return rows
 
 
-def _is_ends(program: Program, step: Step) -> bool:
+def _is_copy_between_caller_and_arena(program: Program, step: Step) -> bool:
     """Return True if a step copies an input or output of the caller into or out of the arena."""
     ends = [view.storage for view in step.args]
     return len(ends) == 2 and any(program.resident.get(a) is b for a, b in (ends, ends[::-1]))
 
 
-def resident_note(program: Program) -> str:
+def resident_tensors_header_text(program: Program) -> str:
     """Return the header text on inputs and outputs that may be placed in the workspace; "" if there
     are none.
     """
     resident, rows, beginning = program.resident, list[str](), "its beginning"
-    for tensor in (t for side in tensors_of(program) for t in side if t.storage in resident):
-        workspace, at = placed(program, resident[tensor.storage])
+    for tensor in (t for side in model_input_and_output_tensors(program) for t in side if t.storage in resident):
+        workspace, at = workspace_part_and_offset(program, resident[tensor.storage])
         prefix = f"{program.name.upper()}_{tensor.role.upper()}_{tensor.ident.upper()}"
         rows.append(f"{prefix}_OFFSET {at}")
         if workspace.member:
             rows.append(f"{prefix}_MEMBER {workspace.member}")
             beginning = "where a member points"
-    return render("resident.h", offsets=rows, beginning=beginning) if rows else ""
+    return render_template("resident.h", offsets=rows, beginning=beginning) if rows else ""

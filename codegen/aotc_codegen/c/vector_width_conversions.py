@@ -5,9 +5,10 @@ as C.
 GCC compiles the generic conversions element by element; these use x86 shuffle and pack
 instructions.
 
-    conversion("narrow", 8)      # "#if ... defined(__AVX2__) ... vpshufb, vpermd ... #else <two steps> #endif"
+    # "#if ... defined(__AVX2__) ... vpshufb, vpermd ... #else <two steps> #endif"
+    width_conversion_function_body("narrow", 8)
 
-    quarter(0, 64)               # vpermd of each operand, vpunpcklbw of two, vpunpcklwd of both
+    interleaved_quarter_function_body(0, 64)  # vpermd of each operand, vpunpcklbw of two, vpunpcklwd of both
 
 "narrow" converts each int32 to its low byte, as int8; "widen" converts int8 or uint8 to int32. The
 placeholders $B and $M32 are the vectors of bytes and of int32. An int8 byte is moved to the top of
@@ -18,8 +19,8 @@ from typing import Final
 
 from aotc.ir import DType
 
-_TYPES: Final = {"bytes": "char", "words": "int", "longs": "long long", "halves": "short"}
-_NARROW_4: Final = """\
+_ELEMENT_TYPE_BY_VECTOR_TYPE: Final = {"bytes": "char", "words": "int", "longs": "long long", "halves": "short"}
+_NARROW_4_LANES_CODE: Final = """\
 #if GCC && defined(__SSSE3__)
 VECTORS16  const bytes low = {0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
   return ($B)((words)__builtin_ia32_pshufb128((bytes)v, low))[0];
@@ -27,18 +28,18 @@ VECTORS16  const bytes low = {0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -
 VECTORS16  const halves h = __builtin_ia32_packssdw128((words)v & 255, (words)v & 255);
   return ($B)((words)__builtin_ia32_packuswb128(h, h))[0];
 """
-_NARROW_8: Final = """\
+_NARROW_8_LANES_CODE: Final = """\
 #if GCC && defined(__AVX2__)
 VECTORS32  const bytes low = {0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
                      0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
   const words four = (words)__builtin_ia32_pshufb256((bytes)v, low);
   return ($B)((longs)__builtin_ia32_permvarsi256(four, (words){0, 4, 1, 5, 2, 6, 3, 7}))[0];
 """
-_NARROW_16: Final = """\
+_NARROW_16_LANES_CODE: Final = """\
 #if GCC && defined(__AVX512F__)
 VECTORS16  return ($B)__builtin_ia32_pmovdb512_mask(v, (bytes){0}, 65535);
 """
-_WIDEN_4: Final = """\
+_WIDEN_4_LANES_CODE: Final = """\
 #if GCC && defined(__SSE4_1__)
 VECTORS16  return ($M32)__builtin_ia32_pmov${kind}bd128((bytes)(words){(int)v, 0, 0, 0});
 #elif GCC && __GNUC__ >= 12
@@ -46,56 +47,64 @@ VECTORS16  const bytes from = (bytes)(words){(int)v, 0, 0, 0}, none = {0};
   const bytes two = __builtin_shufflevector($one, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
   return ($M32)__builtin_shufflevector($other, 0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20, 21, 6, 7, 22, 23)$down;
 """
-_WIDEN_8: Final = """\
+_WIDEN_8_LANES_CODE: Final = """\
 #if GCC && defined(__AVX2__)
 VECTORS16  return ($M32)__builtin_ia32_pmov${kind}bd256((bytes)(longs){(long long)v, 0});
 """
-_WIDEN_16: Final = """\
+_WIDEN_16_LANES_CODE: Final = """\
 #if GCC && defined(__AVX512F__)
 VECTORS16  return ($M32)__builtin_ia32_pmov${kind}bd512_mask((bytes)v, ($M32){0}, 65535);
 """
 
 
-def _typedef(name: str, size: int | str) -> str:
-    kind = _TYPES[name]
-    attribute = f"__attribute__((__vector_size__({size}), __unused__))"
+def _vector_typedef(name: str, vector_bytes: int | str) -> str:
+    kind = _ELEMENT_TYPE_BY_VECTOR_TYPE[name]
+    attribute = f"__attribute__((__vector_size__({vector_bytes}), __unused__))"
     return f"  typedef {kind} {name} {attribute};\n"
 
 
-def _text(text: str) -> str:
+def _expand_code_macros(c_code: str) -> str:
     for size in ("16", "32"):
-        used = (n for n in _TYPES if f"{n})" in text or f"{n} " in text)
-        lines = [_typedef(name, size) for name in used]
-        text = text.replace(f"VECTORS{size}", "".join(lines))
-    return text.replace("GCC", "defined(__GNUC__) && !defined(__clang__)")
+        used = (n for n in _ELEMENT_TYPE_BY_VECTOR_TYPE if f"{n})" in c_code or f"{n} " in c_code)
+        lines = [_vector_typedef(name, size) for name in used]
+        c_code = c_code.replace(f"VECTORS{size}", "".join(lines))
+    return c_code.replace("GCC", "defined(__GNUC__) && !defined(__clang__)")
 
 
 #: Instruction sequences by conversion and number of lanes.
-_BY_LANES: Final = {
-    "narrow": {4: _text(_NARROW_4), 8: _text(_NARROW_8), 16: _text(_NARROW_16)},
-    "widen": {4: _text(_WIDEN_4), 8: _text(_WIDEN_8), 16: _text(_WIDEN_16)},
+_CODE_BY_CONVERSION_AND_LANES: Final = {
+    "narrow": {
+        4: _expand_code_macros(_NARROW_4_LANES_CODE),
+        8: _expand_code_macros(_NARROW_8_LANES_CODE),
+        16: _expand_code_macros(_NARROW_16_LANES_CODE),
+    },
+    "widen": {
+        4: _expand_code_macros(_WIDEN_4_LANES_CODE),
+        8: _expand_code_macros(_WIDEN_8_LANES_CODE),
+        16: _expand_code_macros(_WIDEN_16_LANES_CODE),
+    },
 }
 
 
-def words(dtype: DType) -> dict[str, str]:
+def conversion_placeholder_values(dtype: DType) -> dict[str, str]:
     """Return the placeholder values for conversions from a signed or unsigned `dtype`."""
     if dtype.is_signed:
         return {"kind": "sx", "one": "none, from", "other": "none, two", "down": " >> 24"}
     return {"kind": "zx", "one": "from, none", "other": "two, none", "down": ""}
 
 
-def conversion(what: str, lanes: int) -> str:
-    """Return the body of a C function that narrows or widens a vector v; `what` is "narrow" or
+def width_conversion_function_body(narrow_or_widen: str, lanes: int) -> str:
+    """Return the body of a C function that narrows or widens a vector v; `narrow_or_widen` is "narrow" or
     "widen".
     """
-    made = "B" if what == "narrow" else "M32"
+    made = "B" if narrow_or_widen == "narrow" else "M32"
     steps = f"  return __builtin_convertvector(__builtin_convertvector(v, $H), ${made});\n"
-    found = _BY_LANES[what].get(lanes)
+    found = _CODE_BY_CONVERSION_AND_LANES[narrow_or_widen].get(lanes)
     return steps if found is None else f"{found}#else\n{steps}#endif\n"
 
 
-def quarter(k: int, lanes: int) -> str:
-    """Return the body of a C function that yields quarter `k` of the interleaving a[0], b[0], c[0],
+def interleaved_quarter_function_body(quarter_index: int, lanes: int) -> str:
+    """Return the body of a C function that yields quarter `quarter_index` of the interleaving a[0], b[0], c[0],
     d[0], a[1], ...
 
     The operands a, b, c, d are vectors of `lanes` bytes.
@@ -103,22 +112,30 @@ def quarter(k: int, lanes: int) -> str:
     count = lanes // 16
     order = ", ".join(str(count * j + block) for block in range(count) for j in range(4))
 
-    def taken(size: int, half: int) -> str:
+    def interleaving_shuffle_indices(element_bytes: int, half: int) -> str:
         """Return shuffle indices that interleave one half of each 16-byte block of two vectors."""
-        each = 16 // size
+        each = 16 // element_bytes
         first = (each * block + each // 2 * half + i for block in range(count) for i in range(each // 2))
-        return ", ".join(f"{p}, {p + lanes // size}" for p in first)
+        return ", ".join(f"{p}, {p + lanes // element_bytes}" for p in first)
 
     kinds = ["bytes", "halves", *(["words"] if lanes > 16 else [])]
-    lines = [_typedef(name, lanes)[:-1] for name in kinds]
+    lines = [_vector_typedef(name, lanes)[:-1] for name in kinds]
     turned = {x: x for x in "abcd"}
     if lanes > 16:
         turned = {x: f"__builtin_shufflevector((words){x}, (words){x}, {order})" for x in turned}
     for x, y in ("ab", "cd"):
         pair = f"(bytes){turned[x]}, (bytes){turned[y]}"
-        lines.append(f"  const halves {x}{y} = (halves)__builtin_shufflevector({pair}, {taken(1, k // 2)});")
-    lines.append(f"  return ($vector)__builtin_shufflevector(ab, cd, {taken(2, k % 2)});")
-    plain = f"  $vector y = a;\n  for (int i = 0; i < {lanes}; ++i) {{\n    const int at = (i + {k * lanes}) / 4;\n"
+        lines.append(
+            f"  const halves {x}{y} = (halves)__builtin_shufflevector({pair}, "
+            f"{interleaving_shuffle_indices(1, quarter_index // 2)});"
+        )
+    lines.append(
+        f"  return ($vector)__builtin_shufflevector(ab, cd, {interleaving_shuffle_indices(2, quarter_index % 2)});"
+    )
+    plain = (
+        f"  $vector y = a;\n  for (int i = 0; i < {lanes}; ++i) "
+        f"{{\n    const int at = (i + {quarter_index * lanes}) / 4;\n"
+    )
     plain += "    y[i] = i % 4 == 0 ? a[at] : i % 4 == 1 ? b[at] : i % 4 == 2 ? c[at] : d[at];\n  }\n  return y;\n"
     head = "#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)\n"
     return head + "\n".join(lines) + f"\n#else\n{plain}#endif\n"

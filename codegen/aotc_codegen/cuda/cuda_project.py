@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write a program as a GPU project: CUDA source, compiled device code, and a schedule as C tables.
 
-printed, text = device_text(program, target)
-metadata = emit_device(program, printed, text, images, Path("build/net"), ...)      # images: {"sm_80": cubin}
+printed, text = print_cuda_kernels_and_source(program, target)
+metadata = emit_cuda_project(program, printed, text, images, Path("build/net"), ...)  # images: {"sm_80": cubin}
 
 A C compiler suffices to build the project, as it includes the compiled device code.
 """
@@ -12,38 +12,42 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from aotc_runtime_c import cuda_sources, sources
+from aotc_runtime_c import cuda_runtime_files, hosted_runtime_files
 
 from aotc.ir import AotcError, frozen
 from aotc.tir import Program, Target, launch_of
-from aotc_codegen.c.compiler_flags import ON_DEVICES
-from aotc_codegen.c.file_templates import render
+from aotc_codegen.c.compiler_flags import CUDA_COMPILER_FLAGS
 from aotc_codegen.c.host_project import (
-    BANNER,
-    Content,
-    common_words,
-    example,
-    hosted_words,
-    model_words,
-    require_name,
-    shared_build,
-    write_project,
+    GENERATED_FILE_BANNER,
+    FileContent,
+    common_template_values,
+    example_program_source,
+    hosted_only_header_lines,
+    model_template_values,
+    require_valid_model_name,
+    shared_build_file_parts,
+    write_project_and_manifest,
 )
 from aotc_codegen.c.kernel_files import PrintedKernels
-from aotc_codegen.c.metadata import describe
-from aotc_codegen.c.parameter_files import Params
-from aotc_codegen.cuda.cuda_source import device_source, print_device_kernels
-from aotc_codegen.cuda.kernel_resources import occupancy, resident, resources
-from aotc_codegen.cuda.launch_schedule import Tables, tables
+from aotc_codegen.c.parameter_files import ParameterLayout
+from aotc_codegen.c.project_metadata import describe_compiled_program
+from aotc_codegen.c.template_rendering import render_template
+from aotc_codegen.cuda.cuda_source import print_cuda_kernels, render_cuda_source_file
+from aotc_codegen.cuda.kernel_resources import (
+    multiprocessor_warp_occupancy,
+    read_kernel_resources_from_cubin,
+    resident_blocks_per_multiprocessor,
+)
+from aotc_codegen.cuda.launch_schedule import ScheduleTables, launch_schedule_tables
 
 #: Prefixes of device code names: machine code, and PTX, which the driver compiles for newer
 #: devices.
 MACHINE, PTX = "sm_", "compute_"
-_RUNTIME: Final = ("aotc_rt", "aotc_cuda", "aotc_cuda_session")
+_RUNTIME_LIBRARIES: Final = ("aotc_rt", "aotc_cuda", "aotc_cuda_session")
 
 
 @frozen
-class Image:
+class DeviceCodeImage:
     """Device code for one architecture, named for example sm_80 or compute_80."""
 
     model: str
@@ -59,7 +63,7 @@ class Image:
         return f"{self.symbol}.{'ptx' if self.name.startswith(PTX) else 'cubin'}"
 
     @property
-    def number(self) -> int:
+    def compute_capability(self) -> int:
         """Compute capability of the GPU as an integer, 80 for 8.0."""
         return int(self.name.removeprefix(MACHINE).removeprefix(PTX))
 
@@ -71,24 +75,24 @@ class Image:
     @property
     def row(self) -> str:
         """C initializer of this device code in the table of images."""
-        return f"{{{self.number}, {int(self.name.startswith(PTX))}, {self.symbol}, {self.symbol}_end}},"
+        return f"{{{self.compute_capability}, {int(self.name.startswith(PTX))}, {self.symbol}, {self.symbol}_end}},"
 
 
-def device_text(program: Program, target: Target) -> tuple[PrintedKernels, str]:
+def print_cuda_kernels_and_source(program: Program, target: Target) -> tuple[PrintedKernels, str]:
     """Return the printed kernels of a program, and their CUDA source as one text.
 
-    Raise AotcError like `print_device_kernels`, and with the code "target" if the target is no GPU.
+    Raise AotcError like `print_cuda_kernels`, and with the code "target" if the target is no GPU.
     """
     if target.gpu is None:
         raise AotcError("target", f"kernels for {target.name} do not run on GPUs", hint="take --target cuda")
-    printed = print_device_kernels(program.kernels, program.name, target.gpu)
-    return printed, device_source(printed, name=program.name, banner=BANNER)
+    printed = print_cuda_kernels(program.distinct_kernels, program.name, target.gpu)
+    return printed, render_cuda_source_file(printed, name=program.name, banner=GENERATED_FILE_BANNER)
 
 
-def emit_device(
+def emit_cuda_project(
     program: Program,
     printed: PrintedKernels,
-    text: str,
+    cuda_source: str,
     images: Mapping[str, bytes],
     directory: Path,
     *,
@@ -101,33 +105,32 @@ def emit_device(
 ) -> dict[str, Any]:
     """Write the project into an existing directory and return its metadata.
 
-    printed, text   results of `device_text`
-    images          compiled device code, by names such as "sm_80"
-    least_driver    oldest driver that supports the images, encoded as 12040 for the driver of CUDA
-                    12.4
-    accuracy        requested accuracy mode, which is recorded in the metadata
-    passes          names of the passes that produced the program, which are recorded in the
-                    metadata
-    numerics        identifier of the numerical behavior of the program
-    cflags          C compiler flags of the user for the build files
+    printed, cuda_source    results of `print_cuda_kernels_and_source`
+    images                  compiled device code, by names such as "sm_80"
+    least_driver            oldest driver that supports the images, encoded as 12040 for the driver of CUDA
+                            12.4
+    accuracy                requested accuracy mode, which is recorded in the metadata
+    passes                  names of the passes that produced the program, which are recorded in the metadata
+    numerics                identifier of the numerical behavior of the program
+    cflags                  C compiler flags of the user for the build files
 
     Raise AotcError: code "name" if the program's name cannot be used in C, "memory" if a run needs
     more memory than the target has, "output" if a file cannot be written.
     """
-    require_name(program.name)
-    params = Params(program.name, program.constants, 0)
-    found = [Image(program.name, name, data) for name, data in sorted(images.items())]
-    common = common_words(program.name, False) | {
-        **model_words(program, target, numerics, params, cflags),
+    require_valid_model_name(program.name)
+    params = ParameterLayout(program.name, program.constants, 0)
+    found = [DeviceCodeImage(program.name, name, data) for name, data in sorted(images.items())]
+    common = common_template_values(program.name, False) | {
+        **model_template_values(program, target, numerics, params, cflags),
         "workspace": {"parameter": "void *workspace", "sizes": ["WORKSPACE_BYTES 0"]},
         "workspace_align": 1,
         "thread_workspace_bytes": 0,
         "images": found,
-        "nvcc_flags": ON_DEVICES,
+        "nvcc_flags": CUDA_COMPILER_FLAGS,
         "least_driver": least_driver,
-        "runtime": _RUNTIME,
+        "runtime": _RUNTIME_LIBRARIES,
     }
-    metadata = describe(program, target, printed.names, params)
+    metadata = describe_compiled_program(program, target, printed.names, params)
     for row, step in zip(metadata["steps"], program.steps, strict=True):
         launch = launch_of(step.kernel)
         assert launch is not None
@@ -137,45 +140,65 @@ def emit_device(
     metadata["device"] = {
         "least_driver": f"{least_driver // 1000}.{least_driver % 1000 // 10}",
         "code_bytes": {image.name: len(image.data) for image in found},
-        "kernels": {image.name: kernels for image in found if (kernels := _kernels(image, blocks))},
+        "kernels": {
+            image.name: kernels for image in found if (kernels := _kernel_resources_and_occupancy(image, blocks))
+        },
     }
-    files = _files(common, tables(program, printed, params))
-    files[f"src/{program.name}.cu"] = text
-    files[f"src/{program.name}_params.bin"] = params.blob()
+    files = _host_files_by_path(common, launch_schedule_tables(program, printed, params))
+    files[f"src/{program.name}.cu"] = cuda_source
+    files[f"src/{program.name}_params.bin"] = params.binary_file_pieces()
     files |= {f"src/{image.file}": [image.data] for image in found}
-    return write_project(directory, files, metadata, [*sources(), *cuda_sources()])
+    return write_project_and_manifest(directory, files, metadata, [*hosted_runtime_files(), *cuda_runtime_files()])
 
 
-def _kernels(image: Image, blocks: Mapping[str, int]) -> dict[str, Mapping[str, Any]]:
+def _kernel_resources_and_occupancy(
+    image: DeviceCodeImage, block_size_by_kernel: Mapping[str, int]
+) -> dict[str, Mapping[str, Any]]:
     """Return the resources of each kernel by name, with resident blocks and occupancy for its block
-    size in `blocks`.
+    size in `block_size_by_kernel`.
     """
     return {
         name: {
             **asdict(found),
-            "resident_blocks": resident(found, blocks[name], image.number),
-            "occupancy": occupancy(found, blocks[name], image.number),
+            "resident_blocks": resident_blocks_per_multiprocessor(
+                found, block_size_by_kernel[name], image.compute_capability
+            ),
+            "occupancy": multiprocessor_warp_occupancy(found, block_size_by_kernel[name], image.compute_capability),
         }
-        for name, found in resources(image.data).items()
+        for name, found in read_kernel_resources_from_cubin(image.data).items()
     }
 
 
-def _files(common: Mapping[str, Any], rows: Tables) -> dict[str, Content]:
+def _host_files_by_path(template_values: Mapping[str, Any], schedule_tables: ScheduleTables) -> dict[str, FileContent]:
     """Return the host sources, headers and build files of a project by path."""
-    name = common["name"]
+    name = template_values["name"]
     isas = {"num_isas": "0", "isa_fields": ["NULL"] * 3}
-    session = {"scratch": (), "memory": render("main_session.c", **common), "arena": "open_session()"}
-    common = {**common, **shared_build(common, "C ASM", ("aotc_rt", "aotc_cuda"), "aotc_cuda.h")}
-    note = render("session.h", **common)
+    session = {"scratch": (), "memory": render_template("main_session.c", **template_values), "arena": "open_session()"}
+    template_values = {
+        **template_values,
+        **shared_build_file_parts(template_values, "C ASM", ("aotc_rt", "aotc_cuda"), "aotc_cuda.h"),
+    }
+    note = render_template("session.h", **template_values)
     return {
-        f"include/{name}.h": render("model.h", **common, header="aotc_cuda.h", run_note=note, **hosted_words(common)),
-        f"src/{name}.c": render("device.c", **common, rows=rows, tables=render("tables.c", **common, **isas)),
-        f"src/{name}_entry.c": render("entry.c", **common),
-        f"src/{name}_device_entry.c": render("device_entry.c", **common),
-        f"src/{name}_params.S": render("params.S", **common),
-        f"src/{name}_images.S": render("images.S", **common),
-        "Makefile": render("device.mk", **common),
-        "CMakeLists.txt": render("device.cmake", **common),
-        "README.md": render("device.md", **common),
-        "examples/main.c": example(common, **session),
+        f"include/{name}.h": render_template(
+            "model.h",
+            **template_values,
+            header="aotc_cuda.h",
+            run_note=note,
+            **hosted_only_header_lines(template_values),
+        ),
+        f"src/{name}.c": render_template(
+            "device.c",
+            **template_values,
+            rows=schedule_tables,
+            tables=render_template("tables.c", **template_values, **isas),
+        ),
+        f"src/{name}_entry.c": render_template("entry.c", **template_values),
+        f"src/{name}_device_entry.c": render_template("device_entry.c", **template_values),
+        f"src/{name}_params.S": render_template("params.S", **template_values),
+        f"src/{name}_images.S": render_template("images.S", **template_values),
+        "Makefile": render_template("device.mk", **template_values),
+        "CMakeLists.txt": render_template("device.cmake", **template_values),
+        "README.md": render_template("device.md", **template_values),
+        "examples/main.c": example_program_source(template_values, **session),
     }

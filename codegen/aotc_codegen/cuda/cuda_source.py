@@ -2,8 +2,8 @@
 """Print the kernels of a program as one CUDA source for NVRTC; C++ compilers accept it with the
 emulator's header.
 
-printed = print_device_kernels(program.kernels, "net", gpu)
-device_source(printed, name="net", banner="...")       # extern "C" __global__ void net_conv2d(...) { ... }
+printed = print_cuda_kernels(program.kernels, "net", gpu)
+render_cuda_source_file(printed, name="net", banner="...")  # extern "C" __global__ void net_conv2d(...) { ... }
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from aotc_codegen.c.kernel_files import PrintedKernels, print_kernels
 
 #: Limit of element and iteration counts up to which indices have 32 bits: half of what 32 bits can
 #: represent, since indices may exceed the ends of buffers before conditions restrict them.
-SMALL: Final = 1 << 30
+MAX_INT32_INDEX_EXTENT: Final = 1 << 30
 #: Size in bytes of a launch argument; all are pointers.
-_POINTER: Final = 8
+_POINTER_BYTES: Final = 8
 
 
-def print_device_kernels(kernels: Sequence[Kernel], prefix: str, gpu: Gpu) -> PrintedKernels:
+def print_cuda_kernels(kernels: Sequence[Kernel], prefix: str, gpu: Gpu) -> PrintedKernels:
     """Print kernels that have the form of `aotc.tir.gpu_launch` as CUDA functions PREFIX_NAME.
 
     Raise AotcError: code "external" for a kernel with user-supplied C code, "target" for a kernel
@@ -33,9 +33,9 @@ def print_device_kernels(kernels: Sequence[Kernel], prefix: str, gpu: Gpu) -> Pr
         if kernel.source is not None:
             text = f"the code of {kernel.name} is C, which {kernel.source.author} wrote: it does not run on a GPU"
             raise AotcError("external", text, span=kernel.span, hint="take a target that runs C")
-        if _POINTER * len(kernel.params) > gpu.argument_bytes:
+        if _POINTER_BYTES * len(kernel.params) > gpu.argument_bytes:
             text = f"kernel {kernel.name} has {len(kernel.params)} parameters, a GPU takes "
-            text += f"{gpu.argument_bytes // _POINTER} at most"
+            text += f"{gpu.argument_bytes // _POINTER_BYTES} at most"
             raise AotcError("target", text, span=kernel.span, hint="concatenate fewer tensors in one operator")
         launch = launch_of(kernel)
         if launch is not None and launch.shared_bytes > gpu.shared_bytes:
@@ -43,15 +43,15 @@ def print_device_kernels(kernels: Sequence[Kernel], prefix: str, gpu: Gpu) -> Pr
             text += f"{gpu.shared_bytes} for a block"
             raise AotcError("target", text, span=kernel.span, hint="this is a fault of aotc, please report it")
     printed = print_kernels(kernels, prefix, CUDA)
-    sizes = (b.size for kernel in kernels for b in (*kernel.params, *kernel.local))
-    if max((*sizes, *(one.printed.reach for one in printed.kernels)), default=0) < SMALL:
+    sizes = (b.size for kernel in kernels for b in (*kernel.params, *kernel.stack_and_shared_buffers))
+    if max((*sizes, *(one.printed.reach for one in printed.kernels)), default=0) < MAX_INT32_INDEX_EXTENT:
         return printed
     return print_kernels(kernels, prefix, replace(CUDA, index="int64_t"))
 
 
-def device_source(printed: PrintedKernels, **common: Any) -> str:
+def render_cuda_source_file(printed: PrintedKernels, **common: Any) -> str:
     """Return the text of a file with all kernels.
 
     common   template values of the project: its `name`, the `banner` in the first line
     """
-    return printed.file("device.cu", printed.kernels, **common)
+    return printed.render_kernel_file("device.cu", printed.kernels, **common)

@@ -21,25 +21,31 @@ from typing import Any, Final
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from aotc.ir import AotcError, Span, TensorType, current_span, require, span_scope
-from aotc.ir.compile_time_limits import budget, spending
-from aotc.ir.printable import printable
+from aotc.ir.compile_time_limits import budget_scope, current_budget
+from aotc.ir.terminal_safe_text import escape_unsafe_text
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import PoisonedError, Problems
 from aotc.relay.frontend.onnx import load
 from aotc.relay.frontend.onnx.converter_table import converter_of
-from aotc.relay.frontend.onnx.function_bodies import bind_function, function_of
-from aotc.relay.frontend.onnx.function_expansion import check_expansion, function_key
-from aotc.relay.frontend.onnx.head_counts import check_heads
+from aotc.relay.frontend.onnx.function_bodies import instantiate_function_body, standard_function_body
+from aotc.relay.frontend.onnx.function_expansion import called_function_key, check_expanded_node_count
+from aotc.relay.frontend.onnx.head_counts import check_head_counts
 from aotc.relay.frontend.onnx.load import LoadedModel
-from aotc.relay.frontend.onnx.model_inputs import input_types, pin_hint
-from aotc.relay.frontend.onnx.node import Node, apply, attributes_of, check_node, schema_of
+from aotc.relay.frontend.onnx.model_inputs import dim_pinning_hint, resolve_input_types
+from aotc.relay.frontend.onnx.node import (
+    OnnxNode,
+    call_converter,
+    check_node_signature,
+    node_attributes_with_defaults,
+    operator_schema,
+)
 from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, Tuple, Var
 
 _LOG: Final = logging.getLogger(__name__)
 
 
 #: Operators that are not supported because the shapes of their results depend on run-time values.
-_SIZED_BY_DATA: Final = frozenset({"NonMaxSuppression", "StringSplit"})
+_DATA_DEPENDENT_SHAPE_OPS: Final = frozenset({"NonMaxSuppression", "StringSplit"})
 
 
 @dataclass(slots=True)
@@ -63,7 +69,7 @@ class _Conversion:
 
     # --- tensors by name
 
-    def lookup(self, name: str, scope: _Scope) -> Expr:
+    def tensor_expression(self, name: str, scope: _Scope) -> Expr:
         """Return the expression of the tensor `name`, and decode it if it is an initializer. Raises
         PoisonedError if its computation failed.
         """
@@ -73,23 +79,23 @@ class _Conversion:
         found = owner[name]
         if isinstance(found, TensorProto):
             with span_scope(Span(self.loaded.source, node=name)):
-                owner[name] = found = Constant(self.loaded.array(found))
+                owner[name] = found = Constant(self.loaded.decode_tensor(found))
         return found
 
     # --- graphs
 
-    def graph(self, graph: GraphProto, scope: _Scope) -> None:
+    def convert_graph(self, graph: GraphProto, scope: _Scope) -> None:
         """Convert the nodes of an ONNX graph that its outputs need, and add their results to
         `scope`.
         """
         require("onnx-sparse", not graph.sparse_initializer, "sparse initializers are not supported")
-        if scope.depth > load.MAX_DEPTH:
-            raise load.too_deep()
+        if scope.depth > load.MAX_NESTING_DEPTH:
+            raise load.nesting_depth_error()
         for tensor in graph.initializer:
             scope.names.maps[0].setdefault(tensor.name, tensor)
-        self.nodes(load.sorted_nodes(graph, self.loaded.source), scope)
+        self.convert_nodes(load.needed_nodes_in_topological_order(graph, self.loaded.source), scope)
 
-    def nodes(self, nodes: Iterable[tuple[int, NodeProto]], scope: _Scope) -> None:
+    def convert_nodes(self, nodes: Iterable[tuple[int, NodeProto]], scope: _Scope) -> None:
         """Convert ONNX nodes in the given order; problems are recorded, and nodes that depend on a
         failed one are skipped.
         """
@@ -97,53 +103,55 @@ class _Conversion:
         for index, proto in nodes:
             span = outer or Span(self.loaded.source, node=load.node_label(proto, index))
             found = len(self.problems.found)
-            with self.problems.at(span, unfit=partial(self.unfit, proto, scope)):
-                self.node(proto, scope)
+            with self.problems.collect_errors_at(
+                span, malformed_message=partial(self.malformed_node_message, proto, scope)
+            ):
+                self.convert_node(proto, scope)
             if outer is None and len(self.problems.found) > found:
                 computed = (name for name in proto.input if isinstance(scope.names.get(name), Call))
                 self.problems.computed.update(dict.fromkeys(computed))
 
-    def unfit(self, proto: NodeProto, scope: _Scope) -> str:
+    def malformed_node_message(self, proto: NodeProto, scope: _Scope) -> str:
         """Return the message for a node whose converter raises an exception: the types of its
         inputs and the names of its attributes.
         """
-        types = [str(self.lookup(name, scope).checked_type) if name else "none" for name in proto.input]
+        types = [str(self.tensor_expression(name, scope).checked_type) if name else "none" for name in proto.input]
         given = f"({', '.join(types)}), [{', '.join(a.name for a in proto.attribute)}]"
         return f"{proto.op_type} does not take these inputs and attributes: {given}"
 
-    def node(self, proto: NodeProto, scope: _Scope) -> None:
+    def convert_node(self, proto: NodeProto, scope: _Scope) -> None:
         """Convert one ONNX node with the model's own function, the operator's converter or the
         function body in the ONNX standard, whichever is found first, and add its outputs to
         `scope`.
 
         Raises AotcError if the operator is not supported or the node does not fit it.
         """
-        budget().spend("compile.max_nodes", 1, "the model, its functions and loops expanded,")
+        current_budget().spend("compile.max_nodes", 1, "the model, its functions and loops expanded,")
         domain = "" if proto.domain == "ai.onnx" else proto.domain
-        local = self.functions.get(function_key(proto))
+        local = self.functions.get(called_function_key(proto))
         if local is not None:
-            self.bind(proto, self.call_function(proto, local, scope, {}), scope)
+            self.bind_node_outputs(proto, self.inline_function(proto, local, scope, {}), scope)
             return
-        schema = schema_of(proto.op_type, domain, scope.opsets.get(domain, 0))
+        schema = operator_schema(proto.op_type, domain, scope.opsets.get(domain, 0))
         converter = converter_of(domain, proto.op_type)
-        if schema is None or _is_removed(schema) or (converter is None and not _has_body(schema)):
-            raise _unsupported(proto, domain, scope.opsets, schema)
-        inputs = [self.lookup(name, scope) if name else None for name in proto.input]
-        check_node(proto, schema, inputs)
-        attributes = attributes_of(proto, schema)
+        if schema is None or _is_removed_operator(schema) or (converter is None and not _has_function_body(schema)):
+            raise _unsupported_operator_error(proto, domain, scope.opsets, schema)
+        inputs = [self.tensor_expression(name, scope) if name else None for name in proto.input]
+        check_node_signature(proto, schema, inputs)
+        attributes = node_attributes_with_defaults(proto, schema)
         if converter is not None:
             wanted = [bool(name) for name in proto.output]
-            asked = self.loaded.array, partial(self.subgraph, scope)
-            node = Node(proto.op_type, inputs, attributes, schema.since_version, wanted, *asked)
-            result = apply(converter, node)
-            self.bind(proto, list(result) if isinstance(result, Sequence) else [result], scope)
+            asked = self.loaded.decode_tensor, partial(self.convert_subgraph, scope)
+            node = OnnxNode(proto.op_type, inputs, attributes, schema.since_version, wanted, *asked)
+            result = call_converter(converter, node)
+            self.bind_node_outputs(proto, list(result) if isinstance(result, Sequence) else [result], scope)
             return
         if not domain:
-            check_heads(proto.op_type, inputs, attributes)
-        body = function_of(schema, proto, inputs, scope.opsets[domain])
-        self.bind(proto, self.call_function(proto, body, scope, attributes), scope)
+            check_head_counts(proto.op_type, inputs, attributes)
+        body = standard_function_body(schema, proto, inputs, scope.opsets[domain])
+        self.bind_node_outputs(proto, self.inline_function(proto, body, scope, attributes), scope)
 
-    def bind(self, proto: NodeProto, values: Sequence[Expr | None], scope: _Scope) -> None:
+    def bind_node_outputs(self, proto: NodeProto, values: Sequence[Expr | None], scope: _Scope) -> None:
         """Add the outputs of an ONNX node to `scope` under their names. Raises AotcError (code
         "onnx-output") if a named output was not computed.
         """
@@ -156,23 +164,23 @@ class _Conversion:
 
     # --- functions and subgraphs
 
-    def call_function(
+    def inline_function(
         self, proto: NodeProto, function: FunctionProto, scope: _Scope, defaults: Mapping[str, Any]
     ) -> list[Expr | None]:
         """Expand the body of an ONNX function for the inputs and attributes of a node that calls
         it, and return its outputs.
         """
-        graph = bind_function(function, proto, defaults)
+        graph = instantiate_function_body(function, proto, defaults)
         opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in function.opset_import}
         inner = _Scope({**scope.opsets, **opsets}, ChainMap(), scope.depth + 1)
         for formal, actual in zip(function.input, proto.input, strict=False):
             if actual:
-                inner.names[formal] = self.lookup(actual, scope)
-        self.graph(graph, inner)
+                inner.names[formal] = self.tensor_expression(actual, scope)
+        self.convert_graph(graph, inner)
         pairs = zip(function.output, proto.output, strict=False)
-        return [self.lookup(formal, inner) if actual else None for formal, actual in pairs]
+        return [self.tensor_expression(formal, inner) if actual else None for formal, actual in pairs]
 
-    def subgraph(self, scope: _Scope, graph: GraphProto, inputs: Sequence[Expr]) -> list[Expr]:
+    def convert_subgraph(self, scope: _Scope, graph: GraphProto, inputs: Sequence[Expr]) -> list[Expr]:
         """Convert an ONNX subgraph (a branch of If, or a loop body) with the given inputs and
         return its outputs.
         """
@@ -180,34 +188,34 @@ class _Conversion:
         if len(inputs) != len(graph.input):
             raise AotcError("onnx-input", f"a subgraph takes {len(graph.input)} inputs, but {len(inputs)} are given")
         inner.names.update({v.name: x for v, x in zip(graph.input, inputs, strict=True)})
-        self.graph(graph, inner)
-        return [self.lookup(v.name, inner) for v in graph.output]
+        self.convert_graph(graph, inner)
+        return [self.tensor_expression(v.name, inner) for v in graph.output]
 
 
-def _has_body(schema: Any) -> bool:
+def _has_function_body(schema: Any) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
-def _is_removed(schema: Any) -> bool:
+def _is_removed_operator(schema: Any) -> bool:
     """Return True if an operator is removed in this version: deprecated and without a function
     body.
 
     ONNX Runtime still runs a deprecated operator that is defined as a function, such as
     GroupNormalization of version 18.
     """
-    return bool(schema.deprecated) and not _has_body(schema)
+    return bool(schema.deprecated) and not _has_function_body(schema)
 
 
-def _unsupported(proto: NodeProto, domain: str, opsets: Mapping[str, int], schema: Any) -> AotcError:
+def _unsupported_operator_error(proto: NodeProto, domain: str, opsets: Mapping[str, int], schema: Any) -> AotcError:
     """Return the AotcError for an ONNX operator that is not supported, with the reason."""
     name = f"{domain}::{proto.op_type}" if domain else proto.op_type
     if domain not in opsets:
         return AotcError("onnx-op", f"operator {name}: the model does not import the domain {domain!r}")
     if schema is None:
         why = f"is not defined in version {opsets[domain]} of {domain or 'ai.onnx'}"
-    elif _is_removed(schema):
+    elif _is_removed_operator(schema):
         why = f"was removed in version {schema.since_version} of {domain or 'ai.onnx'}"
-    elif proto.op_type in _SIZED_BY_DATA:
+    elif proto.op_type in _DATA_DEPENDENT_SHAPE_OPS:
         text = f"operator {name} is not supported: the values of its inputs decide the shape of its result"
         return AotcError("onnx-op", text)
     else:
@@ -215,7 +223,7 @@ def _unsupported(proto: NodeProto, domain: str, opsets: Mapping[str, int], schem
     return AotcError("onnx-op", f"operator {name} {why}", hint="`aotc ops` lists the supported operators")
 
 
-@g.codes_of("onnx")
+@g.rename_error_codes("onnx")
 def from_onnx(
     model: str | Path | ModelProto,
     *,
@@ -234,49 +242,49 @@ def from_onnx(
     several outputs are returned as a tuple. Declared shapes of intermediate and output tensors are
     never relied on.
 
-    Raises AotcError listing every problem of the model: see `read_model` and `input_types`; and
+    Raises AotcError listing every problem of the model: see `read_model` and `resolve_input_types`; and
     every node that cannot be converted, with its operator, version and name.
     """
     loaded = load.read_model(model)
     if name is not None:
         loaded = LoadedModel(loaded.proto, name, loaded.opsets, loaded.folder)
     graph = loaded.proto.graph
-    fixed = load.fixed_names(graph)
+    fixed = load.initializer_names(graph)
     inputs = [v for v in graph.input if v.name not in fixed]
-    types = input_types(loaded, inputs, dict(shape or {}), dict(dims or {}))
+    types = resolve_input_types(loaded, inputs, dict(shape or {}), dict(dims or {}))
     functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in loaded.proto.functions}
     params = {n: Var(n, ty, Span(loaded.source, node=n)) for n, ty in types.items()}
-    conversion = _Conversion(loaded, functions, Problems("onnx-node", pin_hint(types)))
+    conversion = _Conversion(loaded, functions, Problems("onnx-node", dim_pinning_hint(types)))
     scope = _Scope(loaded.opsets, ChainMap(dict(params)))
-    with spending():
+    with budget_scope():
         if functions:
-            check_expansion(graph, functions, loaded.source)
-        conversion.graph(graph, scope)
-    body = _result(conversion, graph, scope)
+            check_expanded_node_count(graph, functions, loaded.source)
+        conversion.convert_graph(graph, scope)
+    body = _main_function_body(conversion, graph, scope)
     main = Function(tuple(params.values()), body, span=Span(loaded.source))
     return IRModule({"main": main}, {"output_names": tuple(v.name for v in graph.output)})
 
 
-def _result(conversion: _Conversion, graph: GraphProto, scope: _Scope) -> Expr:
+def _main_function_body(conversion: _Conversion, graph: GraphProto, scope: _Scope) -> Expr:
     """Return the outputs of the ONNX graph as the body of @main: one expression, or a tuple. Raises
     AotcError with all problems found during the conversion.
     """
     problems, span = conversion.problems, Span(conversion.loaded.source)
     outputs: list[Expr] = []
     for value in graph.output:
-        with problems.at(span):
-            outputs.append(conversion.lookup(value.name, scope))
-            _check_output(value, outputs[-1])
+        with problems.collect_errors_at(span):
+            outputs.append(conversion.tensor_expression(value.name, scope))
+            _check_declared_output_type(value, outputs[-1])
             continue
         if not problems.found:
-            problems.add("onnx-undefined", f"output {value.name!r} is never computed", span)
+            problems.add_problem("onnx-undefined", f"output {value.name!r} is never computed", span)
     if not graph.output:
-        problems.add("onnx-output", "the graph has no outputs", span)
-    problems.check()
+        problems.add_problem("onnx-output", "the graph has no outputs", span)
+    problems.raise_collected_problems()
     return outputs[0] if len(outputs) == 1 else Tuple(outputs)
 
 
-def _check_output(value: Any, result: Expr) -> None:
+def _check_declared_output_type(value: Any, result: Expr) -> None:
     """Raise AotcError if an output of the model is not a tensor or if its declared element type
     differs from the computed one; log a warning if its declared shape differs.
     """
@@ -286,11 +294,11 @@ def _check_output(value: Any, result: Expr) -> None:
     declared = value.type.tensor_type
     stated = ty.dtype
     if declared.elem_type:
-        stated = load.dtype_of_elem(declared.elem_type, f"output {value.name!r}")
+        stated = load.dtype_of_onnx_type(declared.elem_type, f"output {value.name!r}")
     text = f"output {value.name!r} is declared {stated}, the graph computes {ty.dtype}"
     require("onnx-output", stated == ty.dtype, text)
     dims = [d.dim_value if d.HasField("dim_value") else None for d in declared.shape.dim]
     shaped = declared.HasField("shape") and ty.is_static
     if shaped and (len(dims) != ty.rank or any(d not in (None, s) for d, s in zip(dims, ty.shape, strict=True))):
-        name = printable(value.name)
+        name = escape_unsafe_text(value.name)
         _LOG.warning("output %r is declared with shape %s; it is %s", name, dims, ty.static_shape)

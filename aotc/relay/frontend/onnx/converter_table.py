@@ -21,10 +21,10 @@ from aotc.relay.frontend.onnx import (
 )
 from aotc.relay.frontend.onnx.node import Converter, Table
 
-_FAMILIES = (ops_control, ops_conv, ops_math, ops_nn, ops_quant, ops_shape, ops_signal)
+_CONVERTER_MODULES = (ops_control, ops_conv, ops_math, ops_nn, ops_quant, ops_shape, ops_signal)
 
-_DOMAINS: Final[Mapping[str, Table]] = {
-    "": {name: converter for family in _FAMILIES for name, converter in family.OPS.items()},
+_CONVERTERS_BY_DOMAIN: Final[Mapping[str, Table]] = {
+    "": {name: converter for family in _CONVERTER_MODULES for name, converter in family.OPS.items()},
     "ai.onnx.ml": ops_shape.ML_OPS,
     ort_functions.DOMAIN: {**ops_quant.MICROSOFT_OPS, **ops_packed.OPS},
 }
@@ -32,11 +32,11 @@ _DOMAINS: Final[Mapping[str, Table]] = {
 
 def converter_of(domain: str, op_type: str) -> Converter | None:
     """Return the converter function of an ONNX operator, or None if the front end has none for it."""
-    return _DOMAINS.get(domain, {}).get(op_type)
+    return _CONVERTERS_BY_DOMAIN.get(domain, {}).get(op_type)
 
 
 def supported_ops() -> dict[str, tuple[str, ...]]:
     """Return the names of the ONNX operators that have a converter, by domain, in alphabetical
     order.
     """
-    return {domain: tuple(sorted(table)) for domain, table in _DOMAINS.items()}
+    return {domain: tuple(sorted(table)) for domain, table in _CONVERTERS_BY_DOMAIN.items()}

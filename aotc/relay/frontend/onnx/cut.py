@@ -13,8 +13,8 @@ import onnx
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from aotc.ir import AotcError
-from aotc.relay.frontend.graph_cut import CODE, Links, select_nodes
-from aotc.relay.frontend.onnx.load import captured_names
+from aotc.relay.frontend.graph_cut import CUT_ERROR_CODE, NodeTensors, select_nodes_between_tensors
+from aotc.relay.frontend.onnx.load import tensor_names_read
 
 
 def cut_model(model: ModelProto, before: Sequence[str], after: Sequence[str]) -> ModelProto:
@@ -32,31 +32,35 @@ def cut_model(model: ModelProto, before: Sequence[str], after: Sequence[str]) ->
     constants = {tensor.name for tensor in graph.initializer}
     if fixed := [name for name in before if name in constants]:
         text = f"the tensor {fixed[0]!r} is a constant of the model, not a result of a node"
-        raise AotcError(CODE, text, hint="cut before a tensor that a node computes")
-    links = [Links(tuple(sorted(captured_names(node))), tuple(node.output)) for node in graph.node]
+        raise AotcError(CUT_ERROR_CODE, text, hint="cut before a tensor that a node computes")
+    links = [NodeTensors(tuple(sorted(tensor_names_read(node))), tuple(node.output)) for node in graph.node]
     outputs = list(after) or [value.name for value in graph.output]
     inputs = [value.name for value in graph.input if value.name not in constants]
-    part = select_nodes(links, [*inputs, *constants], outputs, before)
-    types = _types(model)
+    part = select_nodes_between_tensors(links, [*inputs, *constants], outputs, before)
+    types = _tensor_types_by_name(model)
     needed = {name for k in part.nodes for name in links[k].reads} | set(outputs)
     made = ModelProto()
     made.CopyFrom(model)
     made.graph.ClearField("node")
     made.graph.node.extend(graph.node[k] for k in part.nodes)
-    _replace(made.graph, "initializer", [tensor for tensor in graph.initializer if tensor.name in needed])
-    _replace(made.graph, "input", [_typed(name, types) for name in part.inputs if name not in constants])
-    _replace(made.graph, "output", [types.get(name, ValueInfoProto(name=name)) for name in outputs])
-    _replace(made.graph, "value_info", [value for value in graph.value_info if value.name in needed])
+    _replace_repeated_field(
+        made.graph, "initializer", [tensor for tensor in graph.initializer if tensor.name in needed]
+    )
+    _replace_repeated_field(
+        made.graph, "input", [_require_tensor_type(name, types) for name in part.inputs if name not in constants]
+    )
+    _replace_repeated_field(made.graph, "output", [types.get(name, ValueInfoProto(name=name)) for name in outputs])
+    _replace_repeated_field(made.graph, "value_info", [value for value in graph.value_info if value.name in needed])
     made.graph.ClearField("quantization_annotation")
     return made
 
 
-def _replace(graph: GraphProto, name: str, values: Sequence[object]) -> None:
-    graph.ClearField(name)
-    getattr(graph, name).extend(values)
+def _replace_repeated_field(graph: GraphProto, field_name: str, values: Sequence[object]) -> None:
+    graph.ClearField(field_name)
+    getattr(graph, field_name).extend(values)
 
 
-def _types(model: ModelProto) -> dict[str, ValueInfoProto]:
+def _tensor_types_by_name(model: ModelProto) -> dict[str, ValueInfoProto]:
     """Return the declared or inferred type of each tensor of the main graph by name, without
     tensors whose type is unknown.
     """
@@ -69,8 +73,10 @@ def _types(model: ModelProto) -> dict[str, ValueInfoProto]:
     return {value.name: value for value in values if value.type.HasField("tensor_type")}
 
 
-def _typed(name: str, types: dict[str, ValueInfoProto]) -> ValueInfoProto:
+def _require_tensor_type(name: str, types: dict[str, ValueInfoProto]) -> ValueInfoProto:
     if name not in types:
         text = f"the element type of the tensor {name!r}, a new input, is not known"
-        raise AotcError(CODE, text, hint="cut at a tensor that the model declares in value_info, or at an earlier one")
+        raise AotcError(
+            CUT_ERROR_CODE, text, hint="cut at a tensor that the model declares in value_info, or at an earlier one"
+        )
     return types[name]

@@ -5,8 +5,8 @@ defines it.
 Input: a node and the function that it calls. Output: a graph in which attribute references are
 replaced by the attributes of the node, and inputs and outputs that the node omits are removed.
 
-    body = function_of(schema, proto, inputs, opset)     # ONNX's own definition of the operator
-    graph = bind_function(body, proto, defaults)
+    body = standard_function_body(schema, proto, inputs, opset)  # ONNX's own definition of the operator
+    graph = instantiate_function_body(body, proto, defaults)
 """
 
 import logging
@@ -17,22 +17,22 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr, tensor_type_of
-from aotc.relay.frontend.onnx.load import elem_of_dtype, subgraphs
+from aotc.relay.frontend.onnx.load import node_subgraphs, onnx_type_of_dtype
 
 _LOG: Final = logging.getLogger(__name__)
 
 
-def function_of(schema: Any, proto: NodeProto, inputs: Sequence[Expr | None], opset: int) -> FunctionProto:
+def standard_function_body(schema: Any, proto: NodeProto, inputs: Sequence[Expr | None], opset: int) -> FunctionProto:
     """Return the function by which ONNX defines an operator in the operator set of the model.
 
     Raises AotcError (code "onnx-op") if ONNX defines no function for these inputs and attributes.
     """
     if schema.has_function:
-        version = _newest(schema.function_opset_versions, opset)
+        version = _newest_version_up_to(schema.function_opset_versions, opset)
         data = schema.get_function_with_opset_version(version)
     else:
-        version = _newest(schema.context_dependent_function_opset_versions, opset)
-        types = [_type_proto(x).SerializeToString() for x in inputs]
+        version = _newest_version_up_to(schema.context_dependent_function_opset_versions, opset)
+        types = [_argument_type_proto(x).SerializeToString() for x in inputs]
         try:
             data = schema.get_context_dependent_function_with_opset_version(version, proto.SerializeToString(), types)
         except Exception as error:  # the schema's function builder may raise any exception
@@ -49,7 +49,7 @@ def function_of(schema: Any, proto: NodeProto, inputs: Sequence[Expr | None], op
     return function
 
 
-def _newest(versions: Sequence[int], opset: int) -> int:
+def _newest_version_up_to(versions: Sequence[int], opset: int) -> int:
     """Return the newest version of a function body that is not newer than the model's operator set,
     or the oldest version if all are newer.
     """
@@ -57,16 +57,16 @@ def _newest(versions: Sequence[int], opset: int) -> int:
     return max(fitting) if fitting else min(versions)
 
 
-def _type_proto(x: Expr | None) -> TypeProto:
+def _argument_type_proto(x: Expr | None) -> TypeProto:
     """Return the ONNX type (TypeProto) of an argument; an empty one for an omitted argument."""
     if x is None:
         return TypeProto()
     ty = tensor_type_of(x)
     shape = [d if isinstance(d, int) else d.name or None for d in ty.shape]
-    return helper.make_tensor_type_proto(elem_of_dtype(ty.dtype), shape)
+    return helper.make_tensor_type_proto(onnx_type_of_dtype(ty.dtype), shape)
 
 
-def bind_function(function: FunctionProto, proto: NodeProto, defaults: Mapping[str, Any]) -> GraphProto:
+def instantiate_function_body(function: FunctionProto, proto: NodeProto, defaults: Mapping[str, Any]) -> GraphProto:
     """Return the body of `function` as a graph with the attributes of the node `proto` inserted and
     its omitted inputs and outputs removed.
 
@@ -85,35 +85,39 @@ def bind_function(function: FunctionProto, proto: NodeProto, defaults: Mapping[s
     for formal, actual in zip(function.output, proto.output, strict=False):
         if actual:
             graph.output.add().name = formal
-    _rewrite(graph, given, absent)
+    _substitute_attributes_in_place(graph, given, absent)
     return graph
 
 
-def _rewrite(graph: GraphProto, given: Mapping[str, AttributeProto], absent: set[str]) -> None:
+def _substitute_attributes_in_place(
+    graph: GraphProto, given_attributes: Mapping[str, AttributeProto], omitted_inputs: set[str]
+) -> None:
     """Replace attribute references in a function body by values and remove omitted inputs, in
     place, in all nodes of a graph and its subgraphs.
     """
     for node in graph.node:
         for position, name in enumerate(node.input):
-            if name in absent:
+            if name in omitted_inputs:
                 node.input[position] = ""
         while node.input and not node.input[-1]:
             del node.input[-1]
-        attributes = [_resolved(a, given) for a in node.attribute]
+        attributes = [_resolve_attribute_reference(a, given_attributes) for a in node.attribute]
         del node.attribute[:]
         node.attribute.extend(a for a in attributes if a is not None)
-        for inner in subgraphs(node):
-            _rewrite(inner, given, absent)
+        for inner in node_subgraphs(node):
+            _substitute_attributes_in_place(inner, given_attributes, omitted_inputs)
 
 
-def _resolved(attribute: AttributeProto, given: Mapping[str, AttributeProto]) -> AttributeProto | None:
+def _resolve_attribute_reference(
+    attribute: AttributeProto, given_attributes: Mapping[str, AttributeProto]
+) -> AttributeProto | None:
     """Resolve an attribute of a node in a function body: if it refers to an attribute of the
     function, return a copy of the value of that under its own name, or None if the caller omits it;
     return any other attribute unchanged.
     """
     if not attribute.ref_attr_name:
         return attribute
-    found = given.get(attribute.ref_attr_name)
+    found = given_attributes.get(attribute.ref_attr_name)
     if found is None:
         return None
     copy = AttributeProto()

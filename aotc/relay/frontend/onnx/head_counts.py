@@ -5,7 +5,7 @@ of their inputs.
 Input: an operator, its inputs and its attributes. Output: nothing, or one AotcError that names both
 contradictory numbers. The check runs before the operator is expanded into its function body.
 
-    check_heads("Attention", [query, key, value], {"q_num_heads": 3, "kv_num_heads": 3})
+    check_head_counts("Attention", [query, key, value], {"q_num_heads": 3, "kv_num_heads": 3})
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ from aotc.relay.frontend import op_calls as g
 
 #: For each operator, the attributes that state a number of heads, and the positions of the inputs
 #: that have this number of heads.
-_DESCRIBED: Final[Mapping[str, Mapping[str, tuple[int, ...]]]] = {
+_HEAD_COUNT_ATTRIBUTES: Final[Mapping[str, Mapping[str, tuple[int, ...]]]] = {
     "Attention": {"q_num_heads": (0,), "kv_num_heads": (1, 2)},
     "RotaryEmbedding": {"num_heads": (0,)},
 }
 
 
-def check_heads(operator: str, inputs: Sequence[Expr | None], attributes: Mapping[str, Any]) -> None:
+def check_head_counts(operator: str, inputs: Sequence[Expr | None], attributes: Mapping[str, Any]) -> None:
     """Raise AotcError (code "onnx-attribute") if a number of heads contradicts the shape of an
     input, or if the query heads are not a multiple of the key and value heads.
 
@@ -31,24 +31,34 @@ def check_heads(operator: str, inputs: Sequence[Expr | None], attributes: Mappin
     (batch, length, heads * size) and need one; an attribute of 0 counts as missing.
     """
     found: dict[str, int] = {}
-    for name, positions in _DESCRIBED.get(operator, {}).items():
+    for name, positions in _HEAD_COUNT_ATTRIBUTES.get(operator, {}).items():
         stated = attributes.get(name) or 0
         for x in (inputs[k] for k in positions if k < len(inputs)):
             if x is not None:
-                found[name] = _heads(operator, x, name, stated)
+                found[name] = _require_head_count(operator, x, name, stated)
     query, other = found.get("q_num_heads", 1), found.get("kv_num_heads", 1)
     text = f"{query} heads of the query cannot be divided evenly among {other} heads of key and value"
     require("onnx-attribute", query % other == 0, text)
 
 
-def _heads(operator: str, x: Expr, name: str, stated: int) -> int:
+def _require_head_count(operator: str, x: Expr, attribute_name: str, stated_count: int) -> int:
     shape = g.shape(x)
     if len(shape) == 4:
-        text = f"{name} is {stated}, an input of shape {tuple(shape)} has {shape[1]} heads"
-        require("onnx-attribute", stated in (0, shape[1]), text, hint=f"leave {name} out, or make them equal")
+        text = f"{attribute_name} is {stated_count}, an input of shape {tuple(shape)} has {shape[1]} heads"
+        require(
+            "onnx-attribute",
+            stated_count in (0, shape[1]),
+            text,
+            hint=f"leave {attribute_name} out, or make them equal",
+        )
         return max(1, shape[1])
-    text = f"{operator} with an input of shape {tuple(shape)} needs {name}, the number of heads, of at least 1"
-    require("onnx-attribute", stated > 0, f"{text}; it is {stated}")
-    text = f"{name} is {stated}, which does not divide the {shape[-1]} elements of the last axis of {tuple(shape)}"
-    require("onnx-attribute", shape[-1] % stated == 0, text)
-    return stated
+    text = (
+        f"{operator} with an input of shape {tuple(shape)} needs {attribute_name}, the number of heads, of at least 1"
+    )
+    require("onnx-attribute", stated_count > 0, f"{text}; it is {stated_count}")
+    text = (
+        f"{attribute_name} is {stated_count}, which does not divide the "
+        f"{shape[-1]} elements of the last axis of {tuple(shape)}"
+    )
+    require("onnx-attribute", shape[-1] % stated_count == 0, text)
+    return stated_count

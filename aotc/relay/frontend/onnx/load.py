@@ -6,7 +6,7 @@ data is read from the folder of the model only.
 
     loaded = read_model("net.onnx")
     loaded.opsets[""]                       # 17
-    loaded.array(loaded.proto.graph.initializer[0])
+    loaded.decode_tensor(loaded.proto.graph.initializer[0])
 """
 
 import math
@@ -22,15 +22,15 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from aotc.ir import AotcError, Array, DType, Span, frozen, open_regular, require
+from aotc.ir import AotcError, Array, DType, Span, frozen, open_regular_file, require
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
-from aotc.relay.visitor import depth_first
+from aotc.relay.visitor import depth_first_post_order
 
 #: Largest number of characters of a model's text that a message quotes.
-MOST_SHOWN: Final = 80
+MAX_QUOTED_CHARACTERS: Final = 80
 #: Largest nesting depth of functions and subgraphs.
-MAX_DEPTH: Final = 60
+MAX_NESTING_DEPTH: Final = 60
 
 #: Data types by ONNX element type code; "" for strings and complex numbers, which are not
 #: supported.
@@ -43,17 +43,17 @@ _DTYPES: Final = dict(enumerate((
 _ELEM_TYPES: Final = {name: code for code, name in _DTYPES.items()}
 
 
-def dtype_of_elem(elem_type: int, what: str) -> DType:
+def dtype_of_onnx_type(elem_type: int, subject: str) -> DType:
     """Return the data type of an ONNX element type code. Raises AotcError (code "onnx-dtype") for
     strings, complex numbers and unknown codes.
     """
     name, known = _DTYPES.get(elem_type), {v: k for k, v in TensorProto.DataType.items()}
-    text = f"{what} has element type {known.get(elem_type, elem_type)}, which is not supported"
+    text = f"{subject} has element type {known.get(elem_type, elem_type)}, which is not supported"
     require("onnx-dtype", bool(name), text)
     return DType(name or "")
 
 
-def elem_of_dtype(dtype: str) -> int:
+def onnx_type_of_dtype(dtype: str) -> int:
     """Return the ONNX element type code of a data type."""
     return int(_ELEM_TYPES[dtype])
 
@@ -70,14 +70,14 @@ class LoadedModel:
     opsets: dict[str, int]
     folder: Path | None = None
 
-    def array(self, tensor: TensorProto) -> Array:
+    def decode_tensor(self, tensor: TensorProto) -> Array:
         """Decode the value of a TensorProto to an array. Raises AotcError for an unsupported data
         type, for data that does not have the declared size, and for unreadable external data.
         """
         what = f"tensor {tensor.name!r}" if tensor.name else "a tensor"
-        dtype = dtype_of_elem(tensor.data_type, what)
+        dtype = dtype_of_onnx_type(tensor.data_type, what)
         shape = g.checked_shape(tensor.dims, dtype, what)
-        tensor = self.embedded(tensor)
+        tensor = self.tensor_with_embedded_data(tensor)
         try:
             array = numpy_helper.to_array(tensor)
         except (ValueError, TypeError, OverflowError) as error:
@@ -90,21 +90,21 @@ class LoadedModel:
         )
         return np.asarray(array)
 
-    def embedded(self, tensor: TensorProto) -> TensorProto:
+    def tensor_with_embedded_data(self, tensor: TensorProto) -> TensorProto:
         """Return a TensorProto with its external data read into it; a tensor that contains its data
         is returned unchanged.
 
         Raises AotcError (code "onnx-external-data") if the data is missing, outside the model's
         folder or of another size.
         """
-        if not _is_external(tensor):
+        if not _has_external_data(tensor):
             return tensor
         what = f"tensor {tensor.name!r}"
-        dtype = dtype_of_elem(tensor.data_type, what)
+        dtype = dtype_of_onnx_type(tensor.data_type, what)
         shape = g.checked_shape(tensor.dims, dtype, what)
         entries = {e.key: e.value for e in tensor.external_data}
-        path = self._external_path(entries.get("location", ""), what)
-        with open_regular(path, "onnx-external-data") as file:
+        path = self._resolve_external_data_path(entries.get("location", ""), what)
+        with open_regular_file(path, "onnx-external-data") as file:
             try:
                 offset = int(entries.get("offset", 0))
                 size = os.fstat(file.fileno()).st_size
@@ -123,7 +123,7 @@ class LoadedModel:
         copy.raw_data = data
         return copy
 
-    def _external_path(self, location: str, what: str) -> Path:
+    def _resolve_external_data_path(self, location: str, subject: str) -> Path:
         """Return the path of a file with external tensor data. Raises AotcError (code
         "onnx-external-data") unless it exists and is inside the model's folder after symbolic links
         are resolved.
@@ -131,24 +131,24 @@ class LoadedModel:
         if self.folder is None:
             raise AotcError(
                 "onnx-external-data",
-                f"{what} has external data, but the model was given without a folder",
+                f"{subject} has external data, but the model was given without a folder",
                 hint="pass the path of the .onnx file instead of a ModelProto",
             )
-        relative, shown = Path(location), repr(location[:MOST_SHOWN])
-        if len(location) > MOST_SHOWN:
+        relative, shown = Path(location), repr(location[:MAX_QUOTED_CHARACTERS])
+        if len(location) > MAX_QUOTED_CHARACTERS:
             shown += "..."
         if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts or "\\" in location:
-            raise AotcError("onnx-external-data", f"{what} names external data outside the model's folder: {shown}")
+            raise AotcError("onnx-external-data", f"{subject} names external data outside the model's folder: {shown}")
         path = Path(os.path.realpath(self.folder / relative))
         if not path.is_relative_to(os.path.realpath(self.folder)):
-            raise AotcError("onnx-external-data", f"external data of {what} leaves the model's folder: {shown}")
+            raise AotcError("onnx-external-data", f"external data of {subject} leaves the model's folder: {shown}")
         try:
             found = path.is_file()
         except (OSError, ValueError) as error:
             # a name longer than the file system allows
             reason = error.strerror if isinstance(error, OSError) else error
-            raise AotcError("onnx-external-data", f"external data of {what} in {shown}: {reason}") from error
-        require("onnx-external-data", found, f"external data of {what} is missing: no file {shown}")
+            raise AotcError("onnx-external-data", f"external data of {subject} in {shown}: {reason}") from error
+        require("onnx-external-data", found, f"external data of {subject} is missing: no file {shown}")
         return path
 
 
@@ -163,35 +163,35 @@ def read_model(model: str | Path | ModelProto) -> LoadedModel:
         proto, source, folder = model, "model", None
     else:
         path = Path(model)
-        proto, source, folder = _parse(path), path.name, path.resolve().parent
-    check_text(proto, source)
-    opsets = _opsets(proto, source)
+        proto, source, folder = _parse_onnx_file(path), path.name, path.resolve().parent
+    check_strings_are_utf8(proto, source)
+    opsets = _read_opset_versions(proto, source)
     if folder is None:
         source = proto.graph.name or source
-    check_graph(proto.graph, source)
+    check_tensor_definitions(proto.graph, source)
     return LoadedModel(proto, source, opsets, folder)
 
 
-@g.codes_of("onnx")
+@g.rename_error_codes("onnx")
 def load_model(model: str | Path | ModelProto) -> ModelProto:
     """Return an ONNX model as one self-contained ModelProto: validated as by `read_model`, with
     external data read into its tensors.
     """
     loaded = read_model(model)
-    if not any(map(_is_external, messages(loaded.proto.graph))):
+    if not any(map(_has_external_data, nested_protobuf_messages(loaded.proto.graph))):
         return loaded.proto
     proto = ModelProto()
     proto.CopyFrom(loaded.proto)
-    for tensor in filter(_is_external, messages(proto.graph)):
-        tensor.CopyFrom(loaded.embedded(tensor))
+    for tensor in filter(_has_external_data, nested_protobuf_messages(proto.graph)):
+        tensor.CopyFrom(loaded.tensor_with_embedded_data(tensor))
     return proto
 
 
-def _is_external(message: Any) -> bool:
+def _has_external_data(message: Any) -> bool:
     return isinstance(message, TensorProto) and message.data_location == TensorProto.EXTERNAL
 
 
-def messages(root: Any) -> Iterator[Any]:
+def nested_protobuf_messages(root: Any) -> Iterator[Any]:
     """Yield a protobuf message and all messages nested in it."""
     stack = [root]
     while stack:
@@ -202,8 +202,8 @@ def messages(root: Any) -> Iterator[Any]:
                 stack.extend([value] if hasattr(value, "ListFields") else value)
 
 
-def _parse(path: Path) -> ModelProto:
-    with open_regular(path, "onnx-file") as file:
+def _parse_onnx_file(path: Path) -> ModelProto:
+    with open_regular_file(path, "onnx-file") as file:
         data = file.read()
     proto = ModelProto()
     try:
@@ -217,7 +217,7 @@ def _parse(path: Path) -> ModelProto:
     return proto
 
 
-def _opsets(proto: ModelProto, source: str) -> dict[str, int]:
+def _read_opset_versions(proto: ModelProto, source: str) -> dict[str, int]:
     """Return the operator set version of each domain of an ONNX model ("" for ai.onnx). Raises
     AotcError if there is no graph (code "onnx-file") or if a version is not supported
     ("onnx-version").
@@ -247,12 +247,12 @@ def _opsets(proto: ModelProto, source: str) -> dict[str, int]:
 
 #: Fields of protobuf messages that do not affect the computation of a model, so that their text is
 #: not checked.
-_PROSE: Final = frozenset(
+_UNCHECKED_TEXT_FIELDS: Final = frozenset(
     {"doc_string", "producer_name", "producer_version", "metadata_props", "quantization_annotation", "denotation"}
 )
 
 
-def check_text(proto: Any, source: str) -> None:
+def check_strings_are_utf8(proto: Any, source: str) -> None:
     """Raise AotcError (code "onnx-name") if a string in an ONNX model is not UTF-8; protobuf
     returns bytes for it.
     """
@@ -260,19 +260,19 @@ def check_text(proto: Any, source: str) -> None:
     while stack:
         path, message = stack.pop()
         for field, value in message.ListFields():
-            if field.name in _PROSE or field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            if field.name in _UNCHECKED_TEXT_FIELDS or field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
                 continue
             single = isinstance(value, (str, bytes)) or hasattr(value, "ListFields")
             for place, item in enumerate([value] if single else value):
                 where = f"{path}{field.name}" if single else f"{path}{field.name}[{place}]"
                 if isinstance(item, bytes):
-                    text = f"{where} is not UTF-8: {item[:MOST_SHOWN]!r}"
+                    text = f"{where} is not UTF-8: {item[:MAX_QUOTED_CHARACTERS]!r}"
                     raise AotcError("onnx-name", text, span=Span(source), hint="rename it, or export the model again")
                 if field.type == field.TYPE_MESSAGE:
                     stack.append((f"{where}.", item))
 
 
-def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+def node_subgraphs(node: NodeProto) -> Iterator[GraphProto]:
     """Yield the subgraphs (branches, loop bodies) in the attributes of an ONNX node."""
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
@@ -280,60 +280,60 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
         yield from attribute.graphs
 
 
-def fixed_names(graph: GraphProto) -> set[str]:
+def initializer_names(graph: GraphProto) -> set[str]:
     """Return the names of the dense and sparse initializers of an ONNX graph."""
     return {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
 
 
-def too_deep() -> AotcError:
-    """Return the AotcError for ONNX functions or subgraphs that are nested more than MAX_DEPTH
+def nesting_depth_error() -> AotcError:
+    """Return the AotcError for ONNX functions or subgraphs that are nested more than MAX_NESTING_DEPTH
     deep.
     """
-    return AotcError("onnx-depth", f"functions and subgraphs are nested more than {MAX_DEPTH} deep")
+    return AotcError("onnx-depth", f"functions and subgraphs are nested more than {MAX_NESTING_DEPTH} deep")
 
 
-def captured_names(node: NodeProto, depth: int = 0) -> set[str]:
+def tensor_names_read(node: NodeProto, depth: int = 0) -> set[str]:
     """Return the names of the tensors that an ONNX node reads: its inputs, and the outer tensors
     that its subgraphs capture.
 
     Raises AotcError (code "onnx-depth") for subgraphs nested too deeply; `depth` is the nesting
     depth of the node's own graph.
     """
-    if depth > MAX_DEPTH:
-        raise too_deep()
+    if depth > MAX_NESTING_DEPTH:
+        raise nesting_depth_error()
     names = {name for name in node.input if name}
-    for graph in subgraphs(node):
-        own = {v.name for v in graph.input} | fixed_names(graph)
+    for graph in node_subgraphs(node):
+        own = {v.name for v in graph.input} | initializer_names(graph)
         own |= {name for inner in graph.node for name in inner.output}
         for inner in graph.node:
-            names |= captured_names(inner, depth + 1) - own
+            names |= tensor_names_read(inner, depth + 1) - own
         names |= {v.name for v in graph.output} - own
     return names
 
 
-def check_graph(graph: GraphProto, source: str) -> None:
+def check_tensor_definitions(graph: GraphProto, source: str) -> None:
     """Raise AotcError listing every tensor of an ONNX graph that is defined twice, and every tensor
     that is used but never defined.
     """
     problems = Problems("onnx-node")
-    defined = {v.name for v in graph.input} | fixed_names(graph)
+    defined = {v.name for v in graph.input} | initializer_names(graph)
     for what, values in (("input", graph.input), ("initializer", graph.initializer), ("output", graph.output)):
         for name, count in Counter(v.name for v in values).items():
             if count > 1:
-                problems.add("onnx-duplicate", f"{what} {name!r} is declared {count} times", Span(source))
+                problems.add_problem("onnx-duplicate", f"{what} {name!r} is declared {count} times", Span(source))
     spans = [Span(source, node=node_label(node, index)) for index, node in enumerate(graph.node)]
     for span, node in zip(spans, graph.node, strict=True):
         for name in filter(None, node.output):
             if name in defined:
-                problems.add("onnx-duplicate", f"tensor {name!r} is defined more than once", span)
+                problems.add_problem("onnx-duplicate", f"tensor {name!r} is defined more than once", span)
             defined.add(name)
     for span, node in zip(spans, graph.node, strict=True):
-        for name in sorted(captured_names(node) - defined):
-            problems.add("onnx-undefined", f"tensor {name!r} is used, but nothing defines it", span)
+        for name in sorted(tensor_names_read(node) - defined):
+            problems.add_problem("onnx-undefined", f"tensor {name!r} is used, but nothing defines it", span)
     for value in graph.output:
         if value.name not in defined:
-            problems.add("onnx-undefined", f"output {value.name!r} is defined by nothing", Span(source))
-    problems.check()
+            problems.add_problem("onnx-undefined", f"output {value.name!r} is defined by nothing", Span(source))
+    problems.raise_collected_problems()
 
 
 def node_label(node: NodeProto, index: int) -> str:
@@ -341,16 +341,16 @@ def node_label(node: NodeProto, index: int) -> str:
     return str(node.name) or f"{node.op_type}#{index}"
 
 
-def sorted_nodes(graph: GraphProto, source: str) -> list[tuple[int, NodeProto]]:
+def needed_nodes_in_topological_order(graph: GraphProto, source: str) -> list[tuple[int, NodeProto]]:
     """Return the (index, node) pairs of the nodes that the outputs need, in topological order; the
     order of the file is used if it is topological.
 
     Raises AotcError (code "onnx-cycle") with the names of the nodes of a cycle.
     """
     producer = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
-    reads = [sorted({producer[n] for n in captured_names(node) if n in producer}) for node in graph.node]
+    reads = [sorted({producer[n] for n in tensor_names_read(node) if n in producer}) for node in graph.node]
     roots = (producer[v.name] for v in graph.output if v.name in producer)
-    order = sorted(depth_first(roots, reads.__getitem__))
+    order = sorted(depth_first_post_order(roots, reads.__getitem__))
     if any(read >= index for index in order for read in reads[index]):
         try:
             order = list(TopologicalSorter({index: reads[index] for index in order}).static_order())

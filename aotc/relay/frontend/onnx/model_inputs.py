@@ -4,7 +4,7 @@ caller gives.
 
 Input: the inputs of the graph, and the caller's `shape` and `dims`. Output: a TensorType per input.
 
-    input_types(loaded, names, shape={"x": (1, 3, 224, 224)}, dims={"batch": 1})
+    resolve_input_types(loaded, names, shape={"x": (1, 3, 224, 224)}, dims={"batch": 1})
 """
 
 from __future__ import annotations
@@ -12,22 +12,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from aotc.ir import AotcError, Dim, Span, SymDim, TensorType, is_static, nearest, require, static_shape
+from aotc.ir import (
+    AotcError,
+    Dim,
+    Span,
+    SymDim,
+    TensorType,
+    did_you_mean_hint,
+    is_static,
+    require,
+    require_static_shape,
+)
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
-from aotc.relay.frontend.onnx.load import LoadedModel, dtype_of_elem, read_model
-from aotc.relay.op.window_attributes import may_equal
+from aotc.relay.frontend.onnx.load import LoadedModel, dtype_of_onnx_type, read_model
+from aotc.relay.op.window_attributes import may_be_equal_dims
 
 #: Smallest number of decimal digits of a dimension that is not accepted, since it may exceed 64
 #: bits.
-MAX_DIGITS: Final = 19
+DIM_DIGIT_LIMIT: Final = 19
 _Shape: TypeAlias = tuple[Dim, ...]
-_Shapes: TypeAlias = Mapping[str, _Shape | None]
-_Given: TypeAlias = Mapping[str, Sequence[int]]
-_Pins: TypeAlias = Mapping[str, int]
+_DeclaredShapes: TypeAlias = Mapping[str, _Shape | None]
+_ShapesByInput: TypeAlias = Mapping[str, Sequence[int]]
+_DimValues: TypeAlias = Mapping[str, int]
 
 
-def input_types(loaded: LoadedModel, inputs: Sequence[Any], shape: _Given, dims: _Pins) -> dict[str, TensorType]:
+def resolve_input_types(
+    loaded: LoadedModel, inputs: Sequence[Any], shape: _ShapesByInput, dims: _DimValues
+) -> dict[str, TensorType]:
     """Return the type of each graph input (a ValueInfoProto) by name, with the input shapes `shape`
     and the values `dims` of symbolic dimensions inserted.
 
@@ -38,28 +50,28 @@ def input_types(loaded: LoadedModel, inputs: Sequence[Any], shape: _Given, dims:
     declared: dict[str, _Shape | None] = {}
     types: dict[str, TensorType] = {}
     for value in inputs:
-        with problems.at(span):
-            declared[value.name] = _declared_shape(value)
-    bindings = _bindings(declared, shape, dims, problems, span)
+        with problems.collect_errors_at(span):
+            declared[value.name] = _declared_input_shape(value)
+    bindings = _symbolic_dim_values(declared, shape, dims, problems, span)
     for value in inputs:
         if value.name in declared:
-            with problems.at(span):
-                types[value.name] = _pinned(value, declared[value.name], shape.get(value.name), bindings)
-    problems.check()
+            with problems.collect_errors_at(span):
+                types[value.name] = _resolve_input_type(value, declared[value.name], shape.get(value.name), bindings)
+    problems.raise_collected_problems()
     return types
 
 
-def declared_types(model: Any, shape: _Given, dims: _Pins) -> dict[str, TensorType]:
+def resolve_model_input_types(model: Any, shape: _ShapesByInput, dims: _DimValues) -> dict[str, TensorType]:
     """Return the types of the inputs of an ONNX model (a path or a ModelProto) by name, with the
     input shapes `shape` and the values `dims` of symbolic dimensions inserted; initializers are not
     inputs.
     """
     loaded = read_model(model)
     known = {tensor.name for tensor in loaded.proto.graph.initializer}
-    return input_types(loaded, [v for v in loaded.proto.graph.input if v.name not in known], shape, dims)
+    return resolve_input_types(loaded, [v for v in loaded.proto.graph.input if v.name not in known], shape, dims)
 
 
-def _declared_shape(value: Any) -> _Shape | None:
+def _declared_input_shape(value: Any) -> _Shape | None:
     """Return the declared shape of an input of an ONNX model, or None if the model declares no
     rank. Raises AotcError (code "onnx-input") if the input is not a tensor.
     """
@@ -72,17 +84,21 @@ def _declared_shape(value: Any) -> _Shape | None:
         return None
     for dim in tensor.shape.dim:
         require("onnx-shape", dim.dim_value >= 0, f"input {value.name!r} has the dimension {dim.dim_value}")
-    return tuple(int(d.dim_value) if d.HasField("dim_value") else _named_dim(d.dim_param) for d in tensor.shape.dim)
+    return tuple(
+        int(d.dim_value) if d.HasField("dim_value") else _symbolic_or_numeric_dim(d.dim_param) for d in tensor.shape.dim
+    )
 
 
-def _named_dim(name: str) -> Dim:
+def _symbolic_or_numeric_dim(name: str) -> Dim:
     """Return a symbolic dimension with the given name. If the name is a decimal number, which some
     exporters write for fixed sizes, return that number instead.
     """
-    return int(name) if name.isascii() and name.isdigit() and len(name) < MAX_DIGITS else SymDim(name)
+    return int(name) if name.isascii() and name.isdigit() and len(name) < DIM_DIGIT_LIMIT else SymDim(name)
 
 
-def _bindings(declared: _Shapes, shape: _Given, dims: _Pins, problems: Problems, span: Span) -> dict[str, int]:
+def _symbolic_dim_values(
+    declared: _DeclaredShapes, shape: _ShapesByInput, dims: _DimValues, problems: Problems, span: Span
+) -> dict[str, int]:
     """Return the values of the symbolic dimensions of a model: the values in `dims`, and the values
     that follow from the input shapes `shape`. Unknown names and contradictions are added to
     `problems`.
@@ -90,43 +106,49 @@ def _bindings(declared: _Shapes, shape: _Given, dims: _Pins, problems: Problems,
     symbols = {d.name for s in declared.values() for d in s or () if isinstance(d, SymDim) and d.name}
     for name in dims:
         if name not in symbols:
-            hint = nearest(name, symbols) or (f"dimensions: {', '.join(sorted(symbols))}" if symbols else "")
-            problems.add("onnx-dim", f"no input has a dimension called {name!r}", span, hint)
+            hint = did_you_mean_hint(name, symbols) or (f"dimensions: {', '.join(sorted(symbols))}" if symbols else "")
+            problems.add_problem("onnx-dim", f"no input has a dimension called {name!r}", span, hint)
         elif dims[name] < 0:
-            problems.add("onnx-dim", f"dimension {name!r} cannot be {dims[name]}", span)
+            problems.add_problem("onnx-dim", f"dimension {name!r} cannot be {dims[name]}", span)
     bound = dict(dims)
     for name, given in shape.items():
         if name not in declared:
-            problems.add("onnx-input", f"the model has no input {name!r}", span, nearest(name, declared))
+            problems.add_problem(
+                "onnx-input", f"the model has no input {name!r}", span, did_you_mean_hint(name, declared)
+            )
             continue
         for dim, value in zip(declared[name] or (), given, strict=False):
             if isinstance(dim, SymDim) and dim.name and bound.setdefault(dim.name, int(value)) != value:
                 text = f"dimension {dim.name!r} is pinned to both {bound[dim.name]} and {value}"
-                problems.add("onnx-dim", text, span)
+                problems.add_problem("onnx-dim", text, span)
     return bound
 
 
-def _pinned(
-    value: Any, declared: _Shape | None, given: Sequence[int] | None, bindings: Mapping[str, int]
+def _resolve_input_type(
+    value: Any, declared_shape: _Shape | None, given_shape: Sequence[int] | None, dim_values: Mapping[str, int]
 ) -> TensorType:
     what = f"input {value.name!r}"
-    dtype = dtype_of_elem(value.type.tensor_type.elem_type, what)
-    if given is not None:
-        shape: tuple[Dim, ...] = g.checked_shape(given, dtype, what)
-        if declared is not None and not (len(declared) == len(shape) and all(map(may_equal, declared, shape))):
-            text = f"{what} is declared ({', '.join(map(str, declared))}); shape {tuple(given)} contradicts it"
+    dtype = dtype_of_onnx_type(value.type.tensor_type.elem_type, what)
+    if given_shape is not None:
+        shape: tuple[Dim, ...] = g.checked_shape(given_shape, dtype, what)
+        if declared_shape is not None and not (
+            len(declared_shape) == len(shape) and all(map(may_be_equal_dims, declared_shape, shape))
+        ):
+            text = (
+                f"{what} is declared ({', '.join(map(str, declared_shape))}); shape {tuple(given_shape)} contradicts it"
+            )
             raise AotcError("onnx-shape", text)
-    elif declared is None:
+    elif declared_shape is None:
         hint = f"pin it: --input-shape {value.name}:1,3,224,224 (for example)"
         raise AotcError("onnx-shape", f"the rank of {what} is unknown", hint=hint)
     else:
-        shape = tuple(bindings.get(d.name, d) if isinstance(d, SymDim) else d for d in declared)
+        shape = tuple(dim_values.get(d.name, d) if isinstance(d, SymDim) else d for d in declared_shape)
     if is_static(shape):
-        g.check_size(static_shape(shape), dtype, what)
+        g.check_tensor_size(require_static_shape(shape), dtype, what)
     return TensorType(shape, dtype)
 
 
-def pin_flags(types: Mapping[str, TensorType]) -> list[str]:
+def dim_pinning_options(types: Mapping[str, TensorType]) -> list[str]:
     """Return the command-line options that would fix the dynamic dimensions of the inputs to 1,
     each with the dimension that it fixes.
     """
@@ -142,9 +164,9 @@ def pin_flags(types: Mapping[str, TensorType]) -> list[str]:
     return [*named.values(), *unnamed.values()]
 
 
-def pin_hint(types: Mapping[str, TensorType]) -> str:
+def dim_pinning_hint(types: Mapping[str, TensorType]) -> str:
     """Return a hint that names the dynamic dimensions of the inputs and the command-line options
     that fix them, or "" if there are none.
     """
-    flags = pin_flags(types)
+    flags = dim_pinning_options(types)
     return f"pin the dynamic dimensions, for example: {'; '.join(flags)}" if flags else ""

@@ -26,28 +26,28 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 
 from aotc.ir import AotcError, Array, DType, TensorType, TupleType, require
 from aotc.relay.frontend import op_calls as g
-from aotc.relay.frontend.converter_signatures import Axis, parameters
+from aotc.relay.frontend.converter_signatures import Axis, converter_parameters
 from aotc.relay.frontend.onnx import ort_functions
-from aotc.relay.frontend.onnx.load import dtype_of_elem, elem_of_dtype
-from aotc.relay.frontend.quantization import is_quantized
-from aotc.relay.graph_api import Expr, known_data, tensor_type_of, type_of
+from aotc.relay.frontend.onnx.load import dtype_of_onnx_type, onnx_type_of_dtype
+from aotc.relay.frontend.quantization import is_quantize_call
+from aotc.relay.graph_api import Expr, compile_time_elements, tensor_type_of, type_of
 
 #: Type of a converter's parameter for an input whose value must be known at compile time. If a
 #: version of the operator has an attribute of this name, its value is passed instead.
-Known: TypeAlias = Annotated[Array, "known"]
+KnownArray: TypeAlias = Annotated[Array, "known"]
 #: Types of converters' parameters for integers that must be known at compile time: a list, or a
 #: single one.
-Ints: TypeAlias = Annotated[list[int], "known"]
-Int: TypeAlias = Annotated[int, "known"]
+KnownInts: TypeAlias = Annotated[list[int], "known"]
+KnownInt: TypeAlias = Annotated[int, "known"]
 #: Type of a converter's parameter for a data type that is None (code 0 in the model) where the
 #: converter chooses it.
-Stated: TypeAlias = Annotated[DType | None, "stated"]
+OptionalDType: TypeAlias = Annotated[DType | None, "stated"]
 #: Type of a converter's parameter for a sequence, passed as a list of tensors.
-Items: TypeAlias = Annotated[list[Expr], "sequence"]
+TensorList: TypeAlias = Annotated[list[Expr], "sequence"]
 
 
 @dataclass(slots=True)
-class Node:
+class OnnxNode:
     """The ONNX node that is being converted, with its inputs and attributes.
 
     inputs    expressions; None for omitted optional inputs
@@ -72,20 +72,20 @@ class Node:
         """Return an input expression of the ONNX node. Raises AotcError (code "onnx-input") if the
         node omits it.
         """
-        found = self.optional(index)
+        found = self.optional_input(index)
         if found is None:
             raise AotcError("onnx-input", f"{self.op_type} needs input {index}")
         return found
 
-    def optional(self, index: int) -> Expr | None:
+    def optional_input(self, index: int) -> Expr | None:
         """Return an input expression of the ONNX node, or None if the node omits it."""
         return self.inputs[index] if index < len(self.inputs) else None
 
-    def wants(self, index: int) -> bool:
+    def needs_output(self, index: int) -> bool:
         """Return True if the ONNX node names the output `index`, so that it must be computed."""
         return index < len(self.wanted) and self.wanted[index]
 
-    def known(self, index: int, name: str) -> Array | None:
+    def compile_time_value(self, index: int, name: str) -> Array | None:
         """Return the compile-time value of the attribute `name` of an ONNX node, or else of its
         input `index`; None if the node omits both.
 
@@ -93,25 +93,25 @@ class Node:
         """
         if name in self.attrs:
             return np.asarray(self.attrs[name])
-        found = self.optional(index)
+        found = self.optional_input(index)
         if found is None:
             return None
-        value = known_data(found)
+        value = compile_time_elements(found)
         if value is None:
             raise AotcError("onnx-runtime-shape", f"`{name}` of {self.op_type} is not known at compile time")
         return value
 
-    def argument(self, index: int, parameter: Parameter) -> Any:
+    def positional_argument(self, index: int, parameter: Parameter) -> Any:
         """Return the value to pass for a positional parameter of a converter: an input expression,
         the tensors of a sequence, or a value known at compile time, as the parameter's annotation
         demands.
         """
         name, wanted, needed = parameter.name, parameter.annotation, parameter.default is Parameter.empty
-        if wanted == Items:
-            return _items(self[index])
-        if wanted not in (Known, Ints, Int):
-            return self[index] if needed else self.optional(index)
-        value = self.known(index, name)
+        if wanted == TensorList:
+            return _sequence_elements(self[index])
+        if wanted not in (KnownArray, KnownInts, KnownInt):
+            return self[index] if needed else self.optional_input(index)
+        value = self.compile_time_value(index, name)
         require(
             "onnx-input",
             value is not None or not needed,
@@ -119,15 +119,15 @@ class Node:
         )
         if value is None:
             return parameter.default
-        if wanted == Known:
+        if wanted == KnownArray:
             return value
         numbers = [int(v) for v in value.reshape(-1)]
-        if wanted == Ints:
+        if wanted == KnownInts:
             return numbers
         require("onnx-input", len(numbers) == 1, f"{self.op_type} requires `{name}` to be a single value")
         return numbers[0]
 
-    def attribute(self, parameter: Parameter) -> Any:
+    def keyword_argument(self, parameter: Parameter) -> Any:
         """Return the value to pass for a keyword parameter of a converter: an attribute, converted
         as the parameter's annotation demands, or the node itself for `node`.
 
@@ -138,14 +138,14 @@ class Node:
         value = self.attrs.get(parameter.name, parameter.default)
         wanted = parameter.annotation
         if wanted == Axis:
-            return g.axis(value, g.rank(self[0]))
-        if wanted in (DType, Stated) and type(value) in (int, str) and (value or wanted is DType):
+            return g.normalize_axis(value, g.rank(self[0]))
+        if wanted in (DType, OptionalDType) and type(value) in (int, str) and (value or wanted is DType):
             code = value if isinstance(value, int) else TensorProto.DataType.Value(value)
-            return dtype_of_elem(code, f"`{parameter.name}` of {self.op_type}")
+            return dtype_of_onnx_type(code, f"`{parameter.name}` of {self.op_type}")
         return bool(value) if wanted is bool else value
 
 
-def _items(sequence: Expr) -> list[Expr]:
+def _sequence_elements(sequence: Expr) -> list[Expr]:
     ty = type_of(sequence)
     if not isinstance(ty, TupleType):
         raise AotcError("onnx-sequence", "expected a sequence, found a tensor")
@@ -159,51 +159,51 @@ Converter: TypeAlias = Callable[..., Converted]
 Table: TypeAlias = Mapping[str, Converter]
 
 
-def named(*converters: Converter) -> Table:
+def table_by_function_name(*converters: Converter) -> Table:
     """Return a table of ONNX converters by operator names, which are derived from the names of the
     functions: `_max_pool` converts MaxPool.
     """
     return {"".join(map(str.capitalize, c.__name__.split("_"))): c for c in converters}
 
 
-def apply(converter: Converter, node: Node) -> Converted:
+def call_converter(converter: Converter, node: OnnxNode) -> Converted:
     """Call a converter with the inputs and attributes of an ONNX node that its signature demands,
     and return its result.
     """
     inputs: list[Any] = []
     named: dict[str, Any] = {}
     rest = dict(node.attrs)
-    for parameter in parameters(converter):
+    for parameter in converter_parameters(converter):
         match parameter.kind:
             case Parameter.VAR_POSITIONAL:
                 inputs += [node[k] for k in range(len(inputs), len(node.inputs))]
             case Parameter.KEYWORD_ONLY:
-                named[parameter.name] = node.attribute(parameter)
+                named[parameter.name] = node.keyword_argument(parameter)
                 rest.pop(parameter.name, None)
             case Parameter.VAR_KEYWORD:
                 named |= rest
             case _:
-                inputs.append(node.argument(len(inputs), parameter))
+                inputs.append(node.positional_argument(len(inputs), parameter))
     return converter(*inputs, **named)
 
 
 # --- attributes
 
 
-def value_of(attribute: AttributeProto) -> Any:
+def decode_attribute(attribute: AttributeProto) -> Any:
     """Return the Python value of an ONNX attribute, with bytes decoded to text; tensors and graphs
     remain protobuf messages.
     """
     value = helper.get_attribute_value(attribute)
-    return [_text(v) for v in value] if isinstance(value, list) else _text(value)
+    return [_decode_if_bytes(v) for v in value] if isinstance(value, list) else _decode_if_bytes(value)
 
 
-def _text(value: Any) -> Any:
+def _decode_if_bytes(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 @cache
-def schema_of(op_type: str, domain: str, version: int) -> Any:
+def operator_schema(op_type: str, domain: str, version: int) -> Any:
     """Return the ONNX schema of an operator in a version of its domain, or None if there is none.
     Results are cached.
     """
@@ -216,10 +216,10 @@ def schema_of(op_type: str, domain: str, version: int) -> Any:
 
 
 #: Attributes of operator sets 1 to 5 that are ignored because they never affected a result.
-_LEGACY: Final = frozenset({"consumed_inputs"})
+_IGNORED_LEGACY_ATTRIBUTES: Final = frozenset({"consumed_inputs"})
 
 
-def attributes_of(node: NodeProto, schema: Any) -> dict[str, Any]:
+def node_attributes_with_defaults(node: NodeProto, schema: Any) -> dict[str, Any]:
     """Return the attributes of an ONNX node by name, with defaults of the operator's schema filled
     in.
 
@@ -229,7 +229,7 @@ def attributes_of(node: NodeProto, schema: Any) -> dict[str, Any]:
     result = {}
     for attribute in node.attribute:
         name, definition = attribute.name, schema.attributes.get(attribute.name)
-        if name in _LEGACY:
+        if name in _IGNORED_LEGACY_ATTRIBUTES:
             continue
         if definition is None:
             text = f"{node.op_type} version {schema.since_version} has no attribute {name!r}"
@@ -238,30 +238,32 @@ def attributes_of(node: NodeProto, schema: Any) -> dict[str, Any]:
         if int(definition.type) != attribute.type:
             expected = str(definition.type).rpartition(".")[2]
             raise AotcError("onnx-attribute", f"attribute {name!r} of {node.op_type} must be of kind {expected}")
-        result[name] = value_of(attribute)
+        result[name] = decode_attribute(attribute)
     for name, definition in schema.attributes.items():
         if name not in result:
             require("onnx-attribute", not definition.required, f"{node.op_type} needs the attribute {name!r}")
             if definition.default_value.type:
-                result[name] = value_of(definition.default_value)
+                result[name] = decode_attribute(definition.default_value)
     return result
 
 
 # --- inputs
 
 #: Value of `max_input` in ONNX schemas for any number of inputs.
-_UNBOUNDED: Final = 2**31 - 1
-_VECTOR: Final = (1, None)
+_UNBOUNDED_INPUT_COUNT: Final = 2**31 - 1
+_RANK_AT_LEAST_1: Final = (1, None)
 #: Oldest operator version that is supported, for operators whose older versions are not.
-OLDEST: Final = {"Tile": 6}
-_RECURRENT: Final = ((3, 3), (3, 3), (3, 3), (2, 2), (1, 1), (3, 3), (3, 3), (2, 2))
+OLDEST_SUPPORTED_VERSION: Final = {"Tile": 6}
+_RECURRENT_INPUT_RANKS: Final = ((3, 3), (3, 3), (3, 3), (2, 2), (1, 1), (3, 3), (3, 3), (2, 2))
 
 #: Smallest and largest rank (None: no limit) of each input, for operators whose converters index
 #: axes.
-RANKS: Final[Mapping[str, Sequence[tuple[int, int | None]]]] = {
-    **dict.fromkeys(("GRU", "LSTM", "RNN"), _RECURRENT),
-    **dict.fromkeys(("Gather", "Slice", "Split", "SplitToSequence", "TopK"), (_VECTOR,)),
-    **dict.fromkeys(("GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND"), (_VECTOR, _VECTOR)),
+INPUT_RANK_RANGES: Final[Mapping[str, Sequence[tuple[int, int | None]]]] = {
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), _RECURRENT_INPUT_RANKS),
+    **dict.fromkeys(("Gather", "Slice", "Split", "SplitToSequence", "TopK"), (_RANK_AT_LEAST_1,)),
+    **dict.fromkeys(
+        ("GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND"), (_RANK_AT_LEAST_1, _RANK_AT_LEAST_1)
+    ),
     **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), ((2, None),)),
     **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), ((3, None),)),
     "Col2Im": ((3, 3), (1, 1), (1, 1)),
@@ -273,19 +275,19 @@ RANKS: Final[Mapping[str, Sequence[tuple[int, int | None]]]] = {
 }
 
 
-def check_node(node: NodeProto, schema: Any, inputs: Sequence[Expr | None]) -> None:
+def check_node_signature(node: NodeProto, schema: Any, inputs: Sequence[Expr | None]) -> None:
     """Raise AotcError unless an ONNX node fits its operator: the numbers of inputs and outputs
     (code "onnx-input"), the ranks of its inputs ("onnx-rank"), the operator version ("onnx-op")
     and, for quantized operators, the data types ("onnx-type").
     """
     op, least, most, since = node.op_type, schema.min_input, schema.max_input, schema.since_version
-    require("onnx-op", since >= OLDEST.get(op, 1), f"{op} of operator set {since} is not supported")
+    require("onnx-op", since >= OLDEST_SUPPORTED_VERSION.get(op, 1), f"{op} of operator set {since} is not supported")
     if not least <= len(inputs) <= most:
         more = "" if least == most else f" to {most}"
-        takes = f"at least {least}" if most >= _UNBOUNDED else f"{least}{more}"
+        takes = f"at least {least}" if most >= _UNBOUNDED_INPUT_COUNT else f"{least}{more}"
         raise AotcError("onnx-input", f"{op} takes {takes} inputs, but {len(inputs)} are given")
     require("onnx-input", len(node.output) <= schema.max_output, f"{op} has at most {schema.max_output} outputs")
-    for index, (value, (low, high)) in enumerate(zip(inputs, RANKS.get(op, ()), strict=False)):
+    for index, (value, (low, high)) in enumerate(zip(inputs, INPUT_RANK_RANGES.get(op, ()), strict=False)):
         ty = None if value is None else type_of(value)
         if isinstance(ty, TensorType) and not low <= ty.rank <= (ty.rank if high is None else high):
             wanted = f"at least {low}" if high is None else " or ".join(map(str, range(low, high + 1)))
@@ -293,16 +295,16 @@ def check_node(node: NodeProto, schema: Any, inputs: Sequence[Expr | None]) -> N
             raise AotcError(
                 "onnx-rank", f"{what} has shape ({', '.join(map(str, ty.shape))}); rank {wanted} is required"
             )
-    if schema.domain == ort_functions.DOMAIN or _QUANTIZED.search(op) or any(map(is_quantized, inputs)):
-        _check_types(op, schema, inputs)
+    if schema.domain == ort_functions.DOMAIN or _QUANTIZED_OP_NAME.search(op) or any(map(is_quantize_call, inputs)):
+        _check_input_types(op, schema, inputs)
 
 
 #: Names of operators on quantized integers, whose data types are checked: another type would be
 #: computed as other numbers.
-_QUANTIZED: Final = re.compile("^QLinear|Integer$|uantizeLinear$")
+_QUANTIZED_OP_NAME: Final = re.compile("^QLinear|Integer$|uantizeLinear$")
 
 
-def _check_types(op: str, schema: Any, inputs: Sequence[Expr | None]) -> None:
+def _check_input_types(op: str, schema: Any, inputs: Sequence[Expr | None]) -> None:
     """Raise AotcError (code "onnx-type") if the data type of an input is not in the operator's
     schema, or if inputs that must have equal types differ.
     """
@@ -314,11 +316,11 @@ def _check_types(op: str, schema: Any, inputs: Sequence[Expr | None]) -> None:
         ty = type_of(value)
         require("onnx-type", isinstance(ty, TensorType), f"{formal.name} of {op} must be a tensor")
         found = str(tensor_type_of(value).dtype)
-        label = f"tensor({TensorProto.DataType.Name(elem_of_dtype(found)).lower()})"
+        label = f"tensor({TensorProto.DataType.Name(onnx_type_of_dtype(found)).lower()})"
         known = sorted(t.removeprefix("tensor(").rstrip(")") for t in formal.types)
         text = f"{formal.name} of {op} is of type {found}; it must be one of {', '.join(known)}"
         if label not in formal.types:
-            hint = "QuantizeLinear needs a DequantizeLinear before what takes floats" if is_quantized(value) else ""
+            hint = "QuantizeLinear needs a DequantizeLinear before what takes floats" if is_quantize_call(value) else ""
             raise AotcError("onnx-type", text, hint=hint)
         if formal.is_homogeneous:
             first, name = bound.setdefault(formal.type_str, (found, formal.name))

@@ -16,13 +16,21 @@ from aotc.ir import AotcError, require
 from aotc.relay.expr import Constant, Expr, If, Tuple, TupleGetItem, type_of
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis
-from aotc.relay.frontend.data_movement import element
-from aotc.relay.frontend.onnx.node import Int, Ints, Items, Known, Node, Table, named
+from aotc.relay.frontend.data_movement import select_element
+from aotc.relay.frontend.onnx.node import (
+    KnownArray,
+    KnownInt,
+    KnownInts,
+    OnnxNode,
+    Table,
+    TensorList,
+    table_by_function_name,
+)
 
 
-def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, node: Node) -> Sequence[Expr]:
+def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, node: OnnxNode) -> Sequence[Expr]:
     if isinstance(condition, Constant):
-        taken = g.only(condition.data, "the condition of If")
+        taken = g.single_element(condition.data, "the condition of If")
         return node.subgraph(then_branch if taken else else_branch, [])
     yes, no = (node.subgraph(branch, []) for branch in (then_branch, else_branch))
     require("onnx-if", len(yes) == len(no), f"the branches of If have {len(yes)} and {len(no)} outputs")
@@ -37,7 +45,11 @@ def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, no
 
 
 def _loop(
-    trip_count: Ints | None = None, condition: Known | None = None, *state: Expr, body: GraphProto, node: Node
+    trip_count: KnownInts | None = None,
+    condition: KnownArray | None = None,
+    *state: Expr,
+    body: GraphProto,
+    node: OnnxNode,
 ) -> list[Expr]:
     """Convert Loop by unrolling: the iteration number is a constant in each copy of the body, and
     the condition after each iteration must be known at compile time. Returns the final state, then
@@ -46,58 +58,58 @@ def _loop(
     Raises AotcError (code "onnx-loop") for a condition that depends on run-time values.
     """
     trips = trip_count[0] if trip_count else None
-    going = condition is None or bool(g.only(condition, "the condition of Loop"))
+    going = condition is None or bool(g.single_element(condition, "the condition of Loop"))
     rows: list[list[Expr]] = []
     while going and (trips is None or len(rows) < trips):
-        g.check_unrolled(len(rows) + 1 if trips is None or condition is not None else trips, "a loop")
+        g.check_unroll_count(len(rows) + 1 if trips is None or condition is not None else trips, "a loop")
         given = [g.constant(len(rows), "int64"), g.constant(True), *state]
-        flag, *values = _body_outputs(node, body, given, 1 + len(state))
+        flag, *values = _convert_loop_body(node, body, given, 1 + len(state))
         rows.append(values[len(state) :])
         state = tuple(values[: len(state)])
         if condition is None:
             continue
         if not isinstance(flag, Constant):
             raise AotcError("onnx-loop", "the condition of the loop depends on run-time values")
-        going = bool(g.only(flag.data, "the condition of Loop"))
+        going = bool(g.single_element(flag.data, "the condition of Loop"))
     count = len(body.output) - 1 - len(state)
     require("onnx-loop", not count or bool(rows), "a loop of 0 iterations has no scan outputs to concatenate")
     return [*state, *(g.stack([row[k] for row in rows], 0) for k in range(count))]
 
 
-def _scan(*, num_scan_inputs: int = 0, body: GraphProto, node: Node) -> list[Expr]:
+def _scan(*, num_scan_inputs: int = 0, body: GraphProto, node: OnnxNode) -> list[Expr]:
     """Convert Scan by unrolling over the extent of the scanned axes; return the final state, then
     the stacked scan outputs.
     """
     if node.since < 9:
-        return _scan_of_batch(num_scan_inputs, body, node)
+        return _unroll_scan_per_batch_element(num_scan_inputs, body, node)
     inputs = [node[k] for k in range(len(node.inputs))]
     fits = 1 <= num_scan_inputs <= len(inputs)
     text = f"num_scan_inputs of Scan is {num_scan_inputs}, it has {len(inputs)} inputs"
     require("onnx-attribute", fits, text)
     state, sources = inputs[:-num_scan_inputs], inputs[-num_scan_inputs:]
-    given = _per_value(node, "scan_input_axes", num_scan_inputs)
-    axes = [g.axis(a, g.rank(x)) for a, x in zip(given, sources, strict=True)]
-    backwards = _per_value(node, "scan_input_directions", num_scan_inputs)
+    given = _integer_list_attribute(node, "scan_input_axes", num_scan_inputs)
+    axes = [g.normalize_axis(a, g.rank(x)) for a, x in zip(given, sources, strict=True)]
+    backwards = _integer_list_attribute(node, "scan_input_directions", num_scan_inputs)
     trips = g.dim(sources[0], axes[0])
     require("onnx-loop", trips >= 1, f"a scan of {trips} iterations is not supported")
-    g.check_unrolled(trips, "a scan")
-    state, rows = _scanned(node, body, state, sources, axes, [_order(trips, back) for back in backwards])
+    g.check_unroll_count(trips, "a scan")
+    state, rows = _unroll_scan(node, body, state, sources, axes, [_iteration_order(trips, back) for back in backwards])
     columns = list(zip(*rows, strict=True))
-    out_axes = _per_value(node, "scan_output_axes", len(columns))
-    prepend = _per_value(node, "scan_output_directions", len(columns))
+    out_axes = _integer_list_attribute(node, "scan_output_axes", len(columns))
+    prepend = _integer_list_attribute(node, "scan_output_directions", len(columns))
     results = (
-        g.stack(parts[::-1] if back else parts, g.axis(place, g.rank(parts[0]) + 1))
+        g.stack(parts[::-1] if back else parts, g.normalize_axis(place, g.rank(parts[0]) + 1))
         for parts, place, back in zip(columns, out_axes, prepend, strict=True)
     )
     return [*state, *results]
 
 
-def _order(trips: int, backwards: int) -> range:
-    return range(trips - 1, -1, -1) if backwards else range(trips)
+def _iteration_order(trip_count: int, backwards: int) -> range:
+    return range(trip_count - 1, -1, -1) if backwards else range(trip_count)
 
 
-def _scanned(
-    node: Node,
+def _unroll_scan(
+    node: OnnxNode,
     body: GraphProto,
     state: list[Expr],
     sources: Sequence[Expr],
@@ -110,13 +122,13 @@ def _scanned(
     """
     rows: list[list[Expr]] = []
     for places in zip(*orders, strict=True):
-        values = _body_outputs(node, body, [*state, *map(element, sources, axes, places)], len(state))
+        values = _convert_loop_body(node, body, [*state, *map(select_element, sources, axes, places)], len(state))
         rows.append(values[len(state) :])
         state = values[: len(state)]
     return state, rows
 
 
-def _scan_of_batch(num_scan_inputs: int, body: GraphProto, node: Node) -> list[Expr]:
+def _unroll_scan_per_batch_element(num_scan_inputs: int, body: GraphProto, node: OnnxNode) -> list[Expr]:
     """Convert Scan of operator set 8: scan each element of the batch (axis 0) separately along axis
     1 and stack the results.
 
@@ -131,25 +143,25 @@ def _scan_of_batch(num_scan_inputs: int, body: GraphProto, node: Node) -> list[E
     )
     values = [node[k] for k in range(1, len(node.inputs))]
     state, sources = values[: len(values) - num_scan_inputs], values[len(values) - num_scan_inputs :]
-    backwards = _per_value(node, "directions", num_scan_inputs)
+    backwards = _integer_list_attribute(node, "directions", num_scan_inputs)
     batch, trips = g.dim(sources[0], 0), g.dim(sources[0], 1)
-    known = node.known(0, "sequence_lens")
+    known = node.compile_time_value(0, "sequence_lens")
     lengths = [trips] * batch if known is None else [int(n) for n in known.reshape(-1)]
     fits = len(lengths) == batch and all(1 <= n <= trips for n in lengths)
     require("onnx-loop", fits and batch > 0, f"lengths {lengths[:8]} do not fit {batch} sequences of {trips} steps")
-    g.check_unrolled(sum(lengths), "a scan")
+    g.check_unroll_count(sum(lengths), "a scan")
     results: list[list[Expr]] = []
     for b, length in enumerate(lengths):
-        own, items = ([element(x, 0, b) for x in given] for given in (state, sources))
-        orders = [_order(length, back) for back in backwards]
-        last, rows = _scanned(node, body, own, items, [0] * num_scan_inputs, orders)
+        own, items = ([select_element(x, 0, b) for x in given] for given in (state, sources))
+        orders = [_iteration_order(length, back) for back in backwards]
+        last, rows = _unroll_scan(node, body, own, items, [0] * num_scan_inputs, orders)
         columns = [list(column) for column in zip(*rows, strict=True)]
-        filled = (c + [g.filled(0, g.shape(c[0]), g.dtype(c[0]))] * (trips - length) for c in columns)
+        filled = (c + [g.full(0, g.shape(c[0]), g.dtype(c[0]))] * (trips - length) for c in columns)
         results.append([*last, *(g.stack(column, 0) for column in filled)])
     return [g.stack(parts, 0) for parts in zip(*results, strict=True)]
 
 
-def _per_value(node: Node, name: str, count: int) -> list[int]:
+def _integer_list_attribute(node: OnnxNode, name: str, count: int) -> list[int]:
     """Return an integer list attribute that has one element for each of `count` values, or zeros if
     the node omits it. Raises AotcError (code "onnx-attribute") for another number of elements.
     """
@@ -159,60 +171,60 @@ def _per_value(node: Node, name: str, count: int) -> list[int]:
     return given
 
 
-def _body_outputs(node: Node, body: GraphProto, inputs: Sequence[Expr], least: int) -> list[Expr]:
+def _convert_loop_body(node: OnnxNode, body: GraphProto, inputs: Sequence[Expr], min_outputs: int) -> list[Expr]:
     """Convert the body of an ONNX Loop or Scan with given inputs and return its outputs. Raises
-    AotcError (code "onnx-loop") if there are fewer than `least`.
+    AotcError (code "onnx-loop") if there are fewer than `min_outputs`.
     """
     outputs = node.subgraph(body, inputs)
-    text = f"the body of {node.op_type} gives {len(outputs)} outputs, not {least} or more"
-    require("onnx-loop", len(outputs) >= least, text)
+    text = f"the body of {node.op_type} gives {len(outputs)} outputs, not {min_outputs} or more"
+    require("onnx-loop", len(outputs) >= min_outputs, text)
     return outputs
 
 
 # --- sequences
 
 
-def _position(given: int, count: int, extra: int = 0) -> int:
+def _normalize_sequence_index(index: int, count: int, extra: int = 0) -> int:
     """Convert a possibly negative position in a sequence of `count` elements to one counted from 0.
     `extra` is 1 where the position after the last element is valid too. Raises AotcError (code
     "onnx-sequence") if it is out of range.
     """
-    fits = -count <= given < count + extra
-    require("onnx-sequence", fits, f"index {given} is out of range for a sequence of {count} elements")
-    return given + count if given < 0 else given
+    fits = -count <= index < count + extra
+    require("onnx-sequence", fits, f"index {index} is out of range for a sequence of {count} elements")
+    return index + count if index < 0 else index
 
 
-def _sequence_at(items: Items, position: Int) -> Expr:
-    return items[_position(position, len(items))]
+def _sequence_at(items: TensorList, position: KnownInt) -> Expr:
+    return items[_normalize_sequence_index(position, len(items))]
 
 
-def _sequence_insert(items: Items, item: Expr, position: Int | None = None) -> Expr:
-    items.insert(len(items) if position is None else _position(position, len(items), extra=1), item)
+def _sequence_insert(items: TensorList, item: Expr, position: KnownInt | None = None) -> Expr:
+    items.insert(len(items) if position is None else _normalize_sequence_index(position, len(items), extra=1), item)
     return Tuple(items)
 
 
-def _sequence_erase(items: Items, position: Int = -1) -> Expr:
-    del items[_position(position, len(items))]
+def _sequence_erase(items: TensorList, position: KnownInt = -1) -> Expr:
+    del items[_normalize_sequence_index(position, len(items))]
     return Tuple(items)
 
 
-def _sequence_length(items: Items) -> Expr:
+def _sequence_length(items: TensorList) -> Expr:
     return g.constant(len(items), "int64")
 
 
-def _concat_from_sequence(items: Items, *, axis: int, new_axis: int = 0) -> Expr:
+def _concat_from_sequence(items: TensorList, *, axis: int, new_axis: int = 0) -> Expr:
     require("onnx-sequence", bool(items), "an empty sequence cannot be concatenated")
     if new_axis:
-        return g.stack(items, g.axis(axis, g.rank(items[0]) + 1))
-    return g.concat(items, g.axis(axis, g.rank(items[0])))
+        return g.stack(items, g.normalize_axis(axis, g.rank(items[0]) + 1))
+    return g.concat(items, g.normalize_axis(axis, g.rank(items[0])))
 
 
-def _split_to_sequence(x: Expr, split: Known | None = None, *, axis: Axis = 0, keepdims: int = 1) -> Expr:
+def _split_to_sequence(x: Expr, split: KnownArray | None = None, *, axis: Axis = 0, keepdims: int = 1) -> Expr:
     size = g.dim(x, axis)
     if split is None or split.ndim == 0:
-        sizes = g.equal_parts(size, 1 if split is None else int(split))
+        sizes = g.equal_part_sizes(size, 1 if split is None else int(split))
     else:
-        g.check_unrolled(split.size, "a split")
+        g.check_unroll_count(split.size, "a split")
         sizes = [int(v) for v in split.reshape(-1)]
     require("onnx-split", sum(sizes) == size, f"parts {sizes[:16]} do not add up to {size} elements")
     parts = g.split(x, sizes, axis)
@@ -220,8 +232,8 @@ def _split_to_sequence(x: Expr, split: Known | None = None, *, axis: Axis = 0, k
 
 
 OPS: Table = {
-    **named(_concat_from_sequence, _if, _loop, _scan, _sequence_at, _sequence_erase, _sequence_insert),
-    **named(_sequence_length, _split_to_sequence),
+    **table_by_function_name(_concat_from_sequence, _if, _loop, _scan, _sequence_at, _sequence_erase, _sequence_insert),
+    **table_by_function_name(_sequence_length, _split_to_sequence),
     "OptionalGetElement": lambda x: x,
     "OptionalHasElement": lambda x=None: g.constant(x is not None),
     "SequenceConstruct": lambda *items: Tuple(items),

@@ -17,16 +17,16 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import conv_pool
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.conv_pool import Window
-from aotc.relay.frontend.converter_signatures import Maybe
-from aotc.relay.frontend.data_movement import take
-from aotc.relay.frontend.onnx.node import Converted, Ints, Node, Table, named
+from aotc.relay.frontend.converter_signatures import OptionalExpr
+from aotc.relay.frontend.data_movement import gather_slices
+from aotc.relay.frontend.onnx.node import Converted, KnownInts, OnnxNode, Table, table_by_function_name
 from aotc.relay.frontend.reductions import p_norm
 
 #: Values of `auto_pad` with which the padding does not depend on the shape of the data.
-_PLAIN = ("", "NOTSET", "VALID")
+_EXPLICIT_AUTO_PADS = ("", "NOTSET", "VALID")
 
 
-def _stated(
+def _window_from_attributes(
     kernel: Sequence[int], *, strides: Any = (), dilations: Any = (), pads: Any = (), auto_pad: str = "", **_: Any
 ) -> Window:
     """Return the window of an ONNX convolution or pool that its attributes describe, with the
@@ -50,25 +50,25 @@ def _stated(
     return Window(tuple(kernel), strides, dilations, pads if auto_pad != "VALID" else (0,) * len(pads))
 
 
-def _window(node: Node, x: Expr, kernel: Sequence[int]) -> Window:
+def _window_with_auto_pad(node: OnnxNode, x: Expr, kernel: Sequence[int]) -> Window:
     """Return the window of an ONNX convolution or pool, with the padding that `auto_pad` demands."""
-    window, auto = _stated(kernel, **node.attrs), node.attrs.get("auto_pad", "")
-    if auto in _PLAIN:
+    window, auto = _window_from_attributes(kernel, **node.attrs), node.attrs.get("auto_pad", "")
+    if auto in _EXPLICIT_AUTO_PADS:
         return window
-    spatial = _spatial(x)
+    spatial = _spatial_extents(x)
     require("onnx-window", auto in ("SAME_UPPER", "SAME_LOWER"), f"auto_pad {auto!r} is not supported here")
-    return window.padded(conv_pool.same_padding(spatial, window, auto == "SAME_UPPER"))
+    return window.with_pads(conv_pool.same_padding(spatial, window, auto == "SAME_UPPER"))
 
 
-def _spatial(x: Expr) -> list[int]:
+def _spatial_extents(x: Expr) -> list[int]:
     return [g.dim(x, k) for k in range(2, g.rank(x))]
 
 
-def _kernel(node: Node, x: Expr, w: Expr) -> tuple[int, ...]:
+def _kernel_extents(node: OnnxNode, x: Expr, w: Expr) -> tuple[int, ...]:
     """Return the kernel extents of a convolution from the shape of its weight. Raises AotcError
     (code "onnx-window") if the weight does not fit the input or the attribute `kernel_shape`.
     """
-    rank = conv_pool.spatial_rank(g.rank(x), f"{node.op_type} of an input")
+    rank = conv_pool.checked_spatial_rank(g.rank(x), f"{node.op_type} of an input")
     shape, given = g.shape(w, "the weight"), node.attrs.get("kernel_shape")
     fits = len(shape) == rank + 2 and (given is None or tuple(given) == shape[2:])
     text = f"a weight of shape {shape} does not fit the input and kernel_shape {given}"
@@ -76,154 +76,162 @@ def _kernel(node: Node, x: Expr, w: Expr) -> tuple[int, ...]:
     return shape[2:]
 
 
-def window_of(node: Node, x: Expr, w: Expr) -> Window:
+def convolution_window(node: OnnxNode, x: Expr, w: Expr) -> Window:
     """Return the window of a convolution node with the data `x` and the weight `w`."""
-    return _window(node, x, _kernel(node, x, w))
+    return _window_with_auto_pad(node, x, _kernel_extents(node, x, w))
 
 
-def _conv(x: Expr, w: Expr, bias: Maybe = None, *, group: int = 1, node: Node) -> Expr:
-    return conv_pool.convolve(x, w, window_of(node, x, w), bias, group)
+def _conv(x: Expr, w: Expr, bias: OptionalExpr = None, *, group: int = 1, node: OnnxNode) -> Expr:
+    return conv_pool.build_convolution(x, w, convolution_window(node, x, w), bias, group)
 
 
-def _conv_transpose(x: Expr, w: Expr, bias: Maybe = None, *, group: int = 1, node: Node) -> Expr:
-    window, extra = _transposed_padding(x, _stated(_kernel(node, x, w), **node.attrs), **node.attrs)
-    return conv_pool.convolve_transposed(x, w, window, bias, group, extra)
+def _conv_transpose(x: Expr, w: Expr, bias: OptionalExpr = None, *, group: int = 1, node: OnnxNode) -> Expr:
+    window, extra = _transposed_conv_padding(
+        x, _window_from_attributes(_kernel_extents(node, x, w), **node.attrs), **node.attrs
+    )
+    return conv_pool.build_transposed_convolution(x, w, window, bias, group, extra)
 
 
-def _transposed_padding(
+def _transposed_conv_padding(
     x: Expr, window: Window, *, output_padding: Any = (), output_shape: Any = None, auto_pad: str = "", **_: Any
 ) -> tuple[Window, tuple[int, ...]]:
     """Return the window with its padding, and the output padding, of a transposed convolution; both
     are computed from `output_shape` or `auto_pad` if these are given.
     """
     extra = tuple(output_padding) or (0,) * window.rank
-    if output_shape is None and auto_pad in _PLAIN:
+    if output_shape is None and auto_pad in _EXPLICIT_AUTO_PADS:
         return window, extra
-    sizes = _spatial(x)
+    sizes = _spatial_extents(x)
     if output_shape is None:
         output_shape = [size * stride for size, stride in zip(sizes, window.strides, strict=True)]
     target = output_shape[-window.rank :]
-    totals = [n + more - wanted for n, more, wanted in zip(window.reach(sizes), extra, target, strict=True)]
+    totals = [
+        n + more - wanted for n, more, wanted in zip(window.covered_input_extents(sizes), extra, target, strict=True)
+    ]
     extra = tuple(more + max(-total, 0) for more, total in zip(extra, totals, strict=True))
-    return window.padded(conv_pool.halves([max(t, 0) for t in totals], auto_pad == "SAME_UPPER")), extra
+    return window.with_pads(
+        conv_pool.split_padding_before_after([max(t, 0) for t in totals], auto_pad == "SAME_UPPER")
+    ), extra
 
 
 # --- pools
 
 
-def pool_window(node: Node, x: Expr) -> Window:
+def pool_window(node: OnnxNode, x: Expr) -> Window:
     """Return the window of a pooling node, which has the spatial rank of `x`. Raises AotcError
     (code "onnx-window") if `kernel_shape` does not.
     """
     kernel = node.attrs.get("kernel_shape", [])
-    rank = conv_pool.spatial_rank(g.rank(x), f"{node.op_type} of an input")
+    rank = conv_pool.checked_spatial_rank(g.rank(x), f"{node.op_type} of an input")
     require(
         "onnx-window",
         len(kernel) == rank,
         f"kernel_shape {kernel} has the wrong number of axes for an input of rank {rank + 2}",
     )
-    return _window(node, x, kernel)
+    return _window_with_auto_pad(node, x, kernel)
 
 
-def _average_pool(x: Expr, *, ceil_mode: bool = False, count_include_pad: bool = False, node: Node) -> Expr:
+def _average_pool(x: Expr, *, ceil_mode: bool = False, count_include_pad: bool = False, node: OnnxNode) -> Expr:
     modes = {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
-    return conv_pool.pool("avg", x, pool_window(node, x), **modes)
+    return conv_pool.build_pool("avg", x, pool_window(node, x), **modes)
 
 
-def _max_pool(x: Expr, *, ceil_mode: bool = False, storage_order: bool = False, node: Node) -> Converted:
+def _max_pool(x: Expr, *, ceil_mode: bool = False, storage_order: bool = False, node: OnnxNode) -> Converted:
     window = pool_window(node, x)
-    result = conv_pool.pool("max", x, window, ceil_mode=ceil_mode)
-    return [result, _pool_indices(x, window, g.shape(result), storage_order)] if node.wants(1) else result
+    result = conv_pool.build_pool("max", x, window, ceil_mode=ceil_mode)
+    return [result, _max_pool_indices(x, window, g.shape(result), storage_order)] if node.needs_output(1) else result
 
 
-def _pool_indices(x: Expr, window: Window, result: Sequence[int], column_major: bool) -> Expr:
+def _max_pool_indices(x: Expr, window: Window, result_shape: Sequence[int], column_major: bool) -> Expr:
     """Return the second output of MaxPool: for each window the position of its greatest element in
     the flattened data; the first one if several are equal.
     """
     shape, rank, dtype = g.shape(x), window.rank, g.dtype(x)
-    sizes, counts = shape[2:], result[2:]
-    padded = g.pad(x, _widths(shape, window, counts), float("-inf") if dtype.is_float else dtype.min)
+    sizes, counts = shape[2:], result_shape[2:]
+    padded = g.pad(x, _pool_padding_widths(shape, window, counts), float("-inf") if dtype.is_float else dtype.min)
     steps = [math.prod(sizes[:k]) if column_major else math.prod(sizes[k + 1 :]) for k in range(rank)]
-    g.check_unrolled(math.prod(window.kernel), "the indices of a pool")
-    begins, parts = zip(*conv_pool.taps(padded, window, counts), strict=True)
-    stacked = g.concat([g.reshape(part, (1, *result)) for part in parts], 0)
-    best = g.cast(g.op("argmax", stacked, axis=(0,), keepdims=False), "int64")
+    g.check_unroll_count(math.prod(window.kernel), "the indices of a pool")
+    begins, parts = zip(*conv_pool.kernel_tap_slices(padded, window, counts), strict=True)
+    stacked = g.concat([g.reshape(part, (1, *result_shape)) for part in parts], 0)
+    best = g.cast(g.call_op("argmax", stacked, axis=(0,), keepdims=False), "int64")
     firsts = [(np.arange(counts[k]) * window.strides[k] - window.pads[k]) * steps[k] for k in range(rank)]
     base = fold(np.add.outer, firsts, np.arange(shape[0] * shape[1]).reshape(shape[:2]) * math.prod(sizes))
-    return g.add(take(g.constant(np.dot(begins, steps), "int64"), best, 0), g.constant(base, "int64"))
+    return g.add(gather_slices(g.constant(np.dot(begins, steps), "int64"), best, 0), g.constant(base, "int64"))
 
 
-def _widths(shape: Sequence[int], window: Window, counts: Sequence[int]) -> list[tuple[int, int]]:
+def _pool_padding_widths(shape: Sequence[int], window: Window, window_counts: Sequence[int]) -> list[tuple[int, int]]:
     """Return (before, after) padding widths per axis, batch and channels included, with which all
-    `counts` windows of a pool are inside the padded data.
+    `window_counts` windows of a pool are inside the padded data.
     """
-    rows = zip(window.pads, window.reach(counts), shape[2:], strict=False)
+    rows = zip(window.pads, window.covered_input_extents(window_counts), shape[2:], strict=False)
     return [(0, 0), (0, 0), *((before, max(end - before - size, 0)) for before, end, size in rows)]
 
 
-def _max_unpool(x: Expr, indices: Expr, output_shape: Ints | None = None, *, node: Node) -> Expr:
+def _max_unpool(x: Expr, indices: Expr, output_shape: KnownInts | None = None, *, node: OnnxNode) -> Expr:
     """Convert MaxUnpool: scatter each value to its position, given by indices into the flattened
     result.
     """
     window = pool_window(node, x)
-    rows = zip(window.reach(g.shape(x)[2:]), window.pads, window.pads[window.rank :], strict=False)
+    rows = zip(window.covered_input_extents(g.shape(x)[2:]), window.pads, window.pads[window.rank :], strict=False)
     spatial = [n - before - after for n, before, after in rows]
     inferred = (*g.shape(x)[:2], *spatial)
     target = inferred if output_shape is None else output_shape
     target = g.checked_shape(target, g.dtype(x), "the result of MaxUnpool")
     if target != inferred:  # the indices refer to the shape that the window implies, not to output_shape
-        indices = _moved(indices, inferred, target)
-    zeros = g.filled(0, (math.prod(target),), g.dtype(x))
-    flat = g.op("scatter_elements", zeros, g.flat(indices), g.flat(x), axis=0, reduction="update")
+        indices = _remap_flat_indices(indices, inferred, target)
+    zeros = g.full(0, (math.prod(target),), g.dtype(x))
+    flat = g.call_op("scatter_elements", zeros, g.flatten(indices), g.flatten(x), axis=0, reduction="update")
     return g.reshape(flat, target)
 
 
-def _moved(indices: Expr, source: Sequence[int], target: Sequence[int]) -> Expr:
-    """Convert flat indices into a tensor of shape `source` to flat indices of equal coordinates in
-    a tensor of shape `target`.
+def _remap_flat_indices(indices: Expr, source_shape: Sequence[int], target_shape: Sequence[int]) -> Expr:
+    """Convert flat indices into a tensor of shape `source_shape` to flat indices of equal coordinates in
+    a tensor of shape `target_shape`.
     """
 
-    def along(k: int) -> Expr:
-        place = g.floor_mod(g.binary("floor_divide", indices, math.prod(source[k + 1 :])), source[k])
-        return g.mul(place, math.prod(target[k + 1 :]))
+    def flat_index_along_axis(k: int) -> Expr:
+        place = g.floor_mod(
+            g.call_binary_op("floor_divide", indices, math.prod(source_shape[k + 1 :])), source_shape[k]
+        )
+        return g.mul(place, math.prod(target_shape[k + 1 :]))
 
-    return fold(g.add, map(along, range(len(source))))
+    return fold(g.add, map(flat_index_along_axis, range(len(source_shape))))
 
 
-def _global(kind: str, x: Expr) -> Expr:
+def _global_pool(kind: str, x: Expr) -> Expr:
     if g.rank(x) == 4:
-        return g.op(f"nn.global_{kind}_pool2d", x)
-    return g.reduce("mean" if kind == "avg" else kind, x, range(2, g.rank(x)), True)
+        return g.call_op(f"nn.global_{kind}_pool2d", x)
+    return g.call_reduction("mean" if kind == "avg" else kind, x, range(2, g.rank(x)), True)
 
 
-def _check_order(p: int) -> None:
+def _check_norm_order(p: int) -> None:
     require("onnx-attribute", p >= 1, f"attribute 'p' must be 1 or greater, not {p}")
 
 
 def _global_lp_pool(x: Expr, *, p: int = 2) -> Expr:
-    _check_order(p)
-    return p_norm(x, p, lambda y: g.reduce("sum", y, range(2, g.rank(x)), True))
+    _check_norm_order(p)
+    return p_norm(x, p, lambda y: g.call_reduction("sum", y, range(2, g.rank(x)), True))
 
 
-def _lp_pool(x: Expr, *, p: int = 2, ceil_mode: bool = False, node: Node) -> Expr:
+def _lp_pool(x: Expr, *, p: int = 2, ceil_mode: bool = False, node: OnnxNode) -> Expr:
     """Convert LpPool, the p-norm of each window: the data is padded with zeros so that every window
     is complete, and the sum is an average pool times the number of kernel elements.
     """
     window = pool_window(node, x)
-    _check_order(p)
-    result = conv_pool.pool("avg", x, window, ceil_mode=ceil_mode)
-    widths = _widths(g.shape(x), window, g.shape(result)[2:])
-    whole = window.padded((0,) * (2 * window.rank))
+    _check_norm_order(p)
+    result = conv_pool.build_pool("avg", x, window, ceil_mode=ceil_mode)
+    widths = _pool_padding_widths(g.shape(x), window, g.shape(result)[2:])
+    whole = window.with_pads((0,) * (2 * window.rank))
 
-    def total(y: Expr) -> Expr:
-        mean = conv_pool.pool("avg", g.pad(y, widths), whole, ceil_mode=False, count_include_pad=True)
+    def sum_windows(y: Expr) -> Expr:
+        mean = conv_pool.build_pool("avg", g.pad(y, widths), whole, ceil_mode=False, count_include_pad=True)
         return g.mul(mean, float(math.prod(window.kernel)))
 
-    return p_norm(x, p, total)
+    return p_norm(x, p, sum_windows)
 
 
 OPS: Table = {
-    **named(_average_pool, _conv, _conv_transpose, _global_lp_pool, _lp_pool, _max_pool, _max_unpool),
-    "GlobalAveragePool": partial(_global, "avg"),
-    "GlobalMaxPool": partial(_global, "max"),
+    **table_by_function_name(_average_pool, _conv, _conv_transpose, _global_lp_pool, _lp_pool, _max_pool, _max_unpool),
+    "GlobalAveragePool": partial(_global_pool, "avg"),
+    "GlobalMaxPool": partial(_global_pool, "max"),
 }

@@ -20,11 +20,20 @@ from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import activations, reductions
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.activations import elu, gelu, hard_sigmoid, leaky_relu, mish, softplus, softsign, swish
-from aotc.relay.frontend.converter_signatures import Axis, Maybe
-from aotc.relay.frontend.data_movement import from_start
-from aotc.relay.frontend.onnx.node import Converted, Converter, Int, Ints, Known, Node, Table, named
-from aotc.relay.frontend.quantization import converted
-from aotc.relay.frontend.reductions import Axes, Reduction, plain
+from aotc.relay.frontend.converter_signatures import Axis, OptionalExpr
+from aotc.relay.frontend.data_movement import normalize_negative_indices
+from aotc.relay.frontend.onnx.node import (
+    Converted,
+    Converter,
+    KnownArray,
+    KnownInt,
+    KnownInts,
+    OnnxNode,
+    Table,
+    table_by_function_name,
+)
+from aotc.relay.frontend.quantization import cast_saturating_float8
+from aotc.relay.frontend.reductions import Axes, Reduction, reduction_by_name
 
 _UNARY = {
     "BitwiseNot": "bitwise_not", "Neg": "negative", "Not": "logical_not", "Relu": "nn.relu",
@@ -42,7 +51,7 @@ _BINARY = {
 _VARIADIC = {"Max": "maximum", "Min": "minimum"}
 
 
-def _aligned(a: Expr, b: Expr, axis: int | None, broadcast: int) -> Expr:
+def _align_legacy_broadcast(a: Expr, b: Expr, axis: int | None, broadcast: int) -> Expr:
     """Reshape the second operand of a binary operator for the attributes `axis` and `broadcast` of
     operator sets 1 to 6: its axes are aligned with those of `a` from `axis` on.
     """
@@ -52,27 +61,31 @@ def _aligned(a: Expr, b: Expr, axis: int | None, broadcast: int) -> Expr:
     return g.reshape(b, (*g.shape(b), *(1,) * (rank - axis % rank - g.rank(b))))
 
 
-def _binary(name: str, a: Expr, b: Expr, *, axis: int | None = None, broadcast: int = 0) -> Expr:
-    return g.op(name, a, _aligned(a, b, axis, broadcast))
+def _binary_operator(name: str, a: Expr, b: Expr, *, axis: int | None = None, broadcast: int = 0) -> Expr:
+    return g.call_op(name, a, _align_legacy_broadcast(a, b, axis, broadcast))
 
 
-def _variadic(name: str, *parts: Expr) -> Expr:
-    return fold(partial(g.op, name), parts)
+def _fold_variadic(name: str, *parts: Expr) -> Expr:
+    return fold(partial(g.call_op, name), parts)
 
 
 def _sum(*parts: Expr) -> Expr:
-    return g.in_float32(partial(_variadic, "add"), *parts) if len(parts) > 2 else _variadic("add", *parts)
+    return (
+        g.compute_in_float32(partial(_fold_variadic, "add"), *parts)
+        if len(parts) > 2
+        else _fold_variadic("add", *parts)
+    )
 
 
 def _mean(*parts: Expr) -> Expr:
-    return g.in_float32(lambda *wide: g.div(_variadic("add", *wide), float(len(parts))), *parts)
+    return g.compute_in_float32(lambda *wide: g.div(_fold_variadic("add", *wide), float(len(parts))), *parts)
 
 
 def _is_inf(x: Expr, *, detect_negative: int = 1, detect_positive: int = 1) -> Expr:
-    found = g.op("isinf", x)
+    found = g.call_op("isinf", x)
     for wanted, others in ((detect_negative, g.greater), (detect_positive, g.less)):
         if not wanted:
-            found = g.op("logical_and", found, others(x, 0.0))
+            found = g.call_op("logical_and", found, others(x, 0.0))
     return found
 
 
@@ -80,7 +93,7 @@ def _pow(base: Expr, exponent: Expr, *, axis: int | None = None, broadcast: int 
     """Convert Pow: the result has the data type of the base; an integer base with a floating-point
     exponent is computed in floating point.
     """
-    exponent = _aligned(base, exponent, axis, broadcast)
+    exponent = _align_legacy_broadcast(base, exponent, axis, broadcast)
     if isinstance(exponent, Constant) and exponent.data.size == 1 and g.rank(exponent) <= g.rank(base):
         value = exponent.data.reshape(-1)[0]
         if value == 2:
@@ -89,23 +102,23 @@ def _pow(base: Expr, exponent: Expr, *, axis: int | None = None, broadcast: int 
             return base
     dtype, other = g.dtype(base), g.dtype(exponent)
     if dtype == other:
-        return g.op("power", base, exponent)
+        return g.call_op("power", base, exponent)
     if dtype.is_float or other.is_integer:
-        return g.op("power", base, g.cast(exponent, dtype))
+        return g.call_op("power", base, g.cast(exponent, dtype))
     work = "float64" if dtype.bits > 16 else "float32"
-    return g.cast(g.op("power", g.cast(base, work), g.cast(exponent, work)), dtype)
+    return g.cast(g.call_op("power", g.cast(base, work), g.cast(exponent, work)), dtype)
 
 
 def _bit_shift(x: Expr, amount: Expr, *, direction: str) -> Expr:
-    return g.op("left_shift" if direction == "LEFT" else "right_shift", x, amount)
+    return g.call_op("left_shift" if direction == "LEFT" else "right_shift", x, amount)
 
 
 def _cast(x: Expr, *, to: DType, saturate: bool = True) -> Expr:
-    return converted(x, to, saturate)
+    return cast_saturating_float8(x, to, saturate)
 
 
 def _clip(
-    x: Expr, low: Maybe = None, high: Maybe = None, *, min: float | None = None, max: float | None = None
+    x: Expr, low: OptionalExpr = None, high: OptionalExpr = None, *, min: float | None = None, max: float | None = None
 ) -> Expr:
     """Convert Clip: the bounds are attributes up to version 6 and inputs later; each may be omitted
     or depend on run-time values.
@@ -114,8 +127,8 @@ def _clip(
     low = low if min is None else g.constant(min, dtype)
     high = high if max is None else g.constant(max, dtype)
     if isinstance(low, Constant) and isinstance(high, Constant) and dtype.is_float:
-        least = float(g.only(low.data, "the least value of Clip"))
-        greatest = float(g.only(high.data, "the greatest value of Clip"))
+        least = float(g.single_element(low.data, "the least value of Clip"))
+        greatest = float(g.single_element(high.data, "the greatest value of Clip"))
         if least <= greatest:
             return g.clip(x, least, greatest)
     if low is not None:
@@ -123,57 +136,59 @@ def _clip(
     return x if high is None else g.minimum(x, g.reshape(high, ()))
 
 
-def _dropout(x: Expr, ratio: Maybe = None, training_mode: Known | None = None, *, node: Node) -> Converted:
+def _dropout(
+    x: Expr, ratio: OptionalExpr = None, training_mode: KnownArray | None = None, *, node: OnnxNode
+) -> Converted:
     """Convert Dropout for inference: return the data itself and, if wanted, a mask of all true.
 
     Raises AotcError (code "onnx-training") for training mode, which would draw random numbers.
     """
-    if training_mode is not None and g.only(training_mode, "training_mode"):
-        known = None if ratio is None else node.known(1, "ratio")
-        if known is None or g.only(known, "ratio") != 0.0:
+    if training_mode is not None and g.single_element(training_mode, "training_mode"):
+        known = None if ratio is None else node.compile_time_value(1, "ratio")
+        if known is None or g.single_element(known, "ratio") != 0.0:
             raise AotcError("onnx-training", "Dropout in training mode is not supported")
-    if not node.wants(1):
+    if not node.needs_output(1):
         return [x, None]
-    return [x, g.filled(True, g.shape(x), "bool" if node.since >= 10 else g.dtype(x))]
+    return [x, g.full(True, g.shape(x), "bool" if node.since >= 10 else g.dtype(x))]
 
 
 # --- activation functions
 
 
 def _celu(x: Expr, *, alpha: float) -> Expr:
-    return g.add(g.maximum(x, 0.0), g.minimum(activations.stretched(g.div(x, alpha), alpha), 0.0))
+    return g.add(g.maximum(x, 0.0), g.minimum(activations.scaled_expm1(g.div(x, alpha), alpha), 0.0))
 
 
-def _prelu(x: Expr, slope: Expr, *, node: Node) -> Expr:
+def _prelu(x: Expr, slope: Expr, *, node: OnnxNode) -> Expr:
     if node.since < 7 and g.rank(slope) == 1 and g.dim(slope, 0) != 1:
-        slope = g.along(slope, 1, g.rank(x))
+        slope = g.reshape_along_axis(slope, 1, g.rank(x))
     return activations.prelu(x, slope)
 
 
 def _selu(x: Expr, *, alpha: float, gamma: float) -> Expr:
-    return g.mul(g.where(g.greater(x, 0.0), x, activations.stretched(x, alpha)), gamma)
+    return g.mul(g.where(g.greater(x, 0.0), x, activations.scaled_expm1(x, alpha)), gamma)
 
 
-def _flat(apply: Callable[[Expr, int], Expr], x: Expr, *, axis: Axis, node: Node) -> Expr:
+def _apply_along_axis(function: Callable[[Expr, int], Expr], x: Expr, *, axis: Axis, node: OnnxNode) -> Expr:
     """Apply a function along `axis`, as Softmax does; up to version 12 all axes from `axis` on are
     flattened to one.
     """
     if node.since >= 13 or axis == g.rank(x) - 1:
-        return apply(x, axis)
+        return function(x, axis)
     shape = g.shape(x)
     flat = g.reshape(x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
-    return g.reshape(apply(flat, 1), shape)
+    return g.reshape(function(flat, 1), shape)
 
 
 def _hardmax(x: Expr, axis: int) -> Expr:
-    best = g.cast(g.op("argmax", x, axis=(axis,), keepdims=True), "int64")
-    return g.cast(g.equal(g.along(g.iota(g.dim(x, axis)), axis, g.rank(x)), best), g.dtype(x))
+    best = g.cast(g.call_op("argmax", x, axis=(axis,), keepdims=True), "int64")
+    return g.cast(g.equal(g.reshape_along_axis(g.iota(g.dim(x, axis)), axis, g.rank(x)), best), g.dtype(x))
 
 
 # --- reductions
 
 
-def _same(x: Expr) -> Expr:
+def _identity(x: Expr) -> Expr:
     return x
 
 
@@ -181,90 +196,103 @@ def _square(x: Expr) -> Expr:
     return g.mul(x, x)
 
 
-def _reduction(body: Reduction, prepare: Callable[[Expr], Expr] = _same) -> Converter:
+def _reduction_converter(reduction: Reduction, elementwise_part: Callable[[Expr], Expr] = _identity) -> Converter:
     """Return a converter for a reduction. If `axes` is empty and `noop_with_empty_axes` is set, it
-    applies only `prepare`, the elementwise part of the reduction.
+    applies only `elementwise_part`, the elementwise part of the reduction.
     """
 
-    def convert(x: Expr, axes: Ints | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Expr:
+    def convert_reduction(
+        x: Expr, axes: KnownInts | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+    ) -> Expr:
         if not axes and noop_with_empty_axes:
-            return prepare(x)
-        places = [g.axis(a, g.rank(x)) for a in axes or range(g.rank(x))]
-        return reductions.over(body, x, places, keepdims == 1)
+            return elementwise_part(x)
+        places = [g.normalize_axis(a, g.rank(x)) for a in axes or range(g.rank(x))]
+        return reductions.apply_reduction(reduction, x, places, keepdims == 1)
 
-    return convert
+    return convert_reduction
 
 
-def _in_floats(body: Reduction) -> Reduction:
-    """Return a reduction that casts integer data to float64, applies `body`, and casts the result
+def _reduce_integers_in_float64(reduction: Reduction) -> Reduction:
+    """Return a reduction that casts integer data to float64, applies `reduction`, and casts the result
     back.
     """
 
-    def convert(x: Expr, axes: Axes, keepdims: bool) -> Expr:
+    def reduce_in_float64(x: Expr, axes: Axes, keepdims: bool) -> Expr:
         dtype = g.dtype(x)
-        return g.cast(body(x if dtype.is_float else g.cast(x, "float64"), axes, keepdims), dtype)
+        return g.cast(reduction(x if dtype.is_float else g.cast(x, "float64"), axes, keepdims), dtype)
 
-    return convert
+    return reduce_in_float64
 
 
-def _sum_of(inner: Callable[[Expr], Expr], outer: Callable[[Expr], Expr] = _same) -> Reduction:
-    """Return a reduction that computes `outer(sum(inner(x)))` with elementwise functions `inner`
-    and `outer`, in float32 for narrow floats.
+def _reduction_of_mapped_sum(
+    map_before: Callable[[Expr], Expr], map_after: Callable[[Expr], Expr] = _identity
+) -> Reduction:
+    """Return a reduction that computes `map_after(sum(map_before(x)))` with elementwise functions `map_before`
+    and `map_after`, in float32 for narrow floats.
     """
-    return reductions.in_float32(lambda x, axes, keepdims: outer(g.reduce("sum", inner(x), axes, keepdims)))
+    return reductions.reduction_in_float32(
+        lambda x, axes, keepdims: map_after(g.call_reduction("sum", map_before(x), axes, keepdims))
+    )
 
 
-def _arg(name: str, x: Expr, *, axis: Axis = 0, keepdims: int = 1, select_last_index: bool = False) -> Expr:
+def _arg_reduction(name: str, x: Expr, *, axis: Axis = 0, keepdims: int = 1, select_last_index: bool = False) -> Expr:
     last = {"select_last_index": select_last_index}
-    return g.cast(g.op(name, x, axis=(axis,), keepdims=keepdims == 1, **last), "int64")
+    return g.cast(g.call_op(name, x, axis=(axis,), keepdims=keepdims == 1, **last), "int64")
 
 
-def _running(name: str, x: Expr, axis: Expr, *, reverse: int = 0, exclusive: bool = False) -> Expr:
+def _cumulative_operator(name: str, x: Expr, axis: Expr, *, reverse: int = 0, exclusive: bool = False) -> Expr:
     """Convert CumSum and CumProd along an axis that may be a run-time value; `reverse` starts from
     the end, `exclusive` excludes the element itself.
     """
 
-    def along(place: int) -> Expr:
-        y = g.op("reverse", x, axis=place) if reverse else x
-        y = g.op(name, y, axis=place, dtype=str(g.dtype(x)), exclusive=exclusive)
-        return g.op("reverse", y, axis=place) if reverse else y
+    def cumulate_along(axis_index: int) -> Expr:
+        y = g.call_op("reverse", x, axis=axis_index) if reverse else x
+        y = g.call_op(name, y, axis=axis_index, dtype=str(g.dtype(x)), exclusive=exclusive)
+        return g.call_op("reverse", y, axis=axis_index) if reverse else y
 
     rank = g.rank(x)
     if isinstance(axis, Constant):
-        return along(g.axis(int(g.only(axis.data, "the axis")), rank))
-    chosen = from_start(g.reshape(axis, ()), rank)
-    result = along(0)  # the axis is a run-time value: compute along every axis and select
+        return cumulate_along(g.normalize_axis(int(g.single_element(axis.data, "the axis")), rank))
+    chosen = normalize_negative_indices(g.reshape(axis, ()), rank)
+    result = cumulate_along(0)  # the axis is a run-time value: compute along every axis and select
     for k in range(1, rank):
-        result = g.where(g.equal(chosen, k), along(k), result)
+        result = g.where(g.equal(chosen, k), cumulate_along(k), result)
     return result
 
 
-def _top_k(x: Expr, k: Int, *, axis: Axis = -1, largest: int = 1) -> list[Expr]:
+def _top_k(x: Expr, k: KnownInt, *, axis: Axis = -1, largest: int = 1) -> list[Expr]:
     return reductions.top_k(x, k, axis, ascending=not largest)
 
 
 OPS: Table = {
-    **named(_bit_shift, _cast, _celu, _clip, _dropout, _is_inf, _pow, _selu, _top_k),
-    **named(elu, gelu, hard_sigmoid, leaky_relu, mish, softplus, softsign, swish),
-    **{name: partial(g.op, op) for name, op in _UNARY.items()},
-    **{name: partial(_binary, op) for name, op in _BINARY.items()},
-    **{name: partial(_variadic, op) for name, op in _VARIADIC.items()},
-    "Hardmax": partial(_flat, _hardmax),
+    **table_by_function_name(_bit_shift, _cast, _celu, _clip, _dropout, _is_inf, _pow, _selu, _top_k),
+    **table_by_function_name(elu, gelu, hard_sigmoid, leaky_relu, mish, softplus, softsign, swish),
+    **{name: partial(g.call_op, op) for name, op in _UNARY.items()},
+    **{name: partial(_binary_operator, op) for name, op in _BINARY.items()},
+    **{name: partial(_fold_variadic, op) for name, op in _VARIADIC.items()},
+    "Hardmax": partial(_apply_along_axis, _hardmax),
     "Identity": lambda x: x,
-    "LogSoftmax": partial(_flat, lambda x, axis: g.op("nn.log_softmax", x, axis=axis)),
+    "LogSoftmax": partial(_apply_along_axis, lambda x, axis: g.call_op("nn.log_softmax", x, axis=axis)),
     "Mean": _mean,
-    "Mod": lambda a, b, *, fmod=0: g.op("trunc_mod" if fmod else "floor_mod", a, b),
+    "Mod": lambda a, b, *, fmod=0: g.call_op("trunc_mod" if fmod else "floor_mod", a, b),
     "PRelu": _prelu,
     "Reciprocal": lambda x: g.div(1.0, x),
-    "Softmax": partial(_flat, lambda x, axis: g.op("nn.softmax", x, axis=axis)),
+    "Softmax": partial(_apply_along_axis, lambda x, axis: g.call_op("nn.softmax", x, axis=axis)),
     "Sum": _sum,
     "Where": g.where,
-    **{f"Arg{name}": partial(_arg, f"arg{name.lower()}") for name in ("Max", "Min")},
-    **{f"Cum{name}": partial(_running, f"cum{name.lower()}") for name in ("Prod", "Sum")},
-    **{f"Reduce{name}": _reduction(plain(name.lower())) for name in ("Max", "Mean", "Min", "Prod", "Sum")},
-    "ReduceL1": _reduction(_sum_of(g.absolute), g.absolute),
-    "ReduceL2": _reduction(_in_floats(_sum_of(_square, g.sqrt)), g.absolute),
-    "ReduceLogSum": _reduction(_in_floats(_sum_of(_same, g.log)), g.log),
-    "ReduceLogSumExp": _reduction(_in_floats(reductions.log_sum_exp)),
-    "ReduceSumSquare": _reduction(_sum_of(_square), _square),
+    **{f"Arg{name}": partial(_arg_reduction, f"arg{name.lower()}") for name in ("Max", "Min")},
+    **{f"Cum{name}": partial(_cumulative_operator, f"cum{name.lower()}") for name in ("Prod", "Sum")},
+    **{
+        f"Reduce{name}": _reduction_converter(reduction_by_name(name.lower()))
+        for name in ("Max", "Mean", "Min", "Prod", "Sum")
+    },
+    "ReduceL1": _reduction_converter(_reduction_of_mapped_sum(g.absolute), g.absolute),
+    "ReduceL2": _reduction_converter(
+        _reduce_integers_in_float64(_reduction_of_mapped_sum(_square, g.sqrt)), g.absolute
+    ),
+    "ReduceLogSum": _reduction_converter(
+        _reduce_integers_in_float64(_reduction_of_mapped_sum(_identity, g.log)), g.log
+    ),
+    "ReduceLogSumExp": _reduction_converter(_reduce_integers_in_float64(reductions.log_sum_exp)),
+    "ReduceSumSquare": _reduction_converter(_reduction_of_mapped_sum(_square), _square),
 }

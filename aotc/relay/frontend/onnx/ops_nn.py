@@ -15,33 +15,40 @@ from aotc.ir import DType, require
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.activations import elu, hard_sigmoid, leaky_relu, softplus, softsign
-from aotc.relay.frontend.converter_signatures import Axis, Maybe, parameters
-from aotc.relay.frontend.data_movement import element
+from aotc.relay.frontend.converter_signatures import Axis, OptionalExpr, converter_parameters
+from aotc.relay.frontend.data_movement import select_element
 from aotc.relay.frontend.matmul_einsum import einsum, matmul
-from aotc.relay.frontend.normalization import batch_norm, batch_norm_in, moments, per_channel, rms_norm, standardized
-from aotc.relay.frontend.onnx.node import Converted, Node, Table, named
-from aotc.relay.frontend.recurrent import Activation, State, Unrolled, Weights, whole_layer
+from aotc.relay.frontend.normalization import (
+    batch_norm,
+    batch_norm_from_arithmetic,
+    mean_centered_and_variance,
+    normalize_to_unit_variance,
+    rms_norm,
+    scale_and_shift_channels,
+)
+from aotc.relay.frontend.onnx.node import Converted, OnnxNode, Table, table_by_function_name
+from aotc.relay.frontend.recurrent import Activation, RecurrentState, RecurrentWeights, UnrolledLayer, call_recurrent_op
 from aotc.relay.frontend.reductions import p_norm
 
 _FLOAT32: Final = DType("float32")
 
 
-def _gemm(a: Expr, b: Expr, c: Maybe = None, *, transA: int, transB: int, alpha: float, beta: float) -> Expr:
+def _gemm(a: Expr, b: Expr, c: OptionalExpr = None, *, transA: int, transB: int, alpha: float, beta: float) -> Expr:
     matrices = g.rank(a) == g.rank(b) == 2
     require("onnx-gemm", matrices, lambda: f"Gemm needs matrices, got shapes {g.dims(a)} and {g.dims(b)}")
     if transA:
         a = g.transpose(a, (1, 0))
     if transB:
         units = g.dims(b)[0]
-        y = g.op("nn.dense", a, b, units=units if isinstance(units, int) else None)
+        y = g.call_op("nn.dense", a, b, units=units if isinstance(units, int) else None)
     else:
-        y = g.op("nn.matmul", a, b, units=None)
-    y = g.scaled(y, alpha)
+        y = g.call_op("nn.matmul", a, b, units=None)
+    y = g.multiply_by_number(y, alpha)
     if c is None or beta == 0.0:
         return y
-    c = g.scaled(c, beta)
+    c = g.multiply_by_number(c, beta)
     if g.rank(c) == 1 and g.dims(c)[0] == g.dims(y)[1]:
-        return g.op("nn.bias_add", y, c, axis=1)
+        return g.call_op("nn.bias_add", y, c, axis=1)
     return g.add(y, c)
 
 
@@ -49,10 +56,10 @@ def _gemm(a: Expr, b: Expr, c: Maybe = None, *, transA: int, transB: int, alpha:
 
 
 def _batch_normalization(
-    x: Expr, scale: Expr, bias: Expr, mean: Expr, var: Expr, *, epsilon: float, momentum: float = 0.9, node: Node
+    x: Expr, scale: Expr, bias: Expr, mean: Expr, var: Expr, *, epsilon: float, momentum: float = 0.9, node: OnnxNode
 ) -> Converted:
     if not node.attrs.get("training_mode"):
-        statistics = any(node.wants(k) for k in range(1, 5))
+        statistics = any(node.needs_output(k) for k in range(1, 5))
         require(
             "onnx-training",
             not statistics,
@@ -63,35 +70,47 @@ def _batch_normalization(
         return [batch_norm(x, scale, bias, mean, var, epsilon)]
     # training mode: normalize with the statistics of the batch, and return updated running
     # statistics
-    work, wide = g.dtype(mean), g.summed_as(g.dtype(mean))
+    work, wide = g.dtype(mean), g.accumulation_dtype(g.dtype(mean))
     mean, var = g.cast(mean, wide), g.cast(var, wide)
     axes, data = [0, *range(2, g.rank(x))], g.cast(x, wide)
-    batch_mean = g.reduce("mean", data, axes, False)
-    centered = g.sub(data, g.along(batch_mean, 1, g.rank(x)))
-    batch_var = g.reduce("mean", g.mul(centered, centered), axes, False)
-    y = batch_norm_in(wide, x, scale, bias, batch_mean, batch_var, epsilon)
+    batch_mean = g.call_reduction("mean", data, axes, False)
+    centered = g.sub(data, g.reshape_along_axis(batch_mean, 1, g.rank(x)))
+    batch_var = g.call_reduction("mean", g.mul(centered, centered), axes, False)
+    y = batch_norm_from_arithmetic(wide, x, scale, bias, batch_mean, batch_var, epsilon)
     pairs = ((mean, batch_mean), (var, batch_var))
     moved = (g.add(g.mul(old, momentum), g.mul(new, 1.0 - momentum)) for old, new in pairs)
     return [y, *(g.cast(value, work) for value in moved)]
 
 
 def _layer_normalization(
-    x: Expr, scale: Expr, bias: Maybe = None, *, axis: Axis = -1, epsilon: float, stash_type: DType, node: Node
+    x: Expr,
+    scale: Expr,
+    bias: OptionalExpr = None,
+    *,
+    axis: Axis = -1,
+    epsilon: float,
+    stash_type: DType,
+    node: OnnxNode,
 ) -> Converted:
     rank = g.rank(x)
     plain = axis == rank - 1 and g.rank(scale) == 1 and g.dtype(x) == stash_type and g.dims(scale) == g.dims(x)[-1:]
-    if plain and not node.wants(1) and not node.wants(2) and (bias is None or g.dims(bias) == g.dims(scale)):
-        beta = bias if bias is not None else g.filled(0, g.shape(scale), g.dtype(x))
-        y = g.op("nn.layer_norm", x, scale, beta, axis=-1, epsilon=epsilon, center=bias is not None)
+    if (
+        plain
+        and not node.needs_output(1)
+        and not node.needs_output(2)
+        and (bias is None or g.dims(bias) == g.dims(scale))
+    ):
+        beta = bias if bias is not None else g.full(0, g.shape(scale), g.dtype(x))
+        y = g.call_op("nn.layer_norm", x, scale, beta, axis=-1, epsilon=epsilon, center=bias is not None)
         return [y, None, None]
-    mean, centered, var = moments(g.cast(x, stash_type), range(axis, rank))
+    mean, centered, var = mean_centered_and_variance(g.cast(x, stash_type), range(axis, rank))
     inverse = g.div(1.0, g.sqrt(g.add(var, epsilon)))
     y = g.mul(g.cast(g.mul(centered, inverse), g.dtype(x)), scale)
     return [y if bias is None else g.add(y, bias), g.cast(mean, stash_type), g.cast(inverse, stash_type)]
 
 
 def _group_normalization(
-    x: Expr, scale: Expr, bias: Expr, *, num_groups: int, epsilon: float, stash_type: DType = _FLOAT32, node: Node
+    x: Expr, scale: Expr, bias: Expr, *, num_groups: int, epsilon: float, stash_type: DType = _FLOAT32, node: OnnxNode
 ) -> Expr:
     """Convert GroupNormalization; scale and bias have one value per group up to version 18 and one
     per channel later.
@@ -101,12 +120,12 @@ def _group_normalization(
     require("onnx-norm", fits, f"{shape[1]} channels cannot be divided into {num_groups} groups")
     by_group = node.since < 21 and g.dim(scale, 0) == num_groups
     if not by_group and g.dtype(x) == stash_type:
-        return g.op("nn.group_norm", x, scale, bias, num_groups=num_groups, axis=1, epsilon=epsilon)
+        return g.call_op("nn.group_norm", x, scale, bias, num_groups=num_groups, axis=1, epsilon=epsilon)
     data = g.cast(g.reshape(x, (shape[0], num_groups, -1)), stash_type)
-    y = g.cast(standardized(data, (2,), epsilon), g.dtype(x))
+    y = g.cast(normalize_to_unit_variance(data, (2,), epsilon), g.dtype(x))
     if by_group:
-        return g.reshape(per_channel(y, scale, bias), shape)
-    return per_channel(g.reshape(y, shape), scale, bias)
+        return g.reshape(scale_and_shift_channels(y, scale, bias), shape)
+    return scale_and_shift_channels(g.reshape(y, shape), scale, bias)
 
 
 def _rms_normalization(x: Expr, scale: Expr, *, axis: Axis = -1, epsilon: float, stash_type: DType) -> Expr:
@@ -119,16 +138,16 @@ def _rms_normalization(x: Expr, scale: Expr, *, axis: Axis = -1, epsilon: float,
 def _lp_normalization(x: Expr, *, axis: Axis = -1, p: int = 2) -> Expr:
     require("onnx-norm", p in (1, 2), f"LpNormalization with p = {p} is not supported")
 
-    def divided(y: Expr) -> Expr:
-        size = p_norm(y, p, lambda powers: g.reduce("sum", powers, (axis,), True))
+    def divide_by_norm(y: Expr) -> Expr:
+        size = p_norm(y, p, lambda powers: g.call_reduction("sum", powers, (axis,), True))
         # the norm of zeros is 0: avoid 0 / 0
         return g.where(g.equal(size, 0.0), g.constant(0.0, g.dtype(y)), g.div(y, size))
 
-    return g.in_float32(divided, x)
+    return g.compute_in_float32(divide_by_norm, x)
 
 
 def _mean_variance_normalization(x: Expr, *, axes: list[int] | None = None) -> Expr:
-    _, centered, var = moments(x, [g.axis(a, g.rank(x)) for a in axes or (0, 2, 3)])
+    _, centered, var = mean_centered_and_variance(x, [g.normalize_axis(a, g.rank(x)) for a in axes or (0, 2, 3)])
     return g.cast(g.div(centered, g.add(g.sqrt(var), 1e-9)), g.dtype(x))
 
 
@@ -137,8 +156,8 @@ def _mean_variance_normalization(x: Expr, *, axes: list[int] | None = None) -> E
 
 #: Activation functions by lower-case name; parameter defaults are ONNX's default values of
 #: activation_alpha and activation_beta.
-_FUNCTIONS: Final[Mapping[str, Callable[..., Expr]]] = {
-    "relu": lambda x: g.op("nn.relu", x),
+_ACTIVATION_FUNCTIONS: Final[Mapping[str, Callable[..., Expr]]] = {
+    "relu": lambda x: g.call_op("nn.relu", x),
     "tanh": g.tanh,
     "sigmoid": g.sigmoid,
     **{f.__name__.replace("_", ""): f for f in (elu, hard_sigmoid, leaky_relu, softplus, softsign)},
@@ -148,22 +167,24 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Expr]]] = {
 }
 
 
-def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[tuple[list[str], list[Activation]]]:
+def _activations_per_direction(
+    node: OnnxNode, defaults: Sequence[str], direction_count: int
+) -> list[tuple[list[str], list[Activation]]]:
     """Return for each direction of a recurrent layer the lower-case names of its activations, and
     the functions that compute them.
     """
     step = len(defaults)
-    names = list(node.attrs.get("activations") or [*defaults] * directions)
+    names = list(node.attrs.get("activations") or [*defaults] * direction_count)
     # the default value that the schema of RNN states is for two directions
     if names == ["Tanh", "Tanh"] and step == 1:
-        names = names[:directions]
-    fits = len(names) == step * directions
-    require("onnx-recurrent", fits, f"{len(names)} activations do not match {directions} directions")
+        names = names[:direction_count]
+    fits = len(names) == step * direction_count
+    require("onnx-recurrent", fits, f"{len(names)} activations do not match {direction_count} directions")
     found: list[Activation] = []
     for k, name in enumerate(names):
-        require("onnx-recurrent", name.lower() in _FUNCTIONS, f"the activation {name!r} is not known")
-        function = _FUNCTIONS[name.lower()]
-        given = {p.name: node.attrs.get(f"activation_{p.name}", [])[k : k + 1] for p in parameters(function)}
+        require("onnx-recurrent", name.lower() in _ACTIVATION_FUNCTIONS, f"the activation {name!r} is not known")
+        function = _ACTIVATION_FUNCTIONS[name.lower()]
+        given = {p.name: node.attrs.get(f"activation_{p.name}", [])[k : k + 1] for p in converter_parameters(function)}
         found.append(partial(function, **{number: values[0] for number, values in given.items() if values}))
     low = [name.lower() for name in names]
     return [(low[k : k + step], found[k : k + step]) for k in range(0, len(found), step)]
@@ -171,46 +192,52 @@ def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[t
 
 #: By operator, the permutation from ONNX's gate order to that of nn.rnn, nn.gru and nn.lstm, and
 #: ONNX's default activations.
-_KINDS: Final = {
+_GATE_ORDERS_AND_ACTIVATIONS: Final = {
     "RNN": ((0,), ("Tanh",)),
     "GRU": ((1, 0, 2), ("Sigmoid", "Tanh")),
     "LSTM": ((0, 2, 3, 1), ("Sigmoid", "Tanh", "Tanh")),
 }
 
 
-def _weights(node: Node, gates: int, direction: int) -> Weights:
-    w, r = element(node[1], 0, direction), element(node[2], 0, direction)
-    bias, rows = node.optional(3), gates * g.shape(r)[1]
-    both = g.filled(0, (2 * rows,), g.dtype(w)) if bias is None else element(bias, 0, direction)
-    return Weights(w, r, *g.split(both, [rows, rows], 0))
+def _direction_weights(node: OnnxNode, gate_count: int, direction: int) -> RecurrentWeights:
+    w, r = select_element(node[1], 0, direction), select_element(node[2], 0, direction)
+    bias, rows = node.optional_input(3), gate_count * g.shape(r)[1]
+    both = g.full(0, (2 * rows,), g.dtype(w)) if bias is None else select_element(bias, 0, direction)
+    return RecurrentWeights(w, r, *g.split(both, [rows, rows], 0))
 
 
-def _initial(given: Maybe, direction: int, shape: tuple[int, int], swap: bool, dtype: str) -> Expr:
+def _initial_state(states: OptionalExpr, direction: int, shape: tuple[int, int], batch_first: bool, dtype: str) -> Expr:
     """Return the initial state of one direction: zero if the input is omitted."""
-    if given is None:
-        return g.filled(0, shape, dtype)
-    return element(g.transpose(given, (1, 0, 2)) if swap else given, 0, direction)
+    if states is None:
+        return g.full(0, shape, dtype)
+    return select_element(g.transpose(states, (1, 0, 2)) if batch_first else states, 0, direction)
 
 
-def _is_plain(node: Node, names: list[str], lengths: Maybe) -> bool:
+def _is_supported_by_recurrent_op(node: OnnxNode, names: list[str], lengths: OptionalExpr) -> bool:
     """Return True if nn.lstm, nn.gru or nn.rnn can compute a direction of the layer: default
     activations, no clipping, no peepholes, no coupled gates, all sequences of full length.
     """
-    usual = names == [n.lower() for n in _KINDS[node.op_type][1]] or (node.op_type == "RNN" and names == ["relu"])
+    usual = names == [n.lower() for n in _GATE_ORDERS_AND_ACTIVATIONS[node.op_type][1]] or (
+        node.op_type == "RNN" and names == ["relu"]
+    )
     reset = node.op_type != "GRU" or node.attrs.get("linear_before_reset")
-    other = "clip" in node.attrs or node.attrs.get("input_forget") or node.optional(7) is not None
+    other = "clip" in node.attrs or node.attrs.get("input_forget") or node.optional_input(7) is not None
     return bool(usual and reset and not other and lengths is None)
 
 
-def _unrolled(node: Node, direction: int, weights: Weights, act: Sequence[Activation]) -> Unrolled:
-    peephole = node.optional(7) if node.op_type == "LSTM" else None
-    peepholes = () if peephole is None else g.split(element(peephole, 0, direction), [g.shape(weights.r)[1]] * 3, 0)
+def _unrolled_layer(
+    node: OnnxNode, direction: int, weights: RecurrentWeights, gate_activations: Sequence[Activation]
+) -> UnrolledLayer:
+    peephole = node.optional_input(7) if node.op_type == "LSTM" else None
+    peepholes = (
+        () if peephole is None else g.split(select_element(peephole, 0, direction), [g.shape(weights.r)[1]] * 3, 0)
+    )
     flags = (bool(node.attrs.get(name)) for name in ("input_forget", "linear_before_reset"))
-    order, clip = _KINDS[node.op_type][0], node.attrs.get("clip")
-    return Unrolled(node.op_type.lower(), weights, act, order, clip, peepholes, *flags)
+    order, clip = _GATE_ORDERS_AND_ACTIVATIONS[node.op_type][0], node.attrs.get("clip")
+    return UnrolledLayer(node.op_type.lower(), weights, gate_activations, order, clip, peepholes, *flags)
 
 
-def _check_layer(node: Node, gates: int, directions: int) -> None:
+def _check_recurrent_weight_shapes(node: OnnxNode, gate_count: int, direction_count: int) -> None:
     """Raise AotcError (code "onnx-recurrent") if the weights or the bias of a recurrent layer
     contradict each other, the input or an attribute.
     """
@@ -218,48 +245,48 @@ def _check_layer(node: Node, gates: int, directions: int) -> None:
     stated, way = node.attrs.get("hidden_size"), node.attrs.get("direction", "forward")
     text = f"hidden_size is {stated}, the recurrent weights have shape {g.dims(node[2])}, for a hidden size of {hidden}"
     require("onnx-recurrent", stated in (None, hidden), text)
-    rows = gates * hidden
+    rows = gate_count * hidden
     expected: dict[int, tuple[str, tuple[int, ...]]] = {
-        1: ("W", (directions, rows, inputs)),
-        2: ("R", (directions, rows, hidden)),
-        3: ("B", (directions, 2 * rows)),
+        1: ("W", (direction_count, rows, inputs)),
+        2: ("R", (direction_count, rows, hidden)),
+        3: ("B", (direction_count, 2 * rows)),
     }
     for place, (name, shape) in expected.items():
-        if (given := node.optional(place)) is not None:
+        if (given := node.optional_input(place)) is not None:
             text = f"{name} of {node.op_type} has shape {g.dims(given)}; direction {way!r}, {inputs} inputs and a "
             text += f"hidden size of {hidden} need {shape}"
             require("onnx-recurrent", g.dims(given) == shape, text)
 
 
-_DIRECTIONS: Final = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+_REVERSED_BY_DIRECTION: Final = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
-def recurrent(*, direction: str = "forward", layout: bool = False, node: Node) -> list[Expr]:
+def convert_recurrent(*, direction: str = "forward", layout: bool = False, node: OnnxNode) -> list[Expr]:
     """Convert a recurrent layer (RNN, GRU or LSTM) in one or both directions; return the outputs Y,
     Y_h and, for LSTM, Y_c.
     """
-    (order, usual), x = _KINDS[node.op_type], node[0]
+    (order, usual), x = _GATE_ORDERS_AND_ACTIVATIONS[node.op_type], node[0]
     states = 2 if node.op_type == "LSTM" else 1
     x = g.transpose(x, (1, 0, 2)) if layout else x
     length, batch, _ = g.shape(x)
     require("onnx-recurrent", length > 0, "a sequence of length 0 is not supported")
-    directions = _DIRECTIONS.get(direction.lower(), ())
+    directions = _REVERSED_BY_DIRECTION.get(direction.lower(), ())
     require("onnx-recurrent", bool(directions), f"direction {direction!r} is not known")
-    _check_layer(node, len(order), len(directions))
-    lengths = _lengths(node.optional(4), length, batch)
-    acts = _activations(node, usual, len(directions))
+    _check_recurrent_weight_shapes(node, len(order), len(directions))
+    lengths = _sequence_lengths(node.optional_input(4), length, batch)
+    acts = _activations_per_direction(node, usual, len(directions))
     outputs: list[Expr] = []
-    finals: list[State] = []
+    finals: list[RecurrentState] = []
     for k, ((names, functions), backwards) in enumerate(zip(acts, directions, strict=True)):
-        weights = _weights(node, len(order), k)
+        weights = _direction_weights(node, len(order), k)
         shape = batch, g.shape(weights.r)[1]
-        state = [_initial(node.optional(5 + s), k, shape, layout, g.dtype(x)) for s in range(states)]
-        if _is_plain(node, names, lengths):
+        state = [_initial_state(node.optional_input(5 + s), k, shape, layout, g.dtype(x)) for s in range(states)]
+        if _is_supported_by_recurrent_op(node, names, lengths):
             activation = {"activation": names[0]} if node.op_type == "RNN" else {}
-            ordered = weights.reordered(order)
-            y, last = whole_layer(node.op_type.lower(), x, ordered, state, reverse=backwards, **activation)
+            ordered = weights.with_gate_order(order)
+            y, last = call_recurrent_op(node.op_type.lower(), x, ordered, state, reverse=backwards, **activation)
         else:
-            y, last = _unrolled(node, k, weights, functions).run(x, state, lengths, backwards)
+            y, last = _unrolled_layer(node, k, weights, functions).unroll_over_steps(x, state, lengths, backwards)
         outputs.append(y)
         finals.append(last)
     # Y is (steps, directions, batch, hidden), the final states are (directions, batch, hidden)
@@ -269,22 +296,22 @@ def recurrent(*, direction: str = "forward", layout: bool = False, node: Node) -
     return [y, *ends]
 
 
-def _lengths(given: Maybe, length: int, batch: int) -> Maybe:
+def _sequence_lengths(lengths: OptionalExpr, step_count: int, batch: int) -> OptionalExpr:
     """Return the sequence lengths as int32 of shape (batch, 1), or None if all sequences are known
     to have full length.
     """
-    if given is None or (isinstance(given, Constant) and bool((given.data == length).all())):
+    if lengths is None or (isinstance(lengths, Constant) and bool((lengths.data == step_count).all())):
         return None
-    return g.reshape(g.cast(given, "int32"), (batch, 1))
+    return g.reshape(g.cast(lengths, "int32"), (batch, 1))
 
 
 OPS: Table = {
-    **named(_batch_normalization, _gemm, _group_normalization, _layer_normalization),
-    **named(_lp_normalization, _mean_variance_normalization),
+    **table_by_function_name(_batch_normalization, _gemm, _group_normalization, _layer_normalization),
+    **table_by_function_name(_lp_normalization, _mean_variance_normalization),
     "Einsum": lambda *operands, equation: einsum(equation, operands),
-    "InstanceNormalization": lambda *given, epsilon: g.op("nn.instance_norm", *given, axis=1, epsilon=epsilon),
-    "LRN": lambda x, **attributes: g.op("nn.lrn", x, axis=1, **attributes),
+    "InstanceNormalization": lambda *given, epsilon: g.call_op("nn.instance_norm", *given, axis=1, epsilon=epsilon),
+    "LRN": lambda x, **attributes: g.call_op("nn.lrn", x, axis=1, **attributes),
     "MatMul": matmul,
     "RMSNormalization": _rms_normalization,
-    **dict.fromkeys(_KINDS, recurrent),
+    **dict.fromkeys(_GATE_ORDERS_AND_ACTIVATIONS, convert_recurrent),
 }

@@ -19,15 +19,22 @@ import numpy as np
 from aotc.ir import AotcError, Dim, DType, is_static, require
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
-from aotc.relay.frontend.converter_signatures import Axis, Maybe
-from aotc.relay.frontend.data_movement import checked_indices, depth_to_space, from_start, padded, space_to_depth, take
-from aotc.relay.frontend.onnx.node import Int, Ints, Known, Node, Table, named
-from aotc.relay.op.type_rules import broadcast_shape
+from aotc.relay.frontend.converter_signatures import Axis, OptionalExpr
+from aotc.relay.frontend.data_movement import (
+    depth_to_space,
+    gather_slices,
+    normalize_constant_indices,
+    normalize_negative_indices,
+    pad_or_crop,
+    space_to_depth,
+)
+from aotc.relay.frontend.onnx.node import KnownArray, KnownInt, KnownInts, OnnxNode, Table, table_by_function_name
+from aotc.relay.op.type_rules import broadcast_two_shapes
 
 # --- reshaping
 
 
-def _reshape(x: Expr, shape: Ints, *, allowzero: int = 0) -> Expr:
+def _reshape(x: Expr, shape: KnownInts, *, allowzero: int = 0) -> Expr:
     dims = g.dims(x)
     target: list[Dim] = []
     for k, d in enumerate(shape):
@@ -40,7 +47,7 @@ def _reshape(x: Expr, shape: Ints, *, allowzero: int = 0) -> Expr:
     if not is_static(target):
         if is_static(dims) or list(target) == list(dims):
             return x
-        return g.op("reshape", x, newshape=tuple(shape), allowzero=False)
+        return g.call_op("reshape", x, newshape=tuple(shape), allowzero=False)
     return g.reshape(x, [d for d in target if isinstance(d, int)])
 
 
@@ -49,21 +56,21 @@ def _flatten(x: Expr, *, axis: int = 1) -> Expr:
     place = axis + rank if axis < 0 else axis
     require("onnx-axis", 0 <= place <= rank, f"axis {axis} is outside rank {rank}")
     if place == 1 and rank > 2:
-        return g.op("nn.batch_flatten", x)
+        return g.call_op("nn.batch_flatten", x)
     shape = g.shape(x)
     return g.reshape(x, (math.prod(shape[:place]), math.prod(shape[place:])))
 
 
-def _squeeze(x: Expr, axes: Ints | None = None, *, node: Node) -> Expr:
+def _squeeze(x: Expr, axes: KnownInts | None = None, *, node: OnnxNode) -> Expr:
     # an empty attribute counts as an omitted one
-    if axes is None or (not axes and node.optional(1) is None):
+    if axes is None or (not axes and node.optional_input(1) is None):
         return g.squeeze(x, [k for k, d in enumerate(g.shape(x)) if d == 1])
-    return g.squeeze(x, sorted(g.axis(a, g.rank(x)) for a in axes))
+    return g.squeeze(x, sorted(g.normalize_axis(a, g.rank(x)) for a in axes))
 
 
-def _unsqueeze(x: Expr, axes: Ints) -> Expr:
+def _unsqueeze(x: Expr, axes: KnownInts) -> Expr:
     rank = g.rank(x) + len(axes)
-    places = sorted(g.axis(a, rank) for a in axes)
+    places = sorted(g.normalize_axis(a, rank) for a in axes)
     require("onnx-axis", len(set(places)) == len(places), f"an axis occurs twice in {axes}")
     return g.unsqueeze(x, places)
 
@@ -75,15 +82,15 @@ def _transpose(x: Expr, *, perm: list[int] | None = None) -> Expr:
     return g.transpose(x, order)
 
 
-def _blocks(move: Callable[..., Expr], x: Expr, *, blocksize: int, mode: str = "DCR") -> Expr:
-    return move(x, blocksize, g.rank(x) - 2, mode == "DCR")
+def _rearrange_blocks(rearrange: Callable[..., Expr], x: Expr, *, blocksize: int, mode: str = "DCR") -> Expr:
+    return rearrange(x, blocksize, g.rank(x) - 2, mode == "DCR")
 
 
 # --- concatenation, slicing, padding
 
 
 def _concat(*parts: Expr, axis: int = 1) -> Expr:
-    place = g.axis(axis, g.rank(parts[0]))
+    place = g.normalize_axis(axis, g.rank(parts[0]))
     least = min(map(g.rank, parts))
     require("onnx-axis", place < least, f"a tensor of rank {least} has no axis {place}")
     filled = [p for p in parts if g.dims(p)[place] != 0]
@@ -91,14 +98,14 @@ def _concat(*parts: Expr, axis: int = 1) -> Expr:
 
 
 def _split(
-    x: Expr, split: Ints | None = None, *, axis: Axis = 0, num_outputs: int | None = None, node: Node
+    x: Expr, split: KnownInts | None = None, *, axis: Axis = 0, num_outputs: int | None = None, node: OnnxNode
 ) -> Sequence[Expr | None]:
     size, names = g.dim(x, axis), len(node.wanted)
     text = f"num_outputs is {num_outputs}, the node has {names} outputs"
     require("onnx-split", num_outputs in (None, names), text)
     count = len(split) if split is not None else names if num_outputs is None else num_outputs
     if count > names:
-        g.check_unrolled(count, "a split")
+        g.check_unroll_count(count, "a split")
     if split is None:
         # the last part is smaller if the number of parts does not divide the extent
         part = -(-size // max(count, 1))
@@ -110,9 +117,11 @@ def _split(
     return g.split(x, split, axis)
 
 
-def _slice(x: Expr, starts: Ints, ends: Ints, axes: Ints | None = None, steps: Ints | None = None) -> Expr:
+def _slice(
+    x: Expr, starts: KnownInts, ends: KnownInts, axes: KnownInts | None = None, steps: KnownInts | None = None
+) -> Expr:
     steps = [1] * len(starts) if steps is None else steps
-    places = [g.axis(a, g.rank(x)) for a in (axes if axes is not None else range(len(starts)))]
+    places = [g.normalize_axis(a, g.rank(x)) for a in (axes if axes is not None else range(len(starts)))]
     fits = len(starts) == len(ends) == len(places) == len(steps)
     text = f"starts {starts}, ends {ends}, axes {places} and steps {steps} do not agree"
     require("onnx-slice", fits and len(set(places)) == len(places), text)
@@ -125,14 +134,14 @@ def _slice(x: Expr, starts: Ints, ends: Ints, axes: Ints | None = None, steps: I
     box = []
     for start, end, axis, step in zip(starts, ends, places, steps, strict=True):
         size = g.dim(x, axis)
-        first, last = _cut(start, end, step, size)
+        first, last = _clip_slice_bounds(start, end, step, size)
         if (first, last, step) != (0, size, 1):
             # a backward slice down to element 0 needs an end that numpy does not count from the end
             box.append((first, last if last >= 0 else -size - 1, axis, step))
-    return g.cut(x, *zip(*box, strict=True)) if box else x
+    return g.strided_slice(x, *zip(*box, strict=True)) if box else x
 
 
-def _cut(start: int, end: int, step: int, size: int) -> tuple[int, int]:
+def _clip_slice_bounds(start: int, end: int, step: int, size: int) -> tuple[int, int]:
     """Return the begin and end positions of a slice, clipped to the axis as ONNX defines it; a
     backward slice starts at element 0 at the least, and an empty slice is (0, 0).
     """
@@ -141,12 +150,19 @@ def _cut(start: int, end: int, step: int, size: int) -> tuple[int, int]:
     return (first, last) if range(first, last, step) else (0, 0)
 
 
-def _pad(x: Expr, pads: Ints | None = None, filling: Maybe = None, axes: Ints | None = None, *, node: Node) -> Expr:
+def _pad(
+    x: Expr,
+    pads: KnownInts | None = None,
+    filling: OptionalExpr = None,
+    axes: KnownInts | None = None,
+    *,
+    node: OnnxNode,
+) -> Expr:
     rank = g.rank(x)
     pads = node.attrs.get("paddings") or pads  # the name of the attribute in operator set 1
     if pads is None:
         raise AotcError("onnx-input", "Pad needs `pads`; it is left out")
-    places = range(rank) if axes is None else [g.axis(a, rank) for a in axes]
+    places = range(rank) if axes is None else [g.normalize_axis(a, rank) for a in axes]
     require(
         "onnx-pad",
         len(pads) == 2 * len(places),
@@ -159,23 +175,23 @@ def _pad(x: Expr, pads: Ints | None = None, filling: Maybe = None, axes: Ints | 
     g.checked_shape(sizes, g.dtype(x), "the result of Pad")
     mode, value = node.attrs.get("mode", "constant"), node.attrs.get("value", 0.0)
     if mode != "constant":
-        return padded(x, given, mode=mode)
-    return padded(x, given, filling if filling is not None else value if g.dtype(x).is_float else int(value))
+        return pad_or_crop(x, given, mode=mode)
+    return pad_or_crop(x, given, filling if filling is not None else value if g.dtype(x).is_float else int(value))
 
 
-def _tile(x: Expr, repeats: Ints) -> Expr:
+def _tile(x: Expr, repeats: KnownInts) -> Expr:
     fits = len(repeats) == g.rank(x) and min(repeats, default=1) >= 0
     require("onnx-tile", fits, f"repeats {repeats} do not fit rank {g.rank(x)}")
     g.checked_shape([d * r for d, r in zip(g.shape(x), repeats, strict=True)], g.dtype(x), "the result of Tile")
-    return x if all(r == 1 for r in repeats) else g.op("tile", x, reps=tuple(repeats))
+    return x if all(r == 1 for r in repeats) else g.call_op("tile", x, reps=tuple(repeats))
 
 
-def _expand(x: Expr, shape: Ints) -> Expr:
+def _expand(x: Expr, shape: KnownInts) -> Expr:
     wanted = g.checked_shape(shape, g.dtype(x), "the shape of Expand")
-    target = broadcast_shape(g.dims(x), wanted)
+    target = broadcast_two_shapes(g.dims(x), wanted)
     if not is_static(target):
         g.shape(x)
-    return g.broadcast(x, g.checked_shape(target, g.dtype(x), "the result of Expand"))
+    return g.broadcast_to(x, g.checked_shape(target, g.dtype(x), "the result of Expand"))
 
 
 # --- shapes as values, and constants
@@ -188,72 +204,77 @@ def _shape(x: Expr, *, start: int = 0, end: int | None = None) -> Expr:
     return g.constant([d for d in chosen if isinstance(d, int)], "int64")
 
 
-_CONSTANTS = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}
+_CONSTANT_ATTRIBUTE_DTYPES = {
+    "value_float": "float32",
+    "value_floats": "float32",
+    "value_int": "int64",
+    "value_ints": "int64",
+}
 
 
-def _constant(*, node: Node, value: Any = None, **values: Any) -> Expr:
+def _constant(*, node: OnnxNode, value: Any = None, **values: Any) -> Expr:
     if value is not None:
         return Constant(node.tensor(value))
-    for name, dtype in _CONSTANTS.items():
+    for name, dtype in _CONSTANT_ATTRIBUTE_DTYPES.items():
         if name in values:
             return g.constant(values[name], dtype)
     raise AotcError("onnx-constant", "this form of constant is not supported (a string or sparse tensor)")
 
 
-def _constant_of_shape(shape: Ints, *, value: Any = None, node: Node) -> Expr:
+def _constant_of_shape(shape: KnownInts, *, value: Any = None, node: OnnxNode) -> Expr:
     filling = np.zeros(1, np.float32) if value is None else node.tensor(value)
-    dtype = DType.of(filling)
-    only = g.only(filling, "the value of ConstantOfShape")
-    return g.filled(only, g.checked_shape(shape, dtype, "the result of ConstantOfShape"), dtype)
+    dtype = DType.from_numpy(filling)
+    only = g.single_element(filling, "the value of ConstantOfShape")
+    return g.full(only, g.checked_shape(shape, dtype, "the result of ConstantOfShape"), dtype)
 
 
-def _range(start: Known, limit: Known, delta: Known) -> Expr:
-    dtype = DType.of(start)
+def _range(start: KnownArray, limit: KnownArray, delta: KnownArray) -> Expr:
+    dtype = DType.from_numpy(start)
     number: Any = float if dtype.is_float else int
-    first, last, step = (number(g.only(v, "each input of Range")) for v in (start, limit, delta))
+    first, last, step = (number(g.single_element(v, "each input of Range")) for v in (start, limit, delta))
     require("onnx-range", step != 0, "the step of Range is 0")
     finite = all(map(math.isfinite, (first, last, step)))
     require("onnx-range", finite, f"a range from {first} to {last} with step {step} is not possible")
     span = last - first
     count = max(math.ceil(span / step) if dtype.is_float else -(-span // step), 0)
-    g.check_materialized((count,), dtype, "the result of Range")
+    g.check_materialization_cost((count,), dtype, "the result of Range")
     work = np.float64 if dtype.is_float else np.int64
     return Constant((first + np.arange(count, dtype=work) * step).astype(dtype.numpy))
 
 
 def _eye_like(x: Expr, *, k: int = 0, dtype: DType | None = None) -> Expr:
     wanted = dtype or g.dtype(x)
-    g.check_materialized(g.shape(x), wanted, "the result of EyeLike")
+    g.check_materialization_cost(g.shape(x), wanted, "the result of EyeLike")
     rows, columns = g.shape(x)
     return g.constant(np.eye(rows, columns, k), wanted)
 
 
-def _trilu(x: Expr, k: Maybe = None, *, upper: bool = True) -> Expr:
+def _trilu(x: Expr, k: OptionalExpr = None, *, upper: bool = True) -> Expr:
     diagonal = g.constant(0, "int64") if k is None else g.reshape(k, ())
-    return g.op("trilu", x, diagonal, upper=upper)
+    return g.call_op("trilu", x, diagonal, upper=upper)
 
 
 def _reverse_sequence(x: Expr, lengths: Expr, *, time_axis: int = 0, batch_axis: int = 1) -> Expr:
-    return g.op("reverse_sequence", x, lengths, seq_axis=time_axis, batch_axis=batch_axis)
+    return g.call_op("reverse_sequence", x, lengths, seq_axis=time_axis, batch_axis=batch_axis)
 
 
 # --- gather and scatter
 
 
 def _gather(x: Expr, indices: Expr, *, axis: Axis = 0) -> Expr:
-    return take(x, from_start(indices, g.dim(x, axis)), axis)
+    return gather_slices(x, normalize_negative_indices(indices, g.dim(x, axis)), axis)
 
 
 def _gather_elements(x: Expr, indices: Expr, *, axis: Axis = 0) -> Expr:
-    return g.op("gather", x, checked_indices(indices, g.dim(x, axis)), axis=axis)
+    return g.call_op("gather", x, normalize_constant_indices(indices, g.dim(x, axis)), axis=axis)
 
 
-def _index_first(indices: Expr, sizes: tuple[int, ...]) -> Expr:
+def _index_tuples_first(indices: Expr, sizes: tuple[int, ...]) -> Expr:
     """Check constant index tuples (along the last axis) against the extents `sizes` and transpose
     the last axis to the front.
     """
     rank = g.rank(indices)
-    return g.transpose(checked_indices(indices, sizes), (rank - 1, *range(rank - 1)))
+    return g.transpose(normalize_constant_indices(indices, sizes), (rank - 1, *range(rank - 1)))
 
 
 def _gather_nd(x: Expr, indices: Expr, *, batch_dims: int = 0) -> Expr:
@@ -262,90 +283,94 @@ def _gather_nd(x: Expr, indices: Expr, *, batch_dims: int = 0) -> Expr:
     require(
         "onnx-index", len(sizes) == depth, f"index tuples of {depth} numbers are longer than the rank of {g.dims(x)}"
     )
-    return g.op("gather_nd", x, _index_first(indices, sizes), batch_dims=batch_dims)
+    return g.call_op("gather_nd", x, _index_tuples_first(indices, sizes), batch_dims=batch_dims)
 
 
-def _mode(reduction: str) -> str:
+def _scatter_reduction_name(reduction: str) -> str:
     require("onnx-scatter", reduction in ("none", "add", "mul", "min", "max"), f"unknown reduction {reduction!r}")
     return "update" if reduction == "none" else reduction
 
 
 def _scatter_elements(x: Expr, indices: Expr, updates: Expr, *, axis: Axis = 0, reduction: str = "none") -> Expr:
-    places = checked_indices(indices, g.dim(x, axis))
-    return g.op("scatter_elements", x, places, updates, axis=axis, reduction=_mode(reduction))
+    places = normalize_constant_indices(indices, g.dim(x, axis))
+    return g.call_op("scatter_elements", x, places, updates, axis=axis, reduction=_scatter_reduction_name(reduction))
 
 
 def _scatter_nd(x: Expr, indices: Expr, updates: Expr, *, reduction: str = "none") -> Expr:
     sizes = g.shape(x)[: g.dim(indices, -1, "the indices")]
-    return g.op("scatter_nd", x, _index_first(indices, sizes), updates, mode=_mode(reduction))
+    return g.call_op(
+        "scatter_nd", x, _index_tuples_first(indices, sizes), updates, mode=_scatter_reduction_name(reduction)
+    )
 
 
-def _one_hot(indices: Expr, depth: Int, values: Expr, *, axis: int = -1) -> Expr:
+def _one_hot(indices: Expr, depth: KnownInt, values: Expr, *, axis: int = -1) -> Expr:
     """Convert OneHot by comparing the indices with 0, 1, ..., depth - 1; an index out of range
     matches none.
     """
     require("onnx-onehot", depth >= 0, f"the depth must not be negative, got {depth}")
     rank = g.rank(indices) + 1
-    place = g.axis(axis, rank)
+    place = g.normalize_axis(axis, rank)
     if g.dtype(indices) == "uint64":  # clamp first: the cast to int64 could make large values negative
         indices = g.minimum(indices, depth)
     index = g.cast(indices, "int64")
     index = g.where(g.less(index, 0), g.add(index, depth), index)
-    positions = g.along(g.iota(depth), place, rank)
-    off, on = (take(values, g.constant(k, "int64"), 0) for k in (0, 1))
+    positions = g.reshape_along_axis(g.iota(depth), place, rank)
+    off, on = (gather_slices(values, g.constant(k, "int64"), 0) for k in (0, 1))
     return g.where(g.equal(g.unsqueeze(index, [place]), positions), on, off)
 
 
-def _compress(x: Expr, condition: Known, *, axis: int | None = None) -> Expr:
+def _compress(x: Expr, condition: KnownArray, *, axis: int | None = None) -> Expr:
     """Convert Compress: gather the elements where the condition is true; the condition must be
     constant, so that the positions are known at compile time.
     """
     positions = g.constant(np.flatnonzero(condition.reshape(-1)), "int64")
     if axis is None:
-        return take(g.flat(x), positions, 0)
-    return take(x, positions, g.axis(axis, g.rank(x)))
+        return gather_slices(g.flatten(x), positions, 0)
+    return gather_slices(x, positions, g.normalize_axis(axis, g.rank(x)))
 
 
-def _non_zero(x: Known) -> Expr:
+def _non_zero(x: KnownArray) -> Expr:
     return g.constant(np.stack(np.nonzero(np.atleast_1d(x))), "int64")
 
 
-def _tensor_scatter(past: Expr, update: Expr, start: Maybe = None, *, axis: Axis = -2, mode: str) -> Expr:
+def _tensor_scatter(past: Expr, update: Expr, start: OptionalExpr = None, *, axis: Axis = -2, mode: str) -> Expr:
     """Convert TensorScatter: write `update` into `past` along `axis` from a start position per
     batch element on, modulo the extent if `mode` is "circular".
     """
     shape, new = g.shape(past), g.shape(update)
     fits = len(shape) == len(new)
     require("onnx-rank", fits, f"an update of shape {new} does not fit a cache of shape {shape}")
-    index = step = g.along(g.iota(new[axis]), axis, len(new))
+    index = step = g.reshape_along_axis(g.iota(new[axis]), axis, len(new))
     circular = mode == "circular"
     if start is not None:
         first = g.cast(g.reshape(start, (shape[0], *(1,) * (len(new) - 1))), "int64")
         index = g.add(g.floor_mod(first, shape[axis]) if circular else first, step)
     if circular:
         index = g.floor_mod(index, shape[axis])
-    index = g.op("broadcast_to", index, shape=new)
-    return g.op("scatter_elements", past, index, update, axis=axis, reduction="update")
+    index = g.call_op("broadcast_to", index, shape=new)
+    return g.call_op("scatter_elements", past, index, update, axis=axis, reduction="update")
 
 
-def _array_feature(x: Expr, indices: Expr) -> Expr:
-    picked = take(x, g.flat(indices), g.rank(x) - 1)
+def _array_feature_extractor(x: Expr, indices: Expr) -> Expr:
+    picked = gather_slices(x, g.flatten(indices), g.rank(x) - 1)
     return g.reshape(picked, (1, -1)) if g.rank(x) == 1 else picked
 
 
 OPS: Table = {
-    **named(_compress, _concat, _constant, _constant_of_shape, _expand, _eye_like, _flatten, _gather),
-    **named(_gather_elements, _non_zero, _one_hot, _pad, _range, _reshape, _reverse_sequence),
-    **named(_scatter_elements, _shape, _slice, _split, _squeeze, _tensor_scatter, _tile, _transpose, _trilu),
-    **named(_unsqueeze),
-    "DepthToSpace": partial(_blocks, depth_to_space),
+    **table_by_function_name(_compress, _concat, _constant, _constant_of_shape, _expand, _eye_like, _flatten, _gather),
+    **table_by_function_name(_gather_elements, _non_zero, _one_hot, _pad, _range, _reshape, _reverse_sequence),
+    **table_by_function_name(
+        _scatter_elements, _shape, _slice, _split, _squeeze, _tensor_scatter, _tile, _transpose, _trilu
+    ),
+    **table_by_function_name(_unsqueeze),
+    "DepthToSpace": partial(_rearrange_blocks, depth_to_space),
     "Size": lambda x: g.constant(math.prod(g.shape(x)), "int64"),
-    "SpaceToDepth": partial(_blocks, space_to_depth),
+    "SpaceToDepth": partial(_rearrange_blocks, space_to_depth),
     "GatherND": _gather_nd,
     "Scatter": _scatter_elements,
     "ScatterND": _scatter_nd,
 }
 ML_OPS: Table = {
-    "ArrayFeatureExtractor": _array_feature,
+    "ArrayFeatureExtractor": _array_feature_extractor,
     "Binarizer": lambda x, *, threshold: g.cast(g.greater(x, threshold), g.dtype(x)),
 }

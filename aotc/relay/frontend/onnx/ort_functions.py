@@ -20,7 +20,7 @@ DOMAIN: Final = "com.microsoft"
 
 #: Data types that each type letter of an input admits; inputs with equal letters must have equal
 #: types.
-_TYPES: Final[Mapping[str, str]] = {
+_DTYPES_BY_TYPE_LETTER: Final[Mapping[str, str]] = {
     **dict.fromkeys("QWY", "int8 uint8"),
     "B": "bool",
     "D": "int4 uint4 uint8",
@@ -35,15 +35,15 @@ _TYPES: Final[Mapping[str, str]] = {
     "U": "uint8",
     "V": "int8 uint8 float",
 }
-_UNARY: Final = "Q X, S X_scale, Q X_zero_point?, S Y_scale, Q Y_zero_point?"
-_POOL: Final = "Q X, S x_scale, Q x_zero_point?, S y_scale, Q y_zero_point?"
-_BINARY: Final = "Q A, S A_scale, Q A_zero_point?, Q B, S B_scale, Q B_zero_point?, S C_scale, Q C_zero_point?"
-_WINDOW: Final = "auto_pad='NOTSET' pads:INTS strides:INTS channels_last=0"
+_UNARY_INPUTS: Final = "Q X, S X_scale, Q X_zero_point?, S Y_scale, Q Y_zero_point?"
+_POOL_INPUTS: Final = "Q X, S x_scale, Q x_zero_point?, S y_scale, Q y_zero_point?"
+_BINARY_INPUTS: Final = "Q A, S A_scale, Q A_zero_point?, Q B, S B_scale, Q B_zero_point?, S C_scale, Q C_zero_point?"
+_WINDOW_ATTRIBUTES: Final = "auto_pad='NOTSET' pads:INTS strides:INTS channels_last=0"
 
 #: Schema of each operator: inputs as "LETTER name" ("?": optional, "*": variadic), and attributes
 #: with their defaults or, without a default, their kinds ("!": required). Operators with more than
-#: one output are in `_OUTPUTS`.
-_ROWS: Final[Mapping[str, tuple[str, str]]] = {
+#: one output are in `_OUTPUT_COUNTS`.
+_OPERATOR_SPECS: Final[Mapping[str, tuple[str, str]]] = {
     "DequantizeLinear": ("L x, F x_scale, L x_zero_point?", "axis:INT"),
     "DynamicQuantizeLSTM": (
         "S X, Q W, Q R, S B?, I sequence_lens?, S initial_h?, S initial_c?, S P?, "
@@ -72,21 +72,21 @@ _ROWS: Final[Mapping[str, tuple[str, str]]] = {
         "Q A, S a_scale, Q a_zero_point, W B, S b_scale, W b_zero_point, I C?, S y_scale?, Y y_zero_point?",
         "alpha=1.0 transA=0 transB=0",
     ),
-    "QLinearAdd": (_BINARY, ""),
-    "QLinearAveragePool": (_POOL, f"kernel_shape:INTS! ceil_mode=0 count_include_pad=0 {_WINDOW}"),
+    "QLinearAdd": (_BINARY_INPUTS, ""),
+    "QLinearAveragePool": (_POOL_INPUTS, f"kernel_shape:INTS! ceil_mode=0 count_include_pad=0 {_WINDOW_ATTRIBUTES}"),
     "QLinearConcat": ("S Y_scale, Q Y_zero_point, V inputs*", "axis:INT!"),
     "QLinearConv": (
         "Q x, S x_scale, Q x_zero_point, W w, S w_scale, W w_zero_point, S y_scale, Y y_zero_point, I B?",
-        f"kernel_shape:INTS dilations:INTS group=1 {_WINDOW}",
+        f"kernel_shape:INTS dilations:INTS group=1 {_WINDOW_ATTRIBUTES}",
     ),
     "QLinearGlobalAveragePool": ("Q X, S x_scale, Q x_zero_point, S y_scale, Q y_zero_point", "channels_last=0"),
-    "QLinearLeakyRelu": (_UNARY, "alpha=0.01"),
-    "QLinearMul": (_BINARY, ""),
+    "QLinearLeakyRelu": (_UNARY_INPUTS, "alpha=0.01"),
+    "QLinearMul": (_BINARY_INPUTS, ""),
     "QLinearReduceMean": (
         "Q data, S data_scale, Q data_zero_point?, S reduced_scale, Q reduced_zero_point?",
         "axes:INTS! keepdims:INT!",
     ),
-    "QLinearSigmoid": (_UNARY, ""),
+    "QLinearSigmoid": (_UNARY_INPUTS, ""),
     "QLinearSoftmax": ("Q X, S X_scale, Q x_zero_point?, S y_scale, Q y_zero_point", "opset:INT! axis=-1"),
     "QLinearWhere": (
         "B condition, Q X, S x_scale, Q x_zero_point, Q Y, S y_scale, Q y_zero_point, S z_scale, Q z_zero_point",
@@ -94,17 +94,17 @@ _ROWS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "QuantizeLinear": ("F x, F y_scale, K y_zero_point?", "axis:INT"),
 }
-_OUTPUTS: Final = {"DynamicQuantizeLSTM": 3, "QAttention": 2}
+_OUTPUT_COUNTS: Final = {"DynamicQuantizeLSTM": 3, "QAttention": 2}
 
 
-def _input(text: str) -> OpSchema.FormalParameter:
+def _parse_input_spec(text: str) -> OpSchema.FormalParameter:
     kinds = OpSchema.FormalParameterOption
     letter, name = text.split()
     kind = {"?": kinds.Optional, "*": kinds.Variadic}.get(name[-1], kinds.Single)
     return OpSchema.FormalParameter(name.rstrip("?*"), letter, param_option=kind, is_homogeneous=name[-1] != "*")
 
 
-def _attribute(text: str) -> OpSchema.Attribute:
+def _parse_attribute_spec(text: str) -> OpSchema.Attribute:
     name, default, value = text.partition("=")
     if default:
         return OpSchema.Attribute(name, helper.make_attribute(name, literal_eval(value)))
@@ -112,17 +112,19 @@ def _attribute(text: str) -> OpSchema.Attribute:
     return OpSchema.Attribute(name, getattr(OpSchema.AttrType, kind.rstrip("!")), required=kind[-1] == "!")
 
 
-def _definition(name: str, inputs: str, attributes: str) -> OpSchema:
-    types = [(letter, [f"tensor({t})" for t in names.split()], "") for letter, names in _TYPES.items()]
+def _build_operator_schema(name: str, inputs: str, attributes: str) -> OpSchema:
+    types = [(letter, [f"tensor({t})" for t in names.split()], "") for letter, names in _DTYPES_BY_TYPE_LETTER.items()]
     return OpSchema(
         name,
         DOMAIN,
         1,
-        inputs=[_input(part) for part in inputs.split(", ")],
-        outputs=[OpSchema.FormalParameter(f"Y{k}", "S") for k in range(_OUTPUTS.get(name, 1))],
+        inputs=[_parse_input_spec(part) for part in inputs.split(", ")],
+        outputs=[OpSchema.FormalParameter(f"Y{k}", "S") for k in range(_OUTPUT_COUNTS.get(name, 1))],
         type_constraints=types,
-        attributes=[_attribute(part) for part in attributes.split()],
+        attributes=[_parse_attribute_spec(part) for part in attributes.split()],
     )
 
 
-DEFINITIONS: Final[Mapping[str, Any]] = {name: _definition(name, *row) for name, row in _ROWS.items()}
+DEFINITIONS: Final[Mapping[str, Any]] = {
+    name: _build_operator_schema(name, *row) for name, row in _OPERATOR_SPECS.items()
+}

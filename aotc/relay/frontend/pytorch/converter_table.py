@@ -10,9 +10,9 @@ from typing import Final
 
 from aotc.relay.frontend.pytorch import ops_conv, ops_create, ops_math, ops_nn, ops_quant, ops_shape
 from aotc.relay.frontend.pytorch.converter_values import Converter, Table
-from aotc.relay.frontend.pytorch.inplace_and_out_forms import functional_name
+from aotc.relay.frontend.pytorch.inplace_and_out_forms import functional_operator_name
 
-_FAMILIES: Final = (ops_conv, ops_create, ops_math, ops_nn, ops_quant, ops_shape)
+_CONVERTER_MODULES: Final = (ops_conv, ops_create, ops_math, ops_nn, ops_quant, ops_shape)
 
 #: Alternative names in PyTorch for operators that have a converter, and the name of the converter.
 ALIASES: Final = {
@@ -22,9 +22,9 @@ ALIASES: Final = {
 }  # fmt: skip
 #: Prefixes that PyTorch adds to the names of operators without changing their result, as in
 #: `_unsafe_view`, and the `rc` of `arcsin`.
-_VARIANTS: Final = re.compile(r"^(special_|sym_|_?unsafe_|_(?!_))|(?<=^a)rc(?=cos|sin|tan)")
+_VARIANT_PREFIX: Final = re.compile(r"^(special_|sym_|_?unsafe_|_(?!_))|(?<=^a)rc(?=cos|sin|tan)")
 
-CONVERTERS: Final[Table] = {name: c for family in _FAMILIES for name, c in family.OPS.items()}
+CONVERTERS: Final[Table] = {name: c for family in _CONVERTER_MODULES for name, c in family.OPS.items()}
 
 
 def converter_of(name: str, overload: str) -> Converter | None:
@@ -33,8 +33,8 @@ def converter_of(name: str, overload: str) -> Converter | None:
 
     An in-place operator has the converter of its functional operator.
     """
-    plain = functional_name(name)
+    plain = functional_operator_name(name)
     if plain not in CONVERTERS and f"{plain}.{overload}" not in CONVERTERS:
-        plain = _VARIANTS.sub("", plain).removesuffix("_copy")
+        plain = _VARIANT_PREFIX.sub("", plain).removesuffix("_copy")
         plain = ALIASES.get(plain, plain)
     return CONVERTERS.get(f"{plain}.{overload}") or CONVERTERS.get(plain)

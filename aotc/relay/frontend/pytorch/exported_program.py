@@ -17,42 +17,48 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from aotc.ir import AotcError, AotcTypeError, Array, Span, SymDim, TensorType, nearest, require, spending
+from aotc.ir import AotcError, AotcTypeError, Array, Span, SymDim, TensorType, budget_scope, did_you_mean_hint, require
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
 from aotc.relay.frontend.pytorch.converter_table import converter_of
-from aotc.relay.frontend.pytorch.converter_values import NUMERIC, Value, array_of, dtype_name, number
-from aotc.relay.frontend.pytorch.inplace_and_out_forms import form_of
+from aotc.relay.frontend.pytorch.converter_values import (
+    PYTHON_NUMBER_FUNCTIONS,
+    TorchValue,
+    dtype_name,
+    to_python_number,
+    torch_tensor_to_array,
+)
+from aotc.relay.frontend.pytorch.inplace_and_out_forms import operator_form
 from aotc.relay.frontend.pytorch.operator_conversion import (
-    POISON,
-    call_operator,
-    flattened,
-    full_name,
-    known,
-    source_line,
-    unsupported,
+    FAILED_NODE_VALUE,
+    convert_operator_call,
+    flatten_output_tensors,
+    qualified_operator_name,
+    require_converted_value,
+    stack_trace_source_line,
+    unsupported_operator_error,
 )
 from aotc.relay.graph_api import Constant, Expr, Function, IRModule, Tuple, Var
 
 _LOG: Final = logging.getLogger(__name__)
-_IGNORED: Final = {
+_IGNORED_OPERATORS: Final = {
     "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size",
 }  # fmt: skip
 
 
-def _prepared(program: Any) -> Any:
+def _functionalize_and_decompose(program: Any) -> Any:
     """Return an exported program without in-place operators, and with operators that have no
     converter decomposed as far as PyTorch can.
 
     Raises AotcError before the slow decomposition if there are operators that PyTorch cannot
     decompose.
     """
-    if not any(map(_needs_work, program.graph.nodes)):
+    if not any(map(_needs_decomposition, program.graph.nodes)):
         return program
     defaults = torch.export.default_decompositions()
-    _check_operators(program, defaults)
+    _check_operators_convertible(program, defaults)
     # operators that have a converter or have no decomposition remain unchanged
-    table = {operator: rule for operator, rule in defaults.items() if _is_unknown(operator)}
+    table = {operator: rule for operator, rule in defaults.items() if _has_no_converter(operator)}
     try:
         return program.run_decompositions(table)
     except Exception as error:  # torch raises various exceptions for nodes whose arguments and shapes are inconsistent
@@ -61,19 +67,19 @@ def _prepared(program: Any) -> Any:
         raise AotcError("torch-program", text, hint="export the module again") from error
 
 
-def _check_operators(program: Any, defaults: Mapping[Any, Any]) -> None:
+def _check_operators_convertible(program: Any, decompositions: Mapping[Any, Any]) -> None:
     """Raise AotcError listing all operators of an exported program that have no converter and that
     PyTorch cannot decompose.
     """
     problems = Problems("torch-node")
     for node in program.graph.nodes:
-        if node.op != "call_function" or not node.users or not _is_unknown(node.target):
+        if node.op != "call_function" or not node.users or not _has_no_converter(node.target):
             continue
-        with problems.at(Span("exported program", node=node.name), source_line(node.meta)):
-            for target in (node.target, *_composition(node)):
-                if _is_unknown(target) and not _is_decomposable(target, defaults):
-                    raise unsupported(full_name(target._schema))
-    problems.check()
+        with problems.collect_errors_at(Span("exported program", node=node.name), stack_trace_source_line(node.meta)):
+            for target in (node.target, *_component_operators(node)):
+                if _has_no_converter(target) and not _is_decomposable(target, decompositions):
+                    raise unsupported_operator_error(qualified_operator_name(target._schema))
+    problems.raise_collected_problems()
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[misc]
@@ -88,7 +94,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         return func(*args, **(kwargs or {}))
 
 
-def _composition(node: Any) -> list[Any]:
+def _component_operators(node: Any) -> list[Any]:
     """Return the operators of which PyTorch composes the operator of a node, found by running its
     decomposition on the node's example tensors, which hold no values.
     """
@@ -104,17 +110,17 @@ def _composition(node: Any) -> list[Any]:
     return recorder.found
 
 
-def _is_decomposable(target: Any, defaults: Mapping[Any, Any]) -> bool:
+def _is_decomposable(target: Any, decompositions: Mapping[Any, Any]) -> bool:
     """Return True if PyTorch has a decomposition of an operator, or of the functional operator of
     which it is an in-place or `out=` form.
     """
-    schema = form_of(target._schema).functional
+    schema = operator_form(target._schema).functional
     packet = getattr(torch.ops.aten, schema.name.removeprefix("aten::"), None)
     functional = getattr(packet, schema.overload_name or "default", target)
-    return any(op in defaults or op._can_decompose() for op in (target, functional))
+    return any(op in decompositions or op._can_decompose() for op in (target, functional))
 
 
-def _needs_work(node: Any) -> bool:
+def _needs_decomposition(node: Any) -> bool:
     """Return True if a node of an exported program must be functionalized or decomposed before
     conversion: it works in place, contains a graph or has no converter.
     """
@@ -122,20 +128,20 @@ def _needs_work(node: Any) -> bool:
         return node.op not in ("placeholder", "output")
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
-        return bool(target._schema.is_mutable) or _is_unknown(target)
-    return target is not operator.getitem and target not in NUMERIC
+        return bool(target._schema.is_mutable) or _has_no_converter(target)
+    return target is not operator.getitem and target not in PYTHON_NUMBER_FUNCTIONS
 
 
-def _is_unknown(target: Any) -> bool:
+def _has_no_converter(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return False
     name = target._schema.name.removeprefix("aten::")
-    return name not in _IGNORED and converter_of(name, target._schema.overload_name) is None
+    return name not in _IGNORED_OPERATORS and converter_of(name, target._schema.overload_name) is None
 
 
-def _dims(tensor: Any, program: Any, pins: Mapping[str, int]) -> tuple[int | SymDim, ...]:
+def _example_tensor_dims(tensor: Any, program: Any, dim_values: Mapping[str, int]) -> tuple[int | SymDim, ...]:
     """Return the shape of an example tensor of an exported program. A dynamic dimension becomes the
-    number that `pins` gives for its symbol, or a SymDim with the name and upper bound of the
+    number that `dim_values` gives for its symbol, or a SymDim with the name and upper bound of the
     symbol.
     """
     dims: list[int | SymDim] = []
@@ -148,42 +154,42 @@ def _dims(tensor: Any, program: Any, pins: Mapping[str, int]) -> tuple[int | Sym
             raise AotcError("torch-dynamic", f"an input has the dimension {expression}", hint="export it static")
         bounds = program.range_constraints.get(expression)
         upper = int(bounds.upper) if bounds is not None and bounds.upper.is_number and bounds.upper < 1 << 31 else None
-        dims.append(pins.get(str(expression), SymDim(str(expression), upper)))
+        dims.append(dim_values.get(str(expression), SymDim(str(expression), upper)))
     return tuple(dims)
 
 
-def _check_pins(program: Any, pins: Mapping[str, int]) -> None:
-    """Raise AotcError (code "torch-dims") if `pins` has a symbol that the program does not have, or
+def _check_dim_values(program: Any, dim_values: Mapping[str, int]) -> None:
+    """Raise AotcError (code "torch-dims") if `dim_values` has a symbol that the program does not have, or
     a value outside the range that the program allows.
     """
     bounds = {str(symbol): limits for symbol, limits in program.range_constraints.items()}
-    for name, value in pins.items():
+    for name, value in dim_values.items():
         if name not in bounds:
-            hint = nearest(name, bounds) or f"dynamic dimensions: {', '.join(bounds) or 'none'}"
+            hint = did_you_mean_hint(name, bounds) or f"dynamic dimensions: {', '.join(bounds) or 'none'}"
             raise AotcError("torch-dims", f"the program has no dynamic dimension {name!r}", hint=hint)
         text = f"{name} = {value} is outside {bounds[name].lower} to {bounds[name].upper}"
         require("torch-dims", value in bounds[name], text)
 
 
-def _inputs(
-    program: Any, pins: Mapping[str, int], keep_params: bool, problems: Problems
-) -> tuple[dict[str, Value], list[Var], dict[str, Any]]:
+def _placeholder_values(
+    program: Any, dim_values: Mapping[str, int], keep_params: bool, problems: Problems
+) -> tuple[dict[str, TorchValue], list[Var], dict[str, Any]]:
     """Return the values of all placeholders (inputs, parameters, buffers) of an exported program by
     name, the variables among them, and the arrays of the parameters that remain inputs if
     `keep_params` is True.
     """
     examples = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
-    values: dict[str, Value] = {}
+    values: dict[str, TorchValue] = {}
     users: list[Var] = []
     weights: list[Var] = []
     params: dict[str, Any] = {}
-    shared: dict[int, Value] = {}
+    shared: dict[int, TorchValue] = {}
     for spec in program.graph_signature.input_specs:
         name = spec.arg.name
-        values[name] = POISON
-        with problems.at(Span("exported program", node=spec.target or name)):
+        values[name] = FAILED_NODE_VALUE
+        with problems.collect_errors_at(Span("exported program", node=spec.target or name)):
             if spec.kind == InputKind.USER_INPUT:
-                values[name] = _user_input(spec, examples.get(name), program, pins)
+                values[name] = _user_input_value(spec, examples.get(name), program, dim_values)
                 users += [values[name]] if isinstance(values[name], Var) else []
                 continue
             tensor = program.state_dict.get(spec.target, program.constants.get(spec.target))
@@ -191,7 +197,7 @@ def _inputs(
             text = f"{spec.kind.name.lower()} {spec.target} is no tensor"
             require("torch-inputs", fits, text)
             if id(tensor) not in shared:
-                constant = shared[id(tensor)] = Constant(array_of(tensor))
+                constant = shared[id(tensor)] = Constant(torch_tensor_to_array(tensor))
                 if keep_params and spec.kind != InputKind.CONSTANT_TENSOR:
                     shared[id(tensor)] = Var(spec.target, constant.checked_type)
                     weights.append(shared[id(tensor)])
@@ -200,17 +206,17 @@ def _inputs(
     return values, users + weights, params
 
 
-def _user_input(spec: Any, example: Any, program: Any, pins: Mapping[str, int]) -> Value:
+def _user_input_value(spec: Any, example: Any, program: Any, dim_values: Mapping[str, int]) -> TorchValue:
     if isinstance(example, torch.Tensor):
         dtype = dtype_name(example.dtype) or ""
-        return Var(spec.arg.name, TensorType(_dims(example, program, pins), dtype))
+        return Var(spec.arg.name, TensorType(_example_tensor_dims(example, program, dim_values), dtype))
     value = getattr(spec.arg, "value", None)
     if not isinstance(value, (int, float, bool, str, type(None))):
         raise AotcError("torch-inputs", f"input {spec.arg.name} is not a tensor")
     return value
 
 
-def _check_outputs(program: Any, problems: Problems) -> None:
+def _report_mutated_state(program: Any, problems: Problems) -> None:
     """Record a problem for each buffer or input that the program modifies: compiled models have no
     state between calls.
     """
@@ -220,24 +226,26 @@ def _check_outputs(program: Any, problems: Problems) -> None:
         if what is not None:
             hint = "call .eval() on the module before exporting it, or return the new value as an output"
             text = f"the program changes its {what} {spec.target!r}: compiled models keep no state"
-            problems.add("torch-mutation", text, Span("exported program"), hint)
+            problems.add_problem("torch-mutation", text, Span("exported program"), hint)
 
 
-def _call(node: Any, values: Mapping[str, Value]) -> Value:
-    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: known(values[arg.name]))
+def _convert_call_node(node: Any, values: Mapping[str, TorchValue]) -> TorchValue:
+    args, kwargs = torch.fx.node.map_arg(
+        (node.args, node.kwargs), lambda arg: require_converted_value(values[arg.name])
+    )
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
-        if target._schema.name.removeprefix("aten::") in _IGNORED:
+        if target._schema.name.removeprefix("aten::") in _IGNORED_OPERATORS:
             return None
-        return call_operator(target._schema, args, kwargs)
+        return convert_operator_call(target._schema, args, kwargs)
     if target is operator.getitem:
         return args[0][args[1]]
-    if target in NUMERIC:
-        return target(*map(number, args), **kwargs)
-    raise unsupported(str(getattr(target, "__name__", target)))
+    if target in PYTHON_NUMBER_FUNCTIONS:
+        return target(*map(to_python_number, args), **kwargs)
+    raise unsupported_operator_error(str(getattr(target, "__name__", target)))
 
 
-@g.codes_of("torch")
+@g.rename_error_codes("torch")
 def from_exported(
     program: Any,
     keep_params_as_input: bool = False,
@@ -252,35 +260,41 @@ def from_exported(
         text = f"from_exported_program takes a torch.export.ExportedProgram, not {type(program).__name__}"
         raise AotcTypeError("torch-module", text, hint=hint)
     problems = Problems("torch-node")
-    _check_pins(program, dims or {})
-    prepared = _prepared(program)
-    _check_outputs(prepared, problems)
-    with spending():
-        values, variables, params = _inputs(prepared, dims or {}, keep_params_as_input, problems)
+    _check_dim_values(program, dims or {})
+    prepared = _functionalize_and_decompose(program)
+    _report_mutated_state(prepared, problems)
+    with budget_scope():
+        values, variables, params = _placeholder_values(prepared, dims or {}, keep_params_as_input, problems)
         for node in prepared.graph.nodes:
             if node.op in ("placeholder", "output"):
                 continue
-            values[node.name] = POISON
-            with problems.at(Span("exported program", node=node.name), source_line(node.meta)):
+            values[node.name] = FAILED_NODE_VALUE
+            with problems.collect_errors_at(
+                Span("exported program", node=node.name), stack_trace_source_line(node.meta)
+            ):
                 if node.op != "call_function":
-                    raise unsupported(f"{node.op} {node.target}")
-                values[node.name] = _call(node, values)
-        outputs, names = _results(prepared, values, problems)
+                    raise unsupported_operator_error(f"{node.op} {node.target}")
+                values[node.name] = _convert_call_node(node, values)
+        outputs, names = _program_outputs(prepared, values, problems)
     body = outputs[0] if len(outputs) == 1 and unwrap_unit_return_tuple else Tuple(outputs)
     attrs = {"output_names": tuple(names)} if len(set(names)) == len(names) else {}
     return IRModule({"main": Function(variables, body)}, attrs), params
 
 
-def _results(program: Any, values: Mapping[str, Value], problems: Problems) -> tuple[list[Expr], Sequence[str]]:
+def _program_outputs(
+    program: Any, values: Mapping[str, TorchValue], problems: Problems
+) -> tuple[list[Expr], Sequence[str]]:
     outputs: list[Expr] = []
     names: list[str] = []
     for spec in program.graph_signature.output_specs:
         if spec.kind != OutputKind.USER_OUTPUT:
             continue
-        with problems.at(Span("exported program", node="output")):
+        with problems.collect_errors_at(Span("exported program", node="output")):
             name = getattr(spec.arg, "name", None)
-            outputs += flattened(known(values[str(name)]) if name in values else getattr(spec.arg, "value", None))
+            outputs += flatten_output_tensors(
+                require_converted_value(values[str(name)]) if name in values else getattr(spec.arg, "value", None)
+            )
             names.append(str(name))
-    problems.check()
+    problems.raise_collected_problems()
     require("torch-output", bool(outputs), "the program returns no tensors")
     return outputs, names

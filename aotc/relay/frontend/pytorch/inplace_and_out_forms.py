@@ -4,10 +4,10 @@
 Input: the schema of a call. Output: the functional operator that computes equal values, and the
 arguments that the call writes to.
 
-    form = form_of(schema)              # aten::add.out(Tensor self, ..., *, Tensor(a!) out) -> Tensor(a!)
+    form = operator_form(schema)        # aten::add.out(Tensor self, ..., *, Tensor(a!) out) -> Tensor(a!)
     form.functional                     # the schema of aten::add.Tensor
     form.written                        # (3,), the number of `out`
-    form.arguments(args)                # the arguments without `out`
+    form.functional_arguments(args)     # the arguments without `out`
 
 An in-place form has the name of the functional operator with an underscore at the end (`relu_`) or
 an i in front (`__iadd__`). An `out=` form is an overload whose written arguments are keyword-only.
@@ -24,7 +24,7 @@ _PREFIX: Final = "aten::"
 
 
 @frozen(eq=False)
-class Form:
+class OperatorForm:
     """The relation of a PyTorch operator to the functional operator that computes its result.
 
     functional   schema of the functional operator; the operator's own schema if there is none or it
@@ -39,48 +39,48 @@ class Form:
     outs: tuple[int, ...]
     changes: bool
 
-    def arguments(self, args: Any) -> list[Any]:
+    def functional_arguments(self, args: Any) -> list[Any]:
         """Return the arguments of a call without its `out` arguments, as the functional operator
         takes them.
         """
         return [arg for k, arg in enumerate(args) if k not in self.outs]
 
 
-def is_written(argument: Any) -> bool:
+def is_written_argument(argument: Any) -> bool:
     """Return True if a PyTorch operator writes to an argument, by the alias annotation in its
     schema.
     """
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
-def form_of(schema: Any) -> Form:
+def operator_form(schema: Any) -> OperatorForm:
     """Return the in-place, `out=` or functional form of the PyTorch operator with a schema."""
-    written = tuple(k for k, a in enumerate(schema.arguments) if is_written(a))
+    written = tuple(k for k, a in enumerate(schema.arguments) if is_written_argument(a))
     if not written:
-        return Form(schema, (), (), False)
-    return _written_form(schema.name, schema.overload_name, str(schema))
+        return OperatorForm(schema, (), (), False)
+    return _parse_written_form(schema.name, schema.overload_name, str(schema))
 
 
 @lru_cache(maxsize=1024)
-def _written_form(name: str, overload: str, text: str) -> Form:
-    schema = torch._C.parse_schema(text)
-    written = tuple(k for k, a in enumerate(schema.arguments) if is_written(a))
+def _parse_written_form(name: str, overload: str, schema_text: str) -> OperatorForm:
+    schema = torch._C.parse_schema(schema_text)
+    written = tuple(k for k, a in enumerate(schema.arguments) if is_written_argument(a))
     outs = tuple(k for k in written if schema.arguments[k].kwarg_only)
-    wanted = [_signature(a) for k, a in enumerate(schema.arguments) if k not in outs]
-    plain = functional_name(name.removeprefix(_PREFIX))
+    wanted = [_argument_name_and_type(a) for k, a in enumerate(schema.arguments) if k not in outs]
+    plain = functional_operator_name(name.removeprefix(_PREFIX))
     candidates = torch._C._jit_get_schemas_for_operator(_PREFIX + plain)
-    pure = (s for s in candidates if not any(map(is_written, s.arguments)))
-    found = next((s for s in pure if [_signature(a) for a in s.arguments] == wanted), schema)
+    pure = (s for s in candidates if not any(map(is_written_argument, s.arguments)))
+    found = next((s for s in pure if [_argument_name_and_type(a) for a in s.arguments] == wanted), schema)
     packet = getattr(torch.ops.aten, name.removeprefix(_PREFIX), None)
     operator = getattr(packet, overload or "default", None)
-    return Form(found, written, outs, torch.Tag.inplace_view in getattr(operator, "tags", ()))
+    return OperatorForm(found, written, outs, torch.Tag.inplace_view in getattr(operator, "tags", ()))
 
 
-def _signature(argument: Any) -> tuple[str, str]:
+def _argument_name_and_type(argument: Any) -> tuple[str, str]:
     return argument.name, str(argument.type)
 
 
-def functional_name(name: str) -> str:
+def functional_operator_name(name: str) -> str:
     """Return the name of a PyTorch operator without the mark of an in-place form: the final
     underscore, or the i of `__iadd__`; other names are returned unchanged.
     """

@@ -5,8 +5,8 @@ programs.
 Input: an operator and the values of its arguments. Output: the value of the call, or an AotcError
 that names the operator and its arguments.
 
-    with problems.at(span):
-        value = call_operator("add", schema, [x, 1], {})
+    with problems.collect_errors_at(span):
+        value = convert_operator_call("add", schema, [x, 1], {})
 """
 
 import logging
@@ -15,42 +15,42 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from aotc.ir.diagnostics import AotcError, nearest
+from aotc.ir.diagnostics import AotcError, did_you_mean_hint
 from aotc.relay.expr import Expr, Tuple, type_of
 from aotc.relay.frontend import op_calls as g
-from aotc.relay.frontend.error_collection import INVALID, PoisonedError
+from aotc.relay.frontend.error_collection import MALFORMED_NODE_EXCEPTIONS, PoisonedError
 from aotc.relay.frontend.pytorch.converter_table import CONVERTERS, converter_of
-from aotc.relay.frontend.pytorch.converter_values import Absent, Value, apply, is_tensor
-from aotc.relay.frontend.pytorch.inplace_and_out_forms import form_of
-from aotc.relay.frontend.pytorch.ops_create import SCALARS
+from aotc.relay.frontend.pytorch.converter_values import TorchValue, UncomputedValue, call_converter, is_tensor
+from aotc.relay.frontend.pytorch.inplace_and_out_forms import operator_form
+from aotc.relay.frontend.pytorch.ops_create import SCALAR_FUNCTIONS
 
 _LOG: Final = logging.getLogger(__name__)
 #: A converter that the caller provides: it takes the values of the arguments and their TorchScript
 #: types.
-CustomConverter: TypeAlias = Callable[[list[Value], list[str]], Value]
+CustomConverter: TypeAlias = Callable[[list[TorchValue], list[str]], TorchValue]
 
-_SHOWN: Final = 8
-#: Largest number of elements of a list (`_SHOWN`) and of characters of a number or text
-#: (`_LONGEST`) in a message.
-_LONGEST: Final = 80
+_MAX_SHOWN_ELEMENTS: Final = 8
+#: Largest number of elements of a list (`_MAX_SHOWN_ELEMENTS`) and of characters of a number or text
+#: (`_MAX_SHOWN_CHARACTERS`) in a message.
+_MAX_SHOWN_CHARACTERS: Final = 80
 
 #: The value of a node that could not be converted; nodes that depend on it are skipped without
 #: another report.
-POISON: Final = Absent("")
+FAILED_NODE_VALUE: Final = UncomputedValue("")
 
 
-def known(value: Value) -> Value:
+def require_converted_value(value: TorchValue) -> TorchValue:
     """Return a value that may be read. Raises PoisonedError for the result of a failed node,
     AotcError (code "torch-op") for a result that is not supported.
     """
-    if value is POISON:
+    if value is FAILED_NODE_VALUE:
         raise PoisonedError
-    if isinstance(value, Absent):
+    if isinstance(value, UncomputedValue):
         raise AotcError("torch-op", f"{value.why} are not supported")
     return value
 
 
-def source_line(metadata: Any) -> str:
+def stack_trace_source_line(metadata: Any) -> str:
     """Return the last line of Python source in the stack trace of a node of an exported program, or
     "" if there is none.
     """
@@ -59,23 +59,28 @@ def source_line(metadata: Any) -> str:
     return f"in {lines[-1]}" if lines else ""
 
 
-def unsupported(name: str) -> AotcError:
+def unsupported_operator_error(name: str) -> AotcError:
     """Return the AotcError for a PyTorch operator without a converter."""
     plain = name.removeprefix("aten::").partition(".")[0]
-    hint = nearest(plain, CONVERTERS) or "rewrite the module with supported operators, or give custom_convert_map"
+    hint = (
+        did_you_mean_hint(plain, CONVERTERS)
+        or "rewrite the module with supported operators, or give custom_convert_map"
+    )
     return AotcError("torch-op", f"operator {name} is not supported", hint=hint)
 
 
-def call_operator(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def convert_operator_call(schema: Any, args: Sequence[TorchValue], kwargs: Mapping[str, TorchValue]) -> TorchValue:
     """Convert a call of a PyTorch operator and return its value. Raises AotcError if the operator
     is unknown or does not support its arguments.
 
     In-place and `out=` forms return the result of the functional operator, cast to the data types
     of the tensors that they write to.
     """
-    form = form_of(schema)
+    form = operator_form(schema)
     written = [args[k] for k in form.written if k < len(args)]
-    result = _call_functional(form.functional, form.arguments(args), kwargs, full_name(schema))
+    result = _convert_functional_call(
+        form.functional, form.functional_arguments(args), kwargs, qualified_operator_name(schema)
+    )
     if not written:
         return result
     several = isinstance(result, (list, tuple)) and len(written) > 1
@@ -86,45 +91,47 @@ def call_operator(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value
     return values if several else values[0]
 
 
-def full_name(schema: Any) -> str:
+def qualified_operator_name(schema: Any) -> str:
     """Return the name of a PyTorch operator with its overload, such as aten::add.Tensor."""
     return f"{schema.name}.{schema.overload_name}" if schema.overload_name else str(schema.name)
 
 
-def _call_functional(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value], full: str) -> Value:
-    """Convert a call of a functional PyTorch operator; `full` is its name in messages.
+def _convert_functional_call(
+    schema: Any, args: Sequence[TorchValue], kwargs: Mapping[str, TorchValue], display_name: str
+) -> TorchValue:
+    """Convert a call of a functional PyTorch operator; `display_name` is its name in messages.
 
     TorchScript has operators on numbers and lists whose names equal names of tensor operators;
     these are evaluated at once.
     """
     name = schema.name.removeprefix("aten::")
-    first: Value = args[0] if args else None
-    on_numbers = name in SCALARS and (isinstance(first, (list, tuple)) or not any(map(is_tensor, args)))
+    first: TorchValue = args[0] if args else None
+    on_numbers = name in SCALAR_FUNCTIONS and (isinstance(first, (list, tuple)) or not any(map(is_tensor, args)))
     converter = None if on_numbers else converter_of(name, schema.overload_name)
     try:
         if converter is not None:
-            return apply(converter, schema, args, kwargs)
-        if name not in SCALARS or is_tensor(first):
-            raise unsupported(full)
-        return SCALARS[name](*args, **kwargs)
-    except INVALID as error:
-        _LOG.debug("conversion of %s failed", full, exc_info=True)
-        given = [described(a) for a in args] + [f"{name}={described(a)}" for name, a in kwargs.items()]
-        raise AotcError("torch-node", f"{full} does not take these arguments: ({', '.join(given)})") from error
+            return call_converter(converter, schema, args, kwargs)
+        if name not in SCALAR_FUNCTIONS or is_tensor(first):
+            raise unsupported_operator_error(display_name)
+        return SCALAR_FUNCTIONS[name](*args, **kwargs)
+    except MALFORMED_NODE_EXCEPTIONS as error:
+        _LOG.debug("conversion of %s failed", display_name, exc_info=True)
+        given = [describe_argument(a) for a in args] + [f"{name}={describe_argument(a)}" for name, a in kwargs.items()]
+        raise AotcError("torch-node", f"{display_name} does not take these arguments: ({', '.join(given)})") from error
 
 
-def call_custom(custom: CustomConverter, name: str, args: list[Value], types: list[str]) -> Value:
+def call_custom_converter(custom: CustomConverter, name: str, args: list[TorchValue], types: list[str]) -> TorchValue:
     """Call a converter that the caller provides; an exception in it is raised as AotcError (code
     "torch-node").
     """
     try:
         return custom(args, types)
-    except INVALID as error:
+    except MALFORMED_NODE_EXCEPTIONS as error:
         text = f"the converter given for {name} raises {type(error).__name__}: {error}"
         raise AotcError("torch-node", text) from error
 
 
-def described(value: Value) -> str:
+def describe_argument(value: TorchValue) -> str:
     """Return the text for an argument in a message: the type of a tensor, a number or text itself,
     the first elements of a list.
     """
@@ -132,14 +139,14 @@ def described(value: Value) -> str:
         return str(type_of(value))
     match value:
         case list() | tuple():
-            more = ", ..." if len(value) > _SHOWN else ""
-            return f"[{', '.join(described(v) for v in value[:_SHOWN])}{more}]"
+            more = ", ..." if len(value) > _MAX_SHOWN_ELEMENTS else ""
+            return f"[{', '.join(describe_argument(v) for v in value[:_MAX_SHOWN_ELEMENTS])}{more}]"
         case None | bool() | int() | float() | str() | torch.dtype():
-            return repr(value)[:_LONGEST]
+            return repr(value)[:_MAX_SHOWN_CHARACTERS]
     return "a value that is no tensor, number or list"
 
 
-def flattened(value: Value) -> list[Expr]:
+def flatten_output_tensors(value: TorchValue) -> list[Expr]:
     """Return the tensors in nested lists, tuples and dictionaries, in order. Raises AotcError (code
     "torch-output") for any other value.
     """
@@ -147,5 +154,5 @@ def flattened(value: Value) -> list[Expr]:
         return [value]
     items = list(value.values()) if isinstance(value, dict) else value
     if isinstance(items, (list, tuple)):
-        return [leaf for item in items for leaf in flattened(item)]
+        return [leaf for item in items for leaf in flatten_output_tensors(item)]
     raise AotcError("torch-output", f"the model returns {value!r}; only tensors can be outputs")

@@ -3,7 +3,7 @@
 numbers.
 
 OPS["arange.start"](start=0, end=4)     # a constant
-SCALARS["floordiv"](7, 2)               # 3
+SCALAR_FUNCTIONS["floordiv"](7, 2)               # 3
 """
 
 import math
@@ -18,47 +18,47 @@ from aotc.ir import AotcError, SymDim
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.pytorch import converter_values as tv
-from aotc.relay.frontend.pytorch.converter_values import Table, Value
+from aotc.relay.frontend.pytorch.converter_values import Table, TorchValue
 
 
-def _full(size: Value, fill_value: Value, dtype: str | None = None) -> Expr:
-    wanted = dtype or tv.result_type(fill_value)
-    return g.broadcast(tv.as_tensor(fill_value, wanted), tv.ints(size))
+def _full(size: TorchValue, fill_value: TorchValue, dtype: str | None = None) -> Expr:
+    wanted = dtype or tv.promoted_dtype(fill_value)
+    return g.broadcast_to(tv.as_tensor(fill_value, wanted), tv.to_int_list(size))
 
 
-def _full_like(x: Expr, fill_value: Value, dtype: str | None = None) -> Expr:
-    return _full(tv.shape(x), fill_value, dtype or g.dtype(x))
+def _full_like(x: Expr, fill_value: TorchValue, dtype: str | None = None) -> Expr:
+    return _full(tv.static_dims(x), fill_value, dtype or g.dtype(x))
 
 
-def _new_full(x: Expr, size: Value, fill_value: Value, dtype: str | None = None) -> Expr:
+def _new_full(x: Expr, size: TorchValue, fill_value: TorchValue, dtype: str | None = None) -> Expr:
     return _full(size, fill_value, dtype or g.dtype(x))
 
 
-def _item(value: Value, /) -> Value:
-    return value if isinstance(value, SymDim) else tv.number(value)
+def _item(value: TorchValue, /) -> TorchValue:
+    return value if isinstance(value, SymDim) else tv.to_python_number(value)
 
 
-def _arange(end: Value, start: Value = 0, step: Value = 1, dtype: str | None = None) -> Expr:
-    first, last, by = map(tv.number, (start, end, step))
+def _arange(end: TorchValue, start: TorchValue = 0, step: TorchValue = 1, dtype: str | None = None) -> Expr:
+    first, last, by = map(tv.to_python_number, (start, end, step))
     wanted = dtype or ("int64" if all(isinstance(v, int) for v in (first, last, by)) else "float32")
     count = max(math.ceil((last - first) / by), 0)
-    g.check_materialized((count,), wanted, "a range")
+    g.check_materialization_cost((count,), wanted, "a range")
     return g.constant(first + np.arange(count) * by, wanted)
 
 
-def _linspace(start: Value, end: Value, steps: int, dtype: str | None = None) -> Expr:
+def _linspace(start: TorchValue, end: TorchValue, steps: int, dtype: str | None = None) -> Expr:
     wanted = dtype or "float32"
-    g.check_materialized((steps,), wanted, "a range")
-    return g.constant(np.linspace(tv.number(start), tv.number(end), steps), wanted)
+    g.check_materialization_cost((steps,), wanted, "a range")
+    return g.constant(np.linspace(tv.to_python_number(start), tv.to_python_number(end), steps), wanted)
 
 
 def _eye(n: int, m: int | None = None, dtype: str | None = None) -> Expr:
     columns = n if m is None else m
-    g.check_materialized((n, columns), dtype or "float32", "an identity matrix")
+    g.check_materialization_cost((n, columns), dtype or "float32", "an identity matrix")
     return g.constant(np.eye(n, columns), dtype or "float32")
 
 
-def _tensor(data: Value, /, dtype: str | None = None) -> Expr:
+def _tensor(data: TorchValue, /, dtype: str | None = None) -> Expr:
     """Convert torch.tensor of numbers and nested lists to a constant. Raises AotcError (code
     "torch-dynamic") for values that are known only at run time.
     """
@@ -69,36 +69,36 @@ def _tensor(data: Value, /, dtype: str | None = None) -> Expr:
     return g.constant(values, dtype or kinds[values.dtype.kind])
 
 
-_VALUES: Final = {"empty": 0.0, "ones": 1.0, "zeros": 0.0}
+_FILL_VALUES: Final = {"empty": 0.0, "ones": 1.0, "zeros": 0.0}
 OPS: Table = {
-    **tv.named(_arange, _eye, _full, _full_like, _linspace, _new_full, _tensor),
-    **{name: partial(_full, fill_value=value) for name, value in _VALUES.items()},
-    **{f"{name}_like": partial(_full_like, fill_value=value) for name, value in _VALUES.items()},
-    **{f"new_{name}": partial(_new_full, fill_value=value) for name, value in _VALUES.items()},
-    "_shape_as_tensor": lambda x: g.constant(list(tv.shape(x)), "int64"),
+    **tv.table_by_function_name(_arange, _eye, _full, _full_like, _linspace, _new_full, _tensor),
+    **{name: partial(_full, fill_value=value) for name, value in _FILL_VALUES.items()},
+    **{f"{name}_like": partial(_full_like, fill_value=value) for name, value in _FILL_VALUES.items()},
+    **{f"new_{name}": partial(_new_full, fill_value=value) for name, value in _FILL_VALUES.items()},
+    "_shape_as_tensor": lambda x: g.constant(list(tv.static_dims(x)), "int64"),
     "scalar_tensor": lambda s, dtype=None: tv.as_tensor(s, dtype or "float32"),
     "fill": lambda x, value: _full_like(x, value),
     "zero": lambda x: _full_like(x, 0.0),
     # operators that return numbers: elements of constants, and properties of tensors
     **dict.fromkeys(("ScalarImplicit", "_local_scalar_dense", "item"), _item),
-    **dict.fromkeys(("Float", "FloatImplicit"), lambda a: float(tv.number(a))),
-    **dict.fromkeys(("Int", "IntImplicit"), lambda a: a if isinstance(a, SymDim) else tv.int_of(a)),
-    "Bool": lambda a: bool(tv.number(a)),
+    **dict.fromkeys(("Float", "FloatImplicit"), lambda a: float(tv.to_python_number(a))),
+    **dict.fromkeys(("Int", "IntImplicit"), lambda a: a if isinstance(a, SymDim) else tv.to_python_int(a)),
+    "Bool": lambda a: bool(tv.to_python_number(a)),
     "dim": lambda x: len(g.dims(x)),
     "is_floating_point": lambda x: g.dtype(x).is_float,
     "len": lambda t: g.dims(t)[0],
-    "numel": lambda x: math.prod(tv.shape(x)),
+    "numel": lambda x: math.prod(tv.static_dims(x)),
     "size": lambda x, dim=None: list(g.dims(x)) if dim is None else g.dims(x)[dim],
 }
 
-_OPERATORS = (
+_PYTHON_OPERATORS = (
     *("eq", "floordiv", "ge", "gt", "le", "lt", "mul", "ne", "neg", "pow", "sub"),
     *("__and__", "__contains__", "__getitem__", "__not__", "__or__"),
 )
 #: Functions that evaluate TorchScript's operators on numbers and lists, by operator; called only if
 #: no argument is a tensor.
-SCALARS: Final[dict[str, Callable[..., Value]]] = {
-    **{name: getattr(operator, name) for name in _OPERATORS},
+SCALAR_FUNCTIONS: Final[dict[str, Callable[..., TorchValue]]] = {
+    **{name: getattr(operator, name) for name in _PYTHON_OPERATORS},
     **{name: getattr(math, name) for name in ("ceil", "floor", "sqrt")},
     **dict.fromkeys(("div", "truediv"), lambda a, b: float(a / b)),
     "__is__": operator.is_,

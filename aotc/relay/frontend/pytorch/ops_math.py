@@ -15,138 +15,150 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.activations import gelu, mish, prelu, relu6, softplus, softsign, swish
 from aotc.relay.frontend.converter_signatures import Axis
 from aotc.relay.frontend.pytorch import converter_values as tv
-from aotc.relay.frontend.pytorch.converter_values import Converter, Table, Value
-from aotc.relay.frontend.reductions import Reduction, in_float32, log_sum_exp, over, p_norm, plain, top_k
+from aotc.relay.frontend.pytorch.converter_values import Converter, Table, TorchValue
+from aotc.relay.frontend.reductions import (
+    Reduction,
+    apply_reduction,
+    log_sum_exp,
+    p_norm,
+    reduction_by_name,
+    reduction_in_float32,
+    top_k,
+)
 
 
-def _scaled(value: Value, alpha: Value) -> Value:
+def _scale_by_alpha(value: TorchValue, alpha: TorchValue) -> TorchValue:
     """Return `value * alpha`, where both may be numbers or `value` a tensor."""
     if alpha == 1:
         return value
-    return g.mul(*tv.promoted(value, alpha)) if tv.is_tensor(value) else value * alpha
+    return g.mul(*tv.promote_operands(value, alpha)) if tv.is_tensor(value) else value * alpha
 
 
-def _add(x: Value, other: Value, alpha: Value = 1) -> Expr:
-    return _either("logical_or", "add", x, _scaled(other, alpha))
+def _add(x: TorchValue, other: TorchValue, alpha: TorchValue = 1) -> Expr:
+    return _bool_or_numeric_op("logical_or", "add", x, _scale_by_alpha(other, alpha))
 
 
-def _sub(x: Value, other: Value, alpha: Value = 1) -> Expr:
-    return g.sub(*tv.promoted(x, _scaled(other, alpha)))
+def _sub(x: TorchValue, other: TorchValue, alpha: TorchValue = 1) -> Expr:
+    return g.sub(*tv.promote_operands(x, _scale_by_alpha(other, alpha)))
 
 
-def _either(logical: str, name: str, x: Value, other: Value) -> Expr:
-    """Call the binary operator `name`, or for bool operands the operator `logical` (`add` of bools
+def _bool_or_numeric_op(bool_op: str, numeric_op: str, x: TorchValue, other: TorchValue) -> Expr:
+    """Call the binary operator `numeric_op`, or for bool operands the operator `bool_op` (`add` of bools
     is `logical_or`).
     """
-    a, b = tv.promoted(x, other)
-    return g.op(logical if g.dtype(a).is_bool else name, a, b)
+    a, b = tv.promote_operands(x, other)
+    return g.call_op(bool_op if g.dtype(a).is_bool else numeric_op, a, b)
 
 
-_mul = partial(_either, "logical_and", "multiply")
-_BITWISE = {name: partial(_either, f"logical_{name}", f"bitwise_{name}") for name in ("and", "or", "xor")}
+_mul = partial(_bool_or_numeric_op, "logical_and", "multiply")
+_BITWISE = {name: partial(_bool_or_numeric_op, f"logical_{name}", f"bitwise_{name}") for name in ("and", "or", "xor")}
 
 
-def _div(x: Value, other: Value, rounding_mode: str | None = None) -> Expr:
-    a, b = tv.promoted(x, other)
+def _div(x: TorchValue, other: TorchValue, rounding_mode: str | None = None) -> Expr:
+    a, b = tv.promote_operands(x, other)
     if rounding_mode is None:
-        return g.div(tv.floating(a), tv.floating(b))
+        return g.div(tv.cast_to_float(a), tv.cast_to_float(b))
     if rounding_mode == "floor":
-        return g.op("floor_divide", a, b)
-    return g.op("trunc", g.div(a, b)) if g.dtype(a).is_float else g.op("trunc_divide", a, b)
+        return g.call_op("floor_divide", a, b)
+    return g.call_op("trunc", g.div(a, b)) if g.dtype(a).is_float else g.call_op("trunc_divide", a, b)
 
 
-def _pow(x: Value, exponent: Value) -> Expr:
-    a, b = tv.promoted(x, exponent)
+def _pow(x: TorchValue, exponent: TorchValue) -> Expr:
+    a, b = tv.promote_operands(x, exponent)
     if isinstance(exponent, (int, float)) and exponent in (1, 2, 3):
         square = g.mul(a, a)
         return {1: a, 2: square}.get(int(exponent)) or g.mul(square, a)
     if g.dtype(a).is_float and exponent in (0.5, -0.5):
-        return g.op("sqrt" if exponent == 0.5 else "rsqrt", a)
-    return g.op("power", a, b)
+        return g.call_op("sqrt" if exponent == 0.5 else "rsqrt", a)
+    return g.call_op("power", a, b)
 
 
-def _binary(name: str, x: Value, other: Value) -> Expr:
-    return g.op(name, *tv.promoted(x, other))
+def _promoted_binary_op(name: str, x: TorchValue, other: TorchValue) -> Expr:
+    return g.call_op(name, *tv.promote_operands(x, other))
 
 
-def _floating(name: str, x: Expr) -> Expr:
-    return g.op(name, tv.floating(x))
+def _float_unary_op(name: str, x: Expr) -> Expr:
+    return g.call_op(name, tv.cast_to_float(x))
 
 
 def as_bool(x: Expr) -> Expr:
     """Convert a tensor to bool: True for each element that is not zero."""
-    return x if g.dtype(x).is_bool else g.binary("not_equal", x, 0)
+    return x if g.dtype(x).is_bool else g.call_binary_op("not_equal", x, 0)
 
 
 def _round(x: Expr, decimals: int = 0) -> Expr:
     if not g.dtype(x).is_float:
         return x
     if not decimals:
-        return g.op("round", x)
-    return g.div(g.op("round", g.mul(x, 10.0**decimals)), 10.0**decimals)
+        return g.call_op("round", x)
+    return g.div(g.call_op("round", g.mul(x, 10.0**decimals)), 10.0**decimals)
 
 
-def _logical(name: str, x: Expr, other: Expr) -> Expr:
-    return g.op(name, as_bool(x), as_bool(other))
+def _logical_op(name: str, x: Expr, other: Expr) -> Expr:
+    return g.call_op(name, as_bool(x), as_bool(other))
 
 
-def _unary(name: str, x: Expr) -> Expr:
-    return g.op(name, x)
+def _unary_op(name: str, x: Expr) -> Expr:
+    return g.call_op(name, x)
 
 
-def _finite(name: str, x: Expr) -> Expr:
+def _float_class_test(name: str, x: Expr) -> Expr:
     """Call a test of floating-point numbers such as isnan; for integers the result is constant:
     True for isfinite, otherwise False.
     """
     if g.dtype(x).is_float:
-        return g.op(name, x)
+        return g.call_op(name, x)
     same = g.equal(x, x)
-    return same if name == "isfinite" else g.op("logical_not", same)
+    return same if name == "isfinite" else g.call_op("logical_not", same)
 
 
-def _where(condition: Expr, x: Value, other: Value) -> Expr:
-    return g.op("where", as_bool(condition), *tv.promoted(x, other))
+def _where(condition: Expr, x: TorchValue, other: TorchValue) -> Expr:
+    return g.call_op("where", as_bool(condition), *tv.promote_operands(x, other))
 
 
-def _clamp(x: Expr, min: Value = None, max: Value = None) -> Expr:
-    dtype = tv.result_type(x, min, max)
+def _clamp(x: Expr, min: TorchValue = None, max: TorchValue = None) -> Expr:
+    dtype = tv.promoted_dtype(x, min, max)
     y = g.cast(x, dtype)
     if isinstance(min, (int, float)) and isinstance(max, (int, float)):
         # if min is greater than max, the result is max
-        return g.op("clip", y, a_min=min if min < max else max, a_max=max)
+        return g.call_op("clip", y, a_min=min if min < max else max, a_max=max)
     if min is not None:
-        y = g.op("maximum", y, tv.as_tensor(min, dtype))
-    return y if max is None else g.op("minimum", y, tv.as_tensor(max, dtype))
+        y = g.call_op("maximum", y, tv.as_tensor(min, dtype))
+    return y if max is None else g.call_op("minimum", y, tv.as_tensor(max, dtype))
 
 
-def _elu(x: Expr, alpha: Value = 1.0, scale: Value = 1.0, input_scale: Value = 1.0) -> Expr:
-    negative = g.mul(g.op("expm1", g.scaled(x, input_scale)), float(alpha))
-    return g.scaled(g.where(g.less(x, 0.0), negative, x), scale)
+def _elu(x: Expr, alpha: TorchValue = 1.0, scale: TorchValue = 1.0, input_scale: TorchValue = 1.0) -> Expr:
+    negative = g.mul(g.call_op("expm1", g.multiply_by_number(x, input_scale)), float(alpha))
+    return g.multiply_by_number(g.where(g.less(x, 0.0), negative, x), scale)
 
 
 def _prelu(x: Expr, weight: Expr) -> Expr:
     per_channel = g.rank(x) > 1 and g.rank(weight) == 1
-    return prelu(x, g.along(weight, 1, g.rank(x)) if per_channel else weight)
+    return prelu(x, g.reshape_along_axis(weight, 1, g.rank(x)) if per_channel else weight)
 
 
-def _softplus(x: Expr, beta: Value = 1, threshold: Value = 20) -> Expr:
-    scaled = g.scaled(x, beta)
+def _softplus(x: Expr, beta: TorchValue = 1, threshold: TorchValue = 20) -> Expr:
+    scaled = g.multiply_by_number(x, beta)
     y = softplus(scaled)
     return g.where(g.greater(scaled, float(threshold)), x, y if beta == 1 else g.div(y, float(beta)))
 
 
-def _softshrink(x: Expr, lambd: Value = 0.5) -> Expr:
+def _softshrink(x: Expr, lambd: TorchValue = 0.5) -> Expr:
     bound = float(lambd)
     return g.where(g.greater(x, bound), g.sub(x, bound), g.where(g.less(x, -bound), g.add(x, bound), g.mul(x, 0.0)))
 
 
-def _hardshrink(x: Expr, lambd: Value = 0.5) -> Expr:
-    inside = g.op("logical_and", g.binary("less_equal", x, float(lambd)), g.binary("greater_equal", x, -float(lambd)))
+def _hardshrink(x: Expr, lambd: TorchValue = 0.5) -> Expr:
+    inside = g.call_op(
+        "logical_and",
+        g.call_binary_op("less_equal", x, float(lambd)),
+        g.call_binary_op("greater_equal", x, -float(lambd)),
+    )
     return g.where(inside, 0, x)
 
 
 def _glu(x: Expr, dim: Axis = -1) -> Expr:
-    whole = tv.size(x, dim)
+    whole = tv.static_dim(x, dim)
     require("torch-shape", whole % 2 == 0, f"glu needs a dimension of even size, not {whole}")
     value, gate = g.split(x, [whole // 2] * 2, dim)
     return g.mul(value, g.sigmoid(gate))
@@ -167,161 +179,171 @@ _BINARY = {
 # --- reductions
 
 
-def reduced(body: Reduction, x: Expr, dim: Value = None, keepdim: bool = False) -> Expr:
+def reduce_dims(reduction: Reduction, x: Expr, dim: TorchValue = None, keepdim: bool = False) -> Expr:
     """Apply a reduction over the axes `dim`; None or an empty list means all axes. A tensor of rank
     0 is reduced as a vector of one element.
     """
-    places = range(g.rank(x)) if dim is None or dim == [] else [tv.axis(a, x) for a in tv.ints(dim)]
-    return over(body, x, places, keepdim)
+    places = range(g.rank(x)) if dim is None or dim == [] else [tv.normalize_axis(a, x) for a in tv.to_int_list(dim)]
+    return apply_reduction(reduction, x, places, keepdim)
 
 
-def _widened(x: Expr, dtype: str | None) -> Expr:
+def _cast_to_sum_dtype(x: Expr, dtype: str | None) -> Expr:
     """Cast `x` to the data type in which PyTorch sums it: `dtype` if given, int64 for integers,
     otherwise the type of `x`.
     """
     return g.cast(x, dtype or (g.dtype(x) if g.dtype(x).is_float else "int64"))
 
 
-def _summing(name: str, x: Expr, dim: Value = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
-    return reduced(plain(name), _widened(x, dtype), dim, keepdim)
+def _sum_like_reduction(
+    name: str, x: Expr, dim: TorchValue = None, keepdim: bool = False, dtype: str | None = None
+) -> Expr:
+    return reduce_dims(reduction_by_name(name), _cast_to_sum_dtype(x, dtype), dim, keepdim)
 
 
-def _extreme_with_place(name: str, x: Expr, dim: int, keepdim: bool = False) -> list[Expr]:
-    return [reduced(plain(name), x, [dim], keepdim), _arg(f"arg{name}", x, dim, keepdim)]
+def _extremum_with_index(name: str, x: Expr, dim: int, keepdim: bool = False) -> list[Expr]:
+    return [reduce_dims(reduction_by_name(name), x, [dim], keepdim), _arg_reduction(f"arg{name}", x, dim, keepdim)]
 
 
-def _arg(name: str, x: Expr, dim: int | None = None, keepdim: bool = False) -> Expr:
-    return g.cast(reduced(plain(name), x, dim, keepdim), "int64")
+def _arg_reduction(name: str, x: Expr, dim: int | None = None, keepdim: bool = False) -> Expr:
+    return g.cast(reduce_dims(reduction_by_name(name), x, dim, keepdim), "int64")
 
 
-def _truth(name: str, x: Expr, dim: Value = None, keepdim: bool = False) -> Expr:
-    result = reduced(plain(name), as_bool(x), dim, keepdim)
+def _bool_reduction(name: str, x: Expr, dim: TorchValue = None, keepdim: bool = False) -> Expr:
+    result = reduce_dims(reduction_by_name(name), as_bool(x), dim, keepdim)
     return g.cast(result, "uint8") if g.dtype(x) == "uint8" else result
 
 
-def _var(x: Expr, dim: Value = None, unbiased: Value = True, correction: Value = None, keepdim: bool = False) -> Expr:
+def _var(
+    x: Expr, dim: TorchValue = None, unbiased: TorchValue = True, correction: TorchValue = None, keepdim: bool = False
+) -> Expr:
     """Convert var: the mean of squared deviations from the mean; `correction` (1 if `unbiased`) is
     subtracted from the count.
     """
     biased = 1 if unbiased is None else unbiased
     less = float(biased if correction is None else correction)
 
-    @in_float32
-    def moment(y: Expr, axes: tuple[int, ...], keep: bool) -> Expr:
-        count = math.prod(tv.shape(y)[a] for a in axes)
-        centered = g.sub(y, g.reduce("mean", y, axes, True))
-        squares = g.reduce("sum", g.mul(centered, centered), axes, keep)
+    @reduction_in_float32
+    def variance(y: Expr, axes: tuple[int, ...], keep: bool) -> Expr:
+        count = math.prod(tv.static_dims(y)[a] for a in axes)
+        centered = g.sub(y, g.call_reduction("mean", y, axes, True))
+        squares = g.call_reduction("sum", g.mul(centered, centered), axes, keep)
         return g.mul(squares, 1.0 / (count - less) if count > less else math.nan)
 
-    return reduced(moment, x, dim, keepdim)
+    return reduce_dims(variance, x, dim, keepdim)
 
 
-def _std(x: Expr, **options: Value) -> Expr:
-    return g.in_float32(lambda y: g.sqrt(_var(y, **options)), x)
+def _std(x: Expr, **options: TorchValue) -> Expr:
+    return g.compute_in_float32(lambda y: g.sqrt(_var(y, **options)), x)
 
 
-def _with_mean(body: Converter, x: Expr, dim: Value = None, keepdim: bool = False, **options: Value) -> list[Expr]:
-    return [body(x, dim=dim, keepdim=keepdim, **options), _summing("mean", x, dim, keepdim)]
+def _statistic_and_mean(
+    statistic: Converter, x: Expr, dim: TorchValue = None, keepdim: bool = False, **options: TorchValue
+) -> list[Expr]:
+    return [statistic(x, dim=dim, keepdim=keepdim, **options), _sum_like_reduction("mean", x, dim, keepdim)]
 
 
-def _norm(x: Expr, p: Value = 2, dim: Value = None, keepdim: bool = False, /, dtype: str | None = None) -> Expr:
-    y = tv.floating(x) if dtype is None else g.cast(x, dtype)
+def _norm(
+    x: Expr, p: TorchValue = 2, dim: TorchValue = None, keepdim: bool = False, /, dtype: str | None = None
+) -> Expr:
+    y = tv.cast_to_float(x) if dtype is None else g.cast(x, dtype)
     order = 2.0 if p is None or p == "fro" else float(p)
     if math.isinf(order):
-        return reduced(plain("max" if order > 0 else "min"), g.absolute(y), dim, keepdim)
+        return reduce_dims(reduction_by_name("max" if order > 0 else "min"), g.absolute(y), dim, keepdim)
     if order == 0:
-        return reduced(plain("sum"), g.cast(as_bool(y), g.dtype(y)), dim, keepdim)
-    return p_norm(y, order, lambda powers: reduced(plain("sum"), powers, dim, keepdim))
+        return reduce_dims(reduction_by_name("sum"), g.cast(as_bool(y), g.dtype(y)), dim, keepdim)
+    return p_norm(y, order, lambda powers: reduce_dims(reduction_by_name("sum"), powers, dim, keepdim))
 
 
 def _linalg_norm(
-    x: Expr, ord: Value = None, dim: Value = None, keepdim: bool = False, dtype: str | None = None
+    x: Expr, ord: TorchValue = None, dim: TorchValue = None, keepdim: bool = False, dtype: str | None = None
 ) -> Expr:
-    axes = range(g.rank(x)) if dim is None else tv.ints(dim)
+    axes = range(g.rank(x)) if dim is None else tv.to_int_list(dim)
     if ord is not None and len(axes) != 1 and ord != "fro":
         raise AotcError("torch-op", f"the matrix norm {ord!r} is not supported", hint="vector norms are")
     return _norm(x, ord, dim, keepdim, dtype)
 
 
-def _running(name: str, x: Expr, dim: Axis, dtype: str | None = None) -> Expr:
-    y = _widened(x, dtype)
-    return g.op(name, y, axis=dim, dtype=str(g.dtype(y))) if g.rank(x) else y
+def _cumulative_op(name: str, x: Expr, dim: Axis, dtype: str | None = None) -> Expr:
+    y = _cast_to_sum_dtype(x, dtype)
+    return g.call_op(name, y, axis=dim, dtype=str(g.dtype(y))) if g.rank(x) else y
 
 
 def _argsort(x: Expr, dim: Axis = -1, descending: bool = False) -> Expr:
-    return g.op("argsort", x, axis=dim, is_ascend=not descending, dtype="int64")
+    return g.call_op("argsort", x, axis=dim, is_ascend=not descending, dtype="int64")
 
 
 def _sort(x: Expr, dim: Axis = -1, descending: bool = False) -> list[Expr]:
     places = _argsort(x, dim, descending)
-    return [g.op("gather", x, places, axis=dim), places]
+    return [g.call_op("gather", x, places, axis=dim), places]
 
 
 def _median(x: Expr) -> Expr:
     """Return the median of all elements; of an even number of elements the lower middle one."""
-    flat = g.flat(x)
-    middle = (tv.shape(flat)[0] - 1) // 2
-    return g.op("take", g.op("sort", flat, axis=0, is_ascend=True), g.constant(middle, "int64"), axis=0)
+    flat = g.flatten(x)
+    middle = (tv.static_dims(flat)[0] - 1) // 2
+    return g.call_op("take", g.call_op("sort", flat, axis=0, is_ascend=True), g.constant(middle, "int64"), axis=0)
 
 
 def _cosine_similarity(x1: Expr, x2: Expr, dim: int = 1, eps: float = 1e-8) -> Expr:
-    total = partial(reduced, plain("sum"), dim=[dim])
+    total = partial(reduce_dims, reduction_by_name("sum"), dim=[dim])
 
     def similarity(a: Expr, b: Expr) -> Expr:
-        lengths = [g.binary("maximum", g.sqrt(total(g.mul(y, y))), eps) for y in (a, b)]
+        lengths = [g.call_binary_op("maximum", g.sqrt(total(g.mul(y, y))), eps) for y in (a, b)]
         return g.div(total(g.mul(a, b)), g.mul(*lengths))
 
-    return g.in_float32(similarity, x1, x2)
+    return g.compute_in_float32(similarity, x1, x2)
 
 
 OPS: Table = {
-    **tv.named(_add, _div, _elu, _glu, _hardshrink, _pow, _prelu, _round, _softplus, _softshrink, _sub, _where),
-    **tv.named(gelu, mish, relu6, softsign),
-    **{name: partial(_floating, name) for name in _FLOATING},
-    **{name: partial(_binary, relay) for name, relay in _BINARY.items()},
-    **{f"logical_{name}": partial(_logical, f"logical_{name}") for name in ("and", "or", "xor")},
+    **tv.table_by_function_name(
+        _add, _div, _elu, _glu, _hardshrink, _pow, _prelu, _round, _softplus, _softshrink, _sub, _where
+    ),
+    **tv.table_by_function_name(gelu, mish, relu6, softsign),
+    **{name: partial(_float_unary_op, name) for name in _FLOATING},
+    **{name: partial(_promoted_binary_op, relay) for name, relay in _BINARY.items()},
+    **{f"logical_{name}": partial(_logical_op, f"logical_{name}") for name in ("and", "or", "xor")},
     **{f"bitwise_{name}": converter for name, converter in _BITWISE.items()},
     **{f"__{name}__": converter for name, converter in _BITWISE.items()},
-    **{name: partial(_unary, name) for name in ("ceil", "floor", "sign", "trunc")},
-    **{name: partial(_finite, name) for name in ("isfinite", "isinf", "isnan")},
+    **{name: partial(_unary_op, name) for name in ("ceil", "floor", "sign", "trunc")},
+    **{name: partial(_float_class_test, name) for name in ("isfinite", "isinf", "isnan")},
     **dict.fromkeys(("clamp", "clamp_max", "clamp_min"), _clamp),
     "abs": lambda x: x if g.dtype(x).is_bool else g.absolute(x),
     "addcdiv": lambda x, tensor1, tensor2, value=1: _add(x, _div(tensor1, tensor2), value),
     "addcmul": lambda x, tensor1, tensor2, value=1: _add(x, _mul(tensor1, tensor2), value),
-    "atan2": lambda x, other: g.op("atan2", *map(tv.floating, tv.promoted(x, other))),
-    "bitwise_not": lambda x: g.op("logical_not" if g.dtype(x).is_bool else "bitwise_not", x),
+    "atan2": lambda x, other: g.call_op("atan2", *map(tv.cast_to_float, tv.promote_operands(x, other))),
+    "bitwise_not": lambda x: g.call_op("logical_not" if g.dtype(x).is_bool else "bitwise_not", x),
     "celu": lambda x, alpha=1.0: _elu(x, alpha, 1.0, 1.0 / float(alpha)),
     "floor_divide": partial(_div, rounding_mode="floor"),
-    "erfc": lambda x: g.sub(1.0, g.op("erf", tv.floating(x))),
+    "erfc": lambda x: g.sub(1.0, g.call_op("erf", tv.cast_to_float(x))),
     "hardsigmoid": lambda x: g.div(relu6(g.add(x, 3.0)), 6.0),
     "hardswish": lambda x: g.div(g.mul(x, relu6(g.add(x, 3.0))), 6.0),
     "hardtanh": lambda x, min_val=-1.0, max_val=1.0: g.clip(x, float(min_val), float(max_val)),
-    "leaky_relu": lambda x, negative_slope=0.01: g.op("nn.leaky_relu", x, alpha=float(negative_slope)),
+    "leaky_relu": lambda x, negative_slope=0.01: g.call_op("nn.leaky_relu", x, alpha=float(negative_slope)),
     "lerp": lambda x, end, weight: _add(x, _mul(_sub(end, x), weight)),
     "log_sigmoid": lambda x: g.negative(softplus(g.negative(x))),
-    "logical_not": lambda x: g.op("logical_not", as_bool(x)),
-    "masked_fill": lambda x, mask, value: g.op("where", as_bool(mask), tv.as_tensor(value, g.dtype(x)), x),
+    "logical_not": lambda x: g.call_op("logical_not", as_bool(x)),
+    "masked_fill": lambda x, mask, value: g.call_op("where", as_bool(mask), tv.as_tensor(value, g.dtype(x)), x),
     "mul": _mul,
     "neg": lambda x: g.negative(x),
     "_prelu_kernel": prelu,
-    "reciprocal": lambda x: g.div(1.0, tv.floating(x)),
-    "relu": lambda x: g.op("nn.relu", x),
+    "reciprocal": lambda x: g.div(1.0, tv.cast_to_float(x)),
+    "relu": lambda x: g.call_op("nn.relu", x),
     "rsub": lambda x, other, alpha=1: _sub(other, x, alpha),
     "selu": lambda x: _elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946),
     "silu": swish,
     "square": lambda x: g.mul(x, x),
     "tanhshrink": lambda x: g.sub(x, g.tanh(x)),
-    "threshold": lambda x, threshold, value: g.where(g.binary("less_equal", x, threshold), value, x),
-    **tv.named(_argsort, _cosine_similarity, _linalg_norm, _median, _sort, _std, _var),
+    "threshold": lambda x, threshold, value: g.where(g.call_binary_op("less_equal", x, threshold), value, x),
+    **tv.table_by_function_name(_argsort, _cosine_similarity, _linalg_norm, _median, _sort, _std, _var),
     **dict.fromkeys(("norm", "linalg_vector_norm"), _norm),
-    **{name: partial(_arg, name) for name in ("argmax", "argmin")},
-    **{f"{a}{name}": partial(reduced, plain(name)) for a in ("", "a") for name in ("max", "min")},
-    **{f"{name}.dim": partial(_extreme_with_place, name) for name in ("max", "min")},
-    **{name: partial(_running, name) for name in ("cumprod", "cumsum")},
-    **{name: partial(_summing, name) for name in ("mean", "prod", "sum")},
-    **{name: partial(_truth, name) for name in ("all", "any")},
-    "logsumexp": lambda x, dim, keepdim=False: reduced(log_sum_exp, tv.floating(x), dim, keepdim),
-    "std_mean": partial(_with_mean, _std),
-    "topk": lambda x, k, dim=-1, largest=True: top_k(x, k, tv.axis(dim, x), not largest),
-    "var_mean": partial(_with_mean, _var),
+    **{name: partial(_arg_reduction, name) for name in ("argmax", "argmin")},
+    **{f"{a}{name}": partial(reduce_dims, reduction_by_name(name)) for a in ("", "a") for name in ("max", "min")},
+    **{f"{name}.dim": partial(_extremum_with_index, name) for name in ("max", "min")},
+    **{name: partial(_cumulative_op, name) for name in ("cumprod", "cumsum")},
+    **{name: partial(_sum_like_reduction, name) for name in ("mean", "prod", "sum")},
+    **{name: partial(_bool_reduction, name) for name in ("all", "any")},
+    "logsumexp": lambda x, dim, keepdim=False: reduce_dims(log_sum_exp, tv.cast_to_float(x), dim, keepdim),
+    "std_mean": partial(_statistic_and_mean, _std),
+    "topk": lambda x, k, dim=-1, largest=True: top_k(x, k, tv.normalize_axis(dim, x), not largest),
+    "var_mean": partial(_statistic_and_mean, _var),
 }

@@ -16,29 +16,29 @@ from aotc.ir import DType
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
-from aotc.relay.frontend.converter_signatures import Maybe
+from aotc.relay.frontend.converter_signatures import OptionalExpr
 from aotc.relay.frontend.pytorch import converter_values as tv
-from aotc.relay.frontend.pytorch.converter_values import Table, Value
+from aotc.relay.frontend.pytorch.converter_values import Table, TorchValue
 
 #: Namespace of the quantized operators in PyTorch.
-NAMESPACE: Final = "quantized_decomposed"
+QUANTIZED_NAMESPACE: Final = "quantized_decomposed"
 _FLOAT: Final = DType("float32")
 
 
-def _scale(value: Value) -> Expr:
-    return q.scale_of(tv.as_tensor(value, _FLOAT))
+def _scale_expr(value: TorchValue) -> Expr:
+    return q.checked_scale(tv.as_tensor(value, _FLOAT))
 
 
-def _zero(value: Value) -> Expr:
-    return q.zero_of(None if value is None else tv.as_tensor(value, "int32"))
+def _zero_point_expr(value: TorchValue) -> Expr:
+    return q.zero_point_as_int32(None if value is None else tv.as_tensor(value, "int32"))
 
 
-def _within(x: Expr, least: Value, greatest: Value) -> Expr:
-    """Clip integers to the range from `least` to `greatest`, unless that contains the whole range
+def _clip_quantized(x: Expr, quant_min: TorchValue, quant_max: TorchValue) -> Expr:
+    """Clip integers to the range from `quant_min` to `quant_max`, unless that contains the whole range
     of their data type.
     """
     dtype = g.dtype(x)
-    low, high = (tv.number(v) for v in (least, greatest))
+    low, high = (tv.to_python_number(v) for v in (quant_min, quant_max))
     whole = low <= int(dtype.min) and high >= int(dtype.max)
     return x if whole else g.clip(x, low, high)
 
@@ -47,35 +47,47 @@ def _within(x: Expr, least: Value, greatest: Value) -> Expr:
 
 
 def _quantize_per_channel(
-    x: Expr, scales: Value, zero_points: Value, axis: int, quant_min: Value, quant_max: Value, dtype: str
+    x: Expr,
+    scales: TorchValue,
+    zero_points: TorchValue,
+    axis: int,
+    quant_min: TorchValue,
+    quant_max: TorchValue,
+    dtype: str,
 ) -> Expr:
-    numbers = _scale(scales), _zero(zero_points)
+    numbers = _scale_expr(scales), _zero_point_expr(zero_points)
     y = q.quantize(x, *numbers, DType(dtype), work=_FLOAT, axis=axis)
-    return _within(y, quant_min, quant_max)
+    return _clip_quantized(y, quant_min, quant_max)
 
 
 def _dequantize_per_channel(
     x: Expr,
-    scales: Value,
-    zero_points: Value,
+    scales: TorchValue,
+    zero_points: TorchValue,
     axis: int,
-    quant_min: Value,
-    quant_max: Value,
+    quant_min: TorchValue,
+    quant_max: TorchValue,
     dtype: str,
-    out_dtype: Value = None,
+    out_dtype: TorchValue = None,
 ) -> Expr:
     result = DType(tv.dtype_name(out_dtype) or _FLOAT)
-    return q.dequantize(x, _scale(scales), _zero(zero_points), result, axis=axis)
+    return q.dequantize(x, _scale_expr(scales), _zero_point_expr(zero_points), result, axis=axis)
 
 
 def _quantize_per_tensor(
-    x: Expr, scale: Value, zero_point: Value, quant_min: Value, quant_max: Value, dtype: str
+    x: Expr, scale: TorchValue, zero_point: TorchValue, quant_min: TorchValue, quant_max: TorchValue, dtype: str
 ) -> Expr:
     return _quantize_per_channel(x, scale, zero_point, -1, quant_min, quant_max, dtype)
 
 
 def _dequantize_per_tensor(
-    x: Expr, scale: Value, zero_point: Value, quant_min: Value, quant_max: Value, dtype: str, out_dtype: Value = None
+    x: Expr,
+    scale: TorchValue,
+    zero_point: TorchValue,
+    quant_min: TorchValue,
+    quant_max: TorchValue,
+    dtype: str,
+    out_dtype: TorchValue = None,
 ) -> Expr:
     ends = quant_min, quant_max
     return _dequantize_per_channel(x, scale, zero_point, -1, *ends, dtype, out_dtype)
@@ -84,9 +96,9 @@ def _dequantize_per_tensor(
 # --- per token and per channel group
 
 
-def _in_groups(x: Expr, scales: Expr) -> Expr:
+def _reshape_to_groups(x: Expr, scales: Expr) -> Expr:
     """Reshape a tensor so that each scale has one row of elements."""
-    return g.reshape(x, (*tv.shape(scales), -1))
+    return g.reshape(x, (*tv.static_dims(scales), -1))
 
 
 def _quantize_per_token(x: Expr, scales: Expr, zero_points: Expr, quant_min: int, quant_max: int, dtype: str) -> Expr:
@@ -94,15 +106,21 @@ def _quantize_per_token(x: Expr, scales: Expr, zero_points: Expr, quant_min: int
     rounding.
     """
     work = g.dtype(x)
-    y = g.mul(x, g.cast(g.div(1.0, q.scale_of(scales)), work))
-    y = g.op("round", g.add(y, g.cast(zero_points, work)))
+    y = g.mul(x, g.cast(g.div(1.0, q.checked_scale(scales)), work))
+    y = g.call_op("round", g.add(y, g.cast(zero_points, work)))
     return g.cast(g.clip(y, quant_min, quant_max), dtype)
 
 
 def _dequantize_per_token(
-    x: Expr, scales: Expr, zero_points: Maybe, quant_min: int, quant_max: int, dtype: str, output_dtype: Value = None
+    x: Expr,
+    scales: Expr,
+    zero_points: OptionalExpr,
+    quant_min: int,
+    quant_max: int,
+    dtype: str,
+    output_dtype: TorchValue = None,
 ) -> Expr:
-    q.require_finite(scales)
+    q.require_finite_scales(scales)
     y = g.cast(x, g.dtype(scales))
     y = y if zero_points is None else g.sub(y, g.cast(zero_points, g.dtype(scales)))
     return g.cast(g.mul(y, scales), tv.dtype_name(output_dtype) or "float32")
@@ -112,74 +130,74 @@ def _quantize_per_channel_group(
     x: Expr, scales: Expr, zero_points: Expr, quant_min: int, quant_max: int, dtype: str, group_size: int = 128
 ) -> Expr:
     scale, zero = (g.unsqueeze(v, [2]) for v in (scales, zero_points))
-    rows = _in_groups(x, scales)
+    rows = _reshape_to_groups(x, scales)
     y = _quantize_per_token(rows, scale, zero, quant_min, quant_max, dtype)
-    return g.reshape(y, tv.shape(x))
+    return g.reshape(y, tv.static_dims(x))
 
 
 def _dequantize_per_channel_group(
     x: Expr,
     scales: Expr,
-    zero_points: Maybe,
+    zero_points: OptionalExpr,
     quant_min: int,
     quant_max: int,
     dtype: str,
     group_size: int = 128,
-    output_dtype: Value = None,
+    output_dtype: TorchValue = None,
 ) -> Expr:
     column = g.unsqueeze(scales, [2])
     zeros = None if zero_points is None else g.unsqueeze(zero_points, [2])
     ends = quant_min, quant_max
-    y = _dequantize_per_token(_in_groups(x, scales), column, zeros, *ends, dtype, output_dtype)
-    return g.reshape(y, tv.shape(x))
+    y = _dequantize_per_token(_reshape_to_groups(x, scales), column, zeros, *ends, dtype, output_dtype)
+    return g.reshape(y, tv.static_dims(x))
 
 
 # --- quantization parameters computed at run time
 
 
-def _ends(x: Expr, axes: list[int]) -> tuple[Expr, Expr]:
+def _range_including_zero(x: Expr, axes: list[int]) -> tuple[Expr, Expr]:
     """Return the minimum and the maximum over axes, each extended to include 0; reduced axes remain
     with extent 1.
     """
-    low = g.minimum(g.reduce("min", x, axes, True), 0.0)
-    return low, g.maximum(g.reduce("max", x, axes, True), 0.0)
+    low = g.minimum(g.call_reduction("min", x, axes, True), 0.0)
+    return low, g.maximum(g.call_reduction("max", x, axes, True), 0.0)
 
 
-def _as_given(scale: Expr, zero: Expr) -> list[Expr]:
+def _as_torch_qparams(scale: Expr, zero: Expr) -> list[Expr]:
     return [g.cast(scale, "float64"), g.cast(zero, "int64")]
 
 
 def _choose_qparams(x: Expr, quant_min: int, quant_max: int, eps: float, dtype: str) -> list[Expr]:
-    low, high = _ends(g.reshape(g.cast(x, _FLOAT), (-1,)), [0])
+    low, high = _range_including_zero(g.reshape(g.cast(x, _FLOAT), (-1,)), [0])
     scale = g.maximum(g.div(g.sub(high, low), float(quant_max - quant_min)), eps)
-    zero = g.sub(float(quant_min), g.op("round", g.div(low, scale)))
-    return _as_given(scale, g.clip(zero, quant_min, quant_max))
+    zero = g.sub(float(quant_min), g.call_op("round", g.div(low, scale)))
+    return _as_torch_qparams(scale, g.clip(zero, quant_min, quant_max))
 
 
 def _choose_qparams_symmetric(x: Expr, quant_min: int, quant_max: int, eps: float, dtype: str) -> list[Expr]:
-    low, high = _ends(g.reshape(g.cast(x, _FLOAT), (-1,)), [0])
+    low, high = _range_including_zero(g.reshape(g.cast(x, _FLOAT), (-1,)), [0])
     steps = float(quant_max - quant_min) / 2
     scale = g.maximum(g.div(g.maximum(g.negative(low), high), steps), eps)
     middle = (quant_min + quant_max + 1) // 2 if dtype == "uint8" else 0
-    return _as_given(scale, g.filled(middle, (1,), "int64"))
+    return _as_torch_qparams(scale, g.full(middle, (1,), "int64"))
 
 
 def _choose_qparams_per_token(x: Expr, dtype: str) -> list[Expr]:
-    top = g.reduce("max", g.absolute(x), [g.rank(x) - 1], True)
+    top = g.call_reduction("max", g.absolute(x), [g.rank(x) - 1], True)
     top = g.cast(top, _FLOAT) if g.dtype(x) == "float16" else top
     scale = g.div(g.maximum(top, 1e-5), 127.0)
-    return [scale, g.filled(0, g.shape(scale), g.dtype(scale))]
+    return [scale, g.full(0, g.shape(scale), g.dtype(scale))]
 
 
 def _choose_qparams_per_token_asymmetric(x: Expr, dtype: str) -> list[Expr]:
     """Return scale and zero point per row for an asymmetric int8 quantization; the zero point is
     computed from the end of the range with the smaller rounding error.
     """
-    low, high = _ends(x, [g.rank(x) - 1])
+    low, high = _range_including_zero(x, [g.rank(x) - 1])
     least = float(np.finfo(np.float32).eps)
     scale = g.maximum(g.div(g.sub(high, low), 255.0), least)
     below, above = g.div(low, scale), g.div(high, scale)
-    return _as_given(scale, q.zero_from_nearer(below, above))
+    return _as_torch_qparams(scale, q.int8_zero_point_from_range(below, above))
 
 
 def _convert_element_type(x: Expr, dtype: str) -> Expr:
@@ -201,5 +219,5 @@ _CONVERTERS: Final = (
     _quantize_per_tensor,
     _quantize_per_token,
 )
-OPS: Table = {f"{NAMESPACE}::{name}": c for name, c in tv.named(*_CONVERTERS).items()}
-OPS[f"{NAMESPACE}::_choose_qparams_per_token_asymmetric_impl"] = _choose_qparams_per_token_asymmetric
+OPS: Table = {f"{QUANTIZED_NAMESPACE}::{name}": c for name, c in tv.table_by_function_name(*_CONVERTERS).items()}
+OPS[f"{QUANTIZED_NAMESPACE}::_choose_qparams_per_token_asymmetric_impl"] = _choose_qparams_per_token_asymmetric

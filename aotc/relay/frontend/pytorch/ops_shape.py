@@ -13,165 +13,180 @@ from typing import Final
 
 import numpy as np
 
-from aotc.ir import AotcError, Dim, SymDim, is_static, require, static_shape
+from aotc.ir import AotcError, Dim, SymDim, is_static, require, require_static_shape
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis
-from aotc.relay.frontend.data_movement import depth_to_space, element, from_start, padded, space_to_depth, take
+from aotc.relay.frontend.data_movement import (
+    depth_to_space,
+    gather_slices,
+    normalize_negative_indices,
+    pad_or_crop,
+    select_element,
+    space_to_depth,
+)
 from aotc.relay.frontend.pytorch import converter_values as tv
-from aotc.relay.frontend.pytorch.converter_values import Table, Value
+from aotc.relay.frontend.pytorch.converter_values import Table, TorchValue
 
 _INT64_MAX = (1 << 63) - 1
 
 
-def _solved(dims: Sequence[Dim], size: Sequence[Value]) -> Sequence[Value]:
-    """Return the target shape of a reshape with -1 replaced by its value, if `dims` and `size`
+def _resolve_inferred_dim(dims: Sequence[Dim], target_dims: Sequence[TorchValue]) -> Sequence[TorchValue]:
+    """Return the target shape of a reshape with -1 replaced by its value, if `dims` and `target_dims`
     contain exactly one dynamic dimension each and these are equal; otherwise return it unchanged.
     """
     unknown = [d for d in dims if isinstance(d, SymDim)]
-    if -1 not in size or len(unknown) != 1 or unknown != [v for v in size if isinstance(v, SymDim)]:
-        return size
-    given = math.prod(tv.int_of(v) for v in size if not isinstance(v, SymDim) and v != -1)
+    if -1 not in target_dims or len(unknown) != 1 or unknown != [v for v in target_dims if isinstance(v, SymDim)]:
+        return target_dims
+    given = math.prod(tv.to_python_int(v) for v in target_dims if not isinstance(v, SymDim) and v != -1)
     whole = math.prod(d for d in dims if isinstance(d, int))
-    return [whole // given if v == -1 else v for v in size] if given and whole % given == 0 else size
+    return [whole // given if v == -1 else v for v in target_dims] if given and whole % given == 0 else target_dims
 
 
-def _view(x: Expr, size: Sequence[Value], /) -> Expr:
-    return g.reshape(x, tv.target_shape(_solved(g.dims(x), size)))
+def _view(x: Expr, size: Sequence[TorchValue], /) -> Expr:
+    return g.reshape(x, tv.reshape_target(_resolve_inferred_dim(g.dims(x), size)))
 
 
 def _flatten(x: Expr, start_dim: int = 0, end_dim: int = -1) -> Expr:
     rank = g.rank(x)
     if not rank:
         return g.reshape(x, (1,))
-    first, last, dims = tv.axis_in(start_dim, rank), tv.axis_in(end_dim, rank), g.dims(x)
+    first, last, dims = (
+        tv.normalize_axis_for_rank(start_dim, rank),
+        tv.normalize_axis_for_rank(end_dim, rank),
+        g.dims(x),
+    )
     inner = dims[first : last + 1]
-    count: Value = math.prod(static_shape(inner)) if is_static(inner) else -1
+    count: TorchValue = math.prod(require_static_shape(inner)) if is_static(inner) else -1
     return _view(x, [*dims[:first], count, *dims[last + 1 :]])
 
 
-def _unflatten(x: Expr, dim: Axis, sizes: Sequence[Value]) -> Expr:
+def _unflatten(x: Expr, dim: Axis, sizes: Sequence[TorchValue]) -> Expr:
     dims = g.dims(x)
     return _view(x, [*dims[:dim], *sizes, *dims[dim + 1 :]])
 
 
-def swap(x: Expr, dim0: int, dim1: int, /) -> Expr:
+def swap_axes(x: Expr, dim0: int, dim1: int, /) -> Expr:
     """Exchange two axes of a tensor, as torch.transpose does."""
-    a, b, order = tv.axis(dim0, x), tv.axis(dim1, x), list(range(g.rank(x)))
+    a, b, order = tv.normalize_axis(dim0, x), tv.normalize_axis(dim1, x), list(range(g.rank(x)))
     if order:
         order[a], order[b] = order[b], order[a]
     return g.transpose(x, order)
 
 
-def _movedim(x: Expr, source: Value, destination: Value) -> Expr:
+def _movedim(x: Expr, source: TorchValue, destination: TorchValue) -> Expr:
     rank = g.rank(x)
-    sources = [tv.axis_in(a, rank) for a in tv.ints(source)]
+    sources = [tv.normalize_axis_for_rank(a, rank) for a in tv.to_int_list(source)]
     order = [k for k in range(rank) if k not in sources]
-    for place, axis in sorted(zip((tv.axis_in(a, rank) for a in tv.ints(destination)), sources, strict=True)):
+    for place, axis in sorted(
+        zip((tv.normalize_axis_for_rank(a, rank) for a in tv.to_int_list(destination)), sources, strict=True)
+    ):
         order.insert(place, axis)
     return g.transpose(x, order)
 
 
-def _squeeze(x: Expr, dim: Value = None) -> Expr:
+def _squeeze(x: Expr, dim: TorchValue = None) -> Expr:
     rank = g.rank(x)
-    axes = range(rank) if dim is None else sorted({tv.axis_in(a, rank) for a in tv.ints(dim)})
+    axes = range(rank) if dim is None else sorted({tv.normalize_axis_for_rank(a, rank) for a in tv.to_int_list(dim)})
     return g.squeeze(x, [a for a in axes if a < rank and g.dims(x)[a] == 1])
 
 
-def expand(x: Expr, size: Sequence[Value]) -> Expr:
+def expand(x: Expr, size: Sequence[TorchValue]) -> Expr:
     """Broadcast `x` along axes of extent 1 and along new leading axes; -1 in `size` leaves an axis
     unchanged.
     """
     new = len(size) - g.rank(x)
     kept = [*([1] * new), *g.dims(x)]
-    target = [k if not isinstance(s, SymDim) and tv.int_of(s) == -1 else s for s, k in zip(size, kept, strict=True)]
+    target = [
+        k if not isinstance(s, SymDim) and tv.to_python_int(s) == -1 else s for s, k in zip(size, kept, strict=True)
+    ]
     if target == kept and not new:
         return x
-    return g.broadcast(x, [tv.int_of(t) for t in target])
+    return g.broadcast_to(x, [tv.to_python_int(t) for t in target])
 
 
-def _repeat(x: Expr, repeats: Sequence[Value], /) -> Expr:
-    counts = tv.ints(repeats)
+def _repeat(x: Expr, repeats: Sequence[TorchValue], /) -> Expr:
+    counts = tv.to_int_list(repeats)
     counts = [1] * (g.rank(x) - len(counts)) + counts
     y = g.unsqueeze(x, range(len(counts) - g.rank(x)))
-    return y if all(c == 1 for c in counts) else g.op("tile", y, reps=tuple(counts))
+    return y if all(c == 1 for c in counts) else g.call_op("tile", y, reps=tuple(counts))
 
 
-def _repeat_interleave(x: Expr, repeats: Value, dim: int | None = None) -> Expr:
-    return g.op("repeat", x, repeats=tv.int_of(repeats), axis=dim)
+def _repeat_interleave(x: Expr, repeats: TorchValue, dim: int | None = None) -> Expr:
+    return g.call_op("repeat", x, repeats=tv.to_python_int(repeats), axis=dim)
 
 
 def _cat(tensors: Sequence[Expr], dim: int = 0) -> Expr:
     parts = [t for t in tensors if g.dims(t) != (0,)] or list(tensors[:1])
-    return g.concat(tv.promoted(*parts), tv.axis(dim, parts[0]))
+    return g.concat(tv.promote_operands(*parts), tv.normalize_axis(dim, parts[0]))
 
 
 def _stack(tensors: Sequence[Expr], dim: int = 0) -> Expr:
-    axis = tv.axis_in(dim, g.rank(tensors[0]) + 1)
-    return g.stack(tv.promoted(*tensors), axis)
+    axis = tv.normalize_axis_for_rank(dim, g.rank(tensors[0]) + 1)
+    return g.stack(tv.promote_operands(*tensors), axis)
 
 
-def _split(x: Expr, sizes: Value, /, dim: Axis = 0) -> list[Expr]:
+def _split(x: Expr, sizes: TorchValue, /, dim: Axis = 0) -> list[Expr]:
     if isinstance(sizes, (list, tuple)):
-        return g.split(x, tv.ints(sizes), dim)
-    return g.split(x, g.equal_parts(tv.size(x, dim), tv.int_of(sizes)) or [0], dim)
+        return g.split(x, tv.to_int_list(sizes), dim)
+    return g.split(x, g.equal_part_sizes(tv.static_dim(x, dim), tv.to_python_int(sizes)) or [0], dim)
 
 
 def _chunk(x: Expr, chunks: int, dim: Axis = 0) -> list[Expr]:
-    return _split(x, max(-(-tv.size(x, dim) // chunks), 1), dim)
+    return _split(x, max(-(-tv.static_dim(x, dim) // chunks), 1), dim)
 
 
-def _tensor_split(x: Expr, sections: Value, dim: Axis = 0) -> list[Expr]:
-    total, count = tv.size(x, dim), tv.int_of(sections)
-    g.check_unrolled(count, "a split")
+def _tensor_split(x: Expr, sections: TorchValue, dim: Axis = 0) -> list[Expr]:
+    total, count = tv.static_dim(x, dim), tv.to_python_int(sections)
+    g.check_unroll_count(count, "a split")
     return g.split(x, [total // count + (k < total % count) for k in range(count)], dim)
 
 
 def _unbind(x: Expr, dim: Axis = 0) -> list[Expr]:
-    return [g.squeeze(part, [dim]) for part in g.split(x, g.equal_parts(tv.size(x, dim), 1), dim)]
+    return [g.squeeze(part, [dim]) for part in g.split(x, g.equal_part_sizes(tv.static_dim(x, dim), 1), dim)]
 
 
-def _slice(x: Expr, dim: Axis = 0, start: Value = None, end: Value = None, step: Value = 1) -> Expr:
+def _slice(x: Expr, dim: Axis = 0, start: TorchValue = None, end: TorchValue = None, step: TorchValue = 1) -> Expr:
     """Convert slice: `x[start:end:step]` along an axis."""
-    begin, stride = 0 if start is None else tv.int_of(start), tv.int_of(step)
-    if end is None or end == g.dims(x)[dim] or tv.int_of(end) == _INT64_MAX:
+    begin, stride = 0 if start is None else tv.to_python_int(start), tv.to_python_int(step)
+    if end is None or end == g.dims(x)[dim] or tv.to_python_int(end) == _INT64_MAX:
         if begin == 0 and stride == 1:
             return x
         end = _INT64_MAX
-    first, last, _ = slice(begin, tv.int_of(end)).indices(tv.size(x, dim))
-    return g.cut(x, [first], [max(first, last)], [dim], [stride])
+    first, last, _ = slice(begin, tv.to_python_int(end)).indices(tv.static_dim(x, dim))
+    return g.strided_slice(x, [first], [max(first, last)], [dim], [stride])
 
 
-def _place(x: Expr, dim: int, index: Value) -> int:
+def _normalize_index(x: Expr, dim: int, index: TorchValue) -> int:
     """Convert a possibly negative position on an axis to one counted from 0."""
-    place = tv.int_of(index)
-    return place + tv.size(x, dim) if place < 0 else place
+    place = tv.to_python_int(index)
+    return place + tv.static_dim(x, dim) if place < 0 else place
 
 
-def _narrow(x: Expr, dim: Axis, start: Value, length: Value) -> Expr:
-    first = _place(x, dim, start)
-    return _slice(x, dim, first, first + tv.int_of(length))
+def _narrow(x: Expr, dim: Axis, start: TorchValue, length: TorchValue) -> Expr:
+    first = _normalize_index(x, dim, start)
+    return _slice(x, dim, first, first + tv.to_python_int(length))
 
 
-def _select(x: Expr, dim: Axis, index: Value) -> Expr:
-    place, total = tv.int_of(index), g.dims(x)[dim]
+def _select(x: Expr, dim: Axis, index: TorchValue) -> Expr:
+    place, total = tv.to_python_int(index), g.dims(x)[dim]
     fits = not isinstance(total, int) or -total <= place < total
     require("torch-index", fits, f"index {place} is outside the {total} elements of dimension {dim}")
-    return element(x, dim, _place(x, dim, index))
+    return select_element(x, dim, _normalize_index(x, dim, index))
 
 
-def _flip(x: Expr, dims: Value) -> Expr:
-    for axis in tv.ints(dims):
-        x = g.op("reverse", x, axis=tv.axis(axis, x))
+def _flip(x: Expr, dims: TorchValue) -> Expr:
+    for axis in tv.to_int_list(dims):
+        x = g.call_op("reverse", x, axis=tv.normalize_axis(axis, x))
     return x
 
 
-def _roll(x: Expr, shifts: Value, dims: Value = None) -> Expr:
+def _roll(x: Expr, shifts: TorchValue, dims: TorchValue = None) -> Expr:
     if not dims:
-        return g.reshape(_roll(g.flat(x), shifts, [0]), tv.shape(x))
-    for shift, dim in zip(tv.ints(shifts), tv.ints(dims), strict=True):
-        axis = tv.axis(dim, x)
-        total = tv.size(x, axis)
+        return g.reshape(_roll(g.flatten(x), shifts, [0]), tv.static_dims(x))
+    for shift, dim in zip(tv.to_int_list(shifts), tv.to_int_list(dims), strict=True):
+        axis = tv.normalize_axis(dim, x)
+        total = tv.static_dim(x, axis)
         moved = shift % total if total else 0
         if moved:
             head, tail = g.split(x, [total - moved, moved], axis)
@@ -179,20 +194,20 @@ def _roll(x: Expr, shifts: Value, dims: Value = None) -> Expr:
     return x
 
 
-def _padded(x: Expr, pad: Value, /, mode: str = "constant", value: Value = None) -> Expr:
+def _pad_from_last_axis(x: Expr, pad: TorchValue, /, mode: str = "constant", value: TorchValue = None) -> Expr:
     """Convert torch's padding, whose widths are listed from the last axis on; negative widths
     remove elements.
     """
     modes = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
     require("torch-pad", mode in modes, f"padding mode {mode!r} is not known")
-    flat = tv.ints(pad)
+    flat = tv.to_int_list(pad)
     widths = [(flat[k], flat[k + 1]) for k in range(0, len(flat), 2)]
-    return padded(x, [(0, 0)] * (g.rank(x) - len(widths)) + widths[::-1], value or 0, modes[mode])
+    return pad_or_crop(x, [(0, 0)] * (g.rank(x) - len(widths)) + widths[::-1], value or 0, modes[mode])
 
 
 def _channel_shuffle(x: Expr, groups: int) -> Expr:
-    n, c, *rest = tv.shape(x)
-    y = swap(g.reshape(x, (n, groups, c // groups, *rest)), 1, 2)
+    n, c, *rest = tv.static_dims(x)
+    y = swap_axes(g.reshape(x, (n, groups, c // groups, *rest)), 1, 2)
     return g.reshape(y, (n, c, *rest))
 
 
@@ -200,39 +215,39 @@ def _unfold(x: Expr, dimension: Axis, size: int, step: int) -> Expr:
     """Convert unfold: slice windows of `size` elements along an axis and stack them; the elements
     of a window become the last axis.
     """
-    starts = range(0, tv.size(x, dimension) - size + 1, step)
+    starts = range(0, tv.static_dim(x, dimension) - size + 1, step)
     windows = (_slice(x, dimension, s, s + size) for s in starts)
     return g.stack([_movedim(window, dimension, -1) for window in windows], dimension)
 
 
 def _broadcast_tensors(tensors: Sequence[Expr]) -> list[Expr]:
-    common = np.broadcast_shapes(*map(tv.shape, tensors))
-    return [g.broadcast(t, common) for t in tensors]
+    common = np.broadcast_shapes(*map(tv.static_dims, tensors))
+    return [g.broadcast_to(t, common) for t in tensors]
 
 
 def _meshgrid(tensors: Sequence[Expr], indexing: str = "ij") -> list[Expr]:
-    counts = [math.prod(tv.shape(t)) for t in tensors]
-    grids = [g.broadcast(g.along(t, k, len(counts)), counts) for k, t in enumerate(tensors)]
-    return [swap(g, 0, 1) for g in grids] if indexing == "xy" and len(grids) > 1 else grids
+    counts = [math.prod(tv.static_dims(t)) for t in tensors]
+    grids = [g.broadcast_to(g.reshape_along_axis(t, k, len(counts)), counts) for k, t in enumerate(tensors)]
+    return [swap_axes(g, 0, 1) for g in grids] if indexing == "xy" and len(grids) > 1 else grids
 
 
-def _to(x: Expr, dtype: str | None = None, other: Expr | None = None) -> Expr:
+def _convert_dtype(x: Expr, dtype: str | None = None, other: Expr | None = None) -> Expr:
     wanted = dtype if other is None else g.dtype(other)
     return x if wanted is None else g.cast(x, wanted)
 
 
-def _reinterpreted(x: Expr, dtype: str | None) -> Expr:
+def _view_as_dtype(x: Expr, dtype: str | None) -> Expr:
     require("torch-op", dtype in (None, g.dtype(x)), f"a view of {g.dtype(x)} as {dtype} is not supported")
     return x
 
 
 def _dropout(x: Expr, p: float = 0.5, train: bool = False) -> Expr:
     if train and p:
-        raise tv.training("dropout")
+        raise tv.training_mode_error("dropout")
     return x
 
 
-_IDENTITIES = (
+_IDENTITY_OPERATORS = (
     *("clone", "contiguous", "detach", "alias", "lift_fresh", "lift", "positive", "resolve_conj", "resolve_neg", "cpu"),
 )
 
@@ -244,47 +259,47 @@ def _gather(x: Expr, dim: Axis, index: Expr) -> Expr:
     """Convert gather. Axes other than `dim` that are longer than those of the index are cut first,
     since no index refers to the remaining elements.
     """
-    wanted = tv.shape(index)
-    axes = [k for k, n in enumerate(wanted) if k != dim and n < tv.size(x, k)]
-    reached = g.cut(x, [0] * len(axes), [wanted[k] for k in axes], axes) if axes else x
-    return g.op("gather", reached, index, axis=dim)
+    wanted = tv.static_dims(index)
+    axes = [k for k, n in enumerate(wanted) if k != dim and n < tv.static_dim(x, k)]
+    reached = g.strided_slice(x, [0] * len(axes), [wanted[k] for k in axes], axes) if axes else x
+    return g.call_op("gather", reached, index, axis=dim)
 
 
 def _take_along_dim(x: Expr, indices: Expr, dim: int | None = None) -> Expr:
     if dim is None:
-        return g.op("gather", g.flat(x), g.flat(indices), axis=0)
-    axis = tv.axis(dim, x)
-    one = [tuple(1 if k == axis else d for k, d in enumerate(tv.shape(t))) for t in (x, indices)]
+        return g.call_op("gather", g.flatten(x), g.flatten(indices), axis=0)
+    axis = tv.normalize_axis(dim, x)
+    one = [tuple(1 if k == axis else d for k, d in enumerate(tv.static_dims(t))) for t in (x, indices)]
     common = np.broadcast_shapes(*one)
     data, index = (
-        g.broadcast(t, [tv.size(t, k) if k == axis else n for k, n in enumerate(common)]) for t in (x, indices)
+        g.broadcast_to(t, [tv.static_dim(t, k) if k == axis else n for k, n in enumerate(common)]) for t in (x, indices)
     )
-    return g.op("gather", data, index, axis=axis)
+    return g.call_op("gather", data, index, axis=axis)
 
 
 #: For each name of a reduction in PyTorch, the name in the attribute of scatter_elements.
-_REDUCTIONS: Final = {
+_SCATTER_REDUCTIONS: Final = {
     None: "update", "add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max", "amin": "min",
 }  # fmt: skip
 
 
 def _scatter(
-    x: Expr, dim: Axis, index: Expr, source: Value, /, reduce: str | None = None, include_self: bool = True
+    x: Expr, dim: Axis, index: Expr, source: TorchValue, /, reduce: str | None = None, include_self: bool = True
 ) -> Expr:
     text = f"scatter with reduce={reduce!r} and include_self={include_self} is not supported"
-    require("torch-op", reduce in _REDUCTIONS and bool(include_self), text)
-    wanted, dtype = tv.shape(index), g.dtype(x)
+    require("torch-op", reduce in _SCATTER_REDUCTIONS and bool(include_self), text)
+    wanted, dtype = tv.static_dims(index), g.dtype(x)
     if tv.is_tensor(source) and g.rank(source):
-        update = g.cut(g.cast(source, dtype), [0] * len(wanted), wanted, range(len(wanted)))
+        update = g.strided_slice(g.cast(source, dtype), [0] * len(wanted), wanted, range(len(wanted)))
     else:
-        update = g.broadcast(tv.as_tensor(source, dtype), wanted)
-    return g.op("scatter_elements", x, index, update, axis=dim, reduction=_REDUCTIONS[reduce])
+        update = g.broadcast_to(tv.as_tensor(source, dtype), wanted)
+    return g.call_op("scatter_elements", x, index, update, axis=dim, reduction=_SCATTER_REDUCTIONS[reduce])
 
 
 # --- advanced indexing: x[i, :, j]
 
 
-def _positions(x: Expr, indices: Sequence[Value]) -> tuple[list[int], list[Expr]]:
+def _indexed_axes_and_positions(x: Expr, indices: Sequence[TorchValue]) -> tuple[list[int], list[Expr]]:
     """Return the axes that are indexed and their index tensors, which may hold negative positions;
     constant masks are converted to positions.
 
@@ -305,85 +320,87 @@ def _positions(x: Expr, indices: Sequence[Value]) -> tuple[list[int], list[Expr]
     return list(given), list(given.values())
 
 
-def _joined(places: Sequence[Expr]) -> tuple[Expr, tuple[int, ...]]:
+def _stack_broadcast_indices(index_tensors: Sequence[Expr]) -> tuple[Expr, tuple[int, ...]]:
     """Broadcast index tensors for several axes to one shape and stack them as (axes, *shape);
     return the stack and the shape.
     """
-    common = np.broadcast_shapes(*map(tv.shape, places))
-    return g.concat([g.unsqueeze(g.broadcast(p, common), [0]) for p in places], 0), common
+    common = np.broadcast_shapes(*map(tv.static_dims, index_tensors))
+    return g.concat([g.unsqueeze(g.broadcast_to(p, common), [0]) for p in index_tensors], 0), common
 
 
-def _front(axes: Sequence[int], rank: int) -> list[int]:
+def _permutation_to_front(axes: Sequence[int], rank: int) -> list[int]:
     return [*axes, *(k for k in range(rank) if k not in axes)]
 
 
-def _place_of(axes: Sequence[int]) -> int:
+def _indexed_result_axis(axes: Sequence[int]) -> int:
     """Return the position of the indexed dimensions in the result: that of the first indexed axis
     if the axes are adjacent, otherwise 0, as in numpy.
     """
     return axes[0] if list(axes) == list(range(axes[0], axes[0] + len(axes))) else 0
 
 
-def _index(x: Expr, indices: Sequence[Value]) -> Expr:
-    axes, places = _positions(x, indices)
+def _index(x: Expr, indices: Sequence[TorchValue]) -> Expr:
+    axes, places = _indexed_axes_and_positions(x, indices)
     if not axes:
         return x
     if len(axes) == 1:
-        return take(x, from_start(places[0], tv.size(x, axes[0])), axes[0])
-    index, common = _joined(places)
-    data = g.transpose(x, _front(axes, g.rank(x)))
-    y = g.op("gather_nd", data, index)
-    start, n = _place_of(axes), len(common)
+        return gather_slices(x, normalize_negative_indices(places[0], tv.static_dim(x, axes[0])), axes[0])
+    index, common = _stack_broadcast_indices(places)
+    data = g.transpose(x, _permutation_to_front(axes, g.rank(x)))
+    y = g.call_op("gather_nd", data, index)
+    start, n = _indexed_result_axis(axes), len(common)
     order = [*range(n, n + start), *range(n), *range(n + start, g.rank(y))]
     return g.transpose(y, order)
 
 
-def _index_put(x: Expr, indices: Sequence[Value], values: Value, accumulate: bool = False) -> Expr:
+def _index_put(x: Expr, indices: Sequence[TorchValue], values: TorchValue, accumulate: bool = False) -> Expr:
     dtype = g.dtype(x)
-    one = not tv.is_tensor(values) or math.prod(tv.shape(values)) == 1
+    one = not tv.is_tensor(values) or math.prod(tv.static_dims(values)) == 1
     if one and len(indices) == 1 and tv.is_tensor(indices[0]) and g.dtype(indices[0]).is_bool:
-        mask = g.reshape(indices[0], (*tv.shape(indices[0]), *[1] * (g.rank(x) - g.rank(indices[0]))))
+        mask = g.reshape(indices[0], (*tv.static_dims(indices[0]), *[1] * (g.rank(x) - g.rank(indices[0]))))
         scalar = g.reshape(tv.as_tensor(values, dtype), ())
-        return g.op("where", mask, g.add(x, scalar) if accumulate else scalar, x)
-    axes, places = _positions(x, indices)
-    index, common = _joined(places)
-    order = _front(axes, g.rank(x))
+        return g.call_op("where", mask, g.add(x, scalar) if accumulate else scalar, x)
+    axes, places = _indexed_axes_and_positions(x, indices)
+    index, common = _stack_broadcast_indices(places)
+    order = _permutation_to_front(axes, g.rank(x))
     data = g.transpose(x, order)
-    rest = tv.shape(data)[len(axes) :]
-    start, n = _place_of(axes), len(common)
+    rest = tv.static_dims(data)[len(axes) :]
+    start, n = _indexed_result_axis(axes), len(common)
     target = (*rest[:start], *common, *rest[start:])
-    update = g.broadcast(tv.as_tensor(values, dtype), target)
+    update = g.broadcast_to(tv.as_tensor(values, dtype), target)
     update = g.transpose(update, [*range(start, start + n), *range(start), *range(start + n, len(target))])
-    y = g.op("scatter_nd", data, index, update, mode="add" if accumulate else "update")
+    y = g.call_op("scatter_nd", data, index, update, mode="add" if accumulate else "update")
     return g.transpose(y, [order.index(k) for k in range(g.rank(x))])
 
 
 # --- functional updates of slices
 
 
-def _slice_scatter(x: Expr, src: Expr, dim: Axis = 0, start: Value = None, end: Value = None, step: Value = 1) -> Expr:
-    first, last = (None if v is None else tv.int_of(v) for v in (start, end))
-    taken: range = range(tv.size(x, dim))[slice(first, last, tv.int_of(step))]
-    wanted = [len(taken) if k == dim else n for k, n in enumerate(tv.shape(x))]
-    update = g.broadcast(g.cast(src, g.dtype(x)), wanted)
-    if len(taken) == tv.size(x, dim):
+def _slice_scatter(
+    x: Expr, src: Expr, dim: Axis = 0, start: TorchValue = None, end: TorchValue = None, step: TorchValue = 1
+) -> Expr:
+    first, last = (None if v is None else tv.to_python_int(v) for v in (start, end))
+    taken: range = range(tv.static_dim(x, dim))[slice(first, last, tv.to_python_int(step))]
+    wanted = [len(taken) if k == dim else n for k, n in enumerate(tv.static_dims(x))]
+    update = g.broadcast_to(g.cast(src, g.dtype(x)), wanted)
+    if len(taken) == tv.static_dim(x, dim):
         return update
-    row = g.along(g.constant(list(taken), "int64"), dim, g.rank(x))
-    return g.op("scatter_elements", x, g.broadcast(row, wanted), update, axis=dim, reduction="update")
+    row = g.reshape_along_axis(g.constant(list(taken), "int64"), dim, g.rank(x))
+    return g.call_op("scatter_elements", x, g.broadcast_to(row, wanted), update, axis=dim, reduction="update")
 
 
-def _select_scatter(x: Expr, src: Expr, dim: Axis, index: Value) -> Expr:
-    place = _place(x, dim, index)
-    wanted = [n for k, n in enumerate(tv.shape(x)) if k != dim]
-    return _slice_scatter(x, g.unsqueeze(g.broadcast(src, wanted), [dim]), dim, place, place + 1)
+def _select_scatter(x: Expr, src: Expr, dim: Axis, index: TorchValue) -> Expr:
+    place = _normalize_index(x, dim, index)
+    wanted = [n for k, n in enumerate(tv.static_dims(x)) if k != dim]
+    return _slice_scatter(x, g.unsqueeze(g.broadcast_to(src, wanted), [dim]), dim, place, place + 1)
 
 
-def _copy(x: Expr, src: Value) -> Expr:
-    return g.broadcast(tv.as_tensor(src, g.dtype(x)), tv.shape(x))
+def _copy(x: Expr, src: TorchValue) -> Expr:
+    return g.broadcast_to(tv.as_tensor(src, g.dtype(x)), tv.static_dims(x))
 
 
-def _along(accumulate: bool, x: Expr, dim: Axis, index: Expr, source: Expr) -> Expr:
-    return _index_put(x, [*[None] * dim, g.flat(index)], source, accumulate)
+def _index_put_along_axis(accumulate: bool, x: Expr, dim: Axis, index: Expr, source: Expr) -> Expr:
+    return _index_put(x, [*[None] * dim, g.flatten(index)], source, accumulate)
 
 
 # --- one-hot, diagonals, bucketize
@@ -391,7 +408,7 @@ def _along(accumulate: bool, x: Expr, dim: Axis, index: Expr, source: Expr) -> E
 
 def _one_hot(x: Expr, num_classes: int = -1) -> Expr:
     require("torch-dynamic", num_classes >= 0, "one_hot needs num_classes: the shape would depend on the values")
-    hit = g.binary("equal", g.unsqueeze(x, [g.rank(x)]), g.iota(num_classes, g.dtype(x)))
+    hit = g.call_binary_op("equal", g.unsqueeze(x, [g.rank(x)]), g.iota(num_classes, g.dtype(x)))
     return g.cast(hit, "int64")
 
 
@@ -400,64 +417,64 @@ def _diagonal(x: Expr, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Expr:
     flattened matrix.
     """
     rank = g.rank(x)
-    axes = [tv.axis_in(dim1, rank), tv.axis_in(dim2, rank)]
+    axes = [tv.normalize_axis_for_rank(dim1, rank), tv.normalize_axis_for_rank(dim2, rank)]
     kept = [k for k in range(rank) if k not in axes]
     y = g.transpose(x, [*kept, *axes])
-    *lead, rows, columns = tv.shape(y)
+    *lead, rows, columns = tv.static_dims(y)
     count = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
     first = max(offset, 0) - min(offset, 0) * columns
     places = g.constant(first + np.arange(count) * (columns + 1), "int64")
-    return take(g.reshape(y, (*lead, rows * columns)), places, len(lead))
+    return gather_slices(g.reshape(y, (*lead, rows * columns)), places, len(lead))
 
 
-def _bucket(x: Expr, boundaries: Expr, right: bool = False) -> Expr:
+def _bucketize(x: Expr, boundaries: Expr, right: bool = False) -> Expr:
     """Return for each value the number of boundaries below it (or, if `right`, not above it), as
     torch.bucketize does.
     """
-    hit = g.binary("greater_equal" if right else "greater", g.unsqueeze(x, [g.rank(x)]), boundaries)
-    return g.cast(g.op("sum", g.cast(hit, "int64"), axis=(g.rank(x),), keepdims=False), "int64")
+    hit = g.call_binary_op("greater_equal" if right else "greater", g.unsqueeze(x, [g.rank(x)]), boundaries)
+    return g.cast(g.call_op("sum", g.cast(hit, "int64"), axis=(g.rank(x),), keepdims=False), "int64")
 
 
 OPS: Table = {
-    **tv.named(_broadcast_tensors, _flip, _meshgrid, _roll, _squeeze, _stack, _unbind),
-    **tv.named(_narrow, _select, _slice, _unflatten, _unfold),
-    **dict.fromkeys(_IDENTITIES, lambda x: x),
+    **tv.table_by_function_name(_broadcast_tensors, _flip, _meshgrid, _roll, _squeeze, _stack, _unbind),
+    **tv.table_by_function_name(_narrow, _select, _slice, _unflatten, _unfold),
+    **dict.fromkeys(_IDENTITY_OPERATORS, lambda x: x),
     **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"), _dropout),
     **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
-    **dict.fromkeys(("transpose", "swapaxes", "swapdims"), swap),
+    **dict.fromkeys(("transpose", "swapaxes", "swapdims"), swap_axes),
     **dict.fromkeys(("movedim", "moveaxis"), _movedim),
-    **dict.fromkeys(("to", "type_as"), _to),
+    **dict.fromkeys(("to", "type_as"), _convert_dtype),
     **dict.fromkeys(("channel_shuffle", "native_channel_shuffle"), _channel_shuffle),
     **dict.fromkeys(("expand", "broadcast_to"), expand),
     **dict.fromkeys(("flatten", "ravel"), _flatten),
-    **dict.fromkeys(("mT", "t"), lambda x: swap(x, -2, -1) if g.rank(x) > 1 else x),
+    **dict.fromkeys(("mT", "t"), lambda x: swap_axes(x, -2, -1) if g.rank(x) > 1 else x),
     **dict.fromkeys(("repeat", "tile"), _repeat),
     **dict.fromkeys(("split", "split_with_sizes"), _split),
     **dict.fromkeys(("view", "reshape"), _view),
     **dict.fromkeys(("view_as", "reshape_as"), lambda x, other: _view(x, g.dims(other))),
-    **dict.fromkeys(("pad", "constant_pad_nd"), _padded),
-    **{f"reflection_pad{k}d": partial(_padded, mode="reflect") for k in (1, 2, 3)},
-    **{f"replication_pad{k}d": partial(_padded, mode="replicate") for k in (1, 2, 3)},
+    **dict.fromkeys(("pad", "constant_pad_nd"), _pad_from_last_axis),
+    **{f"reflection_pad{k}d": partial(_pad_from_last_axis, mode="reflect") for k in (1, 2, 3)},
+    **{f"replication_pad{k}d": partial(_pad_from_last_axis, mode="replicate") for k in (1, 2, 3)},
     "expand_as": lambda x, other: expand(x, g.dims(other)),
     "numpy_T": lambda x: g.transpose(x, range(g.rank(x))[::-1]),
-    "permute": lambda x, dims: g.transpose(x, [tv.axis(d, x) for d in dims]),
+    "permute": lambda x, dims: g.transpose(x, [tv.normalize_axis(d, x) for d in dims]),
     "pixel_shuffle": depth_to_space,
     "pixel_unshuffle": space_to_depth,
     "repeat_interleave.self_int": _repeat_interleave,
     "tensor_split.sections": _tensor_split,
-    "unsqueeze": lambda x, dim: g.unsqueeze(x, [tv.axis_in(dim, g.rank(x) + 1)]),
-    "view.dtype": _reinterpreted,
-    **tv.named(_chunk, _copy, _diagonal, _gather, _index, _index_put, _one_hot),
-    **tv.named(_select_scatter, _slice_scatter, _take_along_dim),
+    "unsqueeze": lambda x, dim: g.unsqueeze(x, [tv.normalize_axis_for_rank(dim, g.rank(x) + 1)]),
+    "view.dtype": _view_as_dtype,
+    **tv.table_by_function_name(_chunk, _copy, _diagonal, _gather, _index, _index_put, _one_hot),
+    **tv.table_by_function_name(_select_scatter, _slice_scatter, _take_along_dim),
     **dict.fromkeys(("scatter", "scatter_reduce"), _scatter),
-    "bucketize": _bucket,
-    "embedding": lambda weight, indices: take(weight, indices, 0),
-    "index_add": partial(_along, True),
-    "index_copy": partial(_along, False),
-    "index_fill": lambda x, dim, index, value: _index_put(x, [*[None] * tv.axis(dim, x), index], value),
-    "index_select": lambda x, dim, index: take(x, g.flat(index), tv.axis(dim, x)),
+    "bucketize": _bucketize,
+    "embedding": lambda weight, indices: gather_slices(weight, indices, 0),
+    "index_add": partial(_index_put_along_axis, True),
+    "index_copy": partial(_index_put_along_axis, False),
+    "index_fill": lambda x, dim, index, value: _index_put(x, [*[None] * tv.normalize_axis(dim, x), index], value),
+    "index_select": lambda x, dim, index: gather_slices(x, g.flatten(index), tv.normalize_axis(dim, x)),
     "scatter_add": partial(_scatter, reduce="add"),
-    "take": lambda x, index: _index(g.flat(x), [index]),
-    "tril": lambda x, diagonal=0: g.op("trilu", x, g.constant(diagonal, "int64"), upper=False),
-    "triu": lambda x, diagonal=0: g.op("trilu", x, g.constant(diagonal, "int64"), upper=True),
+    "take": lambda x, index: _index(g.flatten(x), [index]),
+    "tril": lambda x, diagonal=0: g.call_op("trilu", x, g.constant(diagonal, "int64"), upper=False),
+    "triu": lambda x, diagonal=0: g.call_op("trilu", x, g.constant(diagonal, "int64"), upper=True),
 }

@@ -18,30 +18,37 @@ from typing import Any, Final
 import torch
 
 from aotc.ir import AotcError, AotcTypeError, AotcValueError, Array, Op, Span, SymDim, TensorType
-from aotc.ir.compile_time_limits import budget, spending
+from aotc.ir.compile_time_limits import budget_scope, current_budget
 from aotc.relay.analysis import free_vars
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
 from aotc.relay.frontend.pytorch.aliases import Memory
-from aotc.relay.frontend.pytorch.converter_values import Absent, Value, array_of, dtype_name, int_of, is_tensor
-from aotc.relay.frontend.pytorch.inplace_and_out_forms import form_of
-from aotc.relay.frontend.pytorch.operator_conversion import (
-    POISON,
-    CustomConverter,
-    call_custom,
-    call_operator,
-    flattened,
-    full_name,
-    known,
+from aotc.relay.frontend.pytorch.converter_values import (
+    TorchValue,
+    UncomputedValue,
+    dtype_name,
+    is_tensor,
+    to_python_int,
+    torch_tensor_to_array,
 )
-from aotc.relay.frontend.pytorch.torchscript_inputs import input_types
-from aotc.relay.graph_api import Constant, Expr, Function, IRModule, Mutator, Tuple, Var, fresh_name, with_type
+from aotc.relay.frontend.pytorch.inplace_and_out_forms import operator_form
+from aotc.relay.frontend.pytorch.operator_conversion import (
+    FAILED_NODE_VALUE,
+    CustomConverter,
+    call_custom_converter,
+    convert_operator_call,
+    flatten_output_tensors,
+    qualified_operator_name,
+    require_converted_value,
+)
+from aotc.relay.frontend.pytorch.torchscript_inputs import parse_input_infos
+from aotc.relay.graph_api import Constant, Expr, Function, IRModule, Mutator, Tuple, Var, unused_name, with_checked_type
 
-NODES: Final = "the program, its loops unrolled,"
+BUDGET_SUBJECT: Final = "the program, its loops unrolled,"
 
 
 #: Operators that return a view or a copy, depending on the strides of their argument.
-_MAYBE_VIEWS: Final = {"contiguous", "reshape", "reshape_as", "flatten", "ravel", "to", "type_as"}
+_VIEW_OR_COPY_OPERATORS: Final = {"contiguous", "reshape", "reshape_as", "flatten", "ravel", "to", "type_as"}
 
 
 @dataclass(slots=True)
@@ -60,50 +67,52 @@ class _Conversion:
     vars: dict[tuple[Any, ...], Var] = field(default_factory=dict)
     problems: Problems = field(default_factory=lambda: Problems("torch-node"))
 
-    def read(self, value: Any) -> Value:
-        return known(self.memory.values[value.debugName()])
+    def read_value(self, value: Any) -> TorchValue:
+        return require_converted_value(self.memory.values[value.debugName()])
 
-    def inputs(self, node: Any) -> list[Value]:
-        return [self.read(v) for v in node.inputs()]
+    def input_values(self, node: Any) -> list[TorchValue]:
+        return [self.read_value(v) for v in node.inputs()]
 
-    def block(self, block: Any) -> None:
+    def convert_block(self, block: Any) -> None:
         """Convert the nodes of a TorchScript graph or block in order; problems are recorded."""
         for node in block.nodes():
             for out in node.outputs():
-                self.memory.bind(out.debugName(), POISON)
-            with self.problems.at(self.span(node), _source_line(node)):
-                self.node(node)
+                self.memory.bind_value(out.debugName(), FAILED_NODE_VALUE)
+            with self.problems.collect_errors_at(self.node_span(node), _node_source_line(node)):
+                self.convert_node(node)
 
-    def span(self, node: Any) -> Span:
+    def node_span(self, node: Any) -> Span:
         first = next(iter(node.outputs()), None)
         if node.kind() == "prim::GetAttr":
             return Span(f"{self.consumers.get(node.output().debugName(), 'self')}.{node.s('name')}")
         return Span(self.names.get(first.debugName(), node.kind()) if first is not None else node.kind())
 
-    def node(self, node: Any) -> None:
-        budget().spend("compile.max_nodes", 1, NODES)
+    def convert_node(self, node: Any) -> None:
+        current_budget().spend("compile.max_nodes", 1, BUDGET_SUBJECT)
         kind = node.kind().removeprefix("prim::")
-        special, plain = _PRIMS.get(kind), _VALUES.get(kind)
+        special, plain = _PRIM_CONVERTERS.get(kind), _PRIM_VALUE_FUNCTIONS.get(kind)
         if special is not None:
             special(self, node)
             return
-        args = self.inputs(node)
+        args = self.input_values(node)
         if plain is not None:
-            self.bind(node, plain(*args))
-            self.note_construction(node, kind)
+            self.bind_node_results(node, plain(*args))
+            self.record_container_construction(node, kind)
             return
         custom = self.custom.get(node.kind())
         if custom is not None:
-            self.bind(node, call_custom(custom, node.kind(), args, [str(v.type()) for v in node.inputs()]))
+            self.bind_node_results(
+                node, call_custom_converter(custom, node.kind(), args, [str(v.type()) for v in node.inputs()])
+            )
             return
         if node.kind().startswith("prim::") or node.schema() == "(no schema)":
             raise AotcError("torch-op", f"{node.kind()} is not supported")
         schema = torch._C.parse_schema(node.schema())
-        result = call_operator(schema, args, {})
-        self.bind(node, result)
-        self.alias(node, schema, args)
+        result = convert_operator_call(schema, args, {})
+        self.bind_node_results(node, result)
+        self.record_result_aliases(node, schema, args)
 
-    def bind(self, node: Any, result: Value) -> None:
+    def bind_node_results(self, node: Any, result: TorchValue) -> None:
         """Bind the results of a TorchScript node to the names of its outputs."""
         outputs = [v.debugName() for v in node.outputs()]
         results = [result] if len(outputs) == 1 else result
@@ -112,105 +121,109 @@ class _Conversion:
 
     # --- aliases
 
-    def note_construction(self, node: Any, kind: str) -> None:
+    def record_container_construction(self, node: Any, kind: str) -> None:
         """Record the elements of a container that a TorchScript node constructs, or the alias that
         it creates.
         """
         (out,) = (v.debugName() for v in node.outputs())
         inputs = [v.debugName() for v in node.inputs()]
         if kind.endswith("Construct"):
-            self.memory.hold(out, inputs, in_order=kind != "DictConstruct")
+            self.memory.record_container_elements(out, inputs, in_order=kind != "DictConstruct")
         elif kind in ("unchecked_cast", "data"):
-            self.memory.share(out, inputs[0], None)
+            self.memory.record_view(out, inputs[0], None)
         elif kind == "TupleIndex":
-            self.note_element(out, inputs[0], int(self.memory.values[inputs[1]]))
+            self.record_element_alias(out, inputs[0], int(self.memory.values[inputs[1]]))
 
-    def note_element(self, out: str, container: str, index: Any) -> None:
+    def record_element_alias(self, out: str, container: str, index: Any) -> None:
         """Record that the value `out` is the element `index` of a list, tuple or dictionary."""
-        parts = self.memory.parts(container)
+        parts = self.memory.element_names(container)
         if parts is not None and isinstance(index, int):
-            self.memory.share(out, parts[index], None)
+            self.memory.record_view(out, parts[index], None)
         else:
-            self.memory.share(out, container, lambda values: values[index])
+            self.memory.record_view(out, container, lambda values: values[index])
 
-    def alias(self, node: Any, schema: Any, args: list[Value]) -> None:
+    def record_result_aliases(self, node: Any, schema: Any, args: list[TorchValue]) -> None:
         """Record the views that a TorchScript operator returns; for an in-place operator, write its
         result to the tensors that it modifies.
         """
         outputs = [v.debugName() for v in node.outputs()]
         inputs = [v.debugName() for v in node.inputs()]
-        if form_of(schema).written:
-            self.assign(schema, inputs, outputs, args)
+        if operator_form(schema).written:
+            self.write_in_place_results(schema, inputs, outputs, args)
             return
         plain = schema.name.removeprefix("aten::")
         if plain == "__getitem__" and isinstance(args[0], (list, tuple, dict)):
-            self.note_element(outputs[0], inputs[0], args[1])
+            self.record_element_alias(outputs[0], inputs[0], args[1])
             return
         if any(isinstance(a, (list, tuple, dict)) for a in args):
             kept = [name for name in outputs if isinstance(self.memory.values[name], (list, tuple, dict))]
             for name in kept:
-                self.memory.hold(name, inputs, in_order=False)
+                self.memory.record_container_elements(name, inputs, in_order=False)
         shares = [k for k, a in enumerate(schema.arguments) if a.alias_info]
-        certain = bool(shares) and any(r.alias_info for r in schema.returns) and plain not in _MAYBE_VIEWS
+        certain = bool(shares) and any(r.alias_info for r in schema.returns) and plain not in _VIEW_OR_COPY_OPERATORS
         if not certain:
-            result: Value = self.memory.values[outputs[0]] if outputs and plain != "clone" else None
+            result: TorchValue = self.memory.values[outputs[0]] if outputs and plain != "clone" else None
             same = is_tensor(result) and is_tensor(args[0]) and g.dtype(result) == g.dtype(args[0])
-            if same and (plain in _MAYBE_VIEWS or result is args[0]):
-                self.memory.share(outputs[0], inputs[0], None, certain=False)
+            if same and (plain in _VIEW_OR_COPY_OPERATORS or result is args[0]):
+                self.memory.record_view(outputs[0], inputs[0], None, certain=False)
             return
         k = shares[0]
         for name in outputs:
-            self.memory.share(name, inputs[k], _redo(schema, args, k))
+            self.memory.record_view(name, inputs[k], _operator_as_function_of_argument(schema, args, k))
 
-    def assign(self, schema: Any, inputs: list[str], outputs: list[str], args: list[Value]) -> None:
+    def write_in_place_results(
+        self, schema: Any, inputs: list[str], outputs: list[str], args: list[TorchValue]
+    ) -> None:
         """Write the results of an in-place operator to its written arguments, and make the outputs
         aliases of these.
         """
-        memory, form = self.memory, form_of(schema)
+        memory, form = self.memory, operator_form(schema)
         for number, out in zip_longest(form.written, outputs):
             if number is None:
-                raise AotcError("torch-op", f"{full_name(schema)} is not supported")
-            target = memory.original(inputs[number])
+                raise AotcError("torch-op", f"{qualified_operator_name(schema)} is not supported")
+            target = memory.first_alias_name(inputs[number])
             if form.changes:
-                memory.change_view(target, _redo(form.functional, args, number))
+                memory.replace_by_view(target, _operator_as_function_of_argument(form.functional, args, number))
             else:
-                value = POISON if out is None else memory.values[out]
-                _check_written(schema, args[number], value, number in form.outs and not memory.is_shared(target))
-                memory.write(target, value)
+                value = FAILED_NODE_VALUE if out is None else memory.values[out]
+                _check_written_shape(
+                    schema, args[number], value, number in form.outs and not memory.is_memory_shared(target)
+                )
+                memory.write_in_place(target, value)
             if schema.name == "aten::append":
                 memory.elements[target] = (*memory.elements.get(target, ()), inputs[1])
             if out is not None:
                 memory.values[out] = memory.values[target]
-                memory.share(out, target, None)
+                memory.record_view(out, target, None)
 
     # --- attributes of modules
 
-    def attribute(self, node: Any) -> None:
+    def convert_get_attribute(self, node: Any) -> None:
         """Convert prim::GetAttr, access to an attribute of a module: a submodule or number becomes
         a Python value, a parameter becomes a variable named after the first operator that reads it.
         """
-        owner, name = self.read(node.input()), node.s("name")
+        owner, name = self.read_value(node.input()), node.s("name")
         value, out = getattr(owner, name), node.output().debugName()
         if isinstance(value, torch.Tensor):
             self.memory.fixed[out] = name
-            value = self.parameter(out, name, value)
+            value = self.parameter_variable(out, name, value)
         elif isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
-            value = [self.parameter(out, name, v) for v in value]
+            value = [self.parameter_variable(out, name, v) for v in value]
         self.memory.values[out] = value
 
-    def parameter(self, out: str, name: str, tensor: Any) -> Var:
+    def parameter_variable(self, out: str, name: str, tensor: Any) -> Var:
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.storage_offset())
         if key in self.vars and tensor.numel():
             return self.vars[key]
         stem = f"{self.consumers.get(out, self.names.get(out, 'self'))}{self.separator}{name}"
-        label = fresh_name(stem, self.params)
-        array = array_of(tensor)
+        label = unused_name(stem, self.params)
+        array = torch_tensor_to_array(tensor)
         self.params[label] = array
         self.vars[key] = Var(label, TensorType(array.shape, str(dtype_name(tensor.dtype))), Span(label))
         return self.vars[key]
 
 
-def _source_line(node: Any) -> str:
+def _node_source_line(node: Any) -> str:
     """Return the line of Python source of a TorchScript node for messages, or "" if it is not
     recorded.
     """
@@ -221,51 +234,56 @@ def _source_line(node: Any) -> str:
 # --- nodes that are not operators
 
 
-def _with_constants(value: Value) -> Value:
+def _torch_tensors_to_constants(value: TorchValue) -> TorchValue:
     """Convert torch tensors, also in nested lists, to constants; other values are returned
     unchanged.
     """
     if isinstance(value, (list, tuple)):
-        return [_with_constants(v) for v in value]
-    return g.constant(array_of(value)) if isinstance(value, torch.Tensor) else value
+        return [_torch_tensors_to_constants(v) for v in value]
+    return g.constant(torch_tensor_to_array(value)) if isinstance(value, torch.Tensor) else value
 
 
-def _redo(schema: Any, args: Sequence[Value], number: int) -> Callable[[Value], Value]:
-    """Return a PyTorch operator call as a function of its argument with the index `number`, with
+def _operator_as_function_of_argument(
+    schema: Any, args: Sequence[TorchValue], argument_index: int
+) -> Callable[[TorchValue], TorchValue]:
+    """Return a PyTorch operator call as a function of its argument with the index `argument_index`, with
     the other arguments fixed.
     """
 
-    def redo(value: Value) -> Value:
-        return call_operator(schema, [*args[:number], value, *args[number + 1 :]], {})
+    def call_with_argument(value: TorchValue) -> TorchValue:
+        return convert_operator_call(schema, [*args[:argument_index], value, *args[argument_index + 1 :]], {})
 
-    return redo
+    return call_with_argument
 
 
-def _check_written(schema: Any, target: Value, value: Value, may_resize: bool) -> None:
+def _check_written_shape(schema: Any, target: TorchValue, value: TorchValue, may_resize: bool) -> None:
     """Raise AotcError (code "torch-op") if the result of an in-place or `out=` operator and the
     tensor to which it is written have different shapes, unless `may_resize` is True.
     """
     if not is_tensor(target) or not is_tensor(value) or may_resize or g.dims(target) == g.dims(value):
         return
-    text = f"{full_name(schema)} writes a result of shape {g.dims(value)} to a tensor of shape {g.dims(target)}"
+    text = (
+        f"{qualified_operator_name(schema)} writes a result of shape "
+        f"{g.dims(value)} to a tensor of shape {g.dims(target)}"
+    )
     raise AotcError("torch-op", text, hint="write to a tensor of the shape of the result, or use the result itself")
 
 
-def _unpack(c: _Conversion, node: Any) -> None:
-    items = list(c.inputs(node)[0])
+def _convert_unpack(conversion: _Conversion, node: Any) -> None:
+    items = list(conversion.input_values(node)[0])
     outputs = [v.debugName() for v in node.outputs()]
     source = node.input().debugName()
     for k, (name, item) in enumerate(zip(outputs, items, strict=True)):
-        c.memory.values[name] = item
-        c.note_element(name, source, k)
+        conversion.memory.values[name] = item
+        conversion.record_element_alias(name, source, k)
 
 
-def _raise(c: _Conversion, node: Any) -> None:
-    message = c.memory.values.get(next(iter(node.inputs())).debugName(), "")
+def _convert_raise(conversion: _Conversion, node: Any) -> None:
+    message = conversion.memory.values.get(next(iter(node.inputs())).debugName(), "")
     raise AotcError("torch-raise", f"the module raises an exception for these inputs: {message}")
 
 
-def _condition(value: Value) -> bool:
+def _constant_condition(value: TorchValue) -> bool:
     if isinstance(value, Constant):
         return bool(value.data.reshape(-1)[0])
     if is_tensor(value) or isinstance(value, SymDim):
@@ -276,52 +294,52 @@ def _condition(value: Value) -> bool:
     return bool(value)
 
 
-def _if(c: _Conversion, node: Any) -> None:
+def _convert_if(conversion: _Conversion, node: Any) -> None:
     blocks = list(node.blocks())
-    chosen = blocks[0 if _condition(c.inputs(node)[0]) else 1]
-    c.block(chosen)
+    chosen = blocks[0 if _constant_condition(conversion.input_values(node)[0]) else 1]
+    conversion.convert_block(chosen)
     for out, value in zip(node.outputs(), chosen.outputs(), strict=True):
-        _pass_on(c, value.debugName(), out.debugName())
+        _bind_alias(conversion, value.debugName(), out.debugName())
 
 
-def _pass_on(c: _Conversion, source: str, name: str) -> None:
+def _bind_alias(conversion: _Conversion, source: str, name: str) -> None:
     """Bind `name` to the value of `source`, as its alias, when the value enters or leaves a
     TorchScript block.
     """
-    c.memory.bind(name, c.memory.values[source])
-    c.memory.share(name, source, None)
+    conversion.memory.bind_value(name, conversion.memory.values[source])
+    conversion.memory.record_view(name, source, None)
 
 
-def _loop(c: _Conversion, node: Any) -> None:
-    trips, going, *_ = c.inputs(node)
-    limit, step = int_of(trips), 0
+def _convert_loop(conversion: _Conversion, node: Any) -> None:
+    trips, going, *_ = conversion.input_values(node)
+    limit, step = to_python_int(trips), 0
     (body,) = node.blocks()
     counter, *formals = body.inputs()
     names = [v.debugName() for v in list(node.inputs())[2:]]
-    while step < limit and _condition(going):
-        budget().spend("compile.max_nodes", 1, NODES)
-        c.memory.bind(counter.debugName(), step)
-        for source, formal in zip(_kept(c, names), formals, strict=True):
-            _pass_on(c, source, formal.debugName())
-        c.block(body)
+    while step < limit and _constant_condition(going):
+        current_budget().spend("compile.max_nodes", 1, BUDGET_SUBJECT)
+        conversion.memory.bind_value(counter.debugName(), step)
+        for source, formal in zip(_alias_to_generated_names(conversion, names), formals, strict=True):
+            _bind_alias(conversion, source, formal.debugName())
+        conversion.convert_block(body)
         first, *rest = body.outputs()
-        going, names = c.read(first), [v.debugName() for v in rest]
+        going, names = conversion.read_value(first), [v.debugName() for v in rest]
         step += 1
-    for source, out in zip(_kept(c, names), node.outputs(), strict=True):
-        _pass_on(c, source, out.debugName())
+    for source, out in zip(_alias_to_generated_names(conversion, names), node.outputs(), strict=True):
+        _bind_alias(conversion, source, out.debugName())
 
 
-def _kept(c: _Conversion, names: Sequence[str]) -> list[str]:
+def _alias_to_generated_names(conversion: _Conversion, names: Sequence[str]) -> list[str]:
     """Return generated names bound to the current values of `names`, so that a loop iteration can
     bind the names to new values while the old ones are still read.
     """
-    kept = [c.memory.unused(name) for name in names]
+    kept = [conversion.memory.generate_unused_name(name) for name in names]
     for source, name in zip(names, kept, strict=True):
-        _pass_on(c, source, name)
+        _bind_alias(conversion, source, name)
     return kept
 
 
-def _number_as_tensor(value: Value) -> Value:
+def _number_as_tensor(value: TorchValue) -> TorchValue:
     """Convert a number to a constant tensor (prim::NumToTensor); a dynamic dimension is returned
     unchanged.
     """
@@ -330,24 +348,24 @@ def _number_as_tensor(value: Value) -> Value:
     return g.constant(value, None if isinstance(value, int) else "float32")
 
 
-_PRIMS: Final[Mapping[str, Callable[[_Conversion, Any], None]]] = {
-    "Constant": lambda c, node: c.bind(node, _with_constants(node.output().toIValue())),
-    "GetAttr": _Conversion.attribute,
-    "If": _if,
-    "ListUnpack": _unpack,
-    "Loop": _loop,
-    "RaiseException": _raise,
-    "TupleUnpack": _unpack,
+_PRIM_CONVERTERS: Final[Mapping[str, Callable[[_Conversion, Any], None]]] = {
+    "Constant": lambda c, node: c.bind_node_results(node, _torch_tensors_to_constants(node.output().toIValue())),
+    "GetAttr": _Conversion.convert_get_attribute,
+    "If": _convert_if,
+    "ListUnpack": _convert_unpack,
+    "Loop": _convert_loop,
+    "RaiseException": _convert_raise,
+    "TupleUnpack": _convert_unpack,
 }
 #: TorchScript nodes (without "prim::") that compute a value from the values of their inputs only,
 #: and their functions.
-_VALUES: Final[Mapping[str, Callable[..., Value]]] = {
+_PRIM_VALUE_FUNCTIONS: Final[Mapping[str, Callable[..., TorchValue]]] = {
     "DictConstruct": lambda *items: dict(zip(items[::2], items[1::2], strict=True)),
     "ListConstruct": lambda *items: list(items),
     "NumToTensor": _number_as_tensor,
     "TupleConstruct": lambda *items: items,
     "TupleIndex": operator.getitem,
-    "Uninitialized": lambda: Absent("values that were never set"),
+    "Uninitialized": lambda: UncomputedValue("values that were never set"),
     "data": lambda x: x,
     "device": lambda _: torch.device("cpu"),
     "dtype": lambda x: getattr(torch, g.dtype(x)),
@@ -362,7 +380,7 @@ _VALUES: Final[Mapping[str, Callable[..., Value]]] = {
 # --- entry point
 
 
-def _source_names(graph: Any, friendly: bool) -> tuple[dict[str, str], dict[str, str]]:
+def _node_and_consumer_names(graph: Any, friendly: bool) -> tuple[dict[str, str], dict[str, str]]:
     """Return the names of TorchScript nodes by output, made of kind and running number as in TVM's
     Relay, and for each value the name of the first node that reads it.
     """
@@ -390,11 +408,11 @@ class _Untyped(Mutator):
     module; InferType adds them.
     """
 
-    def rewrite(self, old: Expr, new: Expr) -> Expr:
-        return new if isinstance(new, (Op, Constant)) else with_type(new, None)  # type: ignore[type-var]
+    def rewrite_rebuilt_node(self, old: Expr, new: Expr) -> Expr:
+        return new if isinstance(new, (Op, Constant)) else with_checked_type(new, None)  # type: ignore[type-var]
 
 
-@g.codes_of("torch")
+@g.rename_error_codes("torch")
 def from_script(
     script_module: Any,
     input_infos: Sequence[Any],
@@ -411,9 +429,9 @@ def from_script(
         raise AotcTypeError("torch-module", text, hint=hint)
     graph = script_module.graph.copy()
     torch._C._jit_pass_inline(graph)
-    names, consumers = _source_names(graph, use_parser_friendly_name)
+    names, consumers = _node_and_consumer_names(graph, use_parser_friendly_name)
     this, *inputs = graph.inputs()
-    types = input_types(input_infos, inputs, default_dtype)
+    types = parse_input_infos(input_infos, inputs, default_dtype)
     separator = "_" if use_parser_friendly_name else "."
     conversion = _Conversion(script_module, custom_convert_map or {}, separator, names, consumers)
     conversion.memory.values[this.debugName()] = script_module
@@ -422,9 +440,9 @@ def from_script(
         reader = consumers.get(value.debugName())
         params.append(Var(name, ty, Span(f"{reader}{separator}{name}" if reader else name)))
         conversion.memory.values[value.debugName()] = params[-1]
-    with spending():
-        conversion.block(graph)
-        outputs = _outputs(conversion, graph)
+    with budget_scope():
+        conversion.convert_block(graph)
+        outputs = _convert_graph_outputs(conversion, graph)
     clash = dict(types).keys() & conversion.params
     if clash:
         raise AotcValueError("torch-inputs", f"{min(clash)!r} is the name of a parameter: call the input otherwise")
@@ -435,12 +453,12 @@ def from_script(
     return IRModule({"main": main}), arrays
 
 
-def _outputs(conversion: _Conversion, graph: Any) -> list[Expr]:
+def _convert_graph_outputs(conversion: _Conversion, graph: Any) -> list[Expr]:
     outputs: list[Expr] = []
     for value in graph.outputs():
-        with conversion.problems.at(Span("the output")):
-            outputs += flattened(conversion.read(value))
+        with conversion.problems.collect_errors_at(Span("the output")):
+            outputs += flatten_output_tensors(conversion.read_value(value))
     if not outputs and not conversion.problems.found:
         raise AotcError("torch-output", "the module returns nothing")
-    conversion.problems.check()
+    conversion.problems.raise_collected_problems()
     return outputs

@@ -2,7 +2,7 @@
 """Check the descriptions of inputs that the caller of from_pytorch gives against a TorchScript
 graph.
 
-input_types([("x", ((1, 3), "int64"))], inputs, "float32")      # [("x", Tensor[(1, 3), int64])]
+parse_input_infos([("x", ((1, 3), "int64"))], inputs, "float32")  # [("x", Tensor[(1, 3), int64])]
 """
 
 from collections.abc import Sequence
@@ -15,29 +15,29 @@ from aotc.relay.frontend.error_collection import Problems
 from aotc.relay.frontend.pytorch.converter_values import dtype_name
 
 
-def input_types(infos: Any, inputs: Sequence[Any], default_dtype: str) -> list[tuple[str, TensorType]]:
+def parse_input_infos(input_infos: Any, inputs: Sequence[Any], default_dtype: str) -> list[tuple[str, TensorType]]:
     """Return the names and types of the inputs of a TorchScript graph. Raises AotcValueError
-    listing all problems of the descriptions `infos`, each (name, shape) or (name, (shape, dtype)).
+    listing all problems of the descriptions `input_infos`, each (name, shape) or (name, (shape, dtype)).
     """
-    if not isinstance(infos, (list, tuple)):
+    if not isinstance(input_infos, (list, tuple)):
         raise AotcTypeError("torch-inputs", "input_infos is a list of (name, shape) or (name, (shape, dtype))")
-    if len(infos) != len(inputs):
+    if len(input_infos) != len(inputs):
         names = ", ".join(v.debugName() for v in inputs)
-        text = f"the module has {len(inputs)} inputs ({names}), {len(infos)} are described"
+        text = f"the module has {len(inputs)} inputs ({names}), {len(input_infos)} are described"
         raise AotcValueError("torch-inputs", text)
     found: list[tuple[str, TensorType]] = []
     problems = Problems("torch-inputs")
-    for info, value in zip(infos, inputs, strict=True):
-        with problems.at(None):
-            name, ty = _input_type(info, default_dtype)
+    for info, value in zip(input_infos, inputs, strict=True):
+        with problems.collect_errors_at(None):
+            name, ty = _parse_input_info(info, default_dtype)
             require("torch-inputs", name not in dict(found), f"two inputs are called {name!r}")
-            _check_traced(name, ty, value.type())
+            _check_traced_type(name, ty, value.type())
             found.append((name, ty))
-    problems.check()
+    problems.raise_collected_problems()
     return found
 
 
-def _input_type(info: Any, default_dtype: str) -> tuple[str, TensorType]:
+def _parse_input_info(info: Any, default_dtype: str) -> tuple[str, TensorType]:
     is_pair = isinstance(info, (list, tuple)) and len(info) == 2 and isinstance(info[0], str)
     if not is_pair or not isinstance(info[1], (list, tuple)):
         raise AotcError("torch-inputs", f"{info!r} is neither (name, shape) nor (name, (shape, dtype))")
@@ -51,7 +51,7 @@ def _input_type(info: Any, default_dtype: str) -> tuple[str, TensorType]:
     return name, TensorType(tuple(int(d) for d in given), dtype_name(aliases.get(str(dtype), dtype)) or "float32")
 
 
-def _check_traced(name: str, ty: TensorType, traced: Any) -> None:
+def _check_traced_type(name: str, ty: TensorType, traced: Any) -> None:
     """Raise AotcError (code "torch-inputs") if the graph was traced with another rank or data type,
     or if the input is not a tensor.
     """

@@ -15,21 +15,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aotc.ir import AotcError, Span, TensorType, nearest, require, require_known
-from aotc.ir.compile_time_limits import budget, spending
+from aotc.ir import AotcError, Span, TensorType, did_you_mean_hint, require, require_known_name
+from aotc.ir.compile_time_limits import budget_scope, current_budget
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import PoisonedError, Problems
-from aotc.relay.frontend.graph_cut import Links, select_nodes
+from aotc.relay.frontend.graph_cut import NodeTensors, select_nodes_between_tensors
 from aotc.relay.frontend.tflite.converter_table import CONVERTERS, INTEGERS, MOVES
-from aotc.relay.frontend.tflite.integer_semantics import ROUNDINGS, Rounding
-from aotc.relay.frontend.tflite.load import Model, Operator, Tensor, read_model
-from aotc.relay.frontend.tflite.node import Node, apply, check_scales, check_types, rounding_of
+from aotc.relay.frontend.tflite.integer_semantics import ARITHMETIC_BY_ROUNDING, IntegerArithmetic
+from aotc.relay.frontend.tflite.load import TfliteModel, TfliteOperator, TfliteTensor, read_model
+from aotc.relay.frontend.tflite.node import (
+    TfliteNode,
+    arithmetic_for_operator,
+    call_converter,
+    check_quantization_support,
+    check_quantized_dtypes,
+)
 from aotc.relay.graph_api import Constant, Expr, Function, IRModule, Tuple, Var, tensor_type_of
 
-_PINNED = "aotc compiles for static shapes: give those of the inputs (--input-shape)"
+_STATIC_SHAPE_HINT = "aotc compiles for static shapes: give those of the inputs (--input-shape)"
 
 
-@g.codes_of("tflite")
+@g.rename_error_codes("tflite")
 def from_tflite(
     model: str | Path | bytes | Any,
     *,
@@ -39,7 +45,7 @@ def from_tflite(
     cut_before: Sequence[str] = (),
     cut_after: Sequence[str] = (),
 ) -> IRModule:
-    """Convert a TFLite model (a path, its bytes, or a `tflite.Model`) to a module.
+    """Convert a TFLite model (a path, its bytes, or a `tflite.TfliteModel`) to a module.
 
     shape     shapes of inputs by name, which replace those of the file
     rounding  interpreter whose integer results are reproduced: "tflm" for TFLite Micro, "litert"
@@ -55,32 +61,32 @@ def from_tflite(
     Raises AotcError listing every problem of the model: see `read_model`; and every operator that
     cannot be converted, with its number, the name of its result, and a hint.
     """
-    require_known("tflite-rounding", "rounding", rounding, tuple(ROUNDINGS))
+    require_known_name("tflite-rounding", "rounding", rounding, tuple(ARITHMETIC_BY_ROUNDING))
     loaded = read_model(model, name)
-    with spending():
-        part, operators = _part(loaded, cut_before, cut_after)
-        return _Conversion(part, ROUNDINGS[rounding]).module(dict(shape or {}), operators)
+    with budget_scope():
+        part, operators = _cut_model(loaded, cut_before, cut_after)
+        return _Conversion(part, ARITHMETIC_BY_ROUNDING[rounding]).convert_module(dict(shape or {}), operators)
 
 
-def _part(loaded: Model, before: Sequence[str], after: Sequence[str]) -> tuple[Model, list[int]]:
+def _cut_model(loaded: TfliteModel, before: Sequence[str], after: Sequence[str]) -> tuple[TfliteModel, list[int]]:
     """Return the model with its inputs and outputs replaced by the tensors of a cut, and the
     indices of the operators between them.
     """
     if not before and not after:
         return loaded, list(range(len(loaded.operators)))
-    names = list(_unique([tensor.name for tensor in loaded.tensors]))
+    names = list(_deduplicate_names([tensor.name for tensor in loaded.tensors]))
 
-    def named(numbers: Sequence[int]) -> tuple[str, ...]:
+    def tensor_names(numbers: Sequence[int]) -> tuple[str, ...]:
         return tuple(names[k] if k >= 0 else "" for k in numbers)
 
-    links = [Links(named(op.inputs), named(op.outputs)) for op in loaded.operators]
-    outputs = list(after) or list(named(loaded.outputs))
-    part = select_nodes(links, named(loaded.inputs), outputs, before)
+    links = [NodeTensors(tensor_names(op.inputs), tensor_names(op.outputs)) for op in loaded.operators]
+    outputs = list(after) or list(tensor_names(loaded.outputs))
+    part = select_nodes_between_tensors(links, tensor_names(loaded.inputs), outputs, before)
     inputs, results = (tuple(map(names.index, given)) for given in (part.inputs, outputs))
     return replace(loaded, inputs=inputs, outputs=results), part.nodes
 
 
-def _unique(names: Sequence[str]) -> Iterator[str]:
+def _deduplicate_names(names: Sequence[str]) -> Iterator[str]:
     """Yield tensor names with numbers appended to duplicates, so that all are distinct."""
     total, seen = Counter(names), set(names)
     for place, name in enumerate(names):
@@ -94,38 +100,40 @@ def _unique(names: Sequence[str]) -> Iterator[str]:
 class _Conversion:
     """The state of the conversion of one TFLite model: the expressions of its tensors by index."""
 
-    def __init__(self, loaded: Model, rounding: Rounding) -> None:
+    def __init__(self, loaded: TfliteModel, rounding: IntegerArithmetic) -> None:
         self.loaded = loaded
         self.rounding = rounding
-        self.problems = Problems("tflite-node", _PINNED)
+        self.problems = Problems("tflite-node", _STATIC_SHAPE_HINT)
         self.values: dict[int, Expr] = {}
 
-    def module(self, shapes: dict[str, Sequence[int]], operators: Sequence[int]) -> IRModule:
+    def convert_module(self, shapes: dict[str, Sequence[int]], operator_indices: Sequence[int]) -> IRModule:
         """Convert the TFLite operators with these indices to a module; `shapes` are shapes of
         inputs by name. Raises AotcError with all problems.
         """
         loaded = self.loaded
-        params = self.parameters(shapes)
-        for index in operators:
+        params = self.input_variables(shapes)
+        for index in operator_indices:
             op = loaded.operators[index]
-            with self.problems.at(loaded.span(index), unfit=partial(self.unfit, op)):
-                self.operator(op)
-        outputs = list(self.outputs())
-        self.problems.check()
+            with self.problems.collect_errors_at(
+                loaded.operator_span(index), malformed_message=partial(self.malformed_operator_message, op)
+            ):
+                self.convert_operator(op)
+        outputs = list(self.output_expressions())
+        self.problems.raise_collected_problems()
         body = outputs[0] if len(outputs) == 1 else Tuple(outputs)
         main = Function(tuple(params), body, span=Span(loaded.source))
-        names = tuple(_unique([loaded.tensors[k].name for k in loaded.outputs]))
+        names = tuple(_deduplicate_names([loaded.tensors[k].name for k in loaded.outputs]))
         return IRModule({"main": main}, {"output_names": names})
 
-    def parameters(self, shapes: dict[str, Sequence[int]]) -> list[Var]:
+    def input_variables(self, shapes: dict[str, Sequence[int]]) -> list[Var]:
         """Return the inputs of the TFLite model as variables of @main. Raises AotcError (code
         "tflite-pin") if `shapes` names an input that does not exist.
         """
         loaded = self.loaded
-        names = list(_unique([loaded.tensors[k].name for k in loaded.inputs]))
+        names = list(_deduplicate_names([loaded.tensors[k].name for k in loaded.inputs]))
         for name in shapes.keys() - set(names):
             text = f"the model has no input {name!r}"
-            raise AotcError("tflite-pin", text, span=Span(loaded.source), hint=nearest(name, names))
+            raise AotcError("tflite-pin", text, span=Span(loaded.source), hint=did_you_mean_hint(name, names))
         params = []
         for number, name in zip(loaded.inputs, names, strict=True):
             tensor, span = loaded.tensors[number], Span(loaded.source, node=name)
@@ -134,67 +142,67 @@ class _Conversion:
             self.values[number] = params[-1]
         return params
 
-    def outputs(self) -> Iterator[Expr]:
+    def output_expressions(self) -> Iterator[Expr]:
         for number in self.loaded.outputs:
-            with self.problems.at(Span(self.loaded.source)):
-                yield self.value(number)
+            with self.problems.collect_errors_at(Span(self.loaded.source)):
+                yield self.tensor_expression(number)
                 continue
             if not self.problems.found:
                 text = f"output {self.loaded.tensors[number].name!r} is never computed"
-                self.problems.add("tflite-output", text, Span(self.loaded.source))
+                self.problems.add_problem("tflite-output", text, Span(self.loaded.source))
 
-    def value(self, number: int) -> Expr:
+    def tensor_expression(self, tensor_index: int) -> Expr:
         """Return the expression of a TFLite tensor. Raises PoisonedError if its computation failed."""
-        found = self.values.get(number)
+        found = self.values.get(tensor_index)
         if found is not None:
             return found
-        tensor = self.loaded.tensors[number]
+        tensor = self.loaded.tensors[tensor_index]
         if tensor.data is None and not tensor.variable:
             raise PoisonedError(tensor.name)
         span = Span(self.loaded.source, node=tensor.name)
         if tensor.data is not None:
-            return self.values.setdefault(number, Constant(tensor.data, span))
-        zero = int(tensor.zero[0]) if tensor.quantized else 0
-        made = g.filled(zero, tensor.shape, str(tensor.dtype))
-        return self.values.setdefault(number, made)
+            return self.values.setdefault(tensor_index, Constant(tensor.data, span))
+        zero = int(tensor.zero[0]) if tensor.is_quantized else 0
+        made = g.full(zero, tensor.shape, str(tensor.dtype))
+        return self.values.setdefault(tensor_index, made)
 
-    def operator(self, op: Operator) -> None:
+    def convert_operator(self, op: TfliteOperator) -> None:
         """Convert one TFLite operator and store the expressions of its outputs."""
-        budget().spend("compile.max_nodes", 1, "the model")
+        current_budget().spend("compile.max_nodes", 1, "the model")
         converter = None if op.custom else CONVERTERS.get(op.name)
         if converter is None:
             kind = "custom operator" if op.custom else "operator"
-            hint = "" if op.custom else nearest(op.name, CONVERTERS)
+            hint = "" if op.custom else did_you_mean_hint(op.name, CONVERTERS)
             more = "`aotc ops` lists the supported operators"
             raise AotcError("tflite-op", f"{kind} {op.name} is not supported", hint=hint or more)
         tensors = self.loaded.tensors
 
-        def declared(numbers: Sequence[int]) -> tuple[Tensor | None, ...]:
+        def declared_tensors(numbers: Sequence[int]) -> tuple[TfliteTensor | None, ...]:
             return tuple(None if k < 0 else tensors[k] for k in numbers)
 
-        args = tuple(None if k < 0 else self.value(k) for k in op.inputs)
+        args = tuple(None if k < 0 else self.tensor_expression(k) for k in op.inputs)
         results = tuple(tensors[k] for k in op.outputs)
-        sides = declared(op.inputs), results, declared(op.intermediates)
-        rounding = rounding_of(self.rounding, op.name, (*sides[0], *results))
-        node = Node(op, args, *sides, rounding)
+        sides = declared_tensors(op.inputs), results, declared_tensors(op.intermediates)
+        rounding = arithmetic_for_operator(self.rounding, op.name, (*sides[0], *results))
+        node = TfliteNode(op, args, *sides, rounding)
         if op.name not in INTEGERS:
-            check_scales(node, op.name in MOVES)
+            check_quantization_support(node, op.name in MOVES)
         else:
-            check_types(node)
-        made = apply(converter, node)
+            check_quantized_dtypes(node)
+        made = call_converter(converter, node)
         values = list(made) if isinstance(made, Sequence) else [made]
         text = f"{op.name} has {len(results)} outputs, {len(values)} are computed"
         require("tflite-output", len(values) >= len(results), text)
         for number, value in zip(op.outputs, values, strict=False):
-            self.keep(number, value)
+            self.store_output(number, value)
 
-    def keep(self, number: int, value: Expr) -> None:
-        tensor, ty = self.loaded.tensors[number], tensor_type_of(value)
+    def store_output(self, tensor_index: int, value: Expr) -> None:
+        tensor, ty = self.loaded.tensors[tensor_index], tensor_type_of(value)
         text = f"output {tensor.name!r} is declared {tensor.dtype}, the operator computes {ty.dtype}"
         require("tflite-output", ty.dtype == tensor.dtype, text)
-        self.values[number] = value
+        self.values[tensor_index] = value
 
-    def unfit(self, op: Operator) -> str:
+    def malformed_operator_message(self, op: TfliteOperator) -> str:
         """Return the message for a TFLite operator whose converter raises an exception."""
         known = (self.values.get(k) for k in op.inputs)
         types = ("none" if x is None else str(x.checked_type) for x in known)

@@ -9,10 +9,10 @@ from typing import Final
 from aotc.relay.frontend.tflite import lstm, ops_math, ops_nn, ops_shape
 from aotc.relay.frontend.tflite.node import Table
 
-_FAMILIES: Final = (lstm, ops_math, ops_nn, ops_shape)
-CONVERTERS: Final[Table] = {name: c for family in _FAMILIES for name, c in family.OPS.items()}
+_CONVERTER_MODULES: Final = (lstm, ops_math, ops_nn, ops_shape)
+CONVERTERS: Final[Table] = {name: c for family in _CONVERTER_MODULES for name, c in family.OPS.items()}
 #: Operators whose converters compute with quantized integers (INTEGERS), and operators whose
 #: converters move quantized integers unchanged, so that inputs and outputs must have equal scales
 #: (MOVES).
-INTEGERS: Final[frozenset[str]] = frozenset().union(*(family.INTEGERS for family in _FAMILIES))
-MOVES: Final[frozenset[str]] = frozenset().union(*(family.MOVES for family in _FAMILIES))
+INTEGERS: Final[frozenset[str]] = frozenset().union(*(family.INTEGERS for family in _CONVERTER_MODULES))
+MOVES: Final[frozenset[str]] = frozenset().union(*(family.MOVES for family in _CONVERTER_MODULES))

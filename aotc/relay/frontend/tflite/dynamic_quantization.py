@@ -5,8 +5,8 @@ quantized to int8 at run time, with a scale and a zero point per row or image, a
 Input: data, and the axes over which a scale is shared. Output: int8 data, and a conversion of sums
 of products back to real numbers.
 
-    d = dynamic(x, (1, 2, 3))
-    d.real(sums, w, bias, 3)                # real numbers again
+    d = quantize_dynamically(x, (1, 2, 3))
+    d.dequantize_sums(sums, w, bias, 3)     # real numbers again
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import conv_pool
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
-from aotc.relay.frontend.converter_signatures import Maybe
-from aotc.relay.frontend.quantization import Quantized
+from aotc.relay.frontend.converter_signatures import OptionalExpr
+from aotc.relay.frontend.quantization import QuantizedTensor
 
 
 @frozen
-class Dynamic:
+class DynamicallyQuantized:
     """Dynamically quantized data: integers, their zero points, and the scales by which integer sums
     are multiplied; scale and zero point are single or broadcast against the data.
     """
@@ -32,46 +32,46 @@ class Dynamic:
     zero: Expr
     scale: Expr
 
-    def around_zero(self) -> Dynamic:
+    def with_zero_point_subtracted(self) -> DynamicallyQuantized:
         """Return the data with its zero point subtracted, as int16, so that padding with 0
         represents the real number 0.
         """
         data = g.sub(g.cast(self.data, "int16"), g.cast(self.zero, "int16"))
-        return Dynamic(data, g.filled(0, (1,), "int32"), self.scale)
+        return DynamicallyQuantized(data, g.full(0, (1,), "int32"), self.scale)
 
-    def terms(self, w: Quantized) -> tuple[Expr, ...]:
+    def qnn_zero_points_and_scales(self, w: QuantizedTensor) -> tuple[Expr, ...]:
         """Return the arguments of quantized convolutions and products that follow data and weights:
-        zero points, then scales. Several zero points are passed as 0 and are corrected by `real`.
+        zero points, then scales. Several zero points are passed as 0 and are corrected by `dequantize_sums`.
         """
-        zero = g.reshape(self.zero, ()) if single(self.zero) else g.constant(0, "int32")
+        zero = g.reshape(self.zero, ()) if has_unit_extents(self.zero) else g.constant(0, "int32")
         return zero, w.zero, g.constant(1.0, "float32"), w.scale
 
-    def real(self, sums: Expr, w: Quantized, bias: Maybe, axis: int) -> Expr:
+    def dequantize_sums(self, sums: Expr, w: QuantizedTensor, bias: OptionalExpr, axis: int) -> Expr:
         """Convert integer sums of products with weights (output channels first) to real numbers,
         correct them for several zero points, and add a bias along `axis`.
         """
-        if not single(self.zero):
-            whole = q.centered(w.data, w.zero, 0)
-            total = g.reduce("sum", whole, range(1, g.rank(whole)), False)
+        if not has_unit_extents(self.zero):
+            whole = q.subtract_zero_point(w.data, w.zero, 0)
+            total = g.call_reduction("sum", whole, range(1, g.rank(whole)), False)
             sums = g.sub(sums, g.mul(self.zero, total))
-        y = g.op("qnn.product", g.cast(sums, "float32"), self.scale)
-        y = g.op("qnn.product", y, q.laid(w.scale, axis, g.rank(sums)))
-        return conv_pool.with_bias(y, bias, axis)
+        y = g.call_op("qnn.product", g.cast(sums, "float32"), self.scale)
+        y = g.call_op("qnn.product", y, q.broadcast_param_along_axis(w.scale, axis, g.rank(sums)))
+        return conv_pool.add_optional_bias(y, bias, axis)
 
 
-def single(v: Expr) -> bool:
+def has_unit_extents(v: Expr) -> bool:
     """Return True if all extents of a tensor are 1."""
     return all(d == 1 for d in g.dims(v))
 
 
-def dynamic(x: Expr, axes: Sequence[int]) -> Dynamic:
+def quantize_dynamically(x: Expr, axes: Sequence[int]) -> DynamicallyQuantized:
     """Quantize `x` to int8 in 255 steps from its minimum to its maximum, both extended to include
     0; elements along `axes` share a scale.
     """
-    low = g.minimum(g.reduce("min", x, axes, True), 0.0)
-    high = g.maximum(g.reduce("max", x, axes, True), 0.0)
-    steps = g.where(g.equal(low, high), g.filled(1.0, (), "float32"), g.div(255.0, g.sub(high, low)))
-    below, above = (g.op("qnn.product", v, steps) for v in (low, high))
-    zero = q.zero_from_nearer(below, above)
-    data = g.op("qnn.nearest_int8", g.op("qnn.product", x, steps), zero)
-    return Dynamic(data, g.cast(zero, "int32"), g.div(1.0, steps))
+    low = g.minimum(g.call_reduction("min", x, axes, True), 0.0)
+    high = g.maximum(g.call_reduction("max", x, axes, True), 0.0)
+    steps = g.where(g.equal(low, high), g.full(1.0, (), "float32"), g.div(255.0, g.sub(high, low)))
+    below, above = (g.call_op("qnn.product", v, steps) for v in (low, high))
+    zero = q.int8_zero_point_from_range(below, above)
+    data = g.call_op("qnn.nearest_int8", g.call_op("qnn.product", x, steps), zero)
+    return DynamicallyQuantized(data, g.cast(zero, "int32"), g.div(1.0, steps))

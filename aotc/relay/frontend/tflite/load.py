@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read TFLite files: parse the flatbuffer and check every number in it.
 
-Input: a path, bytes, or a `tflite.Model`. Output: a `Model` of tensors and operators. Constants are
+Input: a path, bytes, or a `tflite.Model`. Output: a `TfliteModel` of tensors and operators. Constants are
 views of the bytes of the file.
 
     model = read_model("net.tflite")
@@ -25,16 +25,16 @@ from typing import Any, Final
 import numpy as np
 import tflite
 
-from aotc.ir import AotcError, Array, DType, Span, frozen, open_regular, require
+from aotc.ir import AotcError, Array, DType, Span, frozen, open_regular_file, require
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
 
 #: The supported version of the schema, which is stored in every file.
-VERSION: Final = 3
-_IDENTIFIER: Final = b"TFL3"
-_SHOWN: Final = 80
+SCHEMA_VERSION: Final = 3
+_FILE_IDENTIFIER: Final = b"TFL3"
+_MAX_SHOWN_CHARACTERS: Final = 80
 #: Exceptions that reading at an invalid position of a damaged file may raise.
-_DAMAGED: Final = (struct.error, ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
+_DAMAGED_FILE_EXCEPTIONS: Final = (struct.error, ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 _DTYPES: Final = {
     "FLOAT32": "float32",
     "FLOAT16": "float16",
@@ -52,12 +52,12 @@ _DTYPES: Final = {
     "BFLOAT16": "bfloat16",
 }
 _TYPE_NAMES: Final = {v: k for k, v in vars(tflite.TensorType).items() if isinstance(v, int)}
-_OPTIONS: Final = {v: k for k, v in vars(tflite.BuiltinOptions).items() if isinstance(v, int)}
-_HINT: Final = "the file is damaged; convert or download it again"
+_OPTION_TABLE_NAMES: Final = {v: k for k, v in vars(tflite.BuiltinOptions).items() if isinstance(v, int)}
+_DAMAGED_FILE_HINT: Final = "the file is damaged; convert or download it again"
 
 
 @frozen(eq=False)
-class Tensor:
+class TfliteTensor:
     """A tensor as a TFLite file declares it.
 
     scale, zero   float32 and int32; empty if it is not quantized; one value, or one per element of
@@ -80,13 +80,13 @@ class Tensor:
     scaled: bool = False
 
     @property
-    def quantized(self) -> bool:
+    def is_quantized(self) -> bool:
         """True if the tensor holds integers with a scale."""
         return self.scale.size > 0 and self.dtype.is_integer
 
 
 @frozen(eq=False)
-class Operator:
+class TfliteOperator:
     """An operator of a TFLite model.
 
     custom            True if `name` is the name of a custom operator
@@ -103,12 +103,12 @@ class Operator:
     intermediates: tuple[int, ...]
     options: Any
 
-    def option(self, name: str) -> Any:
+    def option_value(self, name: str) -> Any:
         """Return an option by its name in the schema, or None if the operator has no options.
         Raises AotcError (code "tflite-options") for a list that extends beyond the file.
         """
         vector = getattr(self.options, f"{name}AsNumpy", None)
-        with _reading(f"the options of {self.name}", "tflite-options"):
+        with _report_damaged_file(f"the options of {self.name}", "tflite-options"):
             if vector is not None:
                 found = vector()
                 return [int(v) for v in found] if isinstance(found, np.ndarray) else None
@@ -116,25 +116,25 @@ class Operator:
 
 
 @frozen(eq=False)
-class Model:
+class TfliteModel:
     """The first subgraph of a TFLite file; `source` is the name of the model in diagnostics."""
 
     source: str
-    tensors: tuple[Tensor, ...]
-    operators: tuple[Operator, ...]
+    tensors: tuple[TfliteTensor, ...]
+    operators: tuple[TfliteOperator, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
-    def span(self, index: int) -> Span:
+    def operator_span(self, index: int) -> Span:
         """Return the source location of an operator: its number, its name and the name of its first
         result.
         """
         op = self.operators[index]
         name = self.tensors[op.outputs[0]].name if op.outputs else ""
-        return Span(self.source, node=f"{op.name}#{index} {name[:_SHOWN]}".rstrip())
+        return Span(self.source, node=f"{op.name}#{index} {name[:_MAX_SHOWN_CHARACTERS]}".rstrip())
 
 
-def demand(code: str, condition: bool, text: str, hint: str = _HINT) -> None:
+def require_valid_file(code: str, condition: bool, text: str, hint: str = _DAMAGED_FILE_HINT) -> None:
     """Raise AotcError with a hint that the file is damaged unless a condition holds that every
     valid TFLite file fulfills.
     """
@@ -143,36 +143,38 @@ def demand(code: str, condition: bool, text: str, hint: str = _HINT) -> None:
 
 
 @contextmanager
-def _reading(what: str, code: str = "tflite-file") -> Iterator[None]:
+def _report_damaged_file(subject: str, code: str = "tflite-file") -> Iterator[None]:
     try:
         yield
-    except _DAMAGED as error:
+    except _DAMAGED_FILE_EXCEPTIONS as error:
         raise AotcError(
-            code, f"{what} cannot be read: the file is cut short, or refers to bytes beyond its end", hint=_HINT
+            code,
+            f"{subject} cannot be read: the file is cut short, or refers to bytes beyond its end",
+            hint=_DAMAGED_FILE_HINT,
         ) from error
 
 
-def _count(length: Any, table: Any, size: int, what: str) -> int:
-    """Return the length of a flatbuffer vector whose elements have `size` bytes. Raises AotcError
+def _checked_vector_length(length: Any, table: Any, element_bytes: int, subject: str) -> int:
+    """Return the length of a flatbuffer vector whose elements have `element_bytes` bytes. Raises AotcError
     (code "tflite-file") if the file is too small for it.
     """
-    found, most = int(length), len(table._tab.Bytes) // size
-    demand("tflite-file", found <= most, f"{what}: {found} of them are more than the file has room for")
+    found, most = int(length), len(table._tab.Bytes) // element_bytes
+    require_valid_file("tflite-file", found <= most, f"{subject}: {found} of them are more than the file has room for")
     return found
 
 
-def _numbers(table: Any, name: str, dtype: Any) -> Array:
+def _read_number_vector(table: Any, name: str, dtype: Any) -> Array:
     """Return a flatbuffer vector of numbers as an array; an empty array if it is missing."""
-    _count(getattr(table, f"{name}Length")(), table, 1, name)
+    _checked_vector_length(getattr(table, f"{name}Length")(), table, 1, name)
     found = getattr(table, f"{name}AsNumpy")()
     return np.asarray(found if isinstance(found, np.ndarray) else [], dtype)
 
 
-def _text(value: bytes | None) -> str:
+def _decode_text(value: bytes | None) -> str:
     return (value or b"").decode("utf-8", "replace")
 
 
-def read_model(model: str | Path | bytes | Any, name: str | None = None) -> Model:
+def read_model(model: str | Path | bytes | Any, name: str | None = None) -> TfliteModel:
     """Read a TFLite model from a path, bytes or a `tflite.Model` and validate its structure.
 
     name   name of the model in source locations; None for its file name
@@ -181,25 +183,25 @@ def read_model(model: str | Path | bytes | Any, name: str | None = None) -> Mode
     schema, offsets outside of the file, tensors of unsupported types or sizes, sparse tensors.
     """
     if isinstance(model, (str, Path)):
-        with open_regular(Path(model), "tflite-file") as file:
+        with open_regular_file(Path(model), "tflite-file") as file:
             data = file.read()
         source = name or Path(model).name
     else:
         table = getattr(model, "_tab", None)
         data, source = bytes(model if table is None else table.Bytes), name or "model"
     span = Span(source)
-    if data[4:8] != _IDENTIFIER:
+    if data[4:8] != _FILE_IDENTIFIER:
         text = "not a TFLite model: the bytes 4 to 7 are not TFL3"
         raise AotcError("tflite-file", text, span=span, hint="give a complete .tflite file")
     problems = Problems("tflite-file")
-    with problems.at(span), _reading("the file"):
+    with problems.collect_errors_at(span), _report_damaged_file("the file"):
         root = tflite.Model.GetRootAs(data, 0)
         version = root.Version()
         hint = "convert the model again with a current version of TensorFlow"
-        text = f"version {version} of the schema is not supported (only {VERSION} is)"
-        demand("tflite-version", version == VERSION, text, hint)
-        return _Reader(root, source, problems).model()
-    problems.check()
+        text = f"version {version} of the schema is not supported (only {SCHEMA_VERSION} is)"
+        require_valid_file("tflite-version", version == SCHEMA_VERSION, text, hint)
+        return _Reader(root, source, problems).read_first_subgraph()
+    problems.raise_collected_problems()
     raise AssertionError
 
 
@@ -213,76 +215,86 @@ class _Reader:
     source: str
     problems: Problems
 
-    def model(self) -> Model:
-        graphs = _count(self.root.SubgraphsLength(), self.root, 4, "subgraphs")
-        demand("tflite-file", graphs > 0, "the model has no subgraph")
+    def read_first_subgraph(self) -> TfliteModel:
+        graphs = _checked_vector_length(self.root.SubgraphsLength(), self.root, 4, "subgraphs")
+        require_valid_file("tflite-file", graphs > 0, "the model has no subgraph")
         graph = self.root.Subgraphs(0)
-        tensors = self.tensors(graph)
+        tensors = self.read_tensors(graph)
         operators = []
-        for index in range(_count(graph.OperatorsLength(), graph, 4, "operators")):
-            with self.problems.at(Span(self.source, node=f"operator {index}")), _reading(f"operator {index}"):
-                operators.append(self.operator(graph.Operators(index), len(tensors)))
-        ends = (self.indices(graph, side, len(tensors)) for side in ("Inputs", "Outputs"))
+        for index in range(_checked_vector_length(graph.OperatorsLength(), graph, 4, "operators")):
+            with (
+                self.problems.collect_errors_at(Span(self.source, node=f"operator {index}")),
+                _report_damaged_file(f"operator {index}"),
+            ):
+                operators.append(self.read_operator(graph.Operators(index), len(tensors)))
+        ends = (self.read_tensor_indices(graph, side, len(tensors)) for side in ("Inputs", "Outputs"))
         inputs, outputs = ends
-        demand("tflite-file", bool(outputs), "the model has no outputs")
-        self.problems.check()
-        return Model(self.source, tuple(tensors), tuple(operators), inputs, outputs)
+        require_valid_file("tflite-file", bool(outputs), "the model has no outputs")
+        self.problems.raise_collected_problems()
+        return TfliteModel(self.source, tuple(tensors), tuple(operators), inputs, outputs)
 
-    def indices(self, table: Any, name: str, count: int, least: int = 0) -> tuple[int, ...]:
-        found = tuple(_numbers(table, name, np.int64).tolist())
-        wrong = [k for k in found if not least <= k < count]
-        text = f"{name.lower()}: tensor {wrong[:1]} does not exist, there are {count}"
-        demand("tflite-file", not wrong, text)
+    def read_tensor_indices(self, table: Any, name: str, tensor_count: int, min_index: int = 0) -> tuple[int, ...]:
+        found = tuple(_read_number_vector(table, name, np.int64).tolist())
+        wrong = [k for k in found if not min_index <= k < tensor_count]
+        text = f"{name.lower()}: tensor {wrong[:1]} does not exist, there are {tensor_count}"
+        require_valid_file("tflite-file", not wrong, text)
         return found
 
     # --- tensors
 
-    def tensors(self, graph: Any) -> list[Tensor]:
+    def read_tensors(self, graph: Any) -> list[TfliteTensor]:
         found = []
-        for index in range(_count(graph.TensorsLength(), graph, 4, "tensors")):
-            with self.problems.at(Span(self.source, node=f"tensor {index}")), _reading(f"tensor {index}"):
-                found.append(self.tensor(graph.Tensors(index), index))
-        self.problems.check()
+        for index in range(_checked_vector_length(graph.TensorsLength(), graph, 4, "tensors")):
+            with (
+                self.problems.collect_errors_at(Span(self.source, node=f"tensor {index}")),
+                _report_damaged_file(f"tensor {index}"),
+            ):
+                found.append(self.read_tensor(graph.Tensors(index), index))
+        self.problems.raise_collected_problems()
         return found
 
-    def tensor(self, table: Any, index: int) -> Tensor:
-        name = _text(table.Name()) or f"tensor_{index}"
+    def read_tensor(self, table: Any, index: int) -> TfliteTensor:
+        name = _decode_text(table.Name()) or f"tensor_{index}"
         kind = _TYPE_NAMES.get(table.Type(), str(table.Type()))
-        what = f"tensor {index} ({name[:_SHOWN]!r})"
+        what = f"tensor {index} ({name[:_MAX_SHOWN_CHARACTERS]!r})"
         text = f"{what} has type {kind}, which is not supported"
         require("tflite-dtype", kind in _DTYPES, text)
-        demand("tflite-dtype", table.Sparsity() is None, f"{what} is sparse", "convert the model without sparsity")
+        require_valid_file(
+            "tflite-dtype", table.Sparsity() is None, f"{what} is sparse", "convert the model without sparsity"
+        )
         dtype = DType(_DTYPES[kind])
-        shape = g.checked_shape(_numbers(table, "Shape", np.int64).tolist(), dtype, what)
-        data = self.constant(table, dtype, shape, kind == "INT4", what)
+        shape = g.checked_shape(_read_number_vector(table, "Shape", np.int64).tolist(), dtype, what)
+        data = self.read_constant_data(table, dtype, shape, kind == "INT4", what)
         given = table.Quantization()
-        scaled = given is not None and _numbers(given, "Scale", np.float32).size > 0
+        scaled = given is not None and _read_number_vector(given, "Scale", np.float32).size > 0
         # scales of 32-bit integers, which are sums, are not used
         scales = None if dtype.bits > 16 else given
-        scale, zero, axis = _quantization(scales, shape, what)
+        scale, zero, axis = _read_quantization(scales, shape, what)
         held = not dtype.is_integer or bool(((zero >= int(dtype.min)) & (zero <= int(dtype.max))).all())
         require("tflite-quant", held, f"{what} has a zero point outside the range of {dtype}")
         variable = bool(table.IsVariable())
         packed = kind == "INT4"
-        return Tensor(name, shape, dtype, scale, zero, axis, data, variable, packed, scaled)
+        return TfliteTensor(name, shape, dtype, scale, zero, axis, data, variable, packed, scaled)
 
-    def constant(self, table: Any, dtype: DType, shape: tuple[int, ...], packed: bool, what: str) -> Array | None:
+    def read_constant_data(
+        self, table: Any, dtype: DType, shape: tuple[int, ...], packed: bool, subject: str
+    ) -> Array | None:
         place = table.Buffer()
         if place == 0:
             return None
-        count = _count(self.root.BuffersLength(), self.root, 4, "buffers")
-        text = f"{what}: buffer {place} does not exist, there are {count}"
-        demand("tflite-file", place < count, text)
+        count = _checked_vector_length(self.root.BuffersLength(), self.root, 4, "buffers")
+        text = f"{subject}: buffer {place} does not exist, there are {count}"
+        require_valid_file("tflite-file", place < count, text)
         buffer = self.root.Buffers(place)
-        text = f"the data of {what} lie outside of the flatbuffer, which is not supported"
-        demand("tflite-file", buffer.Size() == 0, text, hint="models beyond 2 GB keep their weights so")
-        raw = _numbers(buffer, "Data", np.uint8)
+        text = f"the data of {subject} lie outside of the flatbuffer, which is not supported"
+        require_valid_file("tflite-file", buffer.Size() == 0, text, hint="models beyond 2 GB keep their weights so")
+        raw = _read_number_vector(buffer, "Data", np.uint8)
         size = math.prod(shape)
         if not raw.size:
             return None
         needed = -(-size // 2) if packed else size * dtype.itemsize
-        text = f"the data of {what} have {raw.size} bytes, its shape {shape} and type {dtype} need {needed}"
-        demand("tflite-file", raw.size == needed, text)
+        text = f"the data of {subject} have {raw.size} bytes, its shape {shape} and type {dtype} need {needed}"
+        require_valid_file("tflite-file", raw.size == needed, text)
         if packed:
             halves = np.stack([raw << 4, raw & 0xF0], -1).astype(np.uint8)
             return (halves.view(np.int8) >> 4).reshape(-1)[:size].reshape(shape)
@@ -290,53 +302,53 @@ class _Reader:
 
     # --- operators
 
-    def operator(self, table: Any, count: int) -> Operator:
-        codes = _count(self.root.OperatorCodesLength(), self.root, 4, "operator codes")
+    def read_operator(self, table: Any, tensor_count: int) -> TfliteOperator:
+        codes = _checked_vector_length(self.root.OperatorCodesLength(), self.root, 4, "operator codes")
         place = table.OpcodeIndex()
-        demand("tflite-file", place < codes, f"operator code {place} does not exist")
+        require_valid_file("tflite-file", place < codes, f"operator code {place} does not exist")
         code = self.root.OperatorCodes(place)
         number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
         name = tflite.utils.BUILTIN_OPCODE2NAME.get(number, f"builtin {number}")
         custom = name == "CUSTOM"
         if custom:
-            name = _text(code.CustomCode())[:_SHOWN]
-        inputs = self.indices(table, "Inputs", count, -1)
-        outputs = self.indices(table, "Outputs", count)
-        inner = self.indices(table, "Intermediates", count, -1)
-        return Operator(name, custom, code.Version(), inputs, outputs, inner, _options(table))
+            name = _decode_text(code.CustomCode())[:_MAX_SHOWN_CHARACTERS]
+        inputs = self.read_tensor_indices(table, "Inputs", tensor_count, -1)
+        outputs = self.read_tensor_indices(table, "Outputs", tensor_count)
+        inner = self.read_tensor_indices(table, "Intermediates", tensor_count, -1)
+        return TfliteOperator(name, custom, code.Version(), inputs, outputs, inner, _typed_option_table(table))
 
 
-def _options(table: Any) -> Any:
+def _typed_option_table(table: Any) -> Any:
     """Return the options of a TFLite operator as the flatbuffer table type that the file states, or
     None.
     """
     kind, second = table.BuiltinOptionsType(), table.BuiltinOptions()
-    if kind == 0 or second is None or kind not in _OPTIONS:
+    if kind == 0 or second is None or kind not in _OPTION_TABLE_NAMES:
         return None
-    options = getattr(tflite, _OPTIONS[kind])()
+    options = getattr(tflite, _OPTION_TABLE_NAMES[kind])()
     options.Init(second.Bytes, second.Pos)
     return options
 
 
-def _quantization(table: Any, shape: tuple[int, ...], what: str) -> tuple[Array, Array, int]:
+def _read_quantization(table: Any, shape: tuple[int, ...], subject: str) -> tuple[Array, Array, int]:
     """Return scales, zero points and their axis of a TFLite tensor; empty arrays if it is not
     quantized. Raises AotcError (code "tflite-quant") for invalid ones.
     """
     none = np.zeros(0, np.float32), np.zeros(0, np.int32), 0
     if table is None:
         return none
-    scale = _numbers(table, "Scale", np.float32)
-    zero, axis = _numbers(table, "ZeroPoint", np.int64), int(table.QuantizedDimension())
+    scale = _read_number_vector(table, "Scale", np.float32)
+    zero, axis = _read_number_vector(table, "ZeroPoint", np.int64), int(table.QuantizedDimension())
     if not scale.size:
         return none
-    require("tflite-quant", table.DetailsType() == 0, f"{what} has a custom quantization, which is not supported")
+    require("tflite-quant", table.DetailsType() == 0, f"{subject} has a custom quantization, which is not supported")
     several = scale.size > 1
     fits = not several or (0 <= axis < len(shape) and shape[axis] == scale.size)
-    text = f"{what} of shape {shape} has {scale.size} scales along axis {axis}"
+    text = f"{subject} of shape {shape} has {scale.size} scales along axis {axis}"
     require("tflite-quant", fits and zero.size in (0, 1, scale.size), text)
     finite = bool(np.all(np.isfinite(scale) & (scale >= 0)))
     bounded = not zero.size or bool((np.abs(zero) < 1 << 31).all())
-    require("tflite-quant", finite and bounded, f"{what} has an invalid scale or zero point")
+    require("tflite-quant", finite and bounded, f"{subject} has an invalid scale or zero point")
     # a scale of 0 occurs for a tensor that is 0 everywhere
     scale = np.where(scale == 0, np.float32(1), scale)
     zero = np.zeros(1, np.int64) if not zero.size else zero

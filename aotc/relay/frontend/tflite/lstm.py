@@ -20,118 +20,126 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import conv_pool
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
-from aotc.relay.frontend.recurrent import Weights, whole_layer
-from aotc.relay.frontend.tflite.int16x8 import table
-from aotc.relay.frontend.tflite.integer_semantics import number, onto_whole, scaled_twice
-from aotc.relay.frontend.tflite.load import Tensor
-from aotc.relay.frontend.tflite.node import Node, Table
-from aotc.relay.op.qnn.fixed_point import factors_of
+from aotc.relay.frontend.recurrent import RecurrentWeights, call_recurrent_op
+from aotc.relay.frontend.tflite.int16x8 import logistic_table
+from aotc.relay.frontend.tflite.integer_semantics import constant_value, requantize_rounding_twice, unit_quantization
+from aotc.relay.frontend.tflite.load import TfliteTensor
+from aotc.relay.frontend.tflite.node import Table, TfliteNode
+from aotc.relay.op.qnn.fixed_point import fixed_point_factors_of_scales
 
 _PEEPHOLES, _PROJECTION, _NORMALIZATION = range(9, 12), range(16, 18), range(20, 24)
 _BIASES, _STATE, _CELL = range(12, 16), 18, 19
-_TANH: Final = 4
+_TANH_CODE: Final = 4
 #: Index of the tensor with the scale of the outputs among the intermediate tensors, which only
 #: carry scales.
-_HIDDEN: Final = 4
+_HIDDEN_SCALE_INDEX: Final = 4
 #: Numbers of fractional bits of the inputs and of the outputs of activations.
 _BEFORE, _AFTER = 12, 15
 #: For each interpreter, the operator that computes a layer, and the numbers of fractional bits that
 #: it supports for the cell state.
-_LAYERS: Final = {"tflm": ("qnn.lstm_by_table", range(30)), "litert": ("qnn.lstm_by_series", range(9, 16))}
+_OPERATOR_AND_CELL_BITS: Final = {
+    "tflm": ("qnn.lstm_by_table", range(30)),
+    "litert": ("qnn.lstm_by_series", range(9, 16)),
+}
 
 
 @frozen(eq=False)
 class _Layer:
     """An LSTM layer of one TFLite operator, computed in integers."""
 
-    node: Node
+    node: TfliteNode
 
-    def weights(self, source: int, first: int) -> tuple[Expr, Array]:
-        """Return the concatenated weights of all gates of an integer LSTM from input `first` on,
-        and for each gate the factor that scales products of the tensor `source` with its weights to
+    def gate_weights_and_ratios(self, data_input: int, first_weight_input: int) -> tuple[Expr, Array]:
+        """Return the concatenated weights of all gates of an integer LSTM from input `first_weight_input` on,
+        and for each gate the factor that scales products of the tensor `data_input` with its weights to
         12 fractional bits.
         """
-        x, gates = self.node.whole(source), [self.node.whole(first + k) for k in range(4)]
-        zeros = all(q.is_zero(w.zero) for w in gates)
+        x, gates = (
+            self.node.per_tensor_quantized_input(data_input),
+            [self.node.per_tensor_quantized_input(first_weight_input + k) for k in range(4)],
+        )
+        zeros = all(q.is_omitted_or_zero(w.zero) for w in gates)
         require("tflite-quant", zeros, "the weights of an integer LSTM must have the zero point 0")
-        scales = np.array([number(w.scale) for w in gates]).reshape(-1)
+        scales = np.array([constant_value(w.scale) for w in gates]).reshape(-1)
         # the product of two scales is rounded to float32
-        ratios = (number(x.scale) * scales).astype(np.float64) * (1 << _BEFORE)
+        ratios = (constant_value(x.scale) * scales).astype(np.float64) * (1 << _BEFORE)
         return g.concat([w.data for w in gates], 0), ratios
 
-    def products(self, data: Expr) -> Expr:
+    def input_products(self, data: Expr) -> Expr:
         """Multiply the data by the weights of all gates of an integer LSTM and add the biases; the
         sums are int16 with 12 fractional bits.
         """
-        x, (w, ratios) = self.node.whole(0), self.weights(0, 1)
+        x, (w, ratios) = self.node.per_tensor_quantized_input(0), self.gate_weights_and_ratios(0, 1)
         units = g.dim(w, 0)
         one, none = g.constant(1.0, "float32"), g.constant(0, "int32")
-        sums = g.op("qnn.dense", data, w, x.zero, none, one, one, units=units)
+        sums = g.call_op("qnn.dense", data, w, x.zero, none, one, one, units=units)
         bias = g.concat([self.node[k] for k in _BIASES], 0)
-        sums = conv_pool.with_bias(sums, bias, 1)
+        sums = conv_pool.add_optional_bias(sums, bias, 1)
         ratios = np.repeat(ratios, units // 4)
-        return scaled_twice(sums, ratios, onto_whole("int16"))
+        return requantize_rounding_twice(sums, ratios, unit_quantization("int16"))
 
-    def hidden(self) -> Tensor:
+    def output_declaration(self) -> TfliteTensor:
         """Return the declaration of the tensor whose scale and zero point the outputs of an integer
         LSTM have: the state, or for LiteRT the intermediate tensor of the outputs.
         """
-        inner = self.node.inner[_HIDDEN : _HIDDEN + 1]
+        inner = self.node.inner[_HIDDEN_SCALE_INDEX : _HIDDEN_SCALE_INDEX + 1]
         found = inner[0] if inner and self.node.rounding.name == "litert" else None
-        found = found or self.node.tensor(_STATE)
+        found = found or self.node.input_declaration(_STATE)
         require("tflite-quant", found.scale.size == 1, "the outputs of an integer LSTM must share one scale")
         return found
 
-    def run(self, x: Expr, h: Expr, c: Expr) -> Expr:
+    def run_integer_lstm(self, x: Expr, h: Expr, c: Expr) -> Expr:
         """Return the outputs of all steps of an integer LSTM over x (steps, batch, inputs), with
         the initial state h and cell state c.
         """
-        node, state = self.node, self.node.whole(_STATE)
-        name, possible = _LAYERS[node.rounding.name]
-        scale = number(node.whole(_CELL).scale)
+        node, state = self.node, self.node.per_tensor_quantized_input(_STATE)
+        name, possible = _OPERATOR_AND_CELL_BITS[node.rounding.name]
+        scale = constant_value(node.per_tensor_quantized_input(_CELL).scale)
         digits = int(np.rint(-np.log2(scale)))
         text = f"the scale {scale} of the cell is not 2^-{possible[0]} to 2^-{possible[-1]}"
         require("tflite-quant", scale == 2.0**-digits and digits in possible, text)
-        most = int(np.clip((node.op.option("CellClip") or 0.0) / scale, -32768, 32767))
+        most = int(np.clip((node.op.option_value("CellClip") or 0.0) / scale, -32768, 32767))
         count, batch, inputs = g.shape(x)
-        data = self.products(g.reshape(x, (count * batch, inputs)))
+        data = self.input_products(g.reshape(x, (count * batch, inputs)))
         data = g.reshape(data, (count, batch, g.dim(data, 1)))
-        weight, ratios = self.weights(_STATE, 5)
+        weight, ratios = self.gate_weights_and_ratios(_STATE, 5)
         # subtract the zero point of the state in advance, through the bias
-        bias = g.mul(g.reduce("sum", g.cast(weight, "int32"), [1], False), g.negative(state.zero))
-        hidden = self.hidden()
+        bias = g.mul(g.call_reduction("sum", g.cast(weight, "int32"), [1], False), g.negative(state.zero))
+        hidden = self.output_declaration()
         output = 2.0 ** (-2 * _AFTER) / np.float64(hidden.scale[0])
-        factors = factors_of(np.append(ratios, output), np.float64(1), "TFLITE")
+        factors = fixed_point_factors_of_scales(np.append(ratios, output), np.float64(1), "TFLITE")
         shift = factors.left - factors.right
         words = (v.astype(np.int32) for v in (factors.multiplier, shift))
         numbers = map(g.constant, words)
-        tables = [g.constant(table())] if name == "qnn.lstm_by_table" else []
+        tables = [g.constant(logistic_table())] if name == "qnn.lstm_by_table" else []
         attributes = {"digits": digits, "clip": max(most, 0), "zero_point": int(hidden.zero[0])}
-        return g.op(name, data, weight, bias, *numbers, h, c, *tables, **attributes)
+        return g.call_op(name, data, weight, bias, *numbers, h, c, *tables, **attributes)
 
 
-def _lstm(*, time_major: bool = False, cell_clip: float = 0.0, fused_activation_function: int = 0, node: Node) -> Expr:
+def _lstm(
+    *, time_major: bool = False, cell_clip: float = 0.0, fused_activation_function: int = 0, node: TfliteNode
+) -> Expr:
     others = (*_PEEPHOLES, *_PROJECTION, *_NORMALIZATION)
-    unusual = [k for k in others if node.optional(k) is not None]
+    unusual = [k for k in others if node.optional_input(k) is not None]
     text = "an LSTM with peepholes, a projection or layer normalization is not supported"
     require("tflite-options", not unusual, text)
-    diagonal = node.op.option("DiagonalRecurrentTensors")
-    plain = fused_activation_function == _TANH and not diagonal
+    diagonal = node.op.option_value("DiagonalRecurrentTensors")
+    plain = fused_activation_function == _TANH_CODE and not diagonal
     require("tflite-options", plain, "an LSTM needs the activation TANH and all weights")
-    states = [node.tensor(k).variable for k in (_STATE, _CELL)]
+    states = [node.input_declaration(k).variable for k in (_STATE, _CELL)]
     require("tflite-input", all(states), "the states of an LSTM must be variable tensors")
     x = node[0] if time_major else g.transpose(node[0], (1, 0, 2))
     h, c = (g.reshape(node[k], (g.dim(x, 1), -1)) for k in (_STATE, _CELL))
-    if not node.in_integers:
+    if not node.has_quantized_output:
         require("tflite-options", cell_clip == 0, "a float LSTM with a clipped cell state is not supported")
-        w, r = (g.concat([node.real(k + j) for j in range(4)], 0) for k in (1, 5))
+        w, r = (g.concat([node.real_input(k + j) for j in range(4)], 0) for k in (1, 5))
         bias = g.concat([node[k] for k in _BIASES], 0)
-        weights = Weights(w, r, bias, None)
-        y, _ = whole_layer("lstm", x, weights, [h, c])
+        weights = RecurrentWeights(w, r, bias, None)
+        y, _ = call_recurrent_op("lstm", x, weights, [h, c])
         return y if time_major else g.transpose(y, (1, 0, 2))
-    eight = node.tensor(0).dtype == "int8" and node.tensor(_CELL).dtype == "int16"
+    eight = node.input_declaration(0).dtype == "int8" and node.input_declaration(_CELL).dtype == "int16"
     require("tflite-quant", eight, "an integer LSTM needs int8 data and an int16 cell state")
-    y = _Layer(node).run(x, h, c)
+    y = _Layer(node).run_integer_lstm(x, h, c)
     return y if time_major else g.transpose(y, (1, 0, 2))
 
 

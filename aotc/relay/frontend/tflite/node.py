@@ -21,23 +21,29 @@ import numpy as np
 
 from aotc.ir import AotcError, Array, frozen, require
 from aotc.relay.frontend import op_calls as g
-from aotc.relay.frontend.converter_signatures import Maybe, parameters
-from aotc.relay.frontend.quantization import Onto, Quantized
-from aotc.relay.frontend.tflite.integer_semantics import BUILTIN, INTERVALS, PRODUCTS, RUY, Rounding
-from aotc.relay.frontend.tflite.load import Operator, Tensor
-from aotc.relay.graph_api import Constant, Expr, known_data
+from aotc.relay.frontend.converter_signatures import OptionalExpr, converter_parameters
+from aotc.relay.frontend.quantization import OutputQuantization, QuantizedTensor
+from aotc.relay.frontend.tflite.integer_semantics import (
+    ACTIVATION_BOUNDS,
+    LITERT_BUILTIN,
+    LITERT_INT16_PRODUCTS,
+    LITERT_RUY,
+    IntegerArithmetic,
+)
+from aotc.relay.frontend.tflite.load import TfliteOperator, TfliteTensor
+from aotc.relay.graph_api import Constant, Expr, compile_time_elements
 
 #: Type of a converter's parameter for an input whose value must be known at compile time.
-Known: TypeAlias = Annotated[Array, "known"]
+KnownArray: TypeAlias = Annotated[Array, "known"]
 #: Type of a converter's parameter for a list of integers that must be known at compile time.
-Ints: TypeAlias = Annotated[list[int], "known"]
+KnownInts: TypeAlias = Annotated[list[int], "known"]
 Converted: TypeAlias = Expr | Sequence[Expr]
 Converter: TypeAlias = Callable[..., Converted]
 Table: TypeAlias = Mapping[str, Converter]
 
 _COMPARISONS: Final = frozenset({"EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "NOT_EQUAL"})
 #: Operators that support int16 activations.
-IN_WORDS: Final = (
+INT16_OPERATORS: Final = (
     frozenset(
         {
             "ABS",
@@ -74,23 +80,23 @@ IN_WORDS: Final = (
     | _COMPARISONS
 )
 #: Operators that add a bias to sums of products.
-_LAYERS: Final = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"})
+_BIASED_OPERATORS: Final = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"})
 #: Operators whose input 1 holds weights.
-_WEIGHTED: Final = _LAYERS | {"PRELU"}
+_WEIGHTED_OPERATORS: Final = _BIASED_OPERATORS | {"PRELU"}
 #: Operators with two data inputs.
-_PAIRS: Final = frozenset({"ADD", "BATCH_MATMUL", "DIV", "MUL", "SQUARED_DIFFERENCE", "SUB"}) | _COMPARISONS
+_BINARY_OPERATORS: Final = frozenset({"ADD", "BATCH_MATMUL", "DIV", "MUL", "SQUARED_DIFFERENCE", "SUB"}) | _COMPARISONS
 #: Operators whose data or result may be unquantized.
-_TURNING: Final = frozenset({"ARG_MAX", "ARG_MIN", "QUANTIZE"}) | _COMPARISONS
+_PARTLY_QUANTIZED_OPERATORS: Final = frozenset({"ARG_MAX", "ARG_MIN", "QUANTIZE"}) | _COMPARISONS
 #: Operators whose input and output may be quantized to different data types.
-_CHANGING: Final = frozenset({"QUANTIZE", "SOFTMAX"})
+_DTYPE_CHANGING_OPERATORS: Final = frozenset({"QUANTIZE", "SOFTMAX"})
 #: Operators that accept integers of every type, since they do not read them or convert them.
-_ANY: Final = frozenset({"BROADCAST_ARGS", "CAST", "DEQUANTIZE", "RANK", "SHAPE"})
+_ANY_INTEGER_OPERATORS: Final = frozenset({"BROADCAST_ARGS", "CAST", "DEQUANTIZE", "RANK", "SHAPE"})
 #: Fused activations, in the order of their codes in the schema.
-ACTIVATIONS: Final = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
+FUSED_ACTIVATIONS: Final = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
 
 
 @frozen(eq=False)
-class Node:
+class TfliteNode:
     """The TFLite operator that is being converted, with its inputs and declarations.
 
     args      expressions; None for omitted inputs
@@ -100,27 +106,27 @@ class Node:
     rounding  integer arithmetic of the interpreter whose results are reproduced
     """
 
-    op: Operator
+    op: TfliteOperator
     args: tuple[Expr | None, ...]
-    inputs: tuple[Tensor | None, ...]
-    results: tuple[Tensor, ...]
-    inner: tuple[Tensor | None, ...]
-    rounding: Rounding
+    inputs: tuple[TfliteTensor | None, ...]
+    results: tuple[TfliteTensor, ...]
+    inner: tuple[TfliteTensor | None, ...]
+    rounding: IntegerArithmetic
 
     def __getitem__(self, index: int) -> Expr:
         """Return an input expression of the TFLite operator. Raises AotcError (code "tflite-input")
         if the operator omits it.
         """
-        found = self.optional(index)
+        found = self.optional_input(index)
         if found is None:
             raise AotcError("tflite-input", f"{self.op.name} needs input {index}")
         return found
 
-    def optional(self, index: int) -> Maybe:
+    def optional_input(self, index: int) -> OptionalExpr:
         """Return an input expression of the TFLite operator, or None if the operator omits it."""
         return self.args[index] if index < len(self.args) else None
 
-    def tensor(self, index: int) -> Tensor:
+    def input_declaration(self, index: int) -> TfliteTensor:
         """Return the declaration in the file of an input of the TFLite operator, which must be
         present.
         """
@@ -130,7 +136,7 @@ class Node:
         return found
 
     @property
-    def result(self) -> Tensor:
+    def first_output(self) -> TfliteTensor:
         """The declaration in the file of the first output. Raises AotcError (code "tflite-input")
         if there is none.
         """
@@ -138,183 +144,187 @@ class Node:
         return self.results[0]
 
     @property
-    def in_integers(self) -> bool:
+    def has_quantized_output(self) -> bool:
         """True if the first output of the TFLite operator is quantized."""
-        return self.result.quantized
+        return self.first_output.is_quantized
 
     @property
-    def in_words(self) -> bool:
+    def has_int16_output(self) -> bool:
         """True if the first output of the TFLite operator is quantized to int16."""
-        return self.in_integers and self.result.dtype == "int16"
+        return self.has_quantized_output and self.first_output.dtype == "int16"
 
     @property
-    def is_dynamic(self) -> bool:
+    def needs_dynamic_quantization(self) -> bool:
         """True if the weights (input 1) are quantized and the data is not, so that the data is
         quantized at run time. Raises AotcError (code "tflite-quant") for weights other than int8.
         """
-        weights = self.tensor(1)
-        dynamic = not self.in_integers and weights.quantized
+        weights = self.input_declaration(1)
+        dynamic = not self.has_quantized_output and weights.is_quantized
         text = f"{self.op.name} of real numbers takes weights of int8, here it has {weights.dtype}"
         require("tflite-quant", not dynamic or weights.dtype == "int8", text)
         return dynamic
 
-    def known(self, index: int) -> Array | None:
+    def compile_time_value(self, index: int) -> Array | None:
         """Return the value of an input that must be known at compile time, or None if the operator
         omits it. Raises AotcError (code "tflite-runtime-shape") if it is not known.
         """
-        found = self.optional(index)
-        value = None if found is None else known_data(found)
+        found = self.optional_input(index)
+        value = None if found is None else compile_time_elements(found)
         text = f"input {index} of {self.op.name} is not known at compile time"
         require("tflite-runtime-shape", found is None or value is not None, text)
         return value
 
     # --- quantized tensors
 
-    def quantized(self, index: int) -> Quantized:
+    def quantized_input(self, index: int) -> QuantizedTensor:
         """Return a quantized input with its scale and zero point. Raises AotcError (code
         "tflite-quant") if it has none.
         """
-        tensor = self.tensor(index)
+        tensor = self.input_declaration(index)
         text = f"input {index} of {self.op.name} ({tensor.dtype}) has no scale; its output has one"
-        require("tflite-quant", tensor.quantized, text)
-        return stored(self[index], tensor)
+        require("tflite-quant", tensor.is_quantized, text)
+        return with_declared_quantization(self[index], tensor)
 
-    def whole(self, index: int) -> Quantized:
+    def per_tensor_quantized_input(self, index: int) -> QuantizedTensor:
         """Return a quantized input that must have a single scale."""
-        found, tensor = self.quantized(index), self.tensor(index)
+        found, tensor = self.quantized_input(index), self.input_declaration(index)
         text = f"input {index} of {self.op.name} has several scales; one is needed"
         require("tflite-quant", tensor.scale.size == 1, text)
         return found
 
-    def weights(self, index: int, axis: int) -> Quantized:
+    def quantized_weights_input(self, index: int, axis: int) -> QuantizedTensor:
         """Return a quantized input that must have a single scale, or one per element of `axis`."""
-        found, tensor = self.quantized(index), self.tensor(index)
+        found, tensor = self.quantized_input(index), self.input_declaration(index)
         fits = tensor.scale.size == 1 or tensor.axis == axis
         text = f"input {index} of {self.op.name} has scales along axis {tensor.axis}; axis {axis} is needed"
         require("tflite-quant", fits, text)
         return found
 
-    def real(self, index: int) -> Expr:
+    def real_input(self, index: int) -> Expr:
         """Return an input of the TFLite operator as real numbers: dequantized if it is quantized."""
-        tensor = self.tensor(index)
-        return real(self[index], tensor) if tensor.quantized else self[index]
+        tensor = self.input_declaration(index)
+        return dequantize_as_declared(self[index], tensor) if tensor.is_quantized else self[index]
 
-    def onto(self) -> Onto:
+    def output_quantization(self) -> OutputQuantization:
         """Return the quantization parameters of the first output, which must have a single scale."""
-        result = self.result
+        result = self.first_output
         one = result.scale.size == 1
         require("tflite-quant", one, f"the output of {self.op.name} needs one scale")
         scale = g.constant(result.scale[0], "float32")
-        return Onto(scale, g.constant(result.zero[0], "int32"), result.dtype)
+        return OutputQuantization(scale, g.constant(result.zero[0], "int32"), result.dtype)
 
     # --- activations
 
-    def activated(self, y: Expr) -> Expr:
+    def apply_fused_activation(self, y: Expr) -> Expr:
         """Apply the activation that is fused into the operator to `y`, which holds integers of the
         first output or real numbers. Raises AotcError (code "tflite-options") for an activation
         that is not supported.
         """
-        code = self.op.option("FusedActivationFunction") or 0
-        known = 0 <= code < len(ACTIVATIONS)
-        name = ACTIVATIONS[code] if known else str(code)
+        code = self.op.option_value("FusedActivationFunction") or 0
+        known = 0 <= code < len(FUSED_ACTIVATIONS)
+        name = FUSED_ACTIVATIONS[code] if known else str(code)
         if name == "NONE":
             return y
-        if name == "TANH" and not self.in_integers:
+        if name == "TANH" and not self.has_quantized_output:
             return g.tanh(y)
         text = f"{self.op.name} with a fused activation {name} is not supported"
-        require("tflite-options", name in INTERVALS, text)
-        return self.within(y, name, self.rounding.name == "litert" and self.op.name != "AVERAGE_POOL_2D")
+        require("tflite-options", name in ACTIVATION_BOUNDS, text)
+        return self.clip_to_activation_bounds(
+            y, name, self.rounding.name == "litert" and self.op.name != "AVERAGE_POOL_2D"
+        )
 
-    def within(self, y: Expr, name: str, even: bool = False) -> Expr:
+    def clip_to_activation_bounds(self, y: Expr, activation: str, half_to_even: bool = False) -> Expr:
         """Clip `y` to the interval of RELU, RELU6, RELU_N1_TO_1 or RELU_0_TO_1. For integers the
-        bounds are quantized with rounding half away from zero, or with `even` half to even after
+        bounds are quantized with rounding half away from zero, or with `half_to_even` half to even after
         adding the zero point, as XNNPACK does.
         """
-        low, high = INTERVALS[name]
-        if not self.in_integers:
+        low, high = ACTIVATION_BOUNDS[activation]
+        if not self.has_quantized_output:
             return g.maximum(y, low) if high is None else g.clip(y, low, high)
-        ends = [None if v is None else self._stored(v, even) for v in (low, high)]
-        dtype = self.result.dtype
+        ends = [None if v is None else self._quantize_for_output(v, half_to_even) for v in (low, high)]
+        dtype = self.first_output.dtype
         least, most = int(dtype.min), int(dtype.max)
         low, high = (d if v is None else min(max(v, least), most) for v, d in zip(ends, (least, most), strict=True))
         return y if (low, high) == (least, most) else g.clip(y, low, max(low, high))
 
-    def _stored(self, value: float, even: bool) -> int:
+    def _quantize_for_output(self, value: float, half_to_even: bool) -> int:
         """Quantize a real number with the scale and zero point of the first output."""
-        steps, zero = np.float32(value) / self.result.scale[0], int(self.result.zero[0])
-        if even:
+        steps, zero = np.float32(value) / self.first_output.scale[0], int(self.first_output.zero[0])
+        if half_to_even:
             return int(np.rint(steps + np.float32(zero)))
         return zero + int(np.trunc(np.float64(steps) + np.copysign(0.5, steps)))
 
 
-def rounding_of(asked: Rounding, name: str, tensors: Sequence[Tensor | None]) -> Rounding:
-    """Return the integer arithmetic that computes a TFLite operator, given the interpreter `asked`
+def arithmetic_for_operator(
+    requested: IntegerArithmetic, name: str, tensors: Sequence[TfliteTensor | None]
+) -> IntegerArithmetic:
+    """Return the integer arithmetic that computes a TFLite operator, given the interpreter `requested`
     whose results are wanted.
 
     XNNPACK leaves the following to LiteRT's own kernels: uint8 depthwise convolutions, int16,
     convolutions with 4-bit weights, and layers whose bias has no scale.
     """
-    held = [t for t in tensors if t is not None and t.quantized]
-    if asked.name != "litert" or not held:
-        return asked
+    held = [t for t in tensors if t is not None and t.is_quantized]
+    if requested.name != "litert" or not held:
+        return requested
     words = held[0].dtype == "int16"
     if words and name == "MUL":
-        return PRODUCTS
+        return LITERT_INT16_PRODUCTS
     old = name == "DEPTHWISE_CONV_2D" and held[0].dtype == "uint8"
     if old or words:
-        return BUILTIN
-    biases = tensors[2:] if name in _LAYERS else ()
+        return LITERT_BUILTIN
+    biases = tensors[2:] if name in _BIASED_OPERATORS else ()
     bare = any(t is not None and t.dtype == "int32" and not t.scaled for t in biases)
     halves = name.endswith("CONV_2D") and any(t.packed for t in held)
-    return RUY if bare or halves else asked
+    return LITERT_RUY if bare or halves else requested
 
 
-def stored(x: Expr, tensor: Tensor) -> Quantized:
+def with_declared_quantization(x: Expr, tensor: TfliteTensor) -> QuantizedTensor:
     """Return a quantized tensor of the integers `x`, with the scale and zero point that its
     declaration in the file states.
     """
     scale, zero = (Constant(v.reshape(()) if v.size == 1 else v) for v in (tensor.scale, tensor.zero))
-    return Quantized(x, scale, zero)
+    return QuantizedTensor(x, scale, zero)
 
 
-def real(x: Expr, tensor: Tensor) -> Expr:
+def dequantize_as_declared(x: Expr, tensor: TfliteTensor) -> Expr:
     """Dequantize the integers `x` with the scale and zero point that their declaration in the file
     states.
     """
-    found = stored(x, tensor)
-    return g.op("qnn.dequantize", x, found.scale, found.zero, axis=tensor.axis if tensor.scale.size > 1 else -1)
+    found = with_declared_quantization(x, tensor)
+    return g.call_op("qnn.dequantize", x, found.scale, found.zero, axis=tensor.axis if tensor.scale.size > 1 else -1)
 
 
-def apply(converter: Converter, node: Node) -> Converted:
+def call_converter(converter: Converter, node: TfliteNode) -> Converted:
     """Call a converter with the inputs and options of a TFLite operator that its signature demands,
     and return its result.
     """
     inputs: list[Any] = []
     named: dict[str, Any] = {}
-    for parameter in parameters(converter):
+    for parameter in converter_parameters(converter):
         match parameter.kind:
             case Parameter.VAR_POSITIONAL:
                 inputs += [node[k] for k in range(len(inputs), len(node.args))]
             case Parameter.KEYWORD_ONLY:
-                named[parameter.name] = node if parameter.name == "node" else _option(node, parameter)
+                named[parameter.name] = node if parameter.name == "node" else _option_argument(node, parameter)
             case _:
-                inputs.append(_input(node, len(inputs), parameter))
+                inputs.append(_positional_argument(node, len(inputs), parameter))
     return converter(*inputs, **named)
 
 
-def _input(node: Node, index: int, parameter: Parameter) -> Any:
+def _positional_argument(node: TfliteNode, index: int, parameter: Parameter) -> Any:
     needed = parameter.default is Parameter.empty
-    if parameter.annotation not in (Known, Ints):
-        return node[index] if needed else node.optional(index)
-    value = node.known(index)
+    if parameter.annotation not in (KnownArray, KnownInts):
+        return node[index] if needed else node.optional_input(index)
+    value = node.compile_time_value(index)
     if value is None:
         require("tflite-input", not needed, f"{node.op.name} needs input {index}")
         return parameter.default
-    return value if parameter.annotation == Known else [int(v) for v in value.reshape(-1)]
+    return value if parameter.annotation == KnownArray else [int(v) for v in value.reshape(-1)]
 
 
-def _option(node: Node, parameter: Parameter) -> Any:
-    value = node.op.option("".join(map(str.capitalize, parameter.name.split("_"))))
+def _option_argument(node: TfliteNode, parameter: Parameter) -> Any:
+    value = node.op.option_value("".join(map(str.capitalize, parameter.name.split("_"))))
     if value is not None:
         return value
     required = parameter.default is Parameter.empty
@@ -322,27 +332,27 @@ def _option(node: Node, parameter: Parameter) -> Any:
     return parameter.default
 
 
-def same_scales(a: Tensor, b: Tensor) -> bool:
+def has_equal_quantization(a: TfliteTensor, b: TfliteTensor) -> bool:
     """Return True if the declarations of two tensors have equal scales and zero points."""
     return np.array_equal(a.scale, b.scale) and np.array_equal(a.zero, b.zero)
 
 
-def check_scales(node: Node, moves: bool) -> None:
+def check_quantization_support(node: TfliteNode, moves_integers: bool) -> None:
     """Raise AotcError (code "tflite-quant") if quantized tensors occur in an operator whose
-    converter supports only real numbers, or, if it `moves` integers unchanged, if their scales
+    converter supports only real numbers, or, if it `moves_integers` integers unchanged, if their scales
     differ.
     """
-    found = [t for t in (*node.inputs, *node.results) if t is not None and t.quantized]
-    if not moves:
+    found = [t for t in (*node.inputs, *node.results) if t is not None and t.is_quantized]
+    if not moves_integers:
         text = f"{node.op.name} of quantized tensors is not supported"
         hint = "leave the operator in float when converting the model"
         if found:
             raise AotcError("tflite-quant", text, hint=hint)
     text = f"inputs and outputs of {node.op.name} have different scales"
-    require("tflite-quant", all(same_scales(t, found[0]) for t in found), text)
+    require("tflite-quant", all(has_equal_quantization(t, found[0]) for t in found), text)
 
 
-def check_types(node: Node) -> None:
+def check_quantized_dtypes(node: TfliteNode) -> None:
     """Raise AotcError (code "tflite-quant") for data types of inputs and outputs that no TFLite
     kernel of the operator supports together.
 
@@ -350,23 +360,26 @@ def check_types(node: Node) -> None:
     bits; all have a scale.
     """
     name, count = node.op.name, len(node.inputs)
-    if name in _ANY:
+    if name in _ANY_INTEGER_OPERATORS:
         return
-    places = (0, 1) if name in _PAIRS else (2,) if name == "TRANSPOSE_CONV" else (0,)
+    places = (0, 1) if name in _BINARY_OPERATORS else (2,) if name == "TRANSPOSE_CONV" else (0,)
     data = [t for t in (*(node.inputs[k] for k in places if k < count), *node.results[:1]) if t is not None]
-    held = [t for t in data if t.quantized]
+    held = [t for t in data if t.is_quantized]
     if not held:
         return
-    turns, weights = name in _TURNING, node.inputs[1] if name in _WEIGHTED and count > 1 else None
+    turns, weights = (
+        name in _PARTLY_QUANTIZED_OPERATORS,
+        node.inputs[1] if name in _WEIGHTED_OPERATORS and count > 1 else None,
+    )
     kinds = {t.dtype for t in (held if turns else data)}
     shown = " ".join(str(t.dtype) for t in (*data, weights) if t is not None)
     text = f"{name} of integers takes and gives one data type, here it has {shown}"
     fits = weights is None or weights.dtype == ("uint8" if "uint8" in kinds else "int8")
-    require("tflite-quant", fits and (len(kinds) == 1 or name in _CHANGING), text)
-    text = f"the output of {name} ({node.result.dtype}) has no scale; its inputs have one"
-    require("tflite-quant", turns or node.in_integers, text)
-    centered = name in _CHANGING or all(t.dtype.bits == 8 or not t.zero.any() for t in held)
-    words = name in IN_WORDS and centered
+    require("tflite-quant", fits and (len(kinds) == 1 or name in _DTYPE_CHANGING_OPERATORS), text)
+    text = f"the output of {name} ({node.first_output.dtype}) has no scale; its inputs have one"
+    require("tflite-quant", turns or node.has_quantized_output, text)
+    centered = name in _DTYPE_CHANGING_OPERATORS or all(t.dtype.bits == 8 or not t.zero.any() for t in held)
+    words = name in INT16_OPERATORS and centered
     if not words and any(t.dtype.bits != 8 for t in held):
         text = f"{name} of integers of more than 8 bits is not supported"
         raise AotcError("tflite-quant", text, hint="quantize its data to 8 bits when converting the model")

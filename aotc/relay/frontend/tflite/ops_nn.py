@@ -19,26 +19,28 @@ from aotc.relay.frontend import conv_pool, matmul_einsum
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
 from aotc.relay.frontend.conv_pool import Window
-from aotc.relay.frontend.converter_signatures import Maybe
+from aotc.relay.frontend.converter_signatures import OptionalExpr
 from aotc.relay.frontend.tflite import int16x8, ops_integers
-from aotc.relay.frontend.tflite.dynamic_quantization import dynamic
-from aotc.relay.frontend.tflite.node import Ints, Node, Table, check_scales
-from aotc.relay.frontend.tflite.ops_shape import check_extents
+from aotc.relay.frontend.tflite.dynamic_quantization import quantize_dynamically
+from aotc.relay.frontend.tflite.node import KnownInts, Table, TfliteNode, check_quantization_support
+from aotc.relay.frontend.tflite.ops_shape import check_image_extents
 
-_SAME: Final = 0
+_SAME_PADDING_CODE: Final = 0
 #: For each pair of types of data and probabilities, the number of fractional bits of the
 #: probabilities and their zero point.
-_PROBABILITIES: Final = {
+_SOFTMAX_OUTPUT_QUANTIZATION: Final = {
     ("int8", "int8"): (8, -128),
     ("uint8", "uint8"): (8, 0),
     ("int8", "int16"): (16, -(1 << 15)),
     ("int16", "int16"): (15, 0),
 }
-_SHUFFLED: Final = 1
+_SHUFFLED_WEIGHTS_CODE: Final = 1
 _NHWC: Final = "NHWC"
 
 
-def window_of(x: Expr, kernel: Sequence[int], strides: Sequence[int], padding: int, dilations: Any = (1, 1)) -> Window:
+def nhwc_window(
+    x: Expr, kernel: Sequence[int], strides: Sequence[int], padding: int, dilations: Any = (1, 1)
+) -> Window:
     """Return the window of a TFLite convolution or pool over height and width of `x` in NHWC.
     Raises AotcError if the rank is not 4, a number is not positive, or the window does not fit.
     """
@@ -47,100 +49,115 @@ def window_of(x: Expr, kernel: Sequence[int], strides: Sequence[int], padding: i
     require("tflite-options", min(numbers) > 0, f"extents, strides and dilations must be positive: {numbers}")
     window = Window(tuple(kernel), tuple(strides), tuple(dilations), (0, 0, 0, 0))
     spatial = g.shape(x)[1:3]
-    if padding == _SAME:
-        return window.padded(conv_pool.same_padding(spatial, window))
-    fits = all(n >= s for n, s in zip(spatial, window.spans(), strict=True))
-    require("graph-shape", fits, f"a window of {window.spans()} does not fit {spatial}")
+    if padding == _SAME_PADDING_CODE:
+        return window.with_pads(conv_pool.same_padding(spatial, window))
+    fits = all(n >= s for n, s in zip(spatial, window.dilated_kernel_extents(), strict=True))
+    require("graph-shape", fits, f"a window of {window.dilated_kernel_extents()} does not fit {spatial}")
     return window
 
 
 # --- convolutions
 
 
-def _convolved(node: Node, window: Window, groups: int, layout: str) -> Expr:
+def _build_layer_convolution(node: TfliteNode, window: Window, groups: int, kernel_layout: str) -> Expr:
     """Build a TFLite convolution with its bias and fused activation, in real numbers or in
     integers.
     """
-    place = layout.index("O")
-    how: dict[str, Any] = {"data_layout": _NHWC, "kernel_layout": layout, "groups": groups}
-    bias, last = node.optional(2), 3
-    if node.is_dynamic:
-        return node.activated(_dynamically_convolved(node, window, how))
-    if not node.in_integers:
-        y = conv_pool.convolve(node[0], node.real(1), window, bias, **how)
-        return node.activated(y)
-    x, w = node.whole(0), node.weights(1, place)
-    onto, sums = node.onto(), _sums(node, place)
-    _require_centered(node)
-    y = conv_pool.convolve(x.data, w.data, window, bias, terms=q.terms(x, w), out_dtype=sums, **how)
-    ratio = node.rounding.ratio(x.scale, w.scale, onto)
-    return node.activated(_requantized(node, y, ratio, onto, last))
+    place = kernel_layout.index("O")
+    how: dict[str, Any] = {"data_layout": _NHWC, "kernel_layout": kernel_layout, "groups": groups}
+    bias, last = node.optional_input(2), 3
+    if node.needs_dynamic_quantization:
+        return node.apply_fused_activation(_dynamic_range_convolution(node, window, how))
+    if not node.has_quantized_output:
+        y = conv_pool.build_convolution(node[0], node.real_input(1), window, bias, **how)
+        return node.apply_fused_activation(y)
+    x, w = node.per_tensor_quantized_input(0), node.quantized_weights_input(1, place)
+    onto, sums = node.output_quantization(), _sum_dtype(node, place)
+    _require_weight_zero_point_zero(node)
+    y = conv_pool.build_convolution(
+        x.data, w.data, window, bias, terms=q.qnn_zero_points_and_scales(x, w), out_dtype=sums, **how
+    )
+    ratio = node.rounding.scale_ratio(x.scale, w.scale, onto)
+    return node.apply_fused_activation(_requantize_layer_sums(node, y, ratio, onto, last))
 
 
-def _require_centered(node: Node) -> None:
+def _require_weight_zero_point_zero(node: TfliteNode) -> None:
     """Raise AotcError (code "tflite-quant") for int8 weights with a zero point other than 0, which
     TFLite Micro ignores and LiteRT refuses.
     """
-    weights = node.tensor(1)
+    weights = node.input_declaration(1)
     fits = weights.dtype == "uint8" or not weights.zero.any()
     require("tflite-quant", fits, f"{node.op.name} has int8 weights with a zero point other than 0")
 
 
-def _sums(node: Node, axis: int, bias: int = 2) -> str:
+def _sum_dtype(node: TfliteNode, axis: int, bias_input: int = 2) -> str:
     """Return the data type of a layer's sums of products; `axis` is the axis of output channels of
-    the weights, `bias` the index of the bias input. Raises AotcError (code "tflite-quant") for
+    the weights, `bias_input` the index of the bias input. Raises AotcError (code "tflite-quant") for
     int16 layers that are not supported.
     """
-    if not node.in_words:
+    if not node.has_int16_output:
         return "int32"
-    int16x8.check(node.op.name, node.tensor(1), axis, node.optional(bias))
-    return int16x8.SUMS
+    int16x8.check_int16_layer(node.op.name, node.input_declaration(1), axis, node.optional_input(bias_input))
+    return int16x8.SUM_DTYPE
 
 
-def _requantized(node: Node, sums: Expr, ratio: Array, onto: q.Onto, axis: int) -> Expr:
-    how = int16x8.requantized if node.in_words else node.rounding.requantized
-    return how(sums, ratio, onto, axis)
+def _requantize_layer_sums(node: TfliteNode, sums: Expr, ratio: Array, output: q.OutputQuantization, axis: int) -> Expr:
+    how = int16x8.requantize_to_int16 if node.has_int16_output else node.rounding.requantize_sums
+    return how(sums, ratio, output, axis)
 
 
-def _dynamically_convolved(node: Node, window: Window, how: Any) -> Expr:
+def _dynamic_range_convolution(node: TfliteNode, window: Window, attributes: Any) -> Expr:
     """Convolve floating-point data with int8 weights: the data is quantized at run time with one
     scale per image, or per pixel for 1 x 1 convolutions of stride 1.
     """
     one = {*window.kernel, *window.strides} == {1}
-    x, w = dynamic(node[0], (3,) if one else (1, 2, 3)), node.weights(1, how["kernel_layout"].index("O"))
-    x = x.around_zero() if not one and g.dim(node[0], 0) != 1 else x
-    sums = conv_pool.convolve(x.data, w.data, window, terms=x.terms(w), out_dtype="int32", **how)
-    return x.real(sums, w, node.optional(2), 3)
+    x, w = (
+        quantize_dynamically(node[0], (3,) if one else (1, 2, 3)),
+        node.quantized_weights_input(1, attributes["kernel_layout"].index("O")),
+    )
+    x = x.with_zero_point_subtracted() if not one and g.dim(node[0], 0) != 1 else x
+    sums = conv_pool.build_convolution(
+        x.data, w.data, window, terms=x.qnn_zero_points_and_scales(w), out_dtype="int32", **attributes
+    )
+    return x.dequantize_sums(sums, w, node.optional_input(2), 3)
 
 
 def _conv_2d(
     x: Expr,
     w: Expr,
-    bias: Maybe = None,
+    bias: OptionalExpr = None,
     *,
     padding: int,
     stride_h: int,
     stride_w: int,
     dilation_h_factor: int = 1,
     dilation_w_factor: int = 1,
-    node: Node,
+    node: TfliteNode,
 ) -> Expr:
     depthwise = node.op.name == "DEPTHWISE_CONV_2D"
     require("graph-rank", g.rank(w) == 4, f"weights of rank {g.rank(w)} are not supported (4 is)")
     fits = not depthwise or g.dim(w, 0) == 1
     require("graph-shape", fits, f"weights of shape {g.shape(w)} do not fit a depthwise convolution")
     dilations = dilation_h_factor, dilation_w_factor
-    window = window_of(x, g.shape(w)[1:3], (stride_h, stride_w), padding, dilations)
+    window = nhwc_window(x, g.shape(w)[1:3], (stride_h, stride_w), padding, dilations)
     inputs, each = g.dim(x, 3), g.dim(w, 3)
     if depthwise:
-        return _convolved(node, window, inputs, "IHWO")
+        return _build_layer_convolution(node, window, inputs, "IHWO")
     whole = each > 0 and inputs % each == 0
     require("graph-shape", whole, f"weights for {each} channels do not fit {inputs}")
-    return _convolved(node, window, inputs // each, "OHWI")
+    return _build_layer_convolution(node, window, inputs // each, "OHWI")
 
 
 def _transpose_conv(
-    shape: Ints, w: Expr, x: Expr, bias: Maybe = None, *, padding: int, stride_h: int, stride_w: int, node: Node
+    shape: KnownInts,
+    w: Expr,
+    x: Expr,
+    bias: OptionalExpr = None,
+    *,
+    padding: int,
+    stride_h: int,
+    stride_w: int,
+    node: TfliteNode,
 ) -> Expr:
     """Convert TRANSPOSE_CONV; `shape` is the shape of the result, which a convolution with this
     padding and these strides would reduce to the shape of `x`.
@@ -150,8 +167,8 @@ def _transpose_conv(
     strides = stride_h, stride_w
     require("tflite-options", min(strides) > 0, f"strides must be positive: {strides}")
     window = Window(g.shape(w)[1:3], strides, (1, 1), (0, 0, 0, 0))
-    window = window.padded(conv_pool.same_padding(target, window)) if padding == _SAME else window
-    spans = window.reach(g.shape(x)[1:3])
+    window = window.with_pads(conv_pool.same_padding(target, window)) if padding == _SAME_PADDING_CODE else window
+    spans = window.covered_input_extents(g.shape(x)[1:3])
     pads = [b + a for b, a in zip(window.pads[:2], window.pads[2:], strict=True)]
     more = tuple(t - s + p for t, s, p in zip(target, spans, pads, strict=True))
     fits = all(0 <= m < s for m, s in zip(more, strides, strict=True))
@@ -161,19 +178,21 @@ def _transpose_conv(
         f"output extents {target} are not possible for an input of shape {g.shape(x)} with strides {strides}",
     )
     how: dict[str, Any] = {"data_layout": _NHWC, "kernel_layout": "OHWI"}
-    if not node.in_integers:
-        return node.activated(conv_pool.convolve_transposed(x, w, window, bias, 1, more, **how))
-    a, b, onto = node.whole(2), node.weights(1, 0), node.onto()
-    _require_centered(node)
-    how |= {"terms": q.terms(a, b), "out_dtype": _sums(node, 0, 3)}
-    y = conv_pool.convolve_transposed(x, w, window, bias, 1, more, **how)
-    return node.activated(_requantized(node, y, node.rounding.ratio(a.scale, b.scale, onto), onto, 3))
+    if not node.has_quantized_output:
+        return node.apply_fused_activation(conv_pool.build_transposed_convolution(x, w, window, bias, 1, more, **how))
+    a, b, onto = node.per_tensor_quantized_input(2), node.quantized_weights_input(1, 0), node.output_quantization()
+    _require_weight_zero_point_zero(node)
+    how |= {"terms": q.qnn_zero_points_and_scales(a, b), "out_dtype": _sum_dtype(node, 0, 3)}
+    y = conv_pool.build_transposed_convolution(x, w, window, bias, 1, more, **how)
+    return node.apply_fused_activation(
+        _requantize_layer_sums(node, y, node.rounding.scale_ratio(a.scale, b.scale, onto), onto, 3)
+    )
 
 
 def _conv_3d(
     x: Expr,
     w: Expr,
-    bias: Maybe = None,
+    bias: OptionalExpr = None,
     *,
     padding: int,
     stride_d: int,
@@ -182,107 +201,115 @@ def _conv_3d(
     dilation_d_factor: int = 1,
     dilation_h_factor: int = 1,
     dilation_w_factor: int = 1,
-    node: Node,
+    node: TfliteNode,
 ) -> Expr:
     require("graph-rank", g.rank(x) == g.rank(w) == 5, "data and weights need rank 5")
     strides, dilations = (stride_d, stride_h, stride_w), (dilation_d_factor, dilation_h_factor, dilation_w_factor)
     require("tflite-options", min(*strides, *dilations) > 0, f"strides and dilations must be positive: {strides}")
     window = Window(g.shape(w)[:3], strides, dilations, (0,) * 6)
     spatial = g.shape(x)[1:4]
-    window = window.padded(conv_pool.same_padding(spatial, window)) if padding == _SAME else window
-    y = conv_pool.convolve(x, w, window, bias, data_layout="NDHWC", kernel_layout="DHWIO")
-    return node.activated(y)
+    window = window.with_pads(conv_pool.same_padding(spatial, window)) if padding == _SAME_PADDING_CODE else window
+    y = conv_pool.build_convolution(x, w, window, bias, data_layout="NDHWC", kernel_layout="DHWIO")
+    return node.apply_fused_activation(y)
 
 
 # --- products
 
 
-def _batch_matmul(a: Expr, b: Expr, *, adj_x: bool = False, adj_y: bool = False, node: Node) -> Expr:
-    def turned(x: Expr) -> Expr:
+def _batch_matmul(a: Expr, b: Expr, *, adj_x: bool = False, adj_y: bool = False, node: TfliteNode) -> Expr:
+    def transpose_matrices(x: Expr) -> Expr:
         rank = g.rank(x)
         return g.transpose(x, (*range(rank - 2), rank - 1, rank - 2))
 
     least = min(g.rank(a), g.rank(b))
     require("graph-rank", least >= 2, f"matrices must have rank 2, found rank {least}")
-    a, b = turned(a) if adj_x else a, turned(b) if adj_y else b
-    return ops_integers.matmul(node, a, b) if node.in_integers else matmul_einsum.matmul(a, b)
+    a, b = transpose_matrices(a) if adj_x else a, transpose_matrices(b) if adj_y else b
+    return ops_integers.integer_batch_matmul(node, a, b) if node.has_quantized_output else matmul_einsum.matmul(a, b)
 
 
 def _fully_connected(
-    x: Expr, w: Expr, bias: Maybe = None, *, weights_format: int = 0, keep_num_dims: bool = False, node: Node
+    x: Expr,
+    w: Expr,
+    bias: OptionalExpr = None,
+    *,
+    weights_format: int = 0,
+    keep_num_dims: bool = False,
+    node: TfliteNode,
 ) -> Expr:
-    require("tflite-options", weights_format != _SHUFFLED, "shuffled weights are not supported")
+    require("tflite-options", weights_format != _SHUFFLED_WEIGHTS_CODE, "shuffled weights are not supported")
     require("graph-rank", g.rank(w) == 2, f"weights of rank {g.rank(w)} are not supported (2 is)")
     units, inner = g.shape(w)
     lead = g.shape(x)[:-1] if keep_num_dims else (-1,)
     rows = (-1, inner)
-    if node.is_dynamic:
-        d, v = dynamic(g.reshape(x, rows), (1,)), node.weights(1, 0)
-        sums = g.op("qnn.dense", d.data, v.data, *d.terms(v), units=units)
-        y = d.real(sums, v, bias, 1)
-        return g.reshape(node.activated(y), (*lead, units))
-    if not node.in_integers:
-        y = g.op("nn.dense", g.reshape(x, rows), node.real(1), units=units)
-        return g.reshape(node.activated(conv_pool.with_bias(y, bias, 1)), (*lead, units))
-    a, b = node.whole(0), node.weights(1, 0)
-    onto, wide = node.onto(), _sums(node, 0)
-    sums = g.op("qnn.dense", g.reshape(a.data, rows), b.data, *q.terms(a, b), units=units, out_dtype=wide)
-    sums = conv_pool.with_bias(sums, bias, 1)
-    if node.in_words and node.rounding.name == "builtin":
-        y = int16x8.litert_dense(sums, a, b, onto, bias is not None)
+    if node.needs_dynamic_quantization:
+        d, v = quantize_dynamically(g.reshape(x, rows), (1,)), node.quantized_weights_input(1, 0)
+        sums = g.call_op("qnn.dense", d.data, v.data, *d.qnn_zero_points_and_scales(v), units=units)
+        y = d.dequantize_sums(sums, v, bias, 1)
+        return g.reshape(node.apply_fused_activation(y), (*lead, units))
+    if not node.has_quantized_output:
+        y = g.call_op("nn.dense", g.reshape(x, rows), node.real_input(1), units=units)
+        return g.reshape(node.apply_fused_activation(conv_pool.add_optional_bias(y, bias, 1)), (*lead, units))
+    a, b = node.per_tensor_quantized_input(0), node.quantized_weights_input(1, 0)
+    onto, wide = node.output_quantization(), _sum_dtype(node, 0)
+    sums = g.call_op(
+        "qnn.dense", g.reshape(a.data, rows), b.data, *q.qnn_zero_points_and_scales(a, b), units=units, out_dtype=wide
+    )
+    sums = conv_pool.add_optional_bias(sums, bias, 1)
+    if node.has_int16_output and node.rounding.name == "builtin":
+        y = int16x8.requantize_litert_dense(sums, a, b, onto, bias is not None)
     else:
-        y = _requantized(node, sums, node.rounding.dense_ratio(a.scale, b.scale, onto), onto, 1)
-    return g.reshape(node.activated(y), (*lead, units))
+        y = _requantize_layer_sums(node, sums, node.rounding.dense_scale_ratio(a.scale, b.scale, onto), onto, 1)
+    return g.reshape(node.apply_fused_activation(y), (*lead, units))
 
 
 # --- pools
 
 
-def _pool_window(x: Expr, node: Node) -> Window:
+def _pool_window(x: Expr, node: TfliteNode) -> Window:
     options = ("FilterHeight", "FilterWidth", "StrideH", "StrideW", "Padding")
-    fh, fw, sh, sw, padding = (node.op.option(name) for name in options)
+    fh, fw, sh, sw, padding = (node.op.option_value(name) for name in options)
     require("tflite-options", fh is not None, f"{node.op.name} has no options")
-    return window_of(x, (fh, fw), (sh, sw), padding)
+    return nhwc_window(x, (fh, fw), (sh, sw), padding)
 
 
-def _max_pool_2d(x: Expr, *, node: Node) -> Expr:
-    y = conv_pool.pool("max", x, _pool_window(x, node), layout=_NHWC)
-    return node.activated(y)
+def _max_pool_2d(x: Expr, *, node: TfliteNode) -> Expr:
+    y = conv_pool.build_pool("max", x, _pool_window(x, node), layout=_NHWC)
+    return node.apply_fused_activation(y)
 
 
-def _average_pool_2d(x: Expr, *, node: Node) -> Expr:
+def _average_pool_2d(x: Expr, *, node: TfliteNode) -> Expr:
     """Convert AVERAGE_POOL_2D; integer means are rounded half away from zero and include the zero
     point.
     """
     window = _pool_window(x, node)
-    if not node.in_integers:
-        return node.activated(conv_pool.pool("avg", x, window, layout=_NHWC))
-    check_scales(node, True)
+    if not node.has_quantized_output:
+        return node.apply_fused_activation(conv_pool.build_pool("avg", x, window, layout=_NHWC))
+    check_quantization_support(node, True)
     count = math.prod(map(min, window.kernel, g.shape(x)[1:3]))
     few = count < 1 << (32 - g.dtype(x).bits)
     require("tflite-quant", few, f"AVERAGE_POOL_2D of {count} integers of {g.dtype(x)} is not supported")
-    return node.activated(_mean_of_integers(x, window))
+    return node.apply_fused_activation(_integer_average_pool(x, window))
 
 
-def _mean_of_integers(x: Expr, window: Window) -> Expr:
-    ones = g.filled(1, (g.dim(x, 3), *window.kernel, 1), "int8")
+def _integer_average_pool(x: Expr, window: Window) -> Expr:
+    ones = g.full(1, (g.dim(x, 3), *window.kernel, 1), "int8")
     how: dict[str, Any] = {"data_layout": _NHWC, "kernel_layout": "OHWI", "groups": g.dim(x, 3)}
-    sums = conv_pool.convolve(x, ones, window, out_dtype="int32", **how)
-    counts = _counts(g.shape(x)[1:3], window, g.shape(sums)[1:3])
-    half = g.op("floor_divide", counts, g.constant(2, "int32"))
-    size = g.op("floor_divide", g.add(g.absolute(sums), half), counts)
+    sums = conv_pool.build_convolution(x, ones, window, out_dtype="int32", **how)
+    counts = _window_element_counts(g.shape(x)[1:3], window, g.shape(sums)[1:3])
+    half = g.call_op("floor_divide", counts, g.constant(2, "int32"))
+    size = g.call_op("floor_divide", g.add(g.absolute(sums), half), counts)
     return g.cast(g.where(g.less(sums, 0), g.negative(size), size), g.dtype(x))
 
 
-def _counts(spatial: Sequence[int], window: Window, counts: Sequence[int]) -> Expr:
+def _window_element_counts(spatial_extents: Sequence[int], window: Window, window_counts: Sequence[int]) -> Expr:
     """Return the number of elements inside the data of each window: one number if all are equal,
     otherwise (1, h, w, 1).
     """
     rows = []
-    g.check_materialized(tuple(counts), "int64", "the sizes of windows")
-    for k, count in enumerate(counts):
+    g.check_materialization_cost(tuple(window_counts), "int64", "the sizes of windows")
+    for k, count in enumerate(window_counts):
         begin = np.arange(count) * window.strides[k] - window.pads[k]
-        end = np.minimum(begin + window.kernel[k], spatial[k])
+        end = np.minimum(begin + window.kernel[k], spatial_extents[k])
         rows.append(end - np.maximum(begin, 0))
     both = np.outer(*rows).astype(np.int32)
     if both.size and (both == both.flat[0]).all():
@@ -290,49 +317,53 @@ def _counts(spatial: Sequence[int], window: Window, counts: Sequence[int]) -> Ex
     return g.constant(both.reshape(1, *both.shape, 1))
 
 
-def _l2_pool_2d(x: Expr, *, node: Node) -> Expr:
+def _l2_pool_2d(x: Expr, *, node: TfliteNode) -> Expr:
     window = _pool_window(x, node)
-    root = g.in_float32(lambda y: g.sqrt(conv_pool.pool("avg", g.mul(y, y), window, layout=_NHWC)), x)
-    return node.activated(root)
+    root = g.compute_in_float32(lambda y: g.sqrt(conv_pool.build_pool("avg", g.mul(y, y), window, layout=_NHWC)), x)
+    return node.apply_fused_activation(root)
 
 
 def _resize_bilinear(
-    x: Expr, sizes: Ints, *, align_corners: bool = False, half_pixel_centers: bool = False, node: Node
+    x: Expr, sizes: KnownInts, *, align_corners: bool = False, half_pixel_centers: bool = False, node: TfliteNode
 ) -> Expr:
     mode = "align_corners" if align_corners else "half_pixel" if half_pixel_centers else "asymmetric"
-    check_extents(sizes)
+    check_image_extents(sizes)
     require("graph-rank", g.rank(x) == 4, f"data of rank {g.rank(x)} is not supported (4 is)")
-    if node.in_integers:
-        return ops_integers.resized(node, sizes, align_corners, half_pixel_centers)
-    return conv_pool.resize(x, sizes, "linear", mode, layout=_NHWC)
+    if node.has_quantized_output:
+        return ops_integers.integer_resize_bilinear(node, sizes, align_corners, half_pixel_centers)
+    return conv_pool.build_resize(x, sizes, "linear", mode, layout=_NHWC)
 
 
 # --- activations along an axis
 
 
-def _softmax(x: Expr, *, beta: float, node: Node) -> Expr:
-    if not node.in_integers:
-        return g.op("nn.softmax", g.scaled(x, beta), axis=-1)
-    kinds, onto = (str(node.tensor(0).dtype), str(node.result.dtype)), node.onto()
-    require("tflite-quant", kinds in _PROBABILITIES, f"SOFTMAX of {kinds[0]} cannot have an output of {kinds[1]}")
-    bits, zero = _PROBABILITIES[kinds]
-    fits = np.isclose(node.result.scale[0], 2.0**-bits, 1e-3) and node.result.zero[0] == zero
+def _softmax(x: Expr, *, beta: float, node: TfliteNode) -> Expr:
+    if not node.has_quantized_output:
+        return g.call_op("nn.softmax", g.multiply_by_number(x, beta), axis=-1)
+    kinds, onto = (str(node.input_declaration(0).dtype), str(node.first_output.dtype)), node.output_quantization()
+    require(
+        "tflite-quant",
+        kinds in _SOFTMAX_OUTPUT_QUANTIZATION,
+        f"SOFTMAX of {kinds[0]} cannot have an output of {kinds[1]}",
+    )
+    bits, zero = _SOFTMAX_OUTPUT_QUANTIZATION[kinds]
+    fits = np.isclose(node.first_output.scale[0], 2.0**-bits, 1e-3) and node.first_output.zero[0] == zero
     text = f"SOFTMAX of {kinds[0]} gives {kinds[1]} of the scale 2^-{bits} and the zero point {zero}"
     require("tflite-quant", bool(fits), text)
     if kinds[0] != "int16":
-        return node.rounding.softmax(node.whole(0), onto, float(beta))
+        return node.rounding.softmax(node.per_tensor_quantized_input(0), onto, float(beta))
     work = np.float32 if node.rounding.name == "tflm" else np.float64
-    return int16x8.softmax(node.whole(0), onto, float(beta), work)
+    return int16x8.int16_softmax(node.per_tensor_quantized_input(0), onto, float(beta), work)
 
 
 def _log_softmax(x: Expr) -> Expr:
-    return g.op("nn.log_softmax", x, axis=-1)
+    return g.call_op("nn.log_softmax", x, axis=-1)
 
 
 def _local_response_normalization(x: Expr, *, radius: int, bias: float, alpha: float, beta: float) -> Expr:
     require("tflite-options", 0 <= radius < 1 << 20, f"radius {radius} is not supported")
     size = 2 * radius + 1
-    return g.op("nn.lrn", x, size=size, axis=g.rank(x) - 1, bias=bias, alpha=alpha * size, beta=beta)
+    return g.call_op("nn.lrn", x, size=size, axis=g.rank(x) - 1, bias=bias, alpha=alpha * size, beta=beta)
 
 
 OPS: Table = {

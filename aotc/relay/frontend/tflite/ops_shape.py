@@ -14,13 +14,20 @@ from aotc.ir import Array, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import reductions
-from aotc.relay.frontend.data_movement import checked_indices, take
-from aotc.relay.frontend.tflite.integer_functions import brought
-from aotc.relay.frontend.tflite.node import Ints, Known, Node, Table, check_scales, same_scales
-from aotc.relay.frontend.tflite.strided_slice import Index, sliced
+from aotc.relay.frontend.data_movement import gather_slices, normalize_constant_indices
+from aotc.relay.frontend.tflite.integer_functions import requantize_uint8_by_table
+from aotc.relay.frontend.tflite.node import (
+    KnownArray,
+    KnownInts,
+    Table,
+    TfliteNode,
+    check_quantization_support,
+    has_equal_quantization,
+)
+from aotc.relay.frontend.tflite.strided_slice import SliceIndex, apply_slice_index
 
 
-def _reshape(x: Expr, shape: Ints | None = None, *, new_shape: Any = None) -> Expr:
+def _reshape(x: Expr, shape: KnownInts | None = None, *, new_shape: Any = None) -> Expr:
     target = new_shape if shape is None else shape
     require("tflite-input", target is not None, "RESHAPE has no shape")
     return g.reshape(x, target)
@@ -28,17 +35,17 @@ def _reshape(x: Expr, shape: Ints | None = None, *, new_shape: Any = None) -> Ex
 
 def _squeeze(x: Expr, *, squeeze_dims: Any = None) -> Expr:
     rank = g.rank(x)
-    axes = {g.axis(a, rank) for a in squeeze_dims or ()}
+    axes = {g.normalize_axis(a, rank) for a in squeeze_dims or ()}
     ones = [k for k, d in enumerate(g.shape(x)) if d == 1]
     return g.squeeze(x, sorted(axes or ones))
 
 
-def _expand_dims(x: Expr, axis: Ints) -> Expr:
-    return g.unsqueeze(x, [g.axis(a, g.rank(x) + 1) for a in axis])
+def _expand_dims(x: Expr, axis: KnownInts) -> Expr:
+    return g.unsqueeze(x, [g.normalize_axis(a, g.rank(x) + 1) for a in axis])
 
 
-def _transpose(x: Expr, order: Ints) -> Expr:
-    axes = [g.axis(a, g.rank(x)) for a in order]
+def _transpose(x: Expr, order: KnownInts) -> Expr:
+    axes = [g.normalize_axis(a, g.rank(x)) for a in order]
     require("graph-shape", sorted(axes) == list(range(g.rank(x))), f"{order} is not a permutation of {g.rank(x)} axes")
     return g.transpose(x, axes)
 
@@ -46,46 +53,48 @@ def _transpose(x: Expr, order: Ints) -> Expr:
 # --- concatenation and slicing
 
 
-def _concatenation(*parts: Expr, axis: int, node: Node) -> Expr:
+def _concatenation(*parts: Expr, axis: int, node: TfliteNode) -> Expr:
     """Convert CONCATENATION. Quantized inputs must have the scale of the result, except uint8
     inputs, which are requantized to it.
     """
-    if node.in_integers and node.result.dtype == "uint8":
-        tensors = [node.tensor(k) for k in range(len(parts))]
+    if node.has_quantized_output and node.first_output.dtype == "uint8":
+        tensors = [node.input_declaration(k) for k in range(len(parts))]
         parts = tuple(
-            x if same_scales(t, node.result) else brought(node.whole(k), node.onto())
+            x
+            if has_equal_quantization(t, node.first_output)
+            else requantize_uint8_by_table(node.per_tensor_quantized_input(k), node.output_quantization())
             for k, (x, t) in enumerate(zip(parts, tensors, strict=True))
         )
-    elif node.in_integers:
-        check_scales(node, True)
-    place = g.axis(axis, g.rank(node[0]))
-    return node.activated(g.concat(parts, place))
+    elif node.has_quantized_output:
+        check_quantization_support(node, True)
+    place = g.normalize_axis(axis, g.rank(node[0]))
+    return node.apply_fused_activation(g.concat(parts, place))
 
 
 def _pack(*parts: Expr, axis: int = 0) -> Expr:
     require("tflite-input", bool(parts), "PACK has no inputs")
-    return g.stack(parts, g.axis(axis, g.rank(parts[0]) + 1))
+    return g.stack(parts, g.normalize_axis(axis, g.rank(parts[0]) + 1))
 
 
 def _unpack(x: Expr, *, axis: int = 0) -> list[Expr]:
-    place = g.axis(axis, g.rank(x))
+    place = g.normalize_axis(axis, g.rank(x))
     count = g.dim(x, place)
-    g.check_unrolled(count, "UNPACK")
+    g.check_unroll_count(count, "UNPACK")
     return [g.squeeze(part, [place]) for part in g.split(x, [1] * count, place)]
 
 
-def _split(axis: Ints, x: Expr, *, num_splits: int) -> list[Expr]:
+def _split(axis: KnownInts, x: Expr, *, num_splits: int) -> list[Expr]:
     require("tflite-input", len(axis) == 1, "SPLIT needs one axis")
-    place = g.axis(axis[0], g.rank(x))
+    place = g.normalize_axis(axis[0], g.rank(x))
     size = g.dim(x, place)
     fits = num_splits > 0 and size % num_splits == 0
     require("graph-split", fits, f"{size} elements cannot be split into {num_splits} parts")
     return g.split(x, [size // num_splits] * num_splits, place)
 
 
-def _split_v(x: Expr, sizes: Ints, axis: Ints) -> list[Expr]:
+def _split_v(x: Expr, sizes: KnownInts, axis: KnownInts) -> list[Expr]:
     require("tflite-input", len(axis) == 1, "SPLIT_V needs one axis")
-    place = g.axis(axis[0], g.rank(x))
+    place = g.normalize_axis(axis[0], g.rank(x))
     size = g.dim(x, place)
     rest = size - sum(v for v in sizes if v >= 0)
     parts = [rest if v == -1 else v for v in sizes]
@@ -94,21 +103,21 @@ def _split_v(x: Expr, sizes: Ints, axis: Ints) -> list[Expr]:
     return g.split(x, parts, place)
 
 
-def _slice(x: Expr, begin: Ints, size: Ints) -> Expr:
+def _slice(x: Expr, begin: KnownInts, size: KnownInts) -> Expr:
     shape = g.shape(x)
     fits = len(begin) == len(size) == len(shape)
     require("graph-shape", fits, f"a slice from {begin} of {size} does not fit rank {len(shape)}")
     end = [d if n == -1 else b + n for b, n, d in zip(begin, size, shape, strict=True)]
     inside = all(0 <= b <= e <= d for b, e, d in zip(begin, end, shape, strict=True))
     require("graph-shape", inside, f"a slice from {begin} of size {size} exceeds the shape {shape}")
-    return g.cut(x, begin, end, range(len(shape)))
+    return g.strided_slice(x, begin, end, range(len(shape)))
 
 
 def _strided_slice(
     x: Expr,
-    begin: Ints,
-    end: Ints,
-    strides: Ints,
+    begin: KnownInts,
+    end: KnownInts,
+    strides: KnownInts,
     *,
     begin_mask: int = 0,
     end_mask: int = 0,
@@ -118,48 +127,48 @@ def _strided_slice(
     offset: bool = False,
 ) -> Expr:
     masks = (begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
-    return sliced(x, Index(begin, end, strides, *masks, bool(offset)))
+    return apply_slice_index(x, SliceIndex(begin, end, strides, *masks, bool(offset)))
 
 
 # --- padding and repeating
 
 
-def _widths(x: Expr, pads: list[int]) -> list[tuple[int, int]]:
+def _padding_pairs(x: Expr, pads: list[int]) -> list[tuple[int, int]]:
     fits = len(pads) == 2 * g.rank(x) and min(pads, default=0) >= 0
     require("graph-shape", fits, f"padding {pads} does not fit rank {g.rank(x)}")
     return list(zip(pads[::2], pads[1::2], strict=True))
 
 
-def _zero(node: Node) -> int:
+def _output_zero_point(node: TfliteNode) -> int:
     """Return the integer that represents the real number 0 in the first output of a TFLite
     operator; 0 if it is not quantized.
     """
-    return int(node.result.zero[0]) if node.in_integers else 0
+    return int(node.first_output.zero[0]) if node.has_quantized_output else 0
 
 
-def _pad(x: Expr, pads: Ints, *, node: Node) -> Expr:
-    return g.pad(x, _widths(x, pads), _zero(node))
+def _pad(x: Expr, pads: KnownInts, *, node: TfliteNode) -> Expr:
+    return g.pad(x, _padding_pairs(x, pads), _output_zero_point(node))
 
 
-def _padv2(x: Expr, pads: Ints, value: Expr) -> Expr:
-    return g.pad(x, _widths(x, pads), value)
+def _padv2(x: Expr, pads: KnownInts, value: Expr) -> Expr:
+    return g.pad(x, _padding_pairs(x, pads), value)
 
 
-def _mirror_pad(x: Expr, pads: Ints, *, mode: int = 0) -> Expr:
-    return g.op("nn.mirror_pad", x, mode=("REFLECT", "SYMMETRIC")[mode], pad_width=tuple(_widths(x, pads)))
+def _mirror_pad(x: Expr, pads: KnownInts, *, mode: int = 0) -> Expr:
+    return g.call_op("nn.mirror_pad", x, mode=("REFLECT", "SYMMETRIC")[mode], pad_width=tuple(_padding_pairs(x, pads)))
 
 
-def _tile(x: Expr, reps: Ints) -> Expr:
+def _tile(x: Expr, reps: KnownInts) -> Expr:
     fits = len(reps) == g.rank(x) and min(reps, default=0) >= 0
     require("graph-shape", fits, f"{reps} repeats do not fit rank {g.rank(x)}")
-    return g.op("tile", x, reps=tuple(reps))
+    return g.call_op("tile", x, reps=tuple(reps))
 
 
-def _broadcast_to(x: Expr, shape: Ints) -> Expr:
-    return g.broadcast(x, g.checked_shape(shape, g.dtype(x), "the result of BROADCAST_TO"))
+def _broadcast_to(x: Expr, shape: KnownInts) -> Expr:
+    return g.broadcast_to(x, g.checked_shape(shape, g.dtype(x), "the result of BROADCAST_TO"))
 
 
-def _broadcast_args(a: Known, b: Known) -> Expr:
+def _broadcast_args(a: KnownArray, b: KnownArray) -> Expr:
     return g.constant(np.asarray(np.broadcast_shapes(tuple(a), tuple(b)), a.dtype))
 
 
@@ -186,10 +195,10 @@ def _depth_to_space(x: Expr, *, block_size: int) -> Expr:
     return g.reshape(g.transpose(y, (0, 1, 3, 2, 4, 5)), (n, h * b, w * b, c // (b * b)))
 
 
-def _space_to_batch_nd(x: Expr, block: Ints, pads: Ints, *, node: Node) -> Expr:
+def _space_to_batch_nd(x: Expr, block: KnownInts, pads: KnownInts, *, node: TfliteNode) -> Expr:
     rest = g.rank(x) - 1 - len(block)
     require("graph-shape", rest >= 0 and min(block, default=1) > 0, f"blocks {block} do not fit {g.shape(x)}")
-    y = g.pad(x, _widths(x, [0, 0, *pads, *(0, 0) * rest]), _zero(node))
+    y = g.pad(x, _padding_pairs(x, [0, 0, *pads, *(0, 0) * rest]), _output_zero_point(node))
     n, *spatial = g.shape(y)[: len(block) + 1]
     fits = all(d % b == 0 for d, b in zip(spatial, block, strict=True))
     require("graph-shape", fits, f"blocks {block} do not fit {spatial}")
@@ -202,7 +211,7 @@ def _space_to_batch_nd(x: Expr, block: Ints, pads: Ints, *, node: Node) -> Expr:
     return g.reshape(y, (n * math.prod(block), *pairs[::2], *tail))
 
 
-def _batch_to_space_nd(x: Expr, block: Ints, crops: Ints) -> Expr:
+def _batch_to_space_nd(x: Expr, block: KnownInts, crops: KnownInts) -> Expr:
     n, *spatial = g.shape(x)[: len(block) + 1]
     tail, count = g.shape(x)[len(block) + 1 :], math.prod(block)
     fits = len(spatial) == len(block) and count > 0 and n % count == 0 and len(crops) == 2 * len(block)
@@ -215,20 +224,22 @@ def _batch_to_space_nd(x: Expr, block: Ints, crops: Ints) -> Expr:
     begin, end = crops[::2], [d - c for d, c in zip(full, crops[1::2], strict=True)]
     inside = all(0 <= b <= e <= d for b, e, d in zip(begin, end, full, strict=True))
     require("graph-shape", inside, f"crops {crops} leave an empty image of {full}")
-    return g.cut(y, begin, end, range(1, k + 1))
+    return g.strided_slice(y, begin, end, range(1, k + 1))
 
 
 # --- gather and scatter
 
 
 def _gather(x: Expr, indices: Expr, *, axis: int = 0, batch_dims: int = 0) -> Expr:
-    place = g.axis(axis, g.rank(x))
+    place = g.normalize_axis(axis, g.rank(x))
     if not batch_dims:
-        return take(x, indices, place)
-    return g.op("take", x, checked_indices(indices, g.dim(x, place)), batch_dims=batch_dims, axis=place, mode="clip")
+        return gather_slices(x, indices, place)
+    return g.call_op(
+        "take", x, normalize_constant_indices(indices, g.dim(x, place)), batch_dims=batch_dims, axis=place, mode="clip"
+    )
 
 
-def _first(indices: Expr) -> Expr:
+def _index_tuples_first(indices: Expr) -> Expr:
     """Transpose index tuples from the last axis to the first."""
     last = g.rank(indices) - 1
     return g.transpose(indices, (last, *range(last)))
@@ -240,46 +251,46 @@ def _gather_nd(x: Expr, indices: Expr) -> Expr:
     require(
         "graph-index", len(sizes) == depth, f"index tuples of {depth} numbers are longer than the rank of {g.dims(x)}"
     )
-    return g.op("gather_nd", x, _first(checked_indices(indices, sizes)), batch_dims=0)
+    return g.call_op("gather_nd", x, _index_tuples_first(normalize_constant_indices(indices, sizes)), batch_dims=0)
 
 
-def _scatter_nd(indices: Expr, updates: Expr, shape: Ints, *, node: Node) -> Expr:
+def _scatter_nd(indices: Expr, updates: Expr, shape: KnownInts, *, node: TfliteNode) -> Expr:
     """Convert SCATTER_ND; quantized tensors must have the zero point 0, since both interpreters
     start from the integer 0 and add integers unchanged.
     """
-    centered = not node.in_integers or _zero(node) == 0
+    centered = not node.has_quantized_output or _output_zero_point(node) == 0
     require("tflite-quant", centered, "SCATTER_ND of integers needs the zero point 0")
     sizes = g.checked_shape(shape, g.dtype(updates), "the result of SCATTER_ND")
-    zeros, depth = g.filled(0, sizes, g.dtype(updates)), g.dim(indices, -1, "the indices")
-    places = _first(checked_indices(indices, sizes[:depth]))
-    return g.op("scatter_nd", zeros, places, updates, mode="add")
+    zeros, depth = g.full(0, sizes, g.dtype(updates)), g.dim(indices, -1, "the indices")
+    places = _index_tuples_first(normalize_constant_indices(indices, sizes[:depth]))
+    return g.call_op("scatter_nd", zeros, places, updates, mode="add")
 
 
 def _embedding_lookup(ids: Expr, table: Expr) -> Expr:
-    return take(table, ids, 0)
+    return gather_slices(table, ids, 0)
 
 
-def _reverse_v2(x: Expr, axes: Ints) -> Expr:
+def _reverse_v2(x: Expr, axes: KnownInts) -> Expr:
     for a in axes:
-        x = g.op("reverse", x, axis=g.axis(a, g.rank(x)))
+        x = g.call_op("reverse", x, axis=g.normalize_axis(a, g.rank(x)))
     return x
 
 
 def _reverse_sequence(x: Expr, lengths: Expr, *, seq_dim: int = 0, batch_dim: int = 0) -> Expr:
-    return g.op("reverse_sequence", x, lengths, seq_axis=seq_dim, batch_axis=batch_dim)
+    return g.call_op("reverse_sequence", x, lengths, seq_axis=seq_dim, batch_axis=batch_dim)
 
 
-def _topk_v2(x: Expr, k: Ints) -> list[Expr]:
+def _topk_v2(x: Expr, k: KnownInts) -> list[Expr]:
     require("tflite-input", len(k) == 1, "TOPK_V2 needs one k")
     values, places = reductions.top_k(x, k[0], g.rank(x) - 1, False)
     return [values, g.cast(places, "int32")]
 
 
-def _one_hot(indices: Expr, depth: Ints, on: Expr, off: Expr, *, axis: int = -1) -> Expr:
+def _one_hot(indices: Expr, depth: KnownInts, on: Expr, off: Expr, *, axis: int = -1) -> Expr:
     require("tflite-input", len(depth) == 1 and depth[0] >= 0, "ONE_HOT needs one depth")
     rank = g.rank(indices) + 1
-    place = g.axis(axis, rank)
-    positions = g.along(g.iota(depth[0], str(g.dtype(indices))), place, rank)
+    place = g.normalize_axis(axis, rank)
+    positions = g.reshape_along_axis(g.iota(depth[0], str(g.dtype(indices))), place, rank)
     hot = g.equal(g.unsqueeze(indices, [place]), positions)
     return g.where(hot, g.reshape(on, ()), g.reshape(off, ()))
 
@@ -287,31 +298,31 @@ def _one_hot(indices: Expr, depth: Ints, on: Expr, off: Expr, *, axis: int = -1)
 # --- constants and ranges
 
 
-def _shape(x: Expr, *, node: Node) -> Expr:
-    return g.constant(g.shape(x), node.result.dtype)
+def _shape(x: Expr, *, node: TfliteNode) -> Expr:
+    return g.constant(g.shape(x), node.first_output.dtype)
 
 
 def _rank(x: Expr) -> Expr:
     return g.constant(g.rank(x), "int32")
 
 
-def _fill(shape: Ints, value: Expr) -> Expr:
-    return g.broadcast(g.reshape(value, ()), g.checked_shape(shape, g.dtype(value), "the result of FILL"))
+def _fill(shape: KnownInts, value: Expr) -> Expr:
+    return g.broadcast_to(g.reshape(value, ()), g.checked_shape(shape, g.dtype(value), "the result of FILL"))
 
 
-def _range(start: Known, limit: Known, delta: Known) -> Expr:
-    first, last, step = (np.asarray(g.only(v, "a number of RANGE")) for v in (start, limit, delta))
+def _range(start: KnownArray, limit: KnownArray, delta: KnownArray) -> Expr:
+    first, last, step = (np.asarray(g.single_element(v, "a number of RANGE")) for v in (start, limit, delta))
     finite = bool(np.isfinite([first, last, step]).all()) and step != 0
     require("graph-shape", finite, f"a range from {first} to {last} with step {step} is not possible")
     count = max(0, math.ceil((float(last) - float(first)) / float(step)))
-    g.check_materialized((count,), str(first.dtype), "RANGE")
+    g.check_materialization_cost((count,), str(first.dtype), "RANGE")
     return g.constant((first + np.arange(count).astype(first.dtype) * step).astype(first.dtype))
 
 
 # --- resizing
 
 
-def _nearest(size: int, count: int, align_corners: bool, half_pixel_centers: bool) -> Array:
+def _nearest_source_indices(size: int, count: int, align_corners: bool, half_pixel_centers: bool) -> Array:
     """Return for each of `count` result positions of a nearest-neighbor resize the index of its
     source element.
     """
@@ -323,20 +334,22 @@ def _nearest(size: int, count: int, align_corners: bool, half_pixel_centers: boo
     return np.asarray(np.clip(whole, 0, size - 1), np.int32)
 
 
-def check_extents(sizes: Sequence[int]) -> None:
+def check_image_extents(sizes: Sequence[int]) -> None:
     """Raise AotcError unless `sizes` are a positive height and width (code "graph-shape") within
     the compile-time limits ("budget").
     """
     fits = len(sizes) == 2 and min(sizes) > 0
     require("graph-shape", fits, f"{list(sizes)} are not valid extents of an image")
-    g.check_materialized((sum(sizes),), "float64", "the lines of an image")
+    g.check_materialization_cost((sum(sizes),), "float64", "the lines of an image")
 
 
-def _resize_nearest(x: Expr, sizes: Ints, *, align_corners: bool = False, half_pixel_centers: bool = False) -> Expr:
-    check_extents(sizes)
+def _resize_nearest(
+    x: Expr, sizes: KnownInts, *, align_corners: bool = False, half_pixel_centers: bool = False
+) -> Expr:
+    check_image_extents(sizes)
     for axis, count in enumerate(sizes, 1):
-        places = _nearest(g.dim(x, axis), count, align_corners, half_pixel_centers)
-        x = take(x, g.constant(places), axis)
+        places = _nearest_source_indices(g.dim(x, axis), count, align_corners, half_pixel_centers)
+        x = gather_slices(x, g.constant(places), axis)
     return x
 
 

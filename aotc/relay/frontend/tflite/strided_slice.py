@@ -4,8 +4,8 @@ masks.
 
 Input: the tensor and the items of the index. Output: the slice.
 
-    index = Index([0, 1], [0, 3], [1, 1], ellipsis=0b01)
-    sliced(x, index)                        # x[..., 1:3]
+    index = SliceIndex([0, 1], [0, 3], [1, 1], ellipsis=0b01)
+    apply_slice_index(x, index)             # x[..., 1:3]
 
 Bit k of a mask refers to item k. If several masks have the bit of an item, an ellipsis takes
 precedence over a new axis, and a new axis over an integer (`shrink`), as in the kernels of TFLite.
@@ -27,7 +27,7 @@ _RANGE: Final = "range"
 
 
 @frozen
-class Index:
+class SliceIndex:
     """The items of a STRIDED_SLICE index.
 
     begin, end, strides            one integer per item
@@ -47,13 +47,13 @@ class Index:
     shrink: int = 0
     offset: bool = False
 
-    def kinds(self) -> list[str]:
+    def item_kinds(self) -> list[str]:
         """Return the kind of each index item: ellipsis, new axis, integer or range."""
         masks = ((self.ellipsis, _ELLIPSIS), (self.new_axis, _NEW_AXIS), (self.shrink, _INTEGER))
         return [next((kind for mask, kind in masks if mask >> k & 1), _RANGE) for k in range(len(self.begin))]
 
-    def positions(self, item: int, kind: str, size: int) -> range:
-        """Return the range of elements of an axis of extent `size` that an integer or range item
+    def selected_range(self, item: int, kind: str, extent: int) -> range:
+        """Return the range of elements of an axis of extent `extent` that an integer or range item
         selects.
 
         Raises AotcError for an index out of range and for combinations that TensorFlow and LiteRT
@@ -61,8 +61,8 @@ class Index:
         """
         begin, end, step = self.begin[item], self.end[item], self.strides[item]
         if kind == _INTEGER:
-            place = begin + size if begin < 0 else begin
-            require("graph-index", 0 <= place < size, f"index {begin} is out of range for {size} elements")
+            place = begin + extent if begin < 0 else begin
+            require("graph-index", 0 <= place < extent, f"index {begin} is out of range for {extent} elements")
             # TensorFlow ignores the bit in begin_mask, LiteRT ignores the integer; TensorFlow
             # refuses strides below 1
             clear = step > 0 and (place == 0 or not self.open_begin >> item & 1)
@@ -72,37 +72,39 @@ class Index:
         first = None if self.open_begin >> item & 1 else begin
         last = None if self.open_end >> item & 1 else end
         if self.offset and last is not None:
-            start = 0 if first is None else begin + size if begin < 0 else begin
+            start = 0 if first is None else begin + extent if begin < 0 else begin
             # LiteRT reads beyond the memory of the tensor here
-            inside = 0 <= start <= start + end <= size and step > 0
-            text = f"a slice of {end} elements from {begin} by {step} (offset) leaves an axis of {size}"
+            inside = 0 <= start <= start + end <= extent and step > 0
+            text = f"a slice of {end} elements from {begin} by {step} (offset) leaves an axis of {extent}"
             require("graph-shape", inside, text)
             last = start + end
-        return range(*slice(first, last, step).indices(size))
+        return range(*slice(first, last, step).indices(extent))
 
 
-def sliced(x: Expr, index: Index) -> Expr:
+def apply_slice_index(x: Expr, index: SliceIndex) -> Expr:
     """Return the part of `x` that an index selects; axes after the last item are included whole.
 
     Raises AotcError (code "graph-shape" or "graph-index") for an index that does not fit the shape.
     """
-    shape, kinds = g.shape(x), index.kinds()
+    shape, kinds = g.shape(x), index.item_kinds()
     counts = {len(index.begin), len(index.end), len(index.strides)}
     named = sum(kind in (_INTEGER, _RANGE) for kind in kinds)
     fits = len(counts) == 1 and 0 not in index.strides and named <= len(shape)
     text = f"a slice {list(index.begin)}, {list(index.end)}, {list(index.strides)} does not fit {shape}"
     require("graph-shape", fits, text)
     require("graph-shape", kinds.count(_ELLIPSIS) <= 1, "a slice has more than one ellipsis")
-    taken = list(_axes(index, kinds, shape))
+    taken = list(_axis_kinds_and_ranges(index, kinds, shape))
     parts = [(k, part) for k, (_, part) in enumerate(p for p in taken if p[0] != _NEW_AXIS)]
     cuts = [(k, part) for k, part in parts if part != range(shape[k])]
-    y = _cut(x, cuts) if cuts else x
+    y = _slice_axes(x, cuts) if cuts else x
     y = g.squeeze(y, [k for k, kind in enumerate(kind for kind, _ in taken if kind != _NEW_AXIS) if kind == _INTEGER])
     left = [kind for kind, _ in taken if kind != _INTEGER]
     return g.unsqueeze(y, [k for k, kind in enumerate(left) if kind == _NEW_AXIS])
 
 
-def _axes(index: Index, kinds: Sequence[str], shape: tuple[int, ...]) -> Iterator[tuple[str, range]]:
+def _axis_kinds_and_ranges(
+    index: SliceIndex, kinds: Sequence[str], shape: tuple[int, ...]
+) -> Iterator[tuple[str, range]]:
     """Yield for each axis of the tensor, and for each new axis, the kind of its index item and the
     selected range, in order.
     """
@@ -116,17 +118,17 @@ def _axes(index: Index, kinds: Sequence[str], shape: tuple[int, ...]) -> Iterato
                 yield _RANGE, range(size)
             axis += whole
         else:
-            yield kind, index.positions(item, kind, shape[axis])
+            yield kind, index.selected_range(item, kind, shape[axis])
             axis += 1
     for size in shape[axis:]:
         yield _RANGE, range(size)
 
 
-def _cut(x: Expr, cuts: Sequence[tuple[int, range]]) -> Expr:
+def _slice_axes(x: Expr, axis_ranges: Sequence[tuple[int, range]]) -> Expr:
     """Slice axes of `x` by the given (axis, range) pairs."""
-    begin = [part.start if part else 0 for _, part in cuts]
+    begin = [part.start if part else 0 for _, part in axis_ranges]
     # -size - 1 is the stop of a descending range that includes element 0
-    end = [part.stop if part.stop >= 0 else -g.dim(x, k) - 1 for k, part in cuts]
-    end = [last if part else 0 for last, (_, part) in zip(end, cuts, strict=True)]
-    steps = [part.step if part else 1 for _, part in cuts]
-    return g.cut(x, begin, end, [k for k, _ in cuts], steps)
+    end = [part.stop if part.stop >= 0 else -g.dim(x, k) - 1 for k, part in axis_ranges]
+    end = [last if part else 0 for last, (_, part) in zip(end, axis_ranges, strict=True)]
+    steps = [part.step if part else 1 for _, part in axis_ranges]
+    return g.strided_slice(x, begin, end, [k for k, _ in axis_ranges], steps)

@@ -8,7 +8,7 @@ get_pattern_table("mine")              # [("mine.dense_relu", pattern)]
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-_TABLES: Final[dict[str, Sequence[Any]]] = {}
+_PATTERN_TABLES: Final[dict[str, Sequence[Any]]] = {}
 
 
 def register_pattern_table(compiler: str, table: Callable[[], Sequence[Any]] | None = None) -> Any:
@@ -19,10 +19,10 @@ def register_pattern_table(compiler: str, table: Callable[[], Sequence[Any]] | N
     """
     if table is None:
         return lambda function: register_pattern_table(compiler, function)
-    _TABLES[compiler] = tuple(table())
+    _PATTERN_TABLES[compiler] = tuple(table())
     return table
 
 
 def get_pattern_table(pattern: str) -> Sequence[Any] | None:
     """Return the pattern table of the external compiler called `pattern`; None if there is none."""
-    return _TABLES.get(pattern)
+    return _PATTERN_TABLES.get(pattern)

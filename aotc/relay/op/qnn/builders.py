@@ -7,7 +7,7 @@ quantize(data, 0.1, 3, out_dtype="uint8")                    # relay.qnn.op.quan
 
 from aotc.relay.op.call_builders import FUNCTIONS
 
-_FOUND = {name.removeprefix("qnn."): f for name, f in FUNCTIONS.items() if name.startswith("qnn.")}
-__all__ = sorted(_FOUND)
+_QNN_BUILDERS_BY_NAME = {name.removeprefix("qnn."): f for name, f in FUNCTIONS.items() if name.startswith("qnn.")}
+__all__ = sorted(_QNN_BUILDERS_BY_NAME)
 
-globals().update(_FOUND)
+globals().update(_QNN_BUILDERS_BY_NAME)

@@ -16,20 +16,31 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, DType, OpPattern, TensorType, Type, Types, args, frozen, record, variant
-from aotc.relay.expr import Expr, splat, tensor_type_of
+from aotc.ir import (
+    Attrs,
+    DType,
+    OpPattern,
+    TensorType,
+    Type,
+    Types,
+    attrs_class_from_fields,
+    attrs_class_with_defaults,
+    declare_arguments,
+    frozen,
+)
+from aotc.relay.expr import Expr, splat_constant, tensor_type_of
 from aotc.relay.op import concat_split, conv, conv_transpose, pad, reduce, window_attributes
-from aotc.relay.op.operator_definition import Array, OpDef, Samples, exact, random_array, tensor
+from aotc.relay.op.operator_definition import Array, OpDef, Samples, exact_sample, random_array, require_tensor_type
 from aotc.relay.op.qnn import dense_batch_matmul as sums
 from aotc.relay.op.qnn import quant_params as q
-from aotc.relay.op.qnn.dense_batch_matmul import NAMES, zero_points
+from aotc.relay.op.qnn.dense_batch_matmul import QUANT_PARAMETER_NAMES, sample_zero_points_and_scales
 
-_ORDER: Final = """data kernel input_zero_point kernel_zero_point input_scale kernel_scale kernel_size channels strides
-padding dilation groups data_layout kernel_layout out_layout {} out_dtype"""
+_PARAMETER_ORDER_TEMPLATE: Final = """data kernel input_zero_point kernel_zero_point input_scale kernel_scale
+kernel_size channels strides padding dilation groups data_layout kernel_layout out_layout {} out_dtype"""
 
 
 @frozen(eq=False)
-class _Kind:
+class _QuantizedConvKind:
     """A quantized convolution, defined by the integer convolution `plain` over `n` spatial axes and
     its kernel layout.
     """
@@ -39,141 +50,156 @@ class _Kind:
     letters: str
 
     @property
-    def transposed(self) -> bool:
+    def is_transposed(self) -> bool:
         return self.letters[0] == "I"
 
-    def place(self, a: Any) -> int:
+    def result_channel_axis(self, attrs: Any) -> int:
         """Return the index of the output-channel axis in the result."""
-        return window_attributes.layouts(self.n, a.data_layout, a.out_layout)[1][1]
+        return window_attributes.data_and_result_axis_positions(self.n, attrs.data_layout, attrs.out_layout)[1][1]
 
-    def channels(self, a: Any) -> int | None:
+    def kernel_channel_axis(self, attrs: Any) -> int | None:
         """Return the index of the output-channel axis in the kernel; None for a grouped transposed
         convolution.
 
         The kernel of a grouped transposed convolution has the output channels of one group only.
         """
-        where = window_attributes.positions(a.kernel_layout, self.letters)
-        grouped = self.transposed and a.groups > 1
+        where = window_attributes.canonical_axis_positions(attrs.kernel_layout, self.letters)
+        grouped = self.is_transposed and attrs.groups > 1
         return None if grouped else where[self.letters.index("O")]
 
-    def plainly(self, a: Attrs) -> Any:
+    def integer_conv_attrs(self, attrs: Attrs) -> Any:
         """Return the attributes converted to the attribute record of the integer convolution."""
-        return self.plain.attrs(**dict(a.items()))
+        return self.plain.attrs(**dict(attrs.items()))
 
-    def infer(self, a: Any, types: Types) -> Type:
+    def infer_quantized_conv_type(self, attrs: Any, types: Types) -> Type:
         data, kernel, xz, wz, x_scale, w_scale = types
-        x, w = q.quantized_type(data), q.quantized_type(kernel, "kernel")
-        q.check_pairs((xz, x_scale), x, None, *NAMES[::2])
-        result = tensor(self.plain.infer(self.plainly(a), (x, w)))
-        outer = TensorType((result.shape[self.place(a)],))
-        q.check_pairs((w_scale,), outer, 0, "kernel_scale")
-        q.check_pairs((wz,), w, self.channels(a), "kernel_zero_point")
+        x, w = q.require_quantized_type(data), q.require_quantized_type(kernel, "kernel")
+        q.check_quant_param_types((xz, x_scale), x, None, *QUANT_PARAMETER_NAMES[::2])
+        result = require_tensor_type(self.plain.infer(self.integer_conv_attrs(attrs), (x, w)))
+        outer = TensorType((result.shape[self.result_channel_axis(attrs)],))
+        q.check_quant_param_types((w_scale,), outer, 0, "kernel_scale")
+        q.check_quant_param_types((wz,), w, self.kernel_channel_axis(attrs), "kernel_zero_point")
         return result
 
-    def reference(self, a: Any, *args: Array) -> Array:
+    def quantized_conv_reference(self, attrs: Any, *args: Array) -> Array:
         x, w, xz, wz = args[:4]
-        kernel = _wide(w, wz, self.channels(a))
-        result = self.plain.reference(self.plainly(a), _wide(x, xz), kernel)
+        kernel = _subtract_zero_point_widened(w, wz, self.kernel_channel_axis(attrs))
+        result = self.plain.reference(self.integer_conv_attrs(attrs), _subtract_zero_point_widened(x, xz), kernel)
         return np.asarray(result)
 
-    def expand(self, a: Any, *args: Expr) -> Expr:
+    def expand_quantized_conv(self, attrs: Any, *args: Expr) -> Expr:
         data, kernel, xz, wz = args[:4]
-        sums.check_pair(*args)
-        axis = self.channels(a)
-        kernel, wz = sums.without_zero(kernel, wz, axis)
-        if not self.transposed:
-            return _Sums(self, self.plainly(a), data, kernel, (xz, wz)).expr()
-        if q.is_vector(wz):
-            centered = q.centered(kernel, wz, axis)
-            kernel, wz = q.converted(centered, "int16"), q.constant(0, "int32")
-        convolve = partial(_convolved, CONVOLUTIONS[self.n], (xz, wz))
-        return conv_transpose.expand(self.n, a, data, kernel, convolve)
+        sums.check_constant_quant_params(*args)
+        axis = self.kernel_channel_axis(attrs)
+        kernel, wz = sums.fold_zero_point_into_weight(kernel, wz, axis)
+        if not self.is_transposed:
+            return _ZeroPointExpansion(
+                self, self.integer_conv_attrs(attrs), data, kernel, (xz, wz)
+            ).expand_to_integer_conv()
+        if q.is_per_channel(wz):
+            centered = q.subtract_zero_point(kernel, wz, axis)
+            kernel, wz = q.cast_unless_equal(centered, "int16"), q.constant_of_dtype(0, "int32")
+        convolve = partial(_quantized_conv_of_phase, QUANTIZED_CONVS_BY_RANK[self.n], (xz, wz))
+        return conv_transpose.expand_conv_transpose(self.n, attrs, data, kernel, convolve)
 
 
-def _wide(x: Array, zero: Array, axis: int | None = None) -> Array:
+def _subtract_zero_point_widened(x: Array, zero: Array, axis: int | None = None) -> Array:
     """Return an array minus its zero points, as int16 for 8-bit inputs, so that float64 sums of
     products are exact.
     """
-    wide = np.int16 if DType.of(x).bits <= 8 else np.int32
-    return q.offsets(x, zero, axis, wide)
+    wide = np.int16 if DType.from_numpy(x).bits <= 8 else np.int32
+    return q.subtract_zero_point_from_array(x, zero, axis, wide)
 
 
-def _convolved(op: OpDef, zeros: sums.Zeros, x: Expr, w: Expr, **how: Any) -> Expr:
+def _quantized_conv_of_phase(
+    op: OpDef, zeros: sums.DataAndWeightZeroPoints, x: Expr, w: Expr, **attributes: Any
+) -> Expr:
     """Build a quantized convolution with the zero points `zeros`, as a part of a transposed
     convolution.
     """
-    one = q.constant(1, "float32")
-    return op(x, q.settled(w), *zeros, one, one, **how)
+    one = q.constant_of_dtype(1, "float32")
+    return op(x, q.fold_to_constant_if_known(w), *zeros, one, one, **attributes)
 
 
 @frozen(eq=False)
-class _Sums:
+class _ZeroPointExpansion:
     """Expansion of a qnn convolution into a convolution of integers and correction terms for the
     zero points.
     """
 
-    kind: _Kind
+    kind: _QuantizedConvKind
     a: Any
     data: Expr
     kernel: Expr
-    zeros: sums.Zeros
+    zeros: sums.DataAndWeightZeroPoints
 
-    def expr(self) -> Expr:
+    def expand_to_integer_conv(self) -> Expr:
         n, a = self.kind.n, self.a
-        axis = self.kind.channels(a)
-        place, rank = self.kind.place(a), n + 2
+        axis = self.kind.kernel_channel_axis(a)
+        place, rank = self.kind.result_channel_axis(a), n + 2
         summed = [k for k in range(rank) if k != axis]
         if a.out_dtype == "int32":
-            sums.check_bounds(f"qnn.conv{n}d", self.data, self.kernel, self.zeros, axis, summed)
-        data, a = self.padded()
-        total = q.made(self.kind.plain, data, self.kernel, **dict(a.items()))
+            sums.warn_if_int32_sum_overflows(f"qnn.conv{n}d", self.data, self.kernel, self.zeros, axis, summed)
+        data, a = self.pad_with_zero_point()
+        total = q.call_or_fold_constants(self.kind.plain, data, self.kernel, **dict(a.items()))
 
-        def weights() -> Expr:
-            return q.made(reduce.sum, q.converted(self.kernel, "int32"), axis=summed)
+        def sums_of_weights() -> Expr:
+            return q.call_or_fold_constants(reduce.sum, q.cast_unless_equal(self.kernel, "int32"), axis=summed)
 
-        def windows() -> Expr:
-            return self.windows(data, a, q.size_of(total, place))
+        def sums_of_windows() -> Expr:
+            return self.sum_data_in_windows(data, a, q.static_axis_extent(total, place))
 
         shape = tensor_type_of(self.kernel).static_shape
         count = prod(shape[k] for k in summed)
-        return sums.taken(total, self.zeros, count, weights, windows, lambda v: q.laid(v, place, rank))
+        return sums.subtract_zero_point_terms(
+            total,
+            self.zeros,
+            count,
+            sums_of_weights,
+            sums_of_windows,
+            lambda v: q.broadcast_quant_param_along(v, place, rank),
+        )
 
-    def windows(self, data: Expr, a: Any, outer: int) -> Expr:
+    def sum_data_in_windows(self, data: Expr, attrs: Any, output_channels: int) -> Expr:
         """Return the sum of the data in each window, for each output channel or broadcast over the
         channels.
         """
         kind, shape = self.kind, tensor_type_of(self.kernel).static_shape
-        _, inner, *taps = window_attributes.pick(shape, window_attributes.positions(a.kernel_layout, kind.letters))
-        ones = splat(1, (a.groups, inner, *taps), "int8")
-        own = a.replace(channels=a.groups, kernel_layout=kind.letters, kernel_size=tuple(taps))
-        seen = q.made(kind.plain, data, ones, **dict(own.items()))
-        if a.groups in (1, outer):
+        _, inner, *taps = window_attributes.layout_to_canonical_order(
+            shape, window_attributes.canonical_axis_positions(attrs.kernel_layout, kind.letters)
+        )
+        ones = splat_constant(1, (attrs.groups, inner, *taps), "int8")
+        own = attrs.replace(channels=attrs.groups, kernel_layout=kind.letters, kernel_size=tuple(taps))
+        seen = q.call_or_fold_constants(kind.plain, data, ones, **dict(own.items()))
+        if attrs.groups in (1, output_channels):
             return seen
-        return q.made(concat_split.repeat, seen, repeats=outer // a.groups, axis=kind.place(a))
+        return q.call_or_fold_constants(
+            concat_split.repeat, seen, repeats=output_channels // attrs.groups, axis=kind.result_channel_axis(attrs)
+        )
 
-    def padded(self) -> tuple[Expr, Any]:
+    def pad_with_zero_point(self) -> tuple[Expr, Any]:
         """Return data and attributes such that the padding value is the zero point.
 
         A constant zero point becomes the attribute pad_value; with a zero point known only at run
         time, an explicit pad is inserted.
         """
         n, a, data, zero = self.kind.n, self.a, self.data, self.zeros[0]
-        pads, value = window_attributes.pad_pairs(a.padding, n), q.known(zero)
+        pads, value = window_attributes.pad_pairs_of_axes(a.padding, n), q.constant_value_or_none(zero)
         if not any(map(any, pads)):
             return data, a
         if value is not None:
             return data, a.replace(pad_value=int(value.reshape(())))
-        source = window_attributes.positions(a.data_layout, window_attributes.DATA_LAYOUT[n])
-        widths = window_attributes.arrange(((0, 0), (0, 0), *pads), source)
-        filling = q.laid(zero, None, 0, q.dtype_of(data))
-        written = q.made(pad.pad, data, pad_value=filling, pad_width=widths)
+        source = window_attributes.canonical_axis_positions(a.data_layout, window_attributes.DATA_LAYOUT_BY_RANK[n])
+        widths = window_attributes.canonical_to_layout_order(((0, 0), (0, 0), *pads), source)
+        filling = q.broadcast_quant_param_along(zero, None, 0, q.tensor_dtype_of(data))
+        written = q.call_or_fold_constants(pad.pad, data, pad_value=filling, pad_width=widths)
         return written, a.replace(padding=(0,) * (2 * n))
 
 
 # --- samples and the table
 
 
-_ZEROS: Final = (  # dtypes of data and kernel, zero points of data and kernel, True if constant
+_ZERO_POINT_SAMPLES: Final = (  # dtypes of data and kernel, zero points of data and kernel, True if constant
     ("uint8 int8", 117, 0, True),
     ("int8 int8", -5, 3, True),
     ("int8 int8", 0, 0, False),
@@ -183,50 +209,65 @@ _ZEROS: Final = (  # dtypes of data and kernel, zero points of data and kernel, 
 )
 
 
-def _samples(attributes: type[Attrs], rows: Any) -> Samples:
-    """Yield samples: the first shape with every combination in _ZEROS, each other shape with one
+def _quantized_conv_test_samples(attrs_class: type[Attrs], test_cases: Any) -> Samples:
+    """Yield samples: the first shape with every combination in _ZERO_POINT_SAMPLES, each other shape with one
     combination.
     """
-    plain = [row for row in rows if len(row) == 2 and "4o" not in str(row)]
+    plain = [row for row in test_cases if len(row) == 2 and "4o" not in str(row)]
     for k, ((shape, kernel), given) in enumerate(plain):
-        for dtypes, xz, wz, known in _ZEROS if k == 0 else [_ZEROS[k % len(_ZEROS)]]:
+        for dtypes, xz, wz, known in (
+            _ZERO_POINT_SAMPLES if k == 0 else [_ZERO_POINT_SAMPLES[k % len(_ZERO_POINT_SAMPLES)]]
+        ):
             data, weight = dtypes.split()
             x, w = random_array(shape, data), random_array(kernel, weight, 1)
             w = w * w.dtype.type(3)  # integers of all signs and sizes
-            make = q.with_constants if known else exact
-            yield make(attributes(**given), x, w, *zero_points(xz, wz))
+            make = q.exact_sample_with_constants if known else exact_sample
+            yield make(attrs_class(**given), x, w, *sample_zero_points_and_scales(xz, wz))
 
 
-def _operator(n: int, plain: OpDef, letters: str, rows: Any, more: str = "") -> OpDef:
-    own = [f for f in fields(plain.attrs) if f.name != "pad_value"]
-    name = f"Quantized{plain.attrs.__name__}"
-    attributes: Any = variant(record("ConvAttrs", own), name, out_dtype="int32")
-    attributes.__doc__ = f"""{plain.doc.splitlines()[0]}
+def _quantized_conv_op(
+    spatial_rank: int, integer_conv: OpDef, kernel_layout: str, test_cases: Any, extra_parameters: str = ""
+) -> OpDef:
+    own = [f for f in fields(integer_conv.attrs) if f.name != "pad_value"]
+    name = f"Quantized{integer_conv.attrs.__name__}"
+    attributes: Any = attrs_class_with_defaults(attrs_class_from_fields("ConvAttrs", own), name, out_dtype="int32")
+    attributes.__doc__ = f"""{integer_conv.doc.splitlines()[0]}
 
     Sums of (data - input_zero_point) * (kernel - kernel_zero_point), as int32; padding stands for 0.
     """
-    kind = _Kind(n, plain, letters)
+    kind = _QuantizedConvKind(spatial_rank, integer_conv, kernel_layout)
     return OpDef(
-        name=plain.name.replace("nn.", "qnn."),
+        name=integer_conv.name.replace("nn.", "qnn."),
         attrs=attributes,
-        args=(*args("data", "kernel"), *q.scales(*NAMES)),
-        order=_ORDER.format(more),
-        infer=kind.infer,
-        reference=kind.reference,
-        axes=plain.axes,
-        expand=kind.expand,
-        samples=partial(_samples, attributes, rows),
-        **q.facets(OpPattern.OUT_ELEMWISE_FUSABLE, sums=True),
+        args=(*declare_arguments("data", "kernel"), *q.quant_param_arguments(*QUANT_PARAMETER_NAMES)),
+        order=_PARAMETER_ORDER_TEMPLATE.format(extra_parameters),
+        infer=kind.infer_quantized_conv_type,
+        reference=kind.quantized_conv_reference,
+        axes=integer_conv.axes,
+        expand=kind.expand_quantized_conv,
+        samples=partial(_quantized_conv_test_samples, attributes, test_cases),
+        **q.quantized_op_facets(OpPattern.OUT_ELEMWISE_FUSABLE, sums_products=True),
     )
 
 
-_PLAIN = enumerate((conv.conv1d, conv.conv2d, conv.conv3d), 1)
+_INTEGER_CONVS_BY_RANK = enumerate((conv.conv1d, conv.conv2d, conv.conv3d), 1)
 conv1d, conv2d, conv3d = (
-    _operator(n, plain, window_attributes.KERNEL_LAYOUT[n], conv.SAMPLES[n]) for n, plain in _PLAIN
+    _quantized_conv_op(n, plain, window_attributes.KERNEL_LAYOUT_BY_RANK[n], conv.CONV_TEST_CASES_BY_RANK[n])
+    for n, plain in _INTEGER_CONVS_BY_RANK
 )
-CONVOLUTIONS: Final = {1: conv1d, 2: conv2d, 3: conv3d}
-_WOVEN = (conv_transpose.conv1d_transpose, conv_transpose.conv2d_transpose, conv_transpose.conv3d_transpose)
+QUANTIZED_CONVS_BY_RANK: Final = {1: conv1d, 2: conv2d, 3: conv3d}
+_INTEGER_TRANSPOSED_CONVS = (
+    conv_transpose.conv1d_transpose,
+    conv_transpose.conv2d_transpose,
+    conv_transpose.conv3d_transpose,
+)
 conv1d_transpose, conv2d_transpose, conv3d_transpose = (
-    _operator(n, plain, window_attributes.TRANSPOSED_LAYOUT[n], conv_transpose.SAMPLES[n], "output_padding")
-    for n, plain in enumerate(_WOVEN, 1)
+    _quantized_conv_op(
+        n,
+        plain,
+        window_attributes.TRANSPOSED_KERNEL_LAYOUT_BY_RANK[n],
+        conv_transpose.CONV_TRANSPOSE_TEST_CASES_BY_RANK[n],
+        "output_padding",
+    )
+    for n, plain in enumerate(_INTEGER_TRANSPOSED_CONVS, 1)
 )

@@ -24,118 +24,129 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, OpPattern, SymDim, Type, Types, args, current_span, param
+from aotc.ir import Attrs, AxisMap, OpPattern, SymDim, Type, Types, attribute_field, current_span, declare_arguments
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.op import dense as products
 from aotc.relay.op import reduce
 from aotc.relay.op import shape as shapes
-from aotc.relay.op.operator_definition import Array, OpDef, Samples, exact, random_array
+from aotc.relay.op.operator_definition import Array, OpDef, Samples, exact_sample, random_array
 from aotc.relay.op.qnn import quant_params as q
 
-Zeros: TypeAlias = "tuple[Expr, Expr]"
-_INT8: Final = np.iinfo(np.int8)
-_MOST: Final = np.iinfo(np.int32).max
+DataAndWeightZeroPoints: TypeAlias = "tuple[Expr, Expr]"
+_INT8_RANGE: Final = np.iinfo(np.int8)
+_INT32_MAX: Final = np.iinfo(np.int32).max
 #: Names of the arguments after data and weights.
-NAMES: Final = ("input_zero_point", "kernel_zero_point", "input_scale", "kernel_scale")
+QUANT_PARAMETER_NAMES: Final = ("input_zero_point", "kernel_zero_point", "input_scale", "kernel_scale")
 
 
-def without_zero(weight: Expr, zero: Expr, axis: int | None) -> Zeros:
+def fold_zero_point_into_weight(weight: Expr, zero_point: Expr, axis: int | None) -> DataAndWeightZeroPoints:
     """Return weights and zero points (per element of `axis`), with the zero point folded into
     constant weights.
 
     If both are constants and weight - zero fits int8, the result is that difference and a zero
     point of 0.
     """
-    values, offset = q.known(weight), q.known(zero)
+    values, offset = q.constant_value_or_none(weight), q.constant_value_or_none(zero_point)
     if values is None or offset is None:
-        return weight, zero
-    whole = q.offsets(values, offset, axis, np.int64)
-    if whole.size and (whole.min() < _INT8.min or whole.max() > _INT8.max):
-        return q.settled(weight), q.settled(zero)
-    return Constant(whole.astype(np.int8)), q.constant(0, "int32")
+        return weight, zero_point
+    whole = q.subtract_zero_point_from_array(values, offset, axis, np.int64)
+    if whole.size and (whole.min() < _INT8_RANGE.min or whole.max() > _INT8_RANGE.max):
+        return q.fold_to_constant_if_known(weight), q.fold_to_constant_if_known(zero_point)
+    return Constant(whole.astype(np.int8)), q.constant_of_dtype(0, "int32")
 
 
-def taken(
-    sums: Expr,
-    zeros: Zeros,
-    count: int,
-    weights: Callable[[], Expr],
-    windows: Callable[[], Expr],
-    place: Callable[[Expr], Expr],
+def subtract_zero_point_terms(
+    products_sum: Expr,
+    zero_points: DataAndWeightZeroPoints,
+    products_per_sum: int,
+    sum_weights: Callable[[], Expr],
+    sum_data: Callable[[], Expr],
+    broadcast_over_channels: Callable[[Expr], Expr],
 ) -> Expr:
     """Return the result of subtracting the zero-point terms from sums of products.
 
-    sums     int32 sums of products of data and weights, with their zero points still included
-    zeros    zero points of data and of weights
-    count    number of products in each sum
-    weights  returns the sums of the weights: a vector, or a tensor that broadcasts with the sums
-    windows  returns the sums of the data, which broadcast with the sums
-    place    reshapes a vector over the output channels so that it broadcasts with the sums
+    products_sum               int32 sums of products of data and weights, with their zero points still
+                               included
+    zero_points                zero points of data and of weights
+    products_per_sum           number of products in each sum
+    sum_weights                returns the sums of the weights: a vector, or a tensor that broadcasts with the
+                               sums
+    sum_data                   returns the sums of the data, which broadcast with the sums
+    broadcast_over_channels    reshapes a vector over the output channels so that it broadcasts with the sums
     """
-    none, flat = map(q.is_zero, zeros)
-    ours, theirs = map(_flat, zeros)
+    none, flat = map(q.is_constant_zero, zero_points)
+    ours, theirs = map(_zero_points_as_int32, zero_points)
     if not none:
-        total = weights()
+        total = sum_weights()
         if not flat:
-            every = q.mul(q.constant(count, "int32"), theirs)
+            every = q.mul(q.constant_of_dtype(products_per_sum, "int32"), theirs)
             total = q.sub(total, every)
-        sums = q.sub(sums, place(q.mul(ours, total)))
+        products_sum = q.sub(products_sum, broadcast_over_channels(q.mul(ours, total)))
     if flat:
-        return sums
-    return q.sub(sums, q.mul(windows(), place(theirs)))
+        return products_sum
+    return q.sub(products_sum, q.mul(sum_data(), broadcast_over_channels(theirs)))
 
 
-def _flat(zero: Expr) -> Expr:
+def _zero_points_as_int32(zero_point: Expr) -> Expr:
     """Return zero points as int32: a scalar, or a vector over the output channels."""
-    if q.is_vector(zero):
-        return q.converted(q.settled(zero), "int32")
-    return q.laid(zero, None, 0, "int32")
+    if q.is_per_channel(zero_point):
+        return q.cast_unless_equal(q.fold_to_constant_if_known(zero_point), "int32")
+    return q.broadcast_quant_param_along(zero_point, None, 0, "int32")
 
 
-def check_bounds(what: str, data: Expr, weight: Expr, zeros: Zeros, axis: int | None, summed: Sequence[int]) -> None:
+def warn_if_int32_sum_overflows(
+    op_name: str,
+    data: Expr,
+    weight: Expr,
+    zero_points: DataAndWeightZeroPoints,
+    zero_point_axis: int | None,
+    summed_axes: Sequence[int],
+) -> None:
     """Warn if sums of products may overflow int32, from the known ranges of data and weights.
 
-    what    name of the operator in the warning
-    axis    axis of the weights along which their zero points lie
-    summed  axes of the weights that are summed
+    op_name            name of the operator in the warning
+    zero_point_axis    axis of the weights along which their zero points lie
+    summed_axes        axes of the weights that are summed
     """
-    low, high = _range(data, zeros[0])
-    count = prod(q.size_of(weight, k) for k in summed)
-    values, zero = q.known(weight), q.known(zeros[1])
+    low, high = _range_minus_zero_point(data, zero_points[0])
+    count = prod(q.static_axis_extent(weight, k) for k in summed_axes)
+    values, zero = q.constant_value_or_none(weight), q.constant_value_or_none(zero_points[1])
     if values is not None and zero is not None:
-        whole = q.offsets(values, zero, axis, np.int64)
+        whole = q.subtract_zero_point_from_array(values, zero, zero_point_axis, np.int64)
         ends = whole * low, whole * high
-        least, most = (f(*ends).sum(tuple(summed)) for f in (np.minimum, np.maximum))
+        least, most = (f(*ends).sum(tuple(summed_axes)) for f in (np.minimum, np.maximum))
         reached = max(int(most.max(initial=0)), -int(least.min(initial=0)))
     else:
-        reached = count * max(-low, high) * max(map(abs, _range(weight, zeros[1])))
-    if reached <= _MOST:
+        reached = count * max(-low, high) * max(map(abs, _range_minus_zero_point(weight, zero_points[1])))
+    if reached <= _INT32_MAX:
         return
     where = f"{current_span()}: " if current_span() is not None else ""
-    text = f"{where}{what}: sums of {count} products may reach {reached:,}"
-    warnings.warn(f"{text}, int32 holds {_MOST:,}; they wrap", stacklevel=2)
+    text = f"{where}{op_name}: sums of {count} products may reach {reached:,}"
+    warnings.warn(f"{text}, int32 holds {_INT32_MAX:,}; they wrap", stacklevel=2)
 
 
-def _range(x: Expr, zero: Expr) -> tuple[int, int]:
+def _range_minus_zero_point(x: Expr, zero_point: Expr) -> tuple[int, int]:
     """Return the smallest and the largest possible difference of an element and its zero point."""
-    dtype, value = q.dtype_of(x), q.known(zero)
+    dtype, value = q.tensor_dtype_of(x), q.constant_value_or_none(zero_point)
     low, high = int(dtype.min), int(dtype.max)
     if value is None:
         return low - high, high - low
     return low - int(value.max()), high - int(value.min())
 
 
-def check_pair(data: Expr, weight: Expr, *values: Expr, names: Sequence[str] = NAMES) -> None:
+def check_constant_quant_params(
+    data: Expr, weight: Expr, *quant_params: Expr, names: Sequence[str] = QUANT_PARAMETER_NAMES
+) -> None:
     """Raise AotcError for a constant zero point outside of its tensor's dtype and for an invalid
     constant scale.
     """
-    pairs = list(zip(names, values, strict=True))
+    pairs = list(zip(names, quant_params, strict=True))
     for (name, zero), x in zip(pairs, (data, weight), strict=False):
-        q.checked_zero(name, zero, q.dtype_of(x))
-    q.checked_scales(pairs[2:])
+        q.check_constant_zero_point(name, zero, q.tensor_dtype_of(x))
+    q.check_constant_scales(pairs[2:])
 
 
-def zero_points(*zeros: Any) -> tuple[Array, ...]:
+def sample_zero_points_and_scales(*zeros: Any) -> tuple[Array, ...]:
     """Return zero points as int32 arrays, followed by two arbitrary scales, which do not affect the
     integer result.
     """
@@ -150,7 +161,7 @@ class QuantizedDenseAttrs(Attrs):
     Scales and zero points of the weights are one value, or one for each of the N units.
     """
 
-    units: int | SymDim | None = param(given=None)
+    units: int | SymDim | None = attribute_field(parameter_default=None)
     out_dtype: str = "int32"
 
 
@@ -160,107 +171,113 @@ class QuantizedMatmulAttrs(Attrs):
     out_dtype: str = "int32"
 
 
-def _plain(a: Any) -> tuple[OpDef, Attrs]:
+def _integer_op_and_attrs(attrs: Any) -> tuple[OpDef, Attrs]:
     """Return the integer operator that corresponds to a qnn attribute record, and that operator's
     attributes.
     """
-    if isinstance(a, QuantizedDenseAttrs):
-        made = products.DenseAttrs(units=a.units, out_dtype=a.out_dtype)
+    if isinstance(attrs, QuantizedDenseAttrs):
+        made = products.DenseAttrs(units=attrs.units, out_dtype=attrs.out_dtype)
         return products.dense, made
-    plain = products.BatchMatmulAttrs(out_dtype=a.out_dtype, transpose_b=True)
+    plain = products.BatchMatmulAttrs(out_dtype=attrs.out_dtype, transpose_b=True)
     return products.batch_matmul, plain
 
 
-def _channels(a: Any) -> int | None:
+def _weight_zero_point_axis(attrs: Any) -> int | None:
     """Return the axis of the second operand along which its zero points lie; None if there is one
     zero point.
     """
-    return 0 if isinstance(a, QuantizedDenseAttrs) else None
+    return 0 if isinstance(attrs, QuantizedDenseAttrs) else None
 
 
-def _infer(names: Sequence[str], a: Any, types: Types) -> Type:
-    x, y = (q.quantized_type(ty, name) for ty, name in zip(types[:2], names, strict=False))
-    op, plain = _plain(a)
+def _infer_quantized_matmul_type(argument_names: Sequence[str], attrs: Any, types: Types) -> Type:
+    x, y = (q.require_quantized_type(ty, name) for ty, name in zip(types[:2], argument_names, strict=False))
+    op, plain = _integer_op_and_attrs(attrs)
     result = op.infer(plain, (x, y))
-    q.check_pairs(types[2::2], x, None, names[2], names[4])
-    q.check_pairs(types[3::2], y, _channels(a), names[3], names[5])
+    q.check_quant_param_types(types[2::2], x, None, argument_names[2], argument_names[4])
+    q.check_quant_param_types(types[3::2], y, _weight_zero_point_axis(attrs), argument_names[3], argument_names[5])
     return result
 
 
-def _axes(a: Any, types: Types) -> AxisMap | None:
-    op, plain = _plain(a)
+def _quantized_matmul_axis_map(attrs: Any, types: Types) -> AxisMap | None:
+    op, plain = _integer_op_and_attrs(attrs)
     assert op.axes is not None
     return op.axes(plain, types)
 
 
-def _reference(a: Any, *given: Array) -> Array:
-    x, y, xz, yz = given[:4]
-    op, plain = _plain(a)
-    other = q.offsets(y, yz, _channels(a))
-    return np.asarray(op.reference(plain, q.offsets(x, xz), other))
+def _quantized_matmul_reference(attrs: Any, *arguments: Array) -> Array:
+    x, y, xz, yz = arguments[:4]
+    op, plain = _integer_op_and_attrs(attrs)
+    other = q.subtract_zero_point_from_array(y, yz, _weight_zero_point_axis(attrs))
+    return np.asarray(op.reference(plain, q.subtract_zero_point_from_array(x, xz), other))
 
 
-def _expand(name: str, names: Sequence[str], a: Any, *given: Expr) -> Expr:
-    check_pair(*given, names=names[2:])
-    x, y, xz, yz = given[:4]
-    axis, count = _channels(a), q.size_of(y, -1)
-    y, yz = without_zero(y, yz, axis)
-    if a.out_dtype == "int32":
-        check_bounds(name, x, y, (xz, yz), axis, [q.rank_of(y) - 1])
-    op, plain = _plain(a)
-    total = q.made(op, x, y, **dict(plain.items()))
+def _expand_quantized_matmul(op_name: str, argument_names: Sequence[str], attrs: Any, *arguments: Expr) -> Expr:
+    check_constant_quant_params(*arguments, names=argument_names[2:])
+    x, y, xz, yz = arguments[:4]
+    axis, count = _weight_zero_point_axis(attrs), q.static_axis_extent(y, -1)
+    y, yz = fold_zero_point_into_weight(y, yz, axis)
+    if attrs.out_dtype == "int32":
+        warn_if_int32_sum_overflows(op_name, x, y, (xz, yz), axis, [q.rank_of(y) - 1])
+    op, plain = _integer_op_and_attrs(attrs)
+    total = q.call_or_fold_constants(op, x, y, **dict(plain.items()))
     rank = q.rank_of(total)
 
-    def rows(z: Expr, keepdims: bool) -> Expr:
-        wide = q.converted(z, "int32")
-        return q.made(reduce.sum, wide, axis=[-1], keepdims=keepdims)
+    def sum_along_last_axis(z: Expr, keepdims: bool) -> Expr:
+        wide = q.cast_unless_equal(z, "int32")
+        return q.call_or_fold_constants(reduce.sum, wide, axis=[-1], keepdims=keepdims)
 
-    def columns() -> Expr:
-        found = rows(y, False)
-        return found if axis == 0 else q.made(shapes.expand_dims, found, axis=1)
+    def sums_of_weights() -> Expr:
+        found = sum_along_last_axis(y, False)
+        return found if axis == 0 else q.call_or_fold_constants(shapes.expand_dims, found, axis=1)
 
-    def place(v: Expr) -> Expr:
-        return q.laid(v, rank - 1, rank) if q.rank_of(v) < 2 else v
+    def broadcast_over_units(v: Expr) -> Expr:
+        return q.broadcast_quant_param_along(v, rank - 1, rank) if q.rank_of(v) < 2 else v
 
-    return taken(total, (xz, yz), count, columns, lambda: rows(x, True), place)
+    return subtract_zero_point_terms(
+        total, (xz, yz), count, sums_of_weights, lambda: sum_along_last_axis(x, True), broadcast_over_units
+    )
 
 
-def _dense_samples() -> Samples:
+def _quantized_dense_test_samples() -> Samples:
     for shape, weight in (((3, 17), (5, 17)), ((2, 3, 8), (4, 8)), ((1, 33), (40, 33))):
         a, w = QuantizedDenseAttrs(units=weight[0]), random_array(weight, "int8", 1)
         x, unsigned = random_array(shape, "int8"), random_array(shape, "uint8")
-        yield q.with_constants(a, unsigned, w, *zero_points(117, 0))
-        yield q.with_constants(a, x, w, *zero_points(-128, np.arange(weight[0]) - 2))
-        yield exact(a, x, random_array(weight, "uint8", 1), *zero_points(-7, 128))
-        yield exact(QuantizedDenseAttrs(units=None), x, w, *zero_points(0, 0))
+        yield q.exact_sample_with_constants(a, unsigned, w, *sample_zero_points_and_scales(117, 0))
+        yield q.exact_sample_with_constants(a, x, w, *sample_zero_points_and_scales(-128, np.arange(weight[0]) - 2))
+        yield exact_sample(a, x, random_array(weight, "uint8", 1), *sample_zero_points_and_scales(-7, 128))
+        yield exact_sample(QuantizedDenseAttrs(units=None), x, w, *sample_zero_points_and_scales(0, 0))
 
 
-def _matmul_samples() -> Samples:
+def _quantized_matmul_test_samples() -> Samples:
     for left, right in (((2, 3, 4), (2, 5, 4)), ((1, 3, 7), (2, 2, 7))):
         x, y = random_array(left, "uint8"), random_array(right, "int8", 1)
-        yield exact(QuantizedMatmulAttrs(), x, y, *zero_points(3, -9))
-        yield q.with_constants(QuantizedMatmulAttrs(), x, y, *zero_points(128, 0))
+        yield exact_sample(QuantizedMatmulAttrs(), x, y, *sample_zero_points_and_scales(3, -9))
+        yield q.exact_sample_with_constants(QuantizedMatmulAttrs(), x, y, *sample_zero_points_and_scales(128, 0))
 
 
-def _product(attributes: type[Attrs], names: Sequence[str], samples: Any, order: str = "") -> OpDef:
-    dense = attributes is QuantizedDenseAttrs
+def _quantized_matmul_op(
+    attrs_class: type[Attrs], argument_names: Sequence[str], samples: Any, order: str = ""
+) -> OpDef:
+    dense = attrs_class is QuantizedDenseAttrs
     name = "qnn.dense" if dense else "qnn.batch_matmul"
     return OpDef(
         name=name,
         order=order,
-        attrs=attributes,
-        args=(*args(*names[:2]), *q.scales(*names[2:])),
-        infer=partial(_infer, names),
-        reference=_reference,
-        axes=_axes,
-        expand=partial(_expand, name, names),
+        attrs=attrs_class,
+        args=(*declare_arguments(*argument_names[:2]), *q.quant_param_arguments(*argument_names[2:])),
+        infer=partial(_infer_quantized_matmul_type, argument_names),
+        reference=_quantized_matmul_reference,
+        axes=_quantized_matmul_axis_map,
+        expand=partial(_expand_quantized_matmul, name, argument_names),
         samples=samples,
-        **q.facets(OpPattern.OUT_ELEMWISE_FUSABLE, sums=True),
+        **q.quantized_op_facets(OpPattern.OUT_ELEMWISE_FUSABLE, sums_products=True),
     )
 
 
-_DENSE = ("data", "weight", *NAMES)
-_MATMUL = ("x", "y", "x_zero_point", "y_zero_point", "x_scale", "y_scale")
-_ORDER = " ".join((*_DENSE, "units", "out_dtype"))
-dense = _product(QuantizedDenseAttrs, _DENSE, _dense_samples, _ORDER)
-batch_matmul = _product(QuantizedMatmulAttrs, _MATMUL, _matmul_samples)
+_DENSE_ARGUMENT_NAMES = ("data", "weight", *QUANT_PARAMETER_NAMES)
+_MATMUL_ARGUMENT_NAMES = ("x", "y", "x_zero_point", "y_zero_point", "x_scale", "y_scale")
+_DENSE_PARAMETER_ORDER = " ".join((*_DENSE_ARGUMENT_NAMES, "units", "out_dtype"))
+dense = _quantized_matmul_op(
+    QuantizedDenseAttrs, _DENSE_ARGUMENT_NAMES, _quantized_dense_test_samples, _DENSE_PARAMETER_ORDER
+)
+batch_matmul = _quantized_matmul_op(QuantizedMatmulAttrs, _MATMUL_ARGUMENT_NAMES, _quantized_matmul_test_samples)

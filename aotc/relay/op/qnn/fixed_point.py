@@ -7,8 +7,8 @@ and "TONEAREST" round x * multiplier / 2^(31 - shift) once, with halves up or aw
 "TFLITE" rounds twice, as gemmlowp does: first x * multiplier / 2^31 with halves up, then the right
 shift with halves away from zero.
 
-    factors = factors_of(np.float32(0.5), np.float32(2.0), "UPWARD")
-    factors.scaled(np.array([5, 6, -6]))                       # [1, 2, -1]
+    factors = fixed_point_factors_of_scales(np.float32(0.5), np.float32(2.0), "UPWARD")
+    factors.scale_array_rounded(np.array([5, 6, -6]))          # [1, 2, -1]
 """
 
 from typing import Any, Final
@@ -23,17 +23,20 @@ from aotc.relay.op.qnn import defined_rounding
 from aotc.relay.op.qnn import quant_params as q
 
 #: Rounding modes of requantize that are computed in integer arithmetic.
-ROUNDINGS: Final = ("UPWARD", "TONEAREST", "TFLITE")
-_BITS: Final = 31
+FIXED_POINT_ROUNDING_MODES: Final = ("UPWARD", "TONEAREST", "TFLITE")
+_MULTIPLIER_BITS: Final = 31
 #: For each rounding mode with an operator on 32-bit integers: its smallest right shift, and the
 #: operator.
-_OF_WORDS: Final = {"UPWARD": (33, defined_rounding.scale_once), "TFLITE": (1, defined_rounding.scale_twice)}
+_SCALE_OPS_BY_ROUNDING: Final = {
+    "UPWARD": (33, defined_rounding.scale_once),
+    "TFLITE": (1, defined_rounding.scale_twice),
+}
 #: Largest right shift: a product has 62 bits and a sign, and a half is added before the shift.
-_LONGEST: Final = 62
+_MAX_RIGHT_SHIFT: Final = 62
 
 
 @frozen(eq=False)
-class Factors:
+class FixedPointFactors:
     """Fixed-point representation of a scale ratio; each array has one element or one for each
     element of an axis.
 
@@ -48,80 +51,87 @@ class Factors:
     left: Array
     right: Array
 
-    def _fields(self, axis: int | None, rank: int) -> list[Array]:
+    def _broadcastable_factors(self, axis: int | None, rank: int) -> list[Array]:
         fields = (self.multiplier, self.left, self.right)
-        return [q.spread(v, axis, rank, np.int64) for v in fields]
+        return [q.broadcast_array_along(v, axis, rank, np.int64) for v in fields]
 
-    def scaled(self, x: Array, axis: int | None = None) -> Array:
+    def scale_array_rounded(self, x: Array, axis: int | None = None) -> Array:
         """Return x times the ratio, rounded, as int64; the factors lie along `axis` of x."""
-        multiplier, left, right = self._fields(axis, x.ndim)
-        wide = np.clip(x.astype(np.int64), -(1 << _BITS), (1 << _BITS) - 1)
-        least = -(np.int64(1 << _BITS) >> left)
+        multiplier, left, right = self._broadcastable_factors(axis, x.ndim)
+        wide = np.clip(x.astype(np.int64), -(1 << _MULTIPLIER_BITS), (1 << _MULTIPLIER_BITS) - 1)
+        least = -(np.int64(1 << _MULTIPLIER_BITS) >> left)
         v = (np.clip(wide, least, -least - 1) << left) * multiplier
         if self.rounding == "TFLITE":
-            v = (v + (1 << _BITS - 1)) >> _BITS
+            v = (v + (1 << _MULTIPLIER_BITS - 1)) >> _MULTIPLIER_BITS
         half = (np.int64(1) << right) >> 1
         down = self.rounding != "UPWARD"
         half = half - ((v < 0) & (right > 0) & down)
         return np.asarray((v + half) >> right)
 
-    def of_words(self, x: Expr, axis: int | None) -> Expr | None:
+    def scale_int32_expr_or_none(self, x: Expr, axis: int | None) -> Expr | None:
         """Return an expression for int32 x times the ratio that uses 32-bit operators only, as
         int32.
 
         Return None if the rounding mode or the shifts need 64-bit arithmetic.
         """
-        least, made = _OF_WORDS.get(self.rounding, (0, None))
+        least, made = _SCALE_OPS_BY_ROUNDING.get(self.rounding, (0, None))
         if made is None or self.left.any() or (self.right < least).any():
             return None
         rank = q.rank_of(x)
-        fields = (q.laid(Constant(v.astype(np.int32)), axis, rank) for v in (self.multiplier, self.right - least))
-        return q.made(made, x, *fields)
+        fields = (
+            q.broadcast_quant_param_along(Constant(v.astype(np.int32)), axis, rank)
+            for v in (self.multiplier, self.right - least)
+        )
+        return q.call_or_fold_constants(made, x, *fields)
 
-    def expr(self, x: Expr, axis: int | None) -> Expr:
+    def scale_int64_expr(self, x: Expr, axis: int | None) -> Expr:
         """Return an expression for x times the ratio, rounded; x is int64 with values that fit 32
         bits.
         """
         rank = q.rank_of(x)
 
-        def along(value: Any) -> Expr:
-            return q.laid(Constant(np.asarray(value, np.int64)), axis, rank)
+        def constant_along_axis(value: Any) -> Expr:
+            return q.broadcast_quant_param_along(Constant(np.asarray(value, np.int64)), axis, rank)
 
         if self.left.any():
-            least = -(np.int64(1 << _BITS) >> self.left)
-            x = q.made(binary_elementwise.maximum, x, along(least))
-            x = q.made(binary_elementwise.minimum, x, along(-least - 1))
-            x = q.made(binary_elementwise.left_shift, x, along(self.left))
-        v = q.mul(x, along(self.multiplier))
+            least = -(np.int64(1 << _MULTIPLIER_BITS) >> self.left)
+            x = q.call_or_fold_constants(binary_elementwise.maximum, x, constant_along_axis(least))
+            x = q.call_or_fold_constants(binary_elementwise.minimum, x, constant_along_axis(-least - 1))
+            x = q.call_or_fold_constants(binary_elementwise.left_shift, x, constant_along_axis(self.left))
+        v = q.mul(x, constant_along_axis(self.multiplier))
         if self.rounding == "TFLITE":
-            v = q.add(v, q.constant(1 << _BITS - 1, "int64"))
-            v = q.made(binary_elementwise.right_shift, v, q.constant(_BITS, "int64"))
+            v = q.add(v, q.constant_of_dtype(1 << _MULTIPLIER_BITS - 1, "int64"))
+            v = q.call_or_fold_constants(
+                binary_elementwise.right_shift, v, q.constant_of_dtype(_MULTIPLIER_BITS, "int64")
+            )
         if not self.right.any():
             return v
         half = (np.int64(1) << self.right) >> 1
-        up = along(half)
+        up = constant_along_axis(half)
         if self.rounding != "UPWARD":
-            negative = q.made(binary_elementwise.less, v, q.constant(0, "int64"))
-            up = q.made(binary_elementwise.where, negative, along(half - (self.right > 0)), up)
-        return q.made(binary_elementwise.right_shift, q.add(v, up), along(self.right))
+            negative = q.call_or_fold_constants(binary_elementwise.less, v, q.constant_of_dtype(0, "int64"))
+            up = q.call_or_fold_constants(
+                binary_elementwise.where, negative, constant_along_axis(half - (self.right > 0)), up
+            )
+        return q.call_or_fold_constants(binary_elementwise.right_shift, q.add(v, up), constant_along_axis(self.right))
 
 
-def factors_of(source: Array, result: Array, rounding: str) -> Factors:
-    """Return the fixed-point factors that convert integers with scale `source` to integers with
-    scale `result`.
+def fixed_point_factors_of_scales(source_scale: Array, result_scale: Array, rounding: str) -> FixedPointFactors:
+    """Return the fixed-point factors that convert integers with scale `source_scale` to integers with
+    scale `result_scale`.
 
     Scales must be positive and finite.
     """
-    ratio = np.asarray(source, np.float64) / np.asarray(result, np.float64)
+    ratio = np.asarray(source_scale, np.float64) / np.asarray(result_scale, np.float64)
     digits, shift = np.frexp(np.clip(ratio, 2.0**-99, 2.0**99))
-    whole = np.floor(digits * 2.0**_BITS + 0.5).astype(np.int64)
-    carried = whole == 1 << _BITS
+    whole = np.floor(digits * 2.0**_MULTIPLIER_BITS + 0.5).astype(np.int64)
+    carried = whole == 1 << _MULTIPLIER_BITS
     multiplier, shift = whole >> carried, shift + carried
     if rounding == "TFLITE":
-        left, right, last = np.clip(shift, 0, _BITS - 1), -shift, _BITS
-        multiplier = np.where(shift >= _BITS, (1 << _BITS) - 1, multiplier)
+        left, right, last = np.clip(shift, 0, _MULTIPLIER_BITS - 1), -shift, _MULTIPLIER_BITS
+        multiplier = np.where(shift >= _MULTIPLIER_BITS, (1 << _MULTIPLIER_BITS) - 1, multiplier)
     else:
-        left, right, last = np.clip(shift - _BITS, 0, 1), _BITS - shift, _LONGEST
+        left, right, last = np.clip(shift - _MULTIPLIER_BITS, 0, 1), _MULTIPLIER_BITS - shift, _MAX_RIGHT_SHIFT
     multiplier = np.where(right > last, 0, multiplier)
     shifts = (np.asarray(v, np.int64) for v in (left, np.clip(right, 0, last)))
-    return Factors(rounding, np.asarray(multiplier, np.int64), *shifts)
+    return FixedPointFactors(rounding, np.asarray(multiplier, np.int64), *shifts)

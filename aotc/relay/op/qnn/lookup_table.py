@@ -18,15 +18,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import NO_ATTRS, AotcError, Attrs, AxisMap, DType, NoAttrs, OpPattern, Type, Types, args
+from aotc.ir import NO_ATTRS, AotcError, Attrs, AxisMap, DType, NoAttrs, OpPattern, Type, Types, declare_arguments
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.op import casts, elementwise_unary, gather
-from aotc.relay.op.operator_definition import Array, OpDef, Samples, exact, random_array, tensor
+from aotc.relay.op.operator_definition import Array, OpDef, Samples, exact_sample, random_array, require_tensor_type
 from aotc.relay.op.qnn import quant_params as q
 from aotc.relay.op.qnn import requantize
 
-NAMES: Final = ("scale", "zero_point", *q.ONTO)
-ARGS: Final = (*args("x"), *q.scales(*NAMES))
+LOOKUP_PARAMETER_NAMES: Final = ("scale", "zero_point", *q.OUTPUT_PARAMETER_NAMES)
+LOOKUP_ARGS: Final = (*declare_arguments("x"), *q.quant_param_arguments(*LOOKUP_PARAMETER_NAMES))
 
 
 class LeakyReluAttrs(Attrs):
@@ -35,27 +35,27 @@ class LeakyReluAttrs(Attrs):
     alpha: float = 0.25
 
 
-def infer_one(_: Any, types: Types) -> Type:
+def infer_quantized_elementwise_type(_: Any, types: Types) -> Type:
     """Type rule of an elementwise function: the result has the type of the data, with another
     scale.
     """
-    data = q.quantized_type(types[0], "x")
-    q.check_pairs(types[1:], data, None, *NAMES)
+    data = q.require_quantized_type(types[0], "x")
+    q.check_quant_param_types(types[1:], data, None, *LOOKUP_PARAMETER_NAMES)
     return data
 
 
-def elementwise_axes(_: Any, types: Types) -> AxisMap:
+def data_only_axis_map(_: Any, types: Types) -> AxisMap:
     """Return the axis map of an elementwise function, which maps every axis of the data and none of
     the scales.
     """
-    return AxisMap((tuple(range(tensor(types[0]).rank)),))
+    return AxisMap((tuple(range(require_tensor_type(types[0]).rank)),))
 
 
-def looked_up(x: Expr, function: Callable[[Array], Array]) -> Expr:
+def apply_by_lookup_table(x: Expr, function: Callable[[Array], Array]) -> Expr:
     """Return an 8-bit to 8-bit function of x as a lookup table, indexed by the bits of x as uint8."""
-    dtype = q.dtype_of(x)
+    dtype = q.tensor_dtype_of(x)
     every = np.arange(256).astype(np.uint8).view(dtype.numpy)
-    return q.made(gather.take, Constant(function(every)), q.converted(x, "uint8"), axis=0)
+    return q.call_or_fold_constants(gather.take, Constant(function(every)), q.cast_unless_equal(x, "uint8"), axis=0)
 
 
 def create_integer_lookup_op(
@@ -79,7 +79,7 @@ def create_integer_lookup_op(
     Raise AotcError for scales and zero points that are not constants or not scalars, and for
     integers wider than 8 bits.
     """
-    values = all_known(in_scale, in_zero_point, out_scale, out_zero_point)
+    values = constant_values_or_none(in_scale, in_zero_point, out_scale, out_zero_point)
     if values is None or any(v.size != 1 for v in values):
         raise AotcError(
             "qnn.scale", "a lookup table needs one constant scale and zero point for the input and one for the output"
@@ -87,116 +87,142 @@ def create_integer_lookup_op(
     if DType(in_dtype).bits != 8:
         raise AotcError("dtype", f"a lookup table needs an 8-bit integer input, not {in_dtype}")
 
-    def results(every: Array) -> Array:
-        real = np.asarray(floating_point_func(q.dequantized(every.view(DType(in_dtype).numpy), values[0], values[1])))
-        return q.quantized(real, values[2].astype(np.float32), values[3], DType(out_dtype))
+    def quantized_table_of_function(inputs: Array) -> Array:
+        real = np.asarray(
+            floating_point_func(q.dequantize_array(inputs.view(DType(in_dtype).numpy), values[0], values[1]))
+        )
+        return q.quantize_array(real, values[2].astype(np.float32), values[3], DType(out_dtype))
 
-    return looked_up(input_arg, results)
+    return apply_by_lookup_table(input_arg, quantized_table_of_function)
 
 
-def moved(x: Expr, function: Callable[[Array], Array], zero: int, onto: int) -> Expr:
+def map_by_requantize_or_table(
+    x: Expr, function: Callable[[Array], Array], source_zero_point: int, target_zero_point: int
+) -> Expr:
     """Return x mapped by an 8-bit function that is affine except for rounding.
 
-    If one factor between the zero points `zero` and `onto` reproduces all 256 results, the result
-    is a requantization, which can be vectorized; otherwise it is a table lookup.
+    If one factor between the zero points `source_zero_point` and `target_zero_point` reproduces all
+    256 results, the result is a requantization, which can be vectorized; otherwise it is a table
+    lookup.
     """
-    dtype = q.dtype_of(x)
+    dtype = q.tensor_dtype_of(x)
     every = np.arange(256).astype(np.uint8).view(dtype.numpy)
     table = function(every)
-    steps, offsets = table - float(onto), every - float(zero)
+    steps, offsets = table - float(target_zero_point), every - float(source_zero_point)
     inside = (offsets != 0) & (table != table.min()) & (table != table.max())
     if not inside.any():
-        return looked_up(x, lambda _: table)
+        return apply_by_lookup_table(x, lambda _: table)
     # the middle of the interval of factors for which every element rounds to its result
     bounds = np.sort([(steps + half)[inside] / offsets[inside] for half in (-0.5, 0.5)], axis=0)
     factor = np.float32((bounds[0].max() + bounds[1].min()) / 2)
-    made: Any = {"rounding": "FLOAT_EVEN", "out_dtype": str(DType.of(table))}
-    numbers = [np.array(v, t) for v, t in ((factor, "float32"), (zero, "int32"), (1, "float32"), (onto, "int32"))]
+    made: Any = {"rounding": "FLOAT_EVEN", "out_dtype": str(DType.from_numpy(table))}
+    numbers = [
+        np.array(v, t)
+        for v, t in ((factor, "float32"), (source_zero_point, "int32"), (1, "float32"), (target_zero_point, "int32"))
+    ]
     found = requantize.requantize.reference(requantize.RequantizeAttrs(**made), every, *numbers)
     if factor <= 0 or not np.array_equal(found, table):
-        return looked_up(x, lambda _: table)
+        return apply_by_lookup_table(x, lambda _: table)
     return requantize.requantize(x, *map(Constant, numbers), **made)
 
 
-def all_known(*values: Expr) -> tuple[Array, ...] | None:
+def constant_values_or_none(*values: Expr) -> tuple[Array, ...] | None:
     """Return the values of the expressions if all of them are constant, else None."""
-    found = [q.known(v) for v in values]
+    found = [q.constant_value_or_none(v) for v in values]
     return tuple(v for v in found if v is not None) if all(v is not None for v in found) else None
 
 
-def _expand(function: Callable[..., Any], real: Callable[..., Expr], a: Any, x: Expr, *pairs: Expr) -> Expr:
-    q.checked(q.dtype_of(x), NAMES, *pairs)
-    values, dtype = all_known(*pairs), q.dtype_of(x)
+def _expand_quantized_elementwise(
+    numpy_fn: Callable[..., Any], build_float_expr: Callable[..., Expr], attrs: Any, x: Expr, *quant_params: Expr
+) -> Expr:
+    q.check_constant_quant_params(q.tensor_dtype_of(x), LOOKUP_PARAMETER_NAMES, *quant_params)
+    values, dtype = constant_values_or_none(*quant_params), q.tensor_dtype_of(x)
     if values is not None and dtype.bits == 8:
-        return looked_up(x, lambda every: _reference(function, a, every, *values))
-    wide = requantize.dequantize(x, pairs[0], pairs[1])
-    return requantize.quantize(real(a, wide), pairs[2], pairs[3], out_dtype=str(dtype))
+        return apply_by_lookup_table(x, lambda every: _quantized_elementwise_reference(numpy_fn, attrs, every, *values))
+    wide = requantize.dequantize(x, quant_params[0], quant_params[1])
+    return requantize.quantize(build_float_expr(attrs, wide), quant_params[2], quant_params[3], out_dtype=str(dtype))
 
 
-def _reference(function: Callable[..., Any], a: Any, x: Array, s: Array, z: Array, so: Array, zo: Array) -> Array:
-    work = np.float64 if DType.of(x).bits == 8 else np.float32
+def _quantized_elementwise_reference(
+    numpy_fn: Callable[..., Any],
+    attrs: Any,
+    x: Array,
+    scale: Array,
+    zero_point: Array,
+    output_scale: Array,
+    output_zero_point: Array,
+) -> Array:
+    work = np.float64 if DType.from_numpy(x).bits == 8 else np.float32
     with np.errstate(all="ignore"):
-        real = np.asarray(function(a, q.dequantized(x, s, z, None, work)))
-        return q.quantized(real, so.astype(work), zo, DType.of(x))
+        real = np.asarray(numpy_fn(attrs, q.dequantize_array(x, scale, zero_point, None, work)))
+        return q.quantize_array(real, output_scale.astype(work), output_zero_point, DType.from_numpy(x))
 
 
-def _samples(attributes: type[Attrs]) -> Samples:
+def _quantized_elementwise_test_samples(attrs_class: type[Attrs]) -> Samples:
     every = np.arange(256).astype(np.uint8)
-    onto = (requantize.scale_array(0.02), requantize.zero_array(7))
+    onto = (requantize.float32_scale_array(0.02), requantize.int32_zero_point_array(7))
     for x, z in ((every, 0), (every.view(np.int8).reshape(4, 64), -128)):
-        yield q.with_constants(attributes(), x, requantize.scale_array(0.013), requantize.zero_array(z), *onto)
-    yield exact(
-        attributes(),
+        yield q.exact_sample_with_constants(
+            attrs_class(), x, requantize.float32_scale_array(0.013), requantize.int32_zero_point_array(z), *onto
+        )
+    yield exact_sample(
+        attrs_class(),
         random_array((2, 3), "uint8") + np.uint8(1),
-        requantize.scale_array(0.0371),
-        requantize.zero_array(0),
+        requantize.float32_scale_array(0.0371),
+        requantize.int32_zero_point_array(0),
         *onto,
     )
 
 
-def _row(
-    name: str, function: Callable[..., Any], real: Callable[..., Expr], attributes: type[Attrs] = NoAttrs, **facets: Any
+def _quantized_elementwise_op(
+    name: str,
+    numpy_fn: Callable[..., Any],
+    build_float_expr: Callable[..., Expr],
+    attrs_class: type[Attrs] = NoAttrs,
+    **facets: Any,
 ) -> OpDef:
     return OpDef(
         name=f"qnn.{name}",
-        attrs=attributes,
-        doc="" if attributes is not NoAttrs else f"`{name}` of the numbers that integers stand for, of each element.",
-        **{"args": ARGS, **facets},
-        infer=infer_one,
-        reference=partial(_reference, function),
-        axes=elementwise_axes,
-        expand=partial(_expand, function, real),
-        samples=partial(_samples, attributes),
-        **q.facets(OpPattern.ELEMWISE),
+        attrs=attrs_class,
+        doc="" if attrs_class is not NoAttrs else f"`{name}` of the numbers that integers stand for, of each element.",
+        **{"args": LOOKUP_ARGS, **facets},
+        infer=infer_quantized_elementwise_type,
+        reference=partial(_quantized_elementwise_reference, numpy_fn),
+        axes=data_only_axis_map,
+        expand=partial(_expand_quantized_elementwise, numpy_fn, build_float_expr),
+        samples=partial(_quantized_elementwise_test_samples, attrs_class),
+        **q.quantized_op_facets(OpPattern.ELEMWISE),
     )
 
 
-def _plain(op: OpDef) -> OpDef:
+def _quantized_version_of_op(op: OpDef) -> OpDef:
     """Return the quantized version of an elementwise operator on real numbers."""
-    return _row(op.name.rpartition(".")[2], lambda _, x: op.reference(NO_ATTRS, x), lambda _, x: q.made(op, x))
+    return _quantized_elementwise_op(
+        op.name.rpartition(".")[2], lambda _, x: op.reference(NO_ATTRS, x), lambda _, x: q.call_or_fold_constants(op, x)
+    )
 
 
-def _hard_swish_expr(_: Any, x: Expr) -> Expr:
-    three, six = (q.constant(v, "float32") for v in (3, 6))
-    gate = q.made(casts.clip, q.add(x, three), a_min=0.0, a_max=6.0)
+def _hard_swish_of_expr(_: Any, x: Expr) -> Expr:
+    three, six = (q.constant_of_dtype(v, "float32") for v in (3, 6))
+    gate = q.call_or_fold_constants(casts.clip, q.add(x, three), a_min=0.0, a_max=6.0)
     return q.div(q.mul(x, gate), six)
 
 
-def _hard_swish(_: Any, x: Array) -> Array:
+def _hard_swish_of_array(_: Any, x: Array) -> Array:
     return np.asarray(x * np.clip(x + np.float32(3), 0, 6) / np.float32(6))
 
 
-def _leaky(a: LeakyReluAttrs, x: Array) -> Array:
+def _leaky_relu_of_array(a: LeakyReluAttrs, x: Array) -> Array:
     return np.where(x > 0, x, x * np.float32(a.alpha))
 
 
-def _leaky_expr(a: LeakyReluAttrs, x: Expr) -> Expr:
-    return q.made(casts.leaky_relu, x, alpha=a.alpha)
+def _leaky_relu_of_expr(a: LeakyReluAttrs, x: Expr) -> Expr:
+    return q.call_or_fold_constants(casts.leaky_relu, x, alpha=a.alpha)
 
 
 # abs: Relay's name, wanted as an attribute of this module
 tanh, sigmoid, exp, sqrt, rsqrt, erf, log, abs = map(
-    _plain,
+    _quantized_version_of_op,
     (
         elementwise_unary.tanh,
         elementwise_unary.sigmoid,
@@ -208,5 +234,11 @@ tanh, sigmoid, exp, sqrt, rsqrt, erf, log, abs = map(
         elementwise_unary.abs,
     ),
 )
-hardswish = _row("hardswish", _hard_swish, _hard_swish_expr)
-leaky_relu = _row("leaky_relu", _leaky, _leaky_expr, LeakyReluAttrs, args=(*args("x"), *q.scales(*q.FROM, *q.ONTO)))
+hardswish = _quantized_elementwise_op("hardswish", _hard_swish_of_array, _hard_swish_of_expr)
+leaky_relu = _quantized_elementwise_op(
+    "leaky_relu",
+    _leaky_relu_of_array,
+    _leaky_relu_of_expr,
+    LeakyReluAttrs,
+    args=(*declare_arguments("x"), *q.quant_param_arguments(*q.INPUT_PARAMETER_NAMES, *q.OUTPUT_PARAMETER_NAMES)),
+)

@@ -2,8 +2,8 @@
 """Helpers of quantized operators: type rules and checks of scales and zero points, quantization of
 arrays.
 
-quantized(x, scale, zero, DType("int8"))       # numpy: clip(round_even(x / scale) + zero)
-made(multiply, x, y)                           # a call, or its value if x and y are constants
+quantize_array(x, scale, zero, DType("int8"))  # numpy: clip(round_even(x / scale) + zero)
+call_or_fold_constants(multiply, x, y)         # a call, or its value if x and y are constants
 """
 
 from __future__ import annotations
@@ -14,30 +14,43 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AotcError, Arg, Attrs, DType, OpPattern, Precision, TensorType, Type, Types, require
-from aotc.relay.graph_api import Call, Constant, Expr, call, evaluate_call, tensor_type_of
+from aotc.ir import AotcError, Arg, Attrs, DType, OpPattern, PrecisionTreatment, TensorType, Type, Types, require
+from aotc.relay.graph_api import Call, Constant, Expr, evaluate_constant_call, tensor_type_of, typed_op_call
 from aotc.relay.op import binary_elementwise, casts, elementwise_unary, shape
-from aotc.relay.op.operator_definition import Accuracy, Array, OpDef, Sample, may_equal, number
+from aotc.relay.op.operator_definition import (
+    Accuracy,
+    Array,
+    OpDef,
+    Sample,
+    may_be_equal_dims,
+    number_to_constant_converter,
+)
 from aotc.relay.op.qnn import defined_rounding
-from aotc.relay.op.type_rules import axis_of, broadcast_along, require_dtype, shape_text, tensor
+from aotc.relay.op.type_rules import (
+    normalize_axis,
+    require_dtype,
+    require_tensor_type,
+    reshape_to_broadcast_along,
+    shape_text,
+)
 
 #: Converters of a scale or zero point argument: numbers become constants, expressions are
 #: unchanged.
-SCALE: Final = number(lambda _: "float32")
-ZERO: Final = number(lambda _: "int32")
-_FLOATS: Final = frozenset({"float16", "float32", "float64"})
-#: Argument names of the scale and zero point of the input (FROM) and of the output (ONTO).
-FROM: Final = ("input_scale", "input_zero_point")
-ONTO: Final = ("output_scale", "output_zero_point")
-#: Largest depth of nested calls through which `known` searches for constants.
-_DEPTH: Final = 16
+SCALE_CONVERTER: Final = number_to_constant_converter(lambda _: "float32")
+ZERO_POINT_CONVERTER: Final = number_to_constant_converter(lambda _: "int32")
+_SCALE_DTYPES: Final = frozenset({"float16", "float32", "float64"})
+#: Argument names of the scale and zero point of the input (FROM) and of the output (OUTPUT_PARAMETER_NAMES).
+INPUT_PARAMETER_NAMES: Final = ("input_scale", "input_zero_point")
+OUTPUT_PARAMETER_NAMES: Final = ("output_scale", "output_zero_point")
+#: Largest depth of nested calls through which `constant_value_or_none` searches for constants.
+_MAX_CONSTANT_SEARCH_DEPTH: Final = 16
 
 
-def scales(*names: str) -> tuple[Arg, ...]:
+def quant_param_arguments(*names: str) -> tuple[Arg, ...]:
     """Return argument definitions for scales and zero points; a name ends with "scale" or
     "zero_point".
     """
-    types = {"scale": ("Expr | float", SCALE), "point": ("Expr | int", ZERO)}
+    types = {"scale": ("Expr | float", SCALE_CONVERTER), "point": ("Expr | int", ZERO_POINT_CONVERTER)}
     kinds = (types[name.rpartition("_")[2]] for name in names)
     return tuple(Arg(name, type=kind, takes=takes) for name, (kind, takes) in zip(names, kinds, strict=True))
 
@@ -45,45 +58,45 @@ def scales(*names: str) -> tuple[Arg, ...]:
 # --- type rules
 
 
-def quantized_type(ty: Type, what: str = "data", bits: int = 16) -> TensorType:
+def require_quantized_type(ty: Type, tensor_name: str = "data", max_bits: int = 16) -> TensorType:
     """Return `ty` as a tensor type; raise AotcError (code "dtype") unless it has integers of at
-    most `bits` bits.
+    most `max_bits` bits.
 
-    what  name of the tensor in the message
+    tensor_name    name of the tensor in the message
     """
-    found = tensor(ty, what)
-    fits = found.dtype.is_integer and found.dtype.bits <= bits
-    require("dtype", fits, lambda: f"{what} must be integers of at most {bits} bits, got {found}")
+    found = require_tensor_type(ty, tensor_name)
+    fits = found.dtype.is_integer and found.dtype.bits <= max_bits
+    require("dtype", fits, lambda: f"{tensor_name} must be integers of at most {max_bits} bits, got {found}")
     return found
 
 
-def _check_extent(found: TensorType, data: TensorType, axis: int | None, what: str) -> None:
-    if found.rank == 0 or found.shape == (1,):
+def _check_quant_param_extent(param_type: TensorType, data: TensorType, axis: int | None, param_name: str) -> None:
+    if param_type.rank == 0 or param_type.shape == (1,):
         return
-    if axis is None or found.rank != 1:
-        raise AotcError("qnn.axis", f"{what} must be one value, got {shape_text(found.shape)}")
-    extent = data.shape[axis_of(axis, data.rank)]
-    fits = may_equal(found.shape[0], extent)
-    require("qnn.axis", fits, f"{what} has {found.shape[0]} values, but axis {axis} of {data} has {extent}")
+    if axis is None or param_type.rank != 1:
+        raise AotcError("qnn.axis", f"{param_name} must be one value, got {shape_text(param_type.shape)}")
+    extent = data.shape[normalize_axis(axis, data.rank)]
+    fits = may_be_equal_dims(param_type.shape[0], extent)
+    require("qnn.axis", fits, f"{param_name} has {param_type.shape[0]} values, but axis {axis} of {data} has {extent}")
 
 
-def check_pairs(types: Types, data: TensorType, axis: int | None, *names: str) -> None:
-    """Raise AotcError unless `types` are valid types of scales and zero points with the given
+def check_quant_param_types(param_types: Types, data: TensorType, axis: int | None, *names: str) -> None:
+    """Raise AotcError unless `param_types` are valid types of scales and zero points with the given
     names.
 
     Scales must be floats, zero points integers. Each must be one value or, if `axis` is given, a
     vector with one value for each element along that axis of `data`.
     """
-    for ty, name in zip(types, names, strict=True):
-        found = tensor(ty, name)
+    for ty, name in zip(param_types, names, strict=True):
+        found = require_tensor_type(ty, name)
         kind, fits = "an integer", found.dtype.is_integer and found.dtype.bits <= 32
         if name.endswith("scale"):
-            kind, fits = "a float", found.dtype in _FLOATS
+            kind, fits = "a float", found.dtype in _SCALE_DTYPES
         require("qnn.dtype", fits, f"{name} must be {kind}, got {found}")
-        _check_extent(found, data, axis, name)
+        _check_quant_param_extent(found, data, axis, name)
 
 
-def result_of(data: TensorType, dtype: str) -> TensorType:
+def quantized_result_type(data: TensorType, dtype: str) -> TensorType:
     """Return the type of integers `dtype` with the shape of `data`.
 
     Raise AotcError (code "dtype") unless `dtype` is an integer type of at most 32 bits.
@@ -96,44 +109,44 @@ def result_of(data: TensorType, dtype: str) -> TensorType:
 # --- constants
 
 
-def known(expr: Expr, depth: int = _DEPTH) -> Array | None:
+def constant_value_or_none(expr: Expr, max_depth: int = _MAX_CONSTANT_SEARCH_DEPTH) -> Array | None:
     """Return the value of an expression that consists of constants and calls; None if it depends on
     a variable.
     """
     if isinstance(expr, Constant):
         return expr.data
-    if not isinstance(expr, Call) or not isinstance(expr.op, OpDef) or depth == 0:
+    if not isinstance(expr, Call) or not isinstance(expr.op, OpDef) or max_depth == 0:
         return None
-    args = [known(a, depth - 1) for a in expr.args]
+    args = [constant_value_or_none(a, max_depth - 1) for a in expr.args]
     found = [Constant(a) for a in args if a is not None]
     if not args or len(found) != len(args):
         return None
-    value = evaluate_call(call(expr.op, found, expr.attrs))
+    value = evaluate_constant_call(typed_op_call(expr.op, found, expr.attrs))
     return value.data if isinstance(value, Constant) else None
 
 
-def settled(expr: Expr) -> Expr:
+def fold_to_constant_if_known(expr: Expr) -> Expr:
     """Return an expression folded to one constant if its value is known, else the expression
     itself.
     """
-    value = known(expr)
+    value = constant_value_or_none(expr)
     return expr if value is None or isinstance(expr, Constant) else Constant(value)
 
 
-def made(op: OpDef, *args: Any, **attributes: Any) -> Expr:
+def call_or_fold_constants(op: OpDef, *args: Any, **attributes: Any) -> Expr:
     """Return a call of `op`, folded to a constant if all arguments are constants."""
     node = op(*args, **attributes)
-    value = evaluate_call(node) if all(isinstance(a, Constant) for a in node.args) else None
+    value = evaluate_constant_call(node) if all(isinstance(a, Constant) for a in node.args) else None
     return node if value is None else value
 
 
-def checked_scales(what: Iterable[tuple[str, Expr]]) -> None:
+def check_constant_scales(named_scales: Iterable[tuple[str, Expr]]) -> None:
     """Raise AotcError (code "qnn.scale") if a constant scale is not positive and finite.
 
-    what  pairs of the scale's name and its expression
+    named_scales    pairs of the scale's name and its expression
     """
-    for name, expr in what:
-        value = known(expr)
+    for name, expr in named_scales:
+        value = constant_value_or_none(expr)
         if value is None:
             continue
         wide = value.astype(np.float64).reshape(-1)
@@ -143,11 +156,11 @@ def checked_scales(what: Iterable[tuple[str, Expr]]) -> None:
             raise AotcError("qnn.scale", f"{name}{where} is {wide[wrong][0]:g}: not positive and finite")
 
 
-def checked_zero(name: str, expr: Expr, dtype: DType) -> None:
+def check_constant_zero_point(name: str, expr: Expr, dtype: DType) -> None:
     """Raise AotcError (code "qnn.zero-point") if a constant zero point is outside of the range of
     `dtype`.
     """
-    value = known(expr)
+    value = constant_value_or_none(expr)
     if value is None:
         return
     wide = value.astype(np.int64).reshape(-1)
@@ -156,29 +169,29 @@ def checked_zero(name: str, expr: Expr, dtype: DType) -> None:
     require("qnn.zero-point", not wrong.any(), lambda: f"{text}: {wide[wrong][0]}")
 
 
-def checked(dtype: DType, names: Iterable[str], *values: Expr) -> None:
+def check_constant_quant_params(dtype: DType, names: Iterable[str], *quant_params: Expr) -> None:
     """Raise AotcError for constant scales or zero points, listed by name, that are invalid for
     integers of `dtype`.
     """
-    for name, value in zip(names, values, strict=True):
+    for name, value in zip(names, quant_params, strict=True):
         if name.endswith("scale"):
-            checked_scales([(name, value)])
+            check_constant_scales([(name, value)])
         else:
-            checked_zero(name, value, dtype)
+            check_constant_zero_point(name, value, dtype)
 
 
-def is_zero(expr: Expr) -> bool:
+def is_constant_zero(expr: Expr) -> bool:
     """Return True if a zero point is a constant that is 0 in all elements."""
-    value = known(expr)
+    value = constant_value_or_none(expr)
     return value is not None and not value.any()
 
 
-def bounds(dtype: DType, work: DType) -> tuple[int, int]:
-    """Return the smallest and the largest integer of `dtype` that the type `work` represents
+def integer_range_exact_in(dtype: DType, work_dtype: DType) -> tuple[int, int]:
+    """Return the smallest and the largest integer of `dtype` that the type `work_dtype` represents
     exactly.
     """
     low, high = int(dtype.min), int(dtype.max)
-    digits = {16: 11, 32: 24, 64: 53}[work.bits] if work.is_float else 64
+    digits = {16: 11, 32: 24, 64: 53}[work_dtype.bits] if work_dtype.is_float else 64
     spare = max(high.bit_length() - digits, 0)
     return low, high >> spare << spare
 
@@ -187,7 +200,7 @@ def bounds(dtype: DType, work: DType) -> tuple[int, int]:
 
 
 add, sub, mul, div = (
-    partial(made, op)
+    partial(call_or_fold_constants, op)
     for op in (
         binary_elementwise.add,
         binary_elementwise.subtract,
@@ -202,7 +215,7 @@ def rank_of(x: Expr) -> int:
     return tensor_type_of(x).rank
 
 
-def size_of(x: Expr, axis: int) -> int:
+def static_axis_extent(x: Expr, axis: int) -> int:
     """Return the extent of an axis; raise AotcError (code "qnn.axis") if it is not known at compile
     time.
     """
@@ -210,145 +223,169 @@ def size_of(x: Expr, axis: int) -> int:
     size = ty.shape[axis]
     if isinstance(size, int):
         return size
-    text = f"axis {axis_of(axis, ty.rank)} of {ty} has a size that is not known at compile time"
+    text = f"axis {normalize_axis(axis, ty.rank)} of {ty} has a size that is not known at compile time"
     raise AotcError("qnn.axis", text, hint="fix the size of that axis: quantized operators compute with it")
 
 
-def is_vector(x: Expr) -> bool:
+def is_per_channel(x: Expr) -> bool:
     """Return True if a scale or zero point has one value for each element of an axis instead of one
     value.
     """
     return tensor_type_of(x).shape not in ((), (1,))
 
 
-def dtype_of(x: Expr) -> DType:
+def tensor_dtype_of(x: Expr) -> DType:
     """Return the data type of a tensor expression."""
     return tensor_type_of(x).dtype
 
 
-def constant(value: Any, dtype: str) -> Constant:
+def constant_of_dtype(value: Any, dtype: str) -> Constant:
     """Return a constant with a value and a data type."""
     return Constant(np.asarray(value).astype(DType(dtype).numpy))
 
 
-def converted(x: Expr, dtype: str) -> Expr:
+def cast_unless_equal(x: Expr, dtype: str) -> Expr:
     """Return `x` cast to `dtype`."""
-    return x if dtype_of(x) == dtype else made(casts.cast, x, dtype=dtype)
+    return x if tensor_dtype_of(x) == dtype else call_or_fold_constants(casts.cast, x, dtype=dtype)
 
 
-def laid(x: Expr, axis: int | None, rank: int, dtype: str = "") -> Expr:
+def broadcast_quant_param_along(quant_param: Expr, axis: int | None, rank: int, dtype: str = "") -> Expr:
     """Return a scale or zero point as `dtype`, reshaped to broadcast along `axis` of a tensor with
     `rank` axes.
     """
-    ty = tensor_type_of(x)
-    x = converted(settled(x), dtype or ty.dtype)
+    ty = tensor_type_of(quant_param)
+    quant_param = cast_unless_equal(fold_to_constant_if_known(quant_param), dtype or ty.dtype)
     if ty.rank == 0:
-        return x
+        return quant_param
     if ty.shape == (1,) or axis is None:
-        return made(shape.reshape, x, newshape=())
+        return call_or_fold_constants(shape.reshape, quant_param, newshape=())
     after = rank - axis % rank - 1
-    return made(shape.expand_dims, x, axis=1, num_newaxis=after) if after else x
+    return call_or_fold_constants(shape.expand_dims, quant_param, axis=1, num_newaxis=after) if after else quant_param
 
 
-def centered(x: Expr, zero: Expr, axis: int | None = None) -> Expr:
+def subtract_zero_point(x: Expr, zero_point: Expr, axis: int | None = None) -> Expr:
     """Return integers minus their zero point, as int32."""
-    wide = converted(x, "int32")
-    if is_zero(zero):
+    wide = cast_unless_equal(x, "int32")
+    if is_constant_zero(zero_point):
         return wide
-    return sub(wide, laid(zero, axis, rank_of(x), "int32"))
+    return sub(wide, broadcast_quant_param_along(zero_point, axis, rank_of(x), "int32"))
 
 
-def saturated(y: Expr, zero: Expr, axis: int | None, dtype: DType, number: bool = True) -> Expr:
-    """Return whole numbers `y` plus a zero point, saturated to the range of `dtype` and cast to it.
+def add_zero_point_and_saturate(
+    integers: Expr, zero_point: Expr, axis: int | None, dtype: DType, is_nan_free: bool = True
+) -> Expr:
+    """Return whole numbers `integers` plus a zero point, saturated to the range of `dtype` and cast to it.
 
-    y       floats, or integers wide enough for the sum
-    number  True if no element is NaN; otherwise NaN becomes the smallest value
+    integers       floats, or integers wide enough for the sum
+    is_nan_free    True if no element is NaN; otherwise NaN becomes the smallest value
     """
-    work = tensor_type_of(y)
-    low, high = bounds(dtype, work.dtype)
-    value = known(zero)
-    if not number:
-        y = add(y, laid(zero, axis, work.rank, work.dtype))
-        least = constant(low, work.dtype)
-        y = made(binary_elementwise.where, made(binary_elementwise.greater, y, least), y, least)
-        y = made(binary_elementwise.minimum, y, constant(high, work.dtype))
+    work = tensor_type_of(integers)
+    low, high = integer_range_exact_in(dtype, work.dtype)
+    value = constant_value_or_none(zero_point)
+    if not is_nan_free:
+        integers = add(integers, broadcast_quant_param_along(zero_point, axis, work.rank, work.dtype))
+        least = constant_of_dtype(low, work.dtype)
+        integers = call_or_fold_constants(
+            binary_elementwise.where,
+            call_or_fold_constants(binary_elementwise.greater, integers, least),
+            integers,
+            least,
+        )
+        integers = call_or_fold_constants(binary_elementwise.minimum, integers, constant_of_dtype(high, work.dtype))
     elif value is not None and value.size == 1 and work.dtype.is_float:
         offset = float(value.reshape(()))
-        y = made(casts.clip, y, a_min=low - offset, a_max=high - offset)
-        y = y if offset == 0 else add(y, constant(offset, work.dtype))
+        integers = call_or_fold_constants(casts.clip, integers, a_min=low - offset, a_max=high - offset)
+        integers = integers if offset == 0 else add(integers, constant_of_dtype(offset, work.dtype))
     else:
-        if not is_zero(zero):
-            y = add(y, laid(zero, axis, work.rank, work.dtype))
-        y = made(casts.clip, y, a_min=low, a_max=high)
-    return made(casts.cast, y, dtype=str(dtype))
+        if not is_constant_zero(zero_point):
+            integers = add(integers, broadcast_quant_param_along(zero_point, axis, work.rank, work.dtype))
+        integers = call_or_fold_constants(casts.clip, integers, a_min=low, a_max=high)
+    return call_or_fold_constants(casts.cast, integers, dtype=str(dtype))
 
 
-def nearest(y: Expr, zero: Expr, axis: int | None, dtype: DType, number: bool = True) -> Expr:
-    """Return floats rounded to nearest even plus a zero point, saturated to `dtype`; `number` as in
-    `saturated`.
+def round_add_zero_point_saturate(
+    floats: Expr, zero_point: Expr, axis: int | None, dtype: DType, is_nan_free: bool = True
+) -> Expr:
+    """Return floats rounded to nearest even plus a zero point, saturated to `dtype`; `is_nan_free` as in
+    `add_zero_point_and_saturate`.
     """
-    work = tensor_type_of(y)
-    if dtype in defined_rounding.NEAREST and work.dtype == "float32":
-        return made(defined_rounding.NEAREST[dtype], y, laid(zero, axis, work.rank, "float32"))
-    return saturated(made(elementwise_unary.round, y), zero, axis, dtype, number)
+    work = tensor_type_of(floats)
+    if dtype in defined_rounding.ROUND_NEAREST_OPS_BY_DTYPE and work.dtype == "float32":
+        return call_or_fold_constants(
+            defined_rounding.ROUND_NEAREST_OPS_BY_DTYPE[dtype],
+            floats,
+            broadcast_quant_param_along(zero_point, axis, work.rank, "float32"),
+        )
+    return add_zero_point_and_saturate(
+        call_or_fold_constants(elementwise_unary.round, floats), zero_point, axis, dtype, is_nan_free
+    )
 
 
 # --- the same on arrays
 
 
-def spread(value: Array, axis: int | None, rank: int, dtype: Any) -> Array:
+def broadcast_array_along(quant_param: Array, axis: int | None, rank: int, dtype: Any) -> Array:
     """Return an array with a scale or zero point, reshaped to broadcast along `axis` of an array
     with `rank` axes.
     """
-    value = np.asarray(value).astype(dtype)
-    single = value.size == 1 or axis is None
-    return value.reshape(()) if single else broadcast_along(value, axis or 0, rank)
+    quant_param = np.asarray(quant_param).astype(dtype)
+    single = quant_param.size == 1 or axis is None
+    return quant_param.reshape(()) if single else reshape_to_broadcast_along(quant_param, axis or 0, rank)
 
 
-def offsets(x: Array, zero: Array, axis: int | None = None, dtype: Any = np.int32) -> Array:
+def subtract_zero_point_from_array(
+    x: Array, zero_point: Array, axis: int | None = None, dtype: Any = np.int32
+) -> Array:
     """Return an integer array minus its zero point as `dtype`, with wraparound."""
-    return np.asarray(x.astype(dtype) - spread(zero, axis, x.ndim, dtype))
+    return np.asarray(x.astype(dtype) - broadcast_array_along(zero_point, axis, x.ndim, dtype))
 
 
-def stored(y: Array, zero: Array, axis: int | None, dtype: DType) -> Array:
+def add_zero_point_saturate_array(whole_numbers: Array, zero_point: Array, axis: int | None, dtype: DType) -> Array:
     """Return an array of whole numbers plus a zero point, saturated to the range of `dtype` and
     cast to it.
     """
-    total = y + spread(zero, axis, y.ndim, y.dtype)
-    low, high = bounds(dtype, DType.of(y))
-    least, most = (y.dtype.type(v) for v in (low, high))
+    total = whole_numbers + broadcast_array_along(zero_point, axis, whole_numbers.ndim, whole_numbers.dtype)
+    low, high = integer_range_exact_in(dtype, DType.from_numpy(whole_numbers))
+    least, most = (whole_numbers.dtype.type(v) for v in (low, high))
     # NaN becomes the least value
     return np.asarray(np.minimum(np.where(total > least, total, least), most).astype(dtype.numpy))
 
 
-def dequantized(x: Array, scale: Array, zero: Array, axis: int | None = None, dtype: Any = np.float32) -> Array:
+def dequantize_array(
+    x: Array, scale: Array, zero_point: Array, axis: int | None = None, dtype: Any = np.float32
+) -> Array:
     """Return the real numbers that an integer array represents: (x - zero) * scale."""
-    return np.asarray(offsets(x, zero, axis).astype(dtype) * spread(scale, axis, x.ndim, dtype))
+    return np.asarray(
+        subtract_zero_point_from_array(x, zero_point, axis).astype(dtype)
+        * broadcast_array_along(scale, axis, x.ndim, dtype)
+    )
 
 
-def quantized(x: Array, scale: Array, zero: Array, dtype: DType, axis: int | None = None) -> Array:
+def quantize_array(x: Array, scale: Array, zero_point: Array, dtype: DType, axis: int | None = None) -> Array:
     """Return real numbers quantized as `dtype`: x / scale rounded to nearest even, plus the zero
     point, saturated.
     """
     work = scale.dtype
-    quotient = x.astype(work) / spread(scale, axis, x.ndim, work)
-    return stored(np.rint(quotient), zero, axis, dtype)
+    quotient = x.astype(work) / broadcast_array_along(scale, axis, x.ndim, work)
+    return add_zero_point_saturate_array(np.rint(quotient), zero_point, axis, dtype)
 
 
-def facets(pattern: OpPattern, sums: bool = False) -> dict[str, Any]:
+def quantized_op_facets(pattern: OpPattern, sums_products: bool = False) -> dict[str, Any]:
     """Return OpDef fields shared by quantized operators; precision conversions do not affect their
     float32 scales.
 
-    pattern  fusion pattern of the operator
-    sums     True if the operator sums products
+    pattern          fusion pattern of the operator
+    sums_products    True if the operator sums products
     """
-    derived = pattern is OpPattern.OUT_ELEMWISE_FUSABLE and not sums
-    return {"pattern": pattern, "precision": None if derived else Precision.NEVER}
+    derived = pattern is OpPattern.OUT_ELEMWISE_FUSABLE and not sums_products
+    return {"pattern": pattern, "precision": None if derived else PrecisionTreatment.NEVER}
 
 
-def with_constants(attributes: Attrs, *values: Array | tuple[Array, ...], given: int = 1) -> Sample:
-    """Return a sample with an exact result in which all arguments except the first `given` are
+def exact_sample_with_constants(
+    attributes: Attrs, *values: Array | tuple[Array, ...], variable_argument_count: int = 1
+) -> Sample:
+    """Return a sample with an exact result in which all arguments except the first `variable_argument_count` are
     constants.
     """
-    known = tuple(range(given, len(values)))
+    known = tuple(range(variable_argument_count, len(values)))
     return Sample(args=values, attrs=attributes, accuracy=Accuracy.EXACT, known=known)

@@ -15,28 +15,41 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AotcError, Attrs, AxisMap, DType, OpPattern, TensorType, Type, Types, args, param, require, setting
+from aotc.ir import (
+    AotcError,
+    Attrs,
+    AxisMap,
+    DType,
+    OpPattern,
+    TensorType,
+    Type,
+    Types,
+    attribute_field,
+    declare_arguments,
+    require,
+    temporarily_set_context_variable,
+)
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import binary_elementwise
-from aotc.relay.op.operator_definition import Array, OpDef, Samples, exact, random_array
+from aotc.relay.op.operator_definition import Array, OpDef, Samples, exact_sample, random_array
 from aotc.relay.op.qnn import defined_rounding
 from aotc.relay.op.qnn import quant_params as q
-from aotc.relay.op.qnn.fixed_point import ROUNDINGS, factors_of
-from aotc.relay.op.type_rules import axis_of, float_tensor, require_known, tensor
+from aotc.relay.op.qnn.fixed_point import FIXED_POINT_ROUNDING_MODES, fixed_point_factors_of_scales
+from aotc.relay.op.type_rules import normalize_axis, require_float_tensor, require_known_name, require_tensor_type
 
 
-def along_axis(a: Any, types: Types) -> AxisMap:
+def quantized_elementwise_axis_map(attrs: Any, types: Types) -> AxisMap:
     """Return the axis map of an elementwise operator whose scales and zero points may be vectors
-    along `a.axis`.
+    along `attrs.axis`.
     """
-    rank = tensor(types[0]).rank
-    axis = axis_of(a.axis, rank) if rank else 0
+    rank = require_tensor_type(types[0]).rank
+    axis = normalize_axis(attrs.axis, rank) if rank else 0
 
-    def row(ty: Type) -> tuple[int | None, ...]:
-        several = tensor(ty).rank == 1 and tensor(ty).shape != (1,)
+    def axis_map_row_of_param(ty: Type) -> tuple[int | None, ...]:
+        several = require_tensor_type(ty).rank == 1 and require_tensor_type(ty).shape != (1,)
         return tuple(0 if several and k == axis else None for k in range(rank))
 
-    return AxisMap((tuple(range(rank)), *map(row, types[1:])))
+    return AxisMap((tuple(range(rank)), *map(axis_map_row_of_param, types[1:])))
 
 
 # --- quantize
@@ -52,56 +65,60 @@ class QuantizeAttrs(Attrs):
     axis: int = -1
 
 
-def _quantize_infer(a: QuantizeAttrs, types: Types) -> Type:
-    data = float_tensor(types[0])
-    q.check_pairs(types[1:], data, a.axis, *q.ONTO)
-    return q.result_of(data, a.out_dtype)
+def _infer_quantize_type(a: QuantizeAttrs, types: Types) -> Type:
+    data = require_float_tensor(types[0])
+    q.check_quant_param_types(types[1:], data, a.axis, *q.OUTPUT_PARAMETER_NAMES)
+    return q.quantized_result_type(data, a.out_dtype)
 
 
-def _quantize_expand(a: QuantizeAttrs, data: Expr, scale: Expr, zero: Expr) -> Expr:
+def _expand_quantize(a: QuantizeAttrs, data: Expr, scale: Expr, zero_point: Expr) -> Expr:
     dtype, rank = DType(a.out_dtype), q.rank_of(data)
-    q.checked(dtype, q.ONTO, scale, zero)
-    work = q.dtype_of(scale)
-    quotient = q.div(q.converted(data, work), q.laid(scale, a.axis, rank))
-    return q.nearest(quotient, zero, a.axis, dtype, number=False)
+    q.check_constant_quant_params(dtype, q.OUTPUT_PARAMETER_NAMES, scale, zero_point)
+    work = q.tensor_dtype_of(scale)
+    quotient = q.div(q.cast_unless_equal(data, work), q.broadcast_quant_param_along(scale, a.axis, rank))
+    return q.round_add_zero_point_saturate(quotient, zero_point, a.axis, dtype, is_nan_free=False)
 
 
-def scale_array(*values: float) -> Array:
+def float32_scale_array(*values: float) -> Array:
     """Return one scale as a 0-d float32 array, or several scales as a vector."""
     return np.array(values if len(values) > 1 else values[0], np.float32)
 
 
-def zero_array(*values: int) -> Array:
+def int32_zero_point_array(*values: int) -> Array:
     """Return one zero point as a 0-d int32 array, or several zero points as a vector."""
     return np.array(values if len(values) > 1 else values[0], np.int32)
 
 
-_CHANNELS = scale_array(0.01, 0.5, 0.03)
-_ZEROS = zero_array(-3, 0, 7)
+_PER_CHANNEL_SAMPLE_SCALES = float32_scale_array(0.01, 0.5, 0.03)
+_PER_CHANNEL_SAMPLE_ZERO_POINTS = int32_zero_point_array(-3, 0, 7)
 
 
-def _quantize_samples() -> Samples:
+def _quantize_test_samples() -> Samples:
     x = random_array((2, 3, 5)) * np.float32(3)
     halves = np.array([0.25, 0.75, -0.25, 1.25, 1e9, -1e9, -0.0, np.nan, np.inf, -np.inf], np.float32)
     for dtype in ("int8", "uint8", "int16", "uint16", "int4", "uint4"):
-        yield exact(QuantizeAttrs(out_dtype=dtype), x, scale_array(0.07), zero_array(3))
-        yield exact(QuantizeAttrs(out_dtype=dtype), halves, scale_array(0.5), zero_array(0))
-    yield exact(QuantizeAttrs(axis=1), x, _CHANNELS, _ZEROS)
-    yield exact(QuantizeAttrs(), x.astype(np.float16), scale_array(0.02), zero_array(-128))
-    yield exact(QuantizeAttrs(out_dtype="uint8"), random_array(()), scale_array(0.1), zero_array(255))
-    yield exact(QuantizeAttrs(), random_array((0, 3)), _CHANNELS, _ZEROS)
+        yield exact_sample(QuantizeAttrs(out_dtype=dtype), x, float32_scale_array(0.07), int32_zero_point_array(3))
+        yield exact_sample(QuantizeAttrs(out_dtype=dtype), halves, float32_scale_array(0.5), int32_zero_point_array(0))
+    yield exact_sample(QuantizeAttrs(axis=1), x, _PER_CHANNEL_SAMPLE_SCALES, _PER_CHANNEL_SAMPLE_ZERO_POINTS)
+    yield exact_sample(QuantizeAttrs(), x.astype(np.float16), float32_scale_array(0.02), int32_zero_point_array(-128))
+    yield exact_sample(
+        QuantizeAttrs(out_dtype="uint8"), random_array(()), float32_scale_array(0.1), int32_zero_point_array(255)
+    )
+    yield exact_sample(
+        QuantizeAttrs(), random_array((0, 3)), _PER_CHANNEL_SAMPLE_SCALES, _PER_CHANNEL_SAMPLE_ZERO_POINTS
+    )
 
 
 quantize = OpDef(
     name="qnn.quantize",
     attrs=QuantizeAttrs,
-    args=(*args("data"), *q.scales(*q.ONTO)),
-    infer=_quantize_infer,
-    reference=lambda a, x, s, z: q.quantized(x, s, z, DType(a.out_dtype), a.axis),
-    axes=along_axis,
-    expand=_quantize_expand,
-    samples=_quantize_samples,
-    **q.facets(OpPattern.BROADCAST),
+    args=(*declare_arguments("data"), *q.quant_param_arguments(*q.OUTPUT_PARAMETER_NAMES)),
+    infer=_infer_quantize_type,
+    reference=lambda a, x, s, z: q.quantize_array(x, s, z, DType(a.out_dtype), a.axis),
+    axes=quantized_elementwise_axis_map,
+    expand=_expand_quantize,
+    samples=_quantize_test_samples,
+    **q.quantized_op_facets(OpPattern.BROADCAST),
 )
 
 
@@ -118,57 +135,71 @@ class DequantizeAttrs(Attrs):
     axis: int = -1
 
 
-def _dequantize_infer(a: DequantizeAttrs, types: Types) -> Type:
-    data = q.quantized_type(types[0], bits=32)
-    q.check_pairs(types[1:], data, a.axis, *q.FROM)
+def _infer_dequantize_type(a: DequantizeAttrs, types: Types) -> Type:
+    data = q.require_quantized_type(types[0], max_bits=32)
+    q.check_quant_param_types(types[1:], data, a.axis, *q.INPUT_PARAMETER_NAMES)
     result = DType(a.out_dtype)
     require("dtype", result.is_float, f"data type {result} is not a float type")
     return TensorType(data.shape, result)
 
 
-def _dequantize_expand(a: DequantizeAttrs, data: Expr, scale: Expr, zero: Expr) -> Expr:
+def _expand_dequantize(a: DequantizeAttrs, data: Expr, scale: Expr, zero_point: Expr) -> Expr:
     ty = tensor_type_of(data)
-    q.checked(ty.dtype, q.FROM, scale, zero)
-    if q.is_zero(zero):
-        real = q.converted(data, a.out_dtype)
+    q.check_constant_quant_params(ty.dtype, q.INPUT_PARAMETER_NAMES, scale, zero_point)
+    if q.is_constant_zero(zero_point):
+        real = q.cast_unless_equal(data, a.out_dtype)
     else:
-        real = q.converted(q.centered(data, zero, a.axis), a.out_dtype)
-    return q.mul(real, q.laid(scale, a.axis, ty.rank, a.out_dtype))
+        real = q.cast_unless_equal(q.subtract_zero_point(data, zero_point, a.axis), a.out_dtype)
+    return q.mul(real, q.broadcast_quant_param_along(scale, a.axis, ty.rank, a.out_dtype))
 
 
-def _dequantize_reference(a: DequantizeAttrs, x: Array, scale: Array, zero: Array) -> Array:
-    return q.dequantized(x, scale, zero, a.axis, DType(a.out_dtype).numpy)
+def _dequantize_reference(a: DequantizeAttrs, x: Array, scale: Array, zero_point: Array) -> Array:
+    return q.dequantize_array(x, scale, zero_point, a.axis, DType(a.out_dtype).numpy)
 
 
-def _dequantize_samples() -> Samples:
+def _dequantize_test_samples() -> Samples:
     for dtype in ("int8", "uint8", "int16", "uint16", "int32", "int4", "uint4"):
         x = (
             random_array((2, 3, 5), dtype)
             if dtype[-1] != "4"
             else (random_array((2, 5)) * 3).astype(DType(dtype).numpy)
         )
-        yield exact(DequantizeAttrs(), x, scale_array(0.07), zero_array(0 if dtype == "int32" else 3))
-    yield exact(DequantizeAttrs(axis=1), random_array((2, 3, 5), "int8"), _CHANNELS, _ZEROS)
-    yield exact(DequantizeAttrs(out_dtype="float16"), random_array((4,), "int8"), scale_array(0.25), zero_array(-128))
-    yield exact(DequantizeAttrs(), random_array((), "uint8"), scale_array(0.25), zero_array(128))
+        yield exact_sample(
+            DequantizeAttrs(), x, float32_scale_array(0.07), int32_zero_point_array(0 if dtype == "int32" else 3)
+        )
+    yield exact_sample(
+        DequantizeAttrs(axis=1),
+        random_array((2, 3, 5), "int8"),
+        _PER_CHANNEL_SAMPLE_SCALES,
+        _PER_CHANNEL_SAMPLE_ZERO_POINTS,
+    )
+    yield exact_sample(
+        DequantizeAttrs(out_dtype="float16"),
+        random_array((4,), "int8"),
+        float32_scale_array(0.25),
+        int32_zero_point_array(-128),
+    )
+    yield exact_sample(
+        DequantizeAttrs(), random_array((), "uint8"), float32_scale_array(0.25), int32_zero_point_array(128)
+    )
 
 
 dequantize = OpDef(
     name="qnn.dequantize",
     attrs=DequantizeAttrs,
-    args=(*args("data"), *q.scales(*q.FROM)),
-    infer=_dequantize_infer,
+    args=(*declare_arguments("data"), *q.quant_param_arguments(*q.INPUT_PARAMETER_NAMES)),
+    infer=_infer_dequantize_type,
     reference=_dequantize_reference,
-    axes=along_axis,
-    expand=_dequantize_expand,
-    samples=_dequantize_samples,
-    **q.facets(OpPattern.BROADCAST),
+    axes=quantized_elementwise_axis_map,
+    expand=_expand_dequantize,
+    samples=_dequantize_test_samples,
+    **q.quantized_op_facets(OpPattern.BROADCAST),
 )
 
 
 # --- requantize
 
-_DEFAULT: Final[ContextVar[str]] = ContextVar("rounding", default="None")
+_DEFAULT_ROUNDING: Final[ContextVar[str]] = ContextVar("rounding", default="None")
 
 
 def requantize_config(rounding: str = "UPWARD", compute_dtype: str = "int64") -> AbstractContextManager[str]:
@@ -177,8 +208,8 @@ def requantize_config(rounding: str = "UPWARD", compute_dtype: str = "int64") ->
 
     Raise AotcError for an unknown rounding mode or compute_dtype.
     """
-    _check_rounding(rounding, compute_dtype)
-    return setting(_DEFAULT, rounding)
+    _check_rounding_mode(rounding, compute_dtype)
+    return temporarily_set_context_variable(_DEFAULT_ROUNDING, rounding)
 
 
 class RequantizeAttrs(Attrs):
@@ -193,116 +224,143 @@ class RequantizeAttrs(Attrs):
     """
 
     axis: int = -1
-    rounding: str = param(default="None", takes=lambda value, _: _DEFAULT.get() if value == "None" else value)
+    rounding: str = attribute_field(
+        default="None", convert=lambda value, _: _DEFAULT_ROUNDING.get() if value == "None" else value
+    )
     compute_dtype: str = "None"
     out_dtype: str = "int8"
 
 
-_ROUNDINGS = ("None", *ROUNDINGS, "FLOAT_EVEN")
+_REQUANTIZE_ROUNDING_MODES = ("None", *FIXED_POINT_ROUNDING_MODES, "FLOAT_EVEN")
 
 
-def _requantize_infer(a: RequantizeAttrs, types: Types) -> Type:
-    data = q.quantized_type(types[0], bits=32)
-    q.check_pairs(types[1:3], data, a.axis, *q.FROM)
-    q.check_pairs(types[3:5], data, a.axis, *q.ONTO)
-    _check_rounding(a.rounding, a.compute_dtype)
-    return q.result_of(data, a.out_dtype)
+def _infer_requantize_type(a: RequantizeAttrs, types: Types) -> Type:
+    data = q.require_quantized_type(types[0], max_bits=32)
+    q.check_quant_param_types(types[1:3], data, a.axis, *q.INPUT_PARAMETER_NAMES)
+    q.check_quant_param_types(types[3:5], data, a.axis, *q.OUTPUT_PARAMETER_NAMES)
+    _check_rounding_mode(a.rounding, a.compute_dtype)
+    return q.quantized_result_type(data, a.out_dtype)
 
 
-def _check_rounding(rounding: str, compute_dtype: str) -> None:
-    require_known("qnn.rounding", "rounding", rounding, _ROUNDINGS)
+def _check_rounding_mode(rounding: str, compute_dtype: str) -> None:
+    require_known_name("qnn.rounding", "rounding", rounding, _REQUANTIZE_ROUNDING_MODES)
     works = ("float32",) if rounding == "FLOAT_EVEN" else ("int64", "float32", "float64")
-    require_known("qnn.compute-dtype", f"compute_dtype of rounding {rounding}", compute_dtype, ("None", *works))
+    require_known_name("qnn.compute-dtype", f"compute_dtype of rounding {rounding}", compute_dtype, ("None", *works))
 
 
-def _rounding(a: RequantizeAttrs) -> str:
+def _rounding_mode_or_default(a: RequantizeAttrs) -> str:
     return "UPWARD" if a.rounding == "None" else a.rounding
 
 
 def _requantize_reference(
-    a: RequantizeAttrs, x: Array, scale: Array, zero: Array, out_scale: Array, out_zero: Array
+    a: RequantizeAttrs, x: Array, scale: Array, input_zero_point: Array, out_scale: Array, output_zero_point: Array
 ) -> Array:
-    rounding, dtype = _rounding(a), DType(a.out_dtype)
+    rounding, dtype = _rounding_mode_or_default(a), DType(a.out_dtype)
     if rounding != "FLOAT_EVEN":
-        whole = q.offsets(x, zero, a.axis, np.int64)
-        factors = factors_of(scale, out_scale, rounding)
-        scaled = factors.scaled(whole, a.axis)
-        return q.stored(scaled, out_zero, a.axis, dtype)
+        whole = q.subtract_zero_point_from_array(x, input_zero_point, a.axis, np.int64)
+        factors = fixed_point_factors_of_scales(scale, out_scale, rounding)
+        scaled = factors.scale_array_rounded(whole, a.axis)
+        return q.add_zero_point_saturate_array(scaled, output_zero_point, a.axis, dtype)
     ratio = scale.astype(np.float32) / out_scale.astype(np.float32)
-    real = q.offsets(x, zero, a.axis).astype(np.float32) * q.spread(ratio, a.axis, x.ndim, np.float32)
-    return q.stored(np.rint(real), out_zero, a.axis, dtype)
+    real = q.subtract_zero_point_from_array(x, input_zero_point, a.axis).astype(np.float32) * q.broadcast_array_along(
+        ratio, a.axis, x.ndim, np.float32
+    )
+    return q.add_zero_point_saturate_array(np.rint(real), output_zero_point, a.axis, dtype)
 
 
-def _requantize_expand(
-    a: RequantizeAttrs, data: Expr, scale: Expr, zero: Expr, out_scale: Expr, out_zero: Expr
+def _expand_requantize(
+    a: RequantizeAttrs, data: Expr, scale: Expr, input_zero_point: Expr, out_scale: Expr, output_zero_point: Expr
 ) -> Expr:
-    rounding, dtype, ty = _rounding(a), DType(a.out_dtype), tensor_type_of(data)
-    q.checked(ty.dtype, q.FROM, scale, zero)
-    q.checked(dtype, q.ONTO, out_scale, out_zero)
+    rounding, dtype, ty = _rounding_mode_or_default(a), DType(a.out_dtype), tensor_type_of(data)
+    q.check_constant_quant_params(ty.dtype, q.INPUT_PARAMETER_NAMES, scale, input_zero_point)
+    q.check_constant_quant_params(dtype, q.OUTPUT_PARAMETER_NAMES, out_scale, output_zero_point)
     if rounding != "FLOAT_EVEN":
-        source, result = q.known(scale), q.known(out_scale)
+        source, result = q.constant_value_or_none(scale), q.constant_value_or_none(out_scale)
         if source is None or result is None:
             hint = 'give constants, or rounding="FLOAT_EVEN"'
             raise AotcError("qnn.scale", f"rounding {rounding} needs constant scales", hint=hint)
-        factors = factors_of(source, result, rounding)
-        fits = ty.dtype == "int32" and q.is_zero(zero) and (dtype.bits < 32 or q.is_zero(out_zero))
-        words = factors.of_words(data, a.axis) if fits else None
-        if words is not None and a.out_dtype in defined_rounding.SATURATE:
-            zero_point = q.laid(out_zero, a.axis, ty.rank, "int32")
-            moved = words if q.is_zero(out_zero) else q.add(words, zero_point)
-            return q.made(defined_rounding.SATURATE[a.out_dtype], moved)
-        scaled = words or factors.expr(_whole(data, zero, a.axis), a.axis)
-        return q.saturated(scaled, out_zero, a.axis, dtype)
-    single = (q.converted(q.settled(s), "float32") for s in (scale, out_scale))
+        factors = fixed_point_factors_of_scales(source, result, rounding)
+        fits = (
+            ty.dtype == "int32"
+            and q.is_constant_zero(input_zero_point)
+            and (dtype.bits < 32 or q.is_constant_zero(output_zero_point))
+        )
+        words = factors.scale_int32_expr_or_none(data, a.axis) if fits else None
+        if words is not None and a.out_dtype in defined_rounding.SATURATE_OPS_BY_DTYPE:
+            zero_point = q.broadcast_quant_param_along(output_zero_point, a.axis, ty.rank, "int32")
+            moved = words if q.is_constant_zero(output_zero_point) else q.add(words, zero_point)
+            return q.call_or_fold_constants(defined_rounding.SATURATE_OPS_BY_DTYPE[a.out_dtype], moved)
+        scaled = words or factors.scale_int64_expr(
+            _subtract_zero_point_as_int64(data, input_zero_point, a.axis), a.axis
+        )
+        return q.add_zero_point_and_saturate(scaled, output_zero_point, a.axis, dtype)
+    single = (q.cast_unless_equal(q.fold_to_constant_if_known(s), "float32") for s in (scale, out_scale))
     ratio = q.div(*single)
-    real = q.converted(q.centered(data, zero, a.axis), "float32")
-    real = q.mul(real, q.laid(ratio, a.axis, ty.rank))
-    return q.nearest(real, out_zero, a.axis, dtype)
+    real = q.cast_unless_equal(q.subtract_zero_point(data, input_zero_point, a.axis), "float32")
+    real = q.mul(real, q.broadcast_quant_param_along(ratio, a.axis, ty.rank))
+    return q.round_add_zero_point_saturate(real, output_zero_point, a.axis, dtype)
 
 
-def _whole(data: Expr, zero: Expr, axis: int) -> Expr:
+def _subtract_zero_point_as_int64(data: Expr, zero_point: Expr, axis: int) -> Expr:
     """Return integers minus their zero point as int64, clamped to the range of int32."""
     ty = tensor_type_of(data)
-    wide = q.converted(data, "int64")
-    if q.is_zero(zero):
+    wide = q.cast_unless_equal(data, "int64")
+    if q.is_constant_zero(zero_point):
         return wide
-    wide = q.sub(wide, q.laid(zero, axis, ty.rank, "int64"))
+    wide = q.sub(wide, q.broadcast_quant_param_along(zero_point, axis, ty.rank, "int64"))
     if ty.dtype.bits < 32:
         return wide
-    low, high = (q.constant(v, "int64") for v in (-(1 << 31), (1 << 31) - 1))
-    return q.made(binary_elementwise.minimum, q.made(binary_elementwise.maximum, wide, low), high)
+    low, high = (q.constant_of_dtype(v, "int64") for v in (-(1 << 31), (1 << 31) - 1))
+    return q.call_or_fold_constants(
+        binary_elementwise.minimum, q.call_or_fold_constants(binary_elementwise.maximum, wide, low), high
+    )
 
 
-def _requantize_samples() -> Samples:
+def _requantize_test_samples() -> Samples:
     sums = random_array((2, 3, 5), "int32") * 37
     ends = np.array([-(2**31), 2**31 - 1, -1, 0, 1, 5, -5, 15, -15], np.int32)
-    for rounding in _ROUNDINGS:
+    for rounding in _REQUANTIZE_ROUNDING_MODES:
         one = RequantizeAttrs(rounding=rounding, axis=1)
-        plain = (scale_array(0.31), zero_array(0))
-        yield q.with_constants(one, sums, scale_array(0.013), zero_array(0), scale_array(0.31), zero_array(-5))
-        yield q.with_constants(one, sums, _CHANNELS, zero_array(0), *plain)
+        plain = (float32_scale_array(0.31), int32_zero_point_array(0))
+        yield q.exact_sample_with_constants(
+            one,
+            sums,
+            float32_scale_array(0.013),
+            int32_zero_point_array(0),
+            float32_scale_array(0.31),
+            int32_zero_point_array(-5),
+        )
+        yield q.exact_sample_with_constants(one, sums, _PER_CHANNEL_SAMPLE_SCALES, int32_zero_point_array(0), *plain)
         flat = RequantizeAttrs(rounding=rounding, out_dtype="uint8")
-        onto = (scale_array(1.0), zero_array(128))
+        onto = (float32_scale_array(1.0), int32_zero_point_array(128))
         for small in (0.5, 0.1, 7.0, 1e-6):
-            yield q.with_constants(flat, ends, scale_array(small), zero_array(0), *onto)
+            yield q.exact_sample_with_constants(
+                flat, ends, float32_scale_array(small), int32_zero_point_array(0), *onto
+            )
         narrow = random_array((7,), "uint8")
-        onto = (scale_array(0.03), zero_array(3))
-        yield q.with_constants(flat, narrow, scale_array(0.02), zero_array(128), *onto)
-    yield exact(RequantizeAttrs(rounding="FLOAT_EVEN", axis=1), sums, _CHANNELS, _ZEROS, *onto)
-    for rounding, zero in itertools.product(ROUNDINGS, (-(2**31), 2**31 - 1)):
-        onto = (scale_array(1.0), zero_array(zero))
+        onto = (float32_scale_array(0.03), int32_zero_point_array(3))
+        yield q.exact_sample_with_constants(flat, narrow, float32_scale_array(0.02), int32_zero_point_array(128), *onto)
+    yield exact_sample(
+        RequantizeAttrs(rounding="FLOAT_EVEN", axis=1),
+        sums,
+        _PER_CHANNEL_SAMPLE_SCALES,
+        _PER_CHANNEL_SAMPLE_ZERO_POINTS,
+        *onto,
+    )
+    for rounding, zero in itertools.product(FIXED_POINT_ROUNDING_MODES, (-(2**31), 2**31 - 1)):
+        onto = (float32_scale_array(1.0), int32_zero_point_array(zero))
         wide = RequantizeAttrs(rounding=rounding, out_dtype="int32")
-        yield q.with_constants(wide, ends, scale_array(0.25), zero_array(0), *onto)
+        yield q.exact_sample_with_constants(wide, ends, float32_scale_array(0.25), int32_zero_point_array(0), *onto)
 
 
 requantize = OpDef(
     name="qnn.requantize",
     attrs=RequantizeAttrs,
-    args=(*args("data"), *q.scales(*q.FROM, *q.ONTO)),
-    infer=_requantize_infer,
+    args=(*declare_arguments("data"), *q.quant_param_arguments(*q.INPUT_PARAMETER_NAMES, *q.OUTPUT_PARAMETER_NAMES)),
+    infer=_infer_requantize_type,
     reference=_requantize_reference,
-    axes=along_axis,
-    expand=_requantize_expand,
-    samples=_requantize_samples,
-    **q.facets(OpPattern.BROADCAST),
+    axes=quantized_elementwise_axis_map,
+    expand=_expand_requantize,
+    samples=_requantize_test_samples,
+    **q.quantized_op_facets(OpPattern.BROADCAST),
 )

@@ -23,25 +23,37 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import Buffer, Expr, Load, Target, Var, as_expr, graph, optimized, substitute, substituted, te
-from aotc.tir.schedule.contraction import build_contraction
-from aotc.tir.schedule.contraction.index_space import variables
-from aotc.tir.schedule.contraction.tiling_cost import computed_lanes, pack_block
+from aotc.tir import (
+    Buffer,
+    Expr,
+    Load,
+    Target,
+    Var,
+    as_expr,
+    optimize_loop_nests,
+    substitute,
+    substitute_in_stmt,
+    te,
+    tensor_graph,
+)
+from aotc.tir.schedule.contraction import build_contraction_nest
+from aotc.tir.schedule.contraction.index_space import variables_in
+from aotc.tir.schedule.contraction.tiling_cost import accumulator_lanes, weight_packing_block
 from aotc.tir.schedule.stages.kernel_builder import KernelBuilder
-from aotc.tir.schedule.stages.scalar_expressions import Body, Slot
-from aotc.tir.schedule.stages.stage_grouping import Group, Stage
-from aotc.tir.schedule.stages.storage_plan import Plan
-from aotc.tir.simplify import Ranges, bounds, linear, simplify, simplify_stmt
-from aotc.tir.stmt import Block, Intrinsic, Stmt, Store, forall, loops
+from aotc.tir.schedule.stages.scalar_expressions import ElementLowering, TensorLocation
+from aotc.tir.schedule.stages.stage_grouping import ComputeStage, StageGroup
+from aotc.tir.schedule.stages.storage_plan import StoragePlan
+from aotc.tir.simplify import Ranges, bounds, linear_form, simplify, simplify_stmt
+from aotc.tir.stmt import Block, Intrinsic, Stmt, Store, forall, loop_nest
 
 #: A strip fills this fraction (1 / SHARE) of the second-level cache.
-SHARE: Final = 8
+L2_CACHE_FRACTION_DIVISOR: Final = 8
 #: Least number of rows of a strip.
-LEAST: Final = 16
+MIN_STRIP_ROWS: Final = 16
 
 
 @frozen(eq=False)
-class Product:
+class HeadProduct:
     """A contraction that is a matrix product per head: (rows, depth) by (depth, columns).
 
     stage, c             the stage and the contraction
@@ -49,7 +61,7 @@ class Product:
     row, column, inner   axes of rows, columns and depth
     """
 
-    stage: Stage
+    stage: ComputeStage
     c: te.Contraction
     batch: tuple[te.Axis, ...]
     row: te.Axis
@@ -57,13 +69,13 @@ class Product:
     inner: te.Axis
 
     @property
-    def heads(self) -> int:
+    def head_count(self) -> int:
         """Number of attention heads: the product of the batch extents."""
         return math.prod(n for _, n in self.batch)
 
 
 @frozen(eq=False)
-class Moved:
+class Permutation:
     """A permutation: the elements of `source` in another order in `tensor`.
 
     place   address in `tensor` of an element, as an expression of the source's axes
@@ -73,15 +85,15 @@ class Moved:
     source: te.Compute | te.Contraction
     place: Expr
 
-    def at(self, indices: Sequence[Expr]) -> Expr:
+    def permuted_address(self, indices: Sequence[Expr]) -> Expr:
         """Return the address in the permuted tensor of an element of the source, given by its
         indices.
         """
-        return substitute(self.place, graph.bind(self.source.axes, indices))
+        return substitute(self.place, tensor_graph.substitution_for_axes(self.source.axes, indices))
 
 
 @frozen(eq=False)
-class Chain:
+class AttentionChain:
     """Two matrix products and the computation between them, which makes the second one's data from
     the first one's result.
 
@@ -93,16 +105,16 @@ class Chain:
     absorbed                groups that the nest replaces, in addition to that of the second product
     """
 
-    first: Product
-    middle: Group
-    second: Product
+    first: HeadProduct
+    middle: StageGroup
+    second: HeadProduct
     scores: te.Tensor
     weights: te.Tensor
-    moved: Moved | None
-    absorbed: tuple[Group, ...]
+    moved: Permutation | None
+    absorbed: tuple[StageGroup, ...]
 
     @property
-    def roots(self) -> set[te.Tensor]:
+    def tensors_held_in_strips(self) -> set[te.Tensor]:
         """The tensors that the attention nest holds in strips, so that they need no memory of their
         own.
         """
@@ -111,92 +123,98 @@ class Chain:
         return found if self.moved is None else found - {self.moved.tensor} | {self.moved.source}
 
 
-def find_chains(plan: Plan, groups: Sequence[Group], outputs: Sequence[te.Tensor]) -> dict[Group, Chain]:
+def find_attention_chains(
+    plan: StoragePlan, groups: Sequence[StageGroup], outputs: Sequence[te.Tensor]
+) -> dict[StageGroup, AttentionChain]:
     """Return the attention-like chains of a kernel (product, computation along rows, product), by
     the group of the second product.
     """
-    finder = _Finder(plan, groups, frozenset(graph.base(t) for t in outputs))
-    found = {group: finder.chain(group) for group in groups}
+    finder = _ChainFinder(plan, groups, frozenset(tensor_graph.strip_views(t) for t in outputs))
+    found = {group: finder.chain_ending_in_group(group) for group in groups}
     return {group: chain for group, chain in found.items() if chain is not None}
 
 
 @frozen
-class _Finder:
+class _ChainFinder:
     """Finds attention-like chains (product, computation along rows, product) among the groups of
     stages of a kernel.
     """
 
-    plan: Plan
-    groups: Sequence[Group]
+    plan: StoragePlan
+    groups: Sequence[StageGroup]
     outputs: frozenset[te.Tensor]
 
-    def chain(self, last: Group) -> Chain | None:
+    def chain_ending_in_group(self, second_product_group: StageGroup) -> AttentionChain | None:
         """Return the attention-like chain whose second product is computed by a group of stages,
         None if there is none.
         """
-        second = _product(last)
+        second = _match_head_product(second_product_group)
         if second is None:
             return None
-        weights = graph.base(second.c.a)
-        middle = self._home(weights)
+        weights = tensor_graph.strip_views(second.c.a)
+        middle = self._group_computing(weights)
         if middle is None or len(middle.stages) < 2:
             return None
-        scores = self._scores(middle)
-        before = None if scores is None else self._home(scores)
-        first = None if before is None else _product(before)
+        scores = self._single_outside_tensor_read(middle)
+        before = None if scores is None else self._group_computing(scores)
+        first = None if before is None else _match_head_product(before)
         if scores is None or before is None or first is None:
             return None
-        fits = _fits(first, second) and self._by_rows(middle, first, scores, weights)
-        if not fits or not self._is_private(before, middle, second):
+        fits = _is_second_product_of_first(first, second) and self._are_rows_independent(middle, first, scores, weights)
+        if not fits or not self._are_intermediates_private(before, middle, second):
             return None
-        moved = self._moved(second.stage)
-        beside = [self._feeding(t) for t in (first.c.a, first.c.b, second.c.b)]
+        moved = self._only_reader_permutation(second.stage)
+        beside = [self._group_computing_operand(t) for t in (first.c.a, first.c.b, second.c.b)]
         if moved is not None:
-            beside.append(self._home(moved.tensor))
+            beside.append(self._group_computing(moved.tensor))
         absorbed = (before, middle, *(g for g in beside if g is not None))
-        return Chain(first, middle, second, scores, weights, moved, absorbed)
+        return AttentionChain(first, middle, second, scores, weights, moved, absorbed)
 
-    def _home(self, tensor: te.Tensor) -> Group | None:
+    def _group_computing(self, tensor: te.Tensor) -> StageGroup | None:
         """Return the group of stages that computes a tensor, None if there is none."""
         return next((g for g in self.groups if tensor in g.tensors), None)
 
-    def _alone(self, tensor: te.Tensor) -> Group | None:
+    def _group_computing_only(self, tensor: te.Tensor) -> StageGroup | None:
         """Return the group of stages that computes a tensor and no other one, None if there is
         none.
         """
-        group = self._home(tensor)
+        group = self._group_computing(tensor)
         return None if group is None or group.tensors != {tensor} else group
 
-    def _scores(self, middle: Group) -> te.Tensor | None:
+    def _single_outside_tensor_read(self, group: StageGroup) -> te.Tensor | None:
         """Return the single tensor that a group of stages reads from other stages, None if there
         are several or none.
         """
-        read = {tensor for own in middle.tensors for tensor, _ in self.plan.needs.get(own, ())}
-        outside = read.intersection(self.plan.stored) - middle.tensors
+        read = {tensor for own in group.tensors for tensor, _ in self.plan.needs.get(own, ())}
+        outside = read.intersection(self.plan.stored) - group.tensors
         return outside.pop() if len(outside) == 1 else None
 
-    def _is_private(self, before: Group, middle: Group, second: Product) -> bool:
+    def _are_intermediates_private(
+        self, first_group: StageGroup, middle_group: StageGroup, second: HeadProduct
+    ) -> bool:
         """Return True if no other stage reads the tensors between two chained matrix products."""
-        own = before.tensors | middle.tensors
+        own = first_group.tensors | middle_group.tensors
         readers = {r.stage for t in own for r in self.plan.reads.get(t, ())}
         takers = {taker for t in own for taker in self.plan.operands.get(t, ())}
         return not own & self.outputs and readers <= own and takers <= {second.c} and second.c.b not in own
 
-    def _by_rows(self, middle: Group, first: Product, scores: te.Tensor, weights: te.Tensor) -> bool:
+    def _are_rows_independent(
+        self, middle_group: StageGroup, first: HeadProduct, scores: te.Tensor, weights: te.Tensor
+    ) -> bool:
         """Return True if row i of the tensors between two matrix products depends on row i of the
         first one's result only.
         """
-        shared = [n for _, n in middle.stages[0].axes[: middle.depth]]
+        shared = [n for _, n in middle_group.stages[0].anchor_axes[: middle_group.depth]]
         rows, columns = first.row[1], first.column[1]
-        if shared[-1:] != [rows] or math.prod(shared) != first.heads * rows:
+        if shared[-1:] != [rows] or math.prod(shared) != first.head_count * rows:
             return False
         if not scores.shape[-2:] == weights.shape[-2:] == (rows, columns):
             return False
         reads = self.plan.reads.get(scores, ())
         places = [(r.stage, te.flat_index(scores.shape, r.indices)) for r in reads]
-        return all(_same_row(stage, middle.depth, place, columns) for stage, place in places)
+        return all(_is_read_in_same_row(stage, middle_group.depth, place, columns) for stage, place in places)
 
-    def _moved(self, stage: Stage) -> Moved | None:
+    def _only_reader_permutation(self, stage: ComputeStage) -> Permutation | None:
         """Return the permutation that is the only reader of a stage's result, None if there is
         none.
         """
@@ -205,42 +223,48 @@ class _Finder:
         if len(reads) != 1 or source in self.plan.operands:
             return None
         tensor, indices = reads[0].stage, reads[0].indices
-        if not self.outputs.isdisjoint(stage.roots) or self._alone(tensor) is None:
+        if not self.outputs.isdisjoint(stage.roots) or self._group_computing_only(tensor) is None:
             return None
         if not isinstance(tensor, te.Compute) or not isinstance(source, (te.Compute, te.Contraction)):
             return None
-        if not _is_move(tensor, source, self.plan):
+        if not _is_pure_permutation(tensor, source, self.plan):
             return None
-        place = _inverse(tensor, indices, source)
-        return None if place is None else Moved(tensor, source, place)
+        place = _inverse_permutation_address(tensor, indices, source)
+        return None if place is None else Permutation(tensor, source, place)
 
-    def _feeding(self, tensor: te.Tensor) -> Group | None:
+    def _group_computing_operand(self, tensor: te.Tensor) -> StageGroup | None:
         """Return the group of stages that computes an operand for one product only, None if there
         is none.
 
         It is computed while the operand is packed.
         """
-        base = graph.base(tensor)
+        base = tensor_graph.strip_views(tensor)
         if not isinstance(base, te.Compute) or base in self.outputs:
             return None
         taken = len(self.plan.operands.get(base, ()))
-        return self._alone(base) if taken == 1 and not self.plan.reads.get(base) else None
+        return self._group_computing_only(base) if taken == 1 and not self.plan.reads.get(base) else None
 
 
-def _is_move(tensor: te.Compute, source: te.Tensor, plan: Plan) -> bool:
+def _is_pure_permutation(tensor: te.Compute, source: te.Tensor, plan: StoragePlan) -> bool:
     """Return True if every element of a tensor is an unchanged element of another tensor."""
-    body = Body(plan, {source: Slot(Buffer("source", source.dtype, source.size))}, graph.axis_ranges(tensor.axes))
-    value = body.computed(tensor, [var for var, _ in tensor.axes])
-    return isinstance(value, Load) and not body.statements
+    body = ElementLowering(
+        plan,
+        {source: TensorLocation(Buffer("source", source.dtype, source.size))},
+        tensor_graph.inclusive_ranges_of_axes(tensor.axes),
+    )
+    value = body.lower_definition_of_element(tensor, [var for var, _ in tensor.axes])
+    return isinstance(value, Load) and not body.needed_register_declarations
 
 
-def _inverse(tensor: te.Compute, read: Sequence[Expr], source: te.Compute | te.Contraction) -> Expr | None:
+def _inverse_permutation_address(
+    tensor: te.Compute, read_indices: Sequence[Expr], source: te.Compute | te.Contraction
+) -> Expr | None:
     """Return the address in `tensor` of an element of `source`, if the tensor permutes its axes;
     else None.
 
-    `read` are the indices at which the tensor reads the source.
+    `read_indices` are the indices at which the tensor reads the source.
     """
-    form = linear(te.flat_index(source.shape, read), graph.axis_ranges(tensor.axes))
+    form = linear_form(te.flat_index(source.shape, read_indices), tensor_graph.inclusive_ranges_of_axes(tensor.axes))
     long = [(form.coefficient(var) or 0, n) for var, n in tensor.axes if n > 1]
     size = 1
     for stride, n in sorted(long):
@@ -251,26 +275,26 @@ def _inverse(tensor: te.Compute, read: Sequence[Expr], source: te.Compute | te.C
         return None
     flat = te.flat_index(source.shape, [var for var, _ in source.axes])
     places = [flat // (form.coefficient(var) or 1) % n if n > 1 else as_expr(0) for var, n in tensor.axes]
-    return simplify(te.flat_index(tensor.shape, places), graph.axis_ranges(source.axes))
+    return simplify(te.flat_index(tensor.shape, places), tensor_graph.inclusive_ranges_of_axes(source.axes))
 
 
-def _same_row(reader: te.Tensor, depth: int, place: Expr, columns: int) -> bool:
-    """Return True if the element at address `place` of a matrix is in the row that the reader's
+def _is_read_in_same_row(reader: te.Tensor, depth: int, address: Expr, columns: int) -> bool:
+    """Return True if the element at address `address` of a matrix is in the row that the reader's
     first axes count.
     """
-    axes = graph.domain(reader)
-    ranges = graph.axis_ranges(axes)
-    column = linear(place - _row_number(axes[:depth]) * columns, ranges)
-    low, high = bounds(column.expr(), ranges)
-    return 0 <= low <= high < columns and variables(*column.terms).isdisjoint(v for v, _ in axes[:depth])
+    axes = tensor_graph.output_and_reduction_axes(reader)
+    ranges = tensor_graph.inclusive_ranges_of_axes(axes)
+    column = linear_form(address - _row_major_number(axes[:depth]) * columns, ranges)
+    low, high = bounds(column.to_expr(), ranges)
+    return 0 <= low <= high < columns and variables_in(*column.terms).isdisjoint(v for v, _ in axes[:depth])
 
 
-def _row_number(axes: Sequence[te.Axis]) -> Expr:
+def _row_major_number(axes: Sequence[te.Axis]) -> Expr:
     """Return the row-major number of the point given by the variables of some axes."""
     return te.flat_index([n for _, n in axes], [v for v, _ in axes])
 
 
-def _product(group: Group) -> Product | None:
+def _match_head_product(group: StageGroup) -> HeadProduct | None:
     """Return the contraction of a group as a matrix product of floats per head; None if it is
     anything else.
     """
@@ -282,33 +306,33 @@ def _product(group: Group) -> Product | None:
         return None
     *batch, row, column = c.axes
     ((k, depth),) = c.reduce_axes
-    if column[0] in variables(*c.a_index) or row[0] in variables(*c.b_index) or depth == 0:
+    if column[0] in variables_in(*c.a_index) or row[0] in variables_in(*c.b_index) or depth == 0:
         return None
-    return Product(stage, c, tuple(batch), row, column, (k, depth))
+    return HeadProduct(stage, c, tuple(batch), row, column, (k, depth))
 
 
-def _fits(first: Product, second: Product) -> bool:
+def _is_second_product_of_first(first: HeadProduct, second: HeadProduct) -> bool:
     """Return True if row i of the second product's data is row i of the first product's result."""
     c, (k, depth) = second.c, second.inner
-    made = first.heads, first.row[1], first.column[1]
-    if made != (second.heads, second.row[1], depth):
+    made = first.head_count, first.row[1], first.column[1]
+    if made != (second.head_count, second.row[1], depth):
         return False
-    ranges = graph.axis_ranges(graph.domain(c))
-    wanted = _row_number(c.axes[:-1]) * depth + k
+    ranges = tensor_graph.inclusive_ranges_of_axes(tensor_graph.output_and_reduction_axes(c))
+    wanted = _row_major_number(c.axes[:-1]) * depth + k
     distance = te.flat_index(c.a.shape, c.a_index) - wanted
     return simplify(distance, ranges) == as_expr(0)
 
 
-def strip_rows(rows: int, columns: int, itemsize: int, target: Target) -> int:
+def rows_per_cache_strip(rows: int, columns: int, itemsize: int, target: Target) -> int:
     """Return the number of rows of a strip that fits in its fraction of the second-level cache.
 
     It is up to half as large if it then divides the rows evenly.
     """
-    most = min(rows, max(LEAST, target.l2 // SHARE // (columns * itemsize)))
+    most = min(rows, max(MIN_STRIP_ROWS, target.l2 // L2_CACHE_FRACTION_DIVISOR // (columns * itemsize)))
     return next((r for r in range(most, most // 2, -1) if rows % r == 0), most)
 
 
-def padded_pitch(columns: int, itemsize: int, target: Target) -> int:
+def cache_friendly_row_pitch(columns: int, itemsize: int, target: Target) -> int:
     """Return the distance of rows in elements: an odd number of cache lines, so that columns use
     different cache sets.
     """
@@ -316,15 +340,17 @@ def padded_pitch(columns: int, itemsize: int, target: Target) -> int:
     return columns if columns < line else (-(-columns // line) | 1) * line
 
 
-def build_chain(builder: KernelBuilder, chain: Chain, middle: Callable[[], list[Stmt]]) -> Stmt:
-    """Return the loop nest of a chain of two products; `middle` returns the statements between them
+def build_attention_chain(
+    builder: KernelBuilder, chain: AttentionChain, middle_stmts: Callable[[], list[Stmt]]
+) -> Stmt:
+    """Return the loop nest of a chain of two products; `middle_stmts` returns the statements between them
     for one row.
     """
-    return _Strips.of(builder, chain, middle).nest()
+    return _AttentionNest.allocate_strip_buffers(builder, chain, middle_stmts).build_loop_nest()
 
 
 @frozen(eq=False)
-class _Panels:
+class _OperandPanels:
     """The second operand of a product, for one head, in panels of `block` columns.
 
     product   the product
@@ -333,25 +359,25 @@ class _Panels:
     packed    True if panels are blocks of columns for vector loads, False for a single panel
     """
 
-    product: Product
+    product: HeadProduct
     buffer: Buffer
     block: int
     packed: bool
 
     @staticmethod
-    def of(builder: KernelBuilder, product: Product, name: str) -> _Panels:
+    def allocate_panels(builder: KernelBuilder, product: HeadProduct, name: str) -> _OperandPanels:
         """Return empty panels, in a new scratch buffer, for the second operand of a product."""
         extent, dtype = product.column[1], product.c.dtype
         packed = 0
-        if computed_lanes(builder.target, dtype) > 1:
-            packed = pack_block(extent, builder.target, dtype, columns=product.row[1])
+        if accumulator_lanes(builder.target, dtype) > 1:
+            packed = weight_packing_block(extent, builder.target, dtype, output_positions=product.row[1])
         block = packed or extent
         size = -(-extent // block) * block * product.inner[1]
-        return _Panels(product, builder.scratch(name, dtype, size, private=True), block, packed > 0)
+        return _OperandPanels(product, builder.allocate_scratch(name, dtype, size, private=True), block, packed > 0)
 
 
 @frozen(eq=False)
-class _Cut:
+class _RowStrip:
     """A strip: `height` rows from `start` on, and the ranges of the variables in `start`."""
 
     start: Expr
@@ -360,10 +386,10 @@ class _Cut:
 
 
 @frozen(eq=False)
-class _Strips:
+class _AttentionNest:
     """Buffers and loops of an attention nest, which computes two chained products strip by strip.
 
-    builder, chain, middle   see `build_chain`
+    builder, chain, middle   see `build_attention_chain`
     head                     variable of the loop over heads
     height, pitch            rows of a strip, and their distance in elements
     keys, values             second operands of the products, in panels
@@ -373,119 +399,138 @@ class _Strips:
     """
 
     builder: KernelBuilder
-    chain: Chain
+    chain: AttentionChain
     middle: Callable[[], list[Stmt]]
     head: Var
     height: int
     pitch: int
-    keys: _Panels
-    values: _Panels
+    keys: _OperandPanels
+    values: _OperandPanels
     queries: Buffer
     strip: Buffer
     weights: Buffer
 
     @staticmethod
-    def of(builder: KernelBuilder, chain: Chain, middle: Callable[[], list[Stmt]]) -> _Strips:
+    def allocate_strip_buffers(
+        builder: KernelBuilder, chain: AttentionChain, middle_stmts: Callable[[], list[Stmt]]
+    ) -> _AttentionNest:
         """Return the buffers for a chain of two products, with strips that fit in the target's
         cache.
         """
         first, memory = chain.first, builder.memory
         dtype, (_, rows), (_, columns) = first.c.dtype, first.row, first.column
-        height = strip_rows(rows, columns, dtype.itemsize, builder.target)
-        pitch = padded_pitch(columns, dtype.itemsize, builder.target)
-        keys = _Panels.of(builder, first, "keys")
-        values = _Panels.of(builder, chain.second, "values")
-        queries = builder.scratch("queries", dtype, height * first.inner[1], private=True)
-        strip = weights = builder.scratch("strip", dtype, height * pitch, private=True)
+        height = rows_per_cache_strip(rows, columns, dtype.itemsize, builder.target)
+        pitch = cache_friendly_row_pitch(columns, dtype.itemsize, builder.target)
+        keys = _OperandPanels.allocate_panels(builder, first, "keys")
+        values = _OperandPanels.allocate_panels(builder, chain.second, "values")
+        queries = builder.allocate_scratch("queries", dtype, height * first.inner[1], private=True)
+        strip = weights = builder.allocate_scratch("strip", dtype, height * pitch, private=True)
         if chain.moved is not None:
-            memory[chain.moved.source] = Slot(memory[chain.moved.tensor].buffer, place=chain.moved.at)
+            memory[chain.moved.source] = TensorLocation(
+                memory[chain.moved.tensor].buffer, place=chain.moved.permuted_address
+            )
         # scores that are read again need a buffer of their own
         if any(read.stage is chain.weights for read in builder.plan.reads[chain.scores]):
-            weights = builder.scratch("weights", dtype, height * pitch, private=True)
-        return _Strips(builder, chain, middle, Var("head"), height, pitch, keys, values, queries, strip, weights)
+            weights = builder.allocate_scratch("weights", dtype, height * pitch, private=True)
+        return _AttentionNest(
+            builder, chain, middle_stmts, Var("head"), height, pitch, keys, values, queries, strip, weights
+        )
 
-    def nest(self) -> Stmt:
+    def build_loop_nest(self) -> Stmt:
         """Return the whole attention nest: loops over heads and strips of rows."""
         first, strip = self.chain.first, Var("strip")
         whole, left = divmod(first.row[1], self.height)
-        rows = self._strip(_Cut(strip * self.height, self.height, {strip: (0, whole - 1)}))
-        body = [self._pack(self.keys), self._pack(self.values), forall(strip, whole, rows)]
+        rows = self._stmts_for_strip(_RowStrip(strip * self.height, self.height, {strip: (0, whole - 1)}))
+        body = [
+            self._pack_operand_into_panels(self.keys),
+            self._pack_operand_into_panels(self.values),
+            forall(strip, whole, rows),
+        ]
         if left:
-            body.append(self._strip(_Cut(as_expr(whole * self.height), left, {})))
-        return simplify_stmt(forall(self.head, first.heads, Block(body)), {})
+            body.append(self._stmts_for_strip(_RowStrip(as_expr(whole * self.height), left, {})))
+        return simplify_stmt(forall(self.head, first.head_count, Block(body)), {})
 
-    def _batch(self, axes: Sequence[te.Axis]) -> dict[Var, Expr]:
+    def _batch_axis_values(self, batch_axes: Sequence[te.Axis]) -> dict[Var, Expr]:
         """Return the values of the batch axes, computed from the number of an attention head."""
-        return graph.bind(axes, graph.unflatten(self.head, [n for _, n in axes]))
+        return tensor_graph.substitution_for_axes(
+            batch_axes, tensor_graph.indices_from_flat_offset(self.head, [n for _, n in batch_axes])
+        )
 
-    def _element(
-        self, product: Product, operand: te.Tensor, index: Sequence[Expr], names: Mapping[Var, Expr], ranges: Ranges
+    def _load_operand_element(
+        self,
+        product: HeadProduct,
+        operand: te.Tensor,
+        index: Sequence[Expr],
+        axis_values: Mapping[Var, Expr],
+        ranges: Ranges,
     ) -> tuple[list[Stmt], Expr]:
         """Return the statements that an element of a matrix product's operand needs, and its value."""
-        ranges = {self.head: (0, product.heads - 1), **ranges}
-        mapping = {**self._batch(product.batch), **names}
-        body = Body(self.builder.plan, self.builder.memory, ranges)
-        value = body.element(operand, [simplify(substitute(i, mapping), ranges) for i in index])
-        return body.statements, value
+        ranges = {self.head: (0, product.head_count - 1), **ranges}
+        mapping = {**self._batch_axis_values(product.batch), **axis_values}
+        body = ElementLowering(self.builder.plan, self.builder.memory, ranges)
+        value = body.lower_element(operand, [simplify(substitute(i, mapping), ranges) for i in index])
+        return body.needed_register_declarations, value
 
-    def _pack(self, panels: _Panels) -> Stmt:
+    def _pack_operand_into_panels(self, panels: _OperandPanels) -> Stmt:
         """Return the loops that copy the second operand of a product (keys, values), for one head,
         into panels of columns.
         """
         product, block = panels.product, panels.block
         depth = product.inner[1]
-        side = computed_lanes(self.builder.target, product.c.dtype)
+        side = accumulator_lanes(self.builder.target, product.c.dtype)
         whole, left = divmod(product.column[1], block)
 
-        def panel(number: Expr, width: int, known: Ranges) -> Stmt:
+        def pack_panel(number: Expr, width: int, var_ranges: Ranges) -> Stmt:
             lane, k = Var("lane"), Var("k")
             names = {product.column[0]: number * block + lane, product.inner[0]: k}
-            ranges: Ranges = {**known, lane: (0, width - 1), k: (0, depth - 1)}
-            before, value = self._element(product, product.c.b, product.c.b_index, names, ranges)
+            ranges: Ranges = {**var_ranges, lane: (0, width - 1), k: (0, depth - 1)}
+            before, value = self._load_operand_element(product, product.c.b, product.c.b_index, names, ranges)
             store = Store(panels.buffer, (number * depth + k) * block + lane, value)
             axes = (k, depth), (lane, width)
-            squares = None if before else _transposed(store, *axes, side)
-            return squares or loops(axes, Block((*before, store)), "independent")
+            squares = None if before else _transpose_in_register_squares(store, *axes, side)
+            return squares or loop_nest(axes, Block((*before, store)), "independent")
 
         number = Var("panel")
-        stmts: list[Stmt] = [forall(number, whole, panel(number, block, {number: (0, whole - 1)}))] if whole else []
+        stmts: list[Stmt] = (
+            [forall(number, whole, pack_panel(number, block, {number: (0, whole - 1)}))] if whole else []
+        )
         if left:
-            stmts.append(panel(as_expr(whole), left, {}))
-        return optimized(Block(stmts), self.builder.target.budget)
+            stmts.append(pack_panel(as_expr(whole), left, {}))
+        return optimize_loop_nests(Block(stmts), self.builder.target.budget)
 
-    def _strip(self, cut: _Cut) -> Stmt:
+    def _stmts_for_strip(self, strip: _RowStrip) -> Stmt:
         """Return the statements for one strip of rows of a head: scores, computation along rows,
         second product.
         """
         chain, memory = self.chain, self.builder.memory
 
-        def place(indices: Sequence[Expr]) -> Expr:
+        def address_in_strip(indices: Sequence[Expr]) -> Expr:
             *_, row, column = indices
-            return (row - cut.start) * self.pitch + column
+            return (row - strip.start) * self.pitch + column
 
-        memory[chain.scores] = Slot(self.strip, place=place)
-        memory[chain.weights] = Slot(self.weights, place=place)
-        gathered, depth = self._gather(cut), chain.first.inner[1]
-        scores = self._multiply(self.keys, self.queries, depth, cut)
-        rows = self._rows(cut)
-        made = self._multiply(self.values, self.weights, self.pitch, cut)
+        memory[chain.scores] = TensorLocation(self.strip, place=address_in_strip)
+        memory[chain.weights] = TensorLocation(self.weights, place=address_in_strip)
+        gathered, depth = self._copy_query_rows(strip), chain.first.inner[1]
+        scores = self._multiply_strip_by_panels(self.keys, self.queries, depth, strip)
+        rows = self._row_loop_between_products(strip)
+        made = self._multiply_strip_by_panels(self.values, self.weights, self.pitch, strip)
         return Block((gathered, scores, rows, made))
 
-    def _gather(self, cut: _Cut) -> Stmt:
+    def _copy_query_rows(self, strip: _RowStrip) -> Stmt:
         """Return the loop that copies the rows of the first product's data to a contiguous buffer."""
         product = self.chain.first
         row, k, depth = Var("row"), Var("k"), product.inner[1]
-        names = {product.row[0]: cut.start + row, product.inner[0]: k}
-        inner = {**cut.ranges, row: (0, cut.height - 1), k: (0, depth - 1)}
-        before, value = self._element(product, product.c.a, product.c.a_index, names, inner)
+        names = {product.row[0]: strip.start + row, product.inner[0]: k}
+        inner = {**strip.ranges, row: (0, strip.height - 1), k: (0, depth - 1)}
+        before, value = self._load_operand_element(product, product.c.a, product.c.a_index, names, inner)
         store = Store(self.queries, row * depth + k, value)
-        return optimized(loops([(row, cut.height), (k, depth)], Block((*before, store)), "independent"))
+        return optimize_loop_nests(loop_nest([(row, strip.height), (k, depth)], Block((*before, store)), "independent"))
 
-    def _multiply(self, panels: _Panels, data: Buffer, pitch: int, cut: _Cut) -> Stmt:
+    def _multiply_strip_by_panels(self, panels: _OperandPanels, data: Buffer, pitch: int, strip: _RowStrip) -> Stmt:
         """Return the product of a strip of rows, `pitch` elements apart, and the packed second
         operand of one head.
         """
-        builder, product, block, height = self.builder, panels.product, panels.block, cut.height
+        builder, product, block, height = self.builder, panels.product, panels.block, strip.height
         extent, depth, dtype = product.column[1], product.inner[1], product.c.dtype
         c = te.contraction(
             (height, extent),
@@ -499,39 +544,39 @@ class _Strips:
             lane=1,
             block=block if panels.packed else 0,
         )
-        outer = self._batch(product.batch)
-        finish = builder.finisher(product.stage, lambda at: (*outer.values(), cut.start + at[0], at[1]))
-        return builder.placed(build_contraction(c, data, panels.buffer, finish, builder.target))
+        outer = self._batch_axis_values(product.batch)
+        finish = builder.element_store_function(product.stage, lambda at: (*outer.values(), strip.start + at[0], at[1]))
+        return builder.add_nest_with_scratch(build_contraction_nest(c, data, panels.buffer, finish, builder.target))
 
-    def _rows(self, cut: _Cut) -> Stmt:
+    def _row_loop_between_products(self, strip: _RowStrip) -> Stmt:
         """Return the loop over the rows of a strip that applies the computation between both
         products, such as softmax.
         """
         group, row = self.chain.middle, Var("row")
-        *batch, last = group.stages[0].axes[: group.depth]
-        body = substituted(Block(self.middle()), {**self._batch(batch), last[0]: cut.start + row})
-        known: Ranges = {**cut.ranges, self.head: (0, self.chain.first.heads - 1)}
-        return optimized(simplify_stmt(forall(row, cut.height, body), known))
+        *batch, last = group.stages[0].anchor_axes[: group.depth]
+        body = substitute_in_stmt(Block(self.middle()), {**self._batch_axis_values(batch), last[0]: strip.start + row})
+        known: Ranges = {**strip.ranges, self.head: (0, self.chain.first.head_count - 1)}
+        return optimize_loop_nests(simplify_stmt(forall(row, strip.height, body), known))
 
 
-def _transposed(store: Store, row: te.Axis, lane: te.Axis, side: int) -> Stmt | None:
-    """Return a transposing copy in which squares of `side` elements are transposed in registers;
+def _transpose_in_register_squares(store: Store, row: te.Axis, lane: te.Axis, square_side: int) -> Stmt | None:
+    """Return a transposing copy in which squares of `square_side` elements are transposed in registers;
     None for other copies.
     """
     load = store.value
-    squares = {var: extent // side for var, extent in (row, lane)}
-    if not isinstance(load, Load) or side == 1 or not all(squares.values()):
+    squares = {var: extent // square_side for var, extent in (row, lane)}
+    if not isinstance(load, Load) or square_side == 1 or not all(squares.values()):
         return None
     (k, depth), (j, width) = row, lane
-    source, panel = linear(load.index, {}), linear(store.index, {})
+    source, panel = linear_form(load.index, {}), linear_form(store.index, {})
     stride, pitch = source.coefficient(j), panel.coefficient(k)
-    if (source.coefficient(k), panel.coefficient(j)) != (1, 1) or min(stride or 0, pitch or 0) < side:
+    if (source.coefficient(k), panel.coefficient(j)) != (1, 1) or min(stride or 0, pitch or 0) < square_side:
         return None
-    corner: dict[Var, Expr] = {var: var * side for var in squares}
-    first = Load(load.buffer, substitute(load.index, corner), side)
+    corner: dict[Var, Expr] = {var: var * square_side for var in squares}
+    first = Load(load.buffer, substitute(load.index, corner), square_side)
     to = substitute(store.index, corner)
     square = Intrinsic("turn", store.buffer, to, int(pitch or 0), first, int(stride or 0))
-    whole = loops([(j, squares[j]), (k, squares[k])], square, "independent")
-    beside = forall(j, width, store, begin=squares[j] * side)
-    below = forall(k, depth, loops([lane], store, "independent"), begin=squares[k] * side)
-    return Block((whole, forall(k, squares[k] * side, beside), below))
+    whole = loop_nest([(j, squares[j]), (k, squares[k])], square, "independent")
+    beside = forall(j, width, store, begin=squares[j] * square_side)
+    below = forall(k, depth, loop_nest([lane], store, "independent"), begin=squares[k] * square_side)
+    return Block((whole, forall(k, squares[k] * square_side, beside), below))

@@ -5,7 +5,7 @@ and transformed back.
     for strip of tiles:
         for channel: split its rows by phase; V[6*6][channel][tile] = B^T d B
         M[6*6][tile][output channel] = V * U               # the contraction generator's
-        for tile, vector of output channels: A^T M A, to the stack, then each element to `store`
+        for tile, vector of output channels: A^T M A, to the stack, then each element to `store_product_element`
 
 A strip has as many rows of tiles (or as large a part of a row) as V and M fit in the second-level
 cache together. The columns are split by their remainder modulo the tile size, which makes element
@@ -20,33 +20,43 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import frozen
-from aotc.tir import TAPS, Matrix, Target, filled, matrices, private_buffer, te
+from aotc.tir import (
+    FILTER_EXTENT,
+    Matrix,
+    Target,
+    fill_buffer_loop,
+    new_private_scratch_buffer,
+    te,
+    winograd_transform_matrices,
+)
 from aotc.tir.expr import Buffer, Const, Expr, Load, Var, all_of, as_expr, const, maximum, minimum
-from aotc.tir.schedule.contraction import build_contraction
-from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.schedule.contraction.tiling_cost import computed_lanes
-from aotc.tir.stmt import Block, If, Stmt, Store, forall, kept, loops
+from aotc.tir.schedule.contraction import build_contraction_nest
+from aotc.tir.schedule.contraction.tiling_cost import accumulator_lanes
+from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
+from aotc.tir.stmt import Block, If, Stmt, Store, bind_to_new_register, forall, loop_nest
 
 #: Coefficients that differ by less than this are considered equal.
-TINY: Final = 1e-12
+COEFFICIENT_TOLERANCE: Final = 1e-12
 #: Size of a strip, in second-level caches, if the weights do not fit in one cache.
-BIG: Final = 4
+MAX_STRIP_SIZE_IN_L2_CACHES: Final = 4
 #: Largest number of output columns that are transformed back at a time.
-COLUMNS: Final = 64
+MAX_OUTPUT_COLUMNS_PER_TRANSFORM: Final = 64
 
 
-def build_winograd(w: te.Winograd, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:
-    """Return the loop nest that computes a Winograd convolution `w` from the buffers of its
+def build_winograd(
+    winograd: te.Winograd, data: Buffer, weights: Buffer, store: StoreFn, target: Target
+) -> ContractionNest:
+    """Return the loop nest that computes a Winograd convolution `winograd` from the buffers of its
     operands.
 
-    `store(indices, value)` returns the statement that finishes an output element, as in
-    `build_contraction`.
+    `store_product_element(indices, value)` returns the statement that finishes an output element, as in
+    `build_contraction_nest`.
     """
-    return _Builder(w, a, b, store, target).nest()
+    return _WinogradBuilder(winograd, data, weights, store, target).build_loop_nest()
 
 
 @frozen
-class Strips:
+class TileStrips:
     """Division of the tiles of an image into strips.
 
     down, rows        number of strips below each other, and rows of tiles in each
@@ -59,27 +69,29 @@ class Strips:
     columns: int
 
 
-def cut_strips(w: te.Winograd, target: Target) -> Strips:
+def divide_tiles_into_strips(winograd: te.Winograd, target: Target) -> TileStrips:
     """Return strips with the least padding, then as few as fit in the second-level cache; whole
     rows if one row fits.
 
     Weights that exceed the cache are read from memory for every strip: then strips may exceed the
     cache as well.
     """
-    height, width = (-(-extent // w.tile) for extent in w.shape[2:])
-    per_tile = (w.tile + 2) ** 2 * (w.a.shape[1] + w.shape[1]) * w.dtype.itemsize
-    fits = w.b.size * w.dtype.itemsize <= target.l2
-    room = (target.l2 * 3 // 4 if fits else BIG * target.l2) // per_tile
+    height, width = (-(-extent // winograd.tile) for extent in winograd.shape[2:])
+    per_tile = (winograd.tile + 2) ** 2 * (winograd.a.shape[1] + winograd.shape[1]) * winograd.dtype.itemsize
+    fits = winograd.b.size * winograd.dtype.itemsize <= target.l2
+    room = (target.l2 * 3 // 4 if fits else MAX_STRIP_SIZE_IN_L2_CACHES * target.l2) // per_tile
     if room < width:
         across = -(-width // max(1, room))
-        return Strips(height, 1, across, -(-width // across))
+        return TileStrips(height, 1, across, -(-width // across))
     most = min(height, room // width)
     rows = min(range(1, most + 1), key=lambda r: (-(-height // r) * r, -r))
-    return Strips(-(-height // rows), rows, 1, width)
+    return TileStrips(-(-height // rows), rows, 1, width)
 
 
-def convolution_cost(shape: tuple[int, int, int, int], channels: int, tile: int, target: Target) -> float:
-    """Return the cycles of a 3x3 convolution from `channels` to (N, O, H, W); `tile` 0 means the
+def convolution_cycles_3x3(
+    shape: tuple[int, int, int, int], channels: int, winograd_tile: int, target: Target
+) -> float:
+    """Return the cycles of a 3x3 convolution from `channels` to (N, O, H, W); `winograd_tile` 0 means the
     direct algorithm.
 
     The cost is the time of the products, of waiting for weights, and of the transforms of each
@@ -87,22 +99,22 @@ def convolution_cost(shape: tuple[int, int, int, int], channels: int, tile: int,
     """
     images, outputs, height, width = shape
     lanes, cost = target.lanes("float32"), target.winograd
-    if tile == 0:
-        taps, transforms = TAPS**2, 0.0
+    if winograd_tile == 0:
+        taps, transforms = FILTER_EXTENT**2, 0.0
         macs = math.prod(shape) * channels * taps
     else:
-        taps = (tile + TAPS - 1) ** 2
-        tiles = images * -(-height // tile) * -(-width // tile)
+        taps = (winograd_tile + FILTER_EXTENT - 1) ** 2
+        tiles = images * -(-height // winograd_tile) * -(-width // winograd_tile)
         macs = taps * tiles * channels * outputs
-        forward = cost.forward * tile**2 + cost.forward_vector * taps / lanes
-        backward = cost.backward * tile**2 + cost.backward_vector * taps / lanes
+        forward = cost.forward * winograd_tile**2 + cost.forward_vector * taps / lanes
+        backward = cost.backward * winograd_tile**2 + cost.backward_vector * taps / lanes
         transforms = tiles * (channels * forward + outputs * backward)
     weights = taps * channels * outputs * 4
     return macs / cost.macs + weights / target.memory_rate * cost.waiting + transforms
 
 
 @frozen
-class _Registers:
+class _TransformEmitter:
     """Emits statements that compute linear combinations of vectors, for Winograd transforms, into
     registers.
     """
@@ -110,57 +122,61 @@ class _Registers:
     lanes: int
     statements: list[Stmt]
 
-    def keep(self, name: str, value: Expr) -> Expr:
+    def declare_register(self, name: str, value: Expr) -> Expr:
         """Declare a new register with a value, and return it."""
-        return kept(name, value, self.statements)
+        return bind_to_new_register(name, value, self.statements)
 
-    def products(self, matrix: Matrix, xs: Sequence[Expr]) -> list[Expr]:
+    def matrix_vector_product(self, matrix: Matrix, xs: Sequence[Expr]) -> list[Expr]:
         """Return matrix @ xs, with common terms of mirrored columns (A^T) and mirrored rows (B^T)
         computed once.
         """
         terms: list[tuple[Matrix, Expr]] = []
-        for k, *pair in _in_pairs(matrix.T):
+        for k, *pair in _rows_with_mirrored_pairs(matrix.T):
             if len(pair) == 1:
                 terms.append((pair[0], xs[k]))
                 continue
             left, right = pair
-            terms.append(((left + right) / 2, self.keep("even", xs[k] + xs[k + 1])))
-            terms.append(((left - right) / 2, self.keep("odd", xs[k] - xs[k + 1])))
+            terms.append(((left + right) / 2, self.declare_register("even", xs[k] + xs[k + 1])))
+            terms.append(((left - right) / 2, self.declare_register("odd", xs[k] - xs[k + 1])))
         columns = np.stack([column for column, _ in terms], axis=1)
-        return self._rows(columns, [x for _, x in terms])
+        return self._matrix_vector_product_by_rows(columns, [x for _, x in terms])
 
-    def squares(self, name: str, matrix: Matrix, load: Callable[[int, int], Expr]) -> Iterator[tuple[int, int, Expr]]:
+    def matrix_square_transform(
+        self, name: str, matrix: Matrix, load: Callable[[int, int], Expr]
+    ) -> Iterator[tuple[int, int, Expr]]:
         """Yield the elements of matrix @ X @ matrix^T, row by row; `load(i, j)` returns X[i, j],
         which is put in a register.
         """
         size = range(matrix.shape[1])
-        columns = [self.products(matrix, [self.keep(name, load(i, j)) for i in size]) for j in size]
+        columns = [
+            self.matrix_vector_product(matrix, [self.declare_register(name, load(i, j)) for i in size]) for j in size
+        ]
         for i in range(len(matrix)):
-            row = self.products(matrix, [column[i] for column in columns])
+            row = self.matrix_vector_product(matrix, [column[i] for column in columns])
             yield from ((i, j, value) for j, value in enumerate(row))
 
-    def _rows(self, matrix: Matrix, xs: Sequence[Expr]) -> list[Expr]:
+    def _matrix_vector_product_by_rows(self, matrix: Matrix, xs: Sequence[Expr]) -> list[Expr]:
         """Return matrix @ xs, with common terms of mirrored rows computed once."""
         results: list[Expr] = []
-        for _, *pair in _in_pairs(matrix):
+        for _, *pair in _rows_with_mirrored_pairs(matrix):
             if len(pair) == 1:
-                results.append(self.keep("t", self._sum(pair[0], xs)))
+                results.append(self.declare_register("t", self._linear_combination(pair[0], xs)))
                 continue
             above, below = pair
-            even = self.keep("even", self._sum((above + below) / 2, xs))
-            odd = self.keep("odd", self._sum((above - below) / 2, xs))
-            results += [self.keep("t", even + odd), self.keep("t", even - odd)]
+            even = self.declare_register("even", self._linear_combination((above + below) / 2, xs))
+            odd = self.declare_register("odd", self._linear_combination((above - below) / 2, xs))
+            results += [self.declare_register("t", even + odd), self.declare_register("t", even - odd)]
         return results
 
-    def _sum(self, coefficients: Matrix, xs: Sequence[Expr]) -> Expr:
+    def _linear_combination(self, coefficients: Matrix, xs: Sequence[Expr]) -> Expr:
         """Return a linear combination; a term with coefficient 1 comes first, so that the other
         terms are multiply-adds.
         """
-        terms = [(float(c), x) for c, x in zip(coefficients, xs, strict=True) if abs(c) > TINY]
-        terms.sort(key=lambda term: (abs(abs(term[0]) - 1.0) > TINY, term[0] < 0.0))
+        terms = [(float(c), x) for c, x in zip(coefficients, xs, strict=True) if abs(c) > COEFFICIENT_TOLERANCE]
+        terms.sort(key=lambda term: (abs(abs(term[0]) - 1.0) > COEFFICIENT_TOLERANCE, term[0] < 0.0))
         total: Expr | None = None
         for c, x in terms:
-            alone = abs(abs(c) - 1.0) < TINY
+            alone = abs(abs(c) - 1.0) < COEFFICIENT_TOLERANCE
             term = x if alone else x * Const(c, x.dtype, self.lanes)
             if alone and c < 0:
                 total = -term if total is None else total - term
@@ -169,35 +185,35 @@ class _Registers:
         return Const(0.0, xs[0].dtype, self.lanes) if total is None else total
 
 
-def _in_pairs(rows: Matrix) -> Iterator[tuple[Any, ...]]:
+def _rows_with_mirrored_pairs(rows: Matrix) -> Iterator[tuple[Any, ...]]:
     """Yield each row of a matrix after its index; two adjacent rows together if they mirror each
     other.
     """
     k = 0
     while k < len(rows):
         pair = rows[k : k + 2]
-        count = 2 if len(pair) == 2 and _mirrored(*pair) else 1
+        count = 2 if len(pair) == 2 and _are_rows_mirrored(*pair) else 1
         yield k, *pair[:count]
         k += count
 
 
-def _mirrored(a: Matrix, b: Matrix) -> bool:
+def _are_rows_mirrored(a: Matrix, b: Matrix) -> bool:
     """Return True if `b` equals `a` except for the signs of some, but not all, nonzero elements."""
-    same, negated = np.abs(a - b) < TINY, np.abs(a + b) < TINY
+    same, negated = np.abs(a - b) < COEFFICIENT_TOLERANCE, np.abs(a + b) < COEFFICIENT_TOLERANCE
     if np.all(same) or np.all(negated):
         return False
     return bool(np.all(same | negated))
 
 
-class _Builder:
+class _WinogradBuilder:
     """Builds the loop nest of one Winograd convolution."""
 
     def __init__(self, w: te.Winograd, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> None:
         self.w, self.a, self.b, self.store, self.target = w, a, b, store, target
         self.image, self.strip = Var("n"), Var("strip")
-        self.at, _, self.bt = matrices(w.tile)
-        self.lanes = math.gcd(computed_lanes(target, w.dtype), w.block)
-        self.strips = cut_strips(w, target)
+        self.at, _, self.bt = winograd_transform_matrices(w.tile)
+        self.lanes = math.gcd(accumulator_lanes(target, w.dtype), w.block)
+        self.strips = divide_tiles_into_strips(w, target)
         self.side: Expr = Var("side") if self.strips.across > 1 else as_expr(0)
         self.rows, self.columns = self.strips.rows, self.strips.columns
         self.alpha = w.tile + 2
@@ -206,37 +222,37 @@ class _Builder:
         self.plane = self.places + self.pitch + 1
         self.channels = w.a.shape[1]
         self.width = w.b.shape[1] * w.block
-        self.chunk = -(-self.columns // -(-self.columns * w.tile // COLUMNS))
+        self.chunk = -(-self.columns // -(-self.columns * w.tile // MAX_OUTPUT_COLUMNS_PER_TRANSFORM))
         line = target.line // w.dtype.itemsize
-        self.phases = private_buffer("phases", w.dtype, w.tile**2 * self.plane)
-        self.layer = _layer(self.channels * self.places, line)
-        self.step = _layer(self.rows * self.columns * self.width, line)
-        self.data = private_buffer("data", w.dtype, self.alpha**2 * self.layer)
-        self.product = private_buffer("product", w.dtype, self.alpha**2 * self.step)
-        self.tile = private_buffer("tile", w.dtype, self.chunk * w.tile**2 * self.lanes)
+        self.phases = new_private_scratch_buffer("phases", w.dtype, w.tile**2 * self.plane)
+        self.layer = _odd_cache_line_multiple(self.channels * self.places, line)
+        self.step = _odd_cache_line_multiple(self.rows * self.columns * self.width, line)
+        self.data = new_private_scratch_buffer("data", w.dtype, self.alpha**2 * self.layer)
+        self.product = new_private_scratch_buffer("product", w.dtype, self.alpha**2 * self.step)
+        self.tile = new_private_scratch_buffer("tile", w.dtype, self.chunk * w.tile**2 * self.lanes)
 
-    def nest(self) -> ContractionNest:
+    def build_loop_nest(self) -> ContractionNest:
         """Return the whole loop nest of a Winograd convolution with its scratch buffers."""
-        channel, product = Var("c"), self._product()
-        forward = Block((self._split(channel), self._forward(channel)))
+        channel, product = Var("c"), self._batched_matrix_product()
+        forward = Block((self._copy_channel_by_phase(channel), self._input_transform(channel)))
         around = [(self.image, self.w.shape[0]), (self.strip, self.strips.down)]
         if isinstance(self.side, Var):
             around.append((self.side, self.strips.across))
-        stmts = forall(channel, self.channels, forward), product.stmt, self._backward()
-        body = loops(around, Block(stmts), "independent")
+        stmts = forall(channel, self.channels, forward), product.stmt, self._output_transform_and_stores()
+        body = loop_nest(around, Block(stmts), "independent")
         scratch = (self.phases, self.data, self.product, self.tile, *product.workspace)
-        return ContractionNest(Block((filled(self.phases), body)), product.stack, scratch)
+        return ContractionNest(Block((fill_buffer_loop(self.phases), body)), product.stack, scratch)
 
     # --- forward
 
-    def _phase(self, i: int, j: int, place: Expr) -> Expr:
+    def _address_in_phase_planes(self, i: int, j: int, position: Expr) -> Expr:
         """Return the address of element (i, j) of a Winograd tile's input patch in the copy of the
         rows split by remainder.
         """
         m = self.w.tile
-        return (i % m * m + j % m) * self.plane + place + (i // m * self.pitch + j // m)
+        return (i % m * m + j % m) * self.plane + position + (i // m * self.pitch + j // m)
 
-    def _split(self, channel: Var) -> Stmt:
+    def _copy_channel_by_phase(self, channel: Var) -> Stmt:
         """Return statements that copy a channel's rows for a strip, one plane per pair of
         remainders modulo the tile size.
         """
@@ -247,58 +263,61 @@ class _Builder:
             row = Var("row")
             y = (self.strip * self.rows + row) * m + (phase - self.w.pads[0])
             source = ((self.image * self.channels + channel) * height + y) * width
-            copy = self._copy_row(phase, row, source, first)
-            inside = If(all_of(y >= 0, y < height), copy, self._clear_row(phase, row))
+            copy = self._copy_row_by_phase(phase, row, source, first)
+            inside = If(all_of(y >= 0, y < height), copy, self._clear_row_outside_image(phase, row))
             stmts.append(forall(row, self.rows + (phase < 2), inside))
         return Block(stmts)
 
-    def _clear_row(self, phase: int, row: Var) -> Stmt:
+    def _clear_row_outside_image(self, phase: int, row: Var) -> Stmt:
         """Return statements that store zeros for an input row outside of the image."""
         t, zero = Var("t"), const(0, self.w.dtype)
-        places = (self._phase(phase, j, row * self.pitch + t) for j in range(self.w.tile))
+        places = (self._address_in_phase_planes(phase, j, row * self.pitch + t) for j in range(self.w.tile))
         return forall(t, self.pitch, Block(Store(self.phases, place, zero) for place in places))
 
-    def _copy_row(self, phase: int, row: Var, source: Expr, first: Expr) -> Stmt:
-        """Return statements that copy an input row from column `first` on, split by remainder
+    def _copy_row_by_phase(self, phase: int, row: Var, source: Expr, first_column: Expr) -> Stmt:
+        """Return statements that copy an input row from column `first_column` on, split by remainder
         modulo the tile size.
 
         Columns outside of the image become zeros.
         """
         m, width = self.w.tile, self.w.a.shape[3]
         zero = const(0, self.w.dtype)
-        begin = maximum((m - 1 - first) // m, 0)
-        end = maximum(minimum((width - first) // m, self.columns), begin)
+        begin = maximum((m - 1 - first_column) // m, 0)
+        end = maximum(minimum((width - first_column) // m, self.columns), begin)
 
-        def moved(t: Expr, j: int, border: bool) -> Stmt:
-            column, place = first + t * m + j, self._phase(phase, j, row * self.pitch + t)
+        def copy_element_or_zero(column_group: Expr, phase_column: int, checks_bounds: bool) -> Stmt:
+            column, place = (
+                first_column + column_group * m + phase_column,
+                self._address_in_phase_planes(phase, phase_column, row * self.pitch + column_group),
+            )
             copy = Store(self.phases, place, Load(self.a, source + column))
             inside = all_of(column >= 0, column < width)
-            return If(inside, copy, Store(self.phases, place, zero)) if border else copy
+            return If(inside, copy, Store(self.phases, place, zero)) if checks_bounds else copy
 
         stmts: list[Stmt] = []
         for low, high in pairwise((as_expr(0), begin, end, as_expr(self.pitch))):
             t = Var("t")
-            body = Block(moved(t, j, border=low is not begin) for j in range(m))
+            body = Block(copy_element_or_zero(t, j, checks_bounds=low is not begin) for j in range(m))
             stmts.append(forall(t, high, body, begin=low))
         return Block(stmts)
 
-    def _forward(self, channel: Var) -> Stmt:
+    def _input_transform(self, channel: Var) -> Stmt:
         """Return the Winograd input transform V = B^T d B of all tiles of a strip and one channel,
         a vector of tiles at a time.
         """
-        place, out = Var("place"), _Registers(self.lanes, [])
+        place, out = Var("place"), _TransformEmitter(self.lanes, [])
 
-        def load(i: int, j: int) -> Expr:
-            return Load(self.phases, self._phase(i, j, place), self.lanes)
+        def load_patch_element(i: int, j: int) -> Expr:
+            return Load(self.phases, self._address_in_phase_planes(i, j, place), self.lanes)
 
-        for i, j, value in out.squares("d", self.bt, load):
+        for i, j, value in out.matrix_square_transform("d", self.bt, load_patch_element):
             index = (i * self.alpha + j) * self.layer + channel * self.places + place
             out.statements.append(Store(self.data, index, value))
         return forall(place, self.places, Block(out.statements), step=self.lanes)
 
     # --- products
 
-    def _product(self) -> ContractionNest:
+    def _batched_matrix_product(self) -> ContractionNest:
         """Return the nest of M[x] = V[x]^T U[x] for each of the alpha^2 elements x of a patch."""
         count, block, dtype = self.alpha**2, self.w.block, self.w.dtype
         data = te.placeholder((count, self.layer), dtype, "data")
@@ -316,67 +335,67 @@ class _Builder:
             block=block,
         )
 
-        def store(indices: tuple[Expr, ...], value: Expr) -> Stmt:
+        def store_product_element(indices: tuple[Expr, ...], value: Expr) -> Stmt:
             layer, *place = indices
             return Store(self.product, layer * self.step + te.flat_index(c.shape[1:], place), value)
 
-        return build_contraction(c, self.data, self.b, store, self.target)
+        return build_contraction_nest(c, self.data, self.b, store_product_element, self.target)
 
     # --- backward
 
-    def _backward(self) -> Stmt:
+    def _output_transform_and_stores(self) -> Stmt:
         """Return the Winograd output transform A^T M A, a vector of channels at a time, followed by
         the stores of the elements.
         """
         row, part, group = Var("row"), Var("part"), Var("group")
-        body = Block((self._transform(row, part, group), self._finish(row, part, group)))
+        body = Block((self._output_transform(row, part, group), self._store_transformed_tiles(row, part, group)))
         groups = -(-self.w.shape[1] // self.lanes)
         parts = -(-self.columns // self.chunk)
-        return loops([(row, self.rows), (part, parts), (group, groups)], body, "independent")
+        return loop_nest([(row, self.rows), (part, parts), (group, groups)], body, "independent")
 
-    def _transform(self, row: Var, part: Var, group: Var) -> Stmt:
+    def _output_transform(self, row: Var, row_part: Var, channel_group: Var) -> Stmt:
         """Return the output transform A^T M A of some tiles of a row and a vector of output
         channels, stored on the stack.
         """
-        m, tile, out = self.w.tile, Var("t"), _Registers(self.lanes, [])
-        place = row * self.columns + part * self.chunk + tile
+        m, tile, out = self.w.tile, Var("t"), _TransformEmitter(self.lanes, [])
+        place = row * self.columns + row_part * self.chunk + tile
 
-        def load(i: int, j: int) -> Expr:
-            at = place * self.width + group * self.lanes
+        def load_product_element(i: int, j: int) -> Expr:
+            at = place * self.width + channel_group * self.lanes
             return Load(self.product, at + (i * self.alpha + j) * self.step, self.lanes)
 
-        for i, j, value in out.squares("p", self.at, load):
+        for i, j, value in out.matrix_square_transform("p", self.at, load_product_element):
             out.statements.append(Store(self.tile, (i * self.chunk * m + tile * m + j) * self.lanes, value))
-        return forall(tile, self._tiles(part), Block(out.statements))
+        return forall(tile, self._tile_columns_in_row_part(row_part), Block(out.statements))
 
-    def _tiles(self, part: Var) -> Expr:
+    def _tile_columns_in_row_part(self, row_part: Var) -> Expr:
         """Return the number of columns of Winograd tiles in a part of a row; smaller in the last
         part.
         """
         if self.columns % self.chunk == 0:
             return as_expr(self.chunk)
-        return minimum(self.chunk, self.columns - part * self.chunk)
+        return minimum(self.chunk, self.columns - row_part * self.chunk)
 
-    def _finish(self, row: Var, part: Var, group: Var) -> Stmt:
+    def _store_transformed_tiles(self, row: Var, row_part: Var, channel_group: Var) -> Stmt:
         """Return loops that finish and store the elements of the transformed tiles that are in the
         output.
         """
         m, (_, outputs, height, width) = self.w.tile, self.w.shape
         lane, i, x = Var("lane"), Var("y"), Var("x")
         top, chunk = (self.strip * self.rows + row) * m, self.chunk * m
-        left = self.side * (self.columns * m) + part * chunk
+        left = self.side * (self.columns * m) + row_part * chunk
         value = Load(self.tile, (i * chunk + x) * self.lanes + lane)
-        body = self.store((self.image, group * self.lanes + lane, top + i, left + x), value)
-        body = forall(x, minimum(self._tiles(part) * m, width - left), body)
+        body = self.store((self.image, channel_group * self.lanes + lane, top + i, left + x), value)
+        body = forall(x, minimum(self._tile_columns_in_row_part(row_part) * m, width - left), body)
         body = forall(i, minimum(m, height - top), body)
-        return forall(lane, minimum(self.lanes, outputs - group * self.lanes), body)
+        return forall(lane, minimum(self.lanes, outputs - channel_group * self.lanes), body)
 
 
-def _layer(size: int, line: int) -> int:
-    """Return a size of at least `size` elements that is an odd number of cache lines of `line`
+def _odd_cache_line_multiple(elements: int, cache_line_elements: int) -> int:
+    """Return a size of at least `elements` elements that is an odd number of cache lines of `cache_line_elements`
     elements.
 
     A patch has an element in each of 16 or 36 layers: at distances of multiples of 4096 bytes, or
     of smaller powers of two, they would all compete for few sets of the first-level cache.
     """
-    return (-(-size // line) | 1) * line
+    return (-(-elements // cache_line_elements) | 1) * cache_line_elements

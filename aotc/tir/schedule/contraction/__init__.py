@@ -11,7 +11,7 @@ the operands depend on the axes, never by the name of an operator.
     >>> dense = te.contraction((6, 64), (9,), x, rows, w, columns, dtype="float32", lane=1)
     >>> a, b, y = (Buffer(tensor.name, tensor.dtype, tensor.size) for tensor in (x, w, dense))
     >>> store = lambda at, value: Store(y, te.flat_index(dense.shape, at), value)
-    >>> found = candidates(dense, a, b, store, target.get_target("x86-64-v4"))
+    >>> found = cpu_tiling_candidates(dense, a, b, store, target.get_target("x86-64-v4"))
     >>> min(found, key=lambda candidate: candidate.cost).name
     'lanes axis=1 vectors=4 lanes=16'
 
@@ -34,38 +34,55 @@ Modules, in the order in which a contraction passes through them:
     arm_mve                 int8 GEMM micro-kernels of Cortex-M with Helium (MVE)
     x86_amx                 int8 GEMM micro-kernels of x86 with AMX tiles
     gpu_block_tiles         one tile of the output per GPU thread block, operands in shared memory
+    gpu_block_tile_shape    the tile of a GPU thread block: its threads, shared memory and estimated cost
     gpu_tensor_cores        multiplies block tiles by tensor cores (float16, bfloat16, TF32)
     gpu_dp4a                multiplies int8 block tiles by dp4a
     shared_memory_copies    asynchronous copies from global to shared memory
     gpu_split_reduction     matrix-vector products: the threads of a block split the reduction
-    naive                   the loop nest of the definition, used where no tiling applies
+    untiled_contraction     the loop nest of the definition, used where no tiling applies
 
-Packed layouts appear only in the indices of an operand (`o // 32, k, o % 32`); `index_space.Split` makes them affine
-within a tile.  Tile sizes are constants; the number of tiles (`tile_segments.Segment.count`) becomes a trip count.
+Packed layouts appear only in the indices of an operand (`o // 32, k, o % 32`);
+`index_space.ChannelSplit` makes them affine
+within a tile.  Tile sizes are constants; the number of tiles (`tile_segments.TileSegment.count`) becomes a trip count.
 """
 
 from contextlib import suppress
 
-from aotc.tir import BYTES, LANES, Buffer, Target, te
-from aotc.tir.schedule.contraction import naive
-from aotc.tir.schedule.contraction.arm_dsp import by_runs
-from aotc.tir.schedule.contraction.arm_mve import by_rows
-from aotc.tir.schedule.contraction.cpu_data_vectors import by_pixels
-from aotc.tir.schedule.contraction.cpu_weight_vectors import by_lanes
-from aotc.tir.schedule.contraction.gpu_tensor_cores import by_warps
-from aotc.tir.schedule.contraction.index_space import Irregular, analyze, divided, in_groups, in_order
-from aotc.tir.schedule.contraction.int8_depthwise import by_taps
-from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.schedule.contraction.tiling_candidate import Candidate, Request
-from aotc.tir.schedule.contraction.tiling_choice import choose
-from aotc.tir.schedule.contraction.tiling_cost import computed_lanes, pack_block
-from aotc.tir.schedule.contraction.x86_amx import by_matrices
+from aotc.tir import INT8_DTYPES, INT32_VECTOR_LENGTHS, Buffer, Target, te
+from aotc.tir.schedule.contraction import untiled_contraction
+from aotc.tir.schedule.contraction.arm_dsp import schedule_for_arm_dsp
+from aotc.tir.schedule.contraction.arm_mve import schedule_for_arm_mve
+from aotc.tir.schedule.contraction.cpu_data_vectors import tilings_vectorized_along_data
+from aotc.tir.schedule.contraction.cpu_weight_vectors import tilings_vectorized_along_weights
+from aotc.tir.schedule.contraction.gpu_tensor_cores import schedule_gpu_tensor_cores
+from aotc.tir.schedule.contraction.index_space import (
+    Irregular,
+    analyze_contraction,
+    move_taps_before_reduction_axes,
+    split_grouped_channel_axis,
+    split_reduction_into_dot_groups,
+)
+from aotc.tir.schedule.contraction.int8_depthwise import int8_depthwise_tilings
+from aotc.tir.schedule.contraction.tiling_choice import choose_tiling
+from aotc.tir.schedule.contraction.tiling_completion import TilingCandidate, TilingRequest
+from aotc.tir.schedule.contraction.tiling_cost import accumulator_lanes, weight_packing_block
+from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
+from aotc.tir.schedule.contraction.x86_amx import schedule_for_x86_amx
 
-__all__ = ["ContractionNest", "StoreFn", "build_contraction", "by_warps", "candidates", "pack_block"]
+__all__ = [
+    "ContractionNest",
+    "StoreFn",
+    "build_contraction_nest",
+    "cpu_tiling_candidates",
+    "schedule_gpu_tensor_cores",
+    "weight_packing_block",
+]
 
 
-def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:
-    """Return the loop nest that computes the contraction `c` from the buffers of its operands.
+def build_contraction_nest(
+    contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target
+) -> ContractionNest:
+    """Return the loop nest that computes the contraction `contraction` from the buffers of its operands.
 
     `store(indices of the output axes, value)` returns the statement that finishes one element; it
     is called for every element exactly once. The order of summation depends on shapes, target and
@@ -75,32 +92,40 @@ def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, t
     Where no tiling fits, and on GPUs, the nest is that of the definition, with one thread per
     element on a GPU.
     """
-    for on_memory in (by_runs, by_rows, by_matrices):
+    for on_memory in (schedule_for_arm_dsp, schedule_for_arm_mve, schedule_for_x86_amx):
         with suppress(Irregular):
-            return on_memory(c, a, b, store, target)
-    c = in_order(c) if target.ordered else c
-    found = candidates(c, a, b, store, target) if target.gpu is None else []
+            return on_memory(contraction, a, b, store, target)
+    contraction = move_taps_before_reduction_axes(contraction) if target.ordered else contraction
+    found = cpu_tiling_candidates(contraction, a, b, store, target) if target.gpu is None else []
     if not found:
-        return naive.build_contraction(c, a, b, store)
-    return choose(c, a, b, target, found).nest()
+        return untiled_contraction.build_untiled_contraction(contraction, a, b, store)
+    return choose_tiling(contraction, a, b, target, found).build_loop_nests()
 
 
-def candidates(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> list[Candidate]:
-    """Return every CPU tiling of `c`, each with its cost in cycles; none if the contraction is
+def cpu_tiling_candidates(
+    contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target
+) -> list[TilingCandidate]:
+    """Return every CPU tiling of `contraction`, each with its cost in cycles; none if the contraction is
     empty or irregular.
     """
-    if any(extent == 0 for _, extent in (*c.axes, *c.reduce_axes)):
+    if any(extent == 0 for _, extent in (*contraction.axes, *contraction.reduce_axes)):
         return []
-    c = in_order(c) if target.ordered else c
-    c, joined = divided(c)
+    contraction = move_taps_before_reduction_axes(contraction) if target.ordered else contraction
+    contraction, joined = split_grouped_channel_axis(contraction)
     finish = (lambda at, value: store(joined(at), value)) if joined is not tuple else store
-    lanes = computed_lanes(target, c.dtype, a.dtype, b.dtype)
-    found: list[Candidate] = []
+    lanes = accumulator_lanes(target, contraction.dtype, a.dtype, b.dtype)
+    found: list[TilingCandidate] = []
     with suppress(Irregular):
-        bytes_alone = c.dtype == "int32" and {a.dtype, b.dtype} <= set(BYTES)
-        if target.dots is not None and bytes_alone and lanes in LANES:
-            found += by_lanes(Request(*in_groups(c), a, b, finish, target, lanes))
+        bytes_alone = contraction.dtype == "int32" and {a.dtype, b.dtype} <= set(INT8_DTYPES)
+        if target.dots is not None and bytes_alone and lanes in INT32_VECTOR_LENGTHS:
+            found += tilings_vectorized_along_weights(
+                TilingRequest(*split_reduction_into_dot_groups(contraction), a, b, finish, target, lanes)
+            )
     with suppress(Irregular):
-        request = Request(analyze(c), None, a, b, finish, target, lanes)
-        found += [*by_lanes(request), *by_pixels(request), *by_taps(request)]
+        request = TilingRequest(analyze_contraction(contraction), None, a, b, finish, target, lanes)
+        found += [
+            *tilings_vectorized_along_weights(request),
+            *tilings_vectorized_along_data(request),
+            *int8_depthwise_tilings(request),
+        ]
     return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""int8 GEMM schedule for Cortex-M with the DSP extension (SMLAD): from a Request, calls of
+"""int8 GEMM schedule for Cortex-M with the DSP extension (SMLAD): from a TilingRequest, calls of
 `aotc.tir.arm_dsp_kernels`.
 
 im2col for two positions at a time, in runs (the bytes that are contiguous at one kernel offset),
@@ -21,38 +21,64 @@ from dataclasses import replace
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import GROUP, Buffer, Expr, Load, Target, Var, all_of, as_expr, call, filled, minimum, private_buffer, te
-from aotc.tir.arm_dsp_kernels import BLOCK, POSITIONS, paired
+from aotc.tir import (
+    BYTES_PER_DOT,
+    Buffer,
+    Expr,
+    Load,
+    Target,
+    Var,
+    all_of,
+    as_expr,
+    call,
+    fill_buffer_loop,
+    minimum,
+    new_private_scratch_buffer,
+    te,
+)
+from aotc.tir.arm_dsp_kernels import OUTPUTS_PER_BLOCK, POSITIONS_PER_TILE, interleaved_int16_count
 from aotc.tir.expr import Select, substitute
 from aotc.tir.schedule.contraction import index_space
-from aotc.tir.schedule.contraction.index_space import Dimension, Irregular, Split, flat, fused, in_groups, row_axis
-from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.schedule.contraction.operand_staging import Staging
-from aotc.tir.schedule.contraction.tiling_candidate import Request
-from aotc.tir.simplify import Linear, linear, simplify
-from aotc.tir.stmt import Block, If, Stmt, Store, forall, loops
+from aotc.tir.schedule.contraction.index_space import (
+    ChannelSplit,
+    Irregular,
+    OperandDimension,
+    contiguous_weight_axis,
+    fuse_data_axes,
+    row_major_address,
+    split_reduction_into_dot_groups,
+)
+from aotc.tir.schedule.contraction.operand_staging import StagedOperand
+from aotc.tir.schedule.contraction.tiling_completion import TilingRequest
+from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
+from aotc.tir.simplify import LinearForm, linear_form, simplify
+from aotc.tir.stmt import Block, If, Stmt, Store, forall, loop_nest
 
 #: Bytes of weights of a group of steps.
-_STEP: Final = BLOCK * GROUP
+_WEIGHT_BYTES_PER_STEP_GROUP: Final = OUTPUTS_PER_BLOCK * BYTES_PER_DOT
 #: Rows with fewer positions, unless they are whole tiles, are fused with the next outer axis.
-NARROW: Final = 4
+MAX_NARROW_ROW_POSITIONS: Final = 4
 
 
-def by_runs(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:
+def schedule_for_arm_dsp(
+    contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target
+) -> ContractionNest:
     """Return the loop nest of an int8 contraction for Cortex-M DSP; raise Irregular if its weights
     are not packed for it.
     """
     paired = target.dots is not None and target.dots.paired
-    known = c.dtype == "int32" and a.dtype == b.dtype == "int8"
-    if not (known and paired) or (c.group, c.block) != (GROUP, BLOCK):
+    known = contraction.dtype == "int32" and a.dtype == b.dtype == "int8"
+    if not (known and paired) or (contraction.group, contraction.block) != (BYTES_PER_DOT, OUTPUTS_PER_BLOCK):
         raise Irregular("weights that are not packed for pairs")
-    number = row_axis(c)
-    req = Request(*in_groups(c), a, b, store, target, 1)
-    return _Runs.of(req, req.c.reduce_axes[number][0], c.reduce_axes[number][1]).nest()
+    number = contiguous_weight_axis(contraction)
+    req = TilingRequest(*split_reduction_into_dot_groups(contraction), a, b, store, target, 1)
+    return _ArmDspSchedule.build_arm_dsp_schedule(
+        req, req.contraction.reduce_axes[number][0], contraction.reduce_axes[number][1]
+    ).build_loop_nest()
 
 
 @frozen(eq=False)
-class Spare:
+class PaddingBuffers:
     """Buffers that replace runs (contiguous bytes of the data) which are outside of the data.
 
     blank   a run of padding; None if no run is completely outside
@@ -63,17 +89,17 @@ class Spare:
     edges: tuple[Buffer, ...]
 
     @property
-    def buffers(self) -> list[Buffer]:
+    def all_padding_buffers(self) -> list[Buffer]:
         """All buffers for padding and border runs."""
         return [*([] if self.blank is None else [self.blank]), *self.edges]
 
-    def start(self, fill: int) -> list[Stmt]:
+    def fill_padding_buffer(self, value: int) -> list[Stmt]:
         """Return the statements that fill the padding buffer, before all runs are gathered."""
-        return [] if self.blank is None else [filled(self.blank, fill)]
+        return [] if self.blank is None else [fill_buffer_loop(self.blank, value)]
 
 
 @frozen(eq=False)
-class Data:
+class ContractionData:
     """The data of a contraction, or a copy of it with a border.
 
     buffer, position   the data, and the address of an element
@@ -84,140 +110,171 @@ class Data:
     """
 
     buffer: Buffer
-    position: Linear
-    borders: Sequence[Dimension]
-    crossed: Sequence[Dimension] = ()
+    position: LinearForm
+    borders: Sequence[OperandDimension]
+    crossed: Sequence[OperandDimension] = ()
     element: Var | None = None
     workspace: Sequence[Buffer] = ()
     before: Sequence[Stmt] = ()
 
     @staticmethod
-    def of(req: Request, split: Split, steps: Var, run: int) -> Data:
+    def direct_or_padded_data(
+        request: TilingRequest, split: ChannelSplit, step_var: Var, run_bytes: int
+    ) -> ContractionData:
         """Return the data of a contraction itself if runs (bytes at one kernel offset) are
         contiguous in it, else a padded copy.
 
         A run that crosses a border is completed when it is gathered: a padded copy would take as
         much memory as the data.
         """
-        place = req.group
+        place = request.group
         assert place is not None
         along = [d for d in split.a if place in d.variables]
         # elements of the last group beyond the end of a run are never read
-        crossed = [d for d in along if not d.inside and not (d.variables <= {steps, place} and not d.index.const)]
-        position = flat(split.a)
-        near = run <= req.c.group or position.coefficient(steps) == req.c.group
-        others = req.reduction_vars - {steps, place}
+        crossed = [d for d in along if not d.inside and not (d.variables <= {step_var, place} and not d.index.const)]
+        position = row_major_address(split.a)
+        near = run_bytes <= request.contraction.group or position.coefficient(step_var) == request.contraction.group
+        others = request.reduction_axis_vars - {step_var, place}
         regular = all(d.index.coefficient(place) == 1 and not d.variables & others for d in crossed)
         if near and position.coefficient(place) == 1 and regular:
-            first: dict[Var, Expr] = {steps: as_expr(0)}
-            ends = [replace(d, index=linear(substitute(d.index.expr(), first), split.ranges)) for d in crossed]
+            first: dict[Var, Expr] = {step_var: as_expr(0)}
+            ends = [replace(d, index=linear_form(substitute(d.index.to_expr(), first), split.ranges)) for d in crossed]
             borders = [d for d in split.a if not d.inside and d not in along]
-            return Data(req.a, position, borders, ends, place)
-        return Data.padded(req, split)
+            return ContractionData(request.a, position, borders, ends, place)
+        return ContractionData.copy_with_padding(request, split)
 
     @staticmethod
-    def padded(req: Request, split: Split) -> Data:
+    def copy_with_padding(request: TilingRequest, split: ChannelSplit) -> ContractionData:
         """Return a copy of the data with its padding, in which the groups of a dot product are
         contiguous.
         """
-        inner = req.pixel_vars | req.reduction_vars
-        how = {"inner": inner, "fill": req.c.fill, "vector": req.group}
-        return Data.copied(req.stage("padded", req.a, split.a, split, **how), split)
+        inner = request.data_only_axis_vars | request.reduction_axis_vars
+        how = {"inner": inner, "fill": request.contraction.fill, "vector": request.group}
+        return ContractionData.from_staging(request.stage_operand("padded", request.a, split.a, split, **how), split)
 
     @staticmethod
-    def copied(copy: Staging, split: Split) -> Data:
+    def from_staging(staging: StagedOperand, split: ChannelSplit) -> ContractionData:
         """Return a scratch copy of the data, filled before the loop nest."""
-        before = [make({}) for make in (copy.zero, copy.copy) if make is not None]
-        buffer = copy.operand.buffer
-        position = linear(copy.operand.flat, split.ranges)
-        return Data(buffer, position, (), workspace=(buffer,), before=before)
+        before = [make({}) for make in (staging.zero, staging.copy) if make is not None]
+        buffer = staging.operand.buffer
+        position = linear_form(staging.operand.flat, split.ranges)
+        return ContractionData(buffer, position, (), workspace=(buffer,), before=before)
 
     @property
-    def open(self) -> list[Dimension]:
+    def possibly_out_of_range_dims(self) -> list[OperandDimension]:
         """All indices of the data that may be out of range."""
         return [*self.borders, *self.crossed]
 
-    def spare(self, run: int, positions: int) -> Spare:
-        """Return padding buffers for runs (contiguous bytes of the data) of `run` bytes,
+    def allocate_padding_buffers(self, run_bytes: int, positions: int) -> PaddingBuffers:
+        """Return padding buffers for runs (contiguous bytes of the data) of `run_bytes` bytes,
         `positions` runs at a time.
         """
-        blank = private_buffer("blank", self.buffer.dtype, run) if self.borders else None
-        edges = (private_buffer("edge", self.buffer.dtype, run) for _ in range(positions if self.crossed else 0))
-        return Spare(blank, tuple(edges))
+        blank = new_private_scratch_buffer("blank", self.buffer.dtype, run_bytes) if self.borders else None
+        edges = (
+            new_private_scratch_buffer("edge", self.buffer.dtype, run_bytes)
+            for _ in range(positions if self.crossed else 0)
+        )
+        return PaddingBuffers(blank, tuple(edges))
 
-    def run(self, index: Expr, spare: Spare, size: int, names: Mapping[Var, Expr]) -> Expr:
-        """Return the load of `size` contiguous bytes of data from `index` on, or of padding if they
+    def load_run_or_padding(
+        self, index: Expr, padding: PaddingBuffers, byte_count: int, axis_values: Mapping[Var, Expr]
+    ) -> Expr:
+        """Return the load of `byte_count` contiguous bytes of data from `index` on, or of padding if they
         are out of range.
 
-        names   values of the data's axes
+        axis_values    values of the data's axes
         """
-        return self._or_blank(Load(self.buffer, simplify(index, {}), size), spare, names)
+        return self._load_or_padding(Load(self.buffer, simplify(index, {}), byte_count), padding, axis_values)
 
-    def is_whole(self, size: int, names: Mapping[Var, Expr]) -> list[Expr]:
-        """Return the conditions under which no run (contiguous bytes) of `size` bytes crosses a
+    def conditions_for_run_in_bounds(self, byte_count: int, axis_values: Mapping[Var, Expr]) -> list[Expr]:
+        """Return the conditions under which no run (contiguous bytes) of `byte_count` bytes crosses a
         border of the data.
         """
-        first, last = (_inside(self.crossed, {**names, **self._at(as_expr(k))}) for k in (0, size - 1))
+        first, last = (
+            _bounds_conditions(self.crossed, {**axis_values, **self._substitution_for_run_element(as_expr(k))})
+            for k in (0, byte_count - 1)
+        )
         return [first[k] if k % 2 == 0 else last[k] for k in range(len(first))]
 
-    def completed(
-        self, index: Expr, number: int, spare: Spare, size: int, names: Mapping[Var, Expr]
+    def complete_border_run(
+        self,
+        index: Expr,
+        position_number: int,
+        padding: PaddingBuffers,
+        byte_count: int,
+        axis_values: Mapping[Var, Expr],
     ) -> tuple[Stmt, Expr]:
         """Return the load of a run of data that crosses a border, and the statements that complete
         it with padding before.
         """
-        k, edge = Var("k"), spare.edges[number]
+        k, edge = Var("k"), padding.edges[position_number]
         element = Store(edge, k, Load(self.buffer, simplify(index + k, {})))
-        copy: Stmt = forall(k, size, If(all_of(*_inside(self.crossed, {**names, **self._at(k)})), element))
-        inside = _inside(self.borders, names)
-        return If(all_of(*inside), copy) if inside else copy, self._or_blank(Load(edge, as_expr(0), size), spare, names)
+        copy: Stmt = forall(
+            k,
+            byte_count,
+            If(
+                all_of(*_bounds_conditions(self.crossed, {**axis_values, **self._substitution_for_run_element(k)})),
+                element,
+            ),
+        )
+        inside = _bounds_conditions(self.borders, axis_values)
+        return If(all_of(*inside), copy) if inside else copy, self._load_or_padding(
+            Load(edge, as_expr(0), byte_count), padding, axis_values
+        )
 
-    def _or_blank(self, found: Load, spare: Spare, names: Mapping[Var, Expr]) -> Expr:
+    def _load_or_padding(self, load: Load, padding: PaddingBuffers, axis_values: Mapping[Var, Expr]) -> Expr:
         """Return a load of data, replaced by a load of padding where the run is out of range."""
-        inside = _inside(self.borders, names)
-        return Select(all_of(*inside), found, Load(spare.blank, as_expr(0), found.lanes)) if spare.blank else found
+        inside = _bounds_conditions(self.borders, axis_values)
+        return Select(all_of(*inside), load, Load(padding.blank, as_expr(0), load.lanes)) if padding.blank else load
 
-    def _at(self, element: Expr) -> dict[Var, Expr]:
+    def _substitution_for_run_element(self, element: Expr) -> dict[Var, Expr]:
         """Return a substitution that sets the index within a run to `element`."""
         return {} if self.element is None else {self.element: element}
 
-    def gathered(
+    def gather_runs_over_taps(
         self,
-        places: Sequence[tuple[Expr, Mapping[Var, Expr]]],
-        spare: Spare,
-        size: int,
+        positions: Sequence[tuple[Expr, Mapping[Var, Expr]]],
+        padding: PaddingBuffers,
+        run_bytes: int,
         taps: Sequence[te.Axis],
-        take: Callable[[list[Expr]], Stmt],
+        stmt_from_runs: Callable[[list[Expr]], Stmt],
         fill: int,
     ) -> Stmt:
-        """Return loops over kernel offsets (taps) around a statement that `take` makes from the
+        """Return loops over kernel offsets (taps) around a statement that `stmt_from_runs` makes from the
         data runs of some positions.
 
-        places   for each position, the index of its first element, and the values of the data's
-                 axes
-        spare    buffers for runs outside of the data
-        size     bytes of a run
-        taps     reduction axes outside of a run
-        fill     the padding
+        positions    for each position, the index of its first element, and the values of the data's axes
+        padding      buffers for runs outside of the data
+        run_bytes    bytes of a run
+        taps         reduction axes outside of a run
+        fill         the padding
         """
-        plain = loops(taps, take([self.run(index, spare, size, names) for index, names in places]), "independent")
+        plain = loop_nest(
+            taps,
+            stmt_from_runs([self.load_run_or_padding(index, padding, run_bytes, names) for index, names in positions]),
+            "independent",
+        )
         if not self.crossed:
             return plain
-        parts = [self.completed(index, k, spare, size, names) for k, (index, names) in enumerate(places)]
-        body = Block((*(copy for copy, _ in parts), take([run for _, run in parts])))
-        completed = Block((*(filled(edge, fill) for edge in spare.edges), loops(taps, body, "independent")))
-        whole = [test for _, names in places for test in self.is_whole(size, names)]
+        parts = [
+            self.complete_border_run(index, k, padding, run_bytes, names) for k, (index, names) in enumerate(positions)
+        ]
+        body = Block((*(copy for copy, _ in parts), stmt_from_runs([run for _, run in parts])))
+        completed = Block(
+            (*(fill_buffer_loop(edge, fill) for edge in padding.edges), loop_nest(taps, body, "independent"))
+        )
+        whole = [test for _, names in positions for test in self.conditions_for_run_in_bounds(run_bytes, names)]
         return If(all_of(*whole), plain, completed)
 
 
-def _inside(dims: Sequence[Dimension], names: Mapping[Var, Expr]) -> list[Expr]:
+def _bounds_conditions(dims: Sequence[OperandDimension], axis_values: Mapping[Var, Expr]) -> list[Expr]:
     """Return, for each index, the conditions that it is at least 0 and less than its extent."""
-    places = ((substitute(dim.index.expr(), dict(names)), dim.extent) for dim in dims)
+    places = ((substitute(dim.index.to_expr(), dict(axis_values)), dim.extent) for dim in dims)
     return [test for place, end in places for test in (place >= 0, place < end)]
 
 
 @frozen(eq=False)
-class _Positions:
+class _OutputPositions:
     """The output positions of a contraction.
 
     axes       the axes that positions are counted along; the last one is tiled
@@ -230,29 +287,29 @@ class _Positions:
     position: Expr
 
     @staticmethod
-    def of(req: Request, data: Data) -> _Positions:
+    def fuse_output_positions(request: TilingRequest, data: ContractionData) -> _OutputPositions:
         """Return the output positions of a contraction; short rows are fused with the next outer
         axis.
         """
-        pixels = fused(req.analysis, data.open, data.position)
+        pixels = fuse_data_axes(request.analysis, data.possibly_out_of_range_dims, data.position)
         axes = [axis for axis in pixels.axes if axis[1] > 1]
-        names: dict[Var, Expr] = {v: as_expr(0) for v, n in req.c.axes if n == 1}
-        if len(axes) > 1 and axes[-1][1] % POSITIONS and axes[-1][1] < NARROW:
+        names: dict[Var, Expr] = {v: as_expr(0) for v, n in request.contraction.axes if n == 1}
+        if len(axes) > 1 and axes[-1][1] % POSITIONS_PER_TILE and axes[-1][1] < MAX_NARROW_ROW_POSITIONS:
             (high, height), (low, width) = axes[-2:]
             both = Var("q")
             names |= {high: both // width, low: both % width}
             axes[-2:] = [(both, height * width)]
         whole = {v: substitute(e, names) for v, e in pixels.unfuse.items()}
-        return _Positions(axes, {**names, **whole}, substitute(pixels.position.expr(), names))
+        return _OutputPositions(axes, {**names, **whole}, substitute(pixels.position.to_expr(), names))
 
     @property
-    def count(self) -> int:
+    def tiled_axis_extent(self) -> int:
         """Extent of the tiled axis of output positions."""
         return self.axes[-1][1] if self.axes else 1
 
 
 @frozen(eq=False)
-class _Runs:
+class _ArmDspSchedule:
     """The Cortex-M DSP schedule of one contraction.
 
     req, split, data, at   contraction, blocks of outputs, data and positions
@@ -262,121 +319,156 @@ class _Runs:
     weights                address of a weight, by block, output in it, taps and steps
     """
 
-    req: Request
-    split: Split
-    data: Data
-    at: _Positions
+    req: TilingRequest
+    split: ChannelSplit
+    data: ContractionData
+    at: _OutputPositions
     steps: Var
     run: int
     taps: Sequence[te.Axis]
-    weights: Linear
+    weights: LinearForm
 
     @staticmethod
-    def of(req: Request, steps: Var, run: int) -> _Runs:
+    def build_arm_dsp_schedule(request: TilingRequest, step_var: Var, run_bytes: int) -> _ArmDspSchedule:
         """Return the Cortex-M DSP schedule of a contraction; raise Irregular if the weights are not
         dense.
         """
-        split = req.split(BLOCK)
-        data = Data.of(req, split, steps, run)
-        taps = [axis for axis in req.c.reduce_axes if axis[0] is not steps]
-        weights = flat(split.b)
-        index_space.require_dense(weights, [*taps, (steps, -(-run // GROUP))], _STEP)
-        return _Runs(req, split, data, _Positions.of(req, data), steps, run, taps, weights)
+        split = request.split_output_channels(OUTPUTS_PER_BLOCK)
+        data = ContractionData.direct_or_padded_data(request, split, step_var, run_bytes)
+        taps = [axis for axis in request.contraction.reduce_axes if axis[0] is not step_var]
+        weights = row_major_address(split.b)
+        index_space.require_contiguous_axes(
+            weights, [*taps, (step_var, -(-run_bytes // BYTES_PER_DOT))], _WEIGHT_BYTES_PER_STEP_GROUP
+        )
+        return _ArmDspSchedule(
+            request,
+            split,
+            data,
+            _OutputPositions.fuse_output_positions(request, data),
+            step_var,
+            run_bytes,
+            taps,
+            weights,
+        )
 
     @property
-    def elements(self) -> int:
+    def im2col_buffer_elements(self) -> int:
         """Elements of the im2col column buffer."""
-        return math.prod(n for _, n in self.taps) * paired(self.run)
+        return math.prod(n for _, n in self.taps) * interleaved_int16_count(self.run)
 
     @property
-    def size(self) -> int:
+    def weight_bytes_per_output_block(self) -> int:
         """Bytes of the packed weights of a block of outputs."""
-        return self.elements // POSITIONS * BLOCK
+        return self.im2col_buffer_elements // POSITIONS_PER_TILE * OUTPUTS_PER_BLOCK
 
-    def nest(self) -> ContractionNest:
+    def build_loop_nest(self) -> ContractionNest:
         """Return the loop nest of an int8 contraction on Cortex-M DSP with the buffers it needs."""
-        alone = self.at.count == 1
-        if alone and (self.taps or self.data.open):
-            alone = math.prod(n for _, n in self.taps) == 1 and not self.data.open
-        tile = private_buffer("tile", self.req.c.dtype, BLOCK if alone else BLOCK * POSITIONS, "stack")
+        alone = self.at.tiled_axis_extent == 1
+        if alone and (self.taps or self.data.possibly_out_of_range_dims):
+            alone = math.prod(n for _, n in self.taps) == 1 and not self.data.possibly_out_of_range_dims
+        tile = new_private_scratch_buffer(
+            "tile",
+            self.req.contraction.dtype,
+            OUTPUTS_PER_BLOCK if alone else OUTPUTS_PER_BLOCK * POSITIONS_PER_TILE,
+            "stack",
+        )
         if alone:
-            body, scratch, start = self._alone(tile), list[Buffer](), list[Stmt]()
+            body, scratch, start = self._loop_for_single_position(tile), list[Buffer](), list[Stmt]()
         else:
-            col = private_buffer("col", DType("int16"), self.elements)
-            spare = self.data.spare(self.run, POSITIONS)
-            scratch = [col, *spare.buffers]
-            body = self._tiles(tile, col, spare)
-            start = spare.start(self.req.c.fill)
-        nest = Block((*self.data.before, *start, loops(self.at.axes[:-1], body, "independent")))
+            col = new_private_scratch_buffer("col", DType("int16"), self.im2col_buffer_elements)
+            spare = self.data.allocate_padding_buffers(self.run, POSITIONS_PER_TILE)
+            scratch = [col, *spare.all_padding_buffers]
+            body = self._loop_over_position_tiles(tile, col, spare)
+            start = spare.fill_padding_buffer(self.req.contraction.fill)
+        nest = Block((*self.data.before, *start, loop_nest(self.at.axes[:-1], body, "independent")))
         return ContractionNest(nest, (tile,), (*self.data.workspace, *scratch))
 
-    def _tiles(self, tile: Buffer, col: Buffer, spare: Spare) -> Stmt:
+    def _loop_over_position_tiles(self, tile_buffer: Buffer, im2col_buffer: Buffer, padding: PaddingBuffers) -> Stmt:
         """Return the loop over tiles of output positions: gather, call the micro-kernel for each
         block of channels, store.
         """
-        count, number, block, output = self.at.count, Var("t"), Var("o"), Var("o")
+        count, number, block, output = self.at.tiled_axis_extent, Var("t"), Var("o"), Var("o")
         column = self.at.axes[-1][0] if self.at.axes else Var("none")
-        base, whole = number * POSITIONS, count % POSITIONS == 0
-        places = [base + k if whole or k == 0 else minimum(base + k, count - 1) for k in range(POSITIONS)]
-        gathered = self._gather(col, spare, [{column: place} for place in places])
-        sums = call("pairs2x4", Load(col, as_expr(0), self.elements), self._weights(block))
+        base, whole = number * POSITIONS_PER_TILE, count % POSITIONS_PER_TILE == 0
+        places = [base + k if whole or k == 0 else minimum(base + k, count - 1) for k in range(POSITIONS_PER_TILE)]
+        gathered = self._gather_im2col_of_positions(im2col_buffer, padding, [{column: place} for place in places])
+        sums = call(
+            "pairs2x4", Load(im2col_buffer, as_expr(0), self.im2col_buffer_elements), self._load_weights_of_block(block)
+        )
         stored: list[Stmt] = []
-        for k in range(POSITIONS):
-            value = Load(tile, output * POSITIONS + k)
-            element = self._store(block * BLOCK + output, {column: base + k}, value)
+        for k in range(POSITIONS_PER_TILE):
+            value = Load(tile_buffer, output * POSITIONS_PER_TILE + k)
+            element = self._store_output_element(block * OUTPUTS_PER_BLOCK + output, {column: base + k}, value)
             stored.append(element if whole or k == 0 else If(base + k < count, element))
-        finish = forall(output, self._outputs(block), Block(stored))
-        outputs = self.req.outputs[1]
-        body = forall(block, -(-outputs // BLOCK), Block((Store(tile, as_expr(0), sums), finish)))
-        return forall(number, -(-count // POSITIONS), Block((gathered, body)))
+        finish = forall(output, self._output_channels_in_block(block), Block(stored))
+        outputs = self.req.output_channel_axis[1]
+        body = forall(block, -(-outputs // OUTPUTS_PER_BLOCK), Block((Store(tile_buffer, as_expr(0), sums), finish)))
+        return forall(number, -(-count // POSITIONS_PER_TILE), Block((gathered, body)))
 
-    def _gather(self, col: Buffer, spare: Spare, places: Sequence[Mapping[Var, Expr]]) -> Stmt:
+    def _gather_im2col_of_positions(
+        self, im2col_buffer: Buffer, padding: PaddingBuffers, positions: Sequence[Mapping[Var, Expr]]
+    ) -> Stmt:
         """Return the statements that gather the data of a tile's output positions into the im2col
         buffer.
         """
-        zero = self._zero()
-        found = [(substitute(self.at.position, {**zero, **place}), self._at(place)) for place in places]
-        to = substitute(self.weights.expr(), zero)
+        zero = self._zero_output_and_step_vars()
+        found = [
+            (substitute(self.at.position, {**zero, **place}), self._data_axis_values_at_position(place))
+            for place in positions
+        ]
+        to = substitute(self.weights.to_expr(), zero)
 
-        def take(runs: list[Expr]) -> Stmt:
-            return Store(col, simplify(to * POSITIONS // BLOCK, {}), call("pairs2", *runs))
+        def interleave_runs(runs: list[Expr]) -> Stmt:
+            return Store(
+                im2col_buffer, simplify(to * POSITIONS_PER_TILE // OUTPUTS_PER_BLOCK, {}), call("pairs2", *runs)
+            )
 
-        return self.data.gathered(found, spare, self.run, self.taps, take, self.req.c.fill)
+        return self.data.gather_runs_over_taps(
+            found, padding, self.run, self.taps, interleave_runs, self.req.contraction.fill
+        )
 
-    def _outputs(self, block: Expr) -> Expr:
+    def _output_channels_in_block(self, block: Expr) -> Expr:
         """Return the number of output channels in a block, which is smaller in the last block."""
-        outputs = self.req.outputs[1]
-        return as_expr(BLOCK) if outputs % BLOCK == 0 else minimum(BLOCK, outputs - block * BLOCK)
+        outputs = self.req.output_channel_axis[1]
+        return (
+            as_expr(OUTPUTS_PER_BLOCK)
+            if outputs % OUTPUTS_PER_BLOCK == 0
+            else minimum(OUTPUTS_PER_BLOCK, outputs - block * OUTPUTS_PER_BLOCK)
+        )
 
-    def _weights(self, block: Expr) -> Load:
+    def _load_weights_of_block(self, block: Expr) -> Load:
         """Return the load of the packed weights of a block of output channels."""
         names = dict.fromkeys((v for v, _ in self.taps), as_expr(0))
-        names |= {**self._zero(), self.split.tile: block}
-        begin = substitute(self.weights.expr(), names)
-        return Load(self.req.b, begin, self.size)
+        names |= {**self._zero_output_and_step_vars(), self.split.tile: block}
+        begin = substitute(self.weights.to_expr(), names)
+        return Load(self.req.b, begin, self.weight_bytes_per_output_block)
 
-    def _zero(self) -> dict[Var, Expr]:
+    def _zero_output_and_step_vars(self) -> dict[Var, Expr]:
         """Return a substitution that sets the variables of outputs and of steps of a run to 0."""
         split, group = self.split, self.req.group
         assert group is not None
         return dict.fromkeys((split.tile, split.lane, self.steps, group), as_expr(0))
 
-    def _alone(self, tile: Buffer) -> Stmt:
+    def _loop_for_single_position(self, tile_buffer: Buffer) -> Stmt:
         """Return the loop over blocks of output channels for a contraction with a single output
         position.
         """
-        outputs, block, output = self.req.outputs[1], Var("o"), Var("o")
-        zero: dict[Var, Expr] = {v: as_expr(0) for v in index_space.used(self.split.a)}
-        data = Load(self.data.buffer, substitute(self.data.position.expr(), zero), self.run)
-        sums = call("bytes1x4", data, self._weights(block))
-        finish = forall(output, self._outputs(block), self._store(block * BLOCK + output, {}, Load(tile, output)))
-        return forall(block, -(-outputs // BLOCK), Block((Store(tile, as_expr(0), sums), finish)))
+        outputs, block, output = self.req.output_channel_axis[1], Var("o"), Var("o")
+        zero: dict[Var, Expr] = {v: as_expr(0) for v in index_space.variables_of_dimensions(self.split.a)}
+        data = Load(self.data.buffer, substitute(self.data.position.to_expr(), zero), self.run)
+        sums = call("bytes1x4", data, self._load_weights_of_block(block))
+        finish = forall(
+            output,
+            self._output_channels_in_block(block),
+            self._store_output_element(block * OUTPUTS_PER_BLOCK + output, {}, Load(tile_buffer, output)),
+        )
+        return forall(block, -(-outputs // OUTPUTS_PER_BLOCK), Block((Store(tile_buffer, as_expr(0), sums), finish)))
 
-    def _store(self, output: Expr, place: Mapping[Var, Expr], value: Expr) -> Stmt:
+    def _store_output_element(self, output_channel: Expr, position: Mapping[Var, Expr], value: Expr) -> Stmt:
         """Return the statement that finishes and stores an output element."""
-        names = {self.req.outputs[0]: output, **self._at(place)}
-        return self.req.store(tuple(names.get(v, v) for v, _ in self.req.c.axes), value)
+        names = {self.req.output_channel_axis[0]: output_channel, **self._data_axis_values_at_position(position)}
+        return self.req.store(tuple(names.get(v, v) for v, _ in self.req.contraction.axes), value)
 
-    def _at(self, place: Mapping[Var, Expr]) -> dict[Var, Expr]:
+    def _data_axis_values_at_position(self, position: Mapping[Var, Expr]) -> dict[Var, Expr]:
         """Return the values of the data's axes at an output position."""
-        return {**place, **{v: substitute(e, place) for v, e in self.at.names.items()}}
+        return {**position, **{v: substitute(e, position) for v, e in self.at.names.items()}}

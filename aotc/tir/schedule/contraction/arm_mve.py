@@ -21,80 +21,112 @@ from dataclasses import field, replace
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Buffer, Expr, Load, Target, as_expr, call, const, linear, private_buffer, substitute, te
+from aotc.tir import (
+    Buffer,
+    Expr,
+    Load,
+    Target,
+    as_expr,
+    call,
+    const,
+    linear_form,
+    new_private_scratch_buffer,
+    substitute,
+    te,
+)
 from aotc.tir.expr import Binary, Call, Const, Var
 from aotc.tir.schedule.contraction import index_space
-from aotc.tir.schedule.contraction.arm_dsp import Data, Spare
+from aotc.tir.schedule.contraction.arm_dsp import ContractionData, PaddingBuffers
 from aotc.tir.schedule.contraction.index_space import (
+    ChannelSplit,
+    FusedDataAxes,
     Irregular,
-    Pixels,
-    Split,
-    analyze,
-    flat,
-    fused,
-    in_groups,
-    row_axis,
+    analyze_contraction,
+    contiguous_weight_axis,
+    fuse_data_axes,
+    row_major_address,
+    split_reduction_into_dot_groups,
 )
-from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.schedule.contraction.tiling_candidate import Request
+from aotc.tir.schedule.contraction.tiling_completion import TilingRequest
+from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
 from aotc.tir.simplify import simplify
-from aotc.tir.stmt import Block, Declare, Stmt, Store, forall, loops
+from aotc.tir.stmt import Block, Declare, Stmt, Store, forall, loop_nest
 
 #: Largest number of sums that are computed at a time, in a stack buffer.
-SUMS: Final = 64
+MAX_SUMS_PER_CALL: Final = 64
 
 
-def by_rows(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:
+def schedule_for_arm_mve(
+    contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target
+) -> ContractionNest:
     """Return the loop nest of an int8 contraction for Cortex-M Helium (MVE).
 
     Raise Irregular if operands are not in rows or the target has no MVE.
     """
-    known = c.dtype == "int32" and a.dtype == b.dtype == "int8"
+    known = contraction.dtype == "int32" and a.dtype == b.dtype == "int8"
     if not known or target.dots is None or not target.dots.along:
         raise Irregular("no sums of rows of bytes")
-    if 0 in (index_space.points(c.axes), index_space.points(c.reduce_axes)) or c.group or c.block:
+    if (
+        0 in (index_space.point_count(contraction.axes), index_space.point_count(contraction.reduce_axes))
+        or contraction.group
+        or contraction.block
+    ):
         raise Irregular("no rows")
-    req = Request(analyze(c), None, a, b, store, target, 1)
-    return (_depthwise if req.outputs[0] in index_space.used(req.analysis.a) else _whole)(req).nest()
+    req = TilingRequest(analyze_contraction(contraction), None, a, b, store, target, 1)
+    return (
+        _schedule_depthwise_convolution
+        if req.output_channel_axis[0] in index_space.variables_of_dimensions(req.analysis.a)
+        else _schedule_full_row_contraction
+    )(req).build_loop_nest()
 
 
-def _whole(req: Request) -> _Rows:
+def _schedule_full_row_contraction(request: TilingRequest) -> _ArmMveSchedule:
     """Return the MVE schedule of a contraction in which each output has weights for a whole row of
     data.
     """
-    c, channel = req.c, req.outputs
-    number = row_axis(c)
+    c, channel = request.contraction, request.output_channel_axis
+    number = contiguous_weight_axis(c)
     axis = c.reduce_axes[number]
     taps = [one for one in c.reduce_axes if one is not axis]
-    index_space.require_dense(flat(req.analysis.b), [channel, *taps, axis], 1)
-    grouped = Request(*in_groups(replace(c, group=axis[1])), req.a, req.b, req.store, req.target, 1)
-    steps, split = grouped.c.reduce_axes[number][0], Split.of(grouped.analysis, channel, 1)
-    data = Data.of(grouped, split, steps, axis[1])
-    at = fused(grouped.analysis, data.open, data.position)
+    index_space.require_contiguous_axes(row_major_address(request.analysis.b), [channel, *taps, axis], 1)
+    grouped = TilingRequest(
+        *split_reduction_into_dot_groups(replace(c, group=axis[1])),
+        request.a,
+        request.b,
+        request.store,
+        request.target,
+        1,
+    )
+    steps, split = (
+        grouped.contraction.reduce_axes[number][0],
+        ChannelSplit.split_channel_axis(grouped.analysis, channel, 1),
+    )
+    data = ContractionData.direct_or_padded_data(grouped, split, steps, axis[1])
+    at = fuse_data_axes(grouped.analysis, data.possibly_out_of_range_dims, data.position)
     assert grouped.group is not None
-    return _Rows(grouped, data, at, taps, axis[1], (steps, grouped.group, split.tile, split.lane))
+    return _ArmMveSchedule(grouped, data, at, taps, axis[1], (steps, grouped.group, split.tile, split.lane))
 
 
-def _depthwise(req: Request) -> _Rows:
+def _schedule_depthwise_convolution(request: TilingRequest) -> _ArmMveSchedule:
     """Return the MVE schedule of a depthwise convolution, in which each output has a channel of the
     data.
     """
-    channel, outputs = req.outputs
-    position, weights = flat(req.analysis.a), flat(req.analysis.b)
-    borders = [d for d in req.analysis.a if not d.inside]
+    channel, outputs = request.output_channel_axis
+    position, weights = row_major_address(request.analysis.a), row_major_address(request.analysis.b)
+    borders = [d for d in request.analysis.a if not d.inside]
     lies = position.coefficient(channel) == weights.coefficient(channel) == 1
-    if (outputs > 1 and not lies) or channel in index_space.used(borders):
+    if (outputs > 1 and not lies) or channel in index_space.variables_of_dimensions(borders):
         raise Irregular("channels that are not in rows")
-    taps = req.c.reduce_axes
+    taps = request.contraction.reduce_axes
     steps = (weights.coefficient(v) for v, n in reversed(taps) if n > 1)
     apart = next(steps, outputs) or outputs
-    index_space.require_dense(weights, taps, apart)
-    at = fused(req.analysis, borders, position)
-    return _Rows(req, Data(req.a, position, borders), at, taps, 0, (channel,), apart)
+    index_space.require_contiguous_axes(weights, taps, apart)
+    at = fuse_data_axes(request.analysis, borders, position)
+    return _ArmMveSchedule(request, ContractionData(request.a, position, borders), at, taps, 0, (channel,), apart)
 
 
 @frozen(eq=False)
-class _Rows:
+class _ArmMveSchedule:
     """The MVE schedule of one contraction.
 
     req, data   the contraction and its data
@@ -106,9 +138,9 @@ class _Rows:
     spread      for a value that is equal for all outputs, the buffer filled with it
     """
 
-    req: Request
-    data: Data
-    at: Pixels
+    req: TilingRequest
+    data: ContractionData
+    at: FusedDataAxes
     taps: Sequence[te.Axis]
     run: int
     inner: Sequence[Var]
@@ -116,86 +148,96 @@ class _Rows:
     spread: dict[Expr, Buffer] = field(default_factory=dict)
 
     @property
-    def gathers(self) -> bool:
+    def needs_im2col(self) -> bool:
         """True if the data of an output position must be gathered (im2col), as it is not
         contiguous.
         """
-        return index_space.points(self.taps) > 1 or bool(self.data.open)
+        return index_space.point_count(self.taps) > 1 or bool(self.data.possibly_out_of_range_dims)
 
-    def nest(self) -> ContractionNest:
+    def build_loop_nest(self) -> ContractionNest:
         """Return the loop nest of an int8 contraction on Cortex-M Helium with the buffers it needs."""
-        outputs, block = self.req.outputs[1], Var("o")
-        width = min(SUMS, outputs)
+        outputs, block = self.req.output_channel_axis[1], Var("o")
+        width = min(MAX_SUMS_PER_CALL, outputs)
         run = self.run or width
-        tile = private_buffer("tile", DType("int32"), width, "stack")
-        col = private_buffer("col", DType("int8"), index_space.points(self.taps) * run)
-        spare = self.data.spare(run, 1)
-        first: list[Stmt] = [self._gather(col, spare, as_expr(0), run)] if self.gathers and self.run else []
+        tile = new_private_scratch_buffer("tile", DType("int32"), width, "stack")
+        col = new_private_scratch_buffer("col", DType("int8"), index_space.point_count(self.taps) * run)
+        spare = self.data.allocate_padding_buffers(run, 1)
+        first: list[Stmt] = (
+            [self._gather_im2col_of_position(col, spare, as_expr(0), run)] if self.needs_im2col and self.run else []
+        )
 
-        def part(begin: Expr, count: int) -> Stmt:
-            own = [self._gather(col, spare, begin, count)] if self.gathers and not self.run else []
-            sums = Store(tile, as_expr(0), self._sums(col, begin, count))
-            return Block((*own, sums, self._finished(tile, begin, count)))
+        def compute_output_channels(first_channel: Expr, channel_count: int) -> Stmt:
+            own = (
+                [self._gather_im2col_of_position(col, spare, first_channel, channel_count)]
+                if self.needs_im2col and not self.run
+                else []
+            )
+            sums = Store(tile, as_expr(0), self._micro_kernel_call(col, first_channel, channel_count))
+            return Block((*own, sums, self._finish_and_store_sums(tile, first_channel, channel_count)))
 
-        parts: list[Stmt] = [forall(block, outputs // width, part(block * width, width))]
+        parts: list[Stmt] = [forall(block, outputs // width, compute_output_channels(block * width, width))]
         if rest := outputs % width:
-            parts.append(part(as_expr(outputs - rest), rest))
-        nest = loops(self.at.axes, Block((*first, *parts)), "independent")
-        start = spare.start(self.req.c.fill)
-        start += [_filled(buffer, value) for value, buffer in self.spread.items()]
-        scratch = [col] * self.gathers + spare.buffers
+            parts.append(compute_output_channels(as_expr(outputs - rest), rest))
+        nest = loop_nest(self.at.axes, Block((*first, *parts)), "independent")
+        start = spare.fill_padding_buffer(self.req.contraction.fill)
+        start += [_fill_buffer_loop(buffer, value) for value, buffer in self.spread.items()]
+        scratch = [col] * self.needs_im2col + spare.all_padding_buffers
         whole = Block((*self.data.before, *start, nest))
         return ContractionNest(whole, (tile, *self.spread.values()), (*self.data.workspace, *scratch))
 
-    def _position(self, begin: Expr, taps: Mapping[Var, Expr]) -> Expr:
+    def _data_address_of_run(self, first_channel: Expr, tap_values: Mapping[Var, Expr]) -> Expr:
         """Return the address in the data of a run (contiguous bytes) of an output position at a
         kernel offset.
         """
         inner = dict.fromkeys(self.inner, as_expr(0))
         if not self.run:
-            inner[self.inner[0]] = begin
-        return simplify(substitute(self.at.position.expr(), {**inner, **taps}), {})
+            inner[self.inner[0]] = first_channel
+        return simplify(substitute(self.at.position.to_expr(), {**inner, **tap_values}), {})
 
-    def _gather(self, col: Buffer, spare: Spare, begin: Expr, run: int) -> Stmt:
+    def _gather_im2col_of_position(
+        self, im2col_buffer: Buffer, padding: PaddingBuffers, first_channel: Expr, run_bytes: int
+    ) -> Stmt:
         """Return the statements that gather the data of an output position, run by run, into a
         buffer.
         """
-        place = te.flat_index([n for _, n in self.taps], [v for v, _ in self.taps]) * run
+        place = te.flat_index([n for _, n in self.taps], [v for v, _ in self.taps]) * run_bytes
 
-        def take(runs: list[Expr]) -> Stmt:
-            return Store(col, simplify(place, {}), call("bytes", *runs))
+        def copy_runs(runs: list[Expr]) -> Stmt:
+            return Store(im2col_buffer, simplify(place, {}), call("bytes", *runs))
 
-        found = [(self._position(begin, {}), self.at.unfuse)]
-        return self.data.gathered(found, spare, run, self.taps, take, self.req.c.fill)
+        found = [(self._data_address_of_run(first_channel, {}), self.at.unfuse)]
+        return self.data.gather_runs_over_taps(
+            found, padding, run_bytes, self.taps, copy_runs, self.req.contraction.fill
+        )
 
-    def _sums(self, col: Buffer, begin: Expr, count: int) -> Expr:
-        """Return the micro-kernel call that computes the int32 sums of `count` output channels from
-        `begin` on.
+    def _micro_kernel_call(self, im2col_buffer: Buffer, first_channel: Expr, channel_count: int) -> Expr:
+        """Return the micro-kernel call that computes the int32 sums of `channel_count` output channels from
+        `first_channel` on.
         """
-        size, weights = index_space.points(self.taps), self.req.b
+        size, weights = index_space.point_count(self.taps), self.req.b
         zero = {v: as_expr(0) for v, _ in self.taps}
-        run = self.run or count
+        run = self.run or channel_count
         data = (
-            Load(col, as_expr(0), size * run)
-            if self.gathers
-            else Load(self.data.buffer, self._position(begin, zero), run)
+            Load(im2col_buffer, as_expr(0), size * run)
+            if self.needs_im2col
+            else Load(self.data.buffer, self._data_address_of_run(first_channel, zero), run)
         )
         if self.run:
-            return call("byte_rows", data, Load(weights, begin * (size * run), count * size * run))
-        held = Load(weights, begin, (size - 1) * self.apart + count)
+            return call("byte_rows", data, Load(weights, first_channel * (size * run), channel_count * size * run))
+        held = Load(weights, first_channel, (size - 1) * self.apart + channel_count)
         return call("byte_taps", data, held, const(size, "int32"), const(self.apart, "int32"))
 
-    def _finished(self, tile: Buffer, begin: Expr, count: int) -> Stmt:
+    def _finish_and_store_sums(self, sums_buffer: Buffer, first_channel: Expr, channel_count: int) -> Stmt:
         """Return the statement that finishes and stores int32 sums of some outputs: one
         requantization call, or a loop.
         """
-        output, channel = Var("o"), self.req.outputs[0]
-        names = {**self.at.unfuse, channel: begin + output}
-        index = tuple(names.get(v, as_expr(0) if n == 1 else v) for v, n in self.req.c.axes)
-        stmt = self.req.store(index, Load(tile, output))
-        return self._requantized(stmt, output, count) or forall(output, count, stmt)
+        output, channel = Var("o"), self.req.output_channel_axis[0]
+        names = {**self.at.unfuse, channel: first_channel + output}
+        index = tuple(names.get(v, as_expr(0) if n == 1 else v) for v, n in self.req.contraction.axes)
+        stmt = self.req.store(index, Load(sums_buffer, output))
+        return self._match_requantization_call(stmt, output, channel_count) or forall(output, channel_count, stmt)
 
-    def _requantized(self, stmt: Stmt, output: Var, count: int) -> Stmt | None:
+    def _match_requantization_call(self, stmt: Stmt, channel_var: Var, channel_count: int) -> Stmt | None:
         """Return one call that requantizes the int32 sums of some outputs; None if they are
         finished in another way.
         """
@@ -206,44 +248,49 @@ class _Rows:
                 value = last.value
             case _:
                 return None
-        low, high, value = _limits(value)
-        zero, value = _plus(value)
+        low, high, value = _match_int8_clamp(value)
+        zero, value = _match_addition(value)
         if not isinstance(value, Call) or value.name not in ("scale_once", "scale_twice"):
             return None
         total, multiplier, shift = value.args
-        bias, total = _plus(total)
+        bias, total = _match_addition(total)
         spread = dict(self.spread)
-        operands = [self._vector(x, output, count, spread) for x in (total, bias, multiplier, shift)]
-        to = linear(last.index, {})
-        if None in operands or not isinstance(zero, Const) or to.coefficient(output) != 1 or high < low:
+        operands = [
+            self._requantize_operand_vector(x, channel_var, channel_count, spread)
+            for x in (total, bias, multiplier, shift)
+        ]
+        to = linear_form(last.index, {})
+        if None in operands or not isinstance(zero, Const) or to.coefficient(channel_var) != 1 or high < low:
             return None
         self.spread.update(spread)
         name = f"requantize_{value.name.removeprefix('scale_')}"
         numbers = [const(n, "int32") for n in (int(zero.value), low, high)]
         made = call(name, *(x for x in operands if x is not None), *numbers)
-        return Store(last.buffer, simplify(substitute(last.index, {output: as_expr(0)}), {}), made)
+        return Store(last.buffer, simplify(substitute(last.index, {channel_var: as_expr(0)}), {}), made)
 
-    def _vector(self, value: Expr, output: Var, count: int, spread: dict[Expr, Buffer]) -> Load | None:
+    def _requantize_operand_vector(
+        self, value: Expr, channel_var: Var, channel_count: int, broadcast_buffers: dict[Expr, Buffer]
+    ) -> Load | None:
         """Return a requantization operand of some outputs as a vector; a value equal for all is put
-        in a buffer of `spread`.
+        in a buffer of `broadcast_buffers`.
         """
-        if isinstance(value, Load) and linear(value.index, {}).coefficient(output) == 1:
-            return Load(value.buffer, simplify(substitute(value.index, {output: as_expr(0)}), {}), count)
-        if index_space.variables(value):
+        if isinstance(value, Load) and linear_form(value.index, {}).coefficient(channel_var) == 1:
+            return Load(value.buffer, simplify(substitute(value.index, {channel_var: as_expr(0)}), {}), channel_count)
+        if index_space.variables_in(value):
             return None
-        if value not in spread:
-            size = min(SUMS, self.req.outputs[1])
-            spread[value] = private_buffer("spread", DType("int32"), size, "stack")
-        return Load(spread[value], as_expr(0), count)
+        if value not in broadcast_buffers:
+            size = min(MAX_SUMS_PER_CALL, self.req.output_channel_axis[1])
+            broadcast_buffers[value] = new_private_scratch_buffer("spread", DType("int32"), size, "stack")
+        return Load(broadcast_buffers[value], as_expr(0), channel_count)
 
 
-def _filled(buffer: Buffer, value: Expr) -> Stmt:
+def _fill_buffer_loop(buffer: Buffer, value: Expr) -> Stmt:
     """Return a loop that stores a value to all elements of a buffer."""
     i = Var("i")
     return forall(i, buffer.size, Store(buffer, i, value))
 
 
-def _limits(value: Expr) -> tuple[int, int, Expr]:
+def _match_int8_clamp(value: Expr) -> tuple[int, int, Expr]:
     """Return the range to which a value is clamped, and the value itself; an empty range if it is
     not saturated to int8.
     """
@@ -261,7 +308,7 @@ def _limits(value: Expr) -> tuple[int, int, Expr]:
     return 1, 0, value
 
 
-def _plus(value: Expr) -> tuple[Expr, Expr]:
+def _match_addition(value: Expr) -> tuple[Expr, Expr]:
     """Return (b, a) of an addition a + b; zero and the value for other expressions."""
     if isinstance(value, Binary) and value.op == "add":
         return value.b, value.a

@@ -19,21 +19,21 @@ from itertools import product
 from typing import Final, TypeAlias
 
 from aotc.ir import frozen
-from aotc.tir import Buffer, Expr, Intrinsic, Load, Stmt, Store, Var, as_expr, minimum, private_buffer
-from aotc.tir.loops.statement_vectorization import MOST, vectorized
+from aotc.tir import Buffer, Expr, Intrinsic, Load, Stmt, Store, Var, as_expr, minimum, new_private_scratch_buffer
+from aotc.tir.loops.statement_vectorization import MAX_OPERATIONS_IN_TILE, vectorize_stmt_or_none
+from aotc.tir.schedule.contraction.register_tiling import RegisterTile, RegisterTiling
 from aotc.tir.schedule.contraction.tile_segments import TileAxis
-from aotc.tir.schedule.contraction.tiling import Tile, Tiling
-from aotc.tir.stmt import loops
+from aotc.tir.stmt import loop_nest
 
 #: Rows and columns of the smallest square that is transposed in registers.
-MIN_SQUARE: Final = 4
+MIN_TRANSPOSE_SQUARE_SIDE: Final = 4
 #: For each partial sum, the accumulators by (index of the vector of `x`, index of the element of
 #: `y`).
 Accumulators: TypeAlias = "Sequence[Mapping[tuple[int, int], Var]]"
 
 
 @frozen(eq=False)
-class Spill:
+class EpilogueBuffers:
     """Stack buffers through which finished register tiles are stored.
 
     buffer       buffer for a tile
@@ -49,44 +49,44 @@ class Spill:
     square: int
 
     @staticmethod
-    def of(tiling: Tiling) -> Spill:
+    def allocate_epilogue_buffers(tiling: RegisterTiling) -> EpilogueBuffers:
         """Return the stack buffers that the widest tile of a tiling needs."""
-        vector, dtype = tiling.vector, tiling.product.dtype
-        others = [axis for axis in tiling.tiled if axis is not vector]
-        place = tiling.output.place
-        positions = math.prod(axis.width for axis in others)
+        vector, dtype = tiling.vector_axis, tiling.product.dtype
+        others = [axis for axis in tiling.register_tile_axes if axis is not vector]
+        place = tiling.output.output_axis_number
+        positions = math.prod(axis.max_tile_elements for axis in others)
         across = all(axis.role == "y" and place(axis) > place(vector) for axis in others)
-        squares = vector.lanes > 1 and vector.width % vector.lanes == 0
+        squares = vector.lanes > 1 and vector.max_tile_elements % vector.lanes == 0
         transposes = across and squares and 2 * positions >= vector.lanes
-        square = min(vector.lanes, max(MIN_SQUARE, 1 << (positions - 1).bit_length()))
+        square = min(vector.lanes, max(MIN_TRANSPOSE_SQUARE_SIDE, 1 << (positions - 1).bit_length()))
         if transposes:
             positions = -(-positions // square) * square
-        size = positions * vector.width
-        transposed = private_buffer("turned", dtype, size, "stack") if transposes else None
-        return Spill(private_buffer("tile", dtype, size, "stack"), transposed, positions, square)
+        size = positions * vector.max_tile_elements
+        transposed = new_private_scratch_buffer("turned", dtype, size, "stack") if transposes else None
+        return EpilogueBuffers(new_private_scratch_buffer("tile", dtype, size, "stack"), transposed, positions, square)
 
 
-def finished_tile(tile: Tile, accs: Accumulators, spill: Spill) -> list[Stmt]:
+def finish_and_store_tile(tile: RegisterTile, accs: Accumulators, spill: EpilogueBuffers) -> list[Stmt]:
     """Return the statements that finish (bias, activation, requantization) and store each element
     of a tile.
     """
-    direct = _from_registers(tile, accs)
+    direct = _store_from_registers(tile, accs)
     if direct is not None:
         return direct
-    strides = _strides(tile)
+    strides = _tile_buffer_strides(tile)
     stmts: list[Stmt] = []
-    for offsets, value in _sums(tile, accs):
-        place = sum(strides[axis] * (offset + tile.segments[axis].shift) for axis, offset in offsets.items())
+    for offsets, value in _sum_partial_accumulators(tile, accs):
+        place = sum(strides[axis] * (offset + tile.segments[axis].overlap_elements) for axis, offset in offsets.items())
         stmts.append(Store(spill.buffer, as_expr(place), value))
     if spill.transposed is None:
-        return [*stmts, _stores(tile, strides, spill.buffer)]
-    vector = tile.tiling.vector
-    stmts += _transposed(tile, strides, spill, spill.transposed)
-    strides = {axis: stride // vector.width for axis, stride in strides.items()} | {vector: spill.positions}
-    return [*stmts, _stores(tile, strides, spill.transposed)]
+        return [*stmts, _store_loops_over_tile(tile, strides, spill.buffer)]
+    vector = tile.tiling.vector_axis
+    stmts += _transpose_tile_on_stack(tile, strides, spill, spill.transposed)
+    strides = {axis: stride // vector.max_tile_elements for axis, stride in strides.items()} | {vector: spill.positions}
+    return [*stmts, _store_loops_over_tile(tile, strides, spill.transposed)]
 
 
-def _sums(tile: Tile, accs: Accumulators) -> Iterator[tuple[dict[TileAxis, int], Expr]]:
+def _sum_partial_accumulators(tile: RegisterTile, accs: Accumulators) -> Iterator[tuple[dict[TileAxis, int], Expr]]:
     """Yield, for each accumulator of a register tile, its offsets in the tile and the sum of its
     partial sums.
     """
@@ -94,44 +94,52 @@ def _sums(tile: Tile, accs: Accumulators) -> Iterator[tuple[dict[TileAxis, int],
         yield {**tile.xs[i], **tile.ys[j]}, reduce(operator.add, (split[i, j] for split in accs))
 
 
-def _from_registers(tile: Tile, accs: Accumulators) -> list[Stmt] | None:
+def _store_from_registers(tile: RegisterTile, accs: Accumulators) -> list[Stmt] | None:
     """Return the statements that store each accumulator as a vector; None if vectors are not
     contiguous in the output.
     """
     tiling, made = tile.tiling, tile.tiling.product
-    vector, lane, scalar = tiling.vector, Var("lane"), Var("done", made.dtype)
+    vector, lane, scalar = tiling.vector_axis, Var("lane"), Var("done", made.dtype)
     segment = tile.segments[vector]
     whole = segment.starts == tuple(range(0, segment.size, made.lanes)) and segment.size % made.lanes == 0
-    if made.lanes == 1 or not whole or any(tile.segments[axis].clip for axis in tiling.tiled):
+    if made.lanes == 1 or not whole or any(tile.segments[axis].clip for axis in tiling.register_tile_axes):
         return None
     stmts: list[Stmt] = []
-    for offsets, value in _sums(tile, accs):
+    for offsets, value in _sum_partial_accumulators(tile, accs):
         values: dict[Var, Expr] = {axis.var: base + offsets.get(axis, 0) for axis, base in tile.bases.items()}
         values[vector.var] = values[vector.var] + lane
-        element = vectorized(tiling.output.finish(values, scalar), lane, made.lanes, {scalar: value}, most=MOST)
+        element = vectorize_stmt_or_none(
+            tiling.output.store_element(values, scalar),
+            lane,
+            made.lanes,
+            {scalar: value},
+            max_operations=MAX_OPERATIONS_IN_TILE,
+        )
         if element is None:
             return None
         stmts.append(element)
     return stmts
 
 
-def _strides(tile: Tile) -> dict[TileAxis, int]:
+def _tile_buffer_strides(tile: RegisterTile) -> dict[TileAxis, int]:
     """Return the distance of neighbors in a tile stored on the stack, for each axis of the tile."""
-    tiled = tile.tiling.tiled
-    return {axis: math.prod(inner.width for inner in tiled[k + 1 :]) for k, axis in enumerate(tiled)}
+    tiled = tile.tiling.register_tile_axes
+    return {axis: math.prod(inner.max_tile_elements for inner in tiled[k + 1 :]) for k, axis in enumerate(tiled)}
 
 
-def _transposed(tile: Tile, strides: Mapping[TileAxis, int], spill: Spill, target: Buffer) -> list[Stmt]:
+def _transpose_tile_on_stack(
+    tile: RegisterTile, strides: Mapping[TileAxis, int], spill: EpilogueBuffers, target: Buffer
+) -> list[Stmt]:
     """Return the statements that transpose a register tile on the stack square by square.
 
     Unused rows of the last squares are cleared first.
     """
-    made, width, square = tile.tiling.product, tile.tiling.vector.width, spill.square
+    made, width, square = tile.tiling.product, tile.tiling.vector_axis.max_tile_elements, spill.square
     used = {sum(strides[axis] * offset for axis, offset in y.items()) // width for y in tile.ys}
     blocks = range(0, max(used) + 1, square)
     unused = (row for row in range(blocks[-1] + square) if row not in used)
     stmts: list[Stmt] = [
-        Store(spill.buffer, as_expr(row * width + part), made.zero)
+        Store(spill.buffer, as_expr(row * width + part), made.initial_accumulator)
         for row in unused
         for part in range(0, width, made.lanes)
     ]
@@ -141,7 +149,7 @@ def _transposed(tile: Tile, strides: Mapping[TileAxis, int], spill: Spill, targe
     return stmts
 
 
-def _stores(tile: Tile, strides: Mapping[TileAxis, int], buffer: Buffer) -> Stmt:
+def _store_loops_over_tile(tile: RegisterTile, strides: Mapping[TileAxis, int], buffer: Buffer) -> Stmt:
     """Return loops over a tile, in the order of the output, that finish and store each element of
     `buffer`.
     """
@@ -149,9 +157,9 @@ def _stores(tile: Tile, strides: Mapping[TileAxis, int], buffer: Buffer) -> Stmt
     values: dict[Var, Expr] = {axis.var: base for axis, base in tile.bases.items()}
     index: Expr = as_expr(0)
     nest: list[tuple[Var, Expr]] = []
-    for axis in sorted(tiling.tiled, key=tiling.output.place):
+    for axis in sorted(tiling.register_tile_axes, key=tiling.output.output_axis_number):
         segment, base = tile.segments[axis], tile.bases[axis]
-        index = index + segment.shift * strides[axis]
+        index = index + segment.overlap_elements * strides[axis]
         if segment.size == 1 and not segment.clip:
             continue
         loop = Var(axis.var.name)
@@ -159,4 +167,4 @@ def _stores(tile: Tile, strides: Mapping[TileAxis, int], buffer: Buffer) -> Stmt
         size = as_expr(segment.size)
         nest.append((loop, minimum(size, axis.extent - base) if segment.clip else size))
         index = index + loop * strides[axis]
-    return loops(nest, tiling.output.finish(values, Load(buffer, index)), "independent")
+    return loop_nest(nest, tiling.output.store_element(values, Load(buffer, index)), "independent")

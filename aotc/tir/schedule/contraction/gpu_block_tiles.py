@@ -29,266 +29,108 @@ from dataclasses import replace
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, Load, Ranges, Target, Var, by_last, linear, substituted, te
+from aotc.tir import (
+    Block,
+    Buffer,
+    Declare,
+    Expr,
+    For,
+    Load,
+    Ranges,
+    Target,
+    Var,
+    linear_form,
+    run_in_last_block_of_group,
+    substitute_in_stmt,
+    te,
+)
 from aotc.tir.expr import Binary, Const, all_of, call, const, substitute, walk
-from aotc.tir.schedule.contraction.gpu_dp4a import in_words, words
-from aotc.tir.schedule.contraction.gpu_split_reduction import LEAST, Half, by_slices
+from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile, ThreadBuffers
+from aotc.tir.schedule.contraction.gpu_dp4a import byte_word_operand, split_into_dp4a_groups
+from aotc.tir.schedule.contraction.gpu_split_reduction import (
+    MIN_GEMM_SIDE,
+    ContractionOperand,
+    schedule_gpu_split_reduction,
+)
 from aotc.tir.schedule.contraction.index_space import (
-    Analysis,
+    ContractionAnalysis,
     Irregular,
-    analyze,
-    apart,
-    digits,
-    finite_weights,
-    points,
-    used,
+    analyze_contraction,
+    are_weights_finite,
+    axis_values_at_number,
+    neighbor_distance_along_last_axis,
+    point_count,
+    variables_of_dimensions,
 )
-from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn, products
-from aotc.tir.schedule.contraction.shared_memory_copies import SECTOR, Piece, Place, Side, Steps
-from aotc.tir.stmt import Assign, If, Stmt, Store, Sync, Wait, loops
+from aotc.tir.schedule.contraction.shared_memory_copies import (
+    ELEMENTS_PER_MEMORY_SECTOR,
+    ReductionOrder,
+    TileOperand,
+    VectorPiece,
+)
+from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn, accumulate_all_products
+from aotc.tir.stmt import Assign, If, Stmt, Store, Sync, Wait, loop_nest
 
-#: Adjacent accumulators of a thread, whose operands are loaded by one instruction.
-_QUAD: Final = 4
-#: Padding elements between rows in shared memory, which reduces bank conflicts when threads store
-#: down a column.
-_GAP: Final = 4
-#: Multiply-adds that a multiprocessor starts per cycle.
-_RATE: Final = 128
-#: Least number of cycles between two barriers: the latency of global memory.
-_LATENCY: Final = 700
-#: Cycles until a block knows that it is the last one, and can read the sums of the other blocks.
-_ARRIVAL: Final = 3 * _LATENCY
-#: Largest number of blocks that compute one tile.
-_SPLITS: Final = 8
-
-
-@frozen(eq=False)
-class Used:
-    """Buffers of a GPU thread's multiplication.
-
-    shared     the current piece in shared memory
-    operands   registers of both operands
-    acc        accumulators
-    """
-
-    shared: Buffer
-    operands: tuple[Buffer, Buffer]
-    acc: Buffer
-
-
-@frozen
-class Tile:
-    """Shape of the tile of a thread block.
-
-    rows, columns   threads of a group along rows and columns of the product
-    high, wide      accumulators of each thread along rows and columns
-    groups          groups of threads that split the steps of a piece
-    depth           reduction steps of a piece
-    quad, gap       adjacent accumulators, and padding elements of rows in shared memory
-    splits          blocks that compute one tile
-    staged          True if sums go through shared memory even with a single group
-    """
-
-    rows: int
-    columns: int
-    high: int
-    wide: int
-    groups: int = 1
-    depth: int = 16
-    quad: int = _QUAD
-    gap: int = _GAP
-    splits: int = 1
-    staged: bool = False
-
-    @property
-    def rowwise(self) -> bool:
-        """True if operands in shared memory may have the reduction steps as their contiguous axis."""
-        return False
-
-    @property
-    def group(self) -> int:
-        """Threads of a group."""
-        return self.rows * self.columns
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return self.groups * self.group
-
-    @property
-    def height(self) -> int:
-        """Rows of the output tile of a thread block."""
-        return self.rows * self.high
-
-    @property
-    def width(self) -> int:
-        """Columns of the output tile of a thread block."""
-        return self.columns * self.wide
-
-    @property
-    def size(self) -> int:
-        """Elements of the output tile of a thread block."""
-        return self.height * self.width
-
-    def split(self, rows: int, columns: int, batch: int, steps: int, gpu: Gpu) -> list[Tile]:
-        """Return this tile shape with one thread block per tile and, if that leaves multiprocessors
-        idle, with several.
-        """
-        blocks, count = self.blocks(rows, columns, batch), -(-steps // self.depth)
-        most = min(gpu.processors // blocks, count // 2, _SPLITS)
-        return [self, *(replace(self, splits=n) for n in range(2, most + 1) if count % n == 0)]
-
-    def blocks(self, rows: int, columns: int, batch: int) -> int:
-        """Return the number of tiles that cover `batch` output matrices of some rows and columns."""
-        return batch * -(-rows // self.height) * -(-columns // self.width)
-
-    def pitches(self, left: bool, right: bool) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return, for both operands in shared memory, the distance between rows and the total size,
-        in elements.
-
-        `left` and `right` are True if the contiguous axis of the operand is that of the reduction
-        steps.
-        """
-        sides = ((self.height, left), (self.width, right))
-        pairs = [(self.depth, size) if deep else (size, self.depth) for size, deep in sides]
-        (a, b), (c, d) = pairs
-        return (a + self.gap, (a + self.gap) * b), (c + self.gap, (c + self.gap) * d)
-
-    @property
-    def sums(self) -> int:
-        """Elements of shared memory for the sums of the thread groups."""
-        return self.size * self.groups if self.groups > 1 or self.staged else 0
-
-    def fits(self, dtype: DType, gpu: Gpu) -> bool:
-        """Return True if operand pieces and sums of a tile fit in shared memory; `dtype` is the
-        type of the sums.
-        """
-        operands = self.of(dtype)
-        (_, left), (_, right) = self.pitches(True, True)
-        (_, high), (_, wide) = self.pitches(False, False)
-        pieces = (max(left, high) + max(right, wide)) * operands.itemsize
-        sums = self.sums * dtype.itemsize
-        return (max(pieces, sums) if operands == dtype else pieces + sums) + pieces <= gpu.shared_bytes
-
-    def of(self, dtype: DType) -> DType:
-        """Return the element type of the operands in shared memory, for sums of type `dtype`."""
-        return dtype
-
-    def own(self, thread: Expr, along: bool) -> tuple[Place, Place]:
-        """Return functions from (quad, index in it) to a thread's row and column of the tile.
-
-        Neighboring threads have neighboring columns if `along`, else neighboring rows.
-        """
-        quick, slow = thread % self.rows, thread // self.rows
-        if along:
-            quick, slow = thread // self.columns, thread % self.columns
-        return (
-            lambda quad, one: quad * (self.quad * self.rows) + quick * self.quad + one,
-            lambda quad, one: quad * (self.quad * self.columns) + slow * self.quad + one,
-        )
-
-    def accumulator(self, down: Expr, i: Expr, across: Expr, j: Expr) -> Expr:
-        """Return the index of a GPU thread's accumulator for row `i` of its row group `down` and
-        column `j` of group `across`.
-        """
-        return (down * self.quad + i) * self.wide + across * self.quad + j
-
-    def registers(self, acc: Buffer) -> tuple[Buffer, Buffer]:
-        """Return register arrays for a thread's elements of both operands."""
-        a, b = (Buffer(name, acc.dtype, n, "stack", 16) for name, n in (("a", self.high), ("b", self.wide)))
-        return a, b
-
-    def product(self, at: Used, left: Side, right: Side, thread: Expr, group: Expr) -> Stmt:
-        """Return the multiplication of operand pieces in shared memory by one thread: load
-        registers, multiply all pairs.
-        """
-        depth, stmts, acc, found = Var("depth"), list[Stmt](), at.acc, at.operands
-        for side, to in zip((left, right), found, strict=True):
-            quad, one = Var("quad"), Var("one")
-            value = Load(at.shared, side.at(group * (self.depth // self.groups) + depth, side.own(quad, one)))
-            copy = Store(to, quad * self.quad + one, value)
-            stmts.append(loops([(quad, side.count // self.quad), (one, self.quad)], copy, "independent"))
-        i, j = Var("i"), Var("j")
-        place = i * right.count + j
-        total = left.whole.multiplied(Load(acc, place), Load(found[0], i), Load(found[1], j), right.whole)
-        update = Store(acc, place, total)
-        stmts.append(loops([(i, left.count), (j, right.count)], update, "independent"))
-        return For(depth, self.depth // self.groups, Block(stmts))
-
-    @property
-    def work(self) -> float:
-        """Cost of multiplying one piece for the threads of a group: products, and loads from shared
-        memory.
-        """
-        return self.group * self.depth * (self.high * self.wide + 1.5 * (self.high + self.wide))
-
-    def cost(self, rows: int, columns: int, batch: int, steps: int, gpu: Gpu) -> float:
-        """Estimate the cycles of a GPU multiprocessor for a contraction with this tile.
-
-        Counts the work of its threads, copies to shared memory, and adding the sums of groups and
-        blocks.
-        """
-        share = -(-self.blocks(rows, columns, batch) * self.splits // gpu.processors)
-        brought = 4 * self.depth * (self.height + self.width)
-        work = share * (self.work + brought) / _RATE
-        summed = self.sums + (self.splits + 1) * self.size * (self.splits > 1)
-        last = share * summed / 16 + _ARRIVAL * (self.splits > 1)
-        return -(-steps // self.depth) / self.splits * max(work, _LATENCY) + last
-
-
-TILES: Final = (
-    *(Tile(16, 16, 8, 8, depth=8), Tile(16, 16, 4, 8), Tile(16, 16, 8, 4), Tile(16, 16, 4, 4)),
-    *(Tile(8, 8, 8, 4, 4, 32), Tile(8, 8, 4, 8, 4, 32), Tile(8, 8, 4, 4, 4, 64)),
-    *(Tile(4, 8, 4, 4, 8, 96), Tile(4, 4, 4, 4, 16, 128)),
+SCALAR_BLOCK_TILES: Final = (
+    *(BlockTile(16, 16, 8, 8, depth=8), BlockTile(16, 16, 4, 8), BlockTile(16, 16, 8, 4), BlockTile(16, 16, 4, 4)),
+    *(BlockTile(8, 8, 8, 4, 4, 32), BlockTile(8, 8, 4, 8, 4, 32), BlockTile(8, 8, 4, 4, 4, 64)),
+    *(BlockTile(4, 8, 4, 4, 8, 96), BlockTile(4, 4, 4, 4, 16, 128)),
 )
 
 
-def by_blocks(
-    c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target, tiles: Sequence[Tile] = ()
+def schedule_gpu_block_tiles(
+    contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target, tiles: Sequence[BlockTile] = ()
 ) -> ContractionNest | None:
-    """Return the GPU loop nest that computes `c`, a whole kernel; None if the contraction does not
+    """Return the GPU loop nest that computes `contraction`, a whole kernel; None if the contraction does not
     fit this schedule.
 
-    c, a, b, store, target   as for `build_contraction`
-    tiles                    tile shapes, of which the cheapest is chosen; by default `TILES`, for
-                             scalar arithmetic
+    contraction, a, b, store, target    as for `build_contraction_nest`
+    tiles                               tile shapes, of which the cheapest is chosen; by default
+                                        `SCALAR_BLOCK_TILES`, for scalar arithmetic
     """
     gpu = target.gpu
-    if gpu is None or target.ordered or 0 in (c.size, *(n for _, n in c.reduce_axes)):
+    if gpu is None or target.ordered or 0 in (contraction.size, *(n for _, n in contraction.reduce_axes)):
         return None
-    whole, (c, places) = c, _without_quotients(c)
+    whole, (contraction, places) = contraction, _split_axes_used_in_quotients(contraction)
     try:
-        grouped = in_words(c)
-        analysis = grouped[0] if grouped is not None else analyze(c, False)
+        grouped = split_into_dp4a_groups(contraction)
+        analysis = grouped[0] if grouped is not None else analyze_contraction(contraction, False)
     except Irregular:
         return None
     # padding would yield NaN where zero meets an infinity
-    dims = analysis.b if finite_weights(c) else (*analysis.a, *analysis.b)
-    staged = c.dtype.is_float and not all(dim.inside for dim in dims)
-    store = _finished(whole, a, b, store) if staged else store
-    store = _inside(whole, store) if points(c.axes) > c.size else store
-    c = analysis.c
-    columns = [axis for axis in analysis.channel if axis[0] not in used(analysis.a)]
-    down, across = points(analysis.pixel), points(columns)
-    if not c.reduce_axes:
+    dims = analysis.b if are_weights_finite(contraction) else (*analysis.a, *analysis.b)
+    staged = contraction.dtype.is_float and not all(dim.inside for dim in dims)
+    store = _recompute_nan_elements(whole, a, b, store) if staged else store
+    store = _skip_elements_outside_output(whole, store) if point_count(contraction.axes) > contraction.size else store
+    contraction = analysis.c
+    columns = [axis for axis in analysis.channel if axis[0] not in variables_of_dimensions(analysis.a)]
+    down, across = point_count(analysis.pixel), point_count(columns)
+    if not contraction.reduce_axes:
         return None
-    sides = Half(a, analysis.a, analysis.pixel, c.fill), Half(b, analysis.b, columns)
+    sides = (
+        ContractionOperand(a, analysis.a, analysis.pixel, contraction.fill),
+        ContractionOperand(b, analysis.b, columns),
+    )
     if grouped is not None:
-        left, right = (words(side, analysis.ranges, grouped[1]) for side in sides)
+        left, right = (byte_word_operand(side, analysis.ranges, grouped[1]) for side in sides)
         sides = left, right
-    if min(down, across) < LEAST:
-        return by_slices(analysis, sides, places, store, gpu)
-    batch, steps = points(c.axes) // (down * across), points(c.reduce_axes)
+    if min(down, across) < MIN_GEMM_SIDE:
+        return schedule_gpu_split_reduction(analysis, sides, places, store, gpu)
+    batch, steps = point_count(contraction.axes) // (down * across), point_count(contraction.reduce_axes)
     sizes = down, across, batch, steps, gpu
-    fit = [one for tile in tiles or TILES if (one := replace(tile, staged=staged)).fits(c.dtype, gpu)]
+    fit = [
+        one
+        for tile in tiles or SCALAR_BLOCK_TILES
+        if (one := replace(tile, staged=staged)).fits_shared_memory(contraction.dtype, gpu)
+    ]
     if not fit:
         return None
-    ways = (way for tile in fit for way in tile.split(*sizes))
-    tile = min(ways, key=lambda one: one.cost(*sizes))
-    return _nest(analysis, sides, places, store, tile)
+    ways = (way for tile in fit for way in tile.variants_with_split_reduction(*sizes))
+    tile = min(ways, key=lambda one: one.estimated_cycles(*sizes))
+    return _block_tile_loop_nest(analysis, sides, places, store, tile)
 
 
-def _without_quotients(c: te.Contraction) -> tuple[te.Contraction, Sequence[Expr]]:
+def _split_axes_used_in_quotients(contraction: te.Contraction) -> tuple[te.Contraction, Sequence[Expr]]:
     """Split axes o that the data's indices use as (o + 3) // 8 into two axes.
 
     Return the contraction with the new axes, and its former axes as expressions of them. The new
@@ -296,153 +138,204 @@ def _without_quotients(c: te.Contraction) -> tuple[te.Contraction, Sequence[Expr
     """
     axes: list[te.Axis] = []
     places: dict[Var, Expr] = {}
-    for var, extent in c.axes:
-        nodes = (n for e in c.a_index for n in walk(e) if isinstance(n, Binary) and n.op == "floordiv")
-        quotients = ((n.b, linear(n.a, {})) for n in nodes)
+    for var, extent in contraction.axes:
+        nodes = (n for e in contraction.a_index for n in walk(e) if isinstance(n, Binary) and n.op == "floordiv")
+        quotients = ((n.b, linear_form(n.a, {})) for n in nodes)
         sizes = (int(b.value) for b, form in quotients if form.terms == {var: 1} and isinstance(b, Const))
         size = next((one for one in sizes if one > 1), 1)
         group, one = Var(var.name), Var(var.name)
         axes += [(group, -(-extent // size)), (one, size)] if size > 1 else [(var, extent)]
         places[var] = group * size + one if size > 1 else var
-    a_index, b_index = (tuple(substitute(e, places) for e in found) for found in (c.a_index, c.b_index))
-    return replace(c, axes=tuple(axes), a_index=a_index, b_index=b_index), tuple(places.values())
+    a_index, b_index = (
+        tuple(substitute(e, places) for e in found) for found in (contraction.a_index, contraction.b_index)
+    )
+    return replace(contraction, axes=tuple(axes), a_index=a_index, b_index=b_index), tuple(places.values())
 
 
-def _inside(c: te.Contraction, store: StoreFn) -> StoreFn:
+def _skip_elements_outside_output(contraction: te.Contraction, store: StoreFn) -> StoreFn:
     """Return a store function that skips elements outside of the output."""
 
-    def inside(place: tuple[Expr, ...], value: Expr) -> Stmt:
-        own = tuple(Var(var.name) for var, _ in c.axes)
-        tests = (var < extent for var, (_, extent) in zip(own, c.axes, strict=True))
-        return Block((*map(Declare, own, place), If(all_of(*tests), store(own, value))))
+    def store_if_inside(indices: tuple[Expr, ...], value: Expr) -> Stmt:
+        own = tuple(Var(var.name) for var, _ in contraction.axes)
+        tests = (var < extent for var, (_, extent) in zip(own, contraction.axes, strict=True))
+        return Block((*map(Declare, own, indices), If(all_of(*tests), store(own, value))))
 
-    return inside
+    return store_if_inside
 
 
-def _finished(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn) -> StoreFn:
+def _recompute_nan_elements(contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn) -> StoreFn:
     """Return a store function that recomputes NaN elements without the padding, as NaN may stem
     from infinity times zero.
     """
 
-    def finished(place: tuple[Expr, ...], value: Expr) -> Stmt:
-        total = Var("exact", c.dtype)
-        names = {var: at for (var, _), at in zip(c.axes, place, strict=True)}
-        again = substituted(products(c, a, b, total), names)
-        again = Block((Assign(total, const(0, c.dtype)), again))
-        return Block((Declare(total, value), If(call("isnan", total), again), store(place, total)))
+    def store_with_nan_check(indices: tuple[Expr, ...], value: Expr) -> Stmt:
+        total = Var("exact", contraction.dtype)
+        names = {var: at for (var, _), at in zip(contraction.axes, indices, strict=True)}
+        again = substitute_in_stmt(accumulate_all_products(contraction, a, b, total), names)
+        again = Block((Assign(total, const(0, contraction.dtype)), again))
+        return Block((Declare(total, value), If(call("isnan", total), again), store(indices, total)))
 
-    return finished
+    return store_with_nan_check
 
 
-def _nest(
-    analysis: Analysis, sides: tuple[Half, Half], places: Sequence[Expr], store: StoreFn, tile: Tile
+def _block_tile_loop_nest(
+    analysis: ContractionAnalysis,
+    row_and_column_operands: tuple[ContractionOperand, ContractionOperand],
+    output_indices: Sequence[Expr],
+    store: StoreFn,
+    tile: BlockTile,
 ) -> ContractionNest:
     """Return the loop nest of a contraction for one tile shape.
 
-    sides    operands of rows and of columns
-    places   the output indices as expressions of the contraction's axes
+    row_and_column_operands    operands of rows and of columns
+    output_indices             the output indices as expressions of the contraction's axes
     """
-    c, block, (a, b) = analysis.c, Var("b"), sides
+    c, block, (a, b) = analysis.c, Var("b"), row_and_column_operands
     own, place = Var("number"), Var("part")
     number, part = (own, place) if tile.splits > 1 else (block, const(0))
     outer = [axis for axis in c.axes if axis not in (*a.axes, *b.axes)]
-    down, across = -(-a.size // tile.height), -(-b.size // tile.width)
-    names = digits(outer, number // (down * across))
-    steps = Steps.of(c, tile.depth, tile.threads, names, apart(b.dims, b.axes) == 1)
-    thread, along = steps.thread, c.axes[-1] in b.axes and c.axes[-1][1] >= SECTOR
-    group, one = (const(0), thread) if tile.groups == 1 else (thread // tile.group, thread % tile.group)
-    left, right, size = _sides(analysis, sides, tile, steps, one, along, (number // across % down, number % across))
-    dtype = left.held.dtype
-    over = tile.sums if dtype == c.dtype else 0
-    pieces = Buffer("even", dtype, max(size, over), "shared", 16), Buffer("odd", dtype, size, "shared", 16)
-    sums = pieces[0] if over else Buffer("sums", c.dtype, tile.sums, "shared", 16)
+    down, across = -(-a.own_output_points // tile.tile_rows), -(-b.own_output_points // tile.tile_columns)
+    names = axis_values_at_number(outer, number // (down * across))
+    steps = ReductionOrder.choose_reduction_order(
+        c, tile.depth, tile.threads_per_block, names, neighbor_distance_along_last_axis(b.dims, b.axes) == 1
+    )
+    thread, along = steps.thread, c.axes[-1] in b.axes and c.axes[-1][1] >= ELEMENTS_PER_MEMORY_SECTOR
+    group, one = (
+        (const(0), thread) if tile.groups == 1 else (thread // tile.threads_per_group, thread % tile.threads_per_group)
+    )
+    left, right, size = _make_tile_operands(
+        analysis, row_and_column_operands, tile, steps, one, along, (number // across % down, number % across)
+    )
+    pieces, sums = _allocate_pieces_and_sums(tile, left.held.dtype, size, c.dtype)
     acc = Buffer("acc", c.dtype, tile.high * tile.wide, "stack", 16)
-    operands = tile.registers(acc)
+    operands = tile.operand_register_arrays(acc)
 
-    def element(m: Expr, n: Expr, value: Expr) -> Stmt:
-        """Return the statement that stores an element of a tile, if it is inside the output."""
-        row, column = Var("row"), Var("column")
-        names = {**steps.names, **digits(a.axes, row), **digits(b.axes, column)}
-        body = store(tuple(substitute(place, names) for place in places), value)
-        tests = [*a.inside(row, left.size), *b.inside(column, right.size)]
-        registers = (Declare(row, left.tile * left.size + m), Declare(column, right.tile * right.size + n))
-        return Block((*registers, If(all_of(*tests), body) if tests else body))
+    def multiply_pieces(shared: Buffer) -> Stmt:
+        return tile.multiply_shared_pieces(ThreadBuffers(shared, operands, acc), left, right, one, group)
 
-    def product(shared: Buffer) -> Stmt:
-        return tile.product(Used(shared, operands, acc), left, right, one, group)
-
-    share = steps.count // tile.splits
-    walked = _Walk((left, right), pieces, product, steps, part * share, share)
-    grid = points(outer) * down * across
-    parts = Buffer("parts", c.dtype, grid * tile.splits * tile.size, "workspace", 64)
-    partial = _Parts(tile, along, thread, parts)
-    done = element if number is block else partial.kept(block)
-    settled: list[Stmt] = [Wait(0), Sync()] if over and share != 2 else []  # the sums reuse the memory of the pieces
+    share = steps.piece_count // tile.splits
+    walked = _SoftwarePipeline((left, right), pieces, multiply_pieces, steps, part * share, share)
+    grid = point_count(outer) * down * across
+    parts = Buffer("parts", c.dtype, grid * tile.splits * tile.tile_elements, "workspace", 64)
+    partial = _PartialSums(tile, along, thread, parts)
+    store_tile_element = _output_element_store(left, right, steps, output_indices, store)
+    done = store_tile_element if number is block else partial.partial_sum_store(block)
+    settled: list[Stmt] = [Wait(0), Sync()] if sums is pieces[0] and share != 2 else []
     body: list[Stmt] = [
-        loops([(clear := Var("i"), acc.size)], Store(acc, clear, const(0, c.dtype)), "independent"),
-        *walked.stmts(),
+        loop_nest([(clear := Var("i"), acc.size)], Store(acc, clear, const(0, c.dtype)), "independent"),
+        *walked.pipeline_stmts(),
         *settled,
-        _summed(acc, sums, left, right, along, tile, thread, done),
+        _add_thread_group_sums(acc, sums, left, right, along, tile, thread, done),
     ]
     counts = Buffer("counts", DType("int32"), grid, "workspace", 64)
     if tile.splits > 1:
-        rest = partial.added(number * tile.splits, tile.splits, element)
+        rest = partial.add_partial_sums(number * tile.splits, tile.splits, store_tile_element)
         registers = Declare(own, block // tile.splits), Declare(place, block % tile.splits)
-        body = [*registers, *body, *by_last(counts, number, tile.splits, rest)]
-    stmt = For(block, grid * tile.splits, For(thread, tile.threads, Block(body), kind="thread"), kind="block")
-    shared = (*pieces[: min(share, 2)], *([sums] if tile.sums and not over else []))
-    held = (side.held for side in (left, right) if not side.copied)
+        body = [*registers, *body, *run_in_last_block_of_group(counts, number, tile.splits, rest)]
+    stmt = For(block, grid * tile.splits, For(thread, tile.threads_per_block, Block(body), kind="thread"), kind="block")
+    shared = (*pieces[: min(share, 2)], *([sums] if sums.size and sums is not pieces[0] else []))
+    held = (side.held for side in (left, right) if not side.can_copy_asynchronously)
     return ContractionNest(stmt, (acc, *held, *operands), (parts, counts) if tile.splits > 1 else (), shared)
 
 
-def _sides(
-    analysis: Analysis,
-    halves: tuple[Half, Half],
-    tile: Tile,
-    steps: Steps,
-    one: Expr,
-    along: bool,
-    tiles: tuple[Expr, Expr],
-) -> tuple[Side, Side, int]:
+def _allocate_pieces_and_sums(
+    tile: BlockTile, operand_dtype: DType, piece_elements: int, sum_dtype: DType
+) -> tuple[tuple[Buffer, Buffer], Buffer]:
+    """Return the shared-memory buffers of a thread block: two for pieces of both operands, and one
+    for the sums of the thread groups.
+
+    The sums reuse the first buffer of pieces if they have the same type, so threads must be done
+    with the pieces before they store sums.
+    """
+    over = tile.shared_partial_sum_elements if operand_dtype == sum_dtype else 0
+    even = Buffer("even", operand_dtype, max(piece_elements, over), "shared", 16)
+    odd = Buffer("odd", operand_dtype, piece_elements, "shared", 16)
+    sums = even if over else Buffer("sums", sum_dtype, tile.shared_partial_sum_elements, "shared", 16)
+    return (even, odd), sums
+
+
+def _output_element_store(
+    left: TileOperand, right: TileOperand, steps: ReductionOrder, output_indices: Sequence[Expr], store: StoreFn
+) -> _StoreElement:
+    """Return a function (row, column, value) that stores an element of a tile, if it is inside the
+    output.
+
+    output_indices    the output indices as expressions of the contraction's axes
+    """
+    a, b = left.whole, right.whole
+
+    def store_tile_element(row_in_tile: Expr, column_in_tile: Expr, value: Expr) -> Stmt:
+        row, column = Var("row"), Var("column")
+        names = {**steps.names, **axis_values_at_number(a.axes, row), **axis_values_at_number(b.axes, column)}
+        body = store(tuple(substitute(place, names) for place in output_indices), value)
+        tests = [
+            *a.element_exists_condition(row, left.tile_extent),
+            *b.element_exists_condition(column, right.tile_extent),
+        ]
+        registers = (
+            Declare(row, left.tile * left.tile_extent + row_in_tile),
+            Declare(column, right.tile * right.tile_extent + column_in_tile),
+        )
+        return Block((*registers, If(all_of(*tests), body) if tests else body))
+
+    return store_tile_element
+
+
+def _make_tile_operands(
+    analysis: ContractionAnalysis,
+    row_and_column_operands: tuple[ContractionOperand, ContractionOperand],
+    tile: BlockTile,
+    steps: ReductionOrder,
+    thread_in_group: Expr,
+    neighbors_along_columns: bool,
+    tile_row_and_column: tuple[Expr, Expr],
+) -> tuple[TileOperand, TileOperand, int]:
     """Return both operands of a GPU tile, and the number of elements of both in shared memory.
 
-    one     index of the thread in its group
-    along   True if neighboring threads have neighboring columns
-    tiles   index of the block's tile along rows and along columns
+    thread_in_group            index of the thread in its group
+    neighbors_along_columns    True if neighboring threads have neighboring columns
+    tile_row_and_column        index of the block's tile along rows and along columns
     """
-    dtype, (a, b), sizes = tile.of(analysis.c.dtype), halves, (tile.height, tile.width)
-    held = [size * tile.depth // tile.threads for size in sizes]
+    dtype, (a, b), sizes = (
+        tile.operand_dtype(analysis.c.dtype),
+        row_and_column_operands,
+        (tile.tile_rows, tile.tile_columns),
+    )
+    held = [size * tile.depth // tile.threads_per_block for size in sizes]
     found = [
-        _piece(half, steps, analysis.ranges, tile, analysis.c.dtype, n) for half, n in zip(halves, held, strict=True)
+        _choose_vector_copy_and_layout(half, steps, analysis.ranges, tile, analysis.c.dtype, n)
+        for half, n in zip(row_and_column_operands, held, strict=True)
     ]
-    (high, left), (wide, right) = tile.pitches(found[0][1], found[1][1])
+    (high, left), (wide, right) = tile.shared_memory_pitches_and_sizes(found[0][1], found[1][1])
     x, w = (Buffer(name, dtype, size, "stack", 16) for name, size in zip("xw", held, strict=True))
-    rows, cols = tile.own(one, along)
+    rows, cols = tile.thread_row_and_column(thread_in_group, neighbors_along_columns)
     sides = (
-        Side(a, 0, x, tile.high, tile.rows, rows, high, tiles[0], *found[0]),
-        Side(b, left, w, tile.wide, tile.columns, cols, wide, tiles[1], *found[1]),
+        TileOperand(a, 0, x, tile.high, tile.rows, rows, high, tile_row_and_column[0], *found[0]),
+        TileOperand(b, left, w, tile.wide, tile.columns, cols, wide, tile_row_and_column[1], *found[1]),
     )
     return *sides, left + right
 
 
-def _piece(half: Half, steps: Steps, ranges: Ranges, tile: Tile, dtype: DType, held: int) -> tuple[Piece | None, bool]:
+def _choose_vector_copy_and_layout(
+    operand: ContractionOperand, steps: ReductionOrder, ranges: Ranges, tile: BlockTile, dtype: DType, operand_rows: int
+) -> tuple[VectorPiece | None, bool]:
     """Return the vector copy that an operand permits (None for single elements) and the layout of
     the operand.
 
     The layout is True if the contiguous axis is that of the reduction steps.
     """
-    ways = [(half.axes, False)]
-    if tile.rowwise:
-        ways.append((steps.axes[-1:] if steps.whole else steps.axes, True))
+    ways = [(operand.axes, False)]
+    if tile.allows_reduction_contiguous_layout:
+        ways.append((steps.axes[-1:] if steps.has_piece_aligned_last_axis else steps.axes, True))
     for axes, deep in ways:
-        piece = Piece.of(half, axes, ranges, tile.of(dtype))
-        if piece is not None and (held % piece.lanes == 0 or not deep):
+        piece = VectorPiece.find_aligned_16_byte_vectors(operand, axes, ranges, tile.operand_dtype(dtype))
+        if piece is not None and (operand_rows % piece.lanes == 0 or not deep):
             return piece, deep
     return None, False
 
 
 @frozen(eq=False)
-class _Walk:
+class _SoftwarePipeline:
     """The software pipeline of a thread block: copy the next operand pieces to shared memory while
     multiplying the current.
 
@@ -453,114 +346,135 @@ class _Walk:
     first, count   first piece, and number of pieces
     """
 
-    sides: tuple[Side, Side]
+    sides: tuple[TileOperand, TileOperand]
     pieces: tuple[Buffer, Buffer]
     product: Callable[[Buffer], Stmt]
-    steps: Steps
+    steps: ReductionOrder
     first: Expr
     count: int
 
-    def stmts(self) -> list[Stmt]:
+    def pipeline_stmts(self) -> list[Stmt]:
         """Return the statements for all operand pieces; the loop processes two at a time, one in
         each buffer.
         """
         (even, odd), pair = self.pieces, Var("pair")
-        found = [self.begun(even, self.first), self.ended(even)]
+        found = [self.start_copies(even, self.first), self.store_copied_registers(even)]
         if self.count > 1:
             more = pair < self.count // 2 - 1 if self.count % 2 == 0 else None
-            both = (*self.step(pair * 2, even, odd), *self.step(pair * 2 + 1, odd, even, more))
+            both = (
+                *self.multiply_and_prefetch(pair * 2, even, odd),
+                *self.multiply_and_prefetch(pair * 2 + 1, odd, even, more),
+            )
             found.append(For(pair, self.count // 2, Block(both)))
-        return found + (self.step(const(self.count - 1), even) if self.count % 2 else [])
+        return found + (self.multiply_and_prefetch(const(self.count - 1), even) if self.count % 2 else [])
 
-    def step(self, number: Expr, here: Buffer, there: Buffer | None = None, more: Expr | None = None) -> list[Stmt]:
-        """Return the statements that multiply operand piece `number` in buffer `here`, and copy the
-        next one to `there`.
+    def multiply_and_prefetch(
+        self,
+        piece_number: Expr,
+        current_buffer: Buffer,
+        next_buffer: Buffer | None = None,
+        has_next: Expr | None = None,
+    ) -> list[Stmt]:
+        """Return the statements that multiply operand piece `piece_number` in buffer `current_buffer`, and copy the
+        next one to `next_buffer`.
 
-        `more` is the condition under which there is a next piece; None for always.
+        `has_next` is the condition under which there is a next piece; None for always.
         """
-        waits = [Wait(0)] if any(side.copied for side in self.sides) else []
-        stmts = [*waits, Sync(), self.product(here)]
-        if there is not None:
-            begun, ended = self.begun(there, self.first + number + 1), self.ended(there)
-            begun, ended = (begun, ended) if more is None else (If(more, begun), If(more, ended))
-            stmts = [*waits, Sync(), begun, self.product(here), ended]
+        waits = [Wait(0)] if any(side.can_copy_asynchronously for side in self.sides) else []
+        stmts = [*waits, Sync(), self.product(current_buffer)]
+        if next_buffer is not None:
+            begun, ended = (
+                self.start_copies(next_buffer, self.first + piece_number + 1),
+                self.store_copied_registers(next_buffer),
+            )
+            begun, ended = (begun, ended) if has_next is None else (If(has_next, begun), If(has_next, ended))
+            stmts = [*waits, Sync(), begun, self.product(current_buffer), ended]
         return stmts
 
-    def begun(self, shared: Buffer, step: Expr) -> Stmt:
+    def start_copies(self, shared: Buffer, step: Expr) -> Stmt:
         """Return the statements that start the copies of both operands' pieces to shared memory."""
-        return Block(side.begun(shared, step, self.steps) for side in self.sides)
+        return Block(side.start_piece_copy(shared, step, self.steps) for side in self.sides)
 
-    def ended(self, shared: Buffer) -> Stmt:
+    def store_copied_registers(self, shared: Buffer) -> Stmt:
         """Return the statements that store pieces of both operands to shared memory, if they go
         through registers.
         """
-        return Block(side.ended(shared, self.steps) for side in self.sides)
+        return Block(side.store_piece_from_registers(shared, self.steps) for side in self.sides)
 
 
 #: Function (row, column, value) that returns the statement for an element, with row and column
 #: relative to its tile.
-_Element = Callable[[Expr, Expr, Expr], Stmt]
+_StoreElement = Callable[[Expr, Expr, Expr], Stmt]
 
 
-def _each(acc: Buffer, left: Side, right: Side, tile: Tile, element: _Element) -> Stmt:
+def _loop_over_accumulators(
+    acc: Buffer, left: TileOperand, right: TileOperand, tile: BlockTile, store_element: _StoreElement
+) -> Stmt:
     """Return loops that apply `element(row, column, value)` to each accumulator of a thread."""
     down, i, across, j = (Var(name) for name in ("down", "i", "across", "j"))
-    made = element(left.own(down, i), right.own(across, j), Load(acc, tile.accumulator(down, i, across, j)))
-    body = loops([(across, tile.wide // tile.quad), (j, tile.quad)], made)
-    return loops([(down, tile.high // tile.quad), (i, tile.quad)], body)
+    made = store_element(left.own(down, i), right.own(across, j), Load(acc, tile.accumulator_index(down, i, across, j)))
+    body = loop_nest([(across, tile.wide // tile.quad), (j, tile.quad)], made)
+    return loop_nest([(down, tile.high // tile.quad), (i, tile.quad)], body)
 
 
-def _summed(
-    acc: Buffer, sums: Buffer, left: Side, right: Side, wide: bool, tile: Tile, thread: Var, element: _Element
+def _add_thread_group_sums(
+    acc: Buffer,
+    sums: Buffer,
+    left: TileOperand,
+    right: TileOperand,
+    is_row_major: bool,
+    tile: BlockTile,
+    thread: Var,
+    store_element: _StoreElement,
 ) -> Stmt:
     """Return the statements that add the sums of all thread groups, through shared memory if
     needed, and finish the elements.
     """
     if not sums.size:
-        return _each(acc, left, right, tile, element)
-    parts = _Parts(tile, wide, thread, sums)
-    keep = parts.kept(thread // tile.group)
-    rest = parts.added(const(0), tile.groups, element)
-    return Block((_each(acc, left, right, tile, keep), Sync(), rest))
+        return _loop_over_accumulators(acc, left, right, tile, store_element)
+    parts = _PartialSums(tile, is_row_major, thread, sums)
+    keep = parts.partial_sum_store(thread // tile.threads_per_group)
+    rest = parts.add_partial_sums(const(0), tile.groups, store_element)
+    return Block((_loop_over_accumulators(acc, left, right, tile, keep), Sync(), rest))
 
 
 @frozen(eq=False)
-class _Parts:
+class _PartialSums:
     """Partial sums of tiles in memory, tile after tile; stored row by row if `wide`, else column by
     column.
     """
 
-    tile: Tile
+    tile: BlockTile
     wide: bool
     thread: Expr
     sums: Buffer
 
     @property
-    def quick(self) -> int:
+    def contiguous_extent(self) -> int:
         """The extent of the contiguous axis of a tile's partial sums."""
-        return self.tile.width if self.wide else self.tile.height
+        return self.tile.tile_columns if self.wide else self.tile.tile_rows
 
-    def kept(self, number: Expr) -> _Element:
-        """Return a function (row, column, value) that stores an element of partial sum `number` of
+    def partial_sum_store(self, partial_sum_number: Expr) -> _StoreElement:
+        """Return a function (row, column, value) that stores an element of partial sum `partial_sum_number` of
         a tile.
         """
 
-        def kept(m: Expr, n: Expr, value: Expr) -> Stmt:
-            place = m * self.quick + n if self.wide else n * self.quick + m
-            return Store(self.sums, number * self.tile.size + place, value)
+        def store_partial_sum(row: Expr, column: Expr, value: Expr) -> Stmt:
+            place = row * self.contiguous_extent + column if self.wide else column * self.contiguous_extent + row
+            return Store(self.sums, partial_sum_number * self.tile.tile_elements + place, value)
 
-        return kept
+        return store_partial_sum
 
-    def added(self, first: Expr, count: int, element: _Element) -> Stmt:
-        """Return a loop that adds `count` partial sums of a tile from number `first` on, in order,
+    def add_partial_sums(self, first_partial_sum: Expr, count: int, store_element: _StoreElement) -> Stmt:
+        """Return a loop that adds `count` partial sums of a tile from number `first_partial_sum` on, in order,
         and finishes the elements.
         """
         turn, other, total = Var("turn"), Var("group"), Var("total", self.sums.dtype)
-        size, threads = self.tile.size, self.tile.threads
+        size, threads = self.tile.tile_elements, self.tile.threads_per_block
         place = turn * threads + self.thread
-        m, n = place // self.quick, place % self.quick
+        m, n = place // self.contiguous_extent, place % self.contiguous_extent
         m, n = (m, n) if self.wide else (n, m)
-        add = Assign(total, total + Load(self.sums, (first + other) * size + place))
+        add = Assign(total, total + Load(self.sums, (first_partial_sum + other) * size + place))
         others = [For(other, count, add, begin=1)] if count > 1 else []
-        stmts = (Declare(total, Load(self.sums, first * size + place)), *others, element(m, n, total))
+        stmts = (Declare(total, Load(self.sums, first_partial_sum * size + place)), *others, store_element(m, n, total))
         return For(turn, size // threads, Block(stmts))

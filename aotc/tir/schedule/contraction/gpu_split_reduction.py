@@ -21,22 +21,29 @@ from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import Block, Buffer, Expr, Gpu, Load, Select, Store, Sync, Var, all_of, call, cast, const, substitute, te
-from aotc.tir.schedule.contraction.index_space import Analysis, Dimension, apart, digits, flat, points
-from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.stmt import Assign, Declare, For, If, Stmt, loops
+from aotc.tir.schedule.contraction.index_space import (
+    ContractionAnalysis,
+    OperandDimension,
+    axis_values_at_number,
+    neighbor_distance_along_last_axis,
+    point_count,
+    row_major_address,
+)
+from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
+from aotc.tir.stmt import Assign, Declare, For, If, Stmt, loop_nest
 
 #: Extent of a side of the product below which it is thin.
-LEAST: Final = 16
+MIN_GEMM_SIDE: Final = 16
 #: Least number of reduction steps that are split among threads.
-_STEPS: Final = 64
+_MIN_SPLIT_REDUCTION_STEPS: Final = 64
 #: Threads of a block.
-_THREADS: Final = 256
+_THREADS_PER_BLOCK: Final = 256
 #: Blocks per multiprocessor that have enough loads in flight.
-_BLOCKS: Final = 2
+_BLOCKS_PER_MULTIPROCESSOR: Final = 2
 
 
 @frozen(eq=False)
-class Half:
+class ContractionOperand:
     """One operand of a contraction, with the output axes that only it depends on.
 
     buffer, dims   the operand
@@ -45,32 +52,34 @@ class Half:
     """
 
     buffer: Buffer
-    dims: Sequence[Dimension]
+    dims: Sequence[OperandDimension]
     axes: Sequence[te.Axis]
     fill: int = 0
 
     @property
-    def size(self) -> int:
+    def own_output_points(self) -> int:
         """Number of points of the output axes that only this operand depends on."""
-        return points(self.axes)
+        return point_count(self.axes)
 
-    def inside(self, number: Expr, step: int) -> list[Expr]:
-        """Return the condition that an element exists; none if `step`, the size of a tile, divides
+    def element_exists_condition(self, element: Expr, tile_size: int) -> list[Expr]:
+        """Return the condition that an element exists; none if `tile_size`, the size of a tile, divides
         the number of elements.
         """
-        return [number < self.size] if self.size % step else []
+        return [element < self.own_output_points] if self.own_output_points % tile_size else []
 
-    def load(self, names: Mapping[Var, Expr], dtype: DType, tests: Sequence[Expr] = ()) -> Expr:
+    def load_element_or_fill(
+        self, values_of_vars: Mapping[Var, Expr], dtype: DType, conditions: Sequence[Expr] = ()
+    ) -> Expr:
         """Return an element of the operand for given values of variables.
 
-        It is `fill` outside of the operand, and where one of `tests` is false.
+        It is `fill` outside of the operand, and where one of `conditions` is false.
         """
-        value = cast(Load(self.buffer, substitute(flat(self.dims).expr(), names)), dtype)
-        places = ((substitute(dim.index.expr(), names), dim.extent) for dim in self.dims if not dim.inside)
-        tests = [*tests, *(test for index, end in places for test in (index >= 0, index < end))]
-        return Select(all_of(*tests), value, const(self.fill, dtype)) if tests else value
+        value = cast(Load(self.buffer, substitute(row_major_address(self.dims).to_expr(), values_of_vars)), dtype)
+        places = ((substitute(dim.index.to_expr(), values_of_vars), dim.extent) for dim in self.dims if not dim.inside)
+        conditions = [*conditions, *(test for index, end in places for test in (index >= 0, index < end))]
+        return Select(all_of(*conditions), value, const(self.fill, dtype)) if conditions else value
 
-    def multiplied(self, total: Expr, a: Expr, b: Expr, other: Half) -> Expr:
+    def multiply_add(self, total: Expr, a: Expr, b: Expr, other: ContractionOperand) -> Expr:
         """Return `total` plus the product of an element `a` of this operand and `b` of the other
         operand.
         """
@@ -78,7 +87,7 @@ class Half:
 
 
 @frozen(eq=False)
-class _Slices:
+class _SplitReductionBlock:
     """The work of one GPU block on a thin contraction, whose threads split the reduction.
 
     c, sides, thin, long   the contraction and its operands
@@ -91,9 +100,9 @@ class _Slices:
     """
 
     c: te.Contraction
-    sides: tuple[Half, Half]
-    thin: Half
-    long: Half
+    sides: tuple[ContractionOperand, ContractionOperand]
+    thin: ContractionOperand
+    long: ContractionOperand
     names: Mapping[Var, Expr]
     wide: int
     deep: int
@@ -103,28 +112,28 @@ class _Slices:
     parts: Buffer
 
     @property
-    def warp(self) -> int:
+    def threads_of_warp_per_sum(self) -> int:
         """Number of threads of a warp that split one sum."""
         return 1 << len(self.spread)
 
-    def products(self, depth: Expr, across: Expr) -> Stmt:
+    def accumulate_thread_part(self, reduction_thread: Expr, column_thread: Expr) -> Stmt:
         """Return the loops in which a thread accumulates its part of a split reduction."""
         c, thin, long, acc = self.c, self.thin, self.long, self.acc
         turn, k, column, row = (Var(name) for name in ("turn", "k", "column", "row"))
-        steps, value = points(c.reduce_axes), Var("value", c.dtype)
-        names = {**self.names, **digits(long.axes, column), **digits(c.reduce_axes, k)}
-        other = thin.load({**names, **digits(thin.axes, row)}, c.dtype)
+        steps, value = point_count(c.reduce_axes), Var("value", c.dtype)
+        names = {**self.names, **axis_values_at_number(long.axes, column), **axis_values_at_number(c.reduce_axes, k)}
+        other = thin.load_element_or_fill({**names, **axis_values_at_number(thin.axes, row)}, c.dtype)
         a, b = (other, value) if thin is self.sides[0] else (value, other)
-        add = Store(acc, row, self.sides[0].multiplied(Load(acc, row), a, b, self.sides[1]))
-        every = loops([(row, thin.size)], add, "independent")
-        body: Stmt = Block((Declare(value, long.load(names, c.dtype)), every))
-        tests = [*long.inside(column, self.wide), *([k < steps] if steps % self.deep else [])]
+        add = Store(acc, row, self.sides[0].multiply_add(Load(acc, row), a, b, self.sides[1]))
+        every = loop_nest([(row, thin.own_output_points)], add, "independent")
+        body: Stmt = Block((Declare(value, long.load_element_or_fill(names, c.dtype)), every))
+        tests = [*long.element_exists_condition(column, self.wide), *([k < steps] if steps % self.deep else [])]
         body = If(all_of(*tests), body) if tests else body
-        body = Block((Declare(k, turn * self.deep + depth), body))
+        body = Block((Declare(k, turn * self.deep + reduction_thread), body))
         turns = For(turn, -(-steps // self.deep), body)
-        return Block((Declare(column, self.first + across), turns))
+        return Block((Declare(column, self.first + column_thread), turns))
 
-    def shared(self, depth: Expr, across: Expr) -> Stmt:
+    def add_warp_sums_to_shared_memory(self, reduction_thread: Expr, column_thread: Expr) -> Stmt:
         """Return the statements that add the partial sums of a warp by shuffles, and store them to
         shared memory.
         """
@@ -134,65 +143,83 @@ class _Slices:
             far = Var("far", self.c.dtype)
             stmts.append(Declare(far, call("shuffle_xor", total, const(distance, "int32"))))
             stmts.append(Assign(total, total + far))
-        place = (depth // self.warp * self.thin.size + row) * self.wide + across
+        place = (
+            reduction_thread // self.threads_of_warp_per_sum * self.thin.own_output_points + row
+        ) * self.wide + column_thread
         keep = Store(self.parts, place, total)
-        stmts.append(If((depth % self.warp).equal(0), keep) if self.spread else keep)
-        return loops([(row, self.thin.size)], Block(stmts))
+        stmts.append(If((reduction_thread % self.threads_of_warp_per_sum).equal(0), keep) if self.spread else keep)
+        return loop_nest([(row, self.thin.own_output_points)], Block(stmts))
 
-    def finished(self, thread: Var, places: Sequence[Expr], store: StoreFn) -> Stmt:
+    def add_warp_sums_and_store(self, thread: Var, output_indices: Sequence[Expr], store: StoreFn) -> Stmt:
         """Return the loop that adds the partial sums of all warps, and finishes and stores the
         elements.
         """
         turn, element, other, row, column = (Var(name) for name in ("turn", "element", "other", "row", "column"))
-        total, results = Var("total", self.c.dtype), self.thin.size * self.wide
+        total, results = Var("total", self.c.dtype), self.thin.own_output_points * self.wide
         add = Assign(total, total + Load(self.parts, other * results + element))
-        names = {**self.names, **digits(self.thin.axes, row), **digits(self.long.axes, column)}
-        place = tuple(substitute(place, names) for place in places)
+        names = {
+            **self.names,
+            **axis_values_at_number(self.thin.axes, row),
+            **axis_values_at_number(self.long.axes, column),
+        }
+        place = tuple(substitute(place, names) for place in output_indices)
         sums = Declare(total, Load(self.parts, element))
-        others = For(other, self.deep // self.warp, add, begin=1)
-        tests = [*self.long.inside(column, self.wide), *([element < results] if results % _THREADS else [])]
+        others = For(other, self.deep // self.threads_of_warp_per_sum, add, begin=1)
+        tests = [
+            *self.long.element_exists_condition(column, self.wide),
+            *([element < results] if results % _THREADS_PER_BLOCK else []),
+        ]
         done: Stmt = Block((sums, others, store(place, total)))
         done = If(all_of(*tests), done) if tests else done
-        numbered = Declare(element, turn * _THREADS + thread)
+        numbered = Declare(element, turn * _THREADS_PER_BLOCK + thread)
         here = Declare(row, element // self.wide), Declare(column, self.first + element % self.wide)
-        return For(turn, -(-results // _THREADS), Block((numbered, *here, done)))
+        return For(turn, -(-results // _THREADS_PER_BLOCK), Block((numbered, *here, done)))
 
 
-def by_slices(
-    analysis: Analysis, sides: tuple[Half, Half], places: Sequence[Expr], store: StoreFn, gpu: Gpu
+def schedule_gpu_split_reduction(
+    analysis: ContractionAnalysis,
+    data_and_weights: tuple[ContractionOperand, ContractionOperand],
+    output_indices: Sequence[Expr],
+    store: StoreFn,
+    gpu: Gpu,
 ) -> ContractionNest | None:
     """Return the GPU loop nest of a contraction with a thin side; None if one thread per element is
     good enough.
 
-    sides    data and weights
-    places   the output indices as expressions of the contraction's axes
-    store    function that returns the statement to store an element
+    data_and_weights    data and weights
+    output_indices      the output indices as expressions of the contraction's axes
+    store               function that returns the statement to store an element
     """
     c = analysis.c
-    thin, long = sorted(sides, key=lambda side: side.size)
-    along = apart(long.dims, long.axes) != 1 and apart(long.dims, c.reduce_axes) == 1
+    thin, long = sorted(data_and_weights, key=lambda side: side.own_output_points)
+    along = (
+        neighbor_distance_along_last_axis(long.dims, long.axes) != 1
+        and neighbor_distance_along_last_axis(long.dims, c.reduce_axes) == 1
+    )
     outer = [axis for axis in c.axes if axis not in (*thin.axes, *long.axes)]
-    widths = (8, 4) if along else [one for one in (_THREADS, 64, 32, 16) if one <= long.size] + [8]
-    blocks = {wide: points(outer) * -(-long.size // wide) for wide in widths}
-    wide = next((one for one in widths if blocks[one] >= _BLOCKS * gpu.processors), widths[-1])
-    deep, tiles = _THREADS // wide, -(-long.size // wide)
-    if (thin.size == 1) if deep == 1 else (points(c.reduce_axes) < _STEPS):
+    widths = (
+        (8, 4) if along else [one for one in (_THREADS_PER_BLOCK, 64, 32, 16) if one <= long.own_output_points] + [8]
+    )
+    blocks = {wide: point_count(outer) * -(-long.own_output_points // wide) for wide in widths}
+    wide = next((one for one in widths if blocks[one] >= _BLOCKS_PER_MULTIPROCESSOR * gpu.processors), widths[-1])
+    deep, tiles = _THREADS_PER_BLOCK // wide, -(-long.own_output_points // wide)
+    if (thin.own_output_points == 1) if deep == 1 else (point_count(c.reduce_axes) < _MIN_SPLIT_REDUCTION_STEPS):
         return None
     block, thread, row = Var("b"), Var("t"), Var("row")
     depth, across = (thread % deep, thread // deep) if along else (thread // wide, thread % wide)
     spread = [distance for distance in (16, 8, 4, 2, 1) if along or distance >= wide]
-    acc = Buffer("acc", c.dtype, thin.size, "stack", 16)
-    parts = Buffer("parts", c.dtype, (deep >> len(spread)) * wide * thin.size, "shared", 16)
+    acc = Buffer("acc", c.dtype, thin.own_output_points, "stack", 16)
+    parts = Buffer("parts", c.dtype, (deep >> len(spread)) * wide * thin.own_output_points, "shared", 16)
     if parts.nbytes > gpu.shared_bytes:
         return None
-    names, first = digits(outer, block // tiles), block % tiles * wide
-    made = _Slices(c, sides, thin, long, names, wide, deep, spread, first, acc, parts)
+    names, first = axis_values_at_number(outer, block // tiles), block % tiles * wide
+    made = _SplitReductionBlock(c, data_and_weights, thin, long, names, wide, deep, spread, first, acc, parts)
     stmts = (
-        loops([(row, thin.size)], Store(acc, row, const(0, c.dtype)), "independent"),
-        made.products(depth, across),
-        made.shared(depth, across),
+        loop_nest([(row, thin.own_output_points)], Store(acc, row, const(0, c.dtype)), "independent"),
+        made.accumulate_thread_part(depth, across),
+        made.add_warp_sums_to_shared_memory(depth, across),
         Sync(),
-        made.finished(thread, places, store),
+        made.add_warp_sums_and_store(thread, output_indices, store),
     )
-    over = For(thread, _THREADS, Block(stmts), kind="thread")
+    over = For(thread, _THREADS_PER_BLOCK, Block(stmts), kind="thread")
     return ContractionNest(For(block, blocks[wide], over, kind="block"), (acc,), shared=(parts,))

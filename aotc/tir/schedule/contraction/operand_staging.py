@@ -7,7 +7,7 @@ operand's new address. Data with a border gets zeros around it; data read with s
 into even and odd columns; weights that are contiguous along another axis are transposed into
 panels:
 
-    stage(a, dims, inner=(ow, oh, ic, kh, kw), vector=ow, ...)     # scratch[ic][h + 2][w + 2]
+    stage_operand_in_scratch(a, dims, inner=(ow, oh, ic, kh, kw), vector=ow, ...)  # scratch[ic][h + 2][w + 2]
 """
 
 import math
@@ -17,19 +17,40 @@ from itertools import repeat
 from typing import Final, TypeAlias
 
 from aotc.ir import DType, frozen
-from aotc.tir import Buffer, Expr, Load, Stmt, Store, Var, all_of, as_expr, cast, filled, private_buffer, substitute, te
-from aotc.tir.schedule.contraction.index_space import Dimension, Irregular, Operand, flat, used, variables
-from aotc.tir.simplify import Linear, Ranges, bounds
-from aotc.tir.stmt import Block, If, loops
+from aotc.tir import (
+    Buffer,
+    Expr,
+    Load,
+    Stmt,
+    Store,
+    Var,
+    all_of,
+    as_expr,
+    cast,
+    fill_buffer_loop,
+    new_private_scratch_buffer,
+    substitute,
+    te,
+)
+from aotc.tir.schedule.contraction.index_space import (
+    AddressedOperand,
+    Irregular,
+    OperandDimension,
+    row_major_address,
+    variables_in,
+    variables_of_dimensions,
+)
+from aotc.tir.simplify import LinearForm, Ranges, bounds
+from aotc.tir.stmt import Block, If, loop_nest
 
-NONE: Final = Var("none")
+NO_VECTOR_VAR: Final = Var("none")
 #: Function that returns the copy statements, given the values of the operand's variables of outer
 #: axes.
 CopyFn: TypeAlias = Callable[[dict[Var, Expr]], Stmt]
 
 
 @frozen
-class _Staged:
+class _StagedDimension:
     """A dimension of an operand's scratch copy: position u holds the source element at `outer + low
     + step * u`.
 
@@ -41,22 +62,22 @@ class _Staged:
                         for stride 2)
     """
 
-    outer: Linear
-    inner: Linear
+    outer: LinearForm
+    inner: LinearForm
     low: int
     step: int
     extent: int
-    source: Dimension
+    source: OperandDimension
     phases: int = 1
 
     @property
-    def runs(self) -> int:
+    def elements_per_phase(self) -> int:
         """Elements of one phase of the copy."""
         return -(-self.extent // self.phases)
 
 
 @frozen(eq=False)
-class Staging:
+class StagedOperand:
     """The copy of an operand in scratch.
 
     operand   the copy, with its address
@@ -68,7 +89,7 @@ class Staging:
     effort    cycles per copied element
     """
 
-    operand: Operand
+    operand: AddressedOperand
     zero: CopyFn | None
     copy: CopyFn
     needs: frozenset[Var]
@@ -76,56 +97,58 @@ class Staging:
     effort: float
 
     @property
-    def elements(self) -> int:
+    def scratch_elements(self) -> int:
         """Elements of the scratch buffer."""
         return self.operand.buffer.size
 
 
-def _outer_part(dim: Dimension, inner: set[Var]) -> tuple[Linear, Linear]:
+def _split_index_by_inner_vars(dim: OperandDimension, inner: set[Var]) -> tuple[LinearForm, LinearForm]:
     """Split an index into the terms without inner variables and those with them; raise Irregular if
     these are not affine.
     """
-    outer = {t: c for t, c in dim.index.terms.items() if not variables(t) & inner}
+    outer = {t: c for t, c in dim.index.terms.items() if not variables_in(t) & inner}
     moving = {t: c for t, c in dim.index.terms.items() if t not in outer}
     if any(not isinstance(t, Var) for t in moving):
         raise Irregular("an index that is not affine")
-    return Linear(outer, dim.index.const), Linear(moving)
+    return LinearForm(outer, dim.index.const), LinearForm(moving)
 
 
-def _staged(dim: Dimension, inner: set[Var], vector: Var, ranges: Ranges, clipped: bool) -> _Staged | None:
+def _stage_dimension(
+    dim: OperandDimension, inner: set[Var], vector_var: Var, ranges: Ranges, is_clipped: bool
+) -> _StagedDimension | None:
     """Return a dimension of an operand's scratch copy, None if it does not depend on inner axes.
 
     Raise Irregular if the operand cannot be copied.
     """
-    outer, moving = _outer_part(dim, inner)
+    outer, moving = _split_index_by_inner_vars(dim, inner)
     if not moving.terms:
         if not dim.inside:
             raise Irregular("a border across an outer axis")
         return None
-    if outer.terms and not dim.inside and not clipped:
+    if outer.terms and not dim.inside and not is_clipped:
         raise Irregular("a border that moves with an outer axis")
-    low, high = bounds(moving.expr(), ranges)
+    low, high = bounds(moving.to_expr(), ranges)
     step = math.gcd(*moving.terms.values())
     extent = (int(high) - int(low)) // step + 1
-    phases = abs(moving.terms.get(vector, 0)) // step or 1
-    if moving.terms.get(vector, 1) < 0:
+    phases = abs(moving.terms.get(vector_var, 0)) // step or 1
+    if moving.terms.get(vector_var, 1) < 0:
         raise Irregular("data read backwards")
-    return _Staged(outer, moving, int(low), step, extent, dim, phases)
+    return _StagedDimension(outer, moving, int(low), step, extent, dim, phases)
 
 
-def stage(
+def stage_operand_in_scratch(
     name: str,
     buffer: Buffer,
-    dims: Sequence[Dimension],
+    dims: Sequence[OperandDimension],
     *,
     inner: set[Var],
     ranges: Ranges,
     dtype: DType,
-    vector: Var = NONE,
+    vector: Var = NO_VECTOR_VAR,
     slack: int = 0,
     clipped: bool = False,
     fill: int = 0,
-) -> Staging:
+) -> StagedOperand:
     """Return a copy of the part of an operand that inner axes read; raise Irregular if the operand
     cannot be copied.
 
@@ -139,26 +162,28 @@ def stage(
     clipped        elements left from a previous copy do no harm (lanes that are never stored)
     fill           value outside of the source
     """
-    staged = [s for d in dims if (s := _staged(d, inner, vector, ranges, clipped)) is not None]
+    staged = [s for d in dims if (s := _stage_dimension(d, inner, vector, ranges, clipped)) is not None]
     if not staged:
         raise Irregular("nothing but one element at a time")
     staged.sort(key=lambda s: vector in s.inner.terms)
-    size = math.prod(s.runs * s.phases for s in staged)
-    scratch = private_buffer(name, dtype, size + slack)
-    index = sum(map(_place, staged, _strides(staged), repeat(vector)), as_expr(0))
-    fixed = sum((d.stride * _outer_part(d, inner)[0].expr() for d in dims), as_expr(0))
-    copy = partial(_copy, buffer, scratch, staged, fixed)
-    needs = frozenset(v for d in dims for v in variables(*_outer_part(d, inner)[0].terms))
-    whole = slack == 0 and all(d.inside for d in dims) and all(s.extent == s.runs * s.phases for s in staged)
-    zero = None if whole else lambda _: filled(scratch, fill)
+    size = math.prod(s.elements_per_phase * s.phases for s in staged)
+    scratch = new_private_scratch_buffer(name, dtype, size + slack)
+    index = sum(map(_scratch_address_term, staged, _scratch_strides(staged), repeat(vector)), as_expr(0))
+    fixed = sum((d.stride * _split_index_by_inner_vars(d, inner)[0].to_expr() for d in dims), as_expr(0))
+    copy = partial(_copy_loops_by_phase, buffer, scratch, staged, fixed)
+    needs = frozenset(v for d in dims for v in variables_in(*_split_index_by_inner_vars(d, inner)[0].terms))
+    whole = (
+        slack == 0 and all(d.inside for d in dims) and all(s.extent == s.elements_per_phase * s.phases for s in staged)
+    )
+    zero = None if whole else lambda _: fill_buffer_loop(scratch, fill)
     last = staged[-1]
     effort = 0.25 if last.source.stride * last.step * last.phases == 1 else 1.0
-    return Staging(Operand(scratch, index), zero, copy, needs, last.phases, effort)
+    return StagedOperand(AddressedOperand(scratch, index), zero, copy, needs, last.phases, effort)
 
 
-def packed(
-    name: str, buffer: Buffer, dims: Sequence[Dimension], axes: Sequence[te.Axis], fill: int | None = None
-) -> Staging:
+def pack_operand_in_axis_order(
+    name: str, buffer: Buffer, dims: Sequence[OperandDimension], axes: Sequence[te.Axis], fill: int | None = None
+) -> StagedOperand:
     """Return a copy of an operand with the elements of `axes` in row-major order, and `fill` (0)
     outside of the operand.
 
@@ -166,43 +191,54 @@ def packed(
            end only
     """
     place, extents = [Var(var.name) for var, _ in axes], [n for _, n in axes]
-    scratch = private_buffer(name, buffer.dtype, math.prod(extents))
-    fixed, whole = flat(dims).expr(), all(d.inside for d in dims)
+    scratch = new_private_scratch_buffer(name, buffer.dtype, math.prod(extents))
+    fixed, whole = row_major_address(dims).to_expr(), all(d.inside for d in dims)
     own: dict[Var, Expr] = dict(zip((var for var, _ in axes), place, strict=True))
 
-    def copy(names: dict[Var, Expr]) -> Stmt:
-        values = {**names, **own}
+    def copy_loops(outer_values: dict[Var, Expr]) -> Stmt:
+        values = {**outer_values, **own}
         outer = [d for d in dims if not d.inside]
-        indices = [substitute(d.index.expr(), values) for d in outer]
+        indices = [substitute(d.index.to_expr(), values) for d in outer]
         tests = [index < d.extent for index, d in zip(indices, outer, strict=True)]
         tests += [index >= 0 for index in indices if fill is not None]
         value = Load(buffer, substitute(fixed, values))
         body: Stmt = Store(scratch, te.flat_index(extents, place), value)
         body = body if whole else If(all_of(*tests), body)
-        return loops(zip(place, extents, strict=True), body, "independent")
+        return loop_nest(zip(place, extents, strict=True), body, "independent")
 
-    zero: CopyFn | None = None if whole else lambda _: filled(scratch, fill or 0)
-    needs = frozenset(used(dims)) - own.keys()
-    operand = Operand(scratch, te.flat_index(extents, [var for var, _ in axes]))
-    return Staging(operand, zero, copy, needs, 1, 1.0)
+    zero: CopyFn | None = None if whole else lambda _: fill_buffer_loop(scratch, fill or 0)
+    needs = frozenset(variables_of_dimensions(dims)) - own.keys()
+    operand = AddressedOperand(scratch, te.flat_index(extents, [var for var, _ in axes]))
+    return StagedOperand(operand, zero, copy_loops, needs, 1, 1.0)
 
 
-def _strides(staged: Sequence[_Staged]) -> list[int]:
+def _scratch_strides(staged: Sequence[_StagedDimension]) -> list[int]:
     """Return the distance of neighbors in the scratch copy along each of its dimensions."""
-    return [math.prod(s.runs * s.phases for s in staged[k:]) for k in range(1, len(staged) + 1)]
+    return [math.prod(s.elements_per_phase * s.phases for s in staged[k:]) for k in range(1, len(staged) + 1)]
 
 
-def _place(s: _Staged, stride: int, vector: Var) -> Expr:
+def _scratch_address_term(dimension: _StagedDimension, stride: int, vector_var: Var) -> Expr:
     """Return the contribution of one dimension to an operand's address in its scratch copy."""
-    terms = {t: c // s.step for t, c in s.inner.terms.items()}
-    if s.phases == 1:
-        shift = (s.inner.const - s.low) // s.step
-        return Linear(terms, shift).expr() * stride
-    taps = Linear({t: c for t, c in terms.items() if t is not vector}, (s.inner.const - s.low) // s.step).expr()
-    return (vector + taps // s.phases) * stride + (taps % s.phases) * (s.runs * stride)
+    terms = {t: c // dimension.step for t, c in dimension.inner.terms.items()}
+    if dimension.phases == 1:
+        shift = (dimension.inner.const - dimension.low) // dimension.step
+        return LinearForm(terms, shift).to_expr() * stride
+    taps = LinearForm(
+        {t: c for t, c in terms.items() if t is not vector_var},
+        (dimension.inner.const - dimension.low) // dimension.step,
+    ).to_expr()
+    return (vector_var + taps // dimension.phases) * stride + (taps % dimension.phases) * (
+        dimension.elements_per_phase * stride
+    )
 
 
-def _copy(source: Buffer, scratch: Buffer, staged: Sequence[_Staged], fixed: Expr, names: Mapping[Var, Expr]) -> Stmt:
+def _copy_loops_by_phase(
+    source: Buffer,
+    scratch: Buffer,
+    staged: Sequence[_StagedDimension],
+    outer_address: Expr,
+    outer_values: Mapping[Var, Expr],
+) -> Stmt:
     """Return the loops that copy the elements of an operand inside its source, phase by phase.
 
     Guards keep indices in range; later simplification turns them into loop bounds.
@@ -211,18 +247,18 @@ def _copy(source: Buffer, scratch: Buffer, staged: Sequence[_Staged], fixed: Exp
     stmts: list[Stmt] = []
     for phase in range(staged[-1].phases):
         index: Expr = as_expr(0)
-        at: Expr = substitute(fixed, names)
+        at: Expr = substitute(outer_address, outer_values)
         guards: list[Expr] = []
         shifts = [0] * (len(staged) - 1) + [phase]
-        for s, stride, var, shift in zip(staged, _strides(staged), axes, shifts, strict=True):
-            index = index + var * stride + shift * s.runs
+        for s, stride, var, shift in zip(staged, _scratch_strides(staged), axes, shifts, strict=True):
+            index = index + var * stride + shift * s.elements_per_phase
             place = s.low + s.step * (var * s.phases + shift)
             at = at + place * s.source.stride
             if not s.source.inside:
-                place = substitute(s.outer.expr(), names) + place
+                place = substitute(s.outer.to_expr(), outer_values) + place
                 guards += [place >= 0, place < s.source.extent]
         body: Stmt = Store(scratch, index, cast(Load(source, at), scratch.dtype))
         body = If(all_of(*guards), body) if guards else body
         counts = (-(-(s.extent - shift) // s.phases) for s, shift in zip(staged, shifts, strict=True))
-        stmts.append(loops(zip(axes, counts, strict=True), body, "independent"))
+        stmts.append(loop_nest(zip(axes, counts, strict=True), body, "independent"))
     return Block(stmts)

@@ -17,25 +17,45 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Block, Declare, Expr, For, If, Linear, Load, Ranges, Stmt, Store, Var, linear, mentioned, te
+from aotc.tir import (
+    Block,
+    Declare,
+    Expr,
+    For,
+    If,
+    LinearForm,
+    Load,
+    Ranges,
+    Stmt,
+    Store,
+    Var,
+    linear_form,
+    te,
+    vars_and_buffers_in,
+)
 from aotc.tir.expr import Binary, Buffer, Const, Select, binary, const, minimum, operands, substitute, with_operands
-from aotc.tir.loops.vector_access import MOST
-from aotc.tir.schedule.contraction.gpu_split_reduction import Half
-from aotc.tir.schedule.contraction.index_space import apart, digits, flat, points
+from aotc.tir.loops.gpu_wide_memory_access import MAX_ACCESS_BYTES
+from aotc.tir.schedule.contraction.gpu_split_reduction import ContractionOperand
+from aotc.tir.schedule.contraction.index_space import (
+    axis_values_at_number,
+    neighbor_distance_along_last_axis,
+    point_count,
+    row_major_address,
+)
 from aotc.tir.simplify import simplify
 
 #: Adjacent elements that are loaded together even if the next ones are far away: a sector of 32
 #: bytes.
-SECTOR: Final = 8
+ELEMENTS_PER_MEMORY_SECTOR: Final = 8
 #: Least number of bytes of an asynchronous copy.
-_LEAST: Final = 4
+_MIN_ASYNC_COPY_BYTES: Final = 4
 
 #: Function from (group of a thread's rows or columns, index in the group) to the row or column.
-Place = Callable[[Expr, Expr], Expr]
+ThreadElementIndex = Callable[[Expr, Expr], Expr]
 
 
 @frozen(eq=False)
-class Steps:
+class ReductionOrder:
     """The order in which a thread block runs through the reduction axes, `depth` steps per piece.
 
     If `depth` divides the extent of the last axis, the number of a piece determines all other axes,
@@ -53,46 +73,54 @@ class Steps:
     names: Mapping[Var, Expr]
 
     @staticmethod
-    def of(c: te.Contraction, depth: int, threads: int, names: Mapping[Var, Expr], any_order: bool) -> Steps:
-        """Return the reduction order of a contraction; if `any_order`, an axis that `depth` divides
+    def choose_reduction_order(
+        contraction: te.Contraction,
+        steps_per_piece: int,
+        threads: int,
+        outer_axis_values: Mapping[Var, Expr],
+        may_reorder_axes: bool,
+    ) -> ReductionOrder:
+        """Return the reduction order of a contraction; if `may_reorder_axes`, an axis that `steps_per_piece` divides
         becomes the last one.
         """
-        axes = [axis for axis in c.reduce_axes if axis[1] > 1] or c.reduce_axes[:1]
-        last = next((axis for axis in reversed(axes) if axis[1] % depth == 0), axes[-1])
-        if any_order:
+        axes = [axis for axis in contraction.reduce_axes if axis[1] > 1] or contraction.reduce_axes[:1]
+        last = next((axis for axis in reversed(axes) if axis[1] % steps_per_piece == 0), axes[-1])
+        if may_reorder_axes:
             axes = [*(axis for axis in axes if axis is not last), last]
-        none = {var: const(0) for var, _ in c.reduce_axes}
-        return Steps(axes, depth, Var("t"), threads, {**names, **none})
+        none = {var: const(0) for var, _ in contraction.reduce_axes}
+        return ReductionOrder(axes, steps_per_piece, Var("t"), threads, {**outer_axis_values, **none})
 
     @property
-    def count(self) -> int:
+    def piece_count(self) -> int:
         """The number of pieces that the reduction is divided into."""
-        return -(-points(self.axes) // self.depth)
+        return -(-point_count(self.axes) // self.depth)
 
     @property
-    def whole(self) -> bool:
+    def has_piece_aligned_last_axis(self) -> bool:
         """True if the depth of a piece divides the extent of the last reduction axis."""
         return self.axes[-1][1] % self.depth == 0
 
-    def at(self, step: Expr, place: Expr, k: Var) -> tuple[dict[Var, Expr], list[Expr]]:
+    def axis_values_and_conditions(
+        self, piece_number: Expr, step_in_piece: Expr, step_number: Var
+    ) -> tuple[dict[Var, Expr], list[Expr]]:
         """Return the values of the reduction axes at a position within a piece, and the conditions
         that the position exists.
 
-        step    number of the piece
-        place   index within the piece
-        k       register that holds the number of the position over all pieces
+        piece_number     number of the piece
+        step_in_piece    index within the piece
+        step_number      register that holds the number of the position over all pieces
         """
         *outer, (inner, extent) = self.axes
-        if self.whole:
-            found = digits([*outer, (inner, extent // self.depth)], step)
-            return {**found, inner: found[inner] * self.depth + place}, []
-        size = points(self.axes)
-        return digits(self.axes, k), [k < size] if size % self.depth else []
+        if self.has_piece_aligned_last_axis:
+            found = axis_values_at_number([*outer, (inner, extent // self.depth)], piece_number)
+            return {**found, inner: found[inner] * self.depth + step_in_piece}, []
+        size = point_count(self.axes)
+        return axis_values_at_number(self.axes, step_number), [step_number < size] if size % self.depth else []
 
 
 @frozen(eq=False)
-class Piece:
-    """A vector of `lanes` adjacent elements of an operand at the address `index`, a function of its
+class VectorPiece:
+    """A vector of `elements_per_copy` adjacent elements of an operand at the address `index`, a function of its
     `number`.
     """
 
@@ -101,33 +129,35 @@ class Piece:
     lanes: int
 
     @staticmethod
-    def of(half: Half, axes: Sequence[te.Axis], ranges: Ranges, dtype: DType) -> Piece | None:
+    def find_aligned_16_byte_vectors(
+        operand: ContractionOperand, axes: Sequence[te.Axis], ranges: Ranges, dtype: DType
+    ) -> VectorPiece | None:
         """Return the 16-byte vectors along `axes` of an operand; None if they are not aligned, or
         only partly in range.
         """
-        lanes, size = MOST // dtype.itemsize, points(axes)
-        if half.buffer.dtype != dtype or half.fill or size % lanes or half.buffer.align % MOST:
+        lanes, size = MAX_ACCESS_BYTES // dtype.itemsize, point_count(axes)
+        if operand.buffer.dtype != dtype or operand.fill or size % lanes or operand.buffer.align % MAX_ACCESS_BYTES:
             return None
         number, one = Var("piece"), Var("one")
         within = {**ranges, number: (0, size // lanes - 1), one: (0, lanes - 1)}
-        names = digits(axes, number * lanes + one)
+        names = axis_values_at_number(axes, number * lanes + one)
 
-        def form_of(position: Linear) -> Linear:
-            expr = simplify(substitute(position.expr(), names), within)
-            return linear(_without(expr, one, lanes, within), within)
+        def linear_form_per_vector(address: LinearForm) -> LinearForm:
+            expr = simplify(substitute(address.to_expr(), names), within)
+            return linear_form(_remove_lane_from_divmod(expr, one, lanes, within), within)
 
-        borders = (form_of(dim.index).expr() for dim in half.dims if not dim.inside)
-        if any(one in mentioned(border) for border in borders):
+        borders = (linear_form_per_vector(dim.index).to_expr() for dim in operand.dims if not dim.inside)
+        if any(one in vars_and_buffers_in(border) for border in borders):
             return None
-        form = form_of(flat(half.dims))
+        form = linear_form_per_vector(row_major_address(operand.dims))
         others = [*(n for atom, n in form.terms.items() if atom is not one), form.const]
         if form.coefficient(one) != 1 or any(n % lanes for n in others):
             return None
-        return Piece(number, substitute(form.expr(), {one: const(0)}), lanes)
+        return VectorPiece(number, substitute(form.to_expr(), {one: const(0)}), lanes)
 
 
 @frozen(eq=False)
-class Side:
+class TileOperand:
     """One operand of a thread block's product: rows of the data, or columns of the weights.
 
     whole     the operand with its axes
@@ -142,115 +172,149 @@ class Side:
     deep      the contiguous axis, in global and shared memory, is that of the reduction steps
     """
 
-    whole: Half
+    whole: ContractionOperand
     first: int
     held: Buffer
     count: int
     threads: int
-    own: Place
+    own: ThreadElementIndex
     pitch: int
     tile: Expr
-    piece: Piece | None = None
+    piece: VectorPiece | None = None
     deep: bool = False
 
     @property
-    def size(self) -> int:
+    def tile_extent(self) -> int:
         """Rows or columns of the operand's tile."""
         return self.count * self.threads
 
     @property
-    def lanes(self) -> int:
+    def elements_per_copy(self) -> int:
         """Number of elements that one copy instruction moves."""
         return self.piece.lanes if self.piece is not None else 1
 
     @property
-    def copied(self) -> bool:
+    def can_copy_asynchronously(self) -> bool:
         """True if this operand can be copied asynchronously: no conversion, zero padding, and at
         least 4 bytes at once.
         """
         half, dtype = self.whole, self.held.dtype
-        return half.buffer.dtype == dtype and not half.fill and self.lanes * dtype.itemsize >= _LEAST
+        return (
+            half.buffer.dtype == dtype
+            and not half.fill
+            and self.elements_per_copy * dtype.itemsize >= _MIN_ASYNC_COPY_BYTES
+        )
 
-    def at(self, depth: Expr, within: Expr) -> Expr:
-        """Return the address in shared memory of an operand's row or column `within` at reduction
-        step `depth` of a piece.
+    def shared_memory_address(self, reduction_step: Expr, row_or_column: Expr) -> Expr:
+        """Return the address in shared memory of an operand's row or column `row_or_column` at reduction
+        step `reduction_step` of a piece.
         """
-        slow, quick = (within, depth) if self.deep else (depth, within)
+        slow, quick = (row_or_column, reduction_step) if self.deep else (reduction_step, row_or_column)
         return slow * self.pitch + quick + self.first
 
-    def place(self, turn: Var, steps: Steps) -> tuple[Expr, Expr]:
+    def step_and_row_copied_by_thread(self, iteration: Var, reduction_order: ReductionOrder) -> tuple[Expr, Expr]:
         """Return (reduction step in the piece, row or column) of the element that a thread copies
-        in iteration `turn`.
+        in iteration `iteration`.
         """
-        thread, threads, dims, size = steps.thread, steps.threads, self.whole.dims, self.size // self.lanes
+        thread, threads, dims, size = (
+            reduction_order.thread,
+            reduction_order.threads,
+            self.whole.dims,
+            self.tile_extent // self.elements_per_copy,
+        )
         if self.deep:
-            size = steps.depth // self.lanes
-            return thread % size * self.lanes, turn * (threads // size) + thread // size
-        if self.piece or apart(dims, self.whole.axes) == 1 or apart(dims, steps.axes) != 1:
-            return turn * (threads // size) + thread // size, thread % size * self.lanes
-        sectors = steps.depth // SECTOR
-        number = turn * (threads // SECTOR) + thread // SECTOR
-        return number % sectors * SECTOR + thread % SECTOR, number // sectors
+            size = reduction_order.depth // self.elements_per_copy
+            return thread % size * self.elements_per_copy, iteration * (threads // size) + thread // size
+        if (
+            self.piece
+            or neighbor_distance_along_last_axis(dims, self.whole.axes) == 1
+            or neighbor_distance_along_last_axis(dims, reduction_order.axes) != 1
+        ):
+            return iteration * (threads // size) + thread // size, thread % size * self.elements_per_copy
+        sectors = reduction_order.depth // ELEMENTS_PER_MEMORY_SECTOR
+        number = iteration * (threads // ELEMENTS_PER_MEMORY_SECTOR) + thread // ELEMENTS_PER_MEMORY_SECTOR
+        return number % sectors * ELEMENTS_PER_MEMORY_SECTOR + thread % ELEMENTS_PER_MEMORY_SECTOR, number // sectors
 
-    def begun(self, shared: Buffer, step: Expr, steps: Steps) -> Stmt:
+    def start_piece_copy(self, shared: Buffer, piece_number: Expr, reduction_order: ReductionOrder) -> Stmt:
         """Return the loop in which a thread starts to copy its elements of an operand piece, to
         shared memory or to registers.
         """
         turn, number, k = Var("turn"), Var("number"), Var("k")
-        depth, within = self.place(turn, steps)
-        values, tests = steps.at(step, depth, k)
-        names = {**steps.names, **digits(self.whole.axes, number), **values}
-        one = self.tile * self.size + within
-        if self.whole.inside(number, self.size):  # beyond the end any element may be loaded, as it is not used
-            one = minimum(one, self.whole.size - (1 if self.deep else self.lanes))
-        value = self.whole.load(names, self.held.dtype, tests)
-        registers = [Declare(number, one), Declare(k, step * steps.depth + depth)]
+        depth, within = self.step_and_row_copied_by_thread(turn, reduction_order)
+        values, tests = reduction_order.axis_values_and_conditions(piece_number, depth, k)
+        names = {**reduction_order.names, **axis_values_at_number(self.whole.axes, number), **values}
+        one = self.tile * self.tile_extent + within
+        if self.whole.element_exists_condition(
+            number, self.tile_extent
+        ):  # beyond the end any element may be loaded, as it is not used
+            one = minimum(one, self.whole.own_output_points - (1 if self.deep else self.elements_per_copy))
+        value = self.whole.load_element_or_fill(names, self.held.dtype, tests)
+        registers = [Declare(number, one), Declare(k, piece_number * reduction_order.depth + depth)]
         if self.piece is not None:
             own = Var("piece")
-            registers.append(Declare(own, self.numbered(self.piece, number, k, values, steps)))
-            value = _wide(value, self.piece, {**names, self.piece.number: own})
-        place = self.at(depth, within)
-        store: Stmt = Store(shared, place, value, True) if self.copied else Store(self.held, turn, value)
-        if self.held.size % self.lanes:  # not all threads run the last iteration
-            store = If(depth < steps.depth, store)
-        return For(turn, -(-self.held.size // self.lanes), Block((*registers, store)))
+            registers.append(
+                Declare(own, self.number_of_containing_vector(self.piece, number, k, values, reduction_order))
+            )
+            value = _widen_load_to_piece(value, self.piece, {**names, self.piece.number: own})
+        place = self.shared_memory_address(depth, within)
+        store: Stmt = (
+            Store(shared, place, value, True) if self.can_copy_asynchronously else Store(self.held, turn, value)
+        )
+        if self.held.size % self.elements_per_copy:  # not all threads run the last iteration
+            store = If(depth < reduction_order.depth, store)
+        return For(turn, -(-self.held.size // self.elements_per_copy), Block((*registers, store)))
 
-    def numbered(self, piece: Piece, number: Var, k: Var, values: Mapping[Var, Expr], steps: Steps) -> Expr:
+    def number_of_containing_vector(
+        self,
+        piece: VectorPiece,
+        element_number: Var,
+        step_number: Var,
+        axis_values: Mapping[Var, Expr],
+        reduction_order: ReductionOrder,
+    ) -> Expr:
         """Return the number of the 16-byte vector that contains an element."""
         if not self.deep:
-            return number // piece.lanes
-        return values[steps.axes[-1][0]] // piece.lanes if steps.whole else k // piece.lanes
+            return element_number // piece.lanes
+        return (
+            axis_values[reduction_order.axes[-1][0]] // piece.lanes
+            if reduction_order.has_piece_aligned_last_axis
+            else step_number // piece.lanes
+        )
 
-    def ended(self, shared: Buffer, steps: Steps) -> Stmt:
+    def store_piece_from_registers(self, shared: Buffer, reduction_order: ReductionOrder) -> Stmt:
         """Return the loop that stores a thread's elements of an operand piece to shared memory, if
         they are in registers.
         """
         turn = Var("turn")
-        store = Store(shared, self.at(*self.place(turn, steps)), Load(self.held, turn))
-        return Block(()) if self.copied else For(turn, self.held.size, store)
+        store = Store(
+            shared,
+            self.shared_memory_address(*self.step_and_row_copied_by_thread(turn, reduction_order)),
+            Load(self.held, turn),
+        )
+        return Block(()) if self.can_copy_asynchronously else For(turn, self.held.size, store)
 
 
-def _without(expr: Expr, one: Var, lanes: int, ranges: Ranges) -> Expr:
-    """Remove `one` from quotients and remainders, given that it counts from a multiple of `lanes`
+def _remove_lane_from_divmod(expr: Expr, lane_var: Var, lanes: int, ranges: Ranges) -> Expr:
+    """Remove `lane_var` from quotients and remainders, given that it counts from a multiple of `elements_per_copy`
     to the next one.
     """
-    expr = with_operands(expr, tuple(_without(e, one, lanes, ranges) for e in operands(expr)))
+    expr = with_operands(expr, tuple(_remove_lane_from_divmod(e, lane_var, lanes, ranges) for e in operands(expr)))
     match expr:
         case Binary(op="floordiv" | "floormod" as op, a=a, b=Const(value=size)) if size and size % lanes == 0:
-            form = linear(a, ranges)
-            rest = form.plus(Linear({one: 1}), -1)
-            if form.coefficient(one) == 1 and not any(n % lanes for n in (rest.const, *rest.terms.values())):
-                found = binary(op, rest.expr(), int(size))
-                return found + one if op == "floormod" else found
+            form = linear_form(a, ranges)
+            rest = form.add_multiple(LinearForm({lane_var: 1}), -1)
+            if form.coefficient(lane_var) == 1 and not any(n % lanes for n in (rest.const, *rest.terms.values())):
+                found = binary(op, rest.to_expr(), int(size))
+                return found + lane_var if op == "floormod" else found
     return expr
 
 
-def _wide(value: Expr, piece: Piece, names: Mapping[Var, Expr]) -> Expr:
+def _widen_load_to_piece(value: Expr, piece: VectorPiece, values_of_vars: Mapping[Var, Expr]) -> Expr:
     """Return a vector load of a piece's elements in place of the load of one element; a guarded
     load stays guarded.
     """
     if isinstance(value, Select):
         zeros = const(0, value.dtype, piece.lanes)
-        return Select(value.cond, _wide(value.a, piece, names), zeros)
+        return Select(value.cond, _widen_load_to_piece(value.a, piece, values_of_vars), zeros)
     assert isinstance(value, Load)
-    return Load(value.buffer, substitute(piece.index, names), piece.lanes)
+    return Load(value.buffer, substitute(piece.index, values_of_vars), piece.lanes)

@@ -2,7 +2,7 @@
 """Generate the loop nest of a tiling: loops over tiles, and in each tile the unrolled inner kernel.
 
 A tile is a set of named accumulators acc[i][j]: i counts vectors of the operand `x` (loaded as vectors), j
-elements of the operand `y` (broadcast).  For a convolution with packed weights and rows of 56 columns:
+elements of the operand `offsets` (broadcast).  For a convolution with packed weights and rows of 56 columns:
 
     for tile: acc00 = 0 ...; for ic: for kh: for kw: { w0 = load; w1 = load; y = broadcast; acc00 += w0 * y; ... }
 
@@ -16,34 +16,53 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, product
 from typing import Final, TypeAlias
 
-from aotc.tir import Buffer, Const, Expr, Load, Var, all_of, as_expr, substitute, walk, written
-from aotc.tir.schedule.contraction.epilogue import Accumulators, Spill, finished_tile
-from aotc.tir.schedule.contraction.grouped_dot_steps import ordered, wide_step
-from aotc.tir.schedule.contraction.index_space import Dimension
-from aotc.tir.schedule.contraction.tile_segments import Segment, TileAxis
-from aotc.tir.schedule.contraction.tiling import Product, Tile, Tiling, operand_names
-from aotc.tir.simplify import linear, simplify
-from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, forall, kept, loops, nodes
+from aotc.tir import Buffer, Const, Expr, Load, Var, all_of, as_expr, substitute, walk, written_buffers
+from aotc.tir.schedule.contraction.arm_multi_group_dot_steps import (
+    multi_group_dot_step,
+    reorder_matrix_multiply_results,
+)
+from aotc.tir.schedule.contraction.epilogue import Accumulators, EpilogueBuffers, finish_and_store_tile
+from aotc.tir.schedule.contraction.index_space import OperandDimension
+from aotc.tir.schedule.contraction.register_tiling import (
+    MultiplyAddStep,
+    RegisterTile,
+    RegisterTiling,
+    operand_var_values_at_start,
+)
+from aotc.tir.schedule.contraction.tile_segments import TileAxis, TileSegment
+from aotc.tir.simplify import linear_form, simplify
+from aotc.tir.stmt import (
+    Assign,
+    Block,
+    Declare,
+    For,
+    If,
+    Stmt,
+    all_exprs_in_stmt,
+    bind_to_new_register,
+    forall,
+    loop_nest,
+)
 
-#: Accumulator, element of `x` and element of `y` of each product.
-_Products: TypeAlias = "list[tuple[Var, Expr, Expr]]"
+#: Accumulator, element of `x` and element of `offsets` of each product.
+_ProductList: TypeAlias = "list[tuple[Var, Expr, Expr]]"
 #: Largest number of accumulators of a tile whose taps are fully unrolled.
-FEW: Final = 8
+MAX_UNROLLED_TILE_ACCUMULATORS: Final = 8
 
 
-def tiled_nest(tiling: Tiling) -> tuple[Stmt, tuple[Buffer, ...]]:
+def build_tiled_loop_nest(tiling: RegisterTiling) -> tuple[Stmt, tuple[Buffer, ...]]:
     """Return the whole loop nest of a tiling, and the stack buffers through which finished tiles
     are stored.
     """
-    spill = Spill.of(tiling)
-    nest = _level(tiling, spill, {}, {})
+    spill = EpilogueBuffers.allocate_epilogue_buffers(tiling)
+    nest = _loops_over_remaining_axes(tiling, spill, {}, {})
     if None in tiling.copies:
         nest = Block((tiling.copies[None]({}), nest))
-    used = written(nest)
+    used = written_buffers(nest)
     return nest, tuple(b for b in (spill.buffer, spill.transposed) if b in used)
 
 
-def written_out(tiling: Tiling) -> int:
+def estimated_code_multiply_adds(tiling: RegisterTiling) -> int:
     """Estimate the size of a tiling's code: the multiply-adds of each distinct tile, for each part
     of its taps.
     """
@@ -51,36 +70,43 @@ def written_out(tiling: Tiling) -> int:
     unrolled = math.prod(extent for _, extent in reduction.unrolled)
     for chosen in product(*(axis.segments for axis in tiling.levels)):
         segments = dict(zip(tiling.levels, chosen, strict=True))
-        tile = Tile.of(tiling, {axis: as_expr(0) for axis in segments}, segments)
+        tile = RegisterTile.make_register_tile(tiling, {axis: as_expr(0) for axis in segments}, segments)
         accs = len(tile.xs) * len(tile.ys)
-        few = accs * reduction.splits <= FEW and not reduction.ordered
-        taps = [n for _, n in reduction.taps] if few else map(len, _cut(tile))
+        few = accs * reduction.splits <= MAX_UNROLLED_TILE_ACCUMULATORS and not reduction.ordered
+        taps = [n for _, n in reduction.taps] if few else map(len, _tap_ranges_with_constant_borders(tile))
         total += accs * unrolled * math.prod(taps)
     return total
 
 
-def _level(tiling: Tiling, spill: Spill, bases: dict[TileAxis, Expr], segments: dict[TileAxis, Segment]) -> Stmt:
-    """Return the loops over the output axes that are not yet among `bases`, the axes of the outer
+def _loops_over_remaining_axes(
+    tiling: RegisterTiling,
+    epilogue_buffers: EpilogueBuffers,
+    outer_positions: dict[TileAxis, Expr],
+    outer_segments: dict[TileAxis, TileSegment],
+) -> Stmt:
+    """Return the loops over the output axes that are not yet among `outer_positions`, the axes of the outer
     loops.
 
-    bases, segments   first position, and segment, of the current tile along each outer axis
+    outer_positions, outer_segments    first position, and segment, of the current tile along each outer axis
     """
-    if len(bases) == len(tiling.levels):
-        return _tile(Tile.of(tiling, bases, segments), spill)
-    axis = tiling.levels[len(bases)]
+    if len(outer_positions) == len(tiling.levels):
+        return _register_tile_stmts(
+            RegisterTile.make_register_tile(tiling, outer_positions, outer_segments), epilogue_buffers
+        )
+    axis = tiling.levels[len(outer_positions)]
     stmts: list[Stmt] = []
     for segment in axis.segments:
         loop = Var(axis.var.name)
         base = as_expr(segment.begin) if segment.count == 1 else segment.begin + loop * segment.size
-        inner = {**bases, axis: base}
-        body = _level(tiling, spill, inner, {**segments, axis: segment})
+        inner = {**outer_positions, axis: base}
+        body = _loops_over_remaining_axes(tiling, epilogue_buffers, inner, {**outer_segments, axis: segment})
         if axis in tiling.copies:
-            body = Block((tiling.copies[axis](operand_names(inner)), body))
+            body = Block((tiling.copies[axis](operand_var_values_at_start(inner)), body))
         stmts.append(body if segment.count == 1 else forall(loop, segment.count, body))
     return Block(stmts) if len(stmts) != 1 else stmts[0]
 
 
-def _tile(tile: Tile, spill: Spill) -> Stmt:
+def _register_tile_stmts(tile: RegisterTile, epilogue_buffers: EpilogueBuffers) -> Stmt:
     """Return the statements of a register tile: clear the accumulators, reduce, finish and store
     the elements.
     """
@@ -90,21 +116,23 @@ def _tile(tile: Tile, spill: Spill) -> Stmt:
         {(i, j): Var(f"acc{i}_{j}{name}", made.dtype, made.lanes) for i, j in pairs}
         for name in ("", *"bcdefgh")[: tile.tiling.reduction.splits]
     ]
-    zeros = (Declare(split[pair], made.zero) for pair in pairs for split in accs)
-    ends = finished_tile(tile, accs, spill)
+    zeros = (Declare(split[pair], made.initial_accumulator) for pair in pairs for split in accs)
+    ends = finish_and_store_tile(tile, accs, epilogue_buffers)
     if tile.tiling.accumulate is None:
-        return Block((*zeros, _accumulated(tile, accs), *ordered(tile, accs), *ends))
-    return Block((*zeros, *_early(tile.tiling.accumulate(tile, accs), ends)))
+        return Block(
+            (*zeros, _reduction_over_tap_ranges(tile, accs), *reorder_matrix_multiply_results(tile, accs), *ends)
+        )
+    return Block((*zeros, *_store_as_early_as_possible(tile.tiling.accumulate(tile, accs), ends)))
 
 
-def _early(steps: Sequence[Stmt], ends: Sequence[Stmt]) -> Iterator[Stmt]:
+def _store_as_early_as_possible(steps: Sequence[Stmt], stores: Sequence[Stmt]) -> Iterator[Stmt]:
     """Yield reduction steps, each followed by the stores that need no later step, which frees their
     accumulators early.
     """
     last = {s.var: k for k, s in enumerate(steps) if isinstance(s, Assign)}
     waiting: list[list[Stmt]] = [[] for _ in range(len(steps) + 1)]
-    for end in ends:
-        used = [last[n] for n in nodes(end) if isinstance(n, Var) and n in last]
+    for end in stores:
+        used = [last[n] for n in all_exprs_in_stmt(end) if isinstance(n, Var) and n in last]
         waiting[max(used) if used else -1].append(end)
     for k, step in enumerate(steps):
         yield step
@@ -112,7 +140,7 @@ def _early(steps: Sequence[Stmt], ends: Sequence[Stmt]) -> Iterator[Stmt]:
     yield from waiting[-1]
 
 
-def _accumulated(tile: Tile, accs: Accumulators) -> Stmt:
+def _reduction_over_tap_ranges(tile: RegisterTile, accumulators: Accumulators) -> Stmt:
     """Return the reduction of a register tile, with one loop nest for each range of kernel offsets
     (taps).
 
@@ -121,27 +149,27 @@ def _accumulated(tile: Tile, accs: Accumulators) -> Stmt:
     broadcasts in registers and spill accumulators.
     """
     taps = tile.tiling.reduction.taps
-    if sum(map(len, accs)) <= FEW and not tile.tiling.reduction.ordered:
+    if sum(map(len, accumulators)) <= MAX_UNROLLED_TILE_ACCUMULATORS and not tile.tiling.reduction.ordered:
         points = list(product(*(range(extent) for _, extent in taps)))
-        return _looped(tile, accs, [[range(k, k + 1) for k in at] for at in points], {})
+        return _reduction_loops(tile, accumulators, [[range(k, k + 1) for k in at] for at in points], {})
     stmts: list[Stmt] = []
-    for runs in product(*_cut(tile)):
+    for runs in product(*_tap_ranges_with_constant_borders(tile)):
         fixed = {var: as_expr(run.start) for (var, _), run in zip(taps, runs, strict=True) if len(run) == 1}
-        body = _looped(tile, accs, [runs], fixed)
+        body = _reduction_loops(tile, accumulators, [runs], fixed)
         for (var, _), run in reversed(list(zip(taps, runs, strict=True))):
             body = body if len(run) == 1 else For(var, run.stop, body, begin=run.start, kind="reduction")
         stmts.append(body)
     return Block(stmts)
 
 
-def _cut(tile: Tile) -> list[list[range]]:
+def _tap_ranges_with_constant_borders(tile: RegisterTile) -> list[list[range]]:
     """Return the values of each tap (kernel offset) cut into runs for which the set of positions in
     range is constant.
 
     If an inner tap is cut and the summation order matters, outer taps run one by one.
     """
     reduction = tile.tiling.reduction
-    runs = [_runs(tile, var, extent) for var, extent in reduction.taps]
+    runs = [_split_tap_at_border_changes(tile, var, extent) for var, extent in reduction.taps]
     if not reduction.ordered:
         return runs
     cut = max((k for k, found in enumerate(runs) if len(found) > 1), default=0)
@@ -149,37 +177,48 @@ def _cut(tile: Tile) -> list[list[range]]:
     return [*single, *runs[cut:]]
 
 
-def _looped(tile: Tile, accs: Accumulators, parts: Sequence[Sequence[range]], fixed: Mapping[Var, Expr]) -> Stmt:
+def _reduction_loops(
+    tile: RegisterTile,
+    accumulators: Accumulators,
+    tap_ranges: Sequence[Sequence[range]],
+    single_tap_values: Mapping[Var, Expr],
+) -> Stmt:
     """Return the reduction loops around the products for some ranges of taps, guarded where data
     may be out of range.
 
-    parts   ranges of the taps (kernel offsets)
-    fixed   the values of taps with one value
+    tap_ranges           ranges of the taps (kernel offsets)
+    single_tap_values    the values of taps with one value
     """
     reduction = tile.tiling.reduction
     tests: list[Expr] = []
     for dim in reduction.guards:
-        index = simplify(substitute(dim.index.expr(), {**tile.origin, **fixed}), {})
+        index = simplify(substitute(dim.index.to_expr(), {**tile.origin, **single_tap_values}), {})
         tests += [index >= 0, index < dim.extent]
     condition = all_of(*tests)
 
-    def updates(inside: bool) -> Stmt:
+    def products_of_tap_ranges(is_in_range: bool) -> Stmt:
         made = tile.tiling.product
         sorts = made.lanes == made.group == len(tile.xs) == 1 and made.dtype.is_integer
-        products: _Products | None = [] if sorts else None
-        stmts = [stmt for runs in parts for stmt in _updates(tile, accs, runs, inside, products)]
-        return Block((*stmts, *_by_data(made, products or ())))
+        products: _ProductList | None = [] if sorts else None
+        stmts = [
+            stmt
+            for runs in tap_ranges
+            for stmt in _multiply_adds_of_taps(tile, accumulators, runs, is_in_range, products)
+        ]
+        return Block((*stmts, *_order_products_by_data_address(made, products or ())))
 
     if isinstance(condition, Const) and not condition.value and not tile.tiling.product.fill:
         return Block(())  # nothing but padding
     if isinstance(condition, Const):
-        body = updates(bool(condition.value))
+        body = products_of_tap_ranges(bool(condition.value))
     else:
-        body = If(condition, updates(True), updates(False) if tile.tiling.product.fill else None)
-    return loops(reduction.looped, body, "reduction")
+        body = If(
+            condition, products_of_tap_ranges(True), products_of_tap_ranges(False) if tile.tiling.product.fill else None
+        )
+    return loop_nest(reduction.looped, body, "reduction")
 
 
-def _runs(tile: Tile, tap: Var, extent: int) -> list[range]:
+def _split_tap_at_border_changes(tile: RegisterTile, tap: Var, extent: int) -> list[range]:
     """Cut the range of a tap (kernel offset) at the values where the set of output positions with
     data in range changes.
     """
@@ -188,34 +227,40 @@ def _runs(tile: Tile, tap: Var, extent: int) -> list[range]:
     others = {var for var, _ in reduction.taps} - {tap}
     if any(dim.variables & others for dim in dims):
         return [range(k, k + 1) for k in range(extent)]
-    alike = groupby(range(extent), lambda k: [is_present(tile, y, {tap: k}, dims) for y in tile.ys])
+    alike = groupby(range(extent), lambda k: [is_tile_element_in_range(tile, y, {tap: k}, dims) for y in tile.ys])
     runs = [list(run) for _, run in alike]
     return [range(run[0], run[-1] + 1) for run in runs]
 
 
-def is_present(tile: Tile, y: Mapping[TileAxis, int], taps: Mapping[Var, int], dims: Sequence[Dimension]) -> bool:
+def is_tile_element_in_range(
+    tile: RegisterTile, offsets: Mapping[TileAxis, int], tap_values: Mapping[Var, int], dims: Sequence[OperandDimension]
+) -> bool:
     """Return True if the data of a tile's element is in range in some dimensions, for given kernel
     offsets (taps).
 
     The result is equal for all tiles of a segment.
     """
-    at: dict[Expr, int] = {axis.var: tile.segments[axis].begin + offset for axis, offset in y.items()}
-    at.update(taps.items())
-    return all(dim.has(at) for dim in dims)
+    at: dict[Expr, int] = {axis.var: tile.segments[axis].begin + offset for axis, offset in offsets.items()}
+    at.update(tap_values.items())
+    return all(dim.is_index_in_range(at) for dim in dims)
 
 
-def _updates(
-    tile: Tile, accs: Accumulators, runs: Sequence[range], inside: bool, products: _Products | None
+def _multiply_adds_of_taps(
+    tile: RegisterTile,
+    accumulators: Accumulators,
+    tap_ranges: Sequence[range],
+    is_in_range: bool,
+    products: _ProductList | None,
 ) -> list[Stmt]:
-    """Return the multiply-adds for one range of taps (kernel offsets), unrolled; `inside` is False
+    """Return the multiply-adds for one range of taps (kernel offsets), unrolled; `is_in_range` is False
     if no data is in range.
     """
     reduction = tile.tiling.reduction
-    taps = {var: run for (var, _), run in zip(reduction.taps, runs, strict=True)}
+    taps = {var: run for (var, _), run in zip(reduction.taps, tap_ranges, strict=True)}
     first = {var: run.start for var, run in taps.items()}
     present: dict[int, Mapping[TileAxis, int] | None] = {}
     for j, y in enumerate(tile.ys):
-        here = inside and is_present(tile, y, first, reduction.borders)
+        here = is_in_range and is_tile_element_in_range(tile, y, first, reduction.borders)
         if here or tile.tiling.product.fill:
             present[j] = y if here else None
     fixed = {var: run.start for var, run in taps.items() if len(run) == 1}
@@ -225,57 +270,60 @@ def _updates(
     points = [{v: as_expr(k) for v, k in (*fixed.items(), *zip(unrolled, at, strict=True))} for at in values]
     groups = tile.tiling.product.groups
     for number in range(len(points) // groups):
-        split, step = accs[number % reduction.splits], points[number * groups : (number + 1) * groups]
+        split, step = accumulators[number % reduction.splits], points[number * groups : (number + 1) * groups]
         if groups > 1:
-            stmts += wide_step(tile, split, present, step)
+            stmts += multi_group_dot_step(tile, split, present, step)
         else:
-            stmts += _step(tile, split, present, step[0], products)
+            stmts += _multiply_adds_at_point(tile, split, present, step[0], products)
     return stmts
 
 
-def _by_data(made: Product, products: Sequence[tuple[Var, Expr, Expr]]) -> Iterator[Stmt]:
+def _order_products_by_data_address(
+    multiply_add_step: MultiplyAddStep, products: Sequence[tuple[Var, Expr, Expr]]
+) -> Iterator[Stmt]:
     """Yield products in the order of the data in memory, with each element loaded once, so that few
     registers are live.
     """
     sharing: dict[Expr, list[tuple[Var, Expr]]] = {}
     for acc, x, y in products:
         sharing.setdefault(y, []).append((acc, x))
-    places = {y: next((linear(n.index, {}).const for n in walk(y) if isinstance(n, Load)), 0) for y in sharing}
+    places = {y: next((linear_form(n.index, {}).const for n in walk(y) if isinstance(n, Load)), 0) for y in sharing}
     for y in sorted(sharing, key=places.__getitem__):
         stmts: list[Stmt] = []
-        value = kept("y", y, stmts) if len(sharing[y]) > 1 and not isinstance(y, Const) else y
-        yield from (*stmts, *(made.update(acc, x, value) for acc, x in sharing[y]))
+        value = bind_to_new_register("y", y, stmts) if len(sharing[y]) > 1 and not isinstance(y, Const) else y
+        yield from (*stmts, *(multiply_add_step.multiply_add(acc, x, value) for acc, x in sharing[y]))
 
 
-def _step(
-    tile: Tile,
-    accs: Mapping[tuple[int, int], Var],
-    present: Mapping[int, Mapping[TileAxis, int] | None],
+def _multiply_adds_at_point(
+    tile: RegisterTile,
+    accumulators: Mapping[tuple[int, int], Var],
+    offsets_in_data: Mapping[int, Mapping[TileAxis, int] | None],
     point: Mapping[Var, Expr],
-    products: _Products | None = None,
+    products: _ProductList | None = None,
 ) -> list[Stmt]:
     """Return the multiply-adds at a point of the reduction; operands that are used several times
     are loaded into registers.
 
-    present    offsets of the elements of `y` that take part, None for elements outside of the data
-    products   if given, the products are appended to it instead of returned as statements
+    offsets_in_data    offsets of the elements of `offsets` that take part, None for elements outside of the
+                       data
+    products           if given, the products are appended to it instead of returned as statements
     """
     made, stmts = tile.tiling.product, list[Stmt]()
-    offsets = tile.xs if present else ()
-    xs: list[Expr] = [made.load(made.x, {**tile.names(x), **point}, made.lanes) for x in offsets]
-    if len(present) > 1:
-        xs = [kept("x", value, stmts) for value in xs]
-    for j, y in present.items():
-        shared = made.outside if y is None else None
+    offsets = tile.xs if offsets_in_data else ()
+    xs: list[Expr] = [made.load_operand(made.x, {**tile.operand_var_values(x), **point}, made.lanes) for x in offsets]
+    if len(offsets_in_data) > 1:
+        xs = [bind_to_new_register("x", value, stmts) for value in xs]
+    for j, y in offsets_in_data.items():
+        shared = made.padding_vector if y is None else None
         if y is not None and not made.along:
-            shared = made.broadcast({**tile.names(y), **point})
+            shared = made.load_and_broadcast({**tile.operand_var_values(y), **point})
         if shared is not None and len(xs) > 1:
-            shared = kept("y", shared, stmts)
+            shared = bind_to_new_register("y", shared, stmts)
         for i, x in enumerate(xs):
-            names = {**tile.names(offsets[i], y or {}), **point}
-            other = shared or made.load(made.y, names, made.lanes)
+            names = {**tile.operand_var_values(offsets[i], y or {}), **point}
+            other = shared or made.load_operand(made.y, names, made.lanes)
             if products is None:
-                stmts.append(made.update(accs[i, j], x, other))
+                stmts.append(made.multiply_add(accumulators[i, j], x, other))
             else:
-                products.append((accs[i, j], x, other))
+                products.append((accumulators[i, j], x, other))
     return stmts

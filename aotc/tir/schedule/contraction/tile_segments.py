@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Split an output axis into segments of tiles of equal size.
 
-    cut(20, 8)                       # two tiles of 8 from 0 on, one of 4 from 16 on
-    vector_segments(20, 1, 8, padded=False, merge=False)
+    tiles_with_smaller_last(20, 8)   # two tiles of 8 from 0 on, one of 4 from 16 on
+    tiles_of_vectors(20, 1, 8, may_exceed_axis=False, merges_last_tile=False)
                                      # two vectors of 8 from 0 on, one from 12 on: it overlaps the second
 
 Sizes are constants, as the code of a tile is unrolled; the number of tiles becomes the trip count
@@ -17,12 +17,12 @@ from itertools import pairwise, product
 
 from aotc.ir import frozen
 from aotc.tir import Const, Expr, Var, as_expr, te
-from aotc.tir.schedule.contraction.index_space import Dimension
+from aotc.tir.schedule.contraction.index_space import OperandDimension
 from aotc.tir.simplify import simplify
 
 
 @frozen
-class Segment:
+class TileSegment:
     """`count` consecutive tiles of equal shape from position `begin` on, `size` positions each.
 
     starts   offsets in a tile of the computed positions, or of the first elements of vectors
@@ -36,7 +36,7 @@ class Segment:
     clip: bool = False
 
     @property
-    def shift(self) -> int:
+    def overlap_elements(self) -> int:
         """Number of elements before the first position of a tile, if a vector overlaps the previous
         tile.
         """
@@ -56,67 +56,69 @@ class TileAxis:
 
     var: Var
     extent: int
-    segments: tuple[Segment, ...]
+    segments: tuple[TileSegment, ...]
     role: str = "outer"
     lanes: int = 1
     split: tuple[Var, Var, int] | None = None
 
-    def names(self, base: Expr, offset: int) -> dict[Var, Expr]:
+    def operand_var_values(self, tile_start: Expr, offset: int) -> dict[Var, Expr]:
         """Return the values of the operands' variables at position base + offset of an output axis."""
         if self.split is None:
-            return {self.var: base + offset}
+            return {self.var: tile_start + offset}
         tile, lane, size = self.split
         # a tile at a constant position may begin within a block
-        within = base.value % size if isinstance(base, Const) else 0
-        return {tile: simplify(base // size, {}), lane: as_expr(within + offset)}
+        within = tile_start.value % size if isinstance(tile_start, Const) else 0
+        return {tile: simplify(tile_start // size, {}), lane: as_expr(within + offset)}
 
     @property
-    def names_used(self) -> frozenset[Var]:
+    def operand_vars(self) -> frozenset[Var]:
         """The variables by which the operands address a position of this axis."""
         return frozenset((self.var,) if self.split is None else self.split[:2])
 
     @property
-    def width(self) -> int:
+    def max_tile_elements(self) -> int:
         """Number of elements that the widest tile of this axis computes."""
-        return max(s.starts[-1] + self.lanes + s.shift for s in self.segments)
+        return max(s.starts[-1] + self.lanes + s.overlap_elements for s in self.segments)
 
     @property
-    def trips(self) -> int:
+    def total_tile_count(self) -> int:
         """Number of tiles of all segments, which is the number of iterations of the loops over
         them.
         """
         return sum(s.count for s in self.segments)
 
 
-def single(var: Var, extent: int) -> TileAxis:
+def untiled_axis(var: Var, extent: int) -> TileAxis:
     """Return an output axis that is not tiled: its loop runs position by position."""
-    return TileAxis(var, extent, (Segment(0, extent, 1, (0,)),))
+    return TileAxis(var, extent, (TileSegment(0, extent, 1, (0,)),))
 
 
-def cut(extent: int, size: int) -> tuple[Segment, ...]:
-    """Split an extent into tiles of `size` positions, and a smaller last tile if positions remain."""
-    return vector_segments(extent, size, 1, padded=True, merge=False)
+def tiles_with_smaller_last(extent: int, tile_size: int) -> tuple[TileSegment, ...]:
+    """Split an extent into tiles of `tile_size` positions, and a smaller last tile if positions remain."""
+    return tiles_of_vectors(extent, tile_size, 1, may_exceed_axis=True, merges_last_tile=False)
 
 
-def even_segments(extent: int, size: int) -> tuple[Segment, ...]:
-    """Split an extent into tiles of at most `size` positions, with sizes as equal as one smaller
+def evenly_sized_tiles(extent: int, max_tile_size: int) -> tuple[TileSegment, ...]:
+    """Split an extent into tiles of at most `max_tile_size` positions, with sizes as equal as one smaller
     last tile permits.
     """
-    return cut(extent, -(-extent // -(-extent // size)))
+    return tiles_with_smaller_last(extent, -(-extent // -(-extent // max_tile_size)))
 
 
-def bordered_segments(extent: int, size: int, signature: BorderSignature) -> tuple[Segment, ...]:
+def tiles_grouped_by_border_signature(
+    extent: int, max_tile_size: int, signature: BorderSignature
+) -> tuple[TileSegment, ...]:
     """Split an output axis into even tiles; adjacent tiles form one segment if their border
     signatures are equal.
     """
-    found: list[tuple[object, Segment]] = []
-    changes = signature.changes()
-    for segment in even_segments(extent, size):
+    found: list[tuple[object, TileSegment]] = []
+    changes = signature.positions_with_signature_change()
+    for segment in evenly_sized_tiles(extent, max_tile_size):
         tiles = {(at - segment.begin) // segment.size for at in changes}
         edges = sorted({0, segment.count, *(k for t in tiles for k in (t, t + 1) if 0 < k < segment.count)})
         for k, end in pairwise(edges):
             begin, count = segment.begin + k * segment.size, end - k
-            mark = tuple(signature.at(begin + s) for s in segment.starts)
+            mark = tuple(signature.in_range_by_tap(begin + s) for s in segment.starts)
             if found and found[-1][0] == mark:
                 last = found.pop()[1]
                 begin, count = last.begin, last.count + count
@@ -124,11 +126,13 @@ def bordered_segments(extent: int, size: int, signature: BorderSignature) -> tup
     return tuple(segment for _, segment in found)
 
 
-def vector_segments(extent: int, vectors: int, lanes: int, padded: bool, merge: bool) -> tuple[Segment, ...]:
+def tiles_of_vectors(
+    extent: int, vectors: int, lanes: int, may_exceed_axis: bool, merges_last_tile: bool
+) -> tuple[TileSegment, ...]:
     """Split an extent into tiles of `vectors` vectors of `lanes` elements.
 
-    The last vector of the axis may extend beyond it if operands are `padded`; if not, it overlaps
-    the previous vector, and only its new elements are stored. With `merge`, a last tile of as many
+    The last vector of the axis may extend beyond it if operands are `may_exceed_axis`; if not, it overlaps
+    the previous vector, and only its new elements are stored. With `merges_last_tile`, a last tile of as many
     vectors as the others is an iteration of their loop (less code, but the loops of the stores no
     longer have a constant length).
     """
@@ -136,13 +140,13 @@ def vector_segments(extent: int, vectors: int, lanes: int, padded: bool, merge: 
     count, left = divmod(extent, size)
     starts = tuple(range(0, size, lanes))
     last = tuple(range(0, left, lanes))
-    if merge and left and padded and len(last) == vectors:
-        return (Segment(0, count + 1, size, starts, clip=True),)
-    found = [Segment(0, count, size, starts)] if count else []
+    if merges_last_tile and left and may_exceed_axis and len(last) == vectors:
+        return (TileSegment(0, count + 1, size, starts, clip=True),)
+    found = [TileSegment(0, count, size, starts)] if count else []
     if left:
-        if not padded:
+        if not may_exceed_axis:
             last = (*last[:-1], left - lanes)
-        found.append(Segment(count * size, 1, left, last))
+        found.append(TileSegment(count * size, 1, left, last))
     return tuple(found)
 
 
@@ -156,31 +160,33 @@ class BorderSignature:
     taps   reduction axes that the borders depend on
     """
 
-    dims: tuple[Dimension, ...]
+    dims: tuple[OperandDimension, ...]
     axis: Var
     taps: tuple[te.Axis, ...]
 
     @classmethod
-    def of(cls, dims: Sequence[Dimension], axis: Var, taps: Sequence[te.Axis]) -> BorderSignature:
+    def signature_for_axis(
+        cls, dims: Sequence[OperandDimension], axis: Var, taps: Sequence[te.Axis]
+    ) -> BorderSignature:
         """Return the signature of positions of `axis` for the dimensions in `dims` that depend on
         it.
         """
         return cls(tuple(dim for dim in dims if axis in dim.variables), axis, tuple(taps))
 
-    def _places(self, position: int) -> Iterator[dict[Expr, int]]:
+    def _var_values_at_taps(self, position: int) -> Iterator[dict[Expr, int]]:
         """Yield the values of the variables at an output position, for each combination of kernel
         offsets (taps).
         """
         for values in product(*([(var, k) for k in range(extent)] for var, extent in self.taps)):
             yield {self.axis: position, **dict(values)}
 
-    def at(self, position: int) -> tuple[bool, ...]:
+    def in_range_by_tap(self, position: int) -> tuple[bool, ...]:
         """Return, for each combination of kernel offsets (taps), True if the data at an output
         position is in range.
         """
-        return tuple(all(dim.has(at) for dim in self.dims) for at in self._places(position))
+        return tuple(all(dim.is_index_in_range(at) for dim in self.dims) for at in self._var_values_at_taps(position))
 
-    def changes(self) -> set[int]:
+    def positions_with_signature_change(self) -> set[int]:
         """Return the output positions whose border signature may differ from that of the previous
         position.
         """
@@ -189,6 +195,6 @@ class BorderSignature:
             step = dim.index.terms[self.axis]
             first, last = (0, dim.extent) if step > 0 else (-1, dim.extent - 1)
             # the first positions whose index is at least `first`, and at least `last`
-            for at in self._places(0):
-                found |= {-((dim.at(at) - end) // step) for end in (first, last)}
+            for at in self._var_values_at_taps(0):
+                found |= {-((dim.index_value(at) - end) // step) for end in (first, last)}
         return found

@@ -3,10 +3,10 @@
 function names.
 
 A chooser, for example one that reads the autotuner's records, is called for each contraction
-scheduled inside `choosing`. It returns the name of a candidate, or None:
+scheduled inside `use_tiling_chooser`. It returns the name of a candidate, or None:
 
-    with choosing(lambda site: {"5f3a...": "lanes axis=1 vectors=2"}.get(site.signature)):
-        kernel = lower_function(function, "dense", target)
+    with use_tiling_chooser(lambda site: {"5f3a...": "lanes axis=1 vectors=2"}.get(site.signature)):
+        kernel = lower_fused_function(function, "dense", target)
 """
 
 import hashlib
@@ -15,24 +15,24 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Final, TypeAlias
 
-from aotc.ir import frozen, setting
+from aotc.ir import frozen, temporarily_set_context_variable
 from aotc.tir import Buffer, Expr, Target, Var, substitute, te
-from aotc.tir.schedule.contraction.index_space import finite_weights
-from aotc.tir.schedule.contraction.tiling_candidate import Candidate
+from aotc.tir.schedule.contraction.index_space import are_weights_finite
+from aotc.tir.schedule.contraction.tiling_completion import TilingCandidate
 
 
 @frozen(eq=False)
-class Site:
+class TilingSite:
     """A contraction with the buffers of its operands, the target, and the candidate tilings."""
 
     c: te.Contraction
     a: Buffer
     b: Buffer
     target: Target
-    found: Sequence[Candidate]
+    found: Sequence[TilingCandidate]
 
     @property
-    def signature(self) -> str:
+    def contraction_fingerprint(self) -> str:
         """SHA-256 of everything that candidates are made from: shapes, types, indices and target,
         without names.
         """
@@ -48,26 +48,28 @@ class Site:
             c.block,
             *([c.fill] if c.fill else []),
             self.target,
-            *([] if finite_weights(c) else ["any weights"]),
+            *([] if are_weights_finite(c) else ["any weights"]),
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-Chooser: TypeAlias = Callable[[Site], "str | None"]
+Chooser: TypeAlias = Callable[[TilingSite], "str | None"]
 
-_CHOOSER: Final[ContextVar[Chooser | None]] = ContextVar("chooser", default=None)
+_CURRENT_TILING_CHOOSER: Final[ContextVar[Chooser | None]] = ContextVar("chooser", default=None)
 
 
-def choosing(chooser: Chooser) -> AbstractContextManager[object]:
+def use_tiling_chooser(chooser: Chooser) -> AbstractContextManager[object]:
     """Return a context in which `chooser` is called for every contraction; None or an unknown name
     selects the cheapest tiling.
     """
-    return setting(_CHOOSER, chooser)
+    return temporarily_set_context_variable(_CURRENT_TILING_CHOOSER, chooser)
 
 
-def choose(c: te.Contraction, a: Buffer, b: Buffer, target: Target, found: Sequence[Candidate]) -> Candidate:
-    """Return one of the tilings `found` (at least one): the chooser's, or else the cheapest."""
-    chooser = _CHOOSER.get()
-    name = chooser(Site(c, a, b, target, found)) if chooser is not None else None
-    named = [candidate for candidate in found if candidate.name == name]
-    return named[0] if named else min(found, key=lambda candidate: candidate.cost)
+def choose_tiling(
+    contraction: te.Contraction, a: Buffer, b: Buffer, target: Target, candidates: Sequence[TilingCandidate]
+) -> TilingCandidate:
+    """Return one of the tilings `candidates` (at least one): the chooser's, or else the cheapest."""
+    chooser = _CURRENT_TILING_CHOOSER.get()
+    name = chooser(TilingSite(contraction, a, b, target, candidates)) if chooser is not None else None
+    named = [candidate for candidate in candidates if candidate.name == name]
+    return named[0] if named else min(candidates, key=lambda candidate: candidate.cost)

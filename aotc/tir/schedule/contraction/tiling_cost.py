@@ -2,8 +2,8 @@
 """Cost model of CPU tilings: cycles of a tiling, and the tile sizes whose accumulators fit in the
 vector registers.
 
-tile_columns(get_target("x86-64-v4"), 2)          # 14: 28 accumulators, 2 vectors of weights, 1 broadcast
-pack_block(64, get_target("x86-64-v4"), "float32")  # 32
+max_tile_columns(get_target("x86-64-v4"), 2)      # 14: 28 accumulators, 2 vectors of weights, 1 broadcast
+weight_packing_block(64, get_target("x86-64-v4"), "float32")  # 32
 """
 
 import math
@@ -11,41 +11,41 @@ from itertools import product
 from typing import Final
 
 from aotc.ir.dtype import DType
-from aotc.tir.schedule.contraction.gpu_split_reduction import LEAST
-from aotc.tir.schedule.contraction.tiling import Tiling
+from aotc.tir.schedule.contraction.gpu_split_reduction import MIN_GEMM_SIDE
+from aotc.tir.schedule.contraction.register_tiling import RegisterTiling
 from aotc.tir.target import Dots, Target
 
 #: Numbers of weight vectors of a tile that are tried.
-VECTORS: Final = (1, 2, 3, 4)
+CANDIDATE_VECTORS_PER_TILE: Final = (1, 2, 3, 4)
 #: Number of rows from which tiles of three vectors and fewer rows are faster, where rows compete
 #: for one cache set.
-MANY: Final = 32
+MIN_ROWS_FOR_3_VECTOR_TILES: Final = 32
 #: Factor by which a product is slower if its operands are widened first and multiplied by a slow
 #: instruction.
-WIDENED: Final = 3
+WIDENED_PRODUCT_SLOWDOWN: Final = 3
 #: Relative cost of finishing vectors whose bytes are narrowed and stored as a whole cache line,
 #: compared to vectors one by one. Measured where weights fill at most half of the first-level
 #: cache; larger weights are reread from the next level.
-LINES: Final = 0.4
+WHOLE_LINE_STORE_RELATIVE_COST: Final = 0.4
 #: Packing for vectors of half the width must take at most this fraction of the time.
-WORTH: Final = 0.9
+MAX_HALF_WIDTH_TIME_FRACTION: Final = 0.9
 
 
-def tile_columns(target: Target, vectors: int, lanes: int = 0, dots: Dots | None = None) -> int:
-    """Return the number of output columns of a tile with `vectors` vectors of weights, such that
+def max_tile_columns(target: Target, weight_vectors: int, lanes: int = 0, dots: Dots | None = None) -> int:
+    """Return the number of output columns of a tile with `weight_vectors` vectors of weights, such that
     its registers suffice.
 
     Accumulators, weights and one broadcast value need registers. Return 1 where even one column
     does not fit: then the C compiler spills to memory.
     """
     if target.is_scalar or lanes == 1:
-        return dict(enumerate(target.tiles.scalar_columns, 1)).get(vectors, 1)
+        return dict(enumerate(target.tiles.scalar_columns, 1)).get(weight_vectors, 1)
     groups, rows, held = (1, 1, 1) if dots is None else (dots.groups, dots.rows, dots.registers)
-    columns = (target.registers - (vectors * groups + 1) * held) // vectors
+    columns = (target.registers - (weight_vectors * groups + 1) * held) // weight_vectors
     return max(1, columns // rows * rows)
 
 
-def computed_lanes(target: Target, *dtypes: str) -> int:
+def accumulator_lanes(target: Target, *dtypes: str) -> int:
     """Return the elements of a vector of accumulators (of the first type); 1 if C vectors cannot
     hold one of the types.
     """
@@ -55,79 +55,99 @@ def computed_lanes(target: Target, *dtypes: str) -> int:
     return 1 if types[0].is_narrow_float else target.lanes(types[0])
 
 
-def pack_block(n: int, target: Target, dtype: str, *, columns: int = 0, pitch: int = 0) -> int:
-    """Return the block size for packing the weights of `n` output channels at compile time; 0 if
+def weight_packing_block(
+    output_channels: int, target: Target, dtype: str, *, output_positions: int = 0, position_pitch_bytes: int = 0
+) -> int:
+    """Return the block size for packing the weights of `output_channels` output channels at compile time; 0 if
     they should not be packed.
 
-    columns   output positions that share the weights, 0 if unknown
-    pitch     bytes from the data of one position to the data of the next, 0 if it varies
+    output_positions        output positions that share the weights, 0 if unknown
+    position_pitch_bytes    bytes from the data of one position to the data of the next, 0 if it varies
     """
     if target.gpu is not None:  # neighboring threads load neighboring channels
-        return 0 if n <= 2 or 0 < columns < LEAST else min(target.gpu.warp, -(-n // 4) * 4)
+        return (
+            0
+            if output_channels <= 2 or 0 < output_positions < MIN_GEMM_SIDE
+            else min(target.gpu.warp, -(-output_channels // 4) * 4)
+        )
     acc = DType("float32") if DType(dtype).is_narrow_float else DType(dtype)
     acc = DType("int32") if acc.is_integer and acc.bits < 32 else acc
-    lanes = computed_lanes(target, acc)
+    lanes = accumulator_lanes(target, acc)
     if lanes == 1:
-        return 4 if n > 2 else 0
-    if n < lanes // 2:
+        return 4 if output_channels > 2 else 0
+    if output_channels < lanes // 2:
         return 0
-    vectors = -(-n // lanes)
-    if columns == 1:
+    vectors = -(-output_channels // lanes)
+    if output_positions == 1:
         most = min(4, vectors)
         least_padded = min(range(most, 0, -1), key=lambda v: -(-vectors // v) * v)
         return lanes * (least_padded if target.small else most)
     # tiles with more rows than the cache has ways evict lines before all of their elements are used
-    competing = pitch > 0 and pitch % target.l1_stride == 0
-    crowded = competing and columns >= MANY and tile_columns(target, 2, lanes) > target.l1_ways
+    competing = position_pitch_bytes > 0 and position_pitch_bytes % target.l1_stride == 0
+    crowded = (
+        competing
+        and output_positions >= MIN_ROWS_FOR_3_VECTOR_TILES
+        and max_tile_columns(target, 2, lanes) > target.l1_ways
+    )
     waste = {v: -(-vectors // v) * v for v in ((3, 2, 1) if crowded else (2, 3, 1)) if v <= vectors}
     least = min(waste.values())
     spare = 0 if target.small else least // 8
     block = lanes * next(v for v, w in waste.items() if w <= least + spare)
-    if _per_cycle(target, lanes) > 1:
+    if _multiply_adds_per_cycle(target, lanes) > 1:
         return block
     # vectors of half the length, two per cycle, may fit the channels better: 24 are 3 of 8, but 2
     # of 16
     halves = [lanes // 2 * v for v in (3, 1)]
-    best = min(halves, key=lambda b: _position_cost(n, b, lanes // 2, target))
-    worth = _position_cost(n, best, lanes // 2, target) < WORTH * _position_cost(n, block, lanes, target)
+    best = min(halves, key=lambda b: _cycles_per_position(output_channels, b, lanes // 2, target))
+    worth = _cycles_per_position(
+        output_channels, best, lanes // 2, target
+    ) < MAX_HALF_WIDTH_TIME_FRACTION * _cycles_per_position(output_channels, block, lanes, target)
     return best if worth else block
 
 
-def _per_cycle(target: Target, lanes: int) -> int:
+def _multiply_adds_per_cycle(target: Target, lanes: int) -> int:
     """Return the number of multiply-adds per cycle for vectors of `lanes` 4-byte elements."""
     return min(2, max(1, target.fma_bytes // (4 * lanes)))
 
 
-def _position_cost(n: int, block: int, lanes: int, target: Target) -> float:
-    """Return the cycles of one reduction step for `n` channels at one position, with weights packed
+def _cycles_per_position(channels: int, block: int, lanes: int, target: Target) -> float:
+    """Return the cycles of one reduction step for `channels` channels at one position, with weights packed
     in blocks.
     """
     vectors = block // lanes
-    columns = tile_columns(target, vectors, lanes)
-    return -(-n // block) * step_cost(target, vectors, columns, lanes) / columns
+    columns = max_tile_columns(target, vectors, lanes)
+    return -(-channels // block) * reduction_step_cycles(target, vectors, columns, lanes) / columns
 
 
-def step_cost(target: Target, xs: int, ys: int, lanes: int, along: bool = False, dots: Dots | None = None) -> float:
+def reduction_step_cycles(
+    target: Target,
+    x_vectors: int,
+    y_elements: int,
+    lanes: int,
+    are_both_vectors: bool = False,
+    dots: Dots | None = None,
+) -> float:
     """Return the cycles of one reduction step of a tile: the maximum of multiply-adds, loads, and
     latency of the results.
 
-    xs, ys   vectors of the first operand, and elements of the second operand
-    along    both operands are vectors, and every product loads a vector of its own
-    dots     the products are int8 dot products with these properties; None for plain multiply-adds
+    x_vectors, y_elements    vectors of the first operand, and elements of the second operand
+    are_both_vectors         both operands are vectors, and every product loads a vector of its own
+    dots                     the products are int8 dot products with these properties; None for plain
+                             multiply-adds
     """
     if dots is not None:
-        sums = max(xs * ys, dots.latency * dots.rate) / dots.rate + (xs + ys) * dots.split
-        return max(sums, (xs + ys) * target.tiles.broadcast)
-    per_cycle, tiles = _per_cycle(target, lanes), target.tiles
+        sums = max(x_vectors * y_elements, dots.latency * dots.rate) / dots.rate + (x_vectors + y_elements) * dots.split
+        return max(sums, (x_vectors + y_elements) * target.tiles.broadcast)
+    per_cycle, tiles = _multiply_adds_per_cycle(target, lanes), target.tiles
     penalty = 1 if target.fma or lanes == 1 else 2
-    chains = max(xs * ys, tiles.latency * per_cycle)
-    if along:
-        return max(chains * penalty, xs + xs * ys) / per_cycle
-    loads = xs * tiles.load * 2 / per_cycle + ys * tiles.broadcast
+    chains = max(x_vectors * y_elements, tiles.latency * per_cycle)
+    if are_both_vectors:
+        return max(chains * penalty, x_vectors + x_vectors * y_elements) / per_cycle
+    loads = x_vectors * tiles.load * 2 / per_cycle + y_elements * tiles.broadcast
     return max(chains / per_cycle * penalty, loads)
 
 
-def waiting_cost(weight_bytes: int, passes: int, cycles: float, target: Target) -> float:
+def weight_load_wait_cycles(weight_bytes: int, passes: int, cycles: float, target: Target) -> float:
     """Return the cycles that the first of several passes over the weights waits for memory; 0 if
     the weights fit in the cache.
 
@@ -139,7 +159,7 @@ def waiting_cost(weight_bytes: int, passes: int, cycles: float, target: Target) 
     return max(0.0, weight_bytes / target.memory_rate - cycles / passes)
 
 
-def inside_share(tiling: Tiling) -> float:
+def fraction_of_unpadded_products(tiling: RegisterTiling) -> float:
     """Return the fraction of a tiling's products whose data is not padding; its tiles compute only
     that fraction.
     """
@@ -149,19 +169,19 @@ def inside_share(tiling: Tiling) -> float:
     share = 1.0
     for dim in () if tiling.product.fill else (*reduction.borders, *reduction.guards):
         if extents.keys() >= dim.index.terms.keys():
-            share *= dim.count(extents) / math.prod(extents[var] for var in dim.variables)
+            share *= dim.points_in_range(extents) / math.prod(extents[var] for var in dim.variables)
     return share
 
 
-def tiling_cost(tiling: Tiling, target: Target) -> float:
+def tiling_cycles(tiling: RegisterTiling, target: Target) -> float:
     """Return the cycles of a whole tiled contraction, without copying operands to scratch."""
-    vector, tiled, along, cost = tiling.vector, tiling.tiled, tiling.product.along, target.tiles
+    vector, tiled, along, cost = tiling.vector_axis, tiling.register_tile_axes, tiling.product.along, target.tiles
     outer = math.prod(axis.extent for axis in tiling.levels if axis.role == "outer")
     straight = vector.var is tiling.output.axes[-1][0] or vector.lanes == 1
     dots = target.dots if tiling.product.group > 1 else None
     element = cost.finish_vector / vector.lanes if straight else cost.finish_element
     near = dots is not None and straight and 2 * tiling.product.x.buffer.nbytes <= target.l1
-    steps = tiling.reduction.steps * inside_share(tiling)
+    steps = tiling.reduction.products_per_output * fraction_of_unpadded_products(tiling)
     total = 0.0
     for segments in product(*(axis.segments for axis in tiled)):
         count = math.prod(s.count for s in segments)
@@ -171,9 +191,9 @@ def tiling_cost(tiling: Tiling, target: Target) -> float:
         elements = sizes["x"] * sizes["y"] * vector.lanes
         # bytes of a whole cache line are narrowed and stored at once
         lines = near and sizes["x"] * vector.lanes % target.line == 0
-        finish = elements * element * (LINES if lines else 1) + cost.finish
-        step = step_cost(target, sizes["x"], sizes["y"], vector.lanes, along, dots)
+        finish = elements * element * (WHOLE_LINE_STORE_RELATIVE_COST if lines else 1) + cost.finish
+        step = reduction_step_cycles(target, sizes["x"], sizes["y"], vector.lanes, along, dots)
         if along and tiling.product.dtype.is_integer:
-            step *= WIDENED
+            step *= WIDENED_PRODUCT_SLOWDOWN
         total += count * (steps * step + finish)
     return outer * total

@@ -2,7 +2,7 @@
 """int8 GEMM schedule for x86 AMX: call micro-kernels that multiply matrices in memory
 (`aotc.tir.amx_kernels`).
 
-From a Request, statements. One call multiplies the data of consecutive positions, of one or several
+From a TilingRequest, statements. One call multiplies the data of consecutive positions, of one or several
 rows, by some blocks of outputs, over the whole reduction; data with a border is copied with its
 padding before:
 
@@ -21,47 +21,78 @@ from contextlib import suppress
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import BYTES, GROUP, Buffer, Expr, Load, Target, Var, as_expr, call, const, private_buffer, substitute, te
-from aotc.tir.amx_kernels import BLOCK, ROWS, WIDTH, matrices_name
-from aotc.tir.loops.statement_vectorization import MOST, vectorized
-from aotc.tir.schedule.contraction.arm_dsp import Data
-from aotc.tir.schedule.contraction.index_space import Irregular, Pixels, Split, flat, fused, in_groups, points, row_axis
-from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.schedule.contraction.operand_staging import packed
-from aotc.tir.schedule.contraction.tiling import Output
-from aotc.tir.schedule.contraction.tiling_candidate import Request
-from aotc.tir.simplify import Linear, linear, simplify
-from aotc.tir.stmt import Block, Stmt, Store, forall, loops
+from aotc.tir import (
+    BYTES_PER_DOT,
+    INT8_DTYPES,
+    Buffer,
+    Expr,
+    Load,
+    Target,
+    Var,
+    as_expr,
+    call,
+    const,
+    new_private_scratch_buffer,
+    substitute,
+    te,
+)
+from aotc.tir.amx_kernels import AMX_TILE_ROW_BYTES, AMX_TILE_ROWS, OUTPUTS_PER_BLOCK, amx_kernel_name
+from aotc.tir.loops.statement_vectorization import MAX_OPERATIONS_IN_TILE, vectorize_stmt_or_none
+from aotc.tir.schedule.contraction.arm_dsp import ContractionData
+from aotc.tir.schedule.contraction.index_space import (
+    ChannelSplit,
+    FusedDataAxes,
+    Irregular,
+    contiguous_weight_axis,
+    fuse_data_axes,
+    point_count,
+    row_major_address,
+    split_reduction_into_dot_groups,
+)
+from aotc.tir.schedule.contraction.operand_staging import pack_operand_in_axis_order
+from aotc.tir.schedule.contraction.register_tiling import OutputStores
+from aotc.tir.schedule.contraction.tiling_completion import TilingRequest
+from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
+from aotc.tir.simplify import LinearForm, linear_form, simplify
+from aotc.tir.stmt import Block, Stmt, Store, forall, loop_nest
 
 #: Largest number of positions and of output blocks of a call: its sums stay in the first-level
 #: cache.
-POSITIONS: Final = 64
-BLOCKS: Final = 4
+MAX_POSITIONS_PER_CALL: Final = 64
+MAX_OUTPUT_BLOCKS_PER_CALL: Final = 4
 #: Least number of bytes of the reduction, and of one step of it, for which AMX is faster than
 #: vectors.
-DEPTH: Final = 64
-LEAST: Final = 16
+MIN_REDUCTION_BYTES: Final = 64
+MIN_STEP_BYTES: Final = 16
 #: Overhead of a call, in positions.
-CALL: Final = 8
+CALL_OVERHEAD_POSITIONS: Final = 8
 #: Factor of extra positions from which a compact copy of the data is made instead.
-SPARSE: Final = 1.5
+MAX_EXTRA_POSITION_FACTOR: Final = 1.5
 
 
-def by_matrices(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:
+def schedule_for_x86_amx(
+    contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target
+) -> ContractionNest:
     """Return the AMX loop nest of a contraction; raise Irregular if AMX is unavailable or
     unsuitable.
     """
-    known = c.dtype == "int32" and {a.dtype, b.dtype} <= set(BYTES) and (c.group, c.block) == (GROUP, BLOCK)
+    known = (
+        contraction.dtype == "int32"
+        and {a.dtype, b.dtype} <= set(INT8_DTYPES)
+        and (contraction.group, contraction.block) == (BYTES_PER_DOT, OUTPUTS_PER_BLOCK)
+    )
     if target.dots is None or not target.dots.matrices or not known:
         raise Irregular("no matrices of bytes")
-    if 0 in (points(c.axes), points(c.reduce_axes)):
+    if 0 in (point_count(contraction.axes), point_count(contraction.reduce_axes)):
         raise Irregular("nothing to add")
-    req = Request(*in_groups(c), a, b, store, target, BLOCK)
-    return _Matrices.of(req, req.c.reduce_axes[row_axis(c)]).nest()
+    req = TilingRequest(*split_reduction_into_dot_groups(contraction), a, b, store, target, OUTPUTS_PER_BLOCK)
+    return _AmxSchedule.cheapest_amx_schedule(
+        req, req.contraction.reduce_axes[contiguous_weight_axis(contraction)]
+    ).build_loop_nest()
 
 
 @frozen(eq=False)
-class _Part:
+class _CallPositions:
     """The output positions of one AMX call.
 
     row, rows      first row, number of rows
@@ -77,7 +108,7 @@ class _Part:
 
 
 @frozen(eq=False)
-class _Matrices:
+class _AmxSchedule:
     """A contraction by AMX calls.
 
     req, split   the contraction, with outputs in blocks
@@ -91,232 +122,289 @@ class _Matrices:
     weights      address of a weight
     """
 
-    req: Request
-    split: Split
-    data: Data
-    pixels: Pixels
+    req: TilingRequest
+    split: ChannelSplit
+    data: ContractionData
+    pixels: FusedDataAxes
     axes: Sequence[te.Axis]
     pitch: int
     apart: int
     run: int
     taps: Sequence[tuple[int, int, int]]
-    weights: Linear
+    weights: LinearForm
 
     @staticmethod
-    def of(req: Request, steps: te.Axis) -> _Matrices:
-        """Return the schedule of a contraction whose reduction steps are counted by `steps`; raise
+    def cheapest_amx_schedule(request: TilingRequest, step_axis: te.Axis) -> _AmxSchedule:
+        """Return the schedule of a contraction whose reduction steps are counted by `step_axis`; raise
         Irregular if there is none.
         """
-        channel, outputs = req.outputs
-        last = next((v for v, n in reversed(req.c.axes) if n > 1), None)
-        if outputs < BLOCK or last is not channel:
+        channel, outputs = request.output_channel_axis
+        last = next((v for v, n in reversed(request.contraction.axes) if n > 1), None)
+        if outputs < OUTPUTS_PER_BLOCK or last is not channel:
             raise Irregular("outputs that do not lie side by side")
-        split = req.split(BLOCK)
-        found = _Matrices._on(req, split, steps, _data(req, split, steps))
-        if found.cost > SPARSE * _whole(points(found.axes[-2:])) and steps[1] * GROUP >= DEPTH:
+        split = request.split_output_channels(OUTPUTS_PER_BLOCK)
+        found = _AmxSchedule._amx_schedule_for_data(
+            request, split, step_axis, _data_with_adjacent_byte_groups(request, split, step_axis)
+        )
+        if (
+            found.estimated_positions_computed
+            > MAX_EXTRA_POSITION_FACTOR * _call_time_in_positions(point_count(found.axes[-2:]))
+            and step_axis[1] * BYTES_PER_DOT >= MIN_REDUCTION_BYTES
+        ):
             with suppress(Irregular):
-                return _Matrices._on(req, split, steps, _columns(req, split, steps))
+                return _AmxSchedule._amx_schedule_for_data(
+                    request, split, step_axis, _im2col_copy(request, split, step_axis)
+                )
         return found
 
     @staticmethod
-    def _on(req: Request, split: Split, steps: te.Axis, data: Data) -> _Matrices:
+    def _amx_schedule_for_data(
+        request: TilingRequest, split: ChannelSplit, step_axis: te.Axis, data: ContractionData
+    ) -> _AmxSchedule:
         """Return the schedule for a given layout of the data; raise Irregular if the layout is
         unsuitable.
         """
-        (var, extent), weights = steps, flat(split.b)
-        if extent > 1 and weights.coefficient(var) != WIDTH:
+        (var, extent), weights = step_axis, row_major_address(split.b)
+        if extent > 1 and weights.coefficient(var) != AMX_TILE_ROW_BYTES:
             raise Irregular("weights in another order")
-        taps = _taps(req, data.position, weights, var)
-        run = extent * GROUP
-        while beside := [tap for tap in taps if tap[1:] == (run, run * BLOCK)]:
+        taps = _other_reduction_axes_with_strides(request, data.position, weights, var)
+        run = extent * BYTES_PER_DOT
+        while beside := [tap for tap in taps if tap[1:] == (run, run * OUTPUTS_PER_BLOCK)]:
             taps.remove(beside[0])
             run *= beside[0][0]
-        depth = run * points([(var, n) for n, *_ in taps])
-        if len(taps) > 2 or depth < DEPTH or _width(run) < LEAST:
+        depth = run * point_count([(var, n) for n, *_ in taps])
+        if len(taps) > 2 or depth < MIN_REDUCTION_BYTES or _step_bytes_dividing_run(run) < MIN_STEP_BYTES:
             raise Irregular("a reduction that does not lie in rows")
-        pixels = fused(req.analysis, (), data.position)
+        pixels = fuse_data_axes(request.analysis, (), data.position)
         found = [axis for axis in pixels.axes if axis[1] > 1]
         axes = [*((Var("one"), 1) for _ in range(2 - len(found))), *found]
         (high, rows), (wide, count) = axes[-2:]
         row, pitch = (pixels.position.coefficient(v) for v in (high, wide))
         if row is None or not pitch or pitch < 0 or row % pitch or (rows > 1 and row < count * pitch):
             raise Irregular("positions that do not lie in rows")
-        if rows * count < ROWS:
+        if rows * count < AMX_TILE_ROWS:
             raise Irregular("few positions")
-        return _Matrices(req, split, data, pixels, axes, pitch, row // pitch, run, taps, weights)
+        return _AmxSchedule(request, split, data, pixels, axes, pitch, row // pitch, run, taps, weights)
 
     @property
-    def rows(self) -> int:
+    def best_rows_per_call(self) -> int:
         """Rows of a call."""
         (_, high), (_, wide) = self.axes[-2:]
-        fitting = [r for r in range(1, high + 1) if (r - 1) * self.apart + wide <= POSITIONS]
-        return min(fitting, key=self._cost) if fitting else 1
+        fitting = [r for r in range(1, high + 1) if (r - 1) * self.apart + wide <= MAX_POSITIONS_PER_CALL]
+        return min(fitting, key=self._positions_computed_with_rows) if fitting else 1
 
     @property
-    def cost(self) -> int:
+    def estimated_positions_computed(self) -> int:
         """Estimated time of the last two position axes, in output positions computed."""
-        return self._cost(self.rows)
+        return self._positions_computed_with_rows(self.best_rows_per_call)
 
-    def _cost(self, rows: int) -> int:
-        """Estimate the time of the last two position axes with `rows` rows per AMX call, in output
+    def _positions_computed_with_rows(self, rows_per_call: int) -> int:
+        """Estimate the time of the last two position axes with `rows_per_call` rows per AMX call, in output
         positions computed.
         """
         (_, high), (_, wide) = self.axes[-2:]
-        return -(-high // rows) * _whole((rows - 1) * self.apart + wide)
+        return -(-high // rows_per_call) * _call_time_in_positions((rows_per_call - 1) * self.apart + wide)
 
-    def nest(self) -> ContractionNest:
+    def build_loop_nest(self) -> ContractionNest:
         """Return the loop nest of an int8 contraction on AMX with the buffers it needs."""
-        rows, (_, wide) = self.rows, self.axes[-1]
-        positions = min(wide, POSITIONS) if rows == 1 else (rows - 1) * self.apart + wide
-        tile = private_buffer("tile", DType("int32"), positions * self.blocks * BLOCK)
-        parts = Block(self._loops(tile, part) for part in self._parts(rows))
-        nest = loops(self.axes[:-2], parts, "independent")
+        rows, (_, wide) = self.best_rows_per_call, self.axes[-1]
+        positions = min(wide, MAX_POSITIONS_PER_CALL) if rows == 1 else (rows - 1) * self.apart + wide
+        tile = new_private_scratch_buffer(
+            "tile", DType("int32"), positions * self.output_blocks_per_call * OUTPUTS_PER_BLOCK
+        )
+        parts = Block(self._loops_over_calls(tile, part) for part in self._groups_of_equal_calls(rows))
+        nest = loop_nest(self.axes[:-2], parts, "independent")
         return ContractionNest(Block((*self.data.before, nest)), (), (*self.data.workspace, tile))
 
     @property
-    def blocks(self) -> int:
+    def output_blocks_per_call(self) -> int:
         """Number of output-channel blocks of an AMX call."""
-        return min(BLOCKS, -(-self.req.outputs[1] // BLOCK))
+        return min(MAX_OUTPUT_BLOCKS_PER_CALL, -(-self.req.output_channel_axis[1] // OUTPUTS_PER_BLOCK))
 
-    def _parts(self, rows: int) -> Iterator[tuple[Var, int, _Part]]:
+    def _groups_of_equal_calls(self, rows_per_call: int) -> Iterator[tuple[Var, int, _CallPositions]]:
         """Yield groups of AMX calls of equal shape: loop variable, number of calls, and the output
         positions of one call.
         """
         (_, high), (_, wide) = self.axes[-2:]
         number, left = Var("p"), Var("p")
-        if wide <= POSITIONS:
-            yield number, high // rows, _Part(number * rows, rows, as_expr(0), wide)
-            yield left, int(high % rows > 0), _Part(as_expr(high - high % rows), high % rows, as_expr(0), wide)
+        if wide <= MAX_POSITIONS_PER_CALL:
+            yield number, high // rows_per_call, _CallPositions(number * rows_per_call, rows_per_call, as_expr(0), wide)
+            yield (
+                left,
+                int(high % rows_per_call > 0),
+                _CallPositions(as_expr(high - high % rows_per_call), high % rows_per_call, as_expr(0), wide),
+            )
             return
-        row, rest = Var("r"), wide % POSITIONS
-        each = wide // POSITIONS
-        yield number, high * each, _Part(number // each, 1, number % each * POSITIONS, POSITIONS)
-        skipped = max(0, ROWS - rest)
-        yield row, high * (rest > 0), _Part(row, 1, as_expr(wide - rest), rest, skipped)
+        row, rest = Var("r"), wide % MAX_POSITIONS_PER_CALL
+        each = wide // MAX_POSITIONS_PER_CALL
+        yield (
+            number,
+            high * each,
+            _CallPositions(number // each, 1, number % each * MAX_POSITIONS_PER_CALL, MAX_POSITIONS_PER_CALL),
+        )
+        skipped = max(0, AMX_TILE_ROWS - rest)
+        yield row, high * (rest > 0), _CallPositions(row, 1, as_expr(wide - rest), rest, skipped)
 
-    def _loops(self, tile: Buffer, part: tuple[Var, int, _Part]) -> Stmt:
+    def _loops_over_calls(self, sums_buffer: Buffer, call_group: tuple[Var, int, _CallPositions]) -> Stmt:
         """Return the loops over AMX calls of equal shape, and over the blocks of output channels."""
-        var, count, one = part
+        var, count, one = call_group
         if not count:
             return Block(())
-        block, size = Var("o"), self.blocks
-        outputs = self.req.outputs[1]
-        whole, rest = divmod(-(-outputs // BLOCK), size)
-        last = outputs % BLOCK
+        block, size = Var("o"), self.output_blocks_per_call
+        outputs = self.req.output_channel_axis[1]
+        whole, rest = divmod(-(-outputs // OUTPUTS_PER_BLOCK), size)
+        last = outputs % OUTPUTS_PER_BLOCK
         # if the last block is partial and alone in its call, all other blocks are full
         alone = int(bool(last) and not rest)
-        calls: list[Stmt] = [forall(block, whole - alone, self._call(tile, one, block * size, size))]
+        calls: list[Stmt] = [forall(block, whole - alone, self._call_and_store(sums_buffer, one, block * size, size))]
         if alone or rest:
-            calls.append(self._call(tile, one, as_expr((whole - alone) * size), rest or size))
+            calls.append(self._call_and_store(sums_buffer, one, as_expr((whole - alone) * size), rest or size))
         return forall(var, count, Block(calls))
 
-    def _call(self, tile: Buffer, part: _Part, block: Expr, size: int) -> Stmt:
+    def _call_and_store(
+        self, sums_buffer: Buffer, call_positions: _CallPositions, first_block: Expr, block_count: int
+    ) -> Stmt:
         """Return an AMX call that computes the sums of some output positions and blocks of
         channels, followed by the stores.
         """
         split, run = self.split, self.run
-        zero = dict.fromkeys((*(v for v, _ in self.req.c.reduce_axes), split.lane, split.tile), as_expr(0))
+        zero = dict.fromkeys((*(v for v, _ in self.req.contraction.reduce_axes), split.lane, split.tile), as_expr(0))
         assert self.req.group is not None
         zero[self.req.group] = as_expr(0)
         (high, _), (wide, _) = self.axes[-2:]
-        names = {**zero, high: part.row, wide: part.begin - part.skipped}
-        positions = (part.rows - 1) * self.apart + part.count + part.skipped
+        names = {**zero, high: call_positions.row, wide: call_positions.begin - call_positions.skipped}
+        positions = (call_positions.rows - 1) * self.apart + call_positions.count + call_positions.skipped
         reach = run + sum((n - 1) * x for n, x, _ in self.taps)
-        data = Load(self.data.buffer, _at(self.pixels.position, names), (positions - 1) * self.pitch + reach)
+        data = Load(
+            self.data.buffer, _substitute_in_address(self.pixels.position, names), (positions - 1) * self.pitch + reach
+        )
         apart = self.weights.coefficient(split.tile) or 0
-        deep = run * BLOCK + sum((n - 1) * w for n, _, w in self.taps)
-        weights = Load(self.req.b, _at(self.weights, {**zero, split.tile: block}), (size - 1) * apart + deep)
-        width = _width(run)
+        deep = run * OUTPUTS_PER_BLOCK + sum((n - 1) * w for n, _, w in self.taps)
+        weights = Load(
+            self.req.b,
+            _substitute_in_address(self.weights, {**zero, split.tile: first_block}),
+            (block_count - 1) * apart + deep,
+        )
+        width = _step_bytes_dividing_run(run)
         taps = [*self.taps, *((1, 0, 0) for _ in range(2 - len(self.taps)))]
-        numbers = (positions, self.pitch, size, apart, width, run // width, *(n for tap in taps for n in tap))
-        name = matrices_name(self.data.buffer.dtype, self.req.b.dtype)
+        numbers = (positions, self.pitch, block_count, apart, width, run // width, *(n for tap in taps for n in tap))
+        name = amx_kernel_name(self.data.buffer.dtype, self.req.b.dtype)
         sums = call(name, data, weights, *(const(n, "int32") for n in numbers))
-        return Block((Store(tile, as_expr(0), sums), self._finished(tile, part, block, size)))
+        return Block(
+            (
+                Store(sums_buffer, as_expr(0), sums),
+                self._store_loops_of_call(sums_buffer, call_positions, first_block, block_count),
+            )
+        )
 
-    def _finished(self, tile: Buffer, part: _Part, block: Expr, size: int) -> Stmt:
+    def _store_loops_of_call(
+        self, sums_buffer: Buffer, positions: _CallPositions, first_block: Expr, block_count: int
+    ) -> Stmt:
         """Return the loops that finish and store the int32 sums of an AMX call."""
         below, beside = Var("r"), Var("x")
         (high, _), (wide, _) = self.axes[-2:]
-        position = below * self.apart + beside + part.skipped
-        values = {v: as_expr(0) for v, n in self.req.c.axes if n == 1}
-        values |= {high: part.row + below, wide: part.begin + beside}
-        stmts = [self._stored(tile, values, (position * size + k) * BLOCK, (block + k) * BLOCK) for k in range(size)]
-        return loops([(below, part.rows), (beside, part.count)], Block(stmts), "independent")
+        position = below * self.apart + beside + positions.skipped
+        values = {v: as_expr(0) for v, n in self.req.contraction.axes if n == 1}
+        values |= {high: positions.row + below, wide: positions.begin + beside}
+        stmts = [
+            self._store_channel_block(
+                sums_buffer,
+                values,
+                (position * block_count + k) * OUTPUTS_PER_BLOCK,
+                (first_block + k) * OUTPUTS_PER_BLOCK,
+            )
+            for k in range(block_count)
+        ]
+        return loop_nest([(below, positions.rows), (beside, positions.count)], Block(stmts), "independent")
 
-    def _stored(self, tile: Buffer, values: dict[Var, Expr], place: Expr, first: Expr) -> Stmt:
+    def _store_channel_block(
+        self, sums_buffer: Buffer, axis_values: dict[Var, Expr], sums_index: Expr, first_channel: Expr
+    ) -> Stmt:
         """Return the statement that finishes and stores the sums of one block of channels, as a
         vector where possible.
         """
-        lane, scalar = Var("lane"), Var("done", tile.dtype)
-        end = linear(first, {})
-        channel, outputs = self.req.outputs
-        count = BLOCK if end.terms else min(BLOCK, outputs - end.const)
-        output = Output(self.req.c.axes, self.req.store, self.pixels.unfuse)
-        values = {**values, channel: first + lane}
-        if count == BLOCK:
-            sums = Load(tile, place, BLOCK)
-            made = vectorized(output.finish(values, scalar), lane, BLOCK, {scalar: sums}, most=MOST)
+        lane, scalar = Var("lane"), Var("done", sums_buffer.dtype)
+        end = linear_form(first_channel, {})
+        channel, outputs = self.req.output_channel_axis
+        count = OUTPUTS_PER_BLOCK if end.terms else min(OUTPUTS_PER_BLOCK, outputs - end.const)
+        output = OutputStores(self.req.contraction.axes, self.req.store, self.pixels.unfuse)
+        axis_values = {**axis_values, channel: first_channel + lane}
+        if count == OUTPUTS_PER_BLOCK:
+            sums = Load(sums_buffer, sums_index, OUTPUTS_PER_BLOCK)
+            made = vectorize_stmt_or_none(
+                output.store_element(axis_values, scalar),
+                lane,
+                OUTPUTS_PER_BLOCK,
+                {scalar: sums},
+                max_operations=MAX_OPERATIONS_IN_TILE,
+            )
             if made is not None:
                 return made
-        return forall(lane, count, output.finish(values, Load(tile, place + lane)))
+        return forall(lane, count, output.store_element(axis_values, Load(sums_buffer, sums_index + lane)))
 
 
-def _at(position: Linear, names: dict[Var, Expr]) -> Expr:
+def _substitute_in_address(address: LinearForm, values_of_vars: dict[Var, Expr]) -> Expr:
     """Return an address, a linear form, for given values of its variables."""
-    return simplify(substitute(position.expr(), names), {})
+    return simplify(substitute(address.to_expr(), values_of_vars), {})
 
 
-def _width(run: int) -> int:
-    """Return the bytes of an AMX reduction step: the largest multiple of four up to `WIDTH` that
+def _step_bytes_dividing_run(run_bytes: int) -> int:
+    """Return the bytes of an AMX reduction step: the largest multiple of four up to `AMX_TILE_ROW_BYTES` that
     divides a run.
     """
-    return max(n for n in range(GROUP, WIDTH + 1, GROUP) if run % n == 0)
+    return max(n for n in range(BYTES_PER_DOT, AMX_TILE_ROW_BYTES + 1, BYTES_PER_DOT) if run_bytes % n == 0)
 
 
-def _data(req: Request, split: Split, steps: te.Axis) -> Data:
+def _data_with_adjacent_byte_groups(request: TilingRequest, split: ChannelSplit, step_axis: te.Axis) -> ContractionData:
     """Return the data, or a padded copy, in which groups of four bytes are adjacent."""
-    position, place, (var, extent) = flat(split.a), req.group, steps
+    position, place, (var, extent) = row_major_address(split.a), request.group, step_axis
     assert place is not None
-    near = position.coefficient(place) == 1 and (extent == 1 or position.coefficient(var) == GROUP)
+    near = position.coefficient(place) == 1 and (extent == 1 or position.coefficient(var) == BYTES_PER_DOT)
     if near and all(d.inside for d in split.a):
-        return Data(req.a, position, ())
-    return Data.padded(req, split)
+        return ContractionData(request.a, position, ())
+    return ContractionData.copy_with_padding(request, split)
 
 
-def _columns(req: Request, split: Split, steps: te.Axis) -> Data:
+def _im2col_copy(request: TilingRequest, split: ChannelSplit, step_axis: te.Axis) -> ContractionData:
     """Return an im2col copy, in which all data of a position is contiguous; raise Irregular if it
     exceeds the cache.
     """
-    c, place = req.c, req.group
+    c, place = request.contraction, request.group
     assert place is not None
-    taps = [axis for axis in c.reduce_axes if axis is not steps]
-    axes = (*req.analysis.pixel, *taps, steps, (place, c.group))
-    if points(axes) > req.target.l2:
+    taps = [axis for axis in c.reduce_axes if axis is not step_axis]
+    axes = (*request.analysis.pixel, *taps, step_axis, (place, c.group))
+    if point_count(axes) > request.target.l2:
         raise Irregular("large columns")
-    return Data.copied(packed("columns", req.a, split.a, axes, c.fill), split)
+    return ContractionData.from_staging(pack_operand_in_axis_order("columns", request.a, split.a, axes, c.fill), split)
 
 
-def _taps(req: Request, data: Linear, weights: Linear, steps: Var) -> list[tuple[int, int, int]]:
-    """Return the reduction axes other than `steps`: extent, distance in the data, distance in the
+def _other_reduction_axes_with_strides(
+    request: TilingRequest, data_address: LinearForm, weight_address: LinearForm, step_var: Var
+) -> list[tuple[int, int, int]]:
+    """Return the reduction axes other than `step_var`: extent, distance in the data, distance in the
     weights; inner axes first.
 
     Raise Irregular if a distance is not constant.
     """
     found = []
-    for var, extent in req.c.reduce_axes:
-        x, w = data.coefficient(var), weights.coefficient(var)
+    for var, extent in request.contraction.reduce_axes:
+        x, w = data_address.coefficient(var), weight_address.coefficient(var)
         if x is None or w is None or x < 0:
             raise Irregular("taps that do not lie in rows")
-        if var is not steps and extent > 1:
+        if var is not step_var and extent > 1:
             found.append((extent, x, w))
     # the second of two taps is the outer loop of a micro-kernel
     return found[::-1]
 
 
-def _whole(positions: int) -> int:
+def _call_time_in_positions(positions: int) -> int:
     """Estimate the time of an AMX call, in output positions.
 
     Counts whole tile registers of positions, the weights for each pair of registers, and the call
     itself.
     """
-    return -(-positions // ROWS) * ROWS + -(-positions // (2 * ROWS)) * ROWS + CALL
+    return (
+        -(-positions // AMX_TILE_ROWS) * AMX_TILE_ROWS
+        + -(-positions // (2 * AMX_TILE_ROWS)) * AMX_TILE_ROWS
+        + CALL_OVERHEAD_POSITIONS
+    )

@@ -12,7 +12,7 @@ follow it element by element, the epilogue; the stages of a group share their ou
     >>> total = te.reduce("sum", (4,), (8,), lambda i, k: x[i, k], "total")
     >>> mean = te.compute((4,), lambda i: total[i] / 8.0, "mean")
     >>> plan = storage_plan.plan_storage([mean], target.C)
-    >>> [[root.name for root in stage.roots] for stage in stage_grouping.form_stages(plan)]
+    >>> [[root.name for root in stage.roots] for stage in stage_grouping.form_compute_stages(plan)]
     [['total', 'mean']]
 
     storage_plan        which tensors are stored, and which are computed where they are read

@@ -23,18 +23,32 @@ from dataclasses import replace
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import MOST_THREADS, Buffer, Expr, Gpu, Load, Store, Var, as_expr, binary, graph, literal, refreshed, te
-from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, loops
+from aotc.tir import (
+    MAX_THREADS_PER_BLOCK,
+    Buffer,
+    Expr,
+    Gpu,
+    Load,
+    Store,
+    Var,
+    as_expr,
+    binary,
+    constant_unit_step_range,
+    rename_declared_vars,
+    te,
+    tensor_graph,
+)
+from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, loop_nest
 
 #: Least number of elements of a thread if reductions are divided; in parts; and the number from
 #: which parts are used.
-_LEAST: Final = 4
-_PART: Final = 16
-_MANY: Final = 64
+_MIN_ELEMENTS_PER_THREAD: Final = 4
+_MIN_ELEMENTS_PER_THREAD_IN_PARTS: Final = 16
+_MIN_ELEMENTS_FOR_PARTS: Final = 64
 
 
 @frozen(eq=False)
-class Long:
+class LongReduction:
     """The parts of a reduction: `acc` is set to `start`, `update` combines it with the elements by
     `op`, `finish` uses it.
 
@@ -51,7 +65,7 @@ class Long:
     scratch: Callable[..., Buffer]
 
     @property
-    def loops(self) -> list[For]:
+    def reduction_loops(self) -> list[For]:
         """The loops over the elements of a reduction, the outermost first; none if they do not
         begin at 0.
         """
@@ -59,105 +73,145 @@ class Long:
         while isinstance(nest, For):
             found.append(nest)
             nest = nest.body
-        return found if all(literal(loop).start == 0 and literal(loop) for loop in found) else []
+        return (
+            found
+            if all(constant_unit_step_range(loop).start == 0 and constant_unit_step_range(loop) for loop in found)
+            else []
+        )
 
     @property
-    def size(self) -> int:
+    def reduced_element_count(self) -> int:
         """The number of elements that are combined."""
-        return math.prod(len(literal(loop)) for loop in self.loops) if self.loops else 0
+        return (
+            math.prod(len(constant_unit_step_range(loop)) for loop in self.reduction_loops)
+            if self.reduction_loops
+            else 0
+        )
 
-    def elements(self, begin: Expr, end: Expr, step: int) -> Stmt:
+    def strided_reduction_loop(self, begin: Expr, end: Expr, step: int) -> Stmt:
         """Return the loop that combines the elements with numbers from `begin` to `end`, `step`
         apart.
         """
-        *outer, inner = self.loops
+        *outer, inner = self.reduction_loops
         if not outer:
             return replace(inner, begin=begin, end=end, step=step)
         number = Var("k")
-        places = graph.unflatten(number, [len(literal(loop)) for loop in self.loops])
-        digits = (Declare(loop.var, place) for loop, place in zip(self.loops, places, strict=True))
+        places = tensor_graph.indices_from_flat_offset(
+            number, [len(constant_unit_step_range(loop)) for loop in self.reduction_loops]
+        )
+        digits = (Declare(loop.var, place) for loop, place in zip(self.reduction_loops, places, strict=True))
         return For(number, end, Block((*digits, inner.body)), begin=begin, step=step, kind="reduction")
 
 
-def in_pieces(long: Long, gpu: Gpu, results: int, *, across: bool, alone: bool) -> Stmt | None:
+def split_reduction_among_threads(
+    reduction: LongReduction, gpu: Gpu, result_count: int, *, is_result_axis_contiguous: bool, is_only_statement: bool
+) -> Stmt | None:
     """Return a long reduction split among GPU threads; None if a single thread per result is
     better.
 
-    results   number of results
-    across    elements of different results are adjacent in memory, elements of one result are not
-    alone     no other statements are inside the loops around the reduction
+    result_count                 number of results
+    is_result_axis_contiguous    elements of different results are adjacent in memory, elements of one result
+                                 are not
+    is_only_statement            no other statements are inside the loops around the reduction
     """
-    size = long.size
-    count = _pieces(size, results, gpu, across)
+    size = reduction.reduced_element_count
+    count = _partial_result_count(size, result_count, gpu, is_result_axis_contiguous)
     each = size // count
-    parts = min(size // (count * _PART), gpu.busy // (count * max(results, 1)))
-    if not alone or each < _MANY or parts < 2:
-        if not across and each >= _MANY and results < gpu.processors:
-            count = min(4 * gpu.threads, MOST_THREADS)
+    parts = min(
+        size // (count * _MIN_ELEMENTS_PER_THREAD_IN_PARTS), gpu.threads_to_saturate // (count * max(result_count, 1))
+    )
+    if not is_only_statement or each < _MIN_ELEMENTS_FOR_PARTS or parts < 2:
+        if not is_result_axis_contiguous and each >= _MIN_ELEMENTS_FOR_PARTS and result_count < gpu.processors:
+            count = min(4 * gpu.threads, MAX_THREADS_PER_BLOCK)
         if count == 1:
             return None
-        folded = _folded(long, count, as_expr(0), as_expr(size))
-        return loops(long.free, folded, "independent")
+        folded = _reduce_and_fold_partial_results(reduction, count, as_expr(0), as_expr(size))
+        return loop_nest(reduction.free, folded, "independent")
     chunk = -(-size // (parts * count)) * count
-    return _in_parts(long, gpu, results, count, chunk)
+    return _reduce_parts_in_separate_blocks(reduction, gpu, result_count, count, chunk)
 
 
-def _pieces(size: int, results: int, gpu: Gpu, across: bool) -> int:
+def _partial_result_count(element_count: int, result_count: int, gpu: Gpu, is_result_axis_contiguous: bool) -> int:
     """Return the number of partial results for each result of a reduction; 1 if threads do not
     split it.
     """
-    if across:
-        columns = min(gpu.warp, _power(max(1, 2 * results - 1)))
-        return _power(max(1, min(gpu.threads // columns, size // _LEAST, gpu.busy // max(1, results))))
-    few = gpu.warp if results < gpu.busy // 4 else 2 * gpu.warp
-    return 1 if size < few else min(max(gpu.warp, _power(size // 2)), gpu.threads)
+    if is_result_axis_contiguous:
+        columns = min(gpu.warp, _largest_power_of_2_up_to(max(1, 2 * result_count - 1)))
+        return _largest_power_of_2_up_to(
+            max(
+                1,
+                min(
+                    gpu.threads // columns,
+                    element_count // _MIN_ELEMENTS_PER_THREAD,
+                    gpu.threads_to_saturate // max(1, result_count),
+                ),
+            )
+        )
+    few = gpu.warp if result_count < gpu.threads_to_saturate // 4 else 2 * gpu.warp
+    return 1 if element_count < few else min(max(gpu.warp, _largest_power_of_2_up_to(element_count // 2)), gpu.threads)
 
 
-def _power(number: int) -> int:
+def _largest_power_of_2_up_to(number: int) -> int:
     """Return the largest power of two up to a number."""
     return 1 << (number.bit_length() - 1)
 
 
-def _in_parts(long: Long, gpu: Gpu, results: int, count: int, chunk: int) -> Stmt:
+def _reduce_parts_in_separate_blocks(
+    reduction: LongReduction, gpu: Gpu, result_count: int, partial_result_count: int, elements_per_part: int
+) -> Stmt:
     """Return the reduction of each part of the elements, executed by different blocks, followed by
     that of the parts' results.
     """
     part, other, place = Var("part"), Var("part"), as_expr(0)
-    size, parts = long.size, -(-long.size // chunk)
-    for var, extent in long.free:
+    size, parts = reduction.reduced_element_count, -(-reduction.reduced_element_count // elements_per_part)
+    for var, extent in reduction.free:
         place = place * extent + var
-    kept = long.scratch(f"{long.acc.name}_parts", long.acc.dtype, parts * results, shared=True)
-    one = replace(long, finish=Store(kept, part * results + place, long.acc))
-    first = _folded(one, count, part * chunk, binary("min", (part + 1) * chunk, size))
-    total = binary(long.op, long.acc, Load(kept, other * results + place))
-    update = For(other, parts, Assign(long.acc, total), kind="reduction")
-    rest = replace(long, update=update)
-    scalar = Block((Declare(long.acc, long.start), update, long.finish))
-    last = in_pieces(rest, gpu, results, across=results > 1, alone=False) or loops(long.free, scalar, "independent")
-    return Block((loops([(part, parts), *long.free], first, "independent"), refreshed(last)))
+    kept = reduction.scratch(f"{reduction.acc.name}_parts", reduction.acc.dtype, parts * result_count, shared=True)
+    one = replace(reduction, finish=Store(kept, part * result_count + place, reduction.acc))
+    first = _reduce_and_fold_partial_results(
+        one, partial_result_count, part * elements_per_part, binary("min", (part + 1) * elements_per_part, size)
+    )
+    total = binary(reduction.op, reduction.acc, Load(kept, other * result_count + place))
+    update = For(other, parts, Assign(reduction.acc, total), kind="reduction")
+    rest = replace(reduction, update=update)
+    scalar = Block((Declare(reduction.acc, reduction.start), update, reduction.finish))
+    last = split_reduction_among_threads(
+        rest, gpu, result_count, is_result_axis_contiguous=result_count > 1, is_only_statement=False
+    ) or loop_nest(reduction.free, scalar, "independent")
+    return Block((loop_nest([(part, parts), *reduction.free], first, "independent"), rename_declared_vars(last)))
 
 
-def _folded(long: Long, count: int, begin: Expr, end: Expr) -> Block:
-    """Return the statements that compute partial results of elements `count` apart, and combine
+def _reduce_and_fold_partial_results(
+    reduction: LongReduction, partial_result_count: int, begin: Expr, end: Expr
+) -> Block:
+    """Return the statements that compute partial results of elements `partial_result_count` apart, and combine
     them in two steps.
     """
-    part = long.scratch(f"{long.acc.name}_part", long.acc.dtype, count, private=True)
-    lane, acc = Var("l"), Var(long.acc.name, long.acc.dtype)
-    each = long.elements(begin + lane, end, count)
-    own = refreshed(Block((Declare(long.acc, long.start), each, Store(part, lane, long.acc))))
-    stmts: list[Stmt] = [For(lane, count, own, kind="independent")]
-    groups = 1 << (count.bit_length() - 1) // 2
-    if count > _PART:
-        fold = long.scratch(f"{acc.name}_fold", acc.dtype, groups, private=True)
+    part = reduction.scratch(f"{reduction.acc.name}_part", reduction.acc.dtype, partial_result_count, private=True)
+    lane, acc = Var("l"), Var(reduction.acc.name, reduction.acc.dtype)
+    each = reduction.strided_reduction_loop(begin + lane, end, partial_result_count)
+    own = rename_declared_vars(Block((Declare(reduction.acc, reduction.start), each, Store(part, lane, reduction.acc))))
+    stmts: list[Stmt] = [For(lane, partial_result_count, own, kind="independent")]
+    groups = 1 << (partial_result_count.bit_length() - 1) // 2
+    if partial_result_count > _MIN_ELEMENTS_PER_THREAD_IN_PARTS:
+        fold = reduction.scratch(f"{acc.name}_fold", acc.dtype, groups, private=True)
         group = Var("a")
-        combined = _combined(long.op, acc, part, group, count // groups, groups)
+        combined = _combine_strided_elements(reduction.op, acc, part, group, partial_result_count // groups, groups)
         stmts.append(For(group, groups, Block((*combined, Store(fold, group, acc))), kind="independent"))
-        part, count = fold, groups
-    return Block((*stmts, *_combined(long.op, long.acc, part, as_expr(0), count, 1), long.finish))
+        part, partial_result_count = fold, groups
+    return Block(
+        (
+            *stmts,
+            *_combine_strided_elements(reduction.op, reduction.acc, part, as_expr(0), partial_result_count, 1),
+            reduction.finish,
+        )
+    )
 
 
-def _combined(op: str, acc: Var, source: Buffer, first: Expr, count: int, step: int) -> tuple[Stmt, Stmt]:
-    """Return statements that combine `count` elements, `step` apart, in the register `acc`."""
+def _combine_strided_elements(
+    op: str, accumulator: Var, source: Buffer, first_index: Expr, count: int, step: int
+) -> tuple[Stmt, Stmt]:
+    """Return statements that combine `count` elements, `step` apart, in the register `accumulator`."""
     j = Var("j")
-    update = Assign(acc, binary(op, acc, Load(source, first + j * step)))
-    return Declare(acc, Load(source, first)), For(j, count, update, begin=1, kind="reduction")
+    update = Assign(accumulator, binary(op, accumulator, Load(source, first_index + j * step)))
+    return Declare(accumulator, Load(source, first_index)), For(j, count, update, begin=1, kind="reduction")

@@ -15,68 +15,78 @@ import math
 from collections.abc import Sequence
 
 from aotc.ir import frozen
-from aotc.tir import bounds, graph, te
-from aotc.tir.schedule.stages.stage_grouping import Group
-from aotc.tir.schedule.stages.storage_plan import Plan, Read
+from aotc.tir import bounds, te, tensor_graph
+from aotc.tir.schedule.stages.stage_grouping import StageGroup
+from aotc.tir.schedule.stages.storage_plan import StoragePlan, TensorRead
 from aotc.tir.simplify import simplify
 
 
-def inplace_pairs(
-    plan: Plan, groups: Sequence[Group], inputs: Sequence[te.Placeholder], outputs: Sequence[te.Tensor]
+def output_input_pairs_sharing_memory(
+    plan: StoragePlan, groups: Sequence[StageGroup], inputs: Sequence[te.Placeholder], outputs: Sequence[te.Tensor]
 ) -> tuple[tuple[int, int], ...]:
     """Return the positions (output, input) of kernel parameters that may share memory."""
     stages = ((g, s, stage) for g, group in enumerate(groups) for s, stage in enumerate(group.stages))
-    order = _Order(plan, groups, {root: (g, s) for g, s, stage in stages for root in stage.roots})
+    order = _ComputationOrder(plan, groups, {root: (g, s) for g, s, stage in stages for root in stage.roots})
     pairs: dict[int, int] = {}
-    bases = [graph.base(t) for t in outputs]
+    bases = [tensor_graph.strip_views(t) for t in outputs]
     for o, tensor in enumerate(bases):
         if tensor not in order.places or bases.index(tensor) != o:
             continue
         for i, source in enumerate(inputs):
             alike = source.size == tensor.size > 0 and source.dtype == tensor.dtype
-            if alike and i not in pairs.values() and source not in bases and order.is_safe(source, tensor):
+            if (
+                alike
+                and i not in pairs.values()
+                and source not in bases
+                and order.is_input_read_before_overwrite(source, tensor)
+            ):
                 pairs[o] = i
                 break
     return tuple(pairs.items())
 
 
 @frozen
-class _Order:
+class _ComputationOrder:
     """The order in which a kernel computes its tensors.
 
     plan, groups   storage plan and groups of stages
     places         for each root, the index of its group, and of its stage in the group
     """
 
-    plan: Plan
-    groups: Sequence[Group]
+    plan: StoragePlan
+    groups: Sequence[StageGroup]
     places: dict[te.Tensor, tuple[int, int]]
 
-    def is_safe(self, source: te.Tensor, tensor: te.Tensor) -> bool:
+    def is_input_read_before_overwrite(self, input_tensor: te.Tensor, output_tensor: te.Tensor) -> bool:
         """Return True if an input is always read before the output is written over it."""
-        group, number = self.places[tensor]
+        group, number = self.places[output_tensor]
         stage = self.groups[group].stages[number]
-        if isinstance(stage.anchor, te.Extern) or tensor is not stage.roots[-1]:
+        if isinstance(stage.anchor, te.Extern) or output_tensor is not stage.roots[-1]:
             return False  # a later root of the stage might read the element again
-        takers = (t for t in self.plan.operands.get(source, ()) if t in self.places)
-        early = all(self._is_early(read, source, tensor) for read in self.plan.reads.get(source, ()))
+        takers = (t for t in self.plan.operands.get(input_tensor, ()) if t in self.places)
+        early = all(
+            self._is_read_before_write(read, input_tensor, output_tensor)
+            for read in self.plan.reads.get(input_tensor, ())
+        )
         return early and all(self.places[taker][0] < group for taker in takers)
 
-    def _is_early(self, read: Read, source: te.Tensor, tensor: te.Tensor) -> bool:
+    def _is_read_before_write(self, read: TensorRead, input_tensor: te.Tensor, output_tensor: te.Tensor) -> bool:
         """Return True if a read of the input comes before the write of the output over it."""
-        (group, number), (own_group, own) = self.places[tensor], self.places[read.stage]
+        (group, number), (own_group, own) = self.places[output_tensor], self.places[read.stage]
         if own_group != group or own > number:
             return own_group < group
         root, found = read.stage, self.groups[group]
-        axes = [var for var, _ in graph.domain(root)]
-        ranges = graph.axis_ranges(graph.domain(root))
+        axes = [var for var, _ in tensor_graph.output_and_reduction_axes(root)]
+        ranges = tensor_graph.inclusive_ranges_of_axes(tensor_graph.output_and_reduction_axes(root))
         if own == number:  # the body of a reduction reads other elements, too
-            return isinstance(root, te.Compute) and graph.same_flat(source, read.indices, root, axes, ranges)
-        depth, rows = found.depth, tensor.shape[: found.depth]
-        if source.shape[:depth] == rows and list(read.indices[:depth]) == axes[:depth]:
+            return isinstance(root, te.Compute) and tensor_graph.have_equal_flat_offsets(
+                input_tensor, read.indices, root, axes, ranges
+            )
+        depth, rows = found.depth, output_tensor.shape[: found.depth]
+        if input_tensor.shape[:depth] == rows and list(read.indices[:depth]) == axes[:depth]:
             return True
-        size = math.prod(tensor.shape[depth:])
+        size = math.prod(output_tensor.shape[depth:])
         first = te.flat_index(rows, axes[:depth]) * size
-        place = te.flat_index(source.shape, read.indices)
+        place = te.flat_index(input_tensor.shape, read.indices)
         low, high = bounds(simplify(place - first, ranges), ranges)
         return low >= 0 and high < size

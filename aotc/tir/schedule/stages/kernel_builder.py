@@ -3,8 +3,8 @@
 its stages.
 
     builder = KernelBuilder(plan, target)
-    row = builder.scratch("row", "float32", 64)  # a buffer of the kernel, on the stack while there is room
-    builder.finish(stage, acc)  # statements: bias, ReLU ... of one element, and its store
+    row = builder.allocate_scratch("row", "float32", 64)  # a buffer of the kernel, on the stack while there is room
+    builder.compute_and_store_element(stage, acc)  # statements: bias, ReLU ... of one element, and its store
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import field
 from typing import TypeAlias
 
 from aotc.ir import DType, frozen
-from aotc.tir import Block, Buffer, Declare, Expr, Stmt, Store, Target, Var, graph, substituted, te
-from aotc.tir.loops.vector_access import MOST
-from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.schedule.stages.scalar_expressions import Body, Slot
-from aotc.tir.schedule.stages.stage_grouping import Stage
-from aotc.tir.schedule.stages.storage_plan import Plan
+from aotc.tir import Block, Buffer, Declare, Expr, Stmt, Store, Target, Var, substitute_in_stmt, te, tensor_graph
+from aotc.tir.loops.gpu_wide_memory_access import MAX_ACCESS_BYTES
+from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
+from aotc.tir.schedule.stages.scalar_expressions import ElementLowering, TensorLocation
+from aotc.tir.schedule.stages.stage_grouping import ComputeStage
+from aotc.tir.schedule.stages.storage_plan import StoragePlan
 
 Indices: TypeAlias = "tuple[Expr, ...]"
 
@@ -35,14 +35,14 @@ class KernelBuilder:
                                memory
     """
 
-    plan: Plan
+    plan: StoragePlan
     target: Target
-    memory: dict[te.Tensor, Slot] = field(default_factory=dict)
+    memory: dict[te.Tensor, TensorLocation] = field(default_factory=dict)
     stack: list[Buffer] = field(default_factory=list)
     workspace: list[Buffer] = field(default_factory=list)
     shared: list[Buffer] = field(default_factory=list)
 
-    def scratch(
+    def allocate_scratch(
         self, name: str, dtype: str, size: int, *, private: bool = False, shared: bool = False, scope: str = ""
     ) -> Buffer:
         """Return a new scratch buffer: on the stack while there is room and threads do not share
@@ -56,7 +56,7 @@ class KernelBuilder:
         dt = DType(dtype)
         if scope:
             places = {"stack": self.stack, "shared": self.shared, "workspace": self.workspace}[scope]
-            places.append(Buffer(name, dt, size, scope, MOST))
+            places.append(Buffer(name, dt, size, scope, MAX_ACCESS_BYTES))
             return places[-1]
         needed = sum(b.nbytes for b in self.stack) + size * dt.itemsize
         fits = needed <= self.target.budget.stack_bytes
@@ -64,7 +64,7 @@ class KernelBuilder:
         found.append(Buffer(name, dt, size, place, private=private))
         return found[-1]
 
-    def placed(self, nest: ContractionNest) -> Stmt:
+    def add_nest_with_scratch(self, nest: ContractionNest) -> Stmt:
         """Return the statement of a contraction's loop nest, and add its scratch buffers to the
         kernel.
         """
@@ -73,43 +73,53 @@ class KernelBuilder:
         self.shared.extend(nest.shared)
         return nest.stmt
 
-    def body(self, stage: Stage) -> Body:
-        """Return an empty `Body`, which lowers expressions, for the elements of a stage."""
-        return Body(self.plan, self.memory, graph.axis_ranges(graph.domain(stage.anchor)))
+    def expression_lowering(self, stage: ComputeStage) -> ElementLowering:
+        """Return an empty `ElementLowering`, which lowers expressions, for the elements of a stage."""
+        return ElementLowering(
+            self.plan,
+            self.memory,
+            tensor_graph.inclusive_ranges_of_axes(tensor_graph.output_and_reduction_axes(stage.anchor)),
+        )
 
-    def finish(self, stage: Stage, value: Expr | None) -> Stmt:
+    def compute_and_store_element(self, stage: ComputeStage, anchor_value: Expr | None) -> Stmt:
         """Return the statements that compute and store one element of all tensors of a stage, given
-        the anchor's `value`.
+        the anchor's `anchor_value`.
         """
-        body = self.body(stage)
-        own = [var for var, _ in stage.axes]
+        body = self.expression_lowering(stage)
+        own = [var for var, _ in stage.anchor_axes]
         for root in stage.roots:
-            indices = graph.reindex(stage.anchor, own, root, body.ranges)
-            result = value
+            indices = tensor_graph.indices_in_reshaped_tensor(stage.anchor, own, root, body.ranges)
+            result = anchor_value
             if result is None or root is not stage.anchor:
                 if not isinstance(root, te.Compute):
                     raise AssertionError(f"{root.name} cannot follow {stage.anchor.name}")
-                result = body.computed(root, indices)
+                result = body.lower_definition_of_element(root, indices)
             if root is not stage.roots[-1]:
-                result = body.keep(root, result)
+                result = body.set_known_element_value(root, result)
             if root in self.memory:
                 slot = self.memory[root]
-                body.statements.append(Store(slot.buffer, slot.offset(root, indices), result))
-        return Block(body.statements)
+                body.needed_register_declarations.append(
+                    Store(slot.buffer, slot.element_address(root, indices), result)
+                )
+        return Block(body.needed_register_declarations)
 
-    def finisher(self, stage: Stage, place: Callable[[Indices], Indices] = lambda indices: indices) -> StoreFn:
+    def element_store_function(
+        self, stage: ComputeStage, map_indices: Callable[[Indices], Indices] = lambda indices: indices
+    ) -> StoreFn:
         """Return the function that finishes and stores an element of a stage's contraction.
 
-        `place` maps the indices that a loop nest uses to indices of the contraction.
+        `map_indices` maps the indices that a loop nest uses to indices of the contraction.
         """
         anchor = stage.anchor
 
-        def store(indices: Indices, value: Expr) -> Stmt:
-            mapping = graph.bind(stage.axes, place(indices))
+        def finish_and_store_element(indices: Indices, value: Expr) -> Stmt:
+            mapping = tensor_graph.substitution_for_axes(stage.anchor_axes, map_indices(indices))
             if isinstance(value, Var) and value not in mapping:
-                return substituted(self.finish(stage, value), mapping)
+                return substitute_in_stmt(self.compute_and_store_element(stage, value), mapping)
             # the value may use the axes as loop variables of its own
             register = Var(anchor.name, anchor.dtype)
-            return Block((Declare(register, value), substituted(self.finish(stage, register), mapping)))
+            return Block(
+                (Declare(register, value), substitute_in_stmt(self.compute_and_store_element(stage, register), mapping))
+            )
 
-        return store
+        return finish_and_store_element

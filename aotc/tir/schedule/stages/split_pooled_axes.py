@@ -15,34 +15,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from aotc.tir import INDEX, Binary, Const, Element, Expr, Var, graph, operands, substitute, te, with_operands
-from aotc.tir.schedule.stages.storage_plan import Plan
+from aotc.tir import INDEX, Binary, Const, Element, Expr, Var, operands, substitute, te, tensor_graph, with_operands
+from aotc.tir.schedule.stages.storage_plan import StoragePlan
 
 #: A way to split: shape of the tensors to split, axis, and number of consecutive elements in a
 #: group.
-_Way: TypeAlias = "tuple[tuple[int, ...], int, int]"
+_AxisSplit: TypeAlias = "tuple[tuple[int, ...], int, int]"
 
 
-def divided(outputs: Sequence[te.Tensor], plan: Plan) -> tuple[te.Tensor, ...]:
+def split_axis_read_by_group_reduction(outputs: Sequence[te.Tensor], plan: StoragePlan) -> tuple[te.Tensor, ...]:
     """Split an axis of a kernel's stored tensors into groups, if they read one reduction result per
     group; return the outputs.
 
     The outputs are unchanged if there is no way, or several ways, to split.
     """
-    ways = {way for tensor in plan.stored for way in _ways(tensor, plan)}
+    ways = {way for tensor in plan.stored for way in _possible_axis_splits(tensor, plan)}
     simple = (te.Placeholder, te.Compute, te.View, te.Reduce)
     if len(ways) != 1 or not all(isinstance(tensor, simple) for tensor in plan.order):
         return tuple(outputs)
     ((shape, axis, size),) = ways
     made: dict[te.Tensor, te.Tensor] = {}
     for tensor in plan.order:
-        made[tensor] = fresh = _with_sources(tensor, made)
+        made[tensor] = fresh = _replace_source_tensors(tensor, made)
         if isinstance(fresh, te.Compute) and tensor in plan.stored and fresh.shape == shape:
-            made[tensor] = _by_groups(fresh, axis, size)
+            made[tensor] = _view_of_tensor_with_split_axis(fresh, axis, size)
     return tuple(made[output] for output in outputs)
 
 
-def _ways(tensor: te.Tensor, plan: Plan) -> Iterator[_Way]:
+def _possible_axis_splits(tensor: te.Tensor, plan: StoragePlan) -> Iterator[_AxisSplit]:
     """Yield the ways to split a tensor that reads results of reductions at `i // size` after common
     outermost axes.
     """
@@ -61,36 +61,36 @@ def _ways(tensor: te.Tensor, plan: Plan) -> Iterator[_Way]:
             break
 
 
-def _with_sources(tensor: te.Tensor, made: Mapping[te.Tensor, te.Tensor]) -> te.Tensor:
-    """Return a tensor that reads the tensors in `made` in place of its original sources."""
-    if all(made[source] is source for source in graph.sources(tensor)):
+def _replace_source_tensors(tensor: te.Tensor, replacements: Mapping[te.Tensor, te.Tensor]) -> te.Tensor:
+    """Return a tensor that reads the tensors in `replacements` in place of its original sources."""
+    if all(replacements[source] is source for source in tensor_graph.source_tensors(tensor)):
         return tensor
 
-    def moved(expr: Expr) -> Expr:
-        fresh = with_operands(expr, tuple(map(moved, operands(expr))))
+    def replace_sources_in_expr(expr: Expr) -> Expr:
+        fresh = with_operands(expr, tuple(map(replace_sources_in_expr, operands(expr))))
         if isinstance(fresh, Element):
-            return Element(made[fresh.tensor], fresh.indices)
+            return Element(replacements[fresh.tensor], fresh.indices)
         return fresh
 
     match tensor:
         case te.View():
-            return replace(tensor, source=made[tensor.source])
+            return replace(tensor, source=replacements[tensor.source])
         case te.Reduce(guard=guard):
-            guard = guard and moved(guard)
-            return replace(tensor, body=moved(tensor.body), guard=guard)
+            guard = guard and replace_sources_in_expr(guard)
+            return replace(tensor, body=replace_sources_in_expr(tensor.body), guard=guard)
         case te.Compute():
-            return replace(tensor, body=moved(tensor.body))
+            return replace(tensor, body=replace_sources_in_expr(tensor.body))
     return tensor
 
 
-def _by_groups(tensor: te.Compute, axis: int, size: int) -> te.View:
-    """Return a view of a tensor whose axis is split in two: groups of `size`, and elements of a
+def _view_of_tensor_with_split_axis(tensor: te.Compute, axis: int, group_size: int) -> te.View:
+    """Return a view of a tensor whose axis is split in two: groups of `group_size`, and elements of a
     group.
     """
     var, extent = tensor.axes[axis]
     group, place = Var(var.name, INDEX), Var(f"{var.name}_in", INDEX)
-    pair = ((group, extent // size), (place, size))
+    pair = ((group, extent // group_size), (place, group_size))
     axes = (*tensor.axes[:axis], *pair, *tensor.axes[axis + 1 :])
-    body = substitute(tensor.body, {var: group * size + place})
+    body = substitute(tensor.body, {var: group * group_size + place})
     made = replace(tensor, shape=tuple(n for _, n in axes), axes=axes, body=body)
     return te.view(made, tensor.shape, tensor.name)

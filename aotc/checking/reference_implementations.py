@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Independent executions of a model, to compare compiled code with.
+
+An ONNX model runs in ONNX Runtime if that is installed, else in onnx's reference evaluator; a graph
+module runs in the numpy interpreter. Both can also be evaluated in float64.
+
+    reference = make_onnx_reference(model)
+    reference.name, reference.run({"input": array})  # "onnxruntime", {"output": array}
+    make_relay_reference(module, ["output"]).exact({"x": array})["output"]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from aotc.checking.evaluation_memory_budget import DEFAULT_MEMORY_BYTES, MemoryBudget
+from aotc.checking.input_generation import OTHER_INPUTS_HINT, Arrays
+from aotc.ir import (
+    AotcError,
+    DType,
+    Op,
+    TensorType,
+    Type,
+    component_types,
+    flatten_nested_tuple,
+    frozen,
+    replace_component_types,
+)
+from aotc.relay.expr import Call, Constant, Expr, Function, Var, require_function
+from aotc.relay.graph_api import IRModule, evaluate, reinfer_module, rewrite_bottom_up
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+
+#: Function from inputs by name to outputs by name.
+ModelRunner: TypeAlias = Callable[[Arrays], Arrays]
+#: Function from inputs by name to outputs by name; None if it cannot compute them.
+OptionalModelRunner: TypeAlias = Callable[[Arrays], Arrays | None]
+
+
+def unavailable_evaluation(_: Arrays) -> None:
+    """Return None for any inputs: the evaluation that is not available."""
+    return
+
+
+@frozen
+class Reference:
+    """An independent implementation of a model, to compare the compiled model with.
+
+    name       name of the implementation, for reports
+    run        outputs by name for inputs by name
+    exact      outputs in float64, without rounding to integers if the model is quantized; None if
+               they cannot be computed
+    quantized  True if the model computes on quantized integers
+    defined    outputs of a quantized model by definition: each operator in float64, its result
+               rounded to integers
+    rounded    outputs of a second evaluation in the precision of the model: another sample of the
+               rounding error
+    """
+
+    name: str
+    run: ModelRunner
+    exact: OptionalModelRunner
+    quantized: bool = False
+    defined: OptionalModelRunner = unavailable_evaluation
+    rounded: OptionalModelRunner = unavailable_evaluation
+
+
+def run_or_none_on_exception(run: ModelRunner) -> OptionalModelRunner:
+    """Return a function that calls `run` and returns None if it raises an exception.
+
+    An AotcError with code "memory" is raised all the same, since the caller can raise the memory
+    budget.
+    """
+
+    def run_or_none(inputs: Arrays) -> Arrays | None:
+        try:
+            return run(inputs)
+        except Exception as error:
+            if isinstance(error, AotcError) and error.code == "memory":
+                raise
+            return None
+
+    return run_or_none
+
+
+def convert_inputs_to_float64(inputs: Arrays) -> Arrays:
+    """Return the inputs of a model with float32 arrays converted to float64."""
+    return {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in inputs.items()}
+
+
+def has_quantized_operators(model: ModelProto) -> bool:
+    """Return True if an ONNX model contains operators that quantize, dequantize or compute on
+    quantized integers.
+    """
+    names = [node.op_type for node in model.graph.node]
+    return any(re.search(r"Quantize|^QLinear|^QGemm|^(Conv|MatMul)Integer", name) for name in names)
+
+
+def _onnxruntime_session_or_none(model: ModelProto) -> Any:
+    """Return an ONNX Runtime session for a model; None if ONNX Runtime is not installed or refuses
+    the model.
+
+    Graph optimization is on for quantized models only: ONNX Runtime uses its integer kernels only
+    with it.
+    """
+    if importlib.util.find_spec("onnxruntime") is None:
+        return None
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    levels = onnxruntime.GraphOptimizationLevel
+    quantized = has_quantized_operators(model)
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if quantized else levels.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception:
+        # ONNX Runtime has many exception types; after any of them it cannot be the reference
+        return None
+
+
+def make_session_runner(name: str, session: Any, output_names: Sequence[str]) -> ModelRunner:
+    """Return a function that runs another implementation of a model and returns its outputs by
+    name.
+
+    The function raises AotcError (code "reference") if the implementation cannot run the model on
+    its inputs.
+
+    name            name of the implementation, for the error
+    session         object with the `run` method of an ONNX Runtime session
+    output_names    names of the outputs, in order
+    """
+
+    def run_session_by_names(inputs: Arrays) -> Arrays:
+        try:
+            values = session.run(list(output_names), dict(inputs))
+        except Exception as error:
+            # implementations raise exceptions of many types
+            text = f"{name} cannot run the model on these inputs: {str(error).strip() or type(error).__name__}"
+            raise AotcError("reference", text, hint=OTHER_INPUTS_HINT) from error
+        return dict(zip(output_names, map(np.asarray, values), strict=True))
+
+    return run_session_by_names
+
+
+def make_onnx_reference(model: ModelProto, max_bytes: int = DEFAULT_MEMORY_BYTES) -> Reference:
+    """Return the Reference of an ONNX model: ONNX Runtime if it is installed and accepts the model,
+    else onnx's reference evaluator.
+
+    Its float64 results and second evaluations come from onnx's evaluator. `max_bytes` is the largest
+    number of bytes that each of them may take.
+    """
+    quantized = has_quantized_operators(model)
+    name = "onnxruntime's integer kernels" if quantized else "onnxruntime"
+    session = _onnxruntime_session_or_none(model)
+    if session is None:
+        from onnx.reference import ReferenceEvaluator
+
+        name, session = "onnx.reference", ReferenceEvaluator(model)
+
+    @cache
+    def float64_evaluator() -> Any:
+        # imported here, since onnx's evaluator takes long to import
+        from aotc.checking.dequantized_model import remove_quantization_rounding
+        from aotc.checking.float64_reference import Float64Evaluator
+
+        return Float64Evaluator(remove_quantization_rounding(model) if quantized else model, max_bytes)
+
+    def evaluate_in_float64(inputs: Arrays) -> Arrays:
+        found: Arrays = float64_evaluator().evaluate_model(convert_inputs_to_float64(inputs))
+        return found
+
+    def evaluate_by_definition(inputs: Arrays) -> Arrays:
+        from aotc.checking.dequantized_model import expand_quantized_operators_to_qdq
+        from aotc.checking.float64_reference import Float64Evaluator
+
+        found: Arrays = Float64Evaluator(expand_quantized_operators_to_qdq(model), max_bytes).evaluate_model(
+            convert_inputs_to_float64(inputs)
+        )
+        return found
+
+    def evaluate_in_model_precision(inputs: Arrays) -> Arrays:
+        from aotc.checking.float64_reference import Float64Evaluator
+
+        found: Arrays = Float64Evaluator(model, max_bytes, is_wide=False).evaluate_model(inputs)
+        return found
+
+    run = make_session_runner(name, session, [o.name for o in model.graph.output])
+    if quantized:
+        return Reference(
+            name,
+            run,
+            run_or_none_on_exception(evaluate_in_float64),
+            quantized,
+            defined=run_or_none_on_exception(evaluate_by_definition),
+        )
+    return Reference(
+        name,
+        run,
+        run_or_none_on_exception(evaluate_in_float64),
+        rounded=run_or_none_on_exception(evaluate_in_model_precision),
+    )
+
+
+# --- references of graph modules
+
+
+def make_relay_reference(
+    module: IRModule, output_names: Sequence[str], max_bytes: int = DEFAULT_MEMORY_BYTES
+) -> Reference:
+    """Return the Reference of a graph module: the numpy interpreter of its main function; `output_names`
+    are the output names, in order.
+
+    max_bytes    largest number of bytes that each evaluation may take
+    """
+    plain = remove_quantize_dequantize_pairs(module)
+
+    def interpret_in_float64(inputs: Arrays) -> Arrays:
+        return _interpret_module_within_budget(
+            convert_module_to_float64(plain), output_names, convert_inputs_to_float64(inputs), MemoryBudget(max_bytes)
+        )
+
+    def interpret_module(inputs: Arrays) -> Arrays:
+        return _interpret_module_within_budget(module, output_names, inputs, MemoryBudget(max_bytes, "the reference"))
+
+    return Reference(
+        "the numpy interpreter", interpret_module, run_or_none_on_exception(interpret_in_float64), plain is not module
+    )
+
+
+def remove_quantize_dequantize_pairs(module: IRModule) -> IRModule:
+    """Return a module in which qnn.dequantize directly after qnn.quantize is removed with it.
+
+    The result is `module` itself if nothing changes.
+    """
+
+    def bypass_quantize_dequantize(_: Expr, node: Expr) -> Expr:
+        match node:
+            case Call(op=Op(name="qnn.dequantize"), args=[Call(op=Op(name="qnn.quantize"), args=[x, *_]), *_]):
+                return x
+        return node
+
+    return module.with_functions(
+        {n: require_function(rewrite_bottom_up(f, bypass_quantize_dequantize)) for n, f in module.functions.items()}
+    )
+
+
+def _interpret_module_within_budget(
+    module: IRModule, output_names: Sequence[str], inputs: Arrays, budget: MemoryBudget
+) -> Arrays:
+    """Return the outputs of a module by name, computed by the numpy interpreter within a memory
+    budget.
+    """
+    with np.errstate(all="ignore"):
+        values = map(np.asarray, flatten_nested_tuple(evaluate(module, params=inputs, watch=budget)))
+        return dict(zip(output_names, values, strict=True))
+
+
+def convert_module_to_float64(module: IRModule) -> IRModule:
+    """Return a module with float64 in place of every float32; raise AotcError if type inference of
+    it fails.
+    """
+    wide = {
+        name: require_function(rewrite_bottom_up(function, _widen_expr_to_float64))
+        for name, function in module.functions.items()
+    }
+    return reinfer_module(module.with_functions(wide))
+
+
+def _widen_expr_to_float64(_: Expr, node: Expr) -> Expr:
+    """Return a variable, constant, call or function with float64 annotations and attributes; other
+    types are inferred later.
+    """
+    match node:
+        case Var(name=name, annotation=ty) if ty is not None:
+            return Var(name, _type_with_float64(ty), node.span)
+        case Constant(data=data) if DType.from_numpy(data) == "float32":
+            return Constant(data.astype(np.float64), node.span)
+        case Call(attrs=attrs):
+            wide = {name: type(v)("float64") for name, v in attrs.items() if v == "float32"}
+            return Call(node.op, node.args, attrs.replace(**wide), span=node.span)
+        case Function(ret_type=ty):
+            return dataclasses.replace(node, ret_type=ty and _type_with_float64(ty))
+    return node
+
+
+def _type_with_float64(ty: Type) -> Type:
+    """Return a type with float64 in place of float32, in tuples and functions too."""
+    match ty:
+        case TensorType(dtype="float32"):
+            return TensorType(ty.shape, "float64")
+        case _:
+            wide: Type = replace_component_types(ty, tuple(map(_type_with_float64, component_types(ty))))
+            return wide

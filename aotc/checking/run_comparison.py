@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparison of all runs of a compiled model with the reference's runs on the same inputs.
+
+    runs = [Run(input_set, inputs, actual, expected)]
+    cases = compare_runs_by_scale_factor(runs, 1e-4, reference)
+    cases[0].outputs[0].relative
+
+Outputs beyond the bound of their dtype are judged again by results of the reference in float64, by
+the definition of a quantized network, or by a second evaluation in the precision of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import field, replace
+from functools import cache
+
+from aotc.checking.input_generation import Arrays, InputSet
+from aotc.checking.output_comparison import (
+    LARGE_NOISE,
+    MAX_TRUSTED_REFERENCE_ERROR,
+    Comparison,
+    compare_arrays,
+    rejudge_against_float64_result,
+    rejudge_against_reference_spread,
+    rejudge_by_signal_to_noise_ratio,
+    rejudge_integers_by_definition,
+    relative_error_against_float64,
+    relative_error_bound_for_dtype,
+    why_comparison_is_weak,
+    why_no_comparison_is_possible,
+)
+from aotc.checking.reference_implementations import OptionalModelRunner, Reference, unavailable_evaluation
+from aotc.ir import Array, DType, frozen
+
+
+@frozen
+class Case:
+    """Comparisons of all outputs for one set of inputs.
+
+    source     "seed 0" or the name of the inputs' file
+    outputs    one Comparison per output
+    ok         True if all comparisons pass
+    """
+
+    source: str
+    outputs: tuple[Comparison, ...]
+    ok: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ok", all(o.ok for o in self.outputs))
+
+
+@frozen
+class Run:
+    """Outputs of the compiled model and of the reference for one set of inputs.
+
+    given     the inputs as they were drawn
+    inputs    the inputs that the reference gets
+    actual    outputs of the compiled model
+    expected  outputs of the reference
+    """
+
+    given: InputSet
+    inputs: Arrays
+    actual: Arrays
+    expected: Arrays
+
+
+def compare_runs_with_reference(runs: Sequence[Run], float32_bound: float, reference: Reference) -> tuple[Case, ...]:
+    """Compare the outputs of all runs with the reference; return one Case per run.
+
+    Outputs beyond their bound are judged again by the reference's other results: in float64, by
+    definition, or by a second evaluation.
+
+    float32_bound    largest accepted relative error of float32 outputs
+    """
+    found = [
+        {
+            n: compare_arrays(n, r.actual[n], e, relative_error_bound_for_dtype(DType.from_numpy(e), float32_bound))
+            for n, e in r.expected.items()
+        }
+        for r in runs
+    ]
+    if reference.quantized:
+        _rejudge_integer_outputs(runs, found, reference.defined)
+    noisy = sorted({name for row in found for name, c in row.items() if not c.ok})
+    exact = _evaluate_runs_or_none(reference.exact, runs) if noisy else None
+    if exact is not None and reference.quantized:
+        defined: Sequence[Arrays | None] = _evaluate_runs_or_none(reference.defined, runs) or [None] * len(runs)
+        for name in noisy:
+            rows = [
+                (r.actual[name], r.expected[name], e[name], None if d is None else d[name])
+                for r, e, d in zip(runs, exact, defined, strict=True)
+            ]
+            for row in found:
+                row[name] = row[name] if row[name].ok else rejudge_by_signal_to_noise_ratio(row[name], rows)
+    elif exact is not None:
+        rounded = cache(lambda: _evaluate_runs_or_none(reference.rounded, runs))
+        for name in noisy:
+            _rejudge_float_output(name, runs, found, exact, rounded)
+    return tuple(Case(r.given.source, tuple(row.values())) for r, row in zip(runs, found, strict=True))
+
+
+def compare_runs_by_scale_factor(runs: Sequence[Run], float32_bound: float, reference: Reference) -> tuple[Case, ...]:
+    """Compare the outputs of all runs as `compare_runs_with_reference` does, with float64 results only for ordinary
+    inputs and for inputs whose outputs differ.
+
+    Runs are judged in groups by scale factor, together with the ordinary runs: the rounding error
+    for scaled inputs says nothing about inputs of another magnitude.
+    """
+    plain = replace(reference, exact=unavailable_evaluation, rounded=unavailable_evaluation)
+    cases = list(compare_runs_with_reference(runs, float32_bound, reference if reference.quantized else plain))
+    for factor in sorted({r.given.factor for r in runs}) if not reference.quantized else ():
+        wrong = [k for k, r in enumerate(runs) if not cases[k].ok and r.given.factor == factor]
+        group = sorted({*wrong, *(k for k, r in enumerate(runs) if r.given.usual)}) if wrong else []
+        for k, case in zip(
+            group, compare_runs_with_reference([runs[k] for k in group], float32_bound, reference), strict=True
+        ):
+            cases[k] = case if k in wrong else cases[k]
+    return tuple(cases)
+
+
+def _rejudge_integer_outputs(
+    runs: Sequence[Run], comparisons: list[dict[str, Comparison]], run_by_definition: OptionalModelRunner
+) -> None:
+    """Judge integer outputs that differ from the reference's again by the network's definition;
+    update `comparisons` in place.
+    """
+    kinds = runs[0].expected.items() if runs else ()
+    wrong = [n for n, e in kinds if e.dtype.kind in "iu" and not all(row[n].ok for row in comparisons)]
+    defined = _evaluate_runs_or_none(run_by_definition, runs) if wrong else None
+    for name in wrong if defined else ():
+        triples = [(r.actual[name], r.expected[name], d[name]) for r, d in zip(runs, defined or (), strict=True)]
+        for row in comparisons:
+            row[name] = row[name] if row[name].ok else rejudge_integers_by_definition(row[name], triples)
+
+
+def _rejudge_float_output(
+    output_name: str,
+    runs: Sequence[Run],
+    comparisons: list[dict[str, Comparison]],
+    float64_results: Sequence[Arrays],
+    second_evaluation: Callable[[], list[Arrays] | None],
+) -> None:
+    """Judge a float output that differs from the reference's again by the float64 result; update
+    `comparisons` in place.
+
+    comparisons          for each run, comparisons by name of the output
+    float64_results      for each run, outputs in float64
+    second_evaluation    returns the results of a second evaluation in the precision of the model; called only
+                         if needed
+    """
+    wrong = [k for k, row in enumerate(comparisons) if not row[output_name].ok]
+    close = [
+        relative_error_against_float64(runs[k].actual[output_name], float64_results[k][output_name])
+        <= comparisons[k][output_name].bound
+        for k in wrong
+    ]
+    others = [[r.expected[output_name] for r in runs]]
+    second = None if all(close) else _second_evaluation_of_output(output_name, runs, second_evaluation())
+    others += [] if second is None else [second]
+    errors = [
+        [relative_error_against_float64(a, e[output_name]) for a, e in zip(arrays, float64_results, strict=True)]
+        for arrays in others
+    ]
+    # an error at a discontinuity that rounding crosses says nothing about the other runs
+    usable = [k for k in range(len(runs)) if all(row[k] <= MAX_TRUSTED_REFERENCE_ERROR for row in errors)] or range(
+        len(runs)
+    )
+    noise, *rounding = (max(row[k] for k in usable) for row in errors)
+    # runs where both other evaluations are far from the exact result, with the distance between them
+    beyond = {
+        k: relative_error_against_float64(second[k], r.expected[output_name])
+        for k, r in enumerate(runs)
+        if second is not None and min(row[k] for row in errors) > MAX_TRUSTED_REFERENCE_ERROR
+    }
+    apart = max((d for d in beyond.values() if d <= MAX_TRUSTED_REFERENCE_ERROR), default=0.0)
+    for k in wrong:
+        mine, e = runs[k].actual[output_name], float64_results[k][output_name]
+        if k in beyond:
+            comparisons[k][output_name] = rejudge_against_reference_spread(
+                comparisons[k][output_name], mine, e, runs[k].expected[output_name], apart
+            )
+        else:
+            comparisons[k][output_name] = rejudge_against_float64_result(
+                comparisons[k][output_name], mine, e, noise, rounding[0] if rounding else None
+            )
+
+
+def _second_evaluation_of_output(
+    output_name: str, runs: Sequence[Run], second_evaluation: list[Arrays] | None
+) -> list[Array] | None:
+    """Return one output of a second evaluation for all runs; None if there is no evaluation or it
+    has another dtype than the reference.
+    """
+    if second_evaluation is None or any(
+        found[output_name].dtype != r.expected[output_name].dtype
+        for found, r in zip(second_evaluation, runs, strict=True)
+    ):
+        return None
+    return [found[output_name] for found in second_evaluation]
+
+
+def _evaluate_runs_or_none(evaluate: OptionalModelRunner, runs: Sequence[Run]) -> list[Arrays] | None:
+    """Return the outputs of every run by another evaluation, for instance in float64; None if one
+    fails or has other shapes.
+    """
+    results: list[Arrays] = []
+    for r in runs:
+        exact = evaluate(r.inputs)
+        if exact is None or any(exact[n].shape != a.shape for n, a in r.expected.items()):
+            return None
+        results.append(exact)
+    return results
+
+
+def select_runs_for_report(
+    runs: Sequence[Run], cases: Sequence[Case], is_quantized: bool
+) -> tuple[list[Run], tuple[Case, ...]]:
+    """Return the runs and cases for a report: ordinary inputs, inputs whose outputs differ, and the
+    case with the largest error of each other scale factor.
+    """
+    found = [(run, case) for run, case in zip(runs, cases, strict=True) if is_quantized or _is_evidence(run, case)]
+    worst: dict[float, Case] = {}
+    for run, case in found:
+        if not run.given.usual and case.ok:
+            worst[run.given.factor] = max(worst.get(run.given.factor, case), case, key=_largest_relative_error)
+    names = {case.source for case in worst.values()}
+    kept = [(r, c) for r, c in found if r.given.usual or not c.ok or c.source in names]
+    return [run for run, _ in kept], tuple(case for _, case in kept)
+
+
+def _largest_relative_error(case: Case) -> float:
+    """Return the largest relative error of the outputs of a case."""
+    return max((output.relative for output in case.outputs), default=0.0)
+
+
+def _is_evidence(run: Run, case: Case) -> bool:
+    """Return True if a case is evidence about the model.
+
+    A difference for scaled inputs counts only if the reference's error against the float64 result
+    is at most LARGE_NOISE.
+    """
+    known = [c.reference_exact for c in case.outputs if not c.ok and c.reference_exact is not None]
+    return run.given.factor == 1.0 or case.ok or any(error <= LARGE_NOISE for error in known)
+
+
+def inconclusive_and_weak_outputs(reference_outputs: Sequence[Arrays]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return messages about outputs that allow no comparison, and messages about outputs that make
+    a weak one.
+
+    reference_outputs    the reference's outputs by name, for each run
+    """
+    nothing, little = {}, {}
+    for name in reference_outputs[0] if reference_outputs else ():
+        arrays = [made[name] for made in reference_outputs]
+        if problem := why_no_comparison_is_possible(arrays):
+            nothing[name] = f"output {name!r} {problem}"
+        elif problem := why_comparison_is_weak(arrays):
+            little[name] = f"output {name!r} {problem}"
+    return tuple(nothing.values()), tuple(little.values())

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make text from a model safe for messages: on one line, of bounded length, harmless to terminals.
+
+escape_unsafe_text("conv\x1b[2J")        # "conv\\x1b[2J"
+escape_unsafe_text("a" * 1_000_000)      # "aaaa... (999600 more characters) ...aaaa"
+"""
+
+import re
+from typing import Final
+
+#: Largest number of characters shown of one word, and of one message.
+MAX_WORD_CHARACTERS: Final = 400
+MAX_TEXT_CHARACTERS: Final = 4000
+#: Matches control characters, line ends, bidirectional marks and surrogates.
+_UNSAFE_CHARACTERS: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+)
+_LONG_WORD_PATTERN: Final = re.compile(rf"\S{{{MAX_WORD_CHARACTERS + 1},}}")
+
+
+def escape_unsafe_text(text: str) -> str:
+    """Escape characters in `text` that control a terminal or change the direction of text.
+
+    The middle of long words, and of text that is too long as a whole, is replaced by "...".
+    """
+    text = _UNSAFE_CHARACTERS.sub(_escape_matched_character, text)
+    if len(text) <= MAX_WORD_CHARACTERS:
+        return text
+    return _elide_middle(
+        _LONG_WORD_PATTERN.sub(lambda word: _elide_middle(word[0], MAX_WORD_CHARACTERS), text), MAX_TEXT_CHARACTERS
+    )
+
+
+def mask_unsafe_characters(text: str) -> str:
+    """Replace each character of `text` that is unsafe for terminals by a question mark, which
+    preserves columns.
+    """
+    return _UNSAFE_CHARACTERS.sub("?", text)
+
+
+def _elide_middle(text: str, max_characters: int) -> str:
+    if len(text) <= max_characters:
+        return text
+    half = (max_characters - len("... (1000000000 more characters) ...")) // 2
+    return f"{text[:half]}... ({len(text) - 2 * half} more characters) ...{text[-half:]}"
+
+
+def _escape_matched_character(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape", "surrogatepass").decode("ascii")

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lowering of a module of fused functions to a Program: one kernel per function, one step per call.
+
+Input: a typed IRModule after FuseOps, in which every call of @main calls a primitive function.
+Output: a Program in which every tensor has memory of its own. Contiguous parts of tensors
+(reshapes, slices) are copied to their own memory, and results are copied to the caller's outputs.
+The tensor pass `TakeViews` removes such copies.
+
+    program = TakeViews()(lower_main_to_program(module, target, name="net"))
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from aotc.ir import (
+    AotcError,
+    Op,
+    Quantization,
+    TensorType,
+    flatten_nested_tuple,
+    nest_values_like_type,
+    report_progress,
+    span_scope,
+    tensor_types,
+)
+from aotc.ir.compile_time_limits import current_budget
+from aotc.relay.backend.function_to_kernel import (
+    anchor_operator_name,
+    diagnose_dynamic_inputs,
+    reject_interpreter_only_node,
+    require_static_shapes,
+)
+from aotc.relay.backend.kernel_table import FunctionTable, lower_function_to_kernel
+from aotc.relay.backend.view_functions import view_offsets_of_results
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
+from aotc.relay.graph_api import (
+    IRModule,
+    describe_node_for_message,
+    output_names_or_default,
+    post_order,
+    quantizations_of_inputs_or_outputs,
+)
+from aotc.tir import Kernel, Program, Step, Storage, Target, View, make_copy_step
+
+#: Location of an expression's result: a view of a storage, or a tuple of values.
+ResultLocation: TypeAlias = "View | tuple[Any, ...]"
+
+
+def _create_storage(
+    name: str, ty: TensorType, kind: str = "temp", data: Any = None, *, meaning: Quantization | None = None
+) -> Storage:
+    return Storage(name=name, dtype=ty.dtype, shape=ty.static_shape, kind=kind, data=data, quantization=meaning)
+
+
+@dataclass(slots=True)
+class _Lowering:
+    """State of the lowering of a module's @main to a program: storages, kernels and steps so far."""
+
+    target: Target
+    module: IRModule
+    lets: dict[Var, Expr]
+    table: FunctionTable = field(default_factory=FunctionTable)
+    kernels: list[Kernel] = field(default_factory=list)
+    values: dict[Expr, ResultLocation] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    names: Counter[str] = field(default_factory=Counter)
+    written: int = 0
+
+    def result_location(self, node: Expr) -> ResultLocation:
+        """Return the storage location of a visited node's result; a let-bound variable has the
+        location of its value.
+        """
+        while isinstance(node, Var) and node in self.lets:
+            node = self.lets[node]
+        if isinstance(node, Function):
+            raise AotcError("first-class-function", "a function as a value cannot be compiled", span=node.span)
+        if isinstance(node, Var) and node not in self.values:
+            raise AotcError(
+                "free-variable",
+                f"{describe_node_for_message(node)} has no value: it is not a parameter of the function",
+                span=node.span,
+            )
+        return self.values[node]
+
+    def fresh_storage_name(self, prefix: str) -> str:
+        self.names[prefix] += 1
+        return f"{prefix}{self.names[prefix] - 1}"
+
+    def lower_node(self, node: Expr) -> None:
+        """Record the storage location of a node's result, and add the kernel call that computes it.
+
+        The node's operands must have been visited. Raise AotcError for nodes that cannot be
+        compiled.
+        """
+        match node:
+            case Constant():
+                ty = node.checked_type
+                assert isinstance(ty, TensorType)
+                self.values[node] = View(self.constant_storage(node, ty))
+            case Tuple():
+                self.values[node] = tuple(self.result_location(f) for f in node.fields)
+            case TupleGetItem():
+                whole = self.result_location(node.tuple_value)
+                assert isinstance(whole, tuple)
+                self.values[node] = whole[node.index]
+            case Call(op=Function() as function):
+                self.values[node] = self.lower_call(node, function)
+            case Call(op=GlobalVar(name=name)) if self.is_external_function(name):
+                self.values[node] = self.lower_call(node, self.module[name])
+            case Let():
+                self.values[node] = self.result_location(node.body)
+            case If():
+                text = (
+                    "a choice by a run-time condition "
+                    f"({describe_node_for_message(node.cond)}) cannot be compiled to C yet"
+                )
+                hint = "fix the condition before compiling (a constant input folds away)"
+                raise AotcError("control-flow", text, span=node.span, hint=hint)
+            case Call(op=Op(name=name)):
+                raise AotcError("not-fused", f"call of {name} is not a call of a fused function", span=node.span)
+            case _:
+                reject_interpreter_only_node(node)
+                callee = node.op if isinstance(node, Call) else node
+                text = (
+                    f"{describe_node_for_message(callee)}, a function that calls "
+                    "itself or is a value, cannot be compiled"
+                )
+                raise AotcError("first-class-function", text, span=node.span)
+
+    def is_external_function(self, name: str) -> bool:
+        return name in self.module and "Compiler" in self.module[name].attrs
+
+    def lower_call(self, node: Call, function: Function) -> ResultLocation:
+        args = [view for a in node.args for view in flatten_nested_tuple(self.result_location(a))]
+        require_static_shapes(type_of(node), node, "a result")
+        offsets = None if "Compiler" in function.attrs else view_offsets_of_results(function)
+        types = tensor_types(type_of(node))
+        if offsets is not None:
+            parts = [self.new_temporary(t, "v") for t in types]
+            sources = [View(args[0].storage, args[0].offset + offset) for offset in offsets]
+            self.steps += map(make_copy_step, sources, parts)
+            return nest_values_like_type(type_of(node), iter(parts))
+        kernel = self.kernel_shared_by_equal_functions(function)
+        outputs = [self.new_temporary(t) for t in types]
+        scratch = [self.new_temporary(TensorType((b.size,), b.dtype)) for b in kernel.workspace]
+        shapes = tuple(t.static_shape for t in types)
+        self.steps.append(Step(kernel, (*args, *outputs, *scratch), node.span, shapes, function))
+        return nest_values_like_type(type_of(node), iter(outputs))
+
+    def kernel_shared_by_equal_functions(self, function: Function) -> Kernel:
+        """Return the kernel of a function; structurally equal functions share one kernel."""
+        number = self.table.assign_function_number(function)
+        if number == len(self.kernels):
+            self.kernels.append(lower_function_to_kernel(function, self.target))
+        return self.kernels[number]
+
+    def constant_storage(self, node: Constant, ty: TensorType) -> Storage:
+        """Return the storage of a constant that a kernel reads from memory; a splat is expanded to
+        all of its elements.
+
+        Raise AotcError if expanded splats exceed the budget "compile.max_bytes".
+        """
+        if node.is_splat:
+            self.written += ty.nbytes
+            with span_scope(node.span):
+                current_budget().require_within_limit(
+                    "compile.max_bytes", self.written, f"writing out a constant of type {ty}"
+                )
+        return _create_storage(self.fresh_storage_name("const"), ty, "constant", node.data)
+
+    def new_temporary(self, ty: TensorType, name_prefix: str = "t") -> View:
+        return View(_create_storage(self.fresh_storage_name(name_prefix), ty))
+
+
+def lower_main_to_program(module: IRModule, target: Target, name: str = "model") -> Program:
+    """Return the program of @main, in which no two tensors share memory.
+
+    The outputs are named by the module attribute "output_names" if it is set.
+
+    Raise AotcError for dynamic shapes, run-time control flow and operators without `compute`.
+    """
+    main = module.main
+    if main.is_primitive or "Compiler" in main.attrs:
+        hint = "a function without the attributes Primitive and Compiler calls it"
+        raise AotcError("not-fused", "@main is one kernel, not calls of kernels", span=main.span, hint=hint)
+    if dynamic := diagnose_dynamic_inputs(main):
+        raise AotcError.collect(dynamic)
+    state = _Lowering(target, module, _let_bound_values(main))
+    inputs: list[Storage] = []
+    for param, meaning in zip(
+        main.params, quantizations_of_inputs_or_outputs(module, "input", len(main.params)), strict=True
+    ):
+        ty = type_of(param)
+        if not isinstance(ty, TensorType):
+            raise AotcError("input-type", f"input {param.name!r} is not a tensor but {ty}", span=param.span)
+        inputs.append(_create_storage(param.name, ty, "input", meaning=meaning))
+        state.values[param] = View(inputs[-1])
+    nodes = list(post_order(main.body, lambda n: not isinstance(n, Function)))
+    for k, node in enumerate(nodes):
+        if isinstance(node, Call) and isinstance(node.op, Function):
+            report_progress(k, len(nodes), f"kernel {anchor_operator_name(node.op)}")
+        # nodes that calls use directly
+        callee = isinstance(node, GlobalVar) and state.is_external_function(node.name)
+        if not callee and not isinstance(node, (Op, Function, Var)):
+            state.lower_node(node)
+    views = flatten_nested_tuple(state.result_location(main.body))
+    types = tensor_types(type_of(main.body))
+    names, meanings = (
+        output_names_or_default(module, len(views)),
+        quantizations_of_inputs_or_outputs(module, "output", len(views)),
+    )
+    rows = zip(names, types, meanings, strict=True)
+    outputs = tuple(_create_storage(name, ty, "output", meaning=meaning) for name, ty, meaning in rows)
+    state.steps += map(make_copy_step, views, map(View, outputs))
+    return Program(name=name, inputs=tuple(inputs), outputs=outputs, steps=tuple(state.steps))
+
+
+def _let_bound_values(main: Function) -> dict[Var, Expr]:
+    return {n.var: n.value for n in post_order(main.body, lambda n: not isinstance(n, Function)) if isinstance(n, Let)}

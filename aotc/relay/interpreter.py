@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The graph interpreter: evaluates expressions with numpy, through each operator's reference
+implementation.
+
+Input: an expression or module, and the values of its inputs. Output: an array, or a (nested) tuple
+of arrays.
+
+evaluate(mod, x)                                 # @main(x)
+evaluate(fn, x, params={"w": w})                 # a function; parameters by position, then by name
+evaluate(relay.add(a, b), params={"a": 1, "b": 2})     # free variables by name
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap, Counter
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from types import MappingProxyType
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+
+from aotc.ir import (
+    AotcError,
+    DType,
+    GlobalVar,
+    Op,
+    Task,
+    convert_argument_to_array,
+    did_you_mean_hint,
+    frozen,
+    is_shape_compatible,
+    run_recursive_task,
+)
+from aotc.ir.types import FuncType, RefType, TensorType, TupleType, Type, TypeCall
+from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard
+from aotc.relay.expr import Call, Constant, Constructor, Expr, Function, If, Let, Match, RefCreate, RefRead, RefWrite
+from aotc.relay.graph_api import IRModule, Tuple, TupleGetItem, Var
+from aotc.relay.visitor import children, free_vars, post_order
+
+#: An array, a tuple of values, a closure, an operator, a constructor, a value of a data type, or a
+#: reference.
+Value: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, ...] | Closure | Op | Constructor | ConstructorValue | RefValue"
+
+
+class _Frame(ChainMap[Expr, "Value"]):
+    """The values of one function activation; unknown nodes are looked up in the enclosing
+    activations.
+
+    pending    number of reads of a node's value that are still to come; values without an entry are not freed
+    """
+
+    def __init__(self, *maps: MutableMapping[Expr, Value]) -> None:
+        super().__init__(*maps)
+        self.pending: Counter[Expr] = Counter()
+
+    def free_operands_not_read_again(self, node: Expr) -> list[Value]:
+        """Free the values of operands that no node reads after `node`, and return them."""
+        freed = []
+        for child in children(node) if self.pending else ():
+            if child in self.pending:
+                self.pending[child] -= 1
+                if not self.pending[child] and child in self.maps[0]:
+                    freed.append(self.maps[0].pop(child))
+        return freed
+
+
+class EvaluationObserver(Protocol):
+    """Observer of an evaluation, for example to limit its memory."""
+
+    def before_op_call(self, call: Call) -> None:
+        """Called before an operator is evaluated."""
+
+    def count_buffers_of_value(self, value: Value) -> None:
+        """Called when a value was computed and is held until it is released."""
+
+    def uncount_buffers_of_value(self, value: Value) -> None:
+        """Called when a node or activation that held a value does not need it any more."""
+
+
+def _value_read_counts(body: Expr) -> Counter[Expr]:
+    """Return the number of reads of each node's value in a function body whose nodes are each
+    evaluated exactly once.
+
+    The result is empty for a body with branches, lets, matches or references; nodes read by an
+    inner function are omitted.
+    """
+    nodes = list(post_order(body, lambda node: not isinstance(node, Function)))
+    if any(isinstance(n, (If, Let, Match, RefCreate, RefRead, RefWrite)) for n in nodes):
+        return Counter()
+    captured = {inner for n in nodes if isinstance(n, Function) for inner in post_order(n)}
+    read = Counter(child for n in nodes if not isinstance(n, Function) for child in children(n))
+    return Counter({n: k for n, k in read.items() if isinstance(n, (Call, Tuple, TupleGetItem)) and n not in captured})
+
+
+@frozen(eq=False)
+class Closure:
+    """A function value with the activation in which it was created."""
+
+    function: Function
+    frame: _Frame
+
+
+@frozen(eq=False)
+class ConstructorValue:
+    """A value of a data type: its constructor and its fields."""
+
+    constructor: Constructor
+    fields: tuple[Any, ...]
+
+    @property
+    def tag(self) -> int:
+        return self.constructor.tag
+
+
+@dataclass(eq=False)
+class RefValue:
+    """A mutable reference and its current value."""
+
+    value: Any
+
+
+def evaluate(
+    target: Expr | IRModule,
+    *args: Any,
+    params: Mapping[str, Any] | None = None,
+    module: IRModule | None = None,
+    watch: EvaluationObserver | None = None,
+) -> Any:
+    """Return the value of @main of a module, of a function applied to its inputs, or of an
+    expression.
+
+    args      inputs by position: arrays, numbers, tuples of them
+    params    inputs (or free variables of an expression) by name
+    module    defines the global functions; the target itself if it is a module
+    watch     observes the evaluation; what it raises ends it
+
+    Raise AotcError for inputs that are missing, superfluous or of the wrong type.
+    """
+    if isinstance(target, IRModule):
+        return evaluate(target.main, *args, params=params, module=target, watch=watch)
+    machine = _Machine(module, watch)
+    frame = _Frame()
+    wanted = target.params if isinstance(target, Function) else tuple(free_vars(target))
+    if args and not isinstance(target, Function):
+        raise AotcError("interp", "pass the values of an expression's free variables by name, as params")
+    values = bind_arguments(wanted, args, params or {})
+    if isinstance(target, Function):
+        loose = free_vars(target)
+        if loose:
+            raise AotcError("interp", f"the function has a free variable %{loose[0].name}", span=loose[0].span)
+        return run_recursive_task(machine.call_function_value(Closure(target, frame), values))
+    frame.update(zip(wanted, values, strict=True))
+    return run_recursive_task(machine.evaluate_node(target, frame))
+
+
+def call_function_value(callee: Value, args: Sequence[Value], module: IRModule | None = None) -> Any:
+    """Return the result of calling a function value, as returned by `evaluate`, on checked
+    arguments.
+    """
+    return run_recursive_task(_Machine(module).call_function_value(callee, args))
+
+
+def bind_arguments(variables: Sequence[Var], args: Sequence[Any], named_args: Mapping[str, Any]) -> list[Value]:
+    """Return the values of the inputs in order, given by position or name and checked against their
+    types.
+
+    Raise AotcError for inputs that are missing, superfluous, given twice, or of the wrong type.
+    """
+    if len(args) > len(variables):
+        raise AotcError("interp", f"{len(args)} inputs are given for a function of {len(variables)} parameters")
+    names = [v.name for v in variables]
+    for name in named_args:
+        if name not in names:
+            raise AotcError("interp", f"no input is called {name!r}", hint=did_you_mean_hint(name, names))
+        if name in names[: len(args)]:
+            raise AotcError("interp", f"input {name!r} is given twice")
+    given = dict(zip(variables, args, strict=False))
+    missing = [v.name for v in variables if v not in given and v.name not in named_args]
+    if missing:
+        raise AotcError("interp", f"no value for {', '.join(map(repr, missing))}")
+    dims: dict[str, int] = {}
+    return [_convert_and_check_input(v, given[v] if v in given else named_args[v.name], dims) for v in variables]
+
+
+def _convert_and_check_input(var: Var, value: Any, symbol_sizes: dict[str, int]) -> Value:
+    ty = var.checked_type
+    result = _to_interpreter_value(value, ty)
+    if ty is not None and not _has_type(result, ty, symbol_sizes):
+        raise AotcError("interp", f"input {var.name!r} must be {ty}, got {_describe_value_type(result)}", span=var.span)
+    return result
+
+
+def _to_interpreter_value(value: Any, ty: Type | None) -> Value:
+    """Return an input value converted to the interpreter's representation: arrays, tuples,
+    closures.
+    """
+    match value:
+        case Closure() | Op():
+            return value
+        case tuple() | list() if isinstance(ty, TupleType) and len(value) == len(ty.fields):
+            return tuple(map(_to_interpreter_value, value, ty.fields))
+        case tuple():
+            return tuple(_to_interpreter_value(item, None) for item in value)
+        case _:
+            return convert_argument_to_array(value, ty)
+
+
+def _has_type(value: Value, ty: Type, symbol_sizes: dict[str, int]) -> bool:
+    """Return True if an interpreter value has a type; the first use of a symbolic dimension fixes
+    its size in `symbol_sizes`.
+    """
+    match value, ty:
+        case np.ndarray(), TensorType():
+            return DType.from_numpy(value) == ty.dtype and is_shape_compatible(ty.shape, value.shape, symbol_sizes)
+        case tuple(), TupleType():
+            return len(value) == len(ty.fields) and all(map(_has_type, value, ty.fields, repeat(symbol_sizes)))
+        case _:
+            kind = _VALUE_CLASSES_BY_TYPE.get(type(ty))
+            return kind is not None and isinstance(value, kind)
+
+
+#: Python classes of the values of types other than tensors and tuples.
+_VALUE_CLASSES_BY_TYPE: Final[Mapping[type, Any]] = MappingProxyType(
+    {FuncType: (Closure, Op, Constructor), TypeCall: ConstructorValue, RefType: RefValue}
+)
+
+
+def _describe_value_type(value: Value) -> str:
+    match value:
+        case np.ndarray():
+            return str(TensorType(value.shape, DType.from_numpy(value)))
+        case tuple():
+            return f"({', '.join(map(_describe_value_type, value))})"
+        case _:
+            return "a function"
+
+
+class _Machine:
+    """Evaluates nodes on demand without recursion on the Python stack: each node once, only in
+    branches that are executed.
+    """
+
+    def __init__(self, module: IRModule | None, watch: EvaluationObserver | None = None) -> None:
+        self.module = module
+        self._watch = watch
+        self.globals = _Frame()
+        self._uses: dict[Function, Counter[Expr]] = {}
+
+    def call_function_value(self, callee: Value, args: Sequence[Value]) -> Task[Value]:
+        """Return the result of calling a function value."""
+        if isinstance(callee, Constructor):
+            return ConstructorValue(callee, tuple(args))
+        if not isinstance(callee, Closure):
+            raise AotcError("interp", f"a call of {_describe_value_type(callee)}, which is not a function")
+        function = callee.function
+        if len(args) != len(function.params):
+            message = f"{len(args)} arguments for a function of {len(function.params)} parameters"
+            raise AotcError("interp", message, span=function.span)
+        frame = callee.frame.new_child(dict(zip(function.params, args, strict=True)))
+        if function not in self._uses:
+            self._uses[function] = _value_read_counts(function.body)
+        frame.pending = self._uses[function].copy()
+        self._report_to_observer(args)
+        result: Value = yield self.evaluate_node(function.body, frame)
+        self._report_to_observer((), frame.maps[0].values())
+        return result
+
+    def _report_to_observer(self, held: Iterable[Value], released: Iterable[Value] = ()) -> None:
+        """Report to the observer the values that an activation begins to hold, and others that it
+        frees.
+        """
+        if self._watch is not None:
+            for value in held:
+                self._watch.count_buffers_of_value(value)
+            for value in released:
+                self._watch.uncount_buffers_of_value(value)
+
+    def evaluate_node(self, node: Expr, frame: _Frame) -> Task[Value]:
+        """Evaluate a node unless `frame` holds its value, and return it; the frame frees it after
+        its last read.
+        """
+        found = frame.get(node)
+        if found is None:
+            found = frame[node] = yield self._evaluate_uncached_node(node, frame)
+            self._report_to_observer([found], frame.free_operands_not_read_again(node))
+        return found
+
+    def _evaluate_nodes(self, nodes: Sequence[Expr], frame: _Frame) -> Task[list[Value]]:
+        found = []
+        for node in nodes:
+            found.append((yield self.evaluate_node(node, frame)))
+        return found
+
+    def _evaluate_uncached_node(self, node: Expr, frame: _Frame) -> Task[Value]:
+        value: Value
+        match node:
+            case Call(op=Op() as op):
+                args = yield self._evaluate_nodes(node.args, frame)
+                value = self._evaluate_op_call(node, op, args)
+            case Call():
+                callee, *args = yield self._evaluate_nodes(children(node), frame)
+                value = yield self.call_function_value(callee, args)
+            case Tuple():
+                value = tuple((yield self._evaluate_nodes(node.fields, frame)))
+            case TupleGetItem():
+                value = (yield self.evaluate_node(node.tuple_value, frame))[node.index]
+            case If():
+                cond = yield self.evaluate_node(node.cond, frame)
+                value = yield self.evaluate_node(node.true_branch if cond.item() else node.false_branch, frame)
+            case Let():
+                if isinstance(node.value, Function):  # the function may be recursive
+                    frame[node.var] = Closure(node.value, frame)
+                frame[node.var] = yield self.evaluate_node(node.value, frame)
+                value = yield self.evaluate_node(node.body, frame)
+            case Match():
+                value = yield self._evaluate_match(node, frame)
+            case RefCreate():
+                value = RefValue((yield self.evaluate_node(node.value, frame)))
+            case RefRead():
+                value = (yield self.evaluate_node(node.ref, frame)).value
+            case RefWrite():
+                place, content = yield self._evaluate_nodes((node.ref, node.value), frame)
+                place.value, value = content, ()
+            case _:
+                value = self._evaluate_leaf(node, frame)
+        return value
+
+    def _evaluate_op_call(self, call: Call, op: Op, args: Sequence[Value]) -> Value:
+        if self._watch is not None:
+            self._watch.before_op_call(call)
+        return _reference_result_to_value(op.reference(call.attrs, *args))
+
+    def _evaluate_match(self, node: Match, frame: _Frame) -> Task[Value]:
+        data = yield self.evaluate_node(node.data, frame)
+        for clause in node.clauses:
+            found: dict[Expr, Value] = {}
+            if _match_pattern_and_bind(clause.lhs, data, found):
+                frame.update(found)
+                result: Value = yield self.evaluate_node(clause.rhs, frame)
+                return result
+        raise AotcError("interp", "no clause of a match expression matches the value", span=node.span)
+
+    def _evaluate_leaf(self, node: Var | GlobalVar | Constant | Op | Function | Constructor, frame: _Frame) -> Value:
+        match node:
+            case Constant():
+                return node.data
+            case Function():
+                return Closure(node, frame)
+            case GlobalVar():
+                if self.module is None:
+                    raise AotcError("interp", f"@{node.name} is not defined: no module is given", span=node.span)
+                return Closure(self.module[node], self.globals)
+            case Op() | Constructor():
+                return node
+            case Var():
+                raise AotcError("interp", f"variable %{node.name} has no value", span=node.span)
+
+
+def _match_pattern_and_bind(pattern: Pattern, value: Any, bindings: dict[Expr, Value]) -> bool:
+    """Return True if a value matches a pattern, and add the values of the pattern's variables to
+    `bindings`.
+    """
+    match pattern:
+        case PatternVar():
+            bindings[pattern.var] = value
+            return True
+        case PatternConstructor():
+            alike = value.constructor is pattern.constructor or value.tag == pattern.constructor.tag
+            return alike and all(
+                _match_pattern_and_bind(p, v, bindings) for p, v in zip(pattern.patterns, value.fields, strict=True)
+            )
+        case PatternTuple():
+            return all(_match_pattern_and_bind(p, v, bindings) for p, v in zip(pattern.patterns, value, strict=True))
+        case PatternWildcard():
+            return True
+
+
+def _reference_result_to_value(value: Any) -> Value:
+    """Convert the result of a reference (arrays, numpy scalars, or sequences of them) to an
+    interpreter value.
+    """
+    if isinstance(value, (tuple, list)):
+        return tuple(_reference_result_to_value(item) for item in value)
+    return np.asarray(value)

@@ -1,0 +1,548 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interpreter of kernels: run a kernel on numpy arrays with every memory access checked.
+
+A kernel becomes Python source; innermost loops whose iterations are independent (or only accumulate)
+become numpy operations, with the results that the loop would give, in the loop's order of rounding.
+
+    run_kernel(kernel, [x, w])                 # [y], flat
+    run = compile_kernel(kernel)               # for repeated runs: run([x, w])
+
+The threads of a team, or of a GPU block, run one after the other, each from one barrier to the next; blocks run one
+after the other.  The 32 threads of a warp synchronize at each warp-level instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aotc.ir import AotcError, DType, assert_never, frozen
+from aotc.tir import (
+    OP_OF_SYMBOL,
+    Binary,
+    Bitcast,
+    Broadcast,
+    Element,
+    Intrinsic,
+    Pack,
+    last_block_counters,
+    operands,
+    vars_and_buffers_in,
+    walk,
+)
+from aotc.tir.expr import BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, loads_in
+from aotc.tir.functions.function_definition import ElementaryFunction
+from aotc.tir.functions.function_table import EXACT_FUNCTIONS, elementary_function_definition
+from aotc.tir.instruction_table import INSTRUCTIONS, THREADS_PER_WARP
+from aotc.tir.loops.loop_dependence import (
+    assigns_to_outer_registers,
+    constant_trip_count,
+    read_buffers,
+    straight_line_stmts,
+    written_buffers,
+)
+from aotc.tir.numpy_semantics import NAMESPACE, wrap_to_int64
+from aotc.tir.stmt import (
+    GPU_LOOP_KINDS,
+    THREAD_COUNT,
+    THREAD_NUMBER,
+    Assign,
+    Block,
+    Declare,
+    For,
+    If,
+    Kernel,
+    Stmt,
+    Store,
+    Sync,
+    Wait,
+    While,
+    all_exprs_in_stmt,
+    is_barrier,
+    walk_stmts,
+    warp_instruction_of_stmt,
+)
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_PYTHON_SYMBOL_OF_OP: Final = {op: symbol for symbol, op in OP_OF_SYMBOL.items()}
+_NUMPY_UFUNC_OF_OP: Final = {
+    "add": "np.add", "mul": "np.multiply", "min": "np.minimum", "max": "np.maximum",
+    "and": "np.logical_and", "or": "np.logical_or",
+}  # fmt: skip
+#: Loops of fewer iterations are not worth a numpy call.
+_MIN_VECTORIZED_ITERATIONS: Final = 4
+
+
+def run_kernel(kernel: Kernel, inputs: Sequence[Array], **how: Any) -> list[Array]:
+    """Run a kernel on input arrays and return its outputs as flat arrays, in order.
+
+    inputs        one array for each input buffer, of its dtype and size, any shape
+    output_init   initial contents of the outputs; by default NaN, or a bit pattern that is unlikely to be a result
+    participants  number of threads of the team
+    backwards     True to run threads and blocks in reverse order; a kernel whose results depend on this order lacks
+                  a barrier
+
+    Raises AotcError (code "tir-run") for wrong arguments, for any access outside a buffer, and for threads that
+    do not come to the barriers equally often.
+    """
+    return compile_kernel(kernel)(inputs, **how)
+
+
+@frozen
+class CompiledKernel:
+    """A kernel translated to a Python generator, which yields at barriers; `python_source` is its Python text."""
+
+    kernel: Kernel
+    source: str
+    function: Callable[..., Iterator[None]]
+
+    def __call__(
+        self,
+        inputs: Sequence[Array],
+        *,
+        output_init: Sequence[Array] | None = None,
+        participants: int = 1,
+        backwards: bool = False,
+    ) -> list[Array]:
+        """Run the kernel on `inputs` and return its outputs; the arguments are those of `run_kernel`."""
+        kernel = self.kernel
+        arguments = _check_and_flatten_arrays(kernel, "input", kernel.inputs, inputs)
+        if output_init is None:
+            outputs = [_poisoned_array(b) for b in kernel.outputs]
+        else:
+            outputs = [a.copy() for a in _check_and_flatten_arrays(kernel, "output", kernel.outputs, output_init)]
+        common = {b: _poisoned_array(b) for b in kernel.workspace if b not in kernel.private}
+        counts = last_block_counters(kernel)
+        common |= {b: np.zeros(b.size, b.dtype.numpy) for b in counts}
+        for array in arguments:
+            array.flags.writeable = False
+        order: Callable[[Any], Iterable[Any]] = reversed if backwards else iter
+        runs: list[Iterator[None]] = []
+        for part in range(participants if kernel.team else 1):
+            scratch = [
+                common[b] if b in common else _poisoned_array(b)
+                for b in (*kernel.workspace, *kernel.stack_and_shared_buffers)
+            ]
+            runs.append(
+                self.function(
+                    *arguments, *outputs, *scratch, part, participants, order, self._run_threads_between_barriers
+                )
+            )
+        with np.errstate(all="ignore"):
+            self._run_threads_between_barriers(order(runs))
+        if any(common[b].any() for b in counts):
+            raise self._divergence_error("blocks arrive that are not counted to the last")
+        return outputs
+
+    def run_in_place(self, memory: Sequence[Array]) -> None:
+        """Run the kernel in place on one array per parameter; arrays may overlap as `Kernel.overlaps` allows."""
+        scratch = [_poisoned_array(b) for b in self.kernel.stack_and_shared_buffers]
+        with np.errstate(all="ignore"):
+            self._run_threads_between_barriers(
+                [self.function(*memory, *scratch, 0, 1, iter, self._run_threads_between_barriers)]
+            )
+
+    def _run_threads_between_barriers(self, threads: Iterable[Iterator[None]]) -> None:
+        """Run all threads one after the other from barrier to barrier, until they end."""
+        runs = tuple(threads)
+        warps = [runs[k : k + THREADS_PER_WARP] for k in range(0, len(runs), THREADS_PER_WARP)]
+        met = len(runs)
+        while met:
+            met = sum(map(self._run_warp_to_barrier, warps))
+            if met not in (0, len(runs)):
+                raise self._divergence_error(f"{met} of {len(runs)} threads wait for the others, who are done")
+
+    def _run_warp_to_barrier(self, warp: Sequence[Iterator[Any]]) -> int:
+        """Run the threads of a warp to the next barrier and return how many reach it; the others have ended."""
+        while True:
+            found = [next(run, self) for run in warp]
+            calls = sorted((call for call in found if isinstance(call, list)), key=itemgetter(0))
+            if not calls:
+                return sum(one is None for one in found)
+            meaning = calls[0][1]
+            if [call[1] for call in calls] != [meaning] * THREADS_PER_WARP:
+                raise self._divergence_error(f"{len(calls)} threads of a warp come to an instruction of all")
+            operands = (np.stack(values) for values in zip(*(call[2:] for call in calls), strict=True))
+            for call, result in zip(calls, meaning(*operands), strict=True):
+                call[0] = result
+
+    def _divergence_error(self, text: str) -> AotcError:
+        return AotcError("tir-run", f"kernel {self.kernel.name}: {text}", span=self.kernel.span)
+
+
+def compile_kernel(kernel: Kernel) -> CompiledKernel:
+    """Translate a kernel to Python; AotcError (code "tir-run") for one that is C source."""
+    if kernel.source is not None:
+        raise AotcError(
+            "tir-run", f"kernel {kernel.name} is C source, which the interpreter cannot run", span=kernel.span
+        )
+    writer = _PythonWriter()
+    writer.write_kernel(kernel)
+    return CompiledKernel(kernel, writer.python_source, _execute_python_source(writer, kernel.name))
+
+
+def _execute_python_source(writer: _PythonWriter, name: str) -> Callable[..., Any]:
+    """Execute the Python source of a writer and return the function that it defines."""
+    meanings = {f"intrinsic_{name}": row.meaning for name, row in INSTRUCTIONS.items()}
+    functions = {name: _compile_elementary_function(*key) for name, key in writer.functions.items()}
+    namespace = dict(
+        NAMESPACE,
+        np=np,
+        begin=_start_async_copy,
+        land=_complete_async_copies,
+        const=writer.constants,
+        **meanings,
+        **functions,
+    )
+    exec(compile(writer.python_source, f"<tensor program {name}>", "exec"), namespace)
+    return namespace["run"]  # type: ignore[no-any-return]
+
+
+def _start_async_copy(copies: list[list[Any]], array: Array, index: Any, value: Any, label: str) -> None:
+    """Start an asynchronous copy: poison the destination until the copy completes."""
+    places = np.atleast_1d(index)
+    rubbish = _poisoned_array(Buffer(label, DType(str(array.dtype)), places.size))
+    NAMESPACE["put"](array, places, rubbish, label)
+    copies[-1].append((array, places, value, label))
+
+
+def _complete_async_copies(copies: list[list[Any]], pending_groups: int) -> None:
+    """Close the current group of asynchronous copies, and complete all but the latest `pending_groups` groups."""
+    copies.append([])
+    while len(copies) > pending_groups + 1:
+        for copy in copies.pop(0):
+            NAMESPACE["put"](*copy)
+
+
+@cache
+def _compile_elementary_function(name: str, dtype: DType, uses_fma: bool) -> Callable[..., Any]:
+    """Return an elementary function (a tensor program) as a Python function of numpy scalars or arrays.
+
+    Results of floats narrower than float32 are rounded once, at the end."""
+    function = elementary_function_definition(name, dtype, uses_fma)
+    assert function is not None
+    writer = _PythonWriter(lazy=False)
+    writer.write_elementary_function(function)
+    compute, carrier, convert = _execute_python_source(writer, name), function.result.dtype, NAMESPACE["cast"]
+    if not dtype.is_narrow_float:
+        return compute
+    return lambda *args: convert(compute(*(convert(a, carrier.numpy) for a in args)), dtype.numpy)
+
+
+def _check_and_flatten_arrays(
+    kernel: Kernel, kind: str, buffers: Sequence[Buffer], arrays: Sequence[Array]
+) -> list[Array]:
+    if len(arrays) != len(buffers):
+        raise AotcError("tir-run", f"kernel {kernel.name} has {len(buffers)} {kind}s, got {len(arrays)}")
+    for buffer, array in zip(buffers, arrays, strict=True):
+        if array.size != buffer.size or array.dtype != buffer.dtype.numpy:
+            text = f"{kind} {buffer.name} is {buffer.size} x {buffer.dtype}, got {array.size} x {array.dtype}"
+            raise AotcError("tir-run", f"kernel {kernel.name}: {text}")
+    return [array.reshape(-1).view() for array in arrays]
+
+
+def _poisoned_array(buffer: Buffer) -> Array:
+    if buffer.dtype.is_bool:
+        return np.ones(buffer.size, np.bool_)
+    if buffer.dtype.is_float:
+        return np.full(buffer.size, np.nan, np.float32).astype(buffer.dtype.numpy)
+    return np.full(buffer.size, 0x5A, np.int64).astype(buffer.dtype.numpy)
+
+
+def _dtype_text(expr: Expr) -> str:
+    return f"dtypes[{str(expr.dtype)!r}]"
+
+
+@dataclass(slots=True)
+class _PythonWriter:
+    """Writer of Python source for a kernel.
+
+    `vector` is the variable of the loop that is written as numpy operations, `mask` the condition of its loads."""
+
+    lines: list[str] = field(default_factory=list)
+    names: dict[object, str] = field(default_factory=dict)
+    constants: list[Any] = field(default_factory=list)
+    known: dict[tuple[str, str], int] = field(default_factory=dict)
+    vector: Var | None = None
+    arrays: set[Var] = field(default_factory=set)
+    mask: str = ""
+    functions: dict[str, tuple[str, DType, bool]] = field(default_factory=dict)
+    lazy: bool = True
+    fresh: Mapping[str, Sequence[Buffer]] = field(default_factory=dict)
+    thread: str = ""
+
+    @property
+    def python_source(self) -> str:
+        return "\n".join(self.lines) + "\n"
+
+    def write_elementary_function(self, function: ElementaryFunction) -> None:
+        """Write the straight-line program of an elementary function."""
+        self.lines.append(f"def run({', '.join(map(self.python_name, function.params))}):")
+        self.write_stmt(Block(function.body), 1)
+        self.append_line(1, f"return {self.expr_text(function.result)}")
+
+    def call_text(self, call: Call) -> str:
+        """Return the Python expression of a call: an elementary function or an instruction.
+
+        Warp-level instructions synchronize the threads of the warp first."""
+        dtype, args = call.args[0].dtype, ", ".join(map(self.expr_text, call.args))
+        if INSTRUCTIONS[call.name].warp:
+            return f"(met := [{self.thread}, intrinsic_{call.name}, {args}], (yield met), met[0])[2]"
+        if call.name in EXACT_FUNCTIONS or elementary_function_definition(call.name, dtype) is None:
+            return f"intrinsic_{call.name}({args})"
+        name = f"function_{call.name}_{dtype}_{int(call.fused)}"
+        self.functions[name] = call.name, dtype, call.fused
+        return f"{name}({args})"
+
+    def write_kernel(self, kernel: Kernel) -> None:
+        arguments: tuple[Var | Buffer, ...] = (
+            *kernel.params,
+            *kernel.stack_and_shared_buffers,
+            THREAD_NUMBER,
+            THREAD_COUNT,
+        )
+        self.lines.append(f"def run({', '.join(map(self.python_name, arguments))}, order, take_turns):")
+        self.fresh = {"block": kernel.shared, "thread": kernel.stack}
+        self.write_stmt(kernel.body, 1)
+        self.append_line(1, "yield")
+
+    def python_name(self, item: Var | Buffer) -> str:
+        if item not in self.names:
+            stem = "".join(c if c.isascii() and c.isalnum() else "_" for c in item.name)
+            self.names[item] = f"v{len(self.names)}_{stem}"
+        return self.names[item]
+
+    def append_line(self, depth: int, text: str) -> None:
+        self.lines.append("    " * depth + text)
+
+    # statements
+
+    def write_stmt(self, stmt: Stmt, depth: int) -> None:
+        match stmt:
+            case For():
+                self.write_loop(stmt, depth)
+            case While():
+                self.write_nested_stmt(f"while {self.expr_text(stmt.cond)}", stmt.body, depth)
+            case If():
+                self.write_nested_stmt(f"if {self.expr_text(stmt.cond)}", stmt.then, depth)
+                if stmt.orelse is not None:
+                    self.write_nested_stmt("else", stmt.orelse, depth)
+            case Store():
+                self.write_store(stmt, depth)
+            case Intrinsic():
+                self.write_intrinsic(stmt, depth)
+            case Declare() | Assign():
+                self.lines += _register_assignment_lines(self, stmt, "    " * depth)
+            case Block():
+                for inner in stmt.stmts:
+                    self.write_stmt(inner, depth)
+            case Sync():
+                self.append_line(depth, "yield")
+            case Wait():
+                self.append_line(depth, f"land(copies, {stmt.groups})")
+            case _:
+                assert_never(stmt)
+
+    def write_nested_stmt(self, head: str, stmt: Stmt, depth: int) -> None:
+        self.append_line(depth, f"{head}:")
+        self.write_stmt(stmt, depth + 1)
+        self.append_line(depth + 1, "pass")
+
+    def write_loop(self, loop: For, depth: int) -> None:
+        span = f"{self.expr_text(loop.begin)}, {self.expr_text(loop.end)}, {loop.step}"
+        if loop.kind in GPU_LOOP_KINDS:
+            self.write_gpu_loop(loop, depth)
+        elif self.vector is None and _can_run_as_numpy_operations(loop):
+            self.append_line(depth, f"{self.python_name(loop.var)} = np.arange({span})")
+            self.append_line(depth, f"if {self.python_name(loop.var)}.size:")
+            self.vector = loop.var
+            self.arrays = {loop.var}
+            for stmt in straight_line_stmts(loop) or ():
+                self.write_stmt_as_numpy(stmt, depth + 1)
+            self.append_line(depth + 1, "pass")
+            self.vector = None
+            self.arrays = set()
+        else:
+            self.write_nested_stmt(f"for {self.python_name(loop.var)} in range({span})", loop.body, depth)
+
+    def write_gpu_loop(self, loop: For, depth: int) -> None:
+        """Write a loop over blocks or threads, whose private memory starts uninitialized in each iteration."""
+        var, span = self.python_name(loop.var), f"order(range({self.expr_text(loop.end)}))"
+        meets = loop.kind == "thread" and any(
+            is_barrier(s) or warp_instruction_of_stmt(s) for s in walk_stmts(loop.body)
+        )
+        self.thread = var if meets else ""
+        self.append_line(depth, f"def thread({var}):" if meets else f"for {var} in {span}:")
+        self.append_line(depth + 1, "copies = [[]]")
+        for buffer in self.fresh[loop.kind]:
+            self.append_line(depth + 1, f"{self.python_name(buffer)} = const[{len(self.constants)}].copy()")
+            self.constants.append(_poisoned_array(buffer))
+        self.write_stmt(loop.body, depth + 1)
+        self.append_line(depth + 1, "yield" if meets else "pass")
+        if meets:
+            self.append_line(depth, f"take_turns(map(thread, {span}))")
+
+    def write_stmt_as_numpy(self, stmt: Stmt, depth: int) -> None:
+        if isinstance(stmt, Declare):
+            self.arrays.add(stmt.var)
+        if not (isinstance(stmt, Assign) and stmt.var not in self.arrays):
+            self.write_stmt(stmt, depth)
+            return
+        step = stmt.value
+        if not isinstance(step, Binary) or self.vector is None:
+            raise AssertionError("not an accumulation")
+        name = self.python_name(stmt.var)
+        added = step.b if step.a is stmt.var else step.a
+        value = f"np.broadcast_to({self.expr_text(added)}, {self.python_name(self.vector)}.size)"
+        self.append_line(
+            depth, f"{name} = accumulate({_NUMPY_UFUNC_OF_OP[step.op]}, {name}, {value}, {_dtype_text(added)})"
+        )
+
+    def write_store(self, stmt: Store, depth: int) -> None:
+        index, value = self.index_text(stmt.index, stmt.value.lanes), self.expr_text(stmt.value)
+        if self.vector is not None and not self.varies_in_vector_loop(stmt.index):  # the last iteration's value stays
+            index = f"np.full({self.python_name(self.vector)}.size, {index})"
+        function = "store(" if self.vector is None and stmt.value.lanes == 1 else "put("
+        function = "begin(copies, " if stmt.asynchronous else function
+        self.append_line(depth, f"{function}{self.python_name(stmt.buffer)}, {index}, {value}, {stmt.buffer.name!r})")
+
+    def index_text(self, index: Expr, lanes: int, stride: int = 1) -> str:
+        return self.expr_text(index) if lanes == 1 else f"{self.expr_text(index)} + np.arange({lanes}) * {stride}"
+
+    def write_intrinsic(self, stmt: Intrinsic, depth: int) -> None:
+        source, target, numbers = stmt.source.buffer, stmt.buffer, f"np.arange({stmt.block_side})"
+        block = f"{numbers}[:, None] * {{}} + {numbers} + {{}}"
+        at = block.format(stmt.source_stride, self.expr_text(stmt.source.index))
+        to = block.format(stmt.stride, self.expr_text(stmt.index))
+        made = f"intrinsic_{stmt.name}(take({self.python_name(source)}, {at}, None, {source.name!r}))"
+        self.append_line(depth, f"put({self.python_name(target)}, {to}, {made}, {target.name!r})")
+
+    def varies_in_vector_loop(self, expr: Expr) -> bool:
+        """Return True if the value of an expression differs between iterations of the vectorized loop."""
+        return any(item in self.arrays for item in vars_and_buffers_in(expr))
+
+    # expressions
+
+    def expr_text(self, expr: Expr) -> str:
+        match expr:
+            case Var():
+                return self.python_name(expr)
+            case Const():
+                return self.constant_text(expr)
+            case Binary():
+                return self.binary_text(expr)
+            case Unary():
+                return f"op_not({self.expr_text(expr.a)})" if expr.op == "not" else f"(-{self.expr_text(expr.a)})"
+            case Bitcast():
+                return f"np.asarray({self.expr_text(expr.a)}).view({_dtype_text(expr)})[()]"
+            case Cast():
+                return f"cast({self.expr_text(expr.a)}, {_dtype_text(expr)})"
+            case Select():
+                return self.select_text(expr)
+            case Load():
+                return self.load_text(expr)
+            case Broadcast() | Pack():
+                values = ", ".join(map(self.expr_text, operands(expr)))
+                return f"np.full({expr.lanes}, [{values}], {_dtype_text(expr)})"
+            case Call():
+                return self.call_text(expr)
+            case Element():
+                raise AotcError(
+                    "tir-run",
+                    f"element of {expr.tensor.name} in a kernel: tensor expressions must be scheduled before they run",
+                )
+            case _:
+                assert_never(expr)
+
+    def constant_text(self, expr: Const) -> str:
+        if expr.dtype == INDEX and expr.lanes == 1:
+            return f"({expr.value})" if expr.value < 0 else str(expr.value)
+        if expr.dtype == BOOL and expr.lanes == 1:
+            return str(bool(expr.value))
+        key = (f"{expr.value!r}x{expr.lanes}", str(expr.dtype))
+        if key not in self.known:
+            self.known[key] = len(self.constants)
+            item = expr.value if expr.dtype.is_float else wrap_to_int64(int(expr.value))
+            array = np.full(expr.lanes, item, np.float64 if expr.dtype.is_float else np.int64).astype(expr.dtype.numpy)
+            self.constants.append(array if expr.lanes > 1 else array[0])
+        return f"const[{self.known[key]}]"
+
+    def binary_text(self, expr: Binary) -> str:
+        a, b, op = self.expr_text(expr.a), self.expr_text(expr.b), expr.op
+        exact = op in COMPARE or op in ("add", "sub", "mul")
+        if op in ("floordiv", "floormod"):
+            exact = expr.dtype == INDEX and isinstance(expr.b, Const) and bool(expr.b.value)
+        if not exact:
+            return f"op_{op}({a}, {b})"
+        text = f"({a} {_PYTHON_SYMBOL_OF_OP[op]} {b})"
+        data = expr.dtype == INDEX and expr.lanes == 1 and any(isinstance(n, (Load, Cast)) for n in walk(expr))
+        return f"wrap64{text}" if data else text
+
+    def select_text(self, expr: Select) -> str:
+        cond = self.expr_text(expr.cond)
+        if expr.cond.lanes > 1 or not self.lazy:
+            return f"np.where({cond}, {self.expr_text(expr.a)}, {self.expr_text(expr.b)})"
+        masked = self.mask and any(loads_in(expr.cond))  # loads give arrays there
+        if self.vector is None or not (masked or self.varies_in_vector_loop(expr.cond)):
+            return f"({self.expr_text(expr.a)} if {cond} else {self.expr_text(expr.b)})"
+        outer = self.mask
+        name = f"m{len(self.names)}"
+        self.names[name] = name
+        self.mask = name if not outer else f"({outer} & {name})"
+        a = self.expr_text(expr.a)
+        self.mask = f"~{name}" if not outer else f"({outer} & ~{name})"
+        b = self.expr_text(expr.b)
+        self.mask = outer
+        return f"np.where(({name} := np.asarray({cond})), {a}, {b})"
+
+    def load_text(self, expr: Load) -> str:
+        buffer = self.python_name(expr.buffer)
+        index = self.index_text(expr.index, expr.lanes, expr.stride)
+        several = self.vector is not None and (self.mask or self.varies_in_vector_loop(expr.index))
+        function, mask = ("take", f"{self.mask or None}, ") if several or expr.lanes > 1 else ("load", "")
+        return f"{function}({buffer}, {index}, {mask}{expr.buffer.name!r})"
+
+
+def _register_assignment_lines(writer: _PythonWriter, stmt: Declare | Assign, indentation: str) -> list[str]:
+    """Return the lines for a register, including the block counter of a last-block reduction."""
+    name, value = writer.python_name(stmt.var), stmt.value
+    match value:
+        case Call(name="arrive", args=(Load() as load, blocks)):
+            count = f"{writer.python_name(load.buffer)}[{writer.expr_text(load.index)}]"
+            known = f"{name} = bool({count} == {writer.expr_text(blocks)})"
+            added = f"{count} += {writer.thread} == 0"
+            again = f"{count} *= not {name}"
+            return [indentation + text for text in ("yield", added, "yield", known, "yield", again)]
+    return [f"{indentation}{name} = {writer.expr_text(value)}"]
+
+
+def _can_run_as_numpy_operations(loop: For) -> bool:
+    """Return True if numpy operations over all iterations give the results of running them in order."""
+    if 0 < constant_trip_count(loop) < _MIN_VECTORIZED_ITERATIONS:
+        return False
+    stmts = straight_line_stmts(loop) if loop.kind != "serial" else None
+    if stmts is None or any(n.lanes > 1 for s in stmts for n in all_exprs_in_stmt(s)):
+        return False
+    if loop.kind == "independent":
+        return not any(
+            b.private for b in written_buffers(loop) & read_buffers(loop)
+        )  # one iteration fills it after the other
+    if any(isinstance(s, Store) for s in stmts):
+        return False
+    return all(_can_accumulate_in_numpy(s, stmts) for s in assigns_to_outer_registers(loop.body))
+
+
+def _can_accumulate_in_numpy(stmt: Assign, stmts: Sequence[Stmt]) -> bool:
+    """Return True if numpy can compute the running results of an accumulation in the dtype of the register."""
+    dtype = stmt.var.dtype
+    if dtype.is_narrow_float or (dtype.bits < 8 and not dtype.is_bool):
+        return False
+    alone = sum(isinstance(s, Assign) and s.var is stmt.var for s in stmts) == 1
+    op = stmt.value.op if isinstance(stmt.value, Binary) else ""
+    return alone and op in _NUMPY_UFUNC_OF_OP and dtype.is_bool == (op in ("and", "or"))

@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Complete a tiling to a candidate: choose loops and partial sums of the reduction, place copies,
+estimate the cost.
+
+The modules `cpu_weight_vectors` and `cpu_data_vectors` propose operands, tiles and borders.
+`complete_tiling_candidate` makes the decisions common to both: which reduction axes are loops, the number of
+partial sums, where scratch is filled, the cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from aotc.ir import DType, frozen
+from aotc.tir import Block, Buffer, Expr, LinearForm, Stmt, Target, Var, const, linear_form, substitute, te
+from aotc.tir.arm_sdot_smmla import dot_by_lane_instruction_name, matmul_instruction_name
+from aotc.tir.schedule.contraction import index_space
+from aotc.tir.schedule.contraction.index_space import (
+    AddressedOperand,
+    ChannelSplit,
+    ContractionAnalysis,
+    Irregular,
+    OperandDimension,
+    variables_of_dimensions,
+)
+from aotc.tir.schedule.contraction.operand_staging import CopyFn, StagedOperand, stage_operand_in_scratch
+from aotc.tir.schedule.contraction.register_tiling import RegisterTiling
+from aotc.tir.schedule.contraction.tile_loop_nest import build_tiled_loop_nest
+from aotc.tir.schedule.contraction.tile_segments import TileAxis, untiled_axis
+from aotc.tir.schedule.contraction.tiling_cost import tiling_cycles, weight_load_wait_cycles
+from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
+from aotc.tir.target_costs import Dots
+
+#: Largest extent of a trailing reduction axis that is unrolled, if the budget allows it.
+MAX_UNROLLED_REDUCTION_EXTENT: Final = 8
+MAX_SPLITS: Final = 4
+#: Copies of operands beyond this many times the first-level cache slow everything down.
+MAX_COPY_SIZE_IN_L1_CACHES: Final = 2
+
+
+@frozen(eq=False)
+class TilingRequest:
+    """A contraction to be tiled, and the target.
+
+    analysis   the contraction with its dependences
+    group      variable that counts the products of one dot-product instruction; None for plain
+               multiply-adds
+    a, b       buffers of data and weights
+    store      function that returns the statement to store an output element
+    target     the target
+    lanes      elements of a vector; 1 if the types have no vector arithmetic
+    """
+
+    analysis: ContractionAnalysis
+    group: Var | None
+    a: Buffer
+    b: Buffer
+    store: StoreFn
+    target: Target
+    lanes: int
+
+    @property
+    def contraction(self) -> te.Contraction:
+        """The contraction."""
+        return self.analysis.c
+
+    def dtype_of_scratch_copy(self, operand: Buffer) -> DType:
+        """Return the element type of a copy of an operand: narrow floats are converted when they
+        are copied.
+        """
+        return self.contraction.dtype if operand.dtype.is_narrow_float and self.lanes > 1 else operand.dtype
+
+    def is_broadcastable_without_cast(self, operand: Buffer) -> bool:
+        """Return True if elements of an operand can be broadcast without a conversion at each use."""
+        return self.dtype_of_scratch_copy(operand) == operand.dtype
+
+    def require_finite_weights_if_padded(self, dims: Sequence[OperandDimension]) -> None:
+        """Raise Irregular if zero padding could yield NaN, that is, if dimensions have borders and
+        weights may be infinite.
+        """
+        if not index_space.are_weights_finite(self.contraction) and not all(d.inside for d in dims):
+            raise Irregular("padding beside weights that may be infinite")
+
+    @property
+    def usable_dot_instruction(self) -> Dots | None:
+        """The dot-product instruction; reduced to one group per step where wider steps do not fit;
+        None without int8 products.
+        """
+        found = self.target.dots if self.group else None
+        if found is None or found.groups == 1:
+            return found
+        position, types = index_space.row_major_address(self.analysis.a), (str(self.a.dtype), str(self.b.dtype))
+        steps = [n for v, n in self.contraction.reduce_axes if position.coefficient(v) == self.contraction.group]
+        known = dot_by_lane_instruction_name(*types, 0) if found.rows == 1 else matmul_instruction_name(*types)
+        fitting = known and any(n % found.groups == 0 for n in steps)
+        return found if fitting else replace(found, groups=1, rows=1)
+
+    @property
+    def requires_reduction_order(self) -> bool:
+        """True if float sums must have the order of the reduction axes (an `requires_reduction_order` target)."""
+        return self.target.ordered and self.contraction.dtype.is_float
+
+    @property
+    def data_only_axis_vars(self) -> set[Var]:
+        """The variables of the output axes that only the data depends on."""
+        return {var for var, _ in self.analysis.pixel}
+
+    @property
+    def reduction_axis_vars(self) -> set[Var]:
+        """The variables of the reduction axes, including the axis inside a group."""
+        found = {var for var, _ in self.contraction.reduce_axes}
+        return found if self.group is None else found | {self.group}
+
+    @property
+    def output_channel_axis(self) -> te.Axis:
+        """The one axis of the weights; raise Irregular if there are several, or if an axis belongs
+        to neither operand.
+        """
+        channel = self.analysis.channel
+        others = {v for v, n in self.contraction.axes if n > 1} - self.data_only_axis_vars
+        if len(channel) != 1 or not others <= {channel[0][0]}:
+            raise Irregular("outputs along several axes")
+        return channel[0]
+
+    def split_output_channels(self, block_size: int) -> ChannelSplit:
+        """Return the operands with the output channels in blocks of `block_size`; raise Irregular if the
+        data depends on the channel.
+        """
+        found = ChannelSplit.split_channel_axis(self.analysis, self.output_channel_axis, block_size)
+        if variables_of_dimensions(found.a) & {found.tile, found.lane}:
+            raise Irregular("data that depends on outputs")
+        return found
+
+    def candidate_name(self, kind: str, axis: te.Axis | None, **parameters: int) -> str:
+        """Return the name of a candidate tiling: its kind, axis and parameters, as used in records
+        of measurements.
+        """
+        own = next((k for k, (var, _) in enumerate(self.contraction.axes) if axis is not None and var is axis[0]), -1)
+        return " ".join([kind, *(f"{key}={value}" for key, value in {"axis": own, **parameters}.items())])
+
+    def operand_or_scratch_copy(
+        self, buffer: Buffer, address: LinearForm, staging: StagedOperand | None
+    ) -> AddressedOperand:
+        """Return an operand of the contraction, or its scratch copy, at an address."""
+        first = substitute(address.to_expr(), {} if self.group is None else {self.group: const(0)})
+        return AddressedOperand(buffer if staging is None else staging.operand.buffer, first)
+
+    def stage_operand(
+        self, name: str, operand: Buffer, dims: Sequence[OperandDimension], split: ChannelSplit, **how: Any
+    ) -> StagedOperand:
+        """Return a scratch copy of an operand, made by `operand_staging.stage_operand_in_scratch`."""
+        return stage_operand_in_scratch(
+            name, operand, dims, ranges=split.ranges, dtype=self.dtype_of_scratch_copy(operand), **how
+        )
+
+    def untiled_outer_axes(self, axis: te.Axis | None) -> list[TileAxis]:
+        """Return the output axes that neither `axis` nor the data's tile covers, as outermost
+        loops.
+        """
+        tiled = self.data_only_axis_vars | ({axis[0]} if axis else set())
+        return [untiled_axis(var, extent) for var, extent in self.contraction.axes if var not in tiled]
+
+
+@frozen(eq=False)
+class TilingCandidate:
+    """A complete tiling with its estimated cost.
+
+    tiling      the tiling
+    workspace   scratch buffers that it needs
+    cost        estimated cycles
+    name        its kind and parameters, as in records of measurements
+    others      further tilings, for the rest of the output
+    """
+
+    tiling: RegisterTiling
+    workspace: tuple[Buffer, ...]
+    cost: float
+    name: str
+    others: tuple[TilingCandidate, ...] = ()
+
+    def build_loop_nests(self) -> ContractionNest:
+        """Return the loop nest of this candidate tiling, followed by the nests of `others`."""
+        parts = [build_tiled_loop_nest(one.tiling) for one in (self, *self.others)]
+        stack = tuple(buffer for _, buffers in parts for buffer in buffers)
+        return ContractionNest(Block(stmt for stmt, _ in parts), stack, self.workspace)
+
+
+def complete_tiling_candidate(
+    request: TilingRequest,
+    name: str,
+    tiling: RegisterTiling,
+    staged_operands: Sequence[StagedOperand | None],
+    *,
+    short: bool = False,
+) -> TilingCandidate:
+    """Complete a tiling and estimate its cost.
+
+    tiling             its reduction has the borders, and the axes that must be unrolled
+    staged_operands    copies of operands that it reads; None for operands that are read directly
+    short              unroll short reduction axes, too
+    """
+    stagings = [staging for staging in staged_operands if staging is not None]
+    tiling = _add_partial_sums_to_hide_latency(
+        request,
+        _limit_unrolling_to_budget(
+            request, _combine_byte_groups_per_step(request, _choose_reduction_loops(request, tiling, short))
+        ),
+    )
+    levels = tiling.levels
+    products = tiling_cycles(tiling, request.target)
+    weights = {var for var, _ in request.analysis.channel}
+    passes = math.prod(axis.total_tile_count for axis in levels if axis.var not in weights)
+    cost = products + weight_load_wait_cycles(request.b.nbytes, passes, products, request.target)
+    cost += sum(_copy_cycles(staging, levels) for staging in stagings)
+    scratch = tuple(staging.operand.buffer for staging in stagings)
+    if sum(b.nbytes for b in scratch) > MAX_COPY_SIZE_IN_L1_CACHES * request.target.l1:
+        cost *= request.target.tiles.large_copies
+    return TilingCandidate(replace(tiling, copies=_place_copies_in_loops(stagings, levels)), scratch, cost, name)
+
+
+def _max_tile_accumulators(tiling: RegisterTiling) -> int:
+    """Return the number of accumulators of the largest register tile."""
+    return math.prod(max(len(s.starts) for s in axis.segments) for axis in tiling.register_tile_axes)
+
+
+def _choose_reduction_loops(request: TilingRequest, tiling: RegisterTiling, unrolls_short_axes: bool) -> RegisterTiling:
+    """Divide the reduction axes (without taps, the kernel offsets at borders) into loops and
+    unrolled axes.
+
+    Raise Irregular if that breaks a required summation order.
+    """
+    reduction = tiling.reduction
+    fixed = variables_of_dimensions(reduction.guards) | {v for v, _ in reduction.taps}
+    unrolled = {var for var, _ in reduction.unrolled}
+    work = _max_tile_accumulators(tiling) * math.prod(n for _, n in reduction.unrolled)
+    for var, extent in reversed(request.contraction.reduce_axes):
+        if var in unrolled:
+            continue
+        if (
+            not unrolls_short_axes
+            or extent > MAX_UNROLLED_REDUCTION_EXTENT
+            or work * extent > request.target.budget.unrolled
+            or var in fixed
+        ):
+            break
+        unrolled.add(var)
+        work *= extent
+    axes = [a for a in request.contraction.reduce_axes if a not in reduction.taps]
+    looped, written = ([a for a in axes if (a[0] in unrolled) == out] for out in (False, True))
+    walked, wanted = [*reduction.taps, *looped, *written], request.contraction.reduce_axes
+    if request.requires_reduction_order and [v for v, n in walked if n > 1] != [v for v, n in wanted if n > 1]:
+        raise Irregular("sums in another order")
+    return replace(tiling, reduction=replace(reduction, looped=looped, unrolled=written))
+
+
+def _combine_byte_groups_per_step(request: TilingRequest, tiling: RegisterTiling) -> RegisterTiling:
+    """Combine several groups of bytes into one reduction step, where the target has instructions
+    for it.
+    """
+    dots, made = request.usable_dot_instruction, tiling.product
+    if dots is None or dots.groups == 1:
+        return tiling
+    for var, extent in tiling.reduction.looped:
+        if linear_form(made.y.flat, {}).coefficient(var) == made.group and extent % dots.groups == 0:
+            tiling = _split_reduction_axis(tiling, (var, extent), dots.groups)
+            return replace(tiling, product=replace(tiling.product, groups=dots.groups, rows=dots.rows))
+    return tiling
+
+
+def _add_partial_sums_to_hide_latency(request: TilingRequest, tiling: RegisterTiling) -> RegisterTiling:
+    """Add partial sums if there are too few accumulators to hide the latency of the multiply-adds."""
+    chains = 2 * request.target.tiles.latency  # the units start two multiply-adds in a cycle
+    dots = request.usable_dot_instruction
+    chains = chains if dots is None else int(dots.rate * dots.latency)
+    reduction, wanted = tiling.reduction, -(-chains // _max_tile_accumulators(tiling))
+    if wanted == 1 or request.lanes == 1 or request.requires_reduction_order or tiling.product.groups > 1:
+        return tiling
+    written = math.prod(n for _, n in reduction.unrolled)
+    if written >= 2:
+        return replace(tiling, reduction=replace(reduction, splits=min(MAX_SPLITS, wanted, written)))
+    if not reduction.looped or reduction.taps or reduction.looped[-1][0] in variables_of_dimensions(reduction.guards):
+        return tiling
+    var, extent = reduction.looped[-1]
+    factor = next((f for f in (8, 4, 6, 5, 3, 7, 2) if extent % f == 0), 1)
+    if factor == 1:
+        return tiling
+    tiling = _split_reduction_axis(tiling, (var, extent), factor)
+    return replace(tiling, reduction=replace(tiling.reduction, splits=min(MAX_SPLITS, wanted, factor)))
+
+
+def _limit_unrolling_to_budget(request: TilingRequest, tiling: RegisterTiling) -> RegisterTiling:
+    """Turn unrolled reduction axes that exceed the code-size budget into loops with as many
+    unrolled steps as it allows.
+    """
+    most = request.target.budget.unrolled // _max_tile_accumulators(tiling)
+    while (steps := math.prod(n for _, n in tiling.reduction.unrolled)) > max(1, most):
+        first, *others = tiling.reduction.unrolled
+        if request.requires_reduction_order and others:
+            looped = [*tiling.reduction.looped, first]
+            tiling = replace(tiling, reduction=replace(tiling.reduction, looped=looped, unrolled=others))
+            continue
+        axis = max(tiling.reduction.unrolled, key=lambda axis: axis[1])
+        room = max(1, most * axis[1] // steps)
+        tiling = _split_reduction_axis(
+            tiling, axis, next(n for n in range(min(room, axis[1]), 0, -1) if axis[1] % n == 0)
+        )
+    return tiling
+
+
+def _split_reduction_axis(tiling: RegisterTiling, axis: te.Axis, factor: int) -> RegisterTiling:
+    """Split a reduction axis into an innermost loop and `factor` unrolled steps."""
+    var, extent = axis
+    outer, inner = Var(var.name), Var(var.name)
+    made, reduction = tiling.product, tiling.reduction
+    x, y = (AddressedOperand(o.buffer, substitute(o.flat, {var: outer * factor + inner})) for o in (made.x, made.y))
+    looped, unrolled = ([a for a in axes if a[0] is not var] for axes in (reduction.looped, reduction.unrolled))
+    groups, steps = (outer, extent // factor), (inner, factor)
+    reduction = replace(reduction, looped=[*looped, groups], unrolled=[*unrolled, steps])
+    return replace(tiling, product=replace(made, x=x, y=y), reduction=reduction)
+
+
+def _place_copies_in_loops(
+    staged_operands: Sequence[StagedOperand], axes: Sequence[TileAxis]
+) -> dict[TileAxis | None, CopyFn]:
+    """Place each scratch copy in the outermost loop where the axes that it depends on are known;
+    zero fills before all loops.
+    """
+    found: dict[TileAxis | None, list[CopyFn]] = {}
+    for staging in staged_operands:
+        if staging.zero is not None:
+            found.setdefault(None, []).append(staging.zero)
+        found.setdefault(_innermost_needed_axis(staging, axes), []).append(staging.copy)
+    return {axis: partial(_concatenate_copy_stmts, makers) for axis, makers in found.items()}
+
+
+def _concatenate_copy_stmts(copies: Sequence[CopyFn], values_of_vars: dict[Var, Expr]) -> Stmt:
+    """Return the statements of several scratch copies as one block."""
+    return Block(make(values_of_vars) for make in copies)
+
+
+def _innermost_needed_axis(staging: StagedOperand, axes: Sequence[TileAxis]) -> TileAxis | None:
+    """Return the innermost output axis that a scratch copy depends on; None if it depends on none."""
+    return next((axis for axis in reversed(axes) if axis.operand_vars & staging.needs), None)
+
+
+def _copy_cycles(staging: StagedOperand, axes: Sequence[TileAxis]) -> float:
+    """Return the cycles of a scratch copy, times the iterations of the loops around it."""
+    home = _innermost_needed_axis(staging, axes)
+    outside = () if home is None else axes[: axes.index(home) + 1]
+    return math.prod(axis.total_tile_count for axis in outside) * staging.scratch_elements * staging.effort
+
+
+def feasible_candidates(
+    make_candidate: Callable[..., TilingCandidate], request: TilingRequest, tiles: Iterable[tuple[Any, ...]]
+) -> Iterator[TilingCandidate]:
+    """Yield `make_candidate(request, *tile)` for each tile for which it does not raise Irregular."""
+    for tile in tiles:
+        with suppress(Irregular):
+            yield make_candidate(request, *tile)

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lower the stages of a fused function to one kernel: assign buffers, then build and simplify the
+loop nests.
+
+    kernel = Lowering(name, inputs, outputs, target).build_kernel()
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from aotc.ir.diagnostics import AotcError
+from aotc.tir import Buffer, Expr, Target, Var, simplify_stmt, te, tensor_graph
+from aotc.tir.loops.gpu_wide_memory_access import MAX_ACCESS_BYTES
+from aotc.tir.loops.loop_nest_rewrites import copy_buffer_loop, hoist_invariants, optimize_loop_nests
+from aotc.tir.schedule.algorithms.attention import build_attention_chain, find_attention_chains
+from aotc.tir.schedule.algorithms.winograd import build_winograd
+from aotc.tir.schedule.contraction import build_contraction_nest, schedule_gpu_tensor_cores
+from aotc.tir.schedule.stages.inplace_outputs import output_input_pairs_sharing_memory
+from aotc.tir.schedule.stages.kernel_builder import KernelBuilder
+from aotc.tir.schedule.stages.reduction_loops import build_reduction_nest
+from aotc.tir.schedule.stages.scalar_expressions import TensorLocation
+from aotc.tir.schedule.stages.split_pooled_axes import split_axis_read_by_group_reduction
+from aotc.tir.schedule.stages.stage_grouping import (
+    ComputeStage,
+    StageGroup,
+    form_compute_stages,
+    group_stages_with_shared_loops,
+)
+from aotc.tir.schedule.stages.storage_plan import plan_storage
+from aotc.tir.stmt import Block, Kernel, Stmt, loop_nest, remove_dead_registers, substitute_in_stmt
+
+
+class Lowering:
+    """Schedules one kernel: holds its stages, their groups, and the builder with the buffers that
+    all of them use.
+    """
+
+    def __init__(
+        self, name: str, inputs: Sequence[te.Placeholder], outputs: Sequence[te.Tensor], target: Target
+    ) -> None:
+        plan = plan_storage(outputs, target)
+        if target.can_split_reduction_in_block and (
+            groups := split_axis_read_by_group_reduction(outputs, plan)
+        ) != tuple(outputs):
+            outputs, plan = groups, plan_storage(groups, target)
+        self.name, self.inputs, self.outputs = name, tuple(inputs), tuple(outputs)
+        self.builder = KernelBuilder(plan, target)
+        self.stages = form_compute_stages(plan)
+        self.groups = group_stages_with_shared_loops(self.stages, plan, target)
+        self.chains = find_attention_chains(plan, self.groups, outputs)
+        # on a GPU, unaligned arguments are copied before vector loads
+        # (aotc.tir.device.parameter_alignment)
+        align = MAX_ACCESS_BYTES if target.gpu is not None else 4
+        self.input_buffers = tuple(Buffer(t.name, t.dtype, t.size, align=align) for t in inputs)
+        self.output_buffers = tuple(Buffer(t.name, t.dtype, t.size) for t in outputs)
+        memory = self.builder.memory
+        memory.update({t: TensorLocation(buffer) for t, buffer in zip(inputs, self.input_buffers, strict=True)})
+        for tensor in plan.order:
+            if isinstance(tensor, te.Placeholder) and tensor not in memory:
+                raise AotcError("schedule", f"kernel {name} reads {tensor.name}, which is not among its inputs")
+        for output, buffer in zip(outputs, self.output_buffers, strict=True):
+            memory.setdefault(tensor_graph.strip_views(output), TensorLocation(buffer))
+        self._allocate_intermediate_tensors()
+
+    def build_kernel(self) -> Kernel:
+        """Return the scheduled kernel."""
+        absorbed = {group for chain in self.chains.values() for group in chain.absorbed}
+        groups = (self._loop_nest_of_group(g) for g in self.groups if g not in absorbed)
+        body = remove_dead_registers(Block([*groups, *self._copies_to_outputs()]))
+        return Kernel(
+            name=self.name,
+            inputs=self.input_buffers,
+            outputs=self.output_buffers,
+            body=body,
+            workspace=tuple(self.builder.workspace),
+            stack=tuple(self.builder.stack),
+            shared=tuple(self.builder.shared),
+            # strips interleave reads and writes: no group is complete before the next one begins
+            inplace=()
+            if self.chains
+            else output_input_pairs_sharing_memory(self.builder.plan, self.groups, self.inputs, self.outputs),
+            macs=sum(stage.anchor.macs for stage in self.stages),
+            approximate=any(isinstance(stage.anchor, te.Winograd) for stage in self.stages),
+        )
+
+    def _copies_to_outputs(self) -> list[Stmt]:
+        """Return copies to the outputs that equal an input or another output, possibly reshaped."""
+        sources = (self.builder.memory[tensor_graph.strip_views(output)].buffer for output in self.outputs)
+        pairs = zip(sources, self.output_buffers, strict=True)
+        return [copy_buffer_loop(source, buffer) for source, buffer in pairs if source is not buffer]
+
+    def _allocate_intermediate_tensors(self) -> None:
+        """Allocate memory for the tensors that one stage computes and another stage reads.
+
+        Tensors used within one group only are allocated per iteration of the group's shared loops.
+        """
+        plan, memory = self.builder.plan, self.builder.memory
+        home = {root: group for group in self.groups for root in group.tensors}
+        elsewhere = set().union(*(chain.tensors_held_in_strips for chain in self.chains.values()))
+        for stage in self.stages:
+            for root in stage.roots:
+                readers = {read.stage for read in plan.reads.get(root, ())}
+                kept = any(reader not in stage.roots for reader in readers)
+                whole = root in plan.operands or isinstance(root, te.Extern)
+                if root in memory or root in elsewhere or not (kept or whole):
+                    continue
+                local = not whole and all(home[reader] is home[root] for reader in readers)
+                skip = home[root].depth if local else 0
+                size = math.prod(root.shape[skip:])
+                memory[root] = TensorLocation(
+                    self.builder.allocate_scratch(root.name, root.dtype, size, private=skip > 0), skip
+                )
+
+    def _loop_nest_of_group(self, group: StageGroup) -> Stmt:
+        """Return the loop nest of a group of stages, which share outer loops."""
+        if group in self.chains:
+            chain = self.chains[group]
+            nest = build_attention_chain(self.builder, chain, lambda: self._stmts_inside_shared_loops(chain.middle))
+            return hoist_invariants(nest)
+        if len(group.stages) == 1:
+            return self._loop_nest_of_single_stage(group.stages[0])
+        shared, bodies = group.stages[0].anchor_axes[: group.depth], self._stmts_inside_shared_loops(group)
+        if not bodies:
+            return Block(())
+        return optimize_loop_nests(loop_nest(shared, Block(bodies), "independent"), self.builder.target.budget)
+
+    def _stmts_inside_shared_loops(self, group: StageGroup) -> list[Stmt]:
+        """Return the statements of a group's stages in order, inside the loops that all of the
+        group's stages share.
+        """
+        shared = group.stages[0].anchor_axes[: group.depth]
+        bodies: list[Stmt] = []
+        for stage in group.stages:
+            if 0 in stage.anchor_extents:
+                continue
+            own: dict[Var, Expr] = {var: outer for (var, _), (outer, _) in zip(stage.anchor_axes, shared, strict=False)}
+            stmt = self._stmts_of_stage(stage, group.depth)
+            bodies.append(stmt if stage is group.stages[0] else substitute_in_stmt(stmt, own))
+        return bodies
+
+    def _loop_nest_of_single_stage(self, stage: ComputeStage) -> Stmt:
+        """Return the loop nest of a stage that shares no loops with other stages."""
+        if 0 in stage.anchor_extents:
+            return Block(())
+        stmt = self._stmts_of_stage(stage, 0)
+        if isinstance(stage.anchor, (te.Contraction, te.Winograd, te.Extern)):
+            # these builders optimize their own loops; simplify what was added to store each element
+            return hoist_invariants(simplify_stmt(stmt, {}))
+        return optimize_loop_nests(stmt, self.builder.target.budget)
+
+    def _stmts_of_stage(self, stage: ComputeStage, outer_loop_count: int) -> Stmt:
+        """Return the statements of one stage (an anchor tensor with its epilogue) inside its outer
+        `outer_loop_count` loops.
+        """
+        builder, anchor = self.builder, stage.anchor
+        match anchor:
+            case te.Reduce():
+                return build_reduction_nest(builder, stage, anchor, outer_loop_count)
+            case te.Contraction() | te.Winograd():
+                a, b = (builder.memory[tensor_graph.strip_views(t)].buffer for t in (anchor.a, anchor.b))
+                store = builder.element_store_function(stage)
+                if isinstance(anchor, te.Winograd):
+                    return builder.add_nest_with_scratch(build_winograd(anchor, a, b, store, builder.target))
+                # thread blocks must be the outermost loops of a kernel
+                alone = len(self.stages) == 1 and not self._copies_to_outputs()
+                nest = schedule_gpu_tensor_cores(anchor, a, b, store, builder.target) if alone else None
+                return builder.add_nest_with_scratch(
+                    nest or build_contraction_nest(anchor, a, b, store, builder.target)
+                )
+            case te.Extern():
+                return _stmts_of_extern_group(builder, anchor.group)
+            case _:
+                return loop_nest(
+                    stage.anchor_axes[outer_loop_count:], builder.compute_and_store_element(stage, None), "independent"
+                )
+
+
+def _stmts_of_extern_group(builder: KernelBuilder, group: te.ExternGroup) -> Stmt:
+    """Return the statements of an extern group: a tensor program that an operator supplies for the
+    target.
+    """
+    memory = builder.memory
+    for output in group.outputs:
+        if output not in memory:  # unused output, which the program writes nevertheless
+            memory[output] = TensorLocation(builder.allocate_scratch(output.name, output.dtype, output.size))
+    inputs = [memory[tensor_graph.strip_views(t)].buffer for t in group.inputs]
+    outputs = [memory[t].buffer for t in group.outputs]
+    program = group.program(builder.target)
+    scratch = [
+        builder.allocate_scratch(f"{group.name}_tmp{k}", s.dtype, s.elements, private=s.private, scope=s.scope)
+        for k, s in enumerate(program.scratch)
+    ]
+    return program.build(inputs, outputs, scratch)

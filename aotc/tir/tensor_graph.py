@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Analyses of graphs of tensor expressions: topological order, tensors read, cost.
+
+order = tensors_in_topological_order(outputs)  # producers first
+elements_read(order[-1])                   # the elements that its body reads
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from aotc.tir import Binary, Call, Element, Expr, Var, as_expr, te, walk
+from aotc.tir.simplify import Ranges, simplify
+
+_OP_COST: Final = {"div": 4, "floordiv": 8, "floormod": 8, "truncdiv": 8, "truncmod": 8}
+_CALL_COST: Final = {"sqrt": 6, "rsqrt": 6} | dict.fromkeys(
+    ["abs", "fma", "product", "floor", "ceil", "trunc", "round_even", "isnan"], 1
+)
+_FUNCTION_COST: Final = 20
+_COST_LIMIT: Final = 1_000_000
+
+
+def strip_views(tensor: te.Tensor) -> te.Tensor:
+    """Return the tensor whose memory `tensor` uses, views removed."""
+    while isinstance(tensor, te.View):
+        tensor = tensor.source
+    return tensor
+
+
+def defining_exprs(tensor: te.Tensor) -> tuple[Expr, ...]:
+    """Return the scalar expressions that define a tensor."""
+    match tensor:
+        case te.Compute():
+            return (tensor.body,)
+        case te.Reduce():
+            return (tensor.body,) if tensor.guard is None else (tensor.body, tensor.guard)
+        case _:
+            return ()
+
+
+def elements_read(tensor: te.Tensor) -> list[Element]:
+    """Return every element that the body reads, once per occurrence, including those within indices."""
+    return [node for body in defining_exprs(tensor) for node in walk(body) if isinstance(node, Element)]
+
+
+def source_tensors(tensor: te.Tensor) -> list[te.Tensor]:
+    """Return the tensors that a tensor is computed from, each once."""
+    match tensor:
+        case te.View():
+            found: Sequence[te.Tensor] = (tensor.source,)
+        case te.Contraction() | te.Winograd():
+            found = (tensor.a, tensor.b)
+        case te.Extern():
+            found = tensor.group.inputs
+        case _:
+            found = [element.tensor for element in elements_read(tensor)]
+    return list(dict.fromkeys(found))
+
+
+def tensors_in_topological_order(outputs: Sequence[te.Tensor]) -> list[te.Tensor]:
+    """All tensors that the outputs need, producers before consumers, in a deterministic order."""
+    order: list[te.Tensor] = []
+    seen: set[te.Tensor] = set()
+    stack = [(output, False) for output in reversed(outputs)]
+    while stack:
+        tensor, done = stack.pop()
+        if done:
+            order.append(tensor)
+        elif tensor not in seen:
+            seen.add(tensor)
+            stack.append((tensor, True))
+            stack.extend((source, False) for source in reversed(source_tensors(tensor)))
+    return order
+
+
+def output_axes(tensor: te.Tensor) -> tuple[te.Axis, ...]:
+    """Return the axes over which the elements of a tensor are computed."""
+    computed = (te.Compute, te.Reduce, te.Contraction, te.Winograd)
+    return tensor.axes if isinstance(tensor, computed) else ()
+
+
+def output_and_reduction_axes(tensor: te.Tensor) -> tuple[te.Axis, ...]:
+    """Return the axes over which the body of a tensor is evaluated, reduction axes last."""
+    reduced = tensor.reduce_axes if isinstance(tensor, (te.Reduce, te.Contraction)) else ()
+    return (*output_axes(tensor), *reduced)
+
+
+def inclusive_ranges_of_axes(axes: Sequence[te.Axis]) -> dict[Var, tuple[int, int]]:
+    """Return the inclusive ranges of the variables of axes."""
+    return {var: (0, max(extent - 1, 0)) for var, extent in axes}
+
+
+def substitution_for_axes(axes: Sequence[te.Axis], values: Sequence[Expr]) -> dict[Var, Expr]:
+    """Return a substitution of the variables of axes by values."""
+    return {var: value for (var, _), value in zip(axes, values, strict=True)}
+
+
+def operations_per_element(tensor: te.Tensor) -> int:
+    """Estimate the number of operations in one evaluation of the body, without reads of elements."""
+    return sum(_operations_of_node(node) for body in defining_exprs(tensor) for node in walk(body))
+
+
+def _operations_of_node(node: Expr) -> int:
+    if isinstance(node, Call):
+        return _CALL_COST.get(node.name, _FUNCTION_COST)
+    return _OP_COST.get(node.op, 1) if isinstance(node, Binary) else 0
+
+
+def cost_per_element_if_inlined(tensors: Sequence[te.Tensor]) -> dict[te.Tensor, int]:
+    """Return the cost of one element of each tensor if no intermediate tensor is stored."""
+    result: dict[te.Tensor, int] = {}
+    for tensor in tensors:
+        inlined = isinstance(tensor, (te.Compute, te.View))
+        inner = operations_per_element(tensor) + sum(result[s] for s in source_tensors(tensor)) if inlined else 1
+        result[tensor] = min(inner, _COST_LIMIT)
+    return result
+
+
+def indices_from_flat_offset(flat: Expr, shape: Sequence[int]) -> tuple[Expr, ...]:
+    """Return the indices of the element at a row-major offset."""
+    indices: list[Expr] = []
+    for position, extent in reversed(list(enumerate(shape))):
+        indices.insert(0, as_expr(0) if extent == 1 else flat if position == 0 else flat % extent)
+        flat = flat if extent == 1 else flat // extent
+    return tuple(indices)
+
+
+def indices_in_reshaped_tensor(
+    tensor: te.Tensor, indices: Sequence[Expr], target: te.Tensor, ranges: Ranges
+) -> tuple[Expr, ...]:
+    """Return the indices in `target` of the element `tensor[indices]`; both tensors have equal row-major elements."""
+    if target is tensor or target.shape == tensor.shape:
+        return tuple(indices)
+    flat = simplify(te.flat_index(tensor.shape, indices), ranges)
+    return tuple(simplify(i, ranges) for i in indices_from_flat_offset(flat, target.shape))
+
+
+def have_equal_flat_offsets(
+    a: te.Tensor, a_indices: Sequence[Expr], b: te.Tensor, b_indices: Sequence[Expr], ranges: Ranges
+) -> bool:
+    """Return True if two elements have equal row-major offsets in tensors with equal numbers of elements."""
+    if a.size != b.size:
+        return False
+    if a.shape == b.shape and tuple(a_indices) == tuple(b_indices):
+        return True
+    difference = te.flat_index(a.shape, a_indices) - te.flat_index(b.shape, b_indices)
+    return simplify(difference, ranges) == as_expr(0)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write metadata.json, the machine-readable description of a compiled model.
+
+describe_compiled_program(program, target, ...)["memory"]["peak"]
+write_metadata_file(directory, metadata)
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from aotc.ir.version import VERSION
+from aotc.tir import (
+    CODE_BYTES_PER_INTEGER_ARGUMENT,
+    Kernel,
+    Program,
+    Target,
+    estimated_code_bytes,
+    estimated_stack_bytes,
+    kernel_with_largest_stack_frame,
+    lifetimes,
+)
+from aotc_codegen.c.c_identifiers import model_nodes_of_span
+from aotc_codegen.c.parameter_files import ParameterLayout
+from aotc_codegen.c.schedule_calls import model_input_and_output_tensors
+from aotc_codegen.c.workspace_parameter import workspace_parts
+
+#: File name of the metadata.
+METADATA_FILE_NAME: Final = "metadata.json"
+#: Version of the layout of metadata.json.
+METADATA_FORMAT_VERSION = 1
+#: Bound on the error of a float32 output relative to the standard deviation of the exact output;
+#: the second bound is for programs with algorithms that round more often than the operator's
+#: definition.
+BOUND, APPROXIMATE_BOUND = 1e-5, 1e-4
+#: Register size in bytes by machine.
+REGISTER_BYTES_BY_MACHINE: Final = {"x86_64": 8, "aarch64": 8, "riscv64": 8}
+
+
+def describe_compiled_program(
+    program: Program, target: Target, kernel_names: Mapping[Kernel, str], params: ParameterLayout
+) -> dict[str, Any]:
+    """Return the metadata of a compiled program (tensors, memory, steps) as a value that JSON can
+    represent.
+    """
+    plan, lives = program.plan, lifetimes(program)
+    buffers = [
+        {"name": s.name, "offset": at, "bytes": s.nbytes, "first_step": lives[s].first, "last_step": lives[s].last}
+        for s, at in plan.offsets.items()
+    ]
+    inputs, outputs = model_input_and_output_tensors(program)
+    steps = [
+        {
+            "kernel": kernel_names[step.kernel],
+            "macs": step.kernel.macs,
+            "bytes_read": sum(b.nbytes for b in step.kernel.inputs),
+            "bytes_written": sum(b.nbytes for b in step.kernel.outputs),
+            "nodes": model_nodes_of_span(step.span),
+        }
+        for step in program.steps
+    ]
+    return {
+        "generator": "aotc",
+        "format": METADATA_FORMAT_VERSION,
+        "version": VERSION,
+        "name": program.name,
+        "target": target.name,
+        "library": f"lib/lib{program.name}.{'a' if target.bare else 'so'}",
+        "inputs": [t.metadata_entry for t in inputs],
+        "outputs": [t.metadata_entry for t in outputs],
+        "memory": {
+            "peak": plan.peak,
+            "lower_bound": plan.lower_bound,
+            "gap": plan.bytes_above_lower_bound,
+            "alignment": plan.align,
+            "buffers": buffers,
+            "spaces": _memory_name_of_each_role(program, target, params),
+            **_arena_parts_metadata(program),
+        },
+        "error_bound": APPROXIMATE_BOUND if any(s.kernel.approximate for s in program.steps) else BOUND,
+        "weights_bytes": params.bytes,
+        "macs": sum(step["macs"] for step in steps),
+        "kernels": len(set(kernel_names.values())),
+        "steps": steps,
+    }
+
+
+def _memory_name_of_each_role(program: Program, target: Target, params: ParameterLayout) -> dict[str, str]:
+    """Return the name of the memory for each role of `target.DATA_KINDS_OF_ROLE`: arena, parameters and others."""
+    taken = {part.memory: part.bytes for part in program.plan.parts}
+    known = {"arena": " and ".join(taken), "parameters": " and ".join(piece.memory for piece in params.pieces)}
+    sizes = {"arena": program.plan.peak, "parameters": params.bytes + params.behind}
+    found = target.choose_memory_spaces({role: size for role, size in sizes.items() if not known[role]}, taken)
+    return known | {role: space.name for role, space in found.items()}
+
+
+def _arena_parts_metadata(program: Program) -> dict[str, list[dict[str, Any]]]:
+    """Return the metadata of the arena's parts in several memories; empty if they are not assigned
+    to memories.
+    """
+    parts = zip(program.plan.parts, workspace_parts(program), strict=False)
+    rows = [{"memory": p.memory, "member": w.member, "offset": p.begin, "bytes": p.bytes} for p, w in parts]
+    return {"parts": rows} if rows else {}
+
+
+def estimate_memory_footprint(
+    program: Program,
+    target: Target,
+    kernel_names: Mapping[Kernel, str],
+    params: ParameterLayout,
+    extra_argument_counts: Sequence[int] = (),
+) -> dict[str, Any]:
+    """Return the bytes a program needs: memory in runs, flash, stack; code and stack sizes are
+    estimates.
+
+    extra_argument_counts    number of extra integer arguments of each kernel call
+
+    Registers are assumed to have 4 bytes if the machine is unknown, as such targets are small.
+    """
+    distinct = {name: kernel for kernel, name in kernel_names.items()}
+    word = REGISTER_BYTES_BY_MACHINE.get(target.machine, 4)
+    largest = kernel_with_largest_stack_frame(program, word)
+    return {
+        "arena": program.plan.peak,
+        "io": sum(s.nbytes for s in (*program.inputs, *program.outputs) if s not in program.resident),
+        "code": estimated_code_bytes(distinct.values(), len(program.steps))
+        + CODE_BYTES_PER_INTEGER_ARGUMENT * sum(extra_argument_counts),
+        "code_measured": False,
+        "parameters": params.bytes,
+        "stack": estimated_stack_bytes(program, word) + 2 * word * max(extra_argument_counts, default=0),
+        "stack_kernel": kernel_names[largest] if largest is not None else "",
+    }
+
+
+def write_metadata_file(directory: Path, metadata: Mapping[str, Any]) -> None:
+    """Write metadata.json into the directory of a project."""
+    text = json.dumps(metadata, indent=2, ensure_ascii=True) + "\n"
+    (directory / METADATA_FILE_NAME).write_text(text, encoding="utf-8")

@@ -330,6 +330,26 @@ def _transpose_block_function(lanes: int) -> str:
     )
 
 
+def _load_alternate_elements_function(lanes: int) -> str:
+    """Return a function that loads a vector from every second element in memory.
+
+    Two loads that overlap by one element read the elements from the first to the last one of the
+    vector, and nothing beyond; a shuffle selects the even elements of the first load and the odd
+    elements of the second.
+    """
+    half = lanes // 2
+    shuffle_indices = [2 * k if k < half else 2 * k + 1 for k in range(lanes)]
+    elements = ", ".join(f"from[{2 * k}]" for k in range(lanes))
+    return (
+        "$inline $vector $name(const $T *from) {\n"
+        "#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)\n"
+        "  const $vector first = *(const ${vector}u *)from;\n"
+        f"  const $vector second = *(const ${{vector}}u *)(from + {lanes - 1});\n"
+        f"  return __builtin_shufflevector(first, second, {', '.join(map(str, shuffle_indices))});\n"
+        f"#else\n  return ($vector){{{elements}}};\n#endif\n}}\n"
+    )
+
+
 #: Names of IR instructions on square blocks of memory, and the helper functions that implement
 #: them.
 BLOCK_HELPER_BY_INSTRUCTION: Final = {"turn": "transpose"}
@@ -339,6 +359,8 @@ def _helper_template(helper: str, dtype: DType, lanes: int) -> HelperTemplate:
     """Return the template of a helper function for a dtype and a number of lanes."""
     if helper == "transpose":
         return HelperTemplate(_transpose_block_function(lanes))
+    if helper == "load_alternate":
+        return HelperTemplate(_load_alternate_elements_function(lanes))
     if helper in ("narrow", "widen"):
         head = f"$inline {'$B' if helper == 'narrow' else '$M32'} $name($vector v) {{\n"
         return HelperTemplate(f"{head}{vector_width_conversions.width_conversion_function_body(helper, lanes)}}}\n")

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from aotc.ir import AotcError, DType, frozen
 from aotc.tir import expr as tir
-from aotc_codegen.c.c_types import c_literal, computation_dtype, dtype_name_suffix
+from aotc_codegen.c.c_types import c_literal, computation_dtype, dtype_name_suffix, is_sub_byte_integer
 from aotc_codegen.c.printing_scope import (
     ANY_PRECEDENCE,
     OPERATOR_PRECEDENCE_AND_SYMBOL,
@@ -80,6 +80,9 @@ class VectorPrinter:
                 return CExpression(self.scope.c_name(expr))
             case tir.Const() | tir.Broadcast():
                 return self.print_broadcast(expr)
+            case tir.Load(stride=2) if _is_loaded_unconverted(expr.dtype) and expr.lanes & (expr.lanes - 1) == 0:
+                first_element = self.print_operand(tir.Load(expr.buffer, expr.index), UNARY)
+                return self.print_vector_helper_call("load_alternate", expr.dtype, expr.lanes, f"&{first_element}")
             case tir.Load():
                 # a strided load: one element after another
                 places = (expr.index + k * expr.stride for k in range(expr.lanes))
@@ -284,6 +287,13 @@ class VectorPrinter:
                 return f"{mask}({self.print_operand(a, SHIFT)} != {self.print_operand(a, SHIFT)})"
             case _:
                 raise _unprintable_vector_error(expr)
+
+
+def _is_loaded_unconverted(dtype: DType) -> bool:
+    """Return True if a load gives the bits in memory: narrow floats are converted, and the undefined
+    upper bits of integers of fewer than 8 bits are removed.
+    """
+    return not (dtype.is_narrow_float or is_sub_byte_integer(dtype))
 
 
 def _unprintable_vector_error(expr: tir.Expr) -> AotcError:

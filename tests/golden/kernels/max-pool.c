@@ -21,6 +21,16 @@ static inline aotc_float32x4 aotc_splat_f32x4(float x) {
   return v;
 }
 
+static inline aotc_float32x4 aotc_load_alternate_f32x4(const float *from) {
+#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
+  const aotc_float32x4 first = *(const aotc_float32x4u *)from;
+  const aotc_float32x4 second = *(const aotc_float32x4u *)(from + 3);
+  return __builtin_shufflevector(first, second, 0, 2, 5, 7);
+#else
+  return (aotc_float32x4){from[0], from[2], from[4], from[6]};
+#endif
+}
+
 __attribute__((__unused__)) static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
   return (aotc_float32x4)(((aotc_int32x4)a & m) + ((aotc_int32x4)b & ~m));
 }
@@ -53,10 +63,10 @@ void net_max_pool2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1
   for (ptrdiff_t i1 = 0; i1 < 4; ++i1) {
     for (ptrdiff_t i2 = 0; i2 < 6; ++i2) {
       aotc_float32x4 max_pool = aotc_splat_f32x4(-INFINITY);
-      max_pool = aotc_max_f32x4(max_pool, (aotc_float32x4){p0[i1 * 144 + i2 * 24], p0[i1 * 144 + i2 * 24 + 2], p0[i1 * 144 + i2 * 24 + 4], p0[i1 * 144 + i2 * 24 + 6]});
-      max_pool = aotc_max_f32x4(max_pool, (aotc_float32x4){p0[i1 * 144 + i2 * 24 + 1], p0[i1 * 144 + i2 * 24 + 1 + 2], p0[i1 * 144 + i2 * 24 + 1 + 4], p0[i1 * 144 + i2 * 24 + 1 + 6]});
-      max_pool = aotc_max_f32x4(max_pool, (aotc_float32x4){p0[i1 * 144 + i2 * 24 + 12], p0[i1 * 144 + i2 * 24 + 12 + 2], p0[i1 * 144 + i2 * 24 + 12 + 4], p0[i1 * 144 + i2 * 24 + 12 + 6]});
-      max_pool = aotc_max_f32x4(max_pool, (aotc_float32x4){p0[i1 * 144 + i2 * 24 + 13], p0[i1 * 144 + i2 * 24 + 13 + 2], p0[i1 * 144 + i2 * 24 + 13 + 4], p0[i1 * 144 + i2 * 24 + 13 + 6]});
+      max_pool = aotc_max_f32x4(max_pool, aotc_load_alternate_f32x4(&p0[i1 * 144 + i2 * 24]));
+      max_pool = aotc_max_f32x4(max_pool, aotc_load_alternate_f32x4(&p0[i1 * 144 + i2 * 24 + 1]));
+      max_pool = aotc_max_f32x4(max_pool, aotc_load_alternate_f32x4(&p0[i1 * 144 + i2 * 24 + 12]));
+      max_pool = aotc_max_f32x4(max_pool, aotc_load_alternate_f32x4(&p0[i1 * 144 + i2 * 24 + 13]));
       aotc_float32x4 add = max_pool + *(const aotc_float32x4u *)(p1 + (i1 * 36 + i2 * 6));
       *(aotc_float32x4u *)(prelu + (i1 * 36 + i2 * 6)) = aotc_blend_f32x4((aotc_int32x4)(add > (aotc_float32x4){0}), add, add * aotc_splat_f32x4(p2[i1]));
       float max_pool_1 = -INFINITY;

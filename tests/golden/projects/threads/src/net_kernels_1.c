@@ -8,6 +8,16 @@ extern "C" {
 #endif
 
 
+static inline aotc_float32x4 aotc_load_alternate_f32x4(const float *from) {
+#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
+  const aotc_float32x4 first = *(const aotc_float32x4u *)from;
+  const aotc_float32x4 second = *(const aotc_float32x4u *)(from + 3);
+  return __builtin_shufflevector(first, second, 0, 2, 5, 7);
+#else
+  return (aotc_float32x4){from[0], from[2], from[4], from[6]};
+#endif
+}
+
 static inline aotc_float32x4 aotc_max_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
   const aotc_float32x4 m = aotc_maxc_f32x4(a, b);
   return aotc_blend_f32x4((aotc_int32x4)(b != b), b, m);
@@ -71,16 +81,16 @@ void net_softmax(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT softmax);
 void net_max_pool2d(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT max_pool) {
   for (ptrdiff_t i1 = 0; i1 < 224; ++i1) {
     aotc_float32x4 max_pool_1 = aotc_splat_f32x4(-INFINITY);
-    max_pool_1 = aotc_max_f32x4(max_pool_1, (aotc_float32x4){p0[i1 * 28], p0[i1 * 28 + 2], p0[i1 * 28 + 4], p0[i1 * 28 + 6]});
-    max_pool_1 = aotc_max_f32x4(max_pool_1, (aotc_float32x4){p0[i1 * 28 + 1], p0[i1 * 28 + 1 + 2], p0[i1 * 28 + 1 + 4], p0[i1 * 28 + 1 + 6]});
-    max_pool_1 = aotc_max_f32x4(max_pool_1, (aotc_float32x4){p0[i1 * 28 + 14], p0[i1 * 28 + 14 + 2], p0[i1 * 28 + 14 + 4], p0[i1 * 28 + 14 + 6]});
-    max_pool_1 = aotc_max_f32x4(max_pool_1, (aotc_float32x4){p0[i1 * 28 + 15], p0[i1 * 28 + 15 + 2], p0[i1 * 28 + 15 + 4], p0[i1 * 28 + 15 + 6]});
+    max_pool_1 = aotc_max_f32x4(max_pool_1, aotc_load_alternate_f32x4(&p0[i1 * 28]));
+    max_pool_1 = aotc_max_f32x4(max_pool_1, aotc_load_alternate_f32x4(&p0[i1 * 28 + 1]));
+    max_pool_1 = aotc_max_f32x4(max_pool_1, aotc_load_alternate_f32x4(&p0[i1 * 28 + 14]));
+    max_pool_1 = aotc_max_f32x4(max_pool_1, aotc_load_alternate_f32x4(&p0[i1 * 28 + 15]));
     *(aotc_float32x4u *)(max_pool + i1 * 7) = max_pool_1;
     aotc_float32x4 max_pool_2 = aotc_splat_f32x4(-INFINITY);
-    max_pool_2 = aotc_max_f32x4(max_pool_2, (aotc_float32x4){p0[i1 * 28 + 6], p0[i1 * 28 + 6 + 2], p0[i1 * 28 + 6 + 4], p0[i1 * 28 + 6 + 6]});
-    max_pool_2 = aotc_max_f32x4(max_pool_2, (aotc_float32x4){p0[i1 * 28 + 7], p0[i1 * 28 + 7 + 2], p0[i1 * 28 + 7 + 4], p0[i1 * 28 + 7 + 6]});
-    max_pool_2 = aotc_max_f32x4(max_pool_2, (aotc_float32x4){p0[i1 * 28 + 20], p0[i1 * 28 + 20 + 2], p0[i1 * 28 + 20 + 4], p0[i1 * 28 + 20 + 6]});
-    max_pool_2 = aotc_max_f32x4(max_pool_2, (aotc_float32x4){p0[i1 * 28 + 21], p0[i1 * 28 + 21 + 2], p0[i1 * 28 + 21 + 4], p0[i1 * 28 + 21 + 6]});
+    max_pool_2 = aotc_max_f32x4(max_pool_2, aotc_load_alternate_f32x4(&p0[i1 * 28 + 6]));
+    max_pool_2 = aotc_max_f32x4(max_pool_2, aotc_load_alternate_f32x4(&p0[i1 * 28 + 7]));
+    max_pool_2 = aotc_max_f32x4(max_pool_2, aotc_load_alternate_f32x4(&p0[i1 * 28 + 20]));
+    max_pool_2 = aotc_max_f32x4(max_pool_2, aotc_load_alternate_f32x4(&p0[i1 * 28 + 21]));
     *(aotc_float32x4u *)(max_pool + (i1 * 7 + 3)) = max_pool_2;
   }
 }

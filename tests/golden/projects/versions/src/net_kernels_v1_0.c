@@ -72,6 +72,16 @@ static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b)
 #endif
 }
 
+static inline aotc_float32x4 aotc_load_alternate_f32x4(const float *from) {
+#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
+  const aotc_float32x4 first = *(const aotc_float32x4u *)from;
+  const aotc_float32x4 second = *(const aotc_float32x4u *)(from + 3);
+  return __builtin_shufflevector(first, second, 0, 2, 5, 7);
+#else
+  return (aotc_float32x4){from[0], from[2], from[4], from[6]};
+#endif
+}
+
 static inline aotc_float32x4 aotc_max_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
   const aotc_float32x4 m = aotc_maxc_f32x4(a, b);
   return aotc_blend_f32x4((aotc_int32x4)(b != b), b, m);
@@ -182,10 +192,10 @@ void net_conv2d_v1(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1,
 void net_max_pool2d_v1(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT max_pool) {
   for (ptrdiff_t i1 = 0; i1 < 16; ++i1) {
     aotc_float32x4 max_pool_1 = aotc_splat_f32x4(-INFINITY);
-    max_pool_1 = aotc_max_f32x4(max_pool_1, (aotc_float32x4){p0[i1 * 16], p0[i1 * 16 + 2], p0[i1 * 16 + 4], p0[i1 * 16 + 6]});
-    max_pool_1 = aotc_max_f32x4(max_pool_1, (aotc_float32x4){p0[i1 * 16 + 1], p0[i1 * 16 + 1 + 2], p0[i1 * 16 + 1 + 4], p0[i1 * 16 + 1 + 6]});
-    max_pool_1 = aotc_max_f32x4(max_pool_1, (aotc_float32x4){p0[i1 * 16 + 8], p0[i1 * 16 + 8 + 2], p0[i1 * 16 + 8 + 4], p0[i1 * 16 + 8 + 6]});
-    max_pool_1 = aotc_max_f32x4(max_pool_1, (aotc_float32x4){p0[i1 * 16 + 9], p0[i1 * 16 + 9 + 2], p0[i1 * 16 + 9 + 4], p0[i1 * 16 + 9 + 6]});
+    max_pool_1 = aotc_max_f32x4(max_pool_1, aotc_load_alternate_f32x4(&p0[i1 * 16]));
+    max_pool_1 = aotc_max_f32x4(max_pool_1, aotc_load_alternate_f32x4(&p0[i1 * 16 + 1]));
+    max_pool_1 = aotc_max_f32x4(max_pool_1, aotc_load_alternate_f32x4(&p0[i1 * 16 + 8]));
+    max_pool_1 = aotc_max_f32x4(max_pool_1, aotc_load_alternate_f32x4(&p0[i1 * 16 + 9]));
     *(aotc_float32x4u *)(max_pool + i1 * 4) = max_pool_1;
   }
 }

@@ -10,9 +10,9 @@ This module is a door: its names, listed in `__init__.pyi`, come when they are a
 neither onnx nor the compiler.
 """
 
-from aotc.ir.lazy_exports import lazy_module_getattr_and_dir
+from aotc.ir.lazy_exports import lazy_getattr_and_dir_from_stub_file
 from aotc.ir.version import VERSION
 
 __version__ = VERSION
 
-__getattr__, __dir__ = lazy_module_getattr_and_dir(__name__)
+__getattr__, __dir__ = lazy_getattr_and_dir_from_stub_file(__name__)

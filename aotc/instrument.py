@@ -13,6 +13,6 @@ from aotc.ir.instrument import PrintBeforeAll as PrintBeforeAll
 from aotc.ir.instrument import pass_instrument as pass_instrument
 from aotc.relay.instrument.dump_ir import dump_ir as dump_ir
 from aotc.relay.instrument.numeric_check import NumericCheck as NumericCheck
-from aotc.relay.instrument.op_difference import OpDifference as OpDifference
+from aotc.relay.instrument.op_count_changes import OpDifference as OpDifference
 from aotc.relay.instrument.verifier import Verifier as Verifier
 from aotc.reporting.compile_report import PassReport as PassReport

@@ -78,7 +78,7 @@ def minimum_run_milliseconds(project_folders: Mapping[str, Path]) -> dict[str, f
     from aotc import load
 
     sessions = {name: load(folder) for name, folder in project_folders.items()}
-    inputs = {name: draw_project_inputs(folder) for name, folder in project_folders.items()}
+    inputs = {name: draw_random_inputs_of_compiled_project(folder) for name, folder in project_folders.items()}
     best = dict.fromkeys(sessions, float("inf"))
     for _ in range(SERIES_COUNT):
         for name, session in sessions.items():
@@ -90,7 +90,7 @@ def minimum_run_milliseconds(project_folders: Mapping[str, Path]) -> dict[str, f
     return best
 
 
-def draw_project_inputs(folder: Path) -> dict[str, np.ndarray]:
+def draw_random_inputs_of_compiled_project(folder: Path) -> dict[str, np.ndarray]:
     """Return seeded random inputs for a compiled project."""
     rng = np.random.default_rng(0)
     metadata = json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
@@ -110,7 +110,9 @@ def write_float_and_quantized_models(model: onnx.ModelProto, folder: Path) -> di
     }
 
 
-def measure_versions_in_subprocesses(paths: Mapping[str, Path], folder: Path, target: str) -> dict[str, dict[str, Any]]:
+def measure_code_size_of_network_versions(
+    paths: Mapping[str, Path], folder: Path, target: str
+) -> dict[str, dict[str, Any]]:
     """Return the figures of each version of a network, each compiled in its own process."""
     found, folders = {}, {}
     for version, path in paths.items():
@@ -155,7 +157,7 @@ def compare_code_sizes(
     for name in names or NETWORK_BUILD_FUNCTIONS:
         with tempfile.TemporaryDirectory() as scratch:
             model = onnx.load(name) if name.endswith(".onnx") else NETWORK_BUILD_FUNCTIONS[name]()
-            figures[name] = measure_versions_in_subprocesses(
+            figures[name] = measure_code_size_of_network_versions(
                 write_float_and_quantized_models(model, Path(scratch)), Path(scratch) / "projects", target
             )
         for version, facts in figures[name].items():

@@ -103,7 +103,7 @@ class PreparedCase:
             self.data = dict(file)
         self.about = json.loads(self.data.pop("about").tobytes())
 
-    def weight_bytes(self) -> Array:
+    def weight_bytes_with_regenerated_weights(self) -> Array:
         """Return the bytes of a case's weights; random weights are generated again from their
         seeds.
         """
@@ -140,7 +140,7 @@ class LoadedCase:
     """
 
     def __init__(self, case: PreparedCase, samples: slice = slice(None)) -> None:
-        self._kept: list[Any] = [case, weights := case.weight_bytes()]
+        self._kept: list[Any] = [case, weights := case.weight_bytes_with_regenerated_weights()]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "case.so"
             path.write_bytes(case.data["library"].tobytes())
@@ -188,7 +188,7 @@ class LoadedCase:
 # --- jobs, each in its own process
 
 
-def comparable_integer_bits(raw: Array, dtype: str) -> Array:
+def integers_equal_where_elements_equal(raw: Array, dtype: str) -> Array:
     """Return elements as integers that are equal if and only if the elements are equal; all NaNs
     count as equal.
     """
@@ -200,7 +200,7 @@ def comparable_integer_bits(raw: Array, dtype: str) -> Array:
     return found
 
 
-def max_difference_in_deviations(actual: Array, expected: Array, dtype: str) -> float:
+def max_difference_in_standard_deviations(actual: Array, expected: Array, dtype: str) -> float:
     """Return the largest difference between elements, divided by the standard deviation of the
     known elements.
     """
@@ -238,11 +238,12 @@ def compare_outputs_with_emulator(case_name: str, first_sample: int, end_sample:
             for k in sample["outputs"]:
                 dtype, known = case.about["outputs"][k]["dtype"], case.data[f"out{k}"]
                 if not sample["exact"] and dtype in UINT_TYPE_AND_INFINITY_BITS:
-                    far = max(far, away := max_difference_in_deviations(outputs[k], known, dtype))
+                    far = max(far, away := max_difference_in_standard_deviations(outputs[k], known, dtype))
                     if not away < MAX_TENSOR_CORE_DEVIATION:
                         differ[sample["name"]] = f"off by {away:.1e} of the standard deviation"
                 elif text := _describe_first_difference(
-                    comparable_integer_bits(outputs[k], dtype), comparable_integer_bits(known, dtype)
+                    integers_equal_where_elements_equal(outputs[k], dtype),
+                    integers_equal_where_elements_equal(known, dtype),
                 ):
                     differ.setdefault(sample["name"], text)
     return {"samples": len(case.about["samples"][chosen]), "differ": differ, "far": far}
@@ -263,7 +264,7 @@ def device_and_library_facts() -> dict[str, Any]:
     """
     import torch
 
-    from benchmarks.cuda_competitors import seconds_per_run_by_round
+    from benchmarks.pytorch_gpu_timing import seconds_per_run_by_round
 
     found: dict[str, Any] = {"torch": torch.__version__, "numpy": np.__version__}
     if not torch.cuda.is_available():
@@ -285,7 +286,7 @@ def run_job_in_this_process(job_words: Sequence[str]) -> None:
         case ["bits", name, first, end]:
             print(json.dumps(compare_outputs_with_emulator(name, int(first), int(end))))
         case ["speed", name]:
-            from benchmarks.cuda_competitors import time_case_and_competitors
+            from benchmarks.pytorch_gpu_timing import time_case_and_competitors
 
             case = PreparedCase(CASES_FOLDER / f"{name}.npz")
             for result in time_case_and_competitors(

@@ -207,7 +207,7 @@ def case_makers_by_name() -> dict[str, Callable[[], UnpreparedCase]]:
 # --- cases on disk
 
 
-def sample_rows_of_case(subject: UnpreparedCase, printed: PrintedKernels) -> Iterator[dict[str, Any]]:
+def sample_descriptions_of_case(subject: UnpreparedCase, printed: PrintedKernels) -> Iterator[dict[str, Any]]:
     """Yield the samples with their steps and outputs; samples without steps are omitted."""
     tensor_cores = {one.name for one in printed.kernels if "aotc_mma_" in one.text}
     numbers = {s: k for k, s in enumerate(subject.program.outputs)}
@@ -225,7 +225,7 @@ def zero_out_randomized_weights(program: Program, params: ParameterLayout) -> tu
     A description is [first byte, elements, dtype, mean, spread] with the statistics of the original
     values.
     """
-    blob = np.frombuffer(b"".join(params.binary_file_pieces()), np.uint8).copy()
+    blob = np.frombuffer(b"".join(params.bytes_of_binary_parameter_file()), np.uint8).copy()
     found = []
     for storage in (
         s
@@ -285,7 +285,7 @@ def compile_and_write_case(
         for side in (program.inputs, program.outputs)
     )
     about: dict[str, Any] = dict(zip(("inputs", "outputs"), sides, strict=True))
-    about |= {"name": program.name, "weights": weights, "samples": list(sample_rows_of_case(subject, made[0]))}
+    about |= {"name": program.name, "weights": weights, "samples": list(sample_descriptions_of_case(subject, made[0]))}
     about["sanitize"] = not subject.model and subject.emulated and (case_index % 6 == 0 or len(program.steps) < 20)
     about["macs"] = sum(step.kernel.macs for step in program.steps)
     about["bytes"] = params.bytes + sum(s.nbytes for s in (*program.inputs, *program.outputs))
@@ -315,7 +315,7 @@ def prepare_cases_for_gpu_machine() -> int:
     found = case_makers_by_name()
     for name in ("cases", "benchmarks"):
         (chosen.folder / name).mkdir(parents=True, exist_ok=True)
-    for module in ("cuda_device.py", "cuda_competitors.py"):
+    for module in ("cuda_device.py", "pytorch_gpu_timing.py"):
         shutil.copy(Path(cuda_device.__file__).with_name(module), chosen.folder / "benchmarks")
     (chosen.folder / "benchmarks" / "__init__.py").touch()  # found before other packages called benchmarks
     if chosen.emulated:

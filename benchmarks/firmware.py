@@ -79,7 +79,7 @@ def measure_model_as_firmware(
     return [arena, tflite_micro_arena_bytes(path), code or 0, made.metadata["weights_bytes"], stack, instructions]
 
 
-def arena_size_cells(path: Path, folder: Path) -> list[str]:
+def arena_size_cells_aotc_and_tflite_micro(path: Path, folder: Path) -> list[str]:
     """Return the arena sizes in aotc and in TFLite Micro as texts; a dash if TFLite Micro cannot
     run the model.
     """
@@ -105,7 +105,9 @@ def measure_models_as_firmware(
         click.echo(f"| {' | '.join(TABLE_HEADER[:3])} |\n{'|---' * 3}|")
         for path in models:
             with tempfile.TemporaryDirectory() as folder:
-                click.echo(f"| {path.stem} | {' | '.join(arena_size_cells(path, Path(folder)))} |")
+                click.echo(
+                    f"| {path.stem} | {' | '.join(arena_size_cells_aotc_and_tflite_micro(path, Path(folder)))} |"
+                )
         return
     options = {key: int(value) for key, value in (one.split("=") for one in config)}
     click.echo(f"| {' | '.join(TABLE_HEADER)} |\n|{'---|' * len(TABLE_HEADER)}")

@@ -70,7 +70,7 @@ class Layer:
     depthwise: bool = False
 
     @property
-    def macs(self) -> int:
+    def multiply_accumulates_of_layer(self) -> int:
         inner = 1 if self.depthwise else self.channels
         return self.size[0] * self.size[1] * self.outputs * inner * self.kernel**2
 
@@ -126,7 +126,7 @@ def print_instructions_per_layer(targets: Sequence[str], flags: Sequence[str]) -
             with tempfile.TemporaryDirectory() as folder:
                 model = compile_without_building_library(layer.build_relay_module(), target, Path(folder))
                 total = instructions_by_function(model, target, Path(folder), flags).total()
-            cells.append(f"{total / layer.macs:.2f}")
+            cells.append(f"{total / layer.multiply_accumulates_of_layer:.2f}")
         click.echo(f"| {layer.name} | {' | '.join(cells)} |")
 
 

@@ -37,7 +37,7 @@ import aotc
 from aotc.checking.input_generation import OTHER_INPUTS_HINT, InputRanges, InputSet, read_or_draw_session_inputs
 from aotc.checking.output_comparison import Comparison
 from aotc.checking.reference_implementations import Reference, make_onnx_reference
-from aotc.checking.run_comparison import Run, compare_runs_with_reference, inconclusive_and_weak_outputs
+from aotc.checking.run_comparison import Run, compare_runs_with_reference, messages_on_inconclusive_or_weak_outputs
 from aotc.checking.verify import EXIT_CODE_BY_VERDICT
 from aotc.cli.console import Reporter, report_errors_and_exit
 from aotc.cli.options import CUDA_ARCH_OPTION, INPUT_OPTIONS, PATH_TYPE, SHAPE_OPTIONS, TARGET_OPTIONS, declare_option
@@ -280,7 +280,7 @@ def show_verdict(
     if wrong:
         console.print(f"\n[bold red]{' and '.join(wrong)} DIFFER from {reference}[/]")
         return "differ"
-    nothing, little = inconclusive_and_weak_outputs([expected])
+    nothing, little = messages_on_inconclusive_or_weak_outputs([expected])
     for kind, texts in (("inconclusive", nothing), ("warning", little)):
         for text in texts:
             console.print(f"[yellow]{kind}[/]: {escape(text)}")

@@ -26,7 +26,7 @@ from aotc.checking.dequantized_model import expand_quantized_operators_to_qdq, r
 from aotc.checking.float64_reference import Float64Evaluator
 from aotc.checking.input_generation import Arrays
 from aotc.checking.output_comparison import (
-    max_deviation_from_definition,
+    largest_accepted_rms_deviation,
     relative_error_against_float64,
     root_mean_square_difference,
 )
@@ -192,7 +192,7 @@ class Judge:
             plain = Float64Evaluator(remove_quantization_rounding(model))
             real = [plain.evaluate_model(convert_inputs_to_float64(x)) for x in self._inputs]
             self._tolerance = {
-                n: max_deviation_from_definition(*(self._joined(a, n) for a in (found, real, self._exact)))
+                n: largest_accepted_rms_deviation(*(self._joined(a, n) for a in (found, real, self._exact)))
                 for n in names
             }
 

@@ -84,7 +84,7 @@ class _UnroundedGraphBuilder:
         self.nodes.append(helper.make_node(op_type, inputs, [name], **attributes))
         return name
 
-    def dequantized_tensor_name(self, tensor_scale_zero_names: Sequence[str], axis: int) -> str:
+    def append_dequantize_if_quantized(self, tensor_scale_zero_names: Sequence[str], axis: int) -> str:
         """Return the name of a tensor with the real values of a quantized one: a new
         DequantizeLinear, or the tensor itself if it already holds real numbers.
 
@@ -97,15 +97,17 @@ class _UnroundedGraphBuilder:
             else self.append_node("DequantizeLinear", *tensor_scale_zero_names, axis=axis)
         )
 
-    def append_saturating_node(self, name: str, scale_and_zero_names: Sequence[str], output: str) -> None:
-        """Append a node that clips the tensor `name` to the real range of a quantized dtype; the
-        result is the tensor `output`.
+    def append_saturation_to_quantized_range(
+        self, input_name: str, scale_and_zero_names: Sequence[str], output_name: str
+    ) -> None:
+        """Append a node that clips the tensor `input_name` to the real range of a quantized dtype; the
+        result is the tensor `output_name`.
 
         The node is an Identity if scale or zero point is not constant or is given per channel.
 
         scale_and_zero_names    names of the scale and the zero point; the dtype is that of the zero point
         """
-        self.made.add(output)
+        self.made.add(output_name)
         ends, (scale, zero) = [], scale_and_zero_names
         if scale in self.known and (zero in self.known or not zero):
             size = numpy_helper.to_array(self.known[scale]).astype(np.float64)
@@ -114,11 +116,11 @@ class _UnroundedGraphBuilder:
             ends = [size * (end - middle.astype(np.float64)) for end in (limits.min, limits.max)]
         if ends and ends[0].size == 1:
             low, high = (self.append_node("Constant", value_float=float(e.reshape(()))) for e in ends)
-            self.nodes.append(helper.make_node("Clip", [name, low, high], [output]))
+            self.nodes.append(helper.make_node("Clip", [input_name, low, high], [output_name]))
         else:
-            self.nodes.append(helper.make_node("Identity", [name], [output]))
+            self.nodes.append(helper.make_node("Identity", [input_name], [output_name]))
 
-    def convert_quantized_operator(self, node: NodeProto) -> None:
+    def append_float_op_of_quantized_node(self, node: NodeProto) -> None:
         """Append the float operator of a quantized operator, on dequantized operands, with a
         clipped result.
 
@@ -132,7 +134,7 @@ class _UnroundedGraphBuilder:
             op, places = _FLOAT_OPERATOR_BY_QUANTIZED[node.op_type]
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         last = 0 if op == "Conv" or attributes.get("transB") else -1
-        parts = [self.dequantized_tensor_name(given[k : k + 3], last if k == 3 else -1) for k in places]
+        parts = [self.append_dequantize_if_quantized(given[k : k + 3], last if k == 3 else -1) for k in places]
         at = _BIAS_INPUT_INDEX.get(node.op_type)
         if at is not None and given[at]:
             scale = self.append_node("Mul", given[1], given[4])
@@ -143,9 +145,9 @@ class _UnroundedGraphBuilder:
         onto = (
             given[:2] if op == "Concat" else given[_RESULT_SCALE_INPUT_INDEX.get(node.op_type, 3 * len(places)) :][:2]
         )
-        self.append_saturating_node(self.append_node(op, *parts, **kept), onto, node.output[0])
+        self.append_saturation_to_quantized_range(self.append_node(op, *parts, **kept), onto, node.output[0])
 
-    def convert_dynamic_quantize_linear(self, node: NodeProto) -> None:
+    def replace_dynamic_quantize_by_identity(self, node: NodeProto) -> None:
         """Replace DynamicQuantizeLinear by an Identity of the data, with scale 1 and zero point 0."""
         data, scale, zero = node.output
         self.nodes.append(helper.make_node("Identity", node.input, [data]))
@@ -154,18 +156,18 @@ class _UnroundedGraphBuilder:
             self.nodes.append(helper.make_node("Constant", [], [name], value=tensor))
         self.made.add(data)
 
-    def convert_integer_conv_or_matmul(self, node: NodeProto) -> None:
+    def append_float_op_of_integer_product_node(self, node: NodeProto) -> None:
         """Replace ConvInteger or MatMulInteger by Conv or MatMul on operands that are dequantized
         with scale 1.
         """
         given = [*node.input, "", ""]
         one = self.append_node("Constant", value_float=1.0)
         op, axis = ("Conv", 0) if node.op_type == "ConvInteger" else ("MatMul", -1)
-        parts = [self.dequantized_tensor_name((given[k], one, given[k + 2]), axis) for k in range(2)]
+        parts = [self.append_dequantize_if_quantized((given[k], one, given[k + 2]), axis) for k in range(2)]
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self.nodes.append(helper.make_node(op, parts, node.output, **attributes))
 
-    def convert_dynamic_quantize_lstm(self, node: NodeProto) -> None:
+    def append_float_lstm_of_quantized_lstm(self, node: NodeProto) -> None:
         """Replace DynamicQuantizeLSTM by LSTM with dequantized weights; the quantized weights have
         the axes (directions, inputs, gates).
         """
@@ -193,7 +195,7 @@ class _UnroundedGraphBuilder:
         value = numpy_helper.from_array(np.ascontiguousarray(real.transpose(0, 2, 1)))
         return self.append_node("Constant", value=value)
 
-    def convert_node(self, node: NodeProto) -> None:
+    def append_node_with_float_arithmetic(self, node: NodeProto) -> None:
         """Append the conversion of one node of the model, without rounding.
 
         Raise AotcError (code "reference") if a node other than a quantized operator or a copy
@@ -201,16 +203,16 @@ class _UnroundedGraphBuilder:
         """
         op = node.op_type
         if op in _FLOAT_OPERATOR_BY_QUANTIZED or op == "QLinearConcat":
-            self.convert_quantized_operator(node)
+            self.append_float_op_of_quantized_node(node)
         elif op == "DynamicQuantizeLinear":
-            self.convert_dynamic_quantize_linear(node)
+            self.replace_dynamic_quantize_by_identity(node)
         elif op in ("ConvInteger", "MatMulInteger"):
-            self.convert_integer_conv_or_matmul(node)
+            self.append_float_op_of_integer_product_node(node)
         elif op == "DynamicQuantizeLSTM":
-            self.convert_dynamic_quantize_lstm(node)
+            self.append_float_lstm_of_quantized_lstm(node)
         elif op == "QuantizeLinear":
             name, *onto = [*node.input, ""][:3]
-            self.append_saturating_node(name, onto, node.output[0])
+            self.append_saturation_to_quantized_range(name, onto, node.output[0])
         elif op == "DequantizeLinear" and node.input[0] in self.made:
             self.nodes.append(helper.make_node("Identity", node.input[:1], node.output))
         elif self.made.intersection(node.input) and op not in _DATA_MOVEMENT_OPERATORS:
@@ -231,7 +233,7 @@ def remove_quantization_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
     plain.CopyFrom(model)
     found = _UnroundedGraphBuilder(plain.graph)
     for node in model.graph.node:
-        found.convert_node(node)
+        found.append_node_with_float_arithmetic(node)
     if not (found.made or found.count):
         raise AotcError("reference", "the model contains no quantized operators")
     del plain.graph.node[:]
@@ -244,19 +246,23 @@ class _QuantizeDequantizeGraphBuilder(_UnroundedGraphBuilder):
     operator and quantization.
     """
 
-    def append_saturating_node(self, name: str, scale_and_zero_names: Sequence[str], output: str) -> None:
-        """Append QuantizeLinear of the tensor `name`; the result is the tensor `output`.
+    def append_saturation_to_quantized_range(
+        self, input_name: str, scale_and_zero_names: Sequence[str], output_name: str
+    ) -> None:
+        """Append QuantizeLinear of the tensor `input_name`; the result is the tensor `output_name`.
 
         onto    names of the scale and the zero point
         """
-        self.nodes.append(helper.make_node("QuantizeLinear", [name, *(n for n in scale_and_zero_names if n)], [output]))
+        self.nodes.append(
+            helper.make_node("QuantizeLinear", [input_name, *(n for n in scale_and_zero_names if n)], [output_name])
+        )
 
-    def convert_node(self, node: NodeProto) -> None:
+    def append_node_with_float_arithmetic(self, node: NodeProto) -> None:
         """Append the conversion of one node of the model; nodes that are no quantized operators of
         `_FLOAT_OPERATOR_BY_QUANTIZED` are copied.
         """
         if node.op_type in _FLOAT_OPERATOR_BY_QUANTIZED or node.op_type == "QLinearConcat":
-            self.convert_quantized_operator(node)
+            self.append_float_op_of_quantized_node(node)
         else:
             self.nodes.append(node)
 
@@ -271,7 +277,7 @@ def expand_quantized_operators_to_qdq(model: onnx.ModelProto) -> onnx.ModelProto
     defined.CopyFrom(model)
     found = _QuantizeDequantizeGraphBuilder(defined.graph)
     for node in model.graph.node:
-        found.convert_node(node)
+        found.append_node_with_float_arithmetic(node)
     del defined.graph.node[:]
     defined.graph.node.extend(found.nodes)
     return defined

@@ -4,7 +4,7 @@ raised if it is exceeded.
 
     budget = MemoryBudget(2 << 30)
     budget.count_buffers_of_value(array)     # counts each buffer once, however many views of it are held
-    budget.require_bytes_fit("node 'conv' (Conv)", additional_bytes=3 << 30)
+    budget.require_bytes_fit_in_memory_budget("node 'conv' (Conv)", additional_bytes=3 << 30)
     budget.uncount_buffers_of_value(array)
 """
 
@@ -28,16 +28,19 @@ def format_byte_count(byte_count: int) -> str:
 
 
 def memory_budget_exceeded_error(
-    where: str, needed: int, budget: int, purpose: str = "the result in double precision"
+    node_or_tensor: str, needed_bytes: int, budget_bytes: int, purpose: str = "the result in double precision"
 ) -> AotcError:
     """Return the AotcError (code "memory") for an evaluation that needs more bytes than its budget.
 
-    where     the node or tensor that exceeds the budget
-    needed    bytes that are needed
-    budget    bytes that are allowed
-    purpose   the evaluation that is refused
+    node_or_tensor    the node or tensor that exceeds the budget
+    needed_bytes      bytes that are needed
+    budget_bytes      bytes that are allowed
+    purpose           the evaluation that is refused
     """
-    text = f"{purpose} needs about {format_byte_count(needed)} at {where}: the budget is {format_byte_count(budget)}"
+    text = (
+        f"{purpose} needs about {format_byte_count(needed_bytes)} at "
+        f"{node_or_tensor}: the budget is {format_byte_count(budget_bytes)}"
+    )
     return AotcError("memory", text, hint="raise the memory budget (--memory), for instance to 4G")
 
 
@@ -69,12 +72,12 @@ class MemoryBudget:
                 del self._counts[key]
                 self.held -= size
 
-    def require_bytes_fit(self, where: str, additional_bytes: int) -> None:
+    def require_bytes_fit_in_memory_budget(self, node_or_tensor: str, additional_bytes: int) -> None:
         """Raise AotcError (code "memory") unless `additional_bytes` bytes fit in the budget in addition to
-        those held; `where` names the node or tensor in the error.
+        those held; `node_or_tensor` names the node or tensor in the error.
         """
         if self.held + additional_bytes > self._limit:
-            raise memory_budget_exceeded_error(where, self.held + additional_bytes, self._limit, self._purpose)
+            raise memory_budget_exceeded_error(node_or_tensor, self.held + additional_bytes, self._limit, self._purpose)
 
     def before_op_call(self, call: Call) -> None:
         """Raise AotcError (code "memory") unless the results and temporary arrays of an operator
@@ -83,7 +86,7 @@ class MemoryBudget:
         types = tensor_types(call.checked_type) if call.checked_type is not None else []
         sizes = (ty.numel * ty.dtype.itemsize for ty in types if ty.is_static)
         span = call.span or call.op
-        self.require_bytes_fit(f"operator {span}", EVALUATION_BYTES_PER_RESULT_BYTE * sum(sizes))
+        self.require_bytes_fit_in_memory_budget(f"operator {span}", EVALUATION_BYTES_PER_RESULT_BYTE * sum(sizes))
 
 
 def _buffer_identities_and_sizes(value: Any) -> Iterator[tuple[int, int]]:

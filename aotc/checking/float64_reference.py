@@ -3,7 +3,7 @@
 
 In: an ONNX model in float32.  Out: its outputs computed in float64 by onnx's own reference
 evaluator, which shares no code with this compiler or with ONNX Runtime.  Convolutions and pools are
-computed by `aotc.checking.onnx_evaluator_windows`.
+computed by `aotc.checking.onnx_evaluator_conv_pool`.
 
     Float64Evaluator(model, memory=1 << 30).evaluate_model({"x": array})["y"]  # array and result in float64
 """
@@ -20,8 +20,8 @@ from onnx.reference import ReferenceEvaluator
 
 from aotc.checking.evaluation_memory_budget import DEFAULT_MEMORY_BYTES, EVALUATION_BYTES_PER_RESULT_BYTE, MemoryBudget
 from aotc.checking.input_generation import Arrays
+from aotc.checking.onnx_evaluator_conv_pool import MAX_STRIP_BYTES, WINDOW_OPERATORS
 from aotc.checking.onnx_evaluator_operators import EVALUATOR_OPERATORS
-from aotc.checking.onnx_evaluator_windows import MAX_STRIP_BYTES, WINDOW_OPERATORS
 from aotc.relay.frontend.onnx.load import nested_protobuf_messages
 
 
@@ -103,7 +103,7 @@ class Float64Evaluator:
         """
         own = sum(self._result_bytes.get(name, 0) for name in node.output)
         more = own + MAX_STRIP_BYTES if isinstance(node, WINDOW_OPERATORS) else EVALUATION_BYTES_PER_RESULT_BYTE * own
-        budget.require_bytes_fit(f"node {node.onnx_node.name!r} ({node.op_type})", more)
+        budget.require_bytes_fit_in_memory_budget(f"node {node.onnx_node.name!r} ({node.op_type})", more)
 
 
 def _value_sizes_in_bytes(model: onnx.ModelProto) -> dict[str, int]:

@@ -77,7 +77,7 @@ def find_first_wrong_kernel(
     return found
 
 
-def _emitted_kernel_names(program: Program) -> dict[Kernel, str]:
+def _kernel_names_without_model_prefix(program: Program) -> dict[Kernel, str]:
     """Return the names of kernels in the emitted project, without the model's name as a prefix."""
     names = print_kernels(program.distinct_kernels, program.name, share="values").names
     return {kernel: name.removeprefix(f"{program.name}_") for kernel, name in names.items()}
@@ -96,8 +96,8 @@ class _KernelComparison:
         self, calls: Program, program: Program, library: KernelLibrary, bound: float, budget: MemoryBudget
     ) -> None:
         self._calls, self._program, self._library, self._bound = calls, program, library, bound
-        self.names, self._budget = _emitted_kernel_names(program), budget
-        budget.require_bytes_fit("the arena", program.plan.peak)
+        self.names, self._budget = _kernel_names_without_model_prefix(program), budget
+        budget.require_bytes_fit_in_memory_budget("the arena", program.plan.peak)
         self._arena = np.zeros(program.plan.peak, np.uint8)
         budget.count_buffers_of_value(self._arena)
         self._own: dict[Storage, Array] = {}
@@ -134,7 +134,9 @@ class _KernelComparison:
                 name = f"output {view.storage.name!r}: "
                 if reason := describe_bit_difference(buffer, actual[k], expected[k], "by its program"):
                     yield step, SuspectKernel(COMPILER, name + reason)
-                if meant and (reason := self._difference_from_operators(view, kernel, expected[k], meant[k])):
+                if meant and (
+                    reason := self._describe_difference_from_graph_result(view, kernel, expected[k], meant[k])
+                ):
                     yield step, SuspectKernel(SCHEDULE, name + reason)
                 self._elements_accessed_through_view(view, buffer)[:] = expected[k]
 
@@ -147,7 +149,7 @@ class _KernelComparison:
             if view.storage.kind != "temp" and view.storage not in self._own:
                 self._budget.count_buffers_of_value(self._elements_of_storage(view.storage))
         read, written = (sum(b.nbytes for b in side) for side in (kernel.inputs, kernel.outputs))
-        self._budget.require_bytes_fit(
+        self._budget.require_bytes_fit_in_memory_budget(
             f"kernel {self.names[kernel]}", read + EVALUATION_BYTES_PER_RESULT_BYTE * written
         )
 
@@ -186,7 +188,7 @@ class _KernelComparison:
             self._own[storage] = _flat_array_of_storage_dtype(storage.data, storage)
         return self._own[storage]
 
-    def _difference_from_operators(self, view: View, kernel: Kernel, actual: Array, expected: Array) -> str:
+    def _describe_difference_from_graph_result(self, view: View, kernel: Kernel, actual: Array, expected: Array) -> str:
         """Return how an output of a loop nest differs from its operators' result, "" if it is
         within the bounds of `aotc verify`.
 

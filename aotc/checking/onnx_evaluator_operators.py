@@ -10,7 +10,7 @@ import numpy as np
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import _op_list
 
-from aotc.checking.onnx_evaluator_windows import WINDOW_OPERATORS
+from aotc.checking.onnx_evaluator_conv_pool import WINDOW_OPERATORS
 from aotc.ir import Array
 
 

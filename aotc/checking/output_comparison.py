@@ -161,7 +161,7 @@ def rejudge_against_float64_result(
     ours = relative_error_against_float64(actual, exact)
     explained = reference_error if second_evaluation_error is None else min(reference_error, second_evaluation_error)
     limit = max(
-        max_error_explained_by_rounding(failed.bound, explained), unavoidable_relative_error(actual.dtype, exact)
+        max_error_explained_by_rounding(failed.bound, explained), always_accepted_relative_error(actual.dtype, exact)
     )
     reason = ""
     if not ours <= limit:
@@ -194,7 +194,8 @@ def rejudge_against_reference_spread(
         return failed
     ours = relative_error_against_float64(actual, reference)
     limit = max(
-        max_error_explained_by_rounding(failed.bound, reference_spread), unavoidable_relative_error(actual.dtype, exact)
+        max_error_explained_by_rounding(failed.bound, reference_spread),
+        always_accepted_relative_error(actual.dtype, exact),
     )
     text = (
         f"error against the reference is {ours:.2e} > {limit:.1e}, beside {reference_spread:.2e} of another evaluation"
@@ -204,7 +205,7 @@ def rejudge_against_reference_spread(
     return replace(failed, reason=reason, exact=own, reference_exact=other, rounding=reference_spread)
 
 
-def unavoidable_relative_error(dtype: np.dtype[Any], exact: Array) -> float:
+def always_accepted_relative_error(dtype: np.dtype[Any], exact: Array) -> float:
     """Return the relative error that is always accepted: ALWAYS_ACCEPTED_ULPS units in the last place of the
     largest value of `exact`, or the smallest normal number where subnormal numbers may flush to
     zero.
@@ -214,10 +215,10 @@ def unavoidable_relative_error(dtype: np.dtype[Any], exact: Array) -> float:
     info = ml_dtypes.finfo(dtype)
     # hardware and libraries flush subnormal numbers of these dtypes to zero
     tiny = float(info.smallest_normal) if float(info.smallest_normal) < MAX_FLUSHABLE_SMALLEST_NORMAL else 0.0
-    return max(ALWAYS_ACCEPTED_ULPS * float(info.eps) * largest, tiny) / _unit_of_relative_error(finite)
+    return max(ALWAYS_ACCEPTED_ULPS * float(info.eps) * largest, tiny) / _denominator_of_relative_error(finite)
 
 
-def _unit_of_relative_error(finite_values: Array) -> float:
+def _denominator_of_relative_error(finite_values: Array) -> float:
     """Return the unit of relative errors: the standard deviation of finite values, or their largest
     magnitude if they are constant, or 1 if they are all zero or there are none.
     """
@@ -248,7 +249,7 @@ def root_mean_square_difference(array: Array, other: Array) -> float:
     return float(np.sqrt(np.square(array.astype(np.float64) - other.astype(np.float64)).mean()))
 
 
-def max_deviation_from_definition(reference: Array, unrounded: Array, by_definition: Array) -> float:
+def largest_accepted_rms_deviation(reference: Array, unrounded: Array, by_definition: Array) -> float:
     """Return the largest accepted root mean square deviation of a quantized network's output from
     its definition.
 
@@ -272,7 +273,7 @@ def rejudge_by_signal_to_noise_ratio(
     A network rounds to integers at thousands of places, where implementations that compute some
     operators in floating point differ. The output passes if two conditions hold. Its
     signal-to-noise ratio is at most MAX_SNR_LOSS_DB below the reference's. If the output by definition
-    is known, its distance from the definition is at most `max_deviation_from_definition`: about the reference's
+    is known, its distance from the definition is at most `largest_accepted_rms_deviation`: about the reference's
     distance, or small against the quantization noise. The comparison is returned unchanged if the
     output is not a float or has NaN or infinite elements.
 
@@ -289,7 +290,10 @@ def rejudge_by_signal_to_noise_ratio(
     known = [np.asarray(r[3]).reshape(-1) for r in runs if r[3] is not None]
     if not reason and len(known) == len(runs):
         defined = np.concatenate(known)
-        apart, limit = root_mean_square_difference(ours, defined), max_deviation_from_definition(theirs, exact, defined)
+        apart, limit = (
+            root_mean_square_difference(ours, defined),
+            largest_accepted_rms_deviation(theirs, exact, defined),
+        )
         if not apart <= limit:
             reason = f"the root mean square deviation from the model's definition is {apart:.1e} > {limit:.1e}"
     return replace(failed, reason=reason)
@@ -321,7 +325,7 @@ def compare_arrays(name: str, actual: Array, expected: Array, bound: float) -> C
     they agree.
 
     Floats agree if the error relative to the standard deviation of `expected` is at most `bound` or
-    `unavoidable_relative_error`, whichever is larger; integers and bools must be equal. NaN equals NaN, and an
+    `always_accepted_relative_error`, whichever is larger; integers and bools must be equal. NaN equals NaN, and an
     infinity equals an infinity of its sign. A different shape or dtype is a failure.
     """
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
@@ -337,12 +341,12 @@ def compare_arrays(name: str, actual: Array, expected: Array, bound: float) -> C
     difference[both] = np.abs(a[both] - b[both])
     max_abs = float(difference.max())
     finite = b[np.isfinite(b)]
-    scale = _unit_of_relative_error(finite)
+    scale = _denominator_of_relative_error(finite)
     if not DType.from_numpy(actual).is_float:
         reason = "" if same.all() else f"{int((~same).sum())} of {actual.size} elements differ"
         return Comparison(name, max_abs, max_abs / scale, 0, 0.0, reason)
     relative = max_abs / scale
-    limit = max(bound, unavoidable_relative_error(actual.dtype, b))
+    limit = max(bound, always_accepted_relative_error(actual.dtype, b))
     reason = "" if relative <= limit else f"error relative to the standard deviation is {relative:.2e} > {limit:.1e}"
     return Comparison(name, max_abs, relative, max_ulp_distance(actual, expected), bound, reason)
 

@@ -44,8 +44,8 @@ def load_prebuilt_project(path: Path, module: IRModule, target: Target) -> Compi
     results = tensor_types(type_of(module.main.body))
     outputs = list(zip(output_names_or_default(module, len(results)), results, strict=True))
     problems = [
-        *_signature_mismatches("input", found.inputs, inputs),
-        *_signature_mismatches("output", found.outputs, outputs),
+        *_input_or_output_type_mismatches("input", found.inputs, inputs),
+        *_input_or_output_type_mismatches("output", found.outputs, outputs),
     ]
     if problems:
         hint = "compile the model anew, or state the shapes that the project was compiled for (--dim, --input-shape)"
@@ -89,18 +89,22 @@ def _newest_project_library(path: Path, metadata: dict[str, Any]) -> Path:
     raise AotcError("load", f"{path} holds no library: build the project first", hint=f"run `make -C {path}`")
 
 
-def _signature_mismatches(kind: str, infos: Sequence[TensorInfo], expected: Sequence[tuple[str, Any]]) -> list[str]:
-    """Return messages about inputs or outputs (`kind`) whose name, shape or dtype in a library
+def _input_or_output_type_mismatches(
+    input_or_output: str, infos: Sequence[TensorInfo], expected: Sequence[tuple[str, Any]]
+) -> list[str]:
+    """Return messages about inputs or outputs (`input_or_output`) whose name, shape or dtype in a library
     differs from the model's.
     """
     have, want = [i.name for i in infos], [name for name, _ in expected]
     if have != want:
-        return [f"its {kind}s are {', '.join(map(repr, have))}, those of the model {', '.join(map(repr, want))}"]
+        return [
+            f"its {input_or_output}s are {', '.join(map(repr, have))}, those of the model {', '.join(map(repr, want))}"
+        ]
     found = []
     for info, (name, ty) in zip(infos, expected, strict=True):
         own = TensorType(info.shape, info.dtype)
         # quantized integers may replace the model's real numbers
         alike = isinstance(ty, TensorType) and (ty.dtype == info.dtype or info.quantization is not None)
         if not alike or list(ty.shape) != list(info.shape):
-            found.append(f"{kind} {name!r} is {own}, in the model {ty}")
+            found.append(f"{input_or_output} {name!r} is {own}, in the model {ty}")
     return found

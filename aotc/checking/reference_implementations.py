@@ -46,7 +46,7 @@ ModelRunner: TypeAlias = Callable[[Arrays], Arrays]
 OptionalModelRunner: TypeAlias = Callable[[Arrays], Arrays | None]
 
 
-def unavailable_evaluation(_: Arrays) -> None:
+def return_none_as_unavailable_evaluation(_: Arrays) -> None:
     """Return None for any inputs: the evaluation that is not available."""
     return
 
@@ -70,8 +70,8 @@ class Reference:
     run: ModelRunner
     exact: OptionalModelRunner
     quantized: bool = False
-    defined: OptionalModelRunner = unavailable_evaluation
-    rounded: OptionalModelRunner = unavailable_evaluation
+    defined: OptionalModelRunner = return_none_as_unavailable_evaluation
+    rounded: OptionalModelRunner = return_none_as_unavailable_evaluation
 
 
 def run_or_none_on_exception(run: ModelRunner) -> OptionalModelRunner:

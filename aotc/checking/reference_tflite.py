@@ -41,7 +41,7 @@ def _is_interpreter_installed(rounding: str) -> bool:
     return importlib.util.find_spec(_INTERPRETER_PACKAGES[rounding][0]) is not None
 
 
-def stated_or_installed_rounding(path: Path, stated: str | None) -> str:
+def stated_or_installed_interpreter_rounding(path: Path, stated: str | None) -> str:
     """Return the rounding `stated` by the caller, else that of the first installed interpreter that
     can load the TFLite file.
 
@@ -49,7 +49,7 @@ def stated_or_installed_rounding(path: Path, stated: str | None) -> str:
     """
     wanted = [stated] if stated in _INTERPRETER_PACKAGES else list(_INTERPRETER_PACKAGES)
     there = [name for name in wanted if _is_interpreter_installed(name)]
-    found = next((name for name in there if len(there) == 1 or _can_interpreter_load(name, path)), None)
+    found = next((name for name in there if len(there) == 1 or _can_tflite_interpreter_load_file(name, path)), None)
     if found is None:
         names = " or ".join(_INTERPRETER_PACKAGES[name][1] for name in wanted)
         text = f"a TFLite model is compared with {names}, which is not installed"
@@ -57,7 +57,7 @@ def stated_or_installed_rounding(path: Path, stated: str | None) -> str:
     return found
 
 
-def _can_interpreter_load(rounding: str, path: Path) -> bool:
+def _can_tflite_interpreter_load_file(rounding: str, path: Path) -> bool:
     """Return True if an interpreter can load a TFLite file; LiteRT, the last choice, is assumed to
     load every file.
     """
@@ -81,7 +81,7 @@ def make_tflite_reference(model: TfliteFile, output_names: Sequence[str]) -> Ref
 
     Raise AotcError (code "reference") if the interpreter is not installed.
     """
-    rounding = stated_or_installed_rounding(model.path, model.rounding)
+    rounding = stated_or_installed_interpreter_rounding(model.path, model.rounding)
     name = _INTERPRETER_PACKAGES[rounding][1]
     session = _Session(_read_tflite_file(model.path), _INTERPRETER_BY_ROUNDING[rounding])
     return Reference(name, make_session_runner(name, session, output_names), lambda _: None)

@@ -20,15 +20,17 @@ from aotc.checking.input_generation import Arrays
 from aotc.checking.reference_implementations import Reference, run_or_none_on_exception
 
 
-def make_torch_reference(program: Any, output_names: Sequence[str], memory: int = DEFAULT_MEMORY_BYTES) -> Reference:
+def make_torch_reference(
+    program: Any, output_names: Sequence[str], max_float64_bytes: int = DEFAULT_MEMORY_BYTES
+) -> Reference:
     """Return a Reference that runs an ExportedProgram in torch; `output_names` are the output names, in
     order.
 
-    memory    largest number of bytes that a float64 evaluation may take
+    max_float64_bytes    largest number of bytes that a float64 evaluation may take
     """
     run, exact = (
         partial(_run_exported_program, kind, program, output_names)
-        for kind in (torch.fx.Interpreter, partial(_Float64Interpreter, memory=memory))
+        for kind in (torch.fx.Interpreter, partial(_Float64Interpreter, memory=max_float64_bytes))
     )
     return Reference(f"torch {torch.__version__}", run, run_or_none_on_exception(exact))
 
@@ -50,7 +52,7 @@ class _Float64Interpreter(torch.fx.Interpreter):  # type: ignore[misc]
         budget = MemoryBudget(self._memory)
         for value in args:
             wide = 2 if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else 1
-            budget.require_bytes_fit("the parameters", wide * getattr(value, "nbytes", 0))
+            budget.require_bytes_fit_in_memory_budget("the parameters", wide * getattr(value, "nbytes", 0))
             self._arguments.append(_widen_float32_tensor(value))
             budget.count_buffers_of_value(self._arguments[-1])
         return super().run(*self._arguments, **kwargs)
@@ -59,7 +61,9 @@ class _Float64Interpreter(torch.fx.Interpreter):  # type: ignore[misc]
         if n.op == "call_function":
             budget = MemoryBudget(self._memory)
             budget.count_buffers_of_value([*self._arguments, *self.env.values()])
-            budget.require_bytes_fit(f"node {n.name!r} ({n.target})", _estimated_float64_bytes_of_node(n))
+            budget.require_bytes_fit_in_memory_budget(
+                f"node {n.name!r} ({n.target})", _estimated_float64_bytes_of_node(n)
+            )
         return super().run_node(n)
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:

@@ -2,7 +2,7 @@
 """Comparison of all runs of a compiled model with the reference's runs on the same inputs.
 
     runs = [Run(input_set, inputs, actual, expected)]
-    cases = compare_runs_by_scale_factor(runs, 1e-4, reference)
+    cases = compare_runs_grouped_by_input_scale(runs, 1e-4, reference)
     cases[0].outputs[0].relative
 
 Outputs beyond the bound of their dtype are judged again by results of the reference in float64, by
@@ -30,7 +30,11 @@ from aotc.checking.output_comparison import (
     why_comparison_is_weak,
     why_no_comparison_is_possible,
 )
-from aotc.checking.reference_implementations import OptionalModelRunner, Reference, unavailable_evaluation
+from aotc.checking.reference_implementations import (
+    OptionalModelRunner,
+    Reference,
+    return_none_as_unavailable_evaluation,
+)
 from aotc.ir import Array, DType, frozen
 
 
@@ -102,14 +106,18 @@ def compare_runs_with_reference(runs: Sequence[Run], float32_bound: float, refer
     return tuple(Case(r.given.source, tuple(row.values())) for r, row in zip(runs, found, strict=True))
 
 
-def compare_runs_by_scale_factor(runs: Sequence[Run], float32_bound: float, reference: Reference) -> tuple[Case, ...]:
+def compare_runs_grouped_by_input_scale(
+    runs: Sequence[Run], float32_bound: float, reference: Reference
+) -> tuple[Case, ...]:
     """Compare the outputs of all runs as `compare_runs_with_reference` does, with float64 results only for ordinary
     inputs and for inputs whose outputs differ.
 
     Runs are judged in groups by scale factor, together with the ordinary runs: the rounding error
     for scaled inputs says nothing about inputs of another magnitude.
     """
-    plain = replace(reference, exact=unavailable_evaluation, rounded=unavailable_evaluation)
+    plain = replace(
+        reference, exact=return_none_as_unavailable_evaluation, rounded=return_none_as_unavailable_evaluation
+    )
     cases = list(compare_runs_with_reference(runs, float32_bound, reference if reference.quantized else plain))
     for factor in sorted({r.given.factor for r in runs}) if not reference.quantized else ():
         wrong = [k for k, r in enumerate(runs) if not cases[k].ok and r.given.factor == factor]
@@ -158,7 +166,7 @@ def _rejudge_float_output(
         for k in wrong
     ]
     others = [[r.expected[output_name] for r in runs]]
-    second = None if all(close) else _second_evaluation_of_output(output_name, runs, second_evaluation())
+    second = None if all(close) else _select_output_of_second_evaluation(output_name, runs, second_evaluation())
     others += [] if second is None else [second]
     errors = [
         [relative_error_against_float64(a, e[output_name]) for a, e in zip(arrays, float64_results, strict=True)]
@@ -188,7 +196,7 @@ def _rejudge_float_output(
             )
 
 
-def _second_evaluation_of_output(
+def _select_output_of_second_evaluation(
     output_name: str, runs: Sequence[Run], second_evaluation: list[Arrays] | None
 ) -> list[Array] | None:
     """Return one output of a second evaluation for all runs; None if there is no evaluation or it
@@ -221,7 +229,11 @@ def select_runs_for_report(
     """Return the runs and cases for a report: ordinary inputs, inputs whose outputs differ, and the
     case with the largest error of each other scale factor.
     """
-    found = [(run, case) for run, case in zip(runs, cases, strict=True) if is_quantized or _is_evidence(run, case)]
+    found = [
+        (run, case)
+        for run, case in zip(runs, cases, strict=True)
+        if is_quantized or _is_case_judgeable_by_reference_accuracy(run, case)
+    ]
     worst: dict[float, Case] = {}
     for run, case in found:
         if not run.given.usual and case.ok:
@@ -236,7 +248,7 @@ def _largest_relative_error(case: Case) -> float:
     return max((output.relative for output in case.outputs), default=0.0)
 
 
-def _is_evidence(run: Run, case: Case) -> bool:
+def _is_case_judgeable_by_reference_accuracy(run: Run, case: Case) -> bool:
     """Return True if a case is evidence about the model.
 
     A difference for scaled inputs counts only if the reference's error against the float64 result
@@ -246,7 +258,9 @@ def _is_evidence(run: Run, case: Case) -> bool:
     return run.given.factor == 1.0 or case.ok or any(error <= LARGE_NOISE for error in known)
 
 
-def inconclusive_and_weak_outputs(reference_outputs: Sequence[Arrays]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def messages_on_inconclusive_or_weak_outputs(
+    reference_outputs: Sequence[Arrays],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return messages about outputs that allow no comparison, and messages about outputs that make
     a weak one.
 

@@ -37,12 +37,12 @@ from aotc.checking.reference_implementations import (
     make_onnx_reference,
     make_relay_reference,
 )
-from aotc.checking.reference_tflite import TfliteFile, make_tflite_reference, stated_or_installed_rounding
+from aotc.checking.reference_tflite import TfliteFile, make_tflite_reference, stated_or_installed_interpreter_rounding
 from aotc.checking.run_comparison import (
     Case,
     Run,
-    compare_runs_by_scale_factor,
-    inconclusive_and_weak_outputs,
+    compare_runs_grouped_by_input_scale,
+    messages_on_inconclusive_or_weak_outputs,
     select_runs_for_report,
 )
 from aotc.driver.compile import CompileOptions
@@ -61,7 +61,7 @@ from aotc.driver.toolchain import require_cpu_can_run
 from aotc.ir import AotcError, TensorType, frozen, gpu_count
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.graph_api import IRModule, infer_module
-from aotc.relay.op.input_domains import infer_input_domains
+from aotc.relay.op.input_value_range_inference import infer_input_domains
 from aotc.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def load_model_of_any_format(model: str | Path | Model, rounding: str = "tflm") 
     return load_exported_program(model) if is_exported_program(model) else load_model(model)
 
 
-def _options_with_installed_rounding(model: str | Path | Model, options: Mapping[str, Any]) -> CompileOptions:
+def _options_with_installed_tflite_rounding(model: str | Path | Model, options: Mapping[str, Any]) -> CompileOptions:
     """Return the compile options; for a TFLite file, with a rounding whose interpreter is
     installed.
     """
@@ -177,7 +177,7 @@ def _options_with_installed_rounding(model: str | Path | Model, options: Mapping
     if not (isinstance(model, (str, Path)) and is_tflite_path(model)):
         return chosen
     stated = chosen.rounding or (chosen.config or {}).get("tflite.rounding")
-    return replace(chosen, rounding=stated_or_installed_rounding(Path(model), stated))
+    return replace(chosen, rounding=stated_or_installed_interpreter_rounding(Path(model), stated))
 
 
 def verify(
@@ -231,12 +231,12 @@ def verify(
     sets = file_or_random_and_scaled_inputs(
         types, domains, inputs, seeds, int(compiled.metadata["macs"]), within_scales=_is_quantized_onnx(model)
     )
-    runs, report = _run_and_report(compiled, model, types, sets, memory)
+    runs, report = _run_input_sets_and_compare_outputs(compiled, model, types, sets, memory)
     if report.verdict != "differ" or not bisect:
         return report
     wrong_run = next(run for run, case in zip(runs, report.cases, strict=True) if not case.ok)
     bound = compiled.metadata["error_bound"]
-    return _report_with_bisection(report, model, types, wrong_run.inputs, work, chosen, bound, memory)
+    return _add_first_wrong_node_to_report(report, model, types, wrong_run.inputs, work, chosen, bound, memory)
 
 
 def _options_with_verification_defaults(
@@ -249,7 +249,7 @@ def _options_with_verification_defaults(
     """Return the compile options of `verify`: with an installed rounding, the C compiler checked
     or not, and GPUs emulated if there are none.
     """
-    chosen = _options_with_installed_rounding(model, options)
+    chosen = _options_with_installed_tflite_rounding(model, options)
     default = chosen.machine.gpu is None and not bisect and project is None
     checked = default if check_compiler is None else check_compiler
     emulated = chosen.machine.gpu is not None and (is_gpu_emulated() or not gpu_count())
@@ -274,7 +274,7 @@ def _require_options_allow_comparison(
     require_tflite_model_is_not_cut(model, options.cut)
 
 
-def _report_with_bisection(
+def _add_first_wrong_node_to_report(
     report: Report,
     model: Model,
     types: Mapping[str, TensorType],
@@ -282,31 +282,31 @@ def _report_with_bisection(
     compilation: Compilation,
     options: CompileOptions,
     bound: float,
-    memory: int,
+    max_reference_bytes: int,
 ) -> Report:
     """Return a report of a difference with the first node of an ONNX model that differs on these
     inputs and, unless the model is for GPUs, the first wrong kernel and the cause of its error.
 
-    types     input types with static shapes
-    bound     largest accepted error of a float32 result, relative to its standard deviation
-    memory    bytes that float64 evaluations and results that become outputs may take
+    types                  input types with static shapes
+    bound                  largest accepted error of a float32 result, relative to its standard deviation
+    max_reference_bytes    bytes that float64 evaluations and results that become outputs may take
     """
     first, has_nodes = "", isinstance(model, onnx.ModelProto)
     if isinstance(model, onnx.ModelProto):
-        first = describe_first_wrong_node(model, types, inputs, options, memory)
+        first = describe_first_wrong_node(model, types, inputs, options, max_reference_bytes)
     if options.machine.gpu is not None:
         return replace(report, first_difference=first)
-    return _report_with_first_wrong_kernel(report, first, has_nodes, compilation, inputs, bound, memory)
+    return _add_first_wrong_kernel_to_report(report, first, has_nodes, compilation, inputs, bound, max_reference_bytes)
 
 
-def _report_with_first_wrong_kernel(
+def _add_first_wrong_kernel_to_report(
     report: Report,
     first_wrong_node: str,
     has_nodes: bool,
     compilation: Compilation,
     inputs: Arrays,
     bound: float,
-    memory: int,
+    max_reference_bytes: int,
 ) -> Report:
     """Return a report of a difference with the first kernel that is wrong on these inputs and the
     cause of the error.
@@ -315,7 +315,7 @@ def _report_with_first_wrong_kernel(
     has_nodes           True if the results of single nodes were compared
     bound               largest accepted error of a float32 result, relative to its standard deviation
     """
-    suspect = find_first_wrong_kernel(compilation, inputs, bound=bound, memory=memory)
+    suspect = find_first_wrong_kernel(compilation, inputs, bound=bound, memory=max_reference_bytes)
     if not first_wrong_node and has_nodes:
         first_wrong_node = "no node differs when every result is an output"
     if not suspect.blame:
@@ -344,8 +344,12 @@ def _run_compiled_and_reference(input_set: InputSet, session: Session, reference
     return Run(input_set, real, found | dequantize_tensors(sides[1], whole), expected)
 
 
-def _run_and_report(
-    compiled: CompiledModel, model: Model, types: Mapping[str, TensorType], inputs: Iterable[InputSet], memory: int
+def _run_input_sets_and_compare_outputs(
+    compiled: CompiledModel,
+    model: Model,
+    types: Mapping[str, TensorType],
+    inputs: Iterable[InputSet],
+    max_reference_bytes: int,
 ) -> tuple[list[Run], Report]:
     """Run a compiled model and its reference on sets of inputs; return the runs that are reported,
     and the Report.
@@ -355,23 +359,23 @@ def _run_and_report(
     """
     session = compiled.session()
     names = [o.name for o in session.get_outputs()]
-    reference = make_reference_for_model(model, types, names, memory)
+    reference = make_reference_for_model(model, types, names, max_reference_bytes)
     runs = [
         _run_compiled_and_reference(given, session, reference)
         for given in inputs
         if given.within_scales or not reference.quantized
     ]
     device = "" if session.device is None else "an emulated GPU" if compiled.emulated else "GPU 0"
-    cases = compare_runs_by_scale_factor(runs, compiled.metadata["error_bound"], reference)
+    cases = compare_runs_grouped_by_input_scale(runs, compiled.metadata["error_bound"], reference)
     runs, cases = select_runs_for_report(runs, cases, reference.quantized)
-    nothing, little = inconclusive_and_weak_outputs([run.expected for run in runs if run.given.usual])
+    nothing, little = messages_on_inconclusive_or_weak_outputs([run.expected for run in runs if run.given.usual])
     report = Report(
         reference.name, cases, device=device, unchecked=compiled.unchecked, inconclusive=nothing, warnings=little
     )
     return runs, report
 
 
-def _models_with_intermediates_as_outputs(
+def _copies_with_intermediates_as_outputs(
     model: onnx.ModelProto, known_names: Sequence[str], max_bytes: int
 ) -> Iterator[tuple[onnx.ModelProto, int]]:
     """Yield copies of an ONNX model in which intermediate results are outputs too, as many per copy
@@ -388,8 +392,8 @@ def _models_with_intermediates_as_outputs(
     while True:
         group: list[onnx.ValueInfoProto] = []
         size = 0
-        while rest and (not group or size + _exposed_output_bytes(rest[0]) <= max_bytes):
-            size += _exposed_output_bytes(rest[0])
+        while rest and (not group or size + _float64_bytes_if_made_graph_output(rest[0]) <= max_bytes):
+            size += _float64_bytes_if_made_graph_output(rest[0])
             group.append(rest.pop(0))
         part = copy.deepcopy(model)
         part.graph.output.extend(group)
@@ -398,7 +402,7 @@ def _models_with_intermediates_as_outputs(
             return
 
 
-def _exposed_output_bytes(value: onnx.ValueInfoProto) -> int:
+def _float64_bytes_if_made_graph_output(value: onnx.ValueInfoProto) -> int:
     """Return the bytes that an intermediate result takes as an output of every evaluation, in
     float64.
     """
@@ -420,8 +424,10 @@ def describe_first_wrong_node(
     options.progress("looking for the first node that differs")
     # the model has been cut already
     whole = replace(options, cut_before=(), cut_after=())
-    for exposed, count in _models_with_intermediates_as_outputs(model, list(types), max_bytes):
-        _, report = _run_and_report(whole.compile_model(exposed), exposed, types, [InputSet("", inputs)], max_bytes)
+    for exposed, count in _copies_with_intermediates_as_outputs(model, list(types), max_bytes):
+        _, report = _run_input_sets_and_compare_outputs(
+            whole.compile_model(exposed), exposed, types, [InputSet("", inputs)], max_bytes
+        )
         wrong = {c.name: c for c in report.cases[0].outputs if not c.ok}
         for index, node in enumerate(model.graph.node[:count]):
             for result in (wrong[name] for name in node.output if name in wrong):

@@ -113,21 +113,21 @@ def compile_command(
     if output is None and not stopping:
         raise click.UsageError("Missing option '-o' / '--output'.")
     build = not (no_build or stopping)
-    facts = _report_facts(build, options) if watching["report"] is not None else {}
+    facts = _target_and_compiler_for_report_header(build, options) if watching["report"] is not None else {}
     watch = PassInspection(out, model, output, facts, **watching)
     passes, stages = PassTimingInstrument(), StageTimes()
     instruments = [passes, PassProgress(out.show_current_item), *watch.requested_pass_instruments()]
-    with watch.write_report_at_end() as show, listen_to_progress(out.show_progress):
+    with watch.write_compilation_report_at_end() as show, listen_to_progress(out.show_progress):
         where = None if stopping else output
         made = compile(
             model,
             output=where,
             instruments=instruments,
             build=build,
-            progress=stages.record_stage_then_call(show),
+            progress=stages.wrap_callback_to_record_stage_times(show),
             **options,
         )
-        result = watch.add_model_to_report(made)
+        result = watch.add_model_to_compilation_report(made)
     times = f"{stages}\n{passes.render()}" if timing else ""
     timings: dict[str, Any] = {"stages": stages.stage_time_rows(), "timing": times} if timing else {}
     if watch.stopped is not None:
@@ -144,7 +144,7 @@ def compile_command(
         out.print_result(data, result_tables.render_compile_result)
 
 
-def _report_facts(build: bool, options: Mapping[str, Any]) -> dict[str, str]:
+def _target_and_compiler_for_report_header(build: bool, options: Mapping[str, Any]) -> dict[str, str]:
     """Return facts for the head of a compilation report that the compiler does not know: target, C
     compiler, flags.
     """
@@ -388,7 +388,7 @@ def cache_command(out: Reporter, info: bool, clear: bool) -> None:
     cache = user_object_cache()
     if cache is None:
         raise AotcError("cache", "no home directory exists for the cache", hint="set AOTC_CACHE_DIR")
-    entries, used = cache.remove_all_entries() if clear else cache.entry_count_and_total_bytes()
+    entries, used = cache.remove_all_cache_entries() if clear else cache.cache_entry_count_and_total_bytes()
     data = {"folder": str(cache.folder), "entries": entries, "bytes": used, "limit": cache.limit, "cleared": clear}
 
     out.print_result(data, result_tables.render_object_cache_state)

@@ -40,7 +40,7 @@ def _parse_dimension(text: str, option_text: str) -> int:
     return value
 
 
-def _split_at_separator(
+def _split_option_texts_at_separator(
     values: tuple[str, ...], example: str, *, first: bool = False
 ) -> Iterator[tuple[str, str, str]]:
     """Split each text at its last separator, or at its first one; yield the text and both parts.
@@ -63,13 +63,16 @@ def parse_input_shapes(values: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """
     return {
         name: tuple(_parse_dimension(d, value) for d in dims.split(",") if d.strip())
-        for value, name, dims in _split_at_separator(values, "NAME:1,3,224,224")
+        for value, name, dims in _split_option_texts_at_separator(values, "NAME:1,3,224,224")
     }
 
 
 def parse_symbolic_dims(values: tuple[str, ...]) -> dict[str, int]:
     """Parse values of symbolic dimensions in the form SYMBOL=8; return integers by symbol."""
-    return {name: _parse_dimension(number, value) for value, name, number in _split_at_separator(values, "SYMBOL=8")}
+    return {
+        name: _parse_dimension(number, value)
+        for value, name, number in _split_option_texts_at_separator(values, "SYMBOL=8")
+    }
 
 
 def parse_input_ranges(values: tuple[str, ...]) -> dict[str, tuple[float, float]]:
@@ -104,7 +107,7 @@ def parse_config_entries(values: tuple[str, ...]) -> dict[str, bool | int | floa
     as such, else text.
     """
     config: dict[str, bool | int | float | str] = {}
-    for _, key, text in _split_at_separator(values, "KEY=VALUE", first=True):
+    for _, key, text in _split_option_texts_at_separator(values, "KEY=VALUE", first=True):
         try:
             config[key] = json.loads(text)
         except ValueError:
@@ -229,9 +232,9 @@ class RenamingCommand(click.Command):
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments after replacing deprecated names of options."""
-        return super().parse_args(context, [self._current_option_name(k, args) for k in range(len(args))])
+        return super().parse_args(context, [self._replace_deprecated_option_name(k, args) for k in range(len(args))])
 
-    def _current_option_name(self, index: int, args: Sequence[str]) -> str:
+    def _replace_deprecated_option_name(self, index: int, args: Sequence[str]) -> str:
         name, equals, value = args[index].partition("=")
         given = value if equals else args[index + 1] if index + 1 < len(args) else ""
         form = f"{name} FILE" if given.endswith(".json") else ""

@@ -2,8 +2,9 @@
 """Options of `aotc compile` that inspect passes: they become pass instruments and a report.
 
 watch = PassInspection(out, model, output, facts, report=Path("out.html"), print_after=("FuseOps",), ...)
-with watch.write_report_at_end() as stage:
-    watch.add_model_to_report(compile(model, instruments=watch.requested_pass_instruments(), progress=stage))
+with watch.write_compilation_report_at_end() as stage:
+    watch.add_model_to_compilation_report(compile(model,
+    instruments=watch.requested_pass_instruments(), progress=stage))
 """
 
 import time
@@ -37,7 +38,7 @@ class StageTimes:
 
     begins: list[tuple[str, float]] = field(default_factory=lambda: [("preparing", time.perf_counter())])
 
-    def record_stage_then_call(self, callback: Callable[[str], None]) -> Callable[[str], None]:
+    def wrap_callback_to_record_stage_times(self, callback: Callable[[str], None]) -> Callable[[str], None]:
         """Return a function that records the time when a stage begins and then calls `callback` with
         its name.
         """
@@ -123,7 +124,7 @@ class PassInspection:
     def _print_program_after_pass(self, pass_name: str, program_text: str) -> None:
         self.out.print_to_stderr(f"// after {pass_name}\n{program_text}\n")
 
-    def add_model_to_report(self, model: CompiledModel) -> CompiledModel:
+    def add_model_to_compilation_report(self, model: CompiledModel) -> CompiledModel:
         """Add the compiled model to the report, if one is requested; return the model."""
         if self.report is not None:
             self._report.begin_stage("")
@@ -131,7 +132,7 @@ class PassInspection:
         return model
 
     @contextmanager
-    def write_report_at_end(self) -> Iterator[Callable[[str], None]]:
+    def write_compilation_report_at_end(self) -> Iterator[Callable[[str], None]]:
         """Context manager: yield a function to be called with each stage; write the report at the
         end, also after errors.
         """
@@ -149,13 +150,13 @@ class PassInspection:
         except _Stopped as stop:
             self.stopped = str(stop)
         except AotcError as error:
-            self._write_requested_report(error)
+            self._write_requested_compilation_report(error)
             raise
-        self._write_requested_report(None)
+        self._write_requested_compilation_report(None)
         if self._print.missing:
             self.out.print_to_stderr(f"these passes did not run: {', '.join(sorted(self._print.missing))}")
 
-    def _write_requested_report(self, failure: AotcError | None) -> None:
+    def _write_requested_compilation_report(self, failure: AotcError | None) -> None:
         """Write the report, if one is requested and there are passes; report an error of writing
         along with `failure`.
         """

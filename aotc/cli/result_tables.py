@@ -235,7 +235,7 @@ def _output_comparison_row(inputs_source: str, comparison: JsonObject) -> list[s
     return [inputs_source, comparison["name"], *figures, verdict]
 
 
-def _verdict_text(report: JsonObject) -> str:
+def _overall_verify_verdict_text(report: JsonObject) -> str:
     """Return the overall verdict of `aotc verify` as text: agree, differ or inconclusive."""
     if report["verdict"] == "differ":
         return "outputs DIFFER"
@@ -245,7 +245,7 @@ def _verdict_text(report: JsonObject) -> str:
     return "all outputs agree" if any(differences) else "all outputs agree, no element differs"
 
 
-def _warning_lines(report: JsonObject) -> RenderedParts:
+def _output_comparison_warning_lines(report: JsonObject) -> RenderedParts:
     """Yield the warnings about constant outputs and the remarks on outputs that cannot be compared."""
     for text in report["warnings"]:
         yield Text.assemble(("warning", "yellow"), f": {text}")
@@ -259,8 +259,8 @@ def render_verify_report(report: JsonObject) -> RenderedParts:
     yield make_borderless_table("inputs", "output", "max abs", "relative", "ULP", "", rows=rows)
     if report["device"]:
         yield f"run on {report['device']}"
-    yield from _warning_lines(report)
-    yield f"compared with {report['reference']}: {_verdict_text(report)}"
+    yield from _output_comparison_warning_lines(report)
+    yield f"compared with {report['reference']}: {_overall_verify_verdict_text(report)}"
     off = dict.fromkeys(o["name"] for case in report["cases"] for o in case["outputs"] if o["reference_is_off"])
     if off:
         yield f"{report['reference']} is off where float64 agrees with the compiled model: {', '.join(off)}"
@@ -361,7 +361,7 @@ def render_bench_result(result: JsonObject) -> RenderedParts:
             yield f"left out: {rival['name']}: {rival['reason']}"
         if turn["ratio"] is not None:
             yield f"aotc takes {turn['ratio']:.2f} of the time of the fastest rival, {turn['fastest_rival']}"
-    yield from _warning_lines(result)
+    yield from _output_comparison_warning_lines(result)
     if result["verdict"] == "inconclusive":
         yield f"compared with {result['reference']}: INCONCLUSIVE, outputs have nothing to compare"
         yield f"hint: {OTHER_INPUTS_HINT}"

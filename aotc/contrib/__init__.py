@@ -6,6 +6,6 @@ from aotc.contrib import graph_executor
 The modules, listed in `__init__.pyi`, come when they are asked for: an executor needs no operators.
 """
 
-from aotc.ir.lazy_exports import lazy_module_getattr_and_dir
+from aotc.ir.lazy_exports import lazy_getattr_and_dir_from_stub_file
 
-__getattr__, __dir__ = lazy_module_getattr_and_dir(__name__)
+__getattr__, __dir__ = lazy_getattr_and_dir_from_stub_file(__name__)

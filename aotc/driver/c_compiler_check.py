@@ -31,7 +31,7 @@ from aotc_codegen.c.c_identifiers import model_nodes_of_span
 from aotc_codegen.c.cpu_feature_check import amx_permission_constructor_code
 from aotc_codegen.c.host_project import GENERATED_FILE_BANNER
 from aotc_codegen.c.kernel_files import print_kernels
-from aotc_codegen.c.kernel_table import KERNEL_TABLE_PREFIX, kernel_call_functions
+from aotc_codegen.c.kernel_table import KERNEL_TABLE_PREFIX, c_functions_calling_kernels_by_addresses
 from aotc_codegen.c.template_rendering import render_template
 
 from aotc.driver.compile_sources import make_project_object_compiler
@@ -108,7 +108,7 @@ def check_c_compiler_on_project(
             spans.setdefault(name, []).extend(s for s in (step.span or step.kernel.span,) if s is not None)
         files = [directory / file for file in isa["files"] if file not in users]
         parts.append(InstructionSetKernels(one, program.name, {n: s.kernel for n, s in calls}, files, spans))
-    return _check_c_compiler_on_parts(directory, metadata, parts, toolchain, target)
+    return _check_c_compiler_on_instruction_sets(directory, metadata, parts, toolchain, target)
 
 
 def _warn_compiler_unchecked(target: Target, reason: str) -> str:
@@ -131,7 +131,7 @@ def check_c_compiler_on_kernels(
     named = {name: kernel for kernel, name in print_kernels(kernels, KERNEL_TABLE_PREFIX).names.items()}
     spans = {name: [kernel.span] for name, kernel in named.items() if kernel.span is not None}
     files = sorted(directory.glob(f"src/{KERNEL_TABLE_PREFIX}_kernels_*.c"))
-    _check_c_compiler_on_parts(
+    _check_c_compiler_on_instruction_sets(
         directory,
         metadata,
         [InstructionSetKernels(target, KERNEL_TABLE_PREFIX, named, files, spans)],
@@ -140,7 +140,7 @@ def check_c_compiler_on_kernels(
     )
 
 
-def _check_c_compiler_on_parts(
+def _check_c_compiler_on_instruction_sets(
     directory: Path,
     metadata: Mapping[str, Any],
     parts: Sequence[InstructionSetKernels],
@@ -154,18 +154,22 @@ def _check_c_compiler_on_parts(
     problems: list[Diagnostic] = []
     unchecked: list[str] = []
     for part in parts:
-        runner, obstacle = run_command_prefix_or_obstacle(part.target, architecture_compiled_for(toolchain))
+        runner, obstacle = command_prefix_to_run_target_programs(part.target, architecture_compiled_for(toolchain))
         if obstacle:
             unchecked.append(_warn_compiler_unchecked(part.target, obstacle))
         elif part.kernels:
             with temporary_folder("aotc-check-") as scratch:
-                problems += _OptimizationCheck(part, compilers, runner, Path(scratch)).run_both_builds_and_diagnose()
+                problems += _OptimizationCheck(
+                    part, compilers, runner, Path(scratch)
+                ).compare_optimized_and_unoptimized_builds()
     if problems:
         raise AotcError.collect(problems)
     return unchecked
 
 
-def run_command_prefix_or_obstacle(target: Target, compiled_architecture: str = "") -> tuple[tuple[str, ...], str]:
+def command_prefix_to_run_target_programs(
+    target: Target, compiled_architecture: str = ""
+) -> tuple[tuple[str, ...], str]:
     """Return the command prefix that runs programs for a target on this machine, and the reason if
     they cannot run.
 
@@ -197,17 +201,19 @@ class _OptimizationCheck:
     runner: tuple[str, ...]
     scratch: Path
 
-    def run_both_builds_and_diagnose(self) -> list[Diagnostic]:
+    def compare_optimized_and_unoptimized_builds(self) -> list[Diagnostic]:
         """Compile and run both programs; return one diagnostic that names all kernels whose results
         differ, or none.
         """
-        (self.scratch / "check.c").write_text(_check_program_source(self.part), encoding="utf-8")
+        (self.scratch / "check.c").write_text(_kernel_test_program_source(self.part), encoding="utf-8")
         (self.scratch / "values").write_bytes(
-            b"".join(round_test_values_as_bytes(_dtypes_of_kernel_buffers(self.part), r) for r in range(ROUND_COUNT))
+            b"".join(
+                compiler_test_value_bytes_of_round(_dtypes_of_kernel_buffers(self.part), r) for r in range(ROUND_COUNT)
+            )
         )
-        programs = [self._build_check_executable(k, compiler) for k, compiler in enumerate(self.compilers)]
+        programs = [self._build_kernel_test_executable(k, compiler) for k, compiler in enumerate(self.compilers)]
         with ThreadPoolExecutor() as pool:
-            ends, trusted_ends = pool.map(self._run_restarting_after_crashes, programs)
+            ends, trusted_ends = pool.map(self._run_program_and_collect_kernel_crashes, programs)
         made, right = (_map_file_bytes(p.with_suffix(".out")) for p in programs)
         found: dict[str, str] = {}
         at = 0
@@ -221,7 +227,7 @@ class _OptimizationCheck:
                 found[name] = reason
         return [self._wrong_kernels_diagnostic(found)] if found else []
 
-    def _build_check_executable(self, build_index: int, compiler: ObjectCompiler) -> Path:
+    def _build_kernel_test_executable(self, build_index: int, compiler: ObjectCompiler) -> Path:
         """Compile the kernels and the calling program with one compiler; return the path of the
         executable.
         """
@@ -237,7 +243,7 @@ class _OptimizationCheck:
         run_compiler(command, compiler.directory, cc.seconds, made)
         return made
 
-    def _run_restarting_after_crashes(self, program: Path) -> dict[str, str]:
+    def _run_program_and_collect_kernel_crashes(self, program: Path) -> dict[str, str]:
         """Run the program, restarting it after each kernel that crashes; return how the crashed
         kernels ended, by name.
         """
@@ -301,7 +307,7 @@ def _numpy_memory_dtype(dtype: DType) -> np.dtype[Any]:
     return TensorInfo("", [], dtype).c_memory_dtype
 
 
-def round_test_values_as_bytes(dtypes: Sequence[DType], round_number: int) -> bytes:
+def compiler_test_value_bytes_of_round(dtypes: Sequence[DType], round_number: int) -> bytes:
     """Return the test values for one round of kernel calls, for all element types, as concatenated
     bytes.
     """
@@ -352,7 +358,7 @@ def _map_file_bytes(path: Path) -> Array:
     return np.memmap(path, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
 
 
-def _check_program_source(part: InstructionSetKernels) -> str:
+def _kernel_test_program_source(part: InstructionSetKernels) -> str:
     """Return the source of a C program that calls every kernel of a part on stored test values and
     writes the results.
     """
@@ -378,7 +384,7 @@ def _check_program_source(part: InstructionSetKernels) -> str:
         banner=GENERATED_FILE_BANNER,
         name=part.prefix,
         ask=amx_permission_constructor_code(part.target.features),
-        entries=kernel_call_functions(part.kernels),
+        entries=c_functions_calling_kernels_by_addresses(part.kernels),
         buffers=buffers,
         kernels=kernels,
         rounds=ROUND_COUNT,

@@ -238,7 +238,7 @@ class CompileOptions:
         _require_positive_dims(self.dims or {})
         # raise for invalid values
         self.pass_context()
-        _ = self.budgets
+        _ = self.ram_flash_and_stack_budgets
 
     @property
     def cut(self) -> Cut:
@@ -246,7 +246,7 @@ class CompileOptions:
         return Cut(tuple(self.cut_before), tuple(self.cut_after))
 
     @property
-    def budgets(self) -> Budgets:
+    def ram_flash_and_stack_budgets(self) -> Budgets:
         """Upper bounds, in bytes, on the RAM, flash and stack that the compiled model may need."""
         return Budgets(ram=self.ram, flash=self.flash, stack=self.stack)
 
@@ -335,7 +335,7 @@ class CompileOptions:
             emulated=self.emulated,
             selftest=self.selftest,
             single_file=self.single_file,
-            budgets=self.budgets,
+            budgets=self.ram_flash_and_stack_budgets,
             overwrite=self.overwrite,
             cflags=tuple(self.cflags),
         )

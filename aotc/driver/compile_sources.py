@@ -89,7 +89,7 @@ def build_project_library(
         threads = ("-pthread",) if any(s.name == "aotc_pool.c" for s in sources) else ()
         files = (*map(str, objects.values()), *threads, "-lm", *_NO_BUILD_ID_LINK_FLAGS, "-o", str(metadata["library"]))
         link = partial(run_compiler, cwd=directory, seconds=toolchain.seconds, required_output=library)
-        _link_requiring_external_kernels(
+        _link_and_require_user_kernels_defined(
             link, (*toolchain.cc, "-shared", *toolchain.cflags, *files), list(externals.values())
         )
     return library
@@ -133,7 +133,7 @@ def _compile_external_kernels(
         raise AotcError.collect(problems)
 
 
-def _link_requiring_external_kernels(
+def _link_and_require_user_kernels_defined(
     link: Callable[[Sequence[str]], None], command: Sequence[str], externals: Sequence[ExternalKernelMetadata]
 ) -> None:
     """Link the library; raise AotcError (code "external") for a kernel that the user's code does

@@ -2,8 +2,8 @@
 """Check a compiled model against budgets of RAM, flash and stack; report options that reduce what
 exceeds them.
 
-budgets = Budgets(ram=64 << 10, flash=256 << 10)
-budgets.check_within_budgets(program, footprint, ways)  # AotcError with each exceeded budget, and what would help
+budgets = Budgets(ram=64 << 10, flash=256 << 10) budgets.check_within_memory_budgets(program,
+footprint, ways)  # AotcError with each exceeded budget, and what would help
 """
 
 import re
@@ -63,7 +63,7 @@ class Budgets:
     def __bool__(self) -> bool:
         return any(value is not None for value in (self.ram, self.flash, self.stack))
 
-    def check_within_budgets(
+    def check_within_memory_budgets(
         self, program: Program, footprint: Mapping[str, Any], find_savings: Callable[[str], Sequence[MemorySaving]]
     ) -> None:
         """Raise AotcError (code "over-budget") with a diagnostic for each budget that is exceeded.

@@ -46,32 +46,32 @@ def measure_memory_savings(
             return None
         compilation.progress(f"trying to {change.what}")
         with suppress(AotcError):
-            other = _compilation_with_change(compilation, change)
+            other = _compilation_with_changed_option(compilation, change)
             built = toolchain if budget_name == "flash" else None
             made = (
                 replace(other, toolchain=built).emit_project_and_build_library
                 if built is not None
                 else other.emit_project
             )()
-            return _bytes_counted_in_budget(made.metadata["footprint"], budget_name)
+            return _footprint_bytes_of_memory_budget(made.metadata["footprint"], budget_name)
         return None
 
     return [
         *measured_savings_of_changes(
-            budget_name, _bytes_counted_in_budget(footprint, budget_name), bytes_needed_with_change
+            budget_name, _footprint_bytes_of_memory_budget(footprint, budget_name), bytes_needed_with_change
         ),
         *int8_quantization_savings(compilation.scheduled_programs[0], budget_name),
     ]
 
 
-def _bytes_counted_in_budget(footprint: Mapping[str, Any], budget_name: str) -> int:
+def _footprint_bytes_of_memory_budget(footprint: Mapping[str, Any], budget_name: str) -> int:
     """Return the bytes that a project needs of "ram", "flash" or "stack", from the footprint in its
     metadata.
     """
     return sum(footprint[key] for key in FOOTPRINT_KEYS_BY_BUDGET[budget_name])
 
 
-def _compilation_with_change(compilation: Compilation, change: OptionChange) -> Compilation:
+def _compilation_with_changed_option(compilation: Compilation, change: OptionChange) -> Compilation:
     """Return the compilation with a change applied, without memory bounds, instruments and
     progress.
     """

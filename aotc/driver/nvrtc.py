@@ -102,10 +102,10 @@ def _compile_images_with_nvrtc(
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         made = list(pool.map(partial(_compile_to_cubin_and_ptx, nvrtc, cache, strict, source), archs))
     images = {f"sm_{arch}": code for arch, (code, _) in zip(archs, made, strict=True)}
-    return images | {f"compute_{archs[0]}": _lower_ptx_version(made[0][1], archs[0])}
+    return images | {f"compute_{archs[0]}": _replace_ptx_version_by_minimum_of_arch(made[0][1], archs[0])}
 
 
-def _lower_ptx_version(ptx: bytes, arch: int) -> bytes:
+def _replace_ptx_version_by_minimum_of_arch(ptx: bytes, arch: int) -> bytes:
     if arch not in _PTX_VERSION_BY_ARCHITECTURE:
         return ptx
     return re.sub(

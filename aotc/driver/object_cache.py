@@ -6,11 +6,11 @@ key = sha256_of_parts(preprocessed_source, flags, compiler)
 if (data := cache.get(key)) is None:
     data = ...                                       # make net.o
     cache.put(key, data)
-cache.trim_to_size_limit()
+cache.trim_cache_to_size_limit()
 
 An entry is a file with a SHA-256 of key and object, followed by the object.  Entries are created by
 renaming, so that other processes see a complete entry or none; an entry with a wrong checksum is
-deleted with a warning.  `trim_to_size_limit` removes the least recently used entries.  Folders that other users
+deleted with a warning.  `trim_cache_to_size_limit` removes the least recently used entries.  Folders that other users
 may write to are not used, because objects are linked into programs that the user runs.  Errors of
 the cache cost time but never change a result; each kind is logged once as a warning.
 """
@@ -96,7 +96,7 @@ _REFUSED_CACHE_FOLDERS: Final[set[Path]] = set()
 class ObjectCache:
     """Cached objects in a folder, which is ignored if other users may write to it or to its parent.
 
-    limit    largest total size in bytes after `trim_to_size_limit`
+    limit    largest total size in bytes after `trim_cache_to_size_limit`
     hits     number of calls of `get` that found an entry
     misses   number of calls of `get` that did not
     """
@@ -108,11 +108,11 @@ class ObjectCache:
     _warned: bool = field(default=False, repr=False)
     _trusted: dict[Path, bool] = field(default_factory=dict, repr=False)
 
-    def _entry_path(self, key: str) -> Path:
+    def _cache_entry_path(self, key: str) -> Path:
         name = sha256_of_parts(_ENTRY_FORMAT_VERSION, key)
         return self.folder / name[:2] / f"{name}{_ENTRY_SUFFIX}"
 
-    def _are_folders_trusted(self, *inside: Path) -> bool:
+    def _are_cache_folders_trusted(self, *inside: Path) -> bool:
         """Return True if no other user can write to the existing folders of the cache; log one
         warning otherwise.
         """
@@ -128,7 +128,7 @@ class ObjectCache:
         return True
 
     @contextmanager
-    def _log_first_os_error(self, action: str) -> Iterator[None]:
+    def _suppress_and_log_first_os_error(self, action: str) -> Iterator[None]:
         """Context manager: log the first OSError of the block as a warning and suppress it; `action`
         names the action.
         """
@@ -143,9 +143,12 @@ class ObjectCache:
         """Return the object stored under a key; None if there is none.  A hit updates the time of
         last use.
         """
-        path = self._entry_path(key)
-        with self._log_first_os_error("read"), suppress(FileNotFoundError):
-            if self._are_folders_trusted(path.parent) and (data := self._read_checked_entry(path, key)) is not None:
+        path = self._cache_entry_path(key)
+        with self._suppress_and_log_first_os_error("read"), suppress(FileNotFoundError):
+            if (
+                self._are_cache_folders_trusted(path.parent)
+                and (data := self._read_entry_or_delete_corrupt_one(path, key)) is not None
+            ):
                 self.hits += 1
                 # the entry was removed by another process or belongs to another user
                 with suppress(OSError):
@@ -155,7 +158,7 @@ class ObjectCache:
         self.misses += 1
         return None
 
-    def _read_checked_entry(self, path: Path, key: str) -> bytes | None:
+    def _read_entry_or_delete_corrupt_one(self, path: Path, key: str) -> bytes | None:
         """Read a compiled object from its cache file; if the checksum is wrong, delete the file and
         return None.
         """
@@ -170,18 +173,18 @@ class ObjectCache:
 
     def put(self, key: str, data: bytes) -> None:
         """Store the bytes of a compiled object in the cache under a key."""
-        path = self._entry_path(key)
-        with self._log_first_os_error("write to"):
+        path = self._cache_entry_path(key)
+        with self._suppress_and_log_first_os_error("write to"):
             for folder in (self.folder.parent, self.folder, path.parent):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if self._are_folders_trusted(path.parent):
+            if self._are_cache_folders_trusted(path.parent):
                 with open_for_atomic_write(path, permissions=0o600) as file:
                     file.write(_entry_checksum(key, data) + data)
 
-    def _entries_with_file_states(self) -> list[tuple[Path, os.stat_result]]:
+    def _cache_entries_and_file_states(self) -> list[tuple[Path, os.stat_result]]:
         """Return the paths and states of all cache entries; other files in the folder are ignored."""
         found = []
-        for folder in self._entry_folders():
+        for folder in self._cache_entry_subfolders():
             for path in folder.iterdir():
                 if _ENTRY_NAME_PATTERN.fullmatch(path.name) and path.name[:2] == folder.name:
                     with suppress(OSError):
@@ -190,7 +193,7 @@ class ObjectCache:
                         found += [(path, state)] if stat.S_ISREG(state.st_mode) else []
         return found
 
-    def _entry_folders(self) -> Iterator[Path]:
+    def _cache_entry_subfolders(self) -> Iterator[Path]:
         """Yield the subfolders that hold entries; unreadable folders and symbolic links are
         skipped.
         """
@@ -199,27 +202,27 @@ class ObjectCache:
                 if _SUBFOLDER_NAME_PATTERN.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
                     yield folder
 
-    def entry_count_and_total_bytes(self) -> tuple[int, int]:
+    def cache_entry_count_and_total_bytes(self) -> tuple[int, int]:
         """Return the number of entries in the cache and their total size in bytes."""
-        sizes = [found.st_size for _, found in self._entries_with_file_states()]
+        sizes = [found.st_size for _, found in self._cache_entries_and_file_states()]
         return len(sizes), sum(sizes)
 
-    def trim_to_size_limit(self) -> None:
+    def trim_cache_to_size_limit(self) -> None:
         """Remove the least recently used entries beyond the limit, and temporary files left by
         killed processes.
         """
         # an unreadable folder holds no entries
         with suppress(OSError):
-            if self._are_folders_trusted():
-                for folder in self._entry_folders():
+            if self._are_cache_folders_trusted():
+                for folder in self._cache_entry_subfolders():
                     _remove_files_or_warn(abandoned_temporary_files(folder))
-                _remove_files_or_warn(self._oldest_entries_over_limit())
+                _remove_files_or_warn(self._oldest_cache_entries_over_size_limit())
 
-    def _oldest_entries_over_limit(self) -> Iterator[Path]:
+    def _oldest_cache_entries_over_size_limit(self) -> Iterator[Path]:
         """Yield the least recently used entries to remove: down to `TRIMMED_FRACTION_OF_LIMIT` of the limit if it is
         exceeded.
         """
-        entries = sorted(self._entries_with_file_states(), key=lambda e: e[1].st_mtime)
+        entries = sorted(self._cache_entries_and_file_states(), key=lambda e: e[1].st_mtime)
         excess = sum(found.st_size for _, found in entries) - self.limit
         excess += int((1 - TRIMMED_FRACTION_OF_LIMIT) * self.limit) if excess > 0 else 0
         for path, found in entries:
@@ -228,10 +231,10 @@ class ObjectCache:
             yield path
             excess -= found.st_size
 
-    def remove_all_entries(self) -> tuple[int, int]:
+    def remove_all_cache_entries(self) -> tuple[int, int]:
         """Remove all entries of the cache; return their number and total size in bytes."""
-        found = self.entry_count_and_total_bytes()
-        _remove_files_or_warn(path for path, _ in self._entries_with_file_states())
+        found = self.cache_entry_count_and_total_bytes()
+        _remove_files_or_warn(path for path, _ in self._cache_entries_and_file_states())
         return found
 
 

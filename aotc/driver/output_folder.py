@@ -5,7 +5,7 @@ write.
 with stage_output_files(Path("build/net")) as work:  # a scratch folder inside of build/net
     ...                                          # write into `staging_folder`; its files take their places on success
 
-The manifest of a project (`aotc.ir.manifest`) holds the names and checksums of all files that were
+The manifest of a project (`aotc.ir.file_checksum_manifest`) holds the names and checksums of all files that were
 written; no other file is replaced or removed, unless `overwrite` is set.  Files are replaced one by
 one:
 
@@ -36,8 +36,7 @@ from aotc.driver.temporary_folders import (
     unlocked_scratch_folders,
 )
 from aotc.ir import AotcError, frozen, translate_os_errors
-from aotc.ir.interrupts import create_folders_remove_if_empty, postpone_signals
-from aotc.ir.manifest import (
+from aotc.ir.file_checksum_manifest import (
     MANIFEST_FILE_NAME,
     PENDING_MANIFEST_FILE_NAME,
     PathState,
@@ -48,6 +47,7 @@ from aotc.ir.manifest import (
     mount_points_below,
     read_manifest_checksums,
 )
+from aotc.ir.interrupts import create_folders_remove_if_empty, postpone_signals
 
 LOG = logging.getLogger("aotc")
 _FILE_CONFLICT_HINT: Final = (
@@ -72,7 +72,7 @@ def check_output_folder_is_writable(output: Path, overwrite: bool = False) -> No
         if not above.is_dir():
             raise AotcError("output", f"cannot write to {output}: {above} is not a directory", hint=_OTHER_PATH_HINT)
         if output.is_dir():
-            _Exchange.plan_file_exchange(output, {}, overwrite).require_no_file_conflicts()
+            _Exchange.plan_output_file_replacement(output, {}, overwrite).require_no_user_file_is_lost()
 
 
 def _read_manifest_checksums(output: Path, overwrite: bool) -> dict[str, set[str]]:
@@ -108,7 +108,7 @@ class _Exchange:
     overwrite: bool
 
     @classmethod
-    def plan_file_exchange(cls, output: Path, new_checksums: Mapping[str, str], overwrite: bool) -> _Exchange:
+    def plan_output_file_replacement(cls, output: Path, new_checksums: Mapping[str, str], overwrite: bool) -> _Exchange:
         known, mounts = _read_manifest_checksums(output, overwrite), mount_points_below(output)
         found = {path: inspect_path_in_folder(output, path, mounts) for path in {**known, **new_checksums}}
         manifests = {
@@ -125,7 +125,7 @@ class _Exchange:
         """Return True if the output file at a path already has the contents that are to be written."""
         return self.found[path].exists and self.found[path].checksum == self.new.get(path)
 
-    def _conflicting_files_and_reasons(self) -> Iterator[tuple[PathState, str]]:
+    def _unreplaceable_files_and_reasons(self) -> Iterator[tuple[PathState, str]]:
         for path, found in self.found.items():
             if not found.exists or self.is_written_by_aotc(path) or self.has_new_contents_already(path):
                 continue
@@ -139,12 +139,14 @@ class _Exchange:
             elif path in self.new:
                 yield found, found.problem or "not written by aotc"
 
-    def require_no_file_conflicts(self) -> None:
+    def require_no_user_file_is_lost(self) -> None:
         """Raise AotcError (code "output") that names every file that would be lost; PermissionError
         for a read-only folder.
         """
         problems = {
-            f.at: reason for f, reason in self._conflicting_files_and_reasons() if not (self.overwrite and f.removable)
+            f.at: reason
+            for f, reason in self._unreplaceable_files_and_reasons()
+            if not (self.overwrite and f.removable)
         }
         if problems:
             rows = [f"{path}: {reason}" for path, reason in sorted(problems.items())]
@@ -162,7 +164,7 @@ class _Exchange:
         if (
             not all(map(self.has_new_contents_already, self.new))
             or self.known.keys() != self.new.keys()
-            or self._was_earlier_exchange_interrupted()
+            or self._was_earlier_replacement_interrupted()
         ):
             former = {path: found.checksum for path, found in self.found.items() if self.is_written_by_aotc(path)}
             self._write_manifest(PENDING_MANIFEST_FILE_NAME, manifest_json_text(self.new, former))
@@ -179,7 +181,7 @@ class _Exchange:
             self._write_manifest(MANIFEST_FILE_NAME, manifest_json_text(self.new))
         (self.output / PENDING_MANIFEST_FILE_NAME).unlink(missing_ok=True)
 
-    def _was_earlier_exchange_interrupted(self) -> bool:
+    def _was_earlier_replacement_interrupted(self) -> bool:
         return not self.found[MANIFEST_FILE_NAME].exists or self.found[PENDING_MANIFEST_FILE_NAME].exists
 
     def _write_manifest(self, name: str, text: str) -> None:
@@ -200,17 +202,17 @@ class _Exchange:
                 (self.output / folder).rmdir()
 
 
-def _move_files_under_lock(work: Path, output: Path, overwrite: bool) -> None:
-    """Move the files of `work` to `output` while holding a lock on the folder, so that processes do
+def _move_project_files_under_folder_lock(staging_folder: Path, output: Path, overwrite: bool) -> None:
+    """Move the files of `staging_folder` to `output` while holding a lock on the folder, so that processes do
     it one at a time.
     """
-    paths = (p.relative_to(work).as_posix() for p in sorted(work.rglob("*")) if p.is_file())
-    new = checksums_of_files(work, (path for path in paths if path != MANIFEST_FILE_NAME))
+    paths = (p.relative_to(staging_folder).as_posix() for p in sorted(staging_folder.rglob("*")) if p.is_file())
+    new = checksums_of_files(staging_folder, (path for path in paths if path != MANIFEST_FILE_NAME))
     with lock_folder(output):
-        exchange = _Exchange.plan_file_exchange(output, new, overwrite)
-        exchange.require_no_file_conflicts()
+        exchange = _Exchange.plan_output_file_replacement(output, new, overwrite)
+        exchange.require_no_user_file_is_lost()
         with postpone_signals():
-            exchange.replace_output_files(work)
+            exchange.replace_output_files(staging_folder)
 
 
 @contextmanager
@@ -233,6 +235,6 @@ def stage_output_files(output: Path, overwrite: bool = False) -> Iterator[Path]:
             work = scratch / "new"
             work.mkdir()
             yield work
-            _move_files_under_lock(work, output, overwrite)
+            _move_project_files_under_folder_lock(work, output, overwrite)
     except OSError as error:
         raise AotcError("output", f"cannot write to {error.filename or output}: {error.strerror or error}") from error

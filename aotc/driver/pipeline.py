@@ -14,7 +14,7 @@ Each stage is computed from the previous one on first access and cached.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -38,10 +38,16 @@ from aotc.driver.nvrtc import DeviceCompiler, find_nvrtc_compiler
 from aotc.driver.object_cache import compiler_code_digest, sha256_of_parts, user_object_cache
 from aotc.driver.output_folder import stage_output_files
 from aotc.driver.pass_observers import PassList
-from aotc.driver.selftest_data import draw_selftest_data
-from aotc.driver.toolchain import Toolchain, find_toolchain, require_cpu_can_run
+from aotc.driver.selftest_data import draw_selftest_inputs_and_outputs
+from aotc.driver.toolchain import (
+    Toolchain,
+    best_runnable_version,
+    find_toolchain,
+    index_of_best_runnable_version,
+    require_cpu_can_run,
+)
 from aotc.driver.tuning_store import RecordedTilings
-from aotc.driver.weight_sizes import weight_sizes
+from aotc.driver.weight_sizes import project_weight_bytes_by_cause
 from aotc.ir import (
     AotcError,
     PassContext,
@@ -53,10 +59,10 @@ from aotc.ir import (
 )
 from aotc.ir.atomic_write import temporary_folder
 from aotc.relay.backend.function_to_kernel import diagnose_dynamic_inputs
-from aotc.relay.backend.kernel_table import lower_function_to_kernel
+from aotc.relay.backend.kernel_deduplication import lower_function_to_kernel
 from aotc.relay.backend.module_to_program import lower_main_to_program
 from aotc.relay.graph_api import Function, IRModule, post_order
-from aotc.relay.op.input_domains import infer_input_domains
+from aotc.relay.op.input_value_range_inference import infer_input_domains
 from aotc.relay.transform.alter_op_layout import is_byte_contraction
 from aotc.relay.transform.pipeline import optimize, require_lowering_passes
 from aotc.relay.value_domains import ValueDomain
@@ -76,7 +82,7 @@ from aotc.tir import (
     target_with_fixed_summation_order,
 )
 from aotc.tir.plan.copy_elimination import eliminate_copies
-from aotc.tir.plan.numerics_id import numerics_fingerprint
+from aotc.tir.plan.numerics_fingerprint import numerics_fingerprint
 from aotc.tir.schedule.contraction.tiling_choice import TilingSite, use_tiling_chooser
 
 IMPORTING, OPTIMIZING, LOWERING = "importing the model", "optimizing the graph", "lowering to kernels"
@@ -231,7 +237,7 @@ class Compilation:
         return str(self.context.get_config("compile.accuracy", ACCURACIES[0]))
 
     @property
-    def uses_cache(self) -> bool:
+    def uses_kernel_and_object_cache(self) -> bool:
         """Return True if kernels and object files come from the user's cache."""
         return self.cache and bool(self.context.get_config("compile.cache", True))
 
@@ -243,7 +249,7 @@ class Compilation:
         if _CURRENT_COMPILATION.get() is self:
             yield
             return
-        kept = user_object_cache() if self.uses_cache else None
+        kept = user_object_cache() if self.uses_kernel_and_object_cache else None
         tilings = self.tilings or RecordedTilings(None if self.context.get_config("compile.tuning", True) else False)
         salt = sha256_of_parts(compiler_code_digest(), tilings.digest) if kept is not None else ""
         with (
@@ -254,7 +260,7 @@ class Compilation:
         ):
             yield
         if kept is not None and kept.misses:
-            kept.trim_to_size_limit()
+            kept.trim_cache_to_size_limit()
 
     @contextmanager
     def _activate_pass_context(self) -> Iterator[None]:
@@ -268,7 +274,7 @@ class Compilation:
             yield
 
     @cached_property
-    def target_without_equal_versions(self) -> Target:
+    def target_without_duplicate_versions(self) -> Target:
         """The target, without instruction sets whose kernels would equal those of another one for
         this graph.
         """
@@ -286,14 +292,14 @@ class Compilation:
         """The instruction sets of a multi-versioned target as a tuple of targets; otherwise the
         target alone.
         """
-        return self.target_without_equal_versions.versions or (self.target_without_equal_versions,)
+        return self.target_without_duplicate_versions.versions or (self.target_without_duplicate_versions,)
 
     @property
     def index_of_best_runnable_version(self) -> int:
         """The index of the best instruction set, among the compiled versions, that this machine can
         run; 0 if none.
         """
-        return _index_of_best_runnable_version(self.target_versions)
+        return index_of_best_runnable_version(self.target_versions)
 
     @cached_property
     def optimized_graph(self) -> IRModule:
@@ -334,9 +340,9 @@ class Compilation:
             return tuple(run_tensor_passes(p, one, shared) for p, one in zip(calls, self.target_versions, strict=True))
 
     @cached_property
-    def numerics_ids(self) -> tuple[str, ...]:
+    def numerics_id_per_target_version(self) -> tuple[str, ...]:
         """For each version, an identifier of everything that determines its result bits
-        (`aotc.tir.plan.numerics_id`).
+        (`aotc.tir.plan.numerics_fingerprint`).
 
         With accuracy "reproducible", all versions have the identifier of the scalar program,
         because every target gives the bits of that program.
@@ -354,13 +360,13 @@ class Compilation:
         """Emit the C or CUDA project to a directory, or to a temporary one for None; on failure
         nothing is left.
         """
-        return self._emit_build_and_check(output, None)
+        return self._emit_and_optionally_build_project(output, None)
 
     def emit_project_and_build_library(self, output: Path | None = None) -> CompiledModel:
         """Emit the C project as `emit_project` does, and build its library with the C compiler."""
-        return self._emit_build_and_check(output, self._find_c_toolchain())
+        return self._emit_and_optionally_build_project(output, self._find_c_toolchain())
 
-    def _emit_build_and_check(self, output: Path | None, toolchain: Toolchain | None) -> CompiledModel:
+    def _emit_and_optionally_build_project(self, output: Path | None, toolchain: Toolchain | None) -> CompiledModel:
         temporary = ScratchDirectory("aotc-") if output is None else None
         path = Path(temporary.name) / self.name if temporary is not None else Path(output or ".")
         with self.activate_cache_tilings_and_reports():
@@ -368,15 +374,15 @@ class Compilation:
             _device_compiler_or_none(self)
             _ = self.scheduled_programs
             with stage_output_files(path, self.overwrite) as work:
-                metadata = _add_domains_and_weight_sizes(self, work, self._emit_sources(work))
+                metadata = _add_domains_and_weight_sizes(self, work, self._emit_project_sources(work))
                 library, unchecked = None, []
                 if toolchain is not None:
                     self.progress(BUILDING)
-                    library = build_project_library(work, metadata, toolchain, self.target_without_equal_versions)
+                    library = build_project_library(work, metadata, toolchain, self.target_without_duplicate_versions)
                     if self.checked:
                         self.progress(CHECKING_COMPILER)
                         unchecked = check_c_compiler_on_project(
-                            work, metadata, self.scheduled_programs, toolchain, self.target_without_equal_versions
+                            work, metadata, self.scheduled_programs, toolchain, self.target_without_duplicate_versions
                         )
                 if library is not None and toolchain is not None:
                     _record_code_size_and_symbols(metadata, library, toolchain)
@@ -386,7 +392,9 @@ class Compilation:
                     record_library_checksum(work, metadata, library)
         made = path / library.relative_to(work) if library else None
         left = tuple(unchecked)
-        return CompiledModel(path, made, metadata, self.target_without_equal_versions, temporary, self.emulated, left)
+        return CompiledModel(
+            path, made, metadata, self.target_without_duplicate_versions, temporary, self.emulated, left
+        )
 
     def _check_memory_budgets(self, metadata: dict[str, Any], toolchain: Toolchain | None) -> None:
         """Raise AotcError (code "over-budget") if the project exceeds a budget."""
@@ -396,15 +404,15 @@ class Compilation:
             text = f"target {self.target.name} has no budgets of ram, flash and stack"
             raise AotcError("over-budget", text, hint="leave them out")
         facts = metadata["footprint"]
-        self.budgets.check_within_budgets(
+        self.budgets.check_within_memory_budgets(
             self.scheduled_programs[0], facts, partial(measure_memory_savings, self, facts, toolchain)
         )
 
-    def _emit_sources(self, empty_folder: Path) -> dict[str, Any]:
+    def _emit_project_sources(self, empty_folder: Path) -> dict[str, Any]:
         """Emit the project into an empty directory; return its metadata."""
         first, *others = self.scheduled_programs
         facts: dict[str, Any] = {
-            "target": self.target_without_equal_versions,
+            "target": self.target_without_duplicate_versions,
             "accuracy": self.accuracy,
             "passes": self._passes.names,
         }
@@ -412,13 +420,19 @@ class Compilation:
         compiler = _device_compiler_or_none(self)
         if compiler is None:
             self.progress(WRITING)
-            if self.target_without_equal_versions.bare:
+            if self.target_without_duplicate_versions.bare:
                 known = (
-                    draw_selftest_data(self.optimized_graph, _unchanged_input_domains(self)) if self.selftest else None
+                    draw_selftest_inputs_and_outputs(self.optimized_graph, _value_domains_of_unconverted_inputs(self))
+                    if self.selftest
+                    else None
                 )
                 facts |= {"golden": known, "single_file": self.single_file}
-                return emit_bare_metal_project(first, empty_folder, numerics=self.numerics_ids[0], **facts)
-            return emit_host_project(first, empty_folder, others=others, numerics=self.numerics_ids, **facts)
+                return emit_bare_metal_project(
+                    first, empty_folder, numerics=self.numerics_id_per_target_version[0], **facts
+                )
+            return emit_host_project(
+                first, empty_folder, others=others, numerics=self.numerics_id_per_target_version, **facts
+            )
         self.progress(COMPILING_DEVICE)
         printed, text = print_cuda_kernels_and_source(first, self.target)
         images = compiler.images(text, compiler.requested_or_supported_architectures(self.target.gpu))
@@ -430,12 +444,12 @@ class Compilation:
             images,
             empty_folder,
             least_driver=compiler.least_driver,
-            numerics=self.numerics_ids[0],
+            numerics=self.numerics_id_per_target_version[0],
             **facts,
         )
 
     def _find_c_toolchain(self) -> Toolchain:
-        return self.toolchain or find_toolchain(cache=self.uses_cache, target=self.target)
+        return self.toolchain or find_toolchain(cache=self.uses_kernel_and_object_cache, target=self.target)
 
     # --- kernels without their schedule
 
@@ -447,7 +461,7 @@ class Compilation:
                      code computes.  Tuples in the types are flattened: kernels read and write tensors
         """
         with self.activate_cache_tilings_and_reports(), budget_scope(self.context.config):
-            target = _best_runnable_version(self.target)
+            target = best_runnable_version(self.target)
             kernels = {
                 name: self.apply_kernel_passes(lower_function_to_kernel(f, target)) for name, f in functions.items()
             }
@@ -459,19 +473,19 @@ class Compilation:
         """
         with self.activate_cache_tilings_and_reports():
             return compile_kernel_library(
-                kernels, _best_runnable_version(self.target), self._find_c_toolchain() if kernels else None
+                kernels, best_runnable_version(self.target), self._find_c_toolchain() if kernels else None
             )
 
     def apply_kernel_passes(self, kernel: Kernel) -> Kernel:
         """Apply the passes that turn a kernel of `lowered_programs` into a kernel of `scheduled_programs`; return the
         result.
         """
-        for item in kernel_passes(_best_runnable_version(self.target)):
+        for item in kernel_passes(best_runnable_version(self.target)):
             kernel = item.rewrite_kernel(kernel) if self.context.pass_enabled(item.info) else kernel
         return kernel
 
 
-def _unchanged_input_domains(c: Compilation) -> dict[str, ValueDomain]:
+def _value_domains_of_unconverted_inputs(c: Compilation) -> dict[str, ValueDomain]:
     """Return the ranges of values that suit each model input, by name, as far as known.
 
     Inputs that the compiler changed to quantized integers are left out.
@@ -485,11 +499,15 @@ def _add_domains_and_weight_sizes(c: Compilation, project_folder: Path, metadata
     """Add the suitable values of inputs and the sizes of weights to a project's metadata; rewrite
     its file.
     """
-    if found := _unchanged_input_domains(c):
+    if found := _value_domains_of_unconverted_inputs(c):
         described = {name: {"values": domain.to_json_fields} for name, domain in found.items()}
         metadata["inputs"] = [row | described.get(row["name"], {}) for row in metadata["inputs"]]
-    metadata["sizes"] = weight_sizes(
-        c.module, c.optimized_graph, c.target_without_equal_versions, c.scheduled_programs[0], metadata["weights_bytes"]
+    metadata["sizes"] = project_weight_bytes_by_cause(
+        c.module,
+        c.optimized_graph,
+        c.target_without_duplicate_versions,
+        c.scheduled_programs[0],
+        metadata["weights_bytes"],
     )
     write_metadata_file(project_folder, metadata)
     return metadata
@@ -510,8 +528,8 @@ def bare_metal_footprint_or_none(c: Compilation) -> dict[str, Any] | None:
     targets.
     """
     return (
-        bare_metal_footprint(c.scheduled_programs[0], c.target_without_equal_versions)
-        if c.target_without_equal_versions.bare
+        bare_metal_footprint(c.scheduled_programs[0], c.target_without_duplicate_versions)
+        if c.target_without_duplicate_versions.bare
         else None
     )
 
@@ -534,31 +552,14 @@ def _device_compiler_or_none(c: Compilation) -> DeviceCompiler | None:
     return (
         EMULATOR_DEVICE_COMPILER
         if c.emulated
-        else find_nvrtc_compiler(user_object_cache() if c.uses_cache else None, strict=False)
+        else find_nvrtc_compiler(user_object_cache() if c.uses_kernel_and_object_cache else None, strict=False)
     )
-
-
-def _index_of_best_runnable_version(versions: Sequence[Target]) -> int:
-    """Return the index of the first target version that this machine can run; 0 if it can run none."""
-    for k, candidate in enumerate(versions):
-        with suppress(AotcError):
-            require_cpu_can_run(candidate)
-            return k
-    return 0
-
-
-def _best_runnable_version(target: Target) -> Target:
-    """Return the version of a target for which stand-alone kernels are compiled: the best that runs
-    here.
-    """
-    every = target.versions or (target,)
-    return every[_index_of_best_runnable_version(every)]
 
 
 # --- libraries of kernels
 
 
-def _runtime_kernel_info(kernel: Kernel) -> KernelInfo:
+def _describe_kernel_buffers_for_runtime(kernel: Kernel) -> KernelInfo:
     """Describe the buffers of a kernel for the runtime, as one-dimensional tensors."""
 
     inputs, outputs = (
@@ -580,10 +581,12 @@ def compile_kernel_library(
         require_cpu_can_run(target)
         metadata = emit_kernel_table_project(list(kernels.values()), path, target)
         path = build_project_library(path, metadata, toolchain or find_toolchain(target=target), target)
-    return KernelLibrary(path, {name: _runtime_kernel_info(kernel) for name, kernel in kernels.items()}, folder)
+    return KernelLibrary(
+        path, {name: _describe_kernel_buffers_for_runtime(kernel) for name, kernel in kernels.items()}, folder
+    )
 
 
-def check_kernels_against_unoptimized(kernels: Sequence[Kernel], target: Target, toolchain: Toolchain) -> None:
+def check_kernels_against_unoptimized_build(kernels: Sequence[Kernel], target: Target, toolchain: Toolchain) -> None:
     """Raise AotcError (code "compiler-check") if the results of compiled kernels differ from those
     at -O0.
     """

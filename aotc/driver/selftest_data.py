@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generate test inputs and expected outputs of a model, for the self-test of firmware.
 
-draw_selftest_data(work.graph, {})       # Golden((image,), (scores,))
+draw_selftest_inputs_and_outputs(work.graph, {})  # Golden((image,), (scores,))
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from aotc.relay.graph_api import IRModule, evaluate
 from aotc.relay.value_domains import UNCONSTRAINED_DOMAIN, ValueDomain, random_array_in_domain
 
 
-def draw_selftest_data(graph: IRModule, domains: Mapping[str, ValueDomain]) -> SelftestData:
+def draw_selftest_inputs_and_outputs(graph: IRModule, domains: Mapping[str, ValueDomain]) -> SelftestData:
     """Draw pseudorandom inputs with a fixed seed, and compute their outputs with the graph
     interpreter.
 

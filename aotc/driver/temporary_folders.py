@@ -20,10 +20,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from aotc.ir.atomic_write import is_temporary_name, random_temporary_name
+from aotc.ir.atomic_write import is_generated_temporary_file_name, random_temporary_name
 from aotc.ir.atomic_write import open_for_atomic_write as open_for_atomic_write
 from aotc.ir.atomic_write import open_output_file as open_output_file
-from aotc.ir.interrupts import remove_path_after_block
+from aotc.ir.interrupts import remove_temporary_path_after_block
 
 try:
     import fcntl
@@ -58,7 +58,7 @@ def create_locked_scratch_folder(parent_folder: Path) -> Iterator[Path]:
     """Context manager: create a folder in `parent_folder`, locked during the block and removed at its end;
     OSError on failure.
     """
-    with remove_path_after_block(parent_folder / random_temporary_name()) as folder:
+    with remove_temporary_path_after_block(parent_folder / random_temporary_name()) as folder:
         folder.mkdir(mode=0o700)
         with lock_folder(folder):
             yield folder
@@ -71,7 +71,7 @@ def unlocked_scratch_folders(parent_folder: Path) -> list[Path]:
     if fcntl is None:
         return []
     with suppress(OSError):
-        found = [path for path in sorted(parent_folder.iterdir()) if is_temporary_name(path.name)]
+        found = [path for path in sorted(parent_folder.iterdir()) if is_generated_temporary_file_name(path.name)]
         return [path for path in found if path.is_dir() and not path.is_symlink() and not _is_locked(path)]
     return []
 
@@ -98,5 +98,5 @@ def abandoned_temporary_files(folder: Path) -> Iterator[Path]:
             # removed in the meantime
             state = path.lstat()
             old = time.time() - state.st_mtime > _ABANDONED_SECONDS
-            if is_temporary_name(path.name) and stat.S_ISREG(state.st_mode) and old:
+            if is_generated_temporary_file_name(path.name) and stat.S_ISREG(state.st_mode) and old:
                 yield path

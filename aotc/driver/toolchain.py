@@ -205,6 +205,23 @@ def require_cpu_can_run(target: Target) -> None:
     raise AotcError("cpu", f"code for {target.name} cannot run here: {reason}", hint=hint)
 
 
+def index_of_best_runnable_version(versions: Sequence[Target]) -> int:
+    """Return the index of the first target version that this machine can run; 0 if it can run none."""
+    for k, candidate in enumerate(versions):
+        with suppress(AotcError):
+            require_cpu_can_run(candidate)
+            return k
+    return 0
+
+
+def best_runnable_version(target: Target) -> Target:
+    """Return the version of a target for which stand-alone kernels are compiled: the best that runs
+    here.
+    """
+    every = target.versions or (target,)
+    return every[index_of_best_runnable_version(every)]
+
+
 def _run_compiler_command(
     command: Sequence[str], seconds: float, cwd: Path | None = None, stdin_bytes: bytes = b""
 ) -> FinishedProcess:
@@ -390,7 +407,7 @@ class ObjectCompiler:
     _headers: dict[tuple[str, ...], bytes | None] = field(default_factory=dict, repr=False)
 
     @cached_property
-    def _cache_key_salt(self) -> str:
+    def _object_cache_key_salt(self) -> str:
         """A hash that separates cached objects of different toolchains, and of different CPUs for
         -march=native.
         """
@@ -432,9 +449,9 @@ class ObjectCompiler:
                 headers, (*flags, "-iquote", str(source.parent.relative_to(self.directory)))
             )
             if known is not None:
-                return sha256_of_parts("behind headers", self._cache_key_salt, *flags, known, rest)
+                return sha256_of_parts("behind headers", self._object_cache_key_salt, *flags, known, rest)
         text = self._run_preprocessor(*flags, *(() if debugging else ("-P",)), str(source.relative_to(self.directory)))
-        return sha256_of_parts(self._cache_key_salt, *flags, text) if text else None
+        return sha256_of_parts(self._object_cache_key_salt, *flags, text) if text else None
 
     def _run_preprocessor(self, *arguments: str, text: bytes = b"") -> bytes | None:
         """Run the C preprocessor (cc -E); return its output, None if it fails."""
@@ -469,4 +486,4 @@ class ObjectCompiler:
                     kill_all_programs()
                 raise
         if self.toolchain.cache is not None and self.toolchain.cache.misses:
-            self.toolchain.cache.trim_to_size_limit()
+            self.toolchain.cache.trim_cache_to_size_limit()

@@ -64,7 +64,7 @@ class TuningRecord:
     trials: int
 
     @property
-    def has_valid_values(self) -> bool:
+    def has_valid_tuning_values(self) -> bool:
         """Return True if the types and values are possible results of a measurement: SQLite does
         not enforce types.
         """
@@ -105,7 +105,7 @@ class TuningStore:
             with closing(self._open_database()) as base:
                 _has_tilings_table_or_is_empty(base)
                 records = [TuningRecord(*row) for row in base.execute(query, (cpu,))]
-            sound = {record.signature: record for record in records if record.has_valid_values}
+            sound = {record.signature: record for record in records if record.has_valid_tuning_values}
             if unsound := len(records) - len(sound):
                 LOG.warning("%d tuning records in %s are ignored: no measurement gives such", unsound, self.path)
             return sound
@@ -114,7 +114,7 @@ class TuningStore:
             LOG.warning("the tuning records in %s are ignored: %s", self.path, error)
         except _CORRUPT_FILE_EXCEPTIONS as error:
             try:
-                self._rename_corrupt_file(inode, error)
+                self._rename_corrupt_tuning_store(inode, error)
             except sqlite3.OperationalError as problem:
                 LOG.warning("the tuning records in %s are ignored: %s", self.path, problem)
         return {}
@@ -129,17 +129,17 @@ class TuningStore:
         inode = self._store_file_inode()
         try:
             try:
-                self._insert_rows_and_prune(rows)
+                self._insert_tuning_rows_and_delete_oldest(rows)
             except sqlite3.OperationalError:
                 raise
             except _CORRUPT_FILE_EXCEPTIONS as error:
-                self._rename_corrupt_file(inode, error)
-                self._insert_rows_and_prune(rows)
+                self._rename_corrupt_tuning_store(inode, error)
+                self._insert_tuning_rows_and_delete_oldest(rows)
         except (OSError, *_CORRUPT_FILE_EXCEPTIONS) as error:
             hint = "name another file with AOTC_TUNING_STORE"
             raise AotcError("tuning", f"cannot write tuning records to {self.path}: {error}", hint=hint) from error
 
-    def _insert_rows_and_prune(self, rows: Iterable[tuple[object, ...]]) -> None:
+    def _insert_tuning_rows_and_delete_oldest(self, rows: Iterable[tuple[object, ...]]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with closing(self._open_database()) as base:
             base.execute("PRAGMA journal_mode = WAL")
@@ -162,13 +162,13 @@ class TuningStore:
         except OSError:
             return None
 
-    def _rename_corrupt_file(self, inode: int | None, error: Exception) -> None:
+    def _rename_corrupt_tuning_store(self, inode: int | None, error: Exception) -> None:
         """Rename a corrupt file, unless another process has replaced it since (its inode differs
         from `inode`).
         """
         if inode is None or inode != self._store_file_inode():
             return
-        if not self._has_sqlite_signature():
+        if not self._is_store_file_sqlite_database():
             raise sqlite3.OperationalError("it is no SQLite file") from error
         ends = ("", *(f".{k}" for k in range(1, _MAX_CORRUPT_FILES)))
         names = (self.path.with_name(f"{self.path.name}.corrupt{end}") for end in ends)
@@ -183,7 +183,7 @@ class TuningStore:
                 if log.exists():
                     log.rename(aside.with_name(aside.name + suffix))
 
-    def _has_sqlite_signature(self) -> bool:
+    def _is_store_file_sqlite_database(self) -> bool:
         """Return True if the store's file begins with the SQLite signature."""
         with suppress(OSError), self.path.open("rb") as file:
             return file.read(len(_SQLITE_SIGNATURE)) == _SQLITE_SIGNATURE

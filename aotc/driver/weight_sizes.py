@@ -2,7 +2,7 @@
 """Account for the bytes of a project's weights: the model's own, and those added by optimizations
 to save time.
 
-sizes = weight_sizes(module, graph, target, program, weights_bytes)
+sizes = project_weight_bytes_by_cause(module, graph, target, program, weights_bytes)
 sizes["model"], sizes["winograd"], sizes["time_ratio"]          # 46753964, 34651008, 1.77
 """
 
@@ -26,7 +26,7 @@ from aotc.tir.target import Budget, get_target
 _SPEED_TARGET_BUDGET: Final[Budget] = get_target("x86-64").budget
 
 
-def weight_sizes(
+def project_weight_bytes_by_cause(
     module: IRModule, graph: IRModule, target: Target, program: Program, weights_bytes: int
 ) -> dict[str, Any]:
     """Return the sizes in bytes of a project's weights by cause, and an estimate of the time that
@@ -128,14 +128,19 @@ def _cycles_saved_by_winograd(call: Call, target: Target) -> float:
     match call.attrs:
         case Conv2DWinogradAttrs(tile_size=tile):
             images, channels, height, width = shape
-            return _winograd_cycle_gain((images, channels, height, width), data.static_shape[1], tile, target)
+            return _cycles_saved_by_winograd_tile_size(
+                (images, channels, height, width), data.static_shape[1], tile, target
+            )
         case Conv2DAttrs() as attrs if target.small and not target.is_scalar and _is_winograd_candidate(call, attrs):
             axes = dict(zip(attrs.out_layout or attrs.data_layout, shape, strict=True))
             inputs = data.static_shape[attrs.data_layout.index("C")]
             sizes = axes["N"], axes["C"], axes["H"], axes["W"]
             return max(
                 0.0,
-                *(_winograd_cycle_gain_if_profitable(sizes, inputs, tile, target) for tile in SUPPORTED_OUTPUT_TILES),
+                *(
+                    _cycles_saved_by_winograd_if_profitable(sizes, inputs, tile, target)
+                    for tile in SUPPORTED_OUTPUT_TILES
+                ),
             )
     return 0.0
 
@@ -147,7 +152,7 @@ def _is_winograd_candidate(call: Call, attrs: ConvAttrs) -> bool:
     return float32 and plain and tuple(attrs.kernel_size or ()) == (FILTER_EXTENT, FILTER_EXTENT)
 
 
-def _winograd_cycle_gain(
+def _cycles_saved_by_winograd_tile_size(
     output_sizes: tuple[int, int, int, int], input_channels: int, tile_size: int, target: Target
 ) -> float:
     return convolution_cycles_3x3(output_sizes, input_channels, 0, target) - convolution_cycles_3x3(
@@ -155,13 +160,13 @@ def _winograd_cycle_gain(
     )
 
 
-def _winograd_cycle_gain_if_profitable(
+def _cycles_saved_by_winograd_if_profitable(
     output_sizes: tuple[int, int, int, int], input_channels: int, tile_size: int, target: Target
 ) -> float:
     """Return the cycles that Winograd tiles of size `tile_size` save; 0 if the compiler would not use
     them.
     """
-    saved = _winograd_cycle_gain(output_sizes, input_channels, tile_size, target)
+    saved = _cycles_saved_by_winograd_tile_size(output_sizes, input_channels, tile_size, target)
     added = ((tile_size + FILTER_EXTENT - 1) ** 2 - FILTER_EXTENT**2) * output_sizes[1] * input_channels * 4
     enough = saved > (1 - MAX_WINOGRAD_TIME_RATIO) * convolution_cycles_3x3(output_sizes, input_channels, 0, target)
     return saved if enough and saved >= _SPEED_TARGET_BUDGET.parameter_saving * added else 0.0

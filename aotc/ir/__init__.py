@@ -12,6 +12,6 @@ Other modules import these names from this package; `__init__.pyi` lists the mod
 further names, such as `aotc.ir.structural_equal`, exist for users of Relay's API only.
 """
 
-from aotc.ir.lazy_exports import lazy_module_getattr_and_dir
+from aotc.ir.lazy_exports import lazy_getattr_and_dir_from_stub_file
 
-__getattr__, __dir__ = lazy_module_getattr_and_dir(__name__)
+__getattr__, __dir__ = lazy_getattr_and_dir_from_stub_file(__name__)

@@ -21,7 +21,6 @@ from aotc.ir.bytecode import Opcode as Opcode
 from aotc.ir.bytecode import VMFunction as VMFunction
 from aotc.ir.compile_time_limits import Cost as Cost
 from aotc.ir.compile_time_limits import budget_scope as budget_scope
-from aotc.ir.context_variables import temporarily_set_context_variable as temporarily_set_context_variable
 from aotc.ir.device import Device as Device
 from aotc.ir.device import cpu as cpu
 from aotc.ir.device import cuda as cuda
@@ -102,6 +101,7 @@ from aotc.ir.span import Span as Span
 from aotc.ir.span import current_span as current_span
 from aotc.ir.span import merge_spans as merge_spans
 from aotc.ir.span import span_scope as span_scope
+from aotc.ir.temporary_context_value import temporarily_set_context_variable as temporarily_set_context_variable
 from aotc.ir.trampoline import Task as Task
 from aotc.ir.trampoline import run_recursive_task as run_recursive_task
 from aotc.ir.transform import ModulePass as ModulePass
@@ -112,7 +112,7 @@ from aotc.ir.transform import Sequential as Sequential
 from aotc.ir.transform import installed_passes as installed_passes
 from aotc.ir.transform import make_pass_decorator as make_pass_decorator
 from aotc.ir.transform import module_pass as module_pass
-from aotc.ir.type_relation_reference import EnvFunc as EnvFunc
+from aotc.ir.type_relation_by_name import EnvFunc as EnvFunc
 from aotc.ir.types import MAX_TYPE_DEPTH as MAX_TYPE_DEPTH
 from aotc.ir.types import FuncType as FuncType
 from aotc.ir.types import GlobalTypeVar as GlobalTypeVar

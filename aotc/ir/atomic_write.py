@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.interrupts import register_temporary_path, remove_path_after_block
+from aotc.ir.interrupts import register_temporary_path, remove_temporary_path_after_block
 from aotc.ir.regular_files import translate_os_errors
 
 _TEMPORARY_NAME_PREFIX: Final = ".aotc-"
@@ -31,7 +31,7 @@ def random_temporary_name() -> str:
     return _TEMPORARY_NAME_PREFIX + secrets.token_hex(8)
 
 
-def is_temporary_name(name: str) -> bool:
+def is_generated_temporary_file_name(name: str) -> bool:
     """Return True if a file name has the form that `random_temporary_name` generates."""
     return _TEMPORARY_NAME_PATTERN.fullmatch(name) is not None
 
@@ -52,7 +52,7 @@ def temporary_folder(prefix: str, parent_folder: Path | None = None) -> Iterator
     """Context manager: create a private folder in `parent_folder`, or in the directory for temporary files;
     remove it after the block.
     """
-    with remove_path_after_block(
+    with remove_temporary_path_after_block(
         Path(parent_folder or tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(8)}"
     ) as path:
         path.mkdir(mode=0o700)
@@ -74,7 +74,7 @@ def open_for_atomic_write(path: Path, permissions: int = 0o666) -> Iterator[IO[b
             yield file
         return
     target = Path(os.path.realpath(path))
-    with remove_path_after_block(target.with_name(random_temporary_name())) as unfinished:
+    with remove_temporary_path_after_block(target.with_name(random_temporary_name())) as unfinished:
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), permissions)
         with os.fdopen(descriptor, "wb") as file:
             yield file

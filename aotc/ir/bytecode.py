@@ -91,11 +91,11 @@ def _is_tail_call(code: Sequence[Instruction], pc: int) -> bool:
             return ins.opcode is Opcode.RET and ins.args == (register,)
 
 
-def _register_bit_mask(registers: Iterable[int]) -> int:
+def _bit_mask_of_registers(registers: Iterable[int]) -> int:
     return sum(1 << register for register in set(registers))
 
 
-def _set_bit_positions(mask: int) -> tuple[int, ...]:
+def _positions_of_set_bits(mask: int) -> tuple[int, ...]:
     found = []
     while mask:
         low = mask & -mask
@@ -104,7 +104,7 @@ def _set_bit_positions(mask: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _successor_positions(pc: int, instruction: Instruction) -> tuple[int, ...]:
+def _successor_instruction_positions(pc: int, instruction: Instruction) -> tuple[int, ...]:
     """Return the positions of the bytecode instructions that may be executed after the one at `pc`."""
     match instruction.opcode:
         case Opcode.RET:
@@ -127,13 +127,13 @@ def _registers_dying_at_each_instruction(code: Sequence[Instruction], num_params
     live_in, live_out = [0] * size, [0] * size
     for pc in reversed(range(size)):
         ins = code[pc]
-        for k in _successor_positions(pc, ins):
+        for k in _successor_instruction_positions(pc, ins):
             live_out[pc] |= live_in[k]
         written = 1 << ins.dst if ins.dst >= 0 else 0
-        live_in[pc] = live_out[pc] & ~written | _register_bit_mask(ins.args)
+        live_in[pc] = live_out[pc] & ~written | _bit_mask_of_registers(ins.args)
     held = [0] * size
     held[0] = (1 << num_params) - 1
     for pc, ins in enumerate(code):
-        for k in _successor_positions(pc, ins):
+        for k in _successor_instruction_positions(pc, ins):
             held[k] |= live_out[pc] | (1 << ins.dst if ins.dst >= 0 else 0)
-    return tuple(_set_bit_positions(held[pc] & ~live_out[pc]) for pc in range(size))
+    return tuple(_positions_of_set_bits(held[pc] & ~live_out[pc]) for pc in range(size))

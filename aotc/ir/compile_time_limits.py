@@ -5,9 +5,9 @@ Input: the estimated cost of a computation, such as folding a constant.  Output:
 it is within the limits of the compilation, or an AotcError that names the limit.
 
 with budget_scope({"compile.max_bytes": 1 << 20}):
-    current_budget().spend_if_affordable(Cost(work=100, nbytes=800))  # True, and 100 operations are spent
-    # AotcError: needed, allowed, and the key to raise
-    current_budget().spend_or_raise(Cost(1 << 30, 8 << 30), "a range")
+    current_budget().spend_compile_time_cost_if_affordable(Cost(work=100, nbytes=800))  # True, and
+    100 operations are spent # AotcError: needed, allowed, and the key to raise
+    current_budget().spend_compile_time_cost_or_raise(Cost(1 << 30, 8 << 30), "a range")
 """
 
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from aotc.ir.context_variables import temporarily_set_context_variable
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.span import current_span
+from aotc.ir.temporary_context_value import temporarily_set_context_variable
 from aotc.ir.transform import PassContext
 
 _LIMIT_DEFAULTS_AND_UNITS: Final = {
@@ -48,7 +48,7 @@ class Cost(NamedTuple):
     nbytes: int
 
 
-def array_cost(elements: int, itemsize: int = 8, copies: int = 1) -> Cost:
+def array_computation_cost(elements: int, itemsize: int = 8, copies: int = 1) -> Cost:
     """Return the cost of an array of `elements` elements of `itemsize` bytes, with `copies` arrays
     of its size alive at once.
     """
@@ -64,18 +64,18 @@ class Budget:
     limits: Mapping[str, int]
     spent: dict[str, int] = field(default_factory=dict)
 
-    def remaining(self, limit_key: str) -> int:
+    def remaining_compile_time_budget(self, limit_key: str) -> int:
         """Return how much of a compile-time limit, such as scalar operations, is not spent yet."""
         return self.limits[limit_key] - self.spent.get(limit_key, 0)
 
-    def spend(self, limit_key: str, amount: int, purpose: str) -> None:
+    def spend_compile_time_budget(self, limit_key: str, amount: int, purpose: str) -> None:
         """Spend `amount` of a cumulative limit; raise AotcError (code "budget") if less than that
         is left.
         """
-        self.require_within_limit(limit_key, self.spent.get(limit_key, 0) + amount, purpose)
+        self.require_within_compile_time_limit(limit_key, self.spent.get(limit_key, 0) + amount, purpose)
         self.spent[limit_key] = self.spent.get(limit_key, 0) + amount
 
-    def require_within_limit(self, limit_key: str, needed: int, purpose: str) -> None:
+    def require_within_compile_time_limit(self, limit_key: str, needed: int, purpose: str) -> None:
         """Raise AotcError (code "budget") if `needed` exceeds the limit `limit_key`; the message states
         both and `purpose` needs it.
         """
@@ -85,27 +85,29 @@ class Budget:
             hint = f"if the model is to be trusted: --config {limit_key}={needed}"
             raise AotcError("budget", text, span=current_span(), hint=hint)
 
-    def can_afford(self, cost: Cost) -> bool:
+    def is_cost_within_compile_time_limits(self, cost: Cost) -> bool:
         """Return True if a compile-time computation is within the memory limit and the unspent
         operations.
         """
-        return cost.nbytes <= self.limits["compile.max_bytes"] and cost.work <= self.remaining("compile.max_work")
+        return cost.nbytes <= self.limits["compile.max_bytes"] and cost.work <= self.remaining_compile_time_budget(
+            "compile.max_work"
+        )
 
-    def spend_if_affordable(self, cost: Cost) -> bool:
+    def spend_compile_time_cost_if_affordable(self, cost: Cost) -> bool:
         """Return True and spend the operations if a computation is within the limits; otherwise
         return False.
         """
-        if not self.can_afford(cost):
+        if not self.is_cost_within_compile_time_limits(cost):
             return False
         self.spent["compile.max_work"] = self.spent.get("compile.max_work", 0) + cost.work
         return True
 
-    def spend_or_raise(self, cost: Cost, purpose: str) -> None:
+    def spend_compile_time_cost_or_raise(self, cost: Cost, purpose: str) -> None:
         """Spend the cost of a computation that cannot be left to run time; AotcError (code
         "budget") if it exceeds a limit.
         """
-        self.require_within_limit("compile.max_bytes", cost.nbytes, purpose)
-        self.spend("compile.max_work", cost.work, purpose)
+        self.require_within_compile_time_limit("compile.max_bytes", cost.nbytes, purpose)
+        self.spend_compile_time_budget("compile.max_work", cost.work, purpose)
 
 
 _CURRENT_BUDGET: ContextVar[Budget | None] = ContextVar("aotc_budget", default=None)
@@ -115,10 +117,10 @@ def current_budget() -> Budget:
     """Return the budget of the running compilation; outside of a compilation, a new one with the
     pass context's limits.
     """
-    return _CURRENT_BUDGET.get() or _budget_from_config(PassContext.current().config)
+    return _CURRENT_BUDGET.get() or _compile_time_budget_from_config(PassContext.current().config)
 
 
-def _budget_from_config(config: Mapping[str, Any]) -> Budget:
+def _compile_time_budget_from_config(config: Mapping[str, Any]) -> Budget:
     limits = {key: config.get(key, default) for key, default in DEFAULT_COMPILE_LIMITS.items()}
     for key, limit in limits.items():
         if limit < 0:
@@ -133,5 +135,6 @@ def budget_scope(config: Mapping[str, Any] | None = None) -> AbstractContextMana
     config   values for keys of `DEFAULT_COMPILE_LIMITS`, other keys are ignored; None: the pass context's configuration
     """
     return temporarily_set_context_variable(
-        _CURRENT_BUDGET, current_budget() if config is None else _CURRENT_BUDGET.get() or _budget_from_config(config)
+        _CURRENT_BUDGET,
+        current_budget() if config is None else _CURRENT_BUDGET.get() or _compile_time_budget_from_config(config),
     )

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, Final, TypeVar
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError
+from aotc.ir.file_checksum_manifest import remove_files_recorded_in_manifest, write_file_and_record_in_manifest
 from aotc.ir.frozen_dataclass import frozen
-from aotc.ir.manifest import remove_files_recorded_in_manifest, write_file_and_record_in_manifest
 from aotc.ir.regular_files import translate_os_errors
 
 C = TypeVar("C", bound=type)
@@ -117,7 +117,7 @@ def pass_instrument(cls: C | None = None) -> Any:
 
 class PassObserver(PassInstrument):
     """Instrument that observes each pass with a generator, from start to end; subclasses define
-    `observe_pass` and `reset`.
+    `observe_pass` and `reset_observations`.
     """
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class PassObserver(PassInstrument):
         self.running: list[Generator[None, Any, None]] = []
         self._contexts = 0
 
-    def reset(self) -> None:
+    def reset_observations(self) -> None:
         """Pass instrument hook: called before the outermost of nested pass contexts is entered."""
 
     def observe_pass(self, module: Any, info: PassInfo) -> Generator[None, Any, None]:
@@ -139,7 +139,7 @@ class PassObserver(PassInstrument):
     def enter_pass_ctx(self) -> None:
         if self._contexts == 0:
             self.running = []
-            self.reset()
+            self.reset_observations()
         self._contexts += 1
 
     def exit_pass_ctx(self) -> None:
@@ -188,9 +188,9 @@ class PassTimingInstrument(PassObserver):
         """
         super().__init__()
         self._clock = clock
-        self.reset()
+        self.reset_observations()
 
-    def reset(self) -> None:
+    def reset_observations(self) -> None:
         self._roots: list[PassProfile] = []
         self._siblings = self._roots  # profiles at the level of the next pass
 
@@ -225,12 +225,12 @@ class PassTimingInstrument(PassObserver):
         stack = [(p, 0, total) for p in reversed(self._roots)]
         while stack:
             profile, depth, parent = stack.pop()
-            lines.append(_timing_line(profile, depth, total, parent))
+            lines.append(_pass_timing_line(profile, depth, total, parent))
             stack.extend((child, depth + 1, profile.duration) for child in reversed(profile.children))
         return "".join(lines)
 
 
-def _timing_line(profile: PassProfile, depth: int, total_duration: float, parent_duration: float) -> str:
+def _pass_timing_line(profile: PassProfile, depth: int, total_duration: float, parent_duration: float) -> str:
     own = profile.duration - sum(child.duration for child in profile.children)
     of_total, of_parent = (
         100 * profile.duration / whole if whole else 0.0 for whole in (total_duration, parent_duration)

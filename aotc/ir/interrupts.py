@@ -2,7 +2,8 @@
 """Handle interrupts: remove temporary files when the process ends, and protect short critical
 sections.
 
-with remove_path_after_block(folder / ".aotc-k3j2h1g0") as path:  # removed at the end of the block, or of the process
+with remove_temporary_path_after_block(folder / ".aotc-k3j2h1g0") as path:  # removed at the end of
+the block, or of the process
     path.mkdir()
 with postpone_signals():                                # a signal in this block takes effect after it
     ...
@@ -42,7 +43,7 @@ _SHOW_CURSOR_SEQUENCE: Final = b"\r\x1b[K\x1b[?25h"
 
 
 @contextmanager
-def remove_path_after_block(path: Path) -> Iterator[Path]:
+def remove_temporary_path_after_block(path: Path) -> Iterator[Path]:
     """Context manager: register a path, with a unique name, as temporary before it is created;
     remove it after the block.
 

@@ -9,7 +9,7 @@ from aotc.relay import analysis as analysis            # a module of the package
 
 The package then contains
 
-__getattr__, __dir__ = lazy_module_getattr_and_dir(__name__)
+__getattr__, __dir__ = lazy_getattr_and_dir_from_stub_file(__name__)
 """
 
 import importlib
@@ -22,10 +22,10 @@ from typing import Any, Final
 
 from aotc.ir.diagnostics import did_you_mean_hint
 
-_STUB_IMPORT_PATTERN: Final = re.compile(r"^from (\S+) import (\w+) as \w+\r?$", re.MULTILINE)
+_STUB_IMPORT_PATTERN: Final = re.compile(r"^from (\S+) import (?:\(\s*)?(\w+) as \w+", re.MULTILINE)
 
 
-def lazy_module_getattr_and_dir(
+def lazy_getattr_and_dir_from_stub_file(
     module_name: str, extra_names: Callable[[], Mapping[str, Any]] = dict
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and `__dir__` of a module of public names that has a stub file.

@@ -289,7 +289,7 @@ class PassContext:
                 instrument.enter_pass_ctx()
                 entered.append(instrument)
         except BaseException:
-            self._drop_instruments("entering")
+            self._warn_and_drop_all_instruments("entering")
             for instrument in reversed(entered):
                 _exit_instrument_logging_errors(instrument)
             raise
@@ -302,10 +302,10 @@ class PassContext:
             for instrument in self._instruments:
                 instrument.exit_pass_ctx()
         except BaseException:
-            self._drop_instruments("exiting")
+            self._warn_and_drop_all_instruments("exiting")
             raise
 
-    def _drop_instruments(self, failed_step: str) -> None:
+    def _warn_and_drop_all_instruments(self, failed_step: str) -> None:
         LOG.warning("Pass instrumentation %s pass context failed.", failed_step)
         LOG.warning("Disable pass instrumentation.")
         self._instruments = ()

@@ -20,8 +20,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
-from aotc.ir.context_variables import temporarily_set_context_variable
 from aotc.ir.safe_json import JsonFormat
+from aotc.ir.temporary_context_value import temporarily_set_context_variable
 
 T = TypeVar("T")
 #: Exceptions of pickle for objects that it cannot serialize.
@@ -46,7 +46,7 @@ class _MemoState:
     salt: str
     names: dict[int, tuple[object, str]] = field(default_factory=dict)
 
-    def hash_key_of_result(self, kind: str, source: object) -> str | None:
+    def memo_key_of_result(self, kind: str, source: object) -> str | None:
         """Return the hash of a result's kind, its source and the salt; None if the source cannot be
         pickled.
         """
@@ -86,7 +86,7 @@ def load_or_compute_memoized_result(
     form            serialization of the result; a result that it cannot express is not stored
     """
     memory = _CURRENT_MEMO_STATE.get()
-    key = memory.hash_key_of_result(result_kind, dependencies) if memory is not None else None
+    key = memory.memo_key_of_result(result_kind, dependencies) if memory is not None else None
     if memory is None or key is None:
         return compute()
     result = _load_memoized_result(memory.store, key, form)

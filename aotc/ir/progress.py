@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeAlias
 
-from aotc.ir.context_variables import temporarily_set_context_variable
+from aotc.ir.temporary_context_value import temporarily_set_context_variable
 
 #: Function called with the number of items done, the total number, and the name of the current item.
 ProgressListener: TypeAlias = Callable[[int, int, str], None]

@@ -53,8 +53,8 @@ class Quantization:
         """
         real = np.asarray(values, np.float32)
         with np.errstate(all="ignore"):
-            steps = np.rint(real / self._broadcastable_along_axis(self.scales, real, "float32"))
-        whole = steps + self._broadcastable_along_axis(self.zero_points, real, "float32")
+            steps = np.rint(real / self._reshape_channel_values_to_broadcast(self.scales, real, "float32"))
+        whole = steps + self._reshape_channel_values_to_broadcast(self.zero_points, real, "float32")
         whole = np.where(np.isnan(whole), np.float32(self.dtype.min), whole)
         bounded: Array = np.clip(whole, self.dtype.min, self.dtype.max)
         return bounded.astype(self.dtype.numpy)
@@ -62,10 +62,12 @@ class Quantization:
     def dequantize(self, integers: Any) -> Array:
         """Dequantize integers: return scale * (integer - zero point) as float32."""
         whole = np.asarray(integers).astype(np.int32)
-        steps = whole - self._broadcastable_along_axis(self.zero_points, whole, "int32")
-        return np.asarray(steps.astype(np.float32) * self._broadcastable_along_axis(self.scales, whole, "float32"))
+        steps = whole - self._reshape_channel_values_to_broadcast(self.zero_points, whole, "int32")
+        return np.asarray(
+            steps.astype(np.float32) * self._reshape_channel_values_to_broadcast(self.scales, whole, "float32")
+        )
 
-    def _broadcastable_along_axis(self, channel_values: Sequence[float], tensor: Array, dtype: str) -> Array:
+    def _reshape_channel_values_to_broadcast(self, channel_values: Sequence[float], tensor: Array, dtype: str) -> Array:
         """Reshape per-channel scales or zero points so that they broadcast against a tensor along
         the axis.
         """

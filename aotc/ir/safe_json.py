@@ -37,8 +37,8 @@ class JsonFormat(Generic[T]):
         self._result = result
         self._shared = tuple(shared)
         self._numbers: dict[type, int] = {cls: k for k, cls in enumerate((tuple, frozenset, list, dict, *classes))}
-        self._makers = [_object_builder(cls) for cls in self._numbers]
-        self._parts = {cls: _parts_getter(cls) for cls in self._numbers}
+        self._makers = [_builder_from_fields_or_items(cls) for cls in self._numbers]
+        self._parts = {cls: _getter_of_fields_or_items(cls) for cls in self._numbers}
 
     def dump_json(self, value: T) -> bytes:
         """Serialize a value to JSON; raise TypeError if a part is of a class that the format does
@@ -57,19 +57,19 @@ class JsonFormat(Generic[T]):
             item, parts = work.pop()
             if parts is not None:
                 append_entry_once(
-                    id(item), [self._numbers[type(item)], *[places[_part_identity_key(part)] for part in parts]]
+                    id(item), [self._numbers[type(item)], *[places[_exact_value_key(part)] for part in parts]]
                 )
             elif id(item) not in places:
-                parts = self._direct_parts(item)
+                parts = self._fields_or_items_of_value(item)
                 work.append((item, parts))
                 for part in parts:
                     if type(part) in _JSON_ATOM_TYPES:
-                        append_entry_once(_part_identity_key(part), part)
+                        append_entry_once(_exact_value_key(part), part)
                     else:
                         work.append((part, None))
         return json.dumps(entries, separators=(",", ":")).encode()
 
-    def _direct_parts(self, item: object) -> Sequence[Any]:
+    def _fields_or_items_of_value(self, item: object) -> Sequence[Any]:
         known = self._parts.get(type(item))
         if known is None:
             raise TypeError(f"{type(item).__name__} is not among the classes that are kept")
@@ -101,7 +101,7 @@ class JsonFormat(Generic[T]):
         return whole
 
 
-def _part_identity_key(item: object) -> object:
+def _exact_value_key(item: object) -> object:
     """Return a key that identifies a part: unlike ==, it distinguishes 0.0 from -0.0 and 1 from
     True.
     """
@@ -113,7 +113,7 @@ def _part_identity_key(item: object) -> object:
     return (kind, item) if kind in _JSON_ATOM_TYPES else id(item)
 
 
-def _parts_getter(cls: type) -> Callable[[Any], Sequence[Any]]:
+def _getter_of_fields_or_items(cls: type) -> Callable[[Any], Sequence[Any]]:
     if is_dataclass(cls):
         names = [field.name for field in fields(cls)]
         return attrgetter(*names) if len(names) > 1 else lambda item: [getattr(item, name) for name in names]
@@ -124,7 +124,7 @@ def _parts_getter(cls: type) -> Callable[[Any], Sequence[Any]]:
     return (lambda item: [str(item)]) if issubclass(cls, str) else tuple
 
 
-def _object_builder(cls: type) -> Callable[[Iterable[Any]], Any]:
+def _builder_from_fields_or_items(cls: type) -> Callable[[Iterable[Any]], Any]:
     """Return a function that creates an object of a class from an iterable of its fields or items."""
     if cls is dict:
         return lambda parts: dict(zip(each := iter(parts), each, strict=True))

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import field, replace
 
-from aotc.ir.context_variables import temporarily_set_context_variable
 from aotc.ir.frozen_dataclass import frozen
+from aotc.ir.temporary_context_value import temporarily_set_context_variable
 from aotc.ir.terminal_safe_text import escape_unsafe_text, mask_unsafe_characters
 
 

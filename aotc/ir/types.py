@@ -22,7 +22,7 @@ from aotc.ir.diagnostics import AotcError, AotcTypeError, assert_never
 from aotc.ir.dimensions import Dim, Shape, SymDim, is_static, numel, require_static_shape
 from aotc.ir.dtype import DType
 from aotc.ir.frozen_dataclass import frozen, set_frozen_fields
-from aotc.ir.type_relation_reference import EnvFunc
+from aotc.ir.type_relation_by_name import EnvFunc
 
 T = typing.TypeVar("T")
 

@@ -34,7 +34,7 @@ from aotc.checking.input_generation import (
     session_input_types,
 )
 from aotc.checking.reference_implementations import Reference
-from aotc.checking.run_comparison import Run, compare_runs_with_reference, inconclusive_and_weak_outputs
+from aotc.checking.run_comparison import Run, compare_runs_with_reference, messages_on_inconclusive_or_weak_outputs
 from aotc.checking.verify import load_model_of_any_format, make_reference_for_model, pin_static_input_shapes
 from aotc.driver.compile import CompileOptions
 from aotc.driver.import_model import (
@@ -75,7 +75,7 @@ MAX_QUANTIZED_RELATIVE_ERROR: Final = 5e-2
 _QUANTIZED_OPERATOR_PATTERN: Final = re.compile(r"Quantize|QLinear|Integer$")
 
 
-def _time_one_turn(contestant: Contestant) -> list[float]:
+def _time_contestant_for_one_turn(contestant: Contestant) -> list[float]:
     """Benchmark one implementation for one turn; return the times of its timed runs in
     milliseconds.
     """
@@ -94,7 +94,7 @@ def time_contestants_in_turns(contestants: Sequence[Contestant], repeat: int, se
     times: list[list[float]] = [[] for _ in contestants]
     for _ in repeat_for_seconds(MIN_TURNS, seconds, repeat):
         for contestant, record in zip(contestants, times, strict=True):
-            record.extend(_time_one_turn(contestant))
+            record.extend(_time_contestant_for_one_turn(contestant))
     return times
 
 
@@ -111,13 +111,13 @@ class Judge:
         self._inputs, self._model = entrant.inputs, load_model_of_any_format(entrant.path)
         found = make_reference_for_model(self._model, {}, outputs)
         self.reference, self._expected = found.name, found.run(entrant.inputs)
-        self.inconclusive, self.warnings = inconclusive_and_weak_outputs([self._expected])
+        self.inconclusive, self.warnings = messages_on_inconclusive_or_weak_outputs([self._expected])
         # the float64 reference is slow and equal for all contestants: compute it once
         exact = cache(lambda: found.exact(entrant.inputs))
         self._judging = Reference(found.name, found.run, lambda _: exact())
 
     @property
-    def max_rival_relative_error(self) -> float:
+    def allowed_rival_relative_error(self) -> float:
         """Largest allowed error of another implementation, which may use any algorithm and
         rounding.
         """
@@ -184,34 +184,36 @@ class _Bench:
     seconds: float
     progress: Progress
 
-    def measure_with_threads(self, threads: int) -> dict[str, Any]:
+    def benchmark_all_with_thread_count(self, thread_count: int) -> dict[str, Any]:
         """Measure all implementations with one number of threads; return their figures and the
         skipped ones.
         """
         library, skipped = find_library(self.compiled.path), []
         contestants = [
-            load_and_time_first_run("aotc", threads, lambda: load_aotc_library(library, self.entrant.inputs, threads))
+            load_and_time_first_run(
+                "aotc", thread_count, lambda: load_aotc_library(library, self.entrant.inputs, thread_count)
+            )
         ]
         for name in self.against:
-            self.progress(f"preparing {name}, {threads} threads")
+            self.progress(f"preparing {name}, {thread_count} threads")
             try:
-                contestants.append(load_rival(name, self.entrant, threads))
+                contestants.append(load_rival(name, self.entrant, thread_count))
             except AotcError as error:
                 skipped.append({"name": name, "reason": error.diagnostics[0].message})
-        self.progress(f"measuring, {threads} threads")
+        self.progress(f"measuring, {thread_count} threads")
         times = time_contestants_in_turns(contestants, self.repeat, self.seconds)
         rows = [self._contestant_result_row(c, t, min(times[0])) for c, t in zip(contestants, times, strict=True)]
         right = [row for row in rows[1:] if row["agrees"]]
         best = min(right, key=lambda row: float(row["milliseconds"]["min"]), default={"name": None, "ratio": None})
         found = {"fastest_rival": best["name"], "ratio": best["ratio"]}
-        return {"threads": threads, "contestants": rows, "skipped": skipped, **found}
+        return {"threads": thread_count, "contestants": rows, "skipped": skipped, **found}
 
     def _contestant_result_row(
         self, contestant: Contestant, times: list[float], aotc_milliseconds: float
     ) -> dict[str, Any]:
         is_own = contestant.name == "aotc"
         verdict = self.judge(
-            contestant, self.compiled.metadata["error_bound"] if is_own else self.judge.max_rival_relative_error
+            contestant, self.compiled.metadata["error_bound"] if is_own else self.judge.allowed_rival_relative_error
         )
         head = {key: getattr(contestant, key) for key in ("name", "version", "threads", "memory")}
         figures = {**min_and_median(times), "all": times, "load": contestant.load, "first": contestant.first}
@@ -227,7 +229,7 @@ def _summarize_verdict(judge: Judge, rounds: Sequence[Mapping[str, Any]]) -> dic
     return {"verdict": verdict, "inconclusive": list(judge.inconclusive), "warnings": list(judge.warnings)}
 
 
-def _require_rivals_can_read(path: Path) -> None:
+def _require_format_readable_by_rivals(path: Path) -> None:
     """Raise AotcError (code "rival") for a file of Relay text, which no other implementation can
     read.
     """
@@ -276,14 +278,14 @@ def benchmark_model(
     require_cpu_can_run(chosen.machine)
     path = Path(model)
     require_tflite_model_is_not_cut(path, chosen.cut)
-    _require_rivals_can_read(path)
+    _require_format_readable_by_rivals(path)
     start = time.perf_counter()
     compiled = chosen.compile_model(path)
     build_seconds, metadata = time.perf_counter() - start, compiled.metadata
     with _prepare_model_and_inputs(path, compiled, inputs, input_ranges, chosen.cut) as entrant:
         judge = Judge(entrant, [tensor["name"] for tensor in metadata["outputs"]])
         work = _Bench(compiled, entrant, judge, tuple(dict.fromkeys(against)), repeat, seconds, chosen.progress)
-        rounds = [work.measure_with_threads(n) for n in threads]
+        rounds = [work.benchmark_all_with_thread_count(n) for n in threads]
     compiler, python = compiler_version_line(find_toolchain(chosen.cc)), platform.python_version()
     return {
         "model": str(model),

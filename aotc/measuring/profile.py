@@ -157,7 +157,9 @@ def _add_rates_and_roofline_share(row: dict[str, Any], peak: float, bandwidth: f
     }
 
 
-def _step_rows(rows: Sequence[Mapping[str, Any]], milliseconds: Sequence[float]) -> list[dict[str, Any]]:
+def _kernel_time_and_cost_row_of_each_step(
+    rows: Sequence[Mapping[str, Any]], milliseconds: Sequence[float]
+) -> list[dict[str, Any]]:
     """Return the kernel, time, multiply-accumulates, bytes and model nodes of each step."""
     return [
         {
@@ -253,7 +255,7 @@ def profile_library(
     times, peak, bandwidth = _measure_steps_and_peaks(session, binding, len(rows), repeat, touched, target, cc)
     quiet = undisturbed_run_mask(times.sum(axis=1))
     medians = np.median(times[quiet], axis=0).tolist()
-    steps = _step_rows(rows, medians)
+    steps = _kernel_time_and_cost_row_of_each_step(rows, medians)
     return {
         "model": session.name,
         "target": target.name,

@@ -28,7 +28,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.driver.compile import CompileOptions
-from aotc.driver.pipeline import check_kernels_against_unoptimized, compile_kernel_library
+from aotc.driver.pipeline import check_kernels_against_unoptimized_build, compile_kernel_library
 from aotc.driver.toolchain import ToolchainFactory, require_cpu_can_run
 from aotc.driver.tuning_store import TuningRecord, TuningStore, cpu_model_name, user_tuning_store_path
 from aotc.ir import AotcError, Array, frozen
@@ -177,15 +177,17 @@ def compile_and_time_candidates(job: TuningJob, toolchain_factory: ToolchainFact
         bound = {name: cycle([bind(k.name, [a, b], [out]) for b in weights]) for name, k in job.kernels.items()}
         found = CandidateTimes(
             cpu_model_name(),
-            _minimum_seconds_of_each_call({name: _call_next_of_cycle(calls) for name, calls in bound.items()}),
+            _minimum_seconds_of_each_call(
+                {name: _call_that_cycles_through_calls(calls) for name, calls in bound.items()}
+            ),
         )
-    check_kernels_against_unoptimized(
+    check_kernels_against_unoptimized_build(
         [job.kernels[found.record_of_fastest_candidate(job).candidate]], job.target, toolchain_factory()
     )
     return found
 
 
-def _call_next_of_cycle(calls: Iterator[BoundCall]) -> BoundCall:
+def _call_that_cycles_through_calls(calls: Iterator[BoundCall]) -> BoundCall:
     return lambda: next(calls)()
 
 

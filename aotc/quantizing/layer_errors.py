@@ -142,13 +142,13 @@ class _QuantizedLayerCopyBuilder:
     def _prefixed_tensor_name(self, name: str) -> str:
         return name and self._prefix + name
 
-    def _first_tensor_in_float_model(self, *names: str) -> str:
+    def _first_name_found_in_float_model(self, *names: str) -> str:
         """Return the first of the given tensor names that exists in the float model; "" if none
         does.
         """
         return next((name for name in names if name in self._float), "")
 
-    def _add_quantized_layer_input(self, name: str) -> str:
+    def _add_input_of_quantized_layer_copy(self, name: str) -> str:
         """Return the tensor that a quantized layer reads instead of `name`, adding the nodes for
         it; "" if impossible.
         """
@@ -157,13 +157,13 @@ class _QuantizedLayerCopyBuilder:
         if name in self._constants:
             return own
         if maker is None or maker.op_type != DEQUANTIZE:
-            return self._first_tensor_in_float_model(name)
+            return self._first_name_found_in_float_model(name)
         if maker.input[0] in self._constants:
             self._add_node_copy(maker, map(self._prefixed_tensor_name, maker.input), [own])
             return own
         pair = self._makers.get(maker.input[0])
         source = (
-            self._first_tensor_in_float_model(pair.input[0], name)
+            self._first_name_found_in_float_model(pair.input[0], name)
             if pair is not None and pair.op_type == QUANTIZE
             else ""
         )
@@ -181,11 +181,11 @@ class _QuantizedLayerCopyBuilder:
         reader = self._readers.get(node.output[0])
         dequantized = [name for name in node.input if self._is_output_of_dequantize(name)]
         names = node.output[0], self._output_of_following_dequantize(reader) if reader is not None else ""
-        expected = self._first_tensor_in_float_model(*names)
+        expected = self._first_name_found_in_float_model(*names)
         nested = any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute)
         if nested or not expected or (reader is None and not dequantized):
             return
-        inputs = [name and self._add_quantized_layer_input(name) for name in node.input]
+        inputs = [name and self._add_input_of_quantized_layer_copy(name) for name in node.input]
         if any(name and not fed for name, fed in zip(node.input, inputs, strict=True)):
             return
         made = self._prefixed_tensor_name(f"{node.output[0]}/made")

@@ -25,7 +25,7 @@ from aotc.ir.atomic_write import require_not_an_input_file
 from aotc.measuring.bench import time_contestants_in_turns
 from aotc.measuring.competitors import Contestant, load_and_time_first_run, load_aotc_library
 from aotc.measuring.timing import min_and_median
-from aotc.quantizing.calibration import CalibrationData, load_calibration_sets
+from aotc.quantizing.calibration_data import CalibrationData, load_calibration_sets
 from aotc.quantizing.layer_errors import (
     measure_error_of_each_layer,
     power_ratio_decibels,
@@ -40,7 +40,7 @@ from aotc.quantizing.onnxruntime_quantizer import (
     quantize_prepared_model,
 )
 from aotc.relay.frontend.onnx import load_model
-from aotc.relay.frontend.onnx.model_inputs import dim_pinning_hint
+from aotc.relay.frontend.onnx.model_inputs import hint_on_options_to_fix_dims
 from aotc.relay.module import IRModule
 from aotc.runtime.session import Session
 
@@ -68,7 +68,7 @@ def quantize(
     model         path or ModelProto of a float model; `dims` and `input_shapes` fix dynamic dimensions
     output        .onnx file for the quantized model, which `aotc.compile` accepts; None: no file
     calibration   data from which ranges of activations are computed: an .npz file, a folder of them, or
-                  mappings from input names to arrays (see `aotc.quantizing.calibration`)
+                  mappings from input names to arrays (see `aotc.quantizing.calibration_data`)
     per_channel, method, weights, exclude   see `aotc.quantizing.onnxruntime_quantizer.Settings`
     seconds       time limit for measuring
     options       as for `aotc.compile`.  With `build=False` nothing is compiled and measured; `io_dtype`
@@ -132,7 +132,7 @@ def _static_input_types(model: str | Path | onnx.ModelProto, options: CompileOpt
     """
     options.progress("importing the model")
     types = input_types(options.import_as_graph_module(model))
-    if hint := dim_pinning_hint(types):
+    if hint := hint_on_options_to_fix_dims(types):
         text = "the model has inputs with dynamic dimensions, and calibration needs fixed ones"
         raise AotcError("quantize", text, hint=hint)
     return types
@@ -189,10 +189,10 @@ def _ram_and_flash_of_both_models(
         found[what] = {
             f"{kind}_bytes": sum(sizes[part] for part in FOOTPRINT_KEYS_BY_BUDGET[kind]) for kind in ("ram", "flash")
         }
-    return _add_old_spelling_of_key(found)
+    return _add_former_spelling_of_report_key(found)
 
 
-def _add_old_spelling_of_key(report: dict[str, Any]) -> dict[str, Any]:
+def _add_former_spelling_of_report_key(report: dict[str, Any]) -> dict[str, Any]:
     """Return `report` with "quantized" also under the name "quantised", which release 0.1 used."""
     return {**report, "quantised": report["quantized"]}
 
@@ -215,7 +215,11 @@ def _compile_and_compare_both_models(
     times = time_contestants_in_turns(contestants, MAX_TURNS, seconds)
     rows = [_sizes_and_times_of_model(compiled, found) for compiled, found in zip(both, times, strict=True)]
     ratio = min(times[1]) / min(times[0])
-    return {"outputs": outputs, **_add_old_spelling_of_key({"float32": rows[0], "quantized": rows[1]}), "ratio": ratio}
+    return {
+        "outputs": outputs,
+        **_add_former_spelling_of_report_key({"float32": rows[0], "quantized": rows[1]}),
+        "ratio": ratio,
+    }
 
 
 def _run_and_dequantize_outputs(session: Session, arrays: Arrays) -> list[Array]:

@@ -9,7 +9,7 @@ lib = relay.build(aotc.IRModule.from_expr(relay.nn.relu(x)), "llvm")
 import importlib
 import typing as _typing
 
-from aotc.ir.lazy_exports import lazy_module_getattr_and_dir
+from aotc.ir.lazy_exports import lazy_getattr_and_dir_from_stub_file
 from aotc.ir.op import Op as _Op
 from aotc.relay.module import IRModule as _IRModule
 from aotc.relay.text import printer as _printer
@@ -34,4 +34,4 @@ def _import_from_std(module: _IRModule, name: str) -> None:
 
 _IRModule.import_from_std = _import_from_std
 
-__getattr__, __dir__ = lazy_module_getattr_and_dir(__name__, extra_names=_operator_functions_by_name)
+__getattr__, __dir__ = lazy_getattr_and_dir_from_stub_file(__name__, extra_names=_operator_functions_by_name)

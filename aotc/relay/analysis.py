@@ -26,7 +26,7 @@ from aotc.relay.graph_api import (
 from aotc.relay.language_features import Feature as Feature
 from aotc.relay.language_features import detect_feature as detect_feature
 from aotc.relay.match_exhaustiveness import unmatched_cases as unmatched_cases
-from aotc.relay.node_scopes import BlockAssignment, is_atom, is_opaque_function
+from aotc.relay.node_scopes import BlockAssignment, is_atom, is_fused_or_external_function
 from aotc.relay.type_kinds import all_type_vars as all_type_vars
 from aotc.relay.type_kinds import bound_type_vars as bound_type_vars
 from aotc.relay.type_kinds import check_kind as check_kind
@@ -153,7 +153,7 @@ def check_basic_block_normal_form(expr: Expr) -> bool:
     """Return True if no two blocks (bodies of functions, branches of ifs) share a node other than a
     variable or constant.
     """
-    order = list(post_order(expr, lambda n: not is_opaque_function(n)))
+    order = list(post_order(expr, lambda n: not is_fused_or_external_function(n)))
     return all(is_atom(node) for node in BlockAssignment(order).spread)
 
 

@@ -65,16 +65,16 @@ def evaluate_constant_call(node: Call, max_bytes: int = MAX_FOLDED_CONSTANT_BYTE
         return _evaluate_shape_only_op(node, op, ty)
     if not all(is_constant(a) for a in node.args):
         return None
-    uniform = _evaluate_as_splat(node, op, ty)
+    uniform = _evaluate_on_one_element_as_splat(node, op, ty)
     if uniform is not None:
         return uniform
     stored = sum(map(_stored_bytes, node.args))
     if max(_materialized_bytes(node), *map(_materialized_bytes, node.args), 0) > max(max_bytes, stored):
         return None
-    if not current_budget().spend_if_affordable(_constant_evaluation_cost(node, op, ty, stored)):
+    if not current_budget().spend_compile_time_cost_if_affordable(_constant_evaluation_cost(node, op, ty, stored)):
         return None
     return wrap_result_in_constants(
-        run_numpy_reference(op, node.attrs, [arrays_of_constant(a) for a in node.args]), ty, node
+        run_numpy_reference(op, node.attrs, [array_or_nested_arrays_of_constant(a) for a in node.args]), ty, node
     )
 
 
@@ -93,7 +93,7 @@ def run_numpy_reference(op: Op, attributes: Attrs, args: Sequence[Value]) -> Any
         return op.reference(attributes, *args)
 
 
-def arrays_of_constant(expr: Expr) -> Value:
+def array_or_nested_arrays_of_constant(expr: Expr) -> Value:
     """Return the array of a constant, or the arrays of a tuple of constants."""
     if isinstance(expr, Tuple):
         return tuple(f.data for f in expr.fields if isinstance(f, Constant))
@@ -145,7 +145,7 @@ def _evaluate_shape_only_op(node: Call, op: Op, ty: Type) -> Expr | None:
     return wrap_result_in_constants(run_numpy_reference(op, node.attrs, [stand_in]), ty, node)
 
 
-def _evaluate_as_splat(node: Call, op: Op, ty: Type) -> Expr | None:
+def _evaluate_on_one_element_as_splat(node: Call, op: Op, ty: Type) -> Expr | None:
     """Return the value of a call as a splat, computed on one element, if it is one by construction;
     else None.
     """
@@ -187,7 +187,7 @@ def _fold_fill_op_to_splat(node: Call, op: Op, ty: TensorType) -> Expr | None:
         return None
     small = node.attrs.replace(shape=(1,) * ty.rank)
     return _splat_constant_of_type(
-        np.asarray(run_numpy_reference(op, small, [arrays_of_constant(a) for a in node.args])), ty, node
+        np.asarray(run_numpy_reference(op, small, [array_or_nested_arrays_of_constant(a) for a in node.args])), ty, node
     )
 
 

@@ -6,6 +6,6 @@ Higher-level packages import these names from here; `graph_api.pyi` lists where 
     from aotc.relay.graph_api import Call, Constant, ExprMutator, IRModule, infer_module
 """
 
-from aotc.ir.lazy_exports import lazy_module_getattr_and_dir
+from aotc.ir.lazy_exports import lazy_getattr_and_dir_from_stub_file
 
-__getattr__, __dir__ = lazy_module_getattr_and_dir(__name__)
+__getattr__, __dir__ = lazy_getattr_and_dir_from_stub_file(__name__)

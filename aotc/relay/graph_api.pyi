@@ -16,6 +16,7 @@ from aotc.relay.analysis import global_uses as global_uses
 from aotc.relay.analysis import list_op_freqs as list_op_freqs
 from aotc.relay.analysis import users as users
 from aotc.relay.binding import bind_params_by_name as bind_params_by_name
+from aotc.relay.compile_time_elements import compile_time_elements as compile_time_elements
 from aotc.relay.constant_evaluation import MAX_FOLDED_CONSTANT_BYTES as MAX_FOLDED_CONSTANT_BYTES
 from aotc.relay.constant_evaluation import evaluate_constant_call as evaluate_constant_call
 from aotc.relay.expr import EMPTY_ATTRS as EMPTY_ATTRS
@@ -46,7 +47,6 @@ from aotc.relay.expr import typed_op_call as typed_op_call
 from aotc.relay.expr import with_checked_type as with_checked_type
 from aotc.relay.interpreter import bind_arguments as bind_arguments
 from aotc.relay.interpreter import evaluate as evaluate
-from aotc.relay.known_values import compile_time_elements as compile_time_elements
 from aotc.relay.module import IRModule as IRModule
 from aotc.relay.module import output_names_or_default as output_names_or_default
 from aotc.relay.module import quantizations_of_inputs_or_outputs as quantizations_of_inputs_or_outputs
@@ -54,8 +54,8 @@ from aotc.relay.module import unused_name as unused_name
 from aotc.relay.node_scopes import BlockAssignment as BlockAssignment
 from aotc.relay.node_scopes import ScopeBlock as ScopeBlock
 from aotc.relay.node_scopes import is_atom as is_atom
+from aotc.relay.node_scopes import is_fused_or_external_function as is_fused_or_external_function
 from aotc.relay.node_scopes import is_not_a_scope as is_not_a_scope
-from aotc.relay.node_scopes import is_opaque_function as is_opaque_function
 from aotc.relay.structural_equality import structural_equal as structural_equal
 from aotc.relay.structural_equality import structural_hash as structural_hash
 from aotc.relay.text_repr import Printed as Printed

@@ -3,7 +3,7 @@
 
 from functools import partial
 
-from aotc.ir.lazy_exports import lazy_module_getattr_and_dir
+from aotc.ir.lazy_exports import lazy_getattr_and_dir_from_stub_file
 from aotc.relay_api.expr import op_functions_with_prefix as _op_namespace
 
-__getattr__, __dir__ = lazy_module_getattr_and_dir(__name__, extra_names=partial(_op_namespace, "image"))
+__getattr__, __dir__ = lazy_getattr_and_dir_from_stub_file(__name__, extra_names=partial(_op_namespace, "image"))

@@ -79,7 +79,7 @@ class EvaluationObserver(Protocol):
         """Called when a node or activation that held a value does not need it any more."""
 
 
-def _value_read_counts(body: Expr) -> Counter[Expr]:
+def _read_counts_of_node_values(body: Expr) -> Counter[Expr]:
     """Return the number of reads of each node's value in a function body whose nodes are each
     evaluated exactly once.
 
@@ -260,7 +260,7 @@ class _Machine:
             raise AotcError("interp", message, span=function.span)
         frame = callee.frame.new_child(dict(zip(function.params, args, strict=True)))
         if function not in self._uses:
-            self._uses[function] = _value_read_counts(function.body)
+            self._uses[function] = _read_counts_of_node_values(function.body)
         frame.pending = self._uses[function].copy()
         self._report_to_observer(args)
         result: Value = yield self.evaluate_node(function.body, frame)

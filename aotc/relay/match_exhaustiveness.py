@@ -43,7 +43,7 @@ def unmatched_cases(match: Match, module: object = None) -> list[Pattern]:
     while candidates:
         candidate = candidates.pop()
         for clause in match.clauses:
-            verdict = _pattern_coverage(clause.lhs, candidate)
+            verdict = _coverage_of_candidate_by_pattern(clause.lhs, candidate)
             if verdict is _Coverage.OPEN:
                 candidates += _split_candidate_pattern(clause.lhs, candidate)
             if verdict is not _Coverage.REFUSED:
@@ -53,14 +53,16 @@ def unmatched_cases(match: Match, module: object = None) -> list[Pattern]:
     return missing
 
 
-def _pattern_coverage(pattern: Pattern, candidate: Pattern) -> _Coverage:
+def _coverage_of_candidate_by_pattern(pattern: Pattern, candidate: Pattern) -> _Coverage:
     if not isinstance(pattern, PatternConstructor | PatternTuple):
         return _Coverage.TAKEN
     if not isinstance(candidate, PatternConstructor | PatternTuple):
         return _Coverage.OPEN
     if getattr(pattern, "constructor", None) is not getattr(candidate, "constructor", None):
         return _Coverage.REFUSED
-    return max(map(_pattern_coverage, subpatterns(pattern), subpatterns(candidate)), default=_Coverage.TAKEN)
+    return max(
+        map(_coverage_of_candidate_by_pattern, subpatterns(pattern), subpatterns(candidate)), default=_Coverage.TAKEN
+    )
 
 
 def _split_candidate_pattern(pattern: Pattern, candidate: Pattern) -> list[Pattern]:
@@ -74,7 +76,11 @@ def _split_candidate_pattern(pattern: Pattern, candidate: Pattern) -> list[Patte
             return [PatternConstructor(c, [PatternWildcard()] * len(c.inputs)) for c in alternatives]
         return [PatternTuple([PatternWildcard()] * len(subpatterns(pattern)))]
     parts = [*subpatterns(candidate)]
-    open_at = next(k for k, p in enumerate(subpatterns(pattern)) if _pattern_coverage(p, parts[k]) is _Coverage.OPEN)
+    open_at = next(
+        k
+        for k, p in enumerate(subpatterns(pattern))
+        if _coverage_of_candidate_by_pattern(p, parts[k]) is _Coverage.OPEN
+    )
     return [
         replace_subpatterns(candidate, [*parts[:open_at], part, *parts[open_at + 1 :]])
         for part in _split_candidate_pattern(subpatterns(pattern)[open_at], parts[open_at])

@@ -29,7 +29,7 @@ class ScopeBlock:
     depth: int = 0
     lets: list[tuple[Var, Expr]] = field(default_factory=list)
 
-    def new_inner_block(self) -> ScopeBlock:
+    def new_nested_scope_block(self) -> ScopeBlock:
         """Return a new block (body or branch) nested in this one."""
         return ScopeBlock(self, self.depth + 1)
 
@@ -50,7 +50,7 @@ def _innermost_common_block(a: ScopeBlock, b: ScopeBlock) -> ScopeBlock:
     return a
 
 
-def is_opaque_function(node: Expr) -> bool:
+def is_fused_or_external_function(node: Expr) -> bool:
     """Return True for a function whose body passes must not change: a fused one, or one for another
     compiler.
     """
@@ -75,25 +75,25 @@ def _children_with_using_blocks(
     """Yield the children of a node, each with the block in which it is used; bodies and branches
     get new blocks.
     """
-    if is_opaque_function(node) and not lets_are_scopes:
+    if is_fused_or_external_function(node) and not lets_are_scopes:
         return
     match node:
         case Function():
-            inner = block.new_inner_block()
+            inner = block.new_nested_scope_block()
             yield from ((child, inner) for child in children(node))
         case If():
             yield from (
                 (node.cond, block),
-                (node.true_branch, block.new_inner_block()),
-                (node.false_branch, block.new_inner_block()),
+                (node.true_branch, block.new_nested_scope_block()),
+                (node.false_branch, block.new_nested_scope_block()),
             )
         case Match():
             yield node.data, block
             for clause in node.clauses:
-                inner = block.new_inner_block()
+                inner = block.new_nested_scope_block()
                 yield from ((child, inner) for child in (*pattern_vars(clause.lhs), clause.rhs))
         case Let():
-            rest = block.new_inner_block() if lets_are_scopes else block
+            rest = block.new_nested_scope_block() if lets_are_scopes else block
             yield from ((node.var, rest), (node.value, block), (node.body, rest))
         case _:
             yield from ((child, block) for child in children(node))

@@ -24,7 +24,7 @@ class _Scope(ScopeBlock):
     choice: tuple[Expr, Expr] | None = None
     result: Expr | None = None
 
-    def finish_block(self, description: str) -> Expr:
+    def finish_let_block(self, description: str) -> Expr:
         if self.choice is not None:
             raise AotcError("scope", f"{description} ends after an if_scope", hint="an else_scope must follow it")
         if self.result is None:
@@ -40,7 +40,7 @@ class ScopeBuilder:
     def __init__(self) -> None:
         self._scopes = [_Scope()]
 
-    def _require_open_block(self, step_description: str) -> _Scope:
+    def _require_unfinished_let_block(self, step_description: str) -> _Scope:
         """Return the innermost block; raise AotcError if it already has a result or waits for an
         else_scope.
         """
@@ -57,7 +57,7 @@ class ScopeBuilder:
 
         var     a variable, or the name of a new one, or its name and type
         """
-        scope = self._require_open_block("let")
+        scope = self._require_unfinished_let_block("let")
         declared = (var, value.checked_type) if isinstance(var, str) else var
         named = Var(*declared) if isinstance(declared, tuple) else declared
         scope.lets.append((named, value))
@@ -68,8 +68,8 @@ class ScopeBuilder:
         """Context manager: a block that is evaluated if `cond` is true; an `else_scope` must follow
         it.
         """
-        outer = self._require_open_block("if_scope")
-        branch = yield from self._build_nested_block("the if_scope")
+        outer = self._require_unfinished_let_block("if_scope")
+        branch = yield from self._build_nested_let_block("the if_scope")
         outer.choice = cond, branch
 
     @contextmanager
@@ -80,11 +80,11 @@ class ScopeBuilder:
         outer = self._scopes[-1]
         if outer.choice is None:
             raise AotcError("scope", "an else_scope must follow an if_scope")
-        branch = yield from self._build_nested_block("the else_scope")
+        branch = yield from self._build_nested_let_block("the else_scope")
         cond, true_branch = outer.choice
         outer.choice, outer.result = None, If(cond, true_branch, branch)
 
-    def _build_nested_block(self, description: str) -> Generator[None, None, Expr]:
+    def _build_nested_let_block(self, description: str) -> Generator[None, None, Expr]:
         inner = _Scope()
         depth = len(self._scopes)
         self._scopes.append(inner)
@@ -92,14 +92,14 @@ class ScopeBuilder:
             yield
         finally:
             del self._scopes[depth:]
-        return inner.finish_block(description)
+        return inner.finish_let_block(description)
 
     def ret(self, value: Expr) -> None:
         """Set the result of the innermost block under construction."""
-        self._require_open_block("ret").result = value
+        self._require_unfinished_let_block("ret").result = value
 
     def get(self) -> Expr:
         """Return the built expression. Raise AotcError if a block is still open or has no result."""
         if len(self._scopes) > 1:
             raise AotcError("scope", "get inside of a scope")
-        return self._scopes[0].finish_block("the program")
+        return self._scopes[0].finish_let_block("the program")

@@ -46,7 +46,7 @@ _Path: TypeAlias = "tuple[str, _Path | None]"
 _Pair: TypeAlias = "tuple[Expr, Expr, _Path]"
 
 
-def _path_text(path: _Path | None) -> str:
+def _text_of_path_labels(path: _Path | None) -> str:
     labels = []
     while path is not None:
         label, path = path
@@ -74,7 +74,7 @@ class _Comparison:
             left, right, path = self.stack.pop()
             problem = self._compare_nodes(left, right, path)
             if problem:
-                return f"{_path_text(path)}: {problem}"
+                return f"{_text_of_path_labels(path)}: {problem}"
         return ""
 
     def _compare_nodes(self, a: Expr, b: Expr, path: _Path) -> str:

@@ -56,7 +56,7 @@ class ValueDomain:
     firm: bool = False
 
     @property
-    def is_bounded(self) -> bool:
+    def has_finite_interval(self) -> bool:
         """True if both ends of the interval are finite."""
         return math.isfinite(self.lo) and math.isfinite(self.hi)
 
@@ -132,7 +132,7 @@ def intersect_value_domains(domains: Iterable[ValueDomain]) -> ValueDomain:
     for d in ordered:
         if max(lo, d.lo) <= min(hi, d.hi):
             lo, hi, firm = max(lo, d.lo), min(hi, d.hi), firm or d.firm
-            whole = whole or (d.whole and d.is_bounded)
+            whole = whole or (d.whole and d.has_finite_interval)
     sides = _thin_out_points(p for d in found for p in d.sides if lo <= p <= hi)
     values = _thin_out_points(p for d in found for p in d.values if lo <= p <= hi)
     gap = next((d.gap for d in found if d.gap is not None), None)
@@ -176,7 +176,7 @@ def random_array_in_domain(
     Floats are standard normal as far as the domain allows, integers uniform between the ends of the
     domain.
     """
-    if ty.dtype.is_float and not (domain.whole and domain.is_bounded):
+    if ty.dtype.is_float and not (domain.whole and domain.has_finite_interval):
         found = _random_floats_in_domain(rng, ty.static_shape, domain)
     else:
         found = _random_integers_in_domain(rng, ty, domain)
@@ -186,16 +186,16 @@ def random_array_in_domain(
 def _random_floats_in_domain(rng: np.random.Generator, shape: tuple[int, ...], domain: ValueDomain) -> Array:
     reached = [abs(p) for p in (*domain.sides, *domain.values) if abs(p) <= MAX_SPREAD_MAGNITUDE]
     x = rng.standard_normal(shape) * max([1.0, *reached])
-    if domain.is_bounded:
+    if domain.has_finite_interval:
         inside = (domain.lo <= x) & (x <= domain.hi)
         uniform = rng.uniform(domain.lo, domain.hi, shape)
         x = np.where(inside & (not domain.firm), x, uniform)
     x = np.where(x < domain.lo, 2 * domain.lo - x, x)
     x = np.where(x > domain.hi, 2 * domain.hi - x, x)
-    return np.asarray(_mirror_elements_out_of_gap(domain.gap, _insert_tested_values(rng, x, domain)))
+    return np.asarray(_mirror_elements_out_of_gap(domain.gap, _insert_values_tested_by_model(rng, x, domain)))
 
 
-def _insert_tested_values(rng: np.random.Generator, x: Any, domain: ValueDomain) -> Any:
+def _insert_values_tested_by_model(rng: np.random.Generator, x: Any, domain: ValueDomain) -> Any:
     """Return an array with some elements replaced by values for which the model tests."""
     if not domain.values:
         return x
@@ -222,7 +222,7 @@ def _random_integers_in_domain(rng: np.random.Generator, ty: TensorType, domain:
         inside = (low < x) & (x < high)
         # the least integer above the gap
         x = np.where(inside, min(math.ceil(high), hi), x)
-    return np.asarray(_insert_tested_values(rng, x, domain))
+    return np.asarray(_insert_values_tested_by_model(rng, x, domain))
 
 
 def _put_both_values_in_every_row(rng: np.random.Generator, x: Array, lo: int, hi: int) -> Array:
@@ -254,7 +254,7 @@ def drawn_integer_range(ty: TensorType, domain: ValueDomain) -> tuple[int, int]:
         default = (1.0 if counted else min(points)), max(points)
     else:
         default = 0.0, float(MAX_UNKNOWN_INTEGER)
-    if not domain.is_bounded:
+    if not domain.has_finite_interval:
         lo, hi = _clamp_range_to_interval(default, lo, hi)
     lo, hi = max(math.ceil(lo), least), min(math.floor(hi), most)
     return int(min(lo, hi)), int(max(lo, hi))

@@ -33,15 +33,15 @@ from aotc.ir import (
     walk_nested_types,
 )
 from aotc.relay.backend.bytecode_compiler import compile_bytecode
-from aotc.relay.backend.function_to_kernel import anchor_operator_name
+from aotc.relay.backend.function_to_kernel import kernel_name_from_anchor_operator
 from aotc.relay.expr import Call, Function, Var, require_function, type_of
 from aotc.relay.graph_api import IRModule, evaluate, infer_function, post_order, substitute_variables
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.text.parser import parse_expr
 from aotc.relay.text.printer import astext
 from aotc.relay.transform.fuse_ops import FuseOps
+from aotc.relay.transform.inline_eta_expand_lambda_lift import LambdaLift
 from aotc.relay.transform.let_conversion import ToANormalForm
-from aotc.relay.transform.module_functions import LambdaLift
 from aotc.relay_api.build import require_ir_module
 from aotc.relay_api.target import Target
 from aotc.runtime.fork_safety import ForkSafeMutex
@@ -82,7 +82,7 @@ def compile(mod: IRModule, target: str | MachineTarget = "llvm", params: Mapping
         _check_main_has_no_function_values(work.optimized_graph.main)
         # bytecode needs lambda lifting and A-normal form at every optimization level
         program = compile_bytecode(ToANormalForm()(LambdaLift()(work.optimized_graph)))
-        names = [f"{k}:{anchor_operator_name(f)}" for k, f in enumerate(program.kernels)]
+        names = [f"{k}:{kernel_name_from_anchor_operator(f)}" for k, f in enumerate(program.kernels)]
         kernels = LateCompiledKernels(work, dict(enumerate(program.kernels)), dict(enumerate(names)))
         return Executable(program.functions, program.constants, names, kernels)
 
@@ -160,7 +160,10 @@ class LateCompiledKernels:
                 return lambda args: evaluate(concrete, *args)
             library = self.work.compile_functions({name: concrete})
         except AotcError as error:
-            text = f"{anchor_operator_name(function)} on ({', '.join(map(str, types))}): {error.diagnostics[0].message}"
+            text = (
+                f"{kernel_name_from_anchor_operator(function)} on "
+                f"({', '.join(map(str, types))}): {error.diagnostics[0].message}"
+            )
             raise AotcError(error.code, text, span=error.diagnostics[0].span or function.span) from error
         self.compilations += 1
         return make_kernel_function(library, name, type_of(concrete.body))
@@ -178,7 +181,9 @@ def _kernels_compiled_at_run_time(function_texts: Mapping[int, str], target: str
     """
     work = Compilation(IRModule(), Target(target), "main", PassContext.current())
     functions = {k: require_function(parse_expr(text)) for k, text in function_texts.items()}
-    return LateCompiledKernels(work, functions, {k: f"{k}:{anchor_operator_name(f)}" for k, f in functions.items()})
+    return LateCompiledKernels(
+        work, functions, {k: f"{k}:{kernel_name_from_anchor_operator(f)}" for k, f in functions.items()}
+    )
 
 
 install_dynamic_kernel_compiler(_kernels_compiled_at_run_time)

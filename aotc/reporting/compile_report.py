@@ -58,16 +58,16 @@ class PassReport(PassRecords):
         self._program: Program | None = None
         self._pictures: list[tuple[str, Picture]] = []
 
-    def measure_module(self, module: Any) -> ProgramStatistics:
+    def program_statistics_of_module(self, module: Any) -> ProgramStatistics:
         if not isinstance(module, Program):
-            return super().measure_module(module)
+            return super().program_statistics_of_module(module)
         self._program = module
         calls = Counter("shared call" if step.kernel.team else "call" for step in module.steps)
         parameters = sum(storage.nbytes for storage in module.constants)
         macs = sum(step.kernel.macs for step in module.steps)
         return ProgramStatistics(calls, parameters, 2 * macs, module.plan.lower_bound)
 
-    def diagram_data(self, module: Any) -> Any:
+    def program_data_for_diagrams(self, module: Any) -> Any:
         return nodes_to_draw(module)
 
     def add_compiled_model(self, model: CompiledModel) -> None:
@@ -137,7 +137,8 @@ class PassReport(PassRecords):
             operators = ", ".join(f"{op} {count:+d}" for op, count in record.op_call_count_changes.items())
             times = f"{1e3 * record.seconds:.2f}", f"{1e3 * record.own:.2f}"
             figures = (
-                format_with_unit_prefix(*figure) for figure in _figures_with_units(record.after or record.before)
+                format_with_unit_prefix(*figure)
+                for figure in _program_statistics_with_units(record.after or record.before)
             )
             unfinished = f" ({self.unfinished})" if record.after is None else ""
             passes.append((f"{'  ' * record.depth}{record.name}{unfinished}", *times, *figures, operators))
@@ -205,7 +206,7 @@ def _format_percentage(part: float, whole: float) -> str:
     return f"{100 * part / whole if whole else 0:.1f}"
 
 
-def _figures_with_units(measure: ProgramStatistics) -> tuple[tuple[int, str], ...]:
+def _program_statistics_with_units(measure: ProgramStatistics) -> tuple[tuple[int, str], ...]:
     """Return calls, parameters, FLOPs and live memory of a program, each with its unit, for a
     report.
     """
@@ -230,7 +231,9 @@ def _pass_table_row(number: int, record: PassRecord, longest_seconds: float) -> 
         "share": _format_percentage(record.own, longest_seconds),
         "cells": [
             _before_after_table_cell(old, *new)
-            for (old, _), new in zip(_figures_with_units(record.before), _figures_with_units(after), strict=True)
+            for (old, _), new in zip(
+                _program_statistics_with_units(record.before), _program_statistics_with_units(after), strict=True
+            )
         ],
         "operators": [
             {"name": n, "change": f"{c:+d}", "kind": _change_css_class(c)}

@@ -17,9 +17,9 @@ from aotc.driver.pipeline import bare_metal_footprint_or_none
 from aotc.ir import AotcError, Span, TensorType
 from aotc.ir.diagnostics import diagnostic_texts
 from aotc.relay.frontend.onnx import load_model
-from aotc.relay.frontend.onnx.model_inputs import dim_pinning_options, resolve_model_input_types
+from aotc.relay.frontend.onnx.model_inputs import command_line_options_to_fix_dims, resolve_model_input_types
 from aotc.relay.graph_api import Constant, IRModule, list_op_freqs, post_order
-from aotc.relay.transform.fake_quantization_to_integer import find_operators_left_real
+from aotc.relay.transform.fake_quantization_to_integer import find_operators_left_in_float
 from aotc.relay.transform.pipeline import FAKE_QUANTIZATION
 from aotc.runtime.library import is_aotc_project, read_project_metadata
 from aotc.tir import Program, Storage, Target, element_accesses_per_storage, memory_use_of_steps, scalar_loops
@@ -86,7 +86,7 @@ def _float_operators_in_quantized_graph(module: IRModule) -> list[dict[str, Any]
     """Return the operators between quantized tensors that are computed in floating point, with the
     reasons.
     """
-    rows = find_operators_left_real(module, FAKE_QUANTIZATION)
+    rows = find_operators_left_in_float(module, FAKE_QUANTIZATION)
     return [{"operator": str(r.node.op), "nodes": _model_nodes_of_span(r.node.span), "reason": r.reason} for r in rows]
 
 
@@ -113,7 +113,7 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
         if error.code not in ("onnx-unsupported", "onnx-op", "tflite-op"):
             raise
         return {"model": str(path), "unsupported": diagnostic_texts(error.diagnostics)}
-    if flags := dim_pinning_options(types := _parameter_types(work.module)):
+    if flags := command_line_options_to_fix_dims(types := _parameter_types(work.module)):
         operators = list_op_freqs(work.module.main)
         return _describe_model_with_unknown_dims(path, types, flags, operators)
     constants = [n for n in post_order(work.module.main) if isinstance(n, Constant)]
@@ -135,13 +135,13 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
             "peak": plan.peak,
             "lower_bound": plan.lower_bound,
             "gap": plan.bytes_above_lower_bound,
-            "parts": _arena_parts_by_memory_region(program, work.target_without_equal_versions),
+            "parts": _arena_parts_by_memory_region(program, work.target_without_duplicate_versions),
         },
         "footprint": bare_metal_footprint_or_none(work),
         "moments": _live_memory_of_each_step(program),
         "largest": _largest_kernel_rows(program),
         "accuracy": work.accuracy,
-        "numerics": work.numerics_ids[0],
+        "numerics": work.numerics_id_per_target_version[0],
         "left_real": _float_operators_in_quantized_graph(work.module),
         "scalar_loops": _scalar_loop_rows(program, work.target_versions[0]),
     }
@@ -157,7 +157,7 @@ def _describe_onnx_with_unknown_dims(path: str | Path, options: CompileOptions) 
     """Describe an ONNX model whose operators depend on unknown dimensions."""
     types = resolve_model_input_types(path, options.input_shapes or {}, options.dims or {})
     nodes = Counter(node.op_type for node in load_model(path).graph.node)
-    return _describe_model_with_unknown_dims(path, types, dim_pinning_options(types), nodes)
+    return _describe_model_with_unknown_dims(path, types, command_line_options_to_fix_dims(types), nodes)
 
 
 def _describe_model_with_unknown_dims(

@@ -22,7 +22,7 @@ from aotc.ir import (
     require_usable_device,
     translate_os_errors,
 )
-from aotc.ir.manifest import write_file_and_record_in_manifest
+from aotc.ir.file_checksum_manifest import write_file_and_record_in_manifest
 from aotc.runtime.graph_executor import BenchmarkResult, GraphModule, benchmark_function, require_positive_counts
 from aotc.runtime.graph_interpreter import GraphBinding, GraphMachine
 from aotc.runtime.params import save_param_dict

@@ -161,12 +161,12 @@ class OpenGpu:
 
     def __del__(self) -> None:
         if getattr(self, "pointer", ffi.NULL) != ffi.NULL:
-            self.drop_reference()
+            self.drop_gpu_reference()
 
-    def drop_reference(self) -> None:
+    def drop_gpu_reference(self) -> None:
         """Drop one reference to the open GPU, and close the GPU after the last one."""
         self.users.pop()
-        if not self.users and self.is_in_opening_process:
+        if not self.users and self.is_in_process_that_opened_gpu:
             with suppress(IndexError):
                 # another thread has closed it already
                 self._closing.pop()(self.pointer)
@@ -177,13 +177,13 @@ class OpenGpu:
         return _driver(self._driver, self.number)
 
     @property
-    def is_in_opening_process(self) -> bool:
+    def is_in_process_that_opened_gpu(self) -> bool:
         """True in the process that opened the GPU, False in its forked children."""
         return os.getpid() == self._process
 
-    def require_opening_process(self) -> None:
+    def require_process_that_opened_gpu(self) -> None:
         """Raise AotcError (code "gpu") in a forked child of the process that opened the GPU."""
-        if not self.is_in_opening_process:
+        if not self.is_in_process_that_opened_gpu:
             text = "a GPU that was opened before a process was forked cannot be used in the child"
             raise AotcError("gpu", text, hint="load the model in the child, or spawn instead of forking")
 
@@ -203,7 +203,7 @@ class DeviceSession:
     """
 
     def __init__(self, device: OpenGpu) -> None:
-        device.require_opening_process()
+        device.require_process_that_opened_gpu()
         self._device = device
         self._close = device.calls.session_close
         self.pointer: Any = ffi.NULL
@@ -218,6 +218,6 @@ class DeviceSession:
     def __del__(self) -> None:
         if getattr(self, "pointer", ffi.NULL) == ffi.NULL:
             return
-        if self._device.is_in_opening_process:
+        if self._device.is_in_process_that_opened_gpu:
             self._close(self.pointer)
-        self._device.drop_reference()
+        self._device.drop_gpu_reference()

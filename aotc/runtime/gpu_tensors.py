@@ -4,7 +4,7 @@
 run = GpuRunTensors(device, stream)
 sources = run.input_pointers({"x": torch_tensor}, library.inputs)       # pointers for C
 targets = run.output_pointers("device", library.outputs)
-run.convert_outputs_after_run(), run.results  # after the run
+run.copy_outputs_to_caller_arrays(), run.results  # after the run
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,7 +71,7 @@ class GpuRunTensors:
         buffers = arrays_in_c_memory_format(arrays, known)
         copy_array_pairs(pairs_of_distinct_arrays(buffers, arrays))
         found |= {info.name: buffer for info, buffer in zip(known, buffers, strict=True)}
-        return [self._pointer_without_overlap("input", info, found[info.name]) for info in infos]
+        return [self._require_no_overlap_and_return_pointer("input", info, found[info.name]) for info in infos]
 
     def output_pointers(self, destination: Any, infos: Sequence[TensorInfo]) -> list[Any]:
         """Return pointers to the outputs for C.
@@ -97,7 +97,7 @@ class GpuRunTensors:
                 self._stores += pairs_of_distinct_arrays([result], [array])
                 others[info.name] = result
             self.results.append(given.get(info.name, others.get(info.name, array)))
-            pointers.append(self._pointer_without_overlap("output", info, array))
+            pointers.append(self._require_no_overlap_and_return_pointer("output", info, array))
         return pointers
 
     def _split_gpu_and_host_tensors(
@@ -129,7 +129,7 @@ class GpuRunTensors:
         if problem:
             yield Diagnostic("device-array", f"{role} {info.name!r} {problem}")
 
-    def _pointer_without_overlap(self, role: str, info: TensorInfo, array: Any) -> Any:
+    def _require_no_overlap_and_return_pointer(self, role: str, info: TensorInfo, array: Any) -> Any:
         """Return a pointer to an array; AotcError if an output overlaps another output or an input."""
         here = array.pointer if isinstance(array, DeviceArray) else tensors.memory_address(array)
         others = self._places if role == "output" else {}
@@ -141,7 +141,7 @@ class GpuRunTensors:
         self._kept.append(array)
         return ffi.cast("void *", here) if array.nbytes else ffi.NULL
 
-    def convert_outputs_after_run(self) -> None:
+    def copy_outputs_to_caller_arrays(self) -> None:
         """Complete a GPU run: convert outputs in C's memory format to the caller's arrays where
         they differ.
         """

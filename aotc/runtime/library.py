@@ -25,7 +25,7 @@ from aotc.ir import (
     read_json_object,
     translate_os_errors,
 )
-from aotc.ir.manifest import MANIFEST_FILE_NAME, PENDING_MANIFEST_FILE_NAME
+from aotc.ir.file_checksum_manifest import MANIFEST_FILE_NAME, PENDING_MANIFEST_FILE_NAME
 from aotc.runtime.abi import ABI_VERSION, DTYPE_BY_CODE, ENTRY_SYMBOL, MAX_THREADS, ffi
 from aotc.runtime.fork_safety import ForkSafeMutex
 from aotc.runtime.library_integrity import require_complete_library_file, require_file_checksum

@@ -203,7 +203,7 @@ class Session:
         if self.device is None:
             text = f"{self.name} runs on the processor, which cannot use the memory of a GPU"
             raise AotcError("device-array", text, hint="compile with --target cuda, or copy the tensors to the host")
-        self.device.require_opening_process()
+        self.device.require_process_that_opened_gpu()
         exchange = GpuRunTensors(self.device, stream)
         numbers = self._require_output_positions(output_names)
         sources = exchange.input_pointers(inputs, self._library.inputs)
@@ -218,7 +218,7 @@ class Session:
             self._invoke_compiled_model(read, written, workspace, options)
         finally:
             self._frames.append(frame)
-        exchange.convert_outputs_after_run()
+        exchange.copy_outputs_to_caller_arrays()
         return [exchange.results[k] for k in numbers]
 
     def _input_buffers_if_readable_in_place(self, inputs: Mapping[str, Any]) -> list[Any] | None:
@@ -325,7 +325,7 @@ class Session:
         with self._lock:
             self._calls += 1
         if self.device is not None:
-            self.device.require_opening_process()
+            self.device.require_process_that_opened_gpu()
         status = self._call(inputs, outputs, workspace, self._options if options is None else options)
         if status != 0:
             reason = STATUS_MESSAGES.get(status, "unknown status")

@@ -10,6 +10,6 @@ Other modules import these names from this package; `__init__.pyi` lists the mod
     from aotc.tir import Expr, For, Kernel, Load, Target, te
 """
 
-from aotc.ir.lazy_exports import lazy_module_getattr_and_dir
+from aotc.ir.lazy_exports import lazy_getattr_and_dir_from_stub_file
 
-__getattr__, __dir__ = lazy_module_getattr_and_dir(__name__)
+__getattr__, __dir__ = lazy_getattr_and_dir_from_stub_file(__name__)

@@ -45,9 +45,9 @@ from aotc.tir.float_to_int8 import quantize_instruction_name as quantize_instruc
 from aotc.tir.gpu_launch import MAX_THREADS_PER_BLOCK as MAX_THREADS_PER_BLOCK
 from aotc.tir.gpu_launch import Launch as Launch
 from aotc.tir.gpu_launch import aligned_shared_memory_bytes as aligned_shared_memory_bytes
+from aotc.tir.gpu_launch import buffers_of_last_block_counters as buffers_of_last_block_counters
 from aotc.tir.gpu_launch import has_gpu_loops as has_gpu_loops
 from aotc.tir.gpu_launch import is_separate_launch_faster as is_separate_launch_faster
-from aotc.tir.gpu_launch import last_block_counters as last_block_counters
 from aotc.tir.gpu_launch import launch_of as launch_of
 from aotc.tir.gpu_launch import run_in_last_block_of_group as run_in_last_block_of_group
 from aotc.tir.instruction_definition import Instruction as Instruction
@@ -63,7 +63,7 @@ from aotc.tir.int8_dot_products import BYTES_PER_DOT as BYTES_PER_DOT
 from aotc.tir.int8_dot_products import INT8_DTYPES as INT8_DTYPES
 from aotc.tir.int8_dot_products import INT32_VECTOR_LENGTHS as INT32_VECTOR_LENGTHS
 from aotc.tir.int8_dot_products import dot_instruction_name as dot_instruction_name
-from aotc.tir.int8_dot_products import dot_reference as dot_reference
+from aotc.tir.int8_dot_products import dot_numpy_reference as dot_numpy_reference
 from aotc.tir.int8_dot_products import is_accumulating_dot_instruction as is_accumulating_dot_instruction
 from aotc.tir.int8_dot_products import load_words_instruction_name as load_words_instruction_name
 from aotc.tir.int8_dot_products import repeat_byte_in_int32 as repeat_byte_in_int32
@@ -79,8 +79,8 @@ from aotc.tir.kernel_text import UNARY_PRECEDENCE as UNARY_PRECEDENCE
 from aotc.tir.kernel_text import strip_loop_kinds as strip_loop_kinds
 from aotc.tir.kernel_text import to_text as to_text
 from aotc.tir.loops.barrier_phases import BarrierPhases as BarrierPhases
-from aotc.tir.loops.divmod_addresses import LinearAccess as LinearAccess
-from aotc.tir.loops.divmod_addresses import simplify_divmod_in_address as simplify_divmod_in_address
+from aotc.tir.loops.divmod_address_analysis import LinearAccess as LinearAccess
+from aotc.tir.loops.divmod_address_analysis import simplify_divmod_in_address as simplify_divmod_in_address
 from aotc.tir.loops.loop_dependence import assigned_registers as assigned_registers
 from aotc.tir.loops.loop_dependence import constant_trip_count as constant_trip_count
 from aotc.tir.loops.loop_dependence import direct_loads as direct_loads
@@ -98,12 +98,14 @@ from aotc.tir.loops.loop_nest_rewrites import unrolled_iterations as unrolled_it
 from aotc.tir.loops.loop_vectorization import MIN_VECTOR_ELEMENTS as MIN_VECTOR_ELEMENTS
 from aotc.tir.loops.loop_vectorization import contains_vectors as contains_vectors
 from aotc.tir.loops.loop_vectorization import why_loop_not_vectorized as why_loop_not_vectorized
-from aotc.tir.loops.merge_narrowing_stores import merge_quantized_stores as merge_quantized_stores
-from aotc.tir.loops.pack_short_loops import pack_loop_nest as pack_loop_nest
+from aotc.tir.loops.merge_narrowing_stores import (
+    merge_4_adjacent_quantized_byte_stores as merge_4_adjacent_quantized_byte_stores,
+)
+from aotc.tir.loops.pack_outer_iterations_to_vector import pack_loop_nest as pack_loop_nest
 from aotc.tir.loops.race_enumeration import is_race_free_by_enumeration as is_race_free_by_enumeration
 from aotc.tir.loops.register_promotion import promote_scratch_to_registers as promote_scratch_to_registers
-from aotc.tir.loops.scalar_loop_reasons import scalar_loops as scalar_loops
 from aotc.tir.loops.statement_vectorization import vectorize_stmt_or_none as vectorize_stmt_or_none
+from aotc.tir.loops.unvectorized_loop_report import scalar_loops as scalar_loops
 from aotc.tir.numpy_semantics import NAMESPACE as NAMESPACE
 from aotc.tir.numpy_semantics import wrap_to_int64 as wrap_to_int64
 from aotc.tir.passes import TENSOR_PASS_NAMES as TENSOR_PASS_NAMES
@@ -122,17 +124,17 @@ from aotc.tir.plan.memory_footprint import estimated_stack_bytes as estimated_st
 from aotc.tir.plan.memory_footprint import kernel_with_largest_stack_frame as kernel_with_largest_stack_frame
 from aotc.tir.plan.memory_footprint import memory_use_of_steps as memory_use_of_steps
 from aotc.tir.plan.memory_footprint import peak_memory_step as peak_memory_step
-from aotc.tir.plan.memory_plan import lifetimes as lifetimes
 from aotc.tir.plan.memory_plan import lifetimes_of_memory_owners as lifetimes_of_memory_owners
-from aotc.tir.plan.memory_spaces import arrange_in_first_memory_or_all as arrange_in_first_memory_or_all
-from aotc.tir.plan.memory_spaces import element_accesses_per_storage as element_accesses_per_storage
-from aotc.tir.plan.memory_spaces import spread_over_memories as spread_over_memories
-from aotc.tir.plan.merge_kernels import merge_similar_kernels as merge_similar_kernels
+from aotc.tir.plan.memory_plan import lifetimes_of_temporaries as lifetimes_of_temporaries
+from aotc.tir.plan.memory_space_assignment import arrange_in_first_memory_or_spread as arrange_in_first_memory_or_spread
+from aotc.tir.plan.memory_space_assignment import element_accesses_per_storage as element_accesses_per_storage
+from aotc.tir.plan.memory_space_assignment import spread_over_memories as spread_over_memories
 from aotc.tir.plan.program import ArenaPart as ArenaPart
 from aotc.tir.plan.program import Program as Program
 from aotc.tir.plan.program import Step as Step
 from aotc.tir.plan.program import Storage as Storage
 from aotc.tir.plan.program import View as View
+from aotc.tir.plan.similar_kernel_merging import merge_similar_kernels as merge_similar_kernels
 from aotc.tir.simplify import Interval as Interval
 from aotc.tir.simplify import LinearForm as LinearForm
 from aotc.tir.simplify import Ranges as Ranges
@@ -191,13 +193,13 @@ from aotc.tir.target import target_with_fixed_summation_order as target_with_fix
 from aotc.tir.te import ExternProgram as ExternProgram
 from aotc.tir.te import Scratch as Scratch
 from aotc.tir.te import Tensor as Tensor
-from aotc.tir.tensor_graph import operations_per_element as operations_per_element
+from aotc.tir.tensor_graph import estimated_operations_per_element as estimated_operations_per_element
 from aotc.tir.tensor_graph import output_and_reduction_axes as output_and_reduction_axes
 from aotc.tir.tensor_graph import tensors_in_topological_order as tensors_in_topological_order
 from aotc.tir.threads.loop_division import DividedLeaf as DividedLeaf
 from aotc.tir.threads.loop_division import DividedNest as DividedNest
 from aotc.tir.threads.loop_division import largest_thread_share as largest_thread_share
-from aotc.tir.threads.loop_division import loops_around_leaf_only as loops_around_leaf_only
+from aotc.tir.threads.loop_division import loops_stripped_to_leaf_stmts as loops_stripped_to_leaf_stmts
 from aotc.tir.threads.loop_division import thread_share_of_nests as thread_share_of_nests
 from aotc.tir.threads.memory_effects import MemoryEffects as MemoryEffects
 from aotc.tir.threads.memory_effects import SharedAccesses as SharedAccesses

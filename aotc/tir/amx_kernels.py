@@ -37,7 +37,7 @@ SIZE_ARGUMENT_NAMES: Final = (
 )
 
 
-def _tile_matmul_reference(data_dtype: str, x: Any, w: Any, *numbers: Any) -> Any:
+def _tile_matmul_numpy_reference(data_dtype: str, x: Any, w: Any, *numbers: Any) -> Any:
     of = {name: int(value) for name, value in zip(SIZE_ARGUMENT_NAMES, numbers, strict=True)}
     positions = np.arange(of["rows"])[:, None] * of["pitch"]
     blocks = np.arange(of["blocks"])[:, None] * of["apart"]
@@ -208,8 +208,8 @@ def amx_kernel_name(data_dtype: str, weight_dtype: str) -> str:
     return f"matrices_{data_dtype}_{weight_dtype}"
 
 
-def _int4_tile_matmul_reference(data_dtype: str, weight_dtype: str, x: Any, w: Any, *numbers: Any) -> Any:
-    return _tile_matmul_reference(
+def _int4_tile_matmul_numpy_reference(data_dtype: str, weight_dtype: str, x: Any, w: Any, *numbers: Any) -> Any:
+    return _tile_matmul_numpy_reference(
         data_dtype, x, unpack_int4(weight_dtype, w, numbers[-1].astype(weight_dtype)), *numbers[:-1]
     )
 
@@ -230,13 +230,13 @@ def instruction_definitions() -> Iterator[Instruction]:
             (
                 name,
                 (weights, *numbers),
-                partial(_tile_matmul_reference, data),
+                partial(_tile_matmul_numpy_reference, data),
                 fill_template(text, STORED=weights, **_INT8_WEIGHT_WORDS),
             ),
             (
                 int4_variant_of_kernel_name(name),
                 ("uint8", *numbers, "int32"),
-                partial(_int4_tile_matmul_reference, data, weights),
+                partial(_int4_tile_matmul_numpy_reference, data, weights),
                 _INT4_KERNEL_C,
             ),
         ):

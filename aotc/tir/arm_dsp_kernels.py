@@ -40,14 +40,14 @@ def _interleave_rows_reference(*runs: Any) -> Any:
     return whole.reshape(POSITIONS_PER_TILE, -1, 2, 2).transpose(1, 3, 0, 2).reshape(-1)
 
 
-def _dot_2_positions_4_outputs_reference(pairs: Any, weights: Any) -> Any:
+def _dot_2_positions_4_outputs_in_numpy(pairs: Any, weights: Any) -> Any:
     data = pairs.astype(np.int64).reshape(-1, 2, POSITIONS_PER_TILE, 2)
     # a byte of weights: group, output, which of a pair, which pair
     found = weights.astype(np.int64).reshape(-1, OUTPUTS_PER_BLOCK, 2, 2)
     return np.einsum("grpj,gojr->op", data, found).reshape(-1).astype(np.int32)
 
 
-def _dot_1_position_4_outputs_reference(data: Any, weights: Any) -> Any:
+def _dot_1_position_4_outputs_in_numpy(data: Any, weights: Any) -> Any:
     whole = np.zeros(weights.size // OUTPUTS_PER_BLOCK, np.int64)
     whole[: data.size] = data
     found = weights.astype(np.int64).reshape(-1, OUTPUTS_PER_BLOCK, BYTES_PER_DOT)
@@ -114,7 +114,7 @@ aotc_pairs2(int16_t *to, const int8_t *a, const int8_t *b, ptrdiff_t bytes) {
 )
 
 
-def _smlad_assembly(weight_address: str, rotation: str, first_sum_register: int) -> Iterator[str]:
+def _assembly_of_two_outputs_by_smlad(weight_address: str, rotation: str, first_sum_register: int) -> Iterator[str]:
     """Yield the assembly of the products of two outputs with both positions."""
     yield f"ldrd r12, lr, {weight_address}"
     yield from (f"sxtb16 {word}, {word}{rotation}" for word in ("r12", "lr"))
@@ -128,9 +128,15 @@ def _tile_2x4_assembly() -> Iterator[str]:
     yield "push {r0, r3-r11, lr}"
     yield from (f"mov r{k}, #0" for k in range(4, 12))
     yield "1: ldrd r0, r3, [r1], #8"
-    yield from (*_smlad_assembly("[r2]", "", 4), *_smlad_assembly("[r2, #8]", "", 8))
+    yield from (
+        *_assembly_of_two_outputs_by_smlad("[r2]", "", 4),
+        *_assembly_of_two_outputs_by_smlad("[r2, #8]", "", 8),
+    )
     yield "ldrd r0, r3, [r1], #8"
-    yield from (*_smlad_assembly("[r2, #8]", ", ror #8", 8), *_smlad_assembly("[r2], #16", ", ror #8", 4))
+    yield from (
+        *_assembly_of_two_outputs_by_smlad("[r2, #8]", ", ror #8", 8),
+        *_assembly_of_two_outputs_by_smlad("[r2], #16", ", ror #8", 4),
+    )
     yield from ("ldr r0, [sp, #4]", "cmp r1, r0", "bne 1b")
     yield from ("pop {r0, r3}", "stmia r0, {r4-r11}", "pop {r4-r11, pc}")
 
@@ -220,7 +226,7 @@ def instruction_definitions() -> Iterator[Instruction]:
             ("int16x*", run),
             "int32",
             lambda *_: 8,
-            _dot_2_positions_4_outputs_reference,
+            _dot_2_positions_4_outputs_in_numpy,
             "{1}, {2}, {n} / 16",
             _DOT_2_POSITIONS_4_OUTPUTS_C,
         ),
@@ -229,7 +235,7 @@ def instruction_definitions() -> Iterator[Instruction]:
             (run, run),
             "int32",
             lambda *_: 4,
-            _dot_1_position_4_outputs_reference,
+            _dot_1_position_4_outputs_in_numpy,
             "{1}, {2}, {m}",
             _DOT_1_POSITION_4_OUTPUTS_C,
         ),

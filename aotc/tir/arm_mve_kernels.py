@@ -24,24 +24,24 @@ def _unwrap_single_element(values: Any) -> Any:
     return values if values.size > 1 else values.reshape(())[()]
 
 
-def _copy_reference(data: Any) -> Any:
+def _copy_bytes_numpy_reference(data: Any) -> Any:
     return data
 
 
-def _matvec_reference(data: Any, weights: Any) -> Any:
+def _matvec_numpy_reference(data: Any, weights: Any) -> Any:
     row = np.atleast_1d(data).astype(np.int64)
     found = np.atleast_1d(weights).astype(np.int64).reshape(-1, row.size) @ row
     return _unwrap_single_element(found.astype(np.int32))
 
 
-def _depthwise_reference(data: Any, weights: Any, tap_count: Any, tap_stride: Any) -> Any:
+def _depthwise_numpy_reference(data: Any, weights: Any, tap_count: Any, tap_stride: Any) -> Any:
     rows = np.atleast_1d(data).astype(np.int64).reshape(int(tap_count), -1)
     places = np.arange(int(tap_count))[:, None] * int(tap_stride) + np.arange(rows.shape[1])
     found = (rows * np.atleast_1d(weights).astype(np.int64)[places]).sum(0)
     return _unwrap_single_element(found.astype(np.int32))
 
 
-def _requantize_reference(rounds_twice: bool) -> Any:
+def _requantize_numpy_reference(rounds_twice: bool) -> Any:
     def requantize_with_numpy(
         sums: Any, bias: Any, multiplier: Any, shift: Any, zero_point: Any, low: Any, high: Any
     ) -> Any:
@@ -240,15 +240,31 @@ def instruction_definitions() -> Iterator[Instruction]:
         return int(x.lanes // taps.value)
 
     table = (
-        ("bytes", (run,), "int8", data_lane_count, _copy_reference, "{1}, {n}", _COPY_C),
-        ("byte_rows", (run, run), "int32", output_count, _matvec_reference, "{1}, {2}, {n} / {m}, {m}", _MATVEC_C),
-        ("byte_taps", (run, run, number, number), "int32", channel_count, _depthwise_reference, taps, _DEPTHWISE_C),
+        ("bytes", (run,), "int8", data_lane_count, _copy_bytes_numpy_reference, "{1}, {n}", _COPY_C),
+        (
+            "byte_rows",
+            (run, run),
+            "int32",
+            output_count,
+            _matvec_numpy_reference,
+            "{1}, {2}, {n} / {m}, {m}",
+            _MATVEC_C,
+        ),
+        (
+            "byte_taps",
+            (run, run, number, number),
+            "int32",
+            channel_count,
+            _depthwise_numpy_reference,
+            taps,
+            _DEPTHWISE_C,
+        ),
         (
             "requantize_once",
             scaled,
             "int8",
             data_lane_count,
-            _requantize_reference(False),
+            _requantize_numpy_reference(False),
             rest,
             _requantize_c_function(False),
         ),
@@ -257,7 +273,7 @@ def instruction_definitions() -> Iterator[Instruction]:
             scaled,
             "int8",
             data_lane_count,
-            _requantize_reference(True),
+            _requantize_numpy_reference(True),
             rest,
             _requantize_c_function(True),
         ),

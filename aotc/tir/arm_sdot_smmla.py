@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.tir.instruction_definition import Instruction, define_c_vector_instruction
-from aotc.tir.int8_dot_products import BYTES_PER_DOT, INT8_DTYPES, dot_reference
+from aotc.tir.int8_dot_products import BYTES_PER_DOT, INT8_DTYPES, dot_numpy_reference
 
 #: Groups of a vector, and numbers of int32.
 WORDS_PER_VECTOR: Final = 4
@@ -86,25 +86,25 @@ def matmul_instruction_name(data_dtype: str, weight_dtype: str) -> str:
     return f"mmla_{data_dtype}_{weight_dtype}" if (data_dtype, weight_dtype) in _MATMUL_PREFIX_OF_DTYPES else ""
 
 
-def _dot_by_lane_reference(lane: int, data_dtype: str, acc: Any, words: Any, values: Any) -> Any:
-    return dot_reference(data_dtype, acc, np.repeat(words[lane : lane + 1], len(acc)), values)
+def _dot_by_lane_numpy_reference(lane: int, data_dtype: str, acc: Any, words: Any, values: Any) -> Any:
+    return dot_numpy_reference(data_dtype, acc, np.repeat(words[lane : lane + 1], len(acc)), values)
 
 
-def _matmul_2x8_reference(acc: Any, y: Any, x: Any) -> Any:
+def _matmul_2x8_numpy_reference(acc: Any, y: Any, x: Any) -> Any:
     left, right = (values.reshape(2, 2 * BYTES_PER_DOT).astype(np.int32) for values in (y, x))
     return acc + (left @ right.T).reshape(-1)
 
 
-def _join_rows_reference(a: Any, b: Any) -> Any:
+def _join_rows_numpy_reference(a: Any, b: Any) -> Any:
     return np.concatenate((a, b))
 
 
-def _interleave_words_reference(half: int, a: Any, b: Any) -> Any:
+def _interleave_words_numpy_reference(half: int, a: Any, b: Any) -> Any:
     words = [np.ascontiguousarray(v).view(np.int32)[2 * half : 2 * half + 2] for v in (a, b)]
     return np.stack(words, axis=1).reshape(-1).view(a.dtype)
 
 
-def _join_halves_reference(half: int, a: Any, b: Any) -> Any:
+def _join_halves_numpy_reference(half: int, a: Any, b: Any) -> Any:
     return np.concatenate((a[2 * half : 2 * half + 2], b[2 * half : 2 * half + 2]))
 
 
@@ -114,30 +114,30 @@ def instruction_definitions() -> Iterator[Instruction]:
         name, takes = dot_by_lane_instruction_name(data, weights, k), ("int32x4", "int32x4", f"{weights}x16")
         words = {"DATA": data, "WEIGHTS": weights, "KIND": kind, "LANE": k}
         yield define_c_vector_instruction(
-            name, takes, "", partial(_dot_by_lane_reference, k, data), _DOT_LANE_C, **words
+            name, takes, "", partial(_dot_by_lane_numpy_reference, k, data), _DOT_LANE_C, **words
         )
     for (data, weights), kind in _MATMUL_PREFIX_OF_DTYPES.items():
         takes = ("int32x4", f"{data}x16", f"{weights}x16")
         words = {"DATA": data, "WEIGHTS": weights, "KIND": kind}
         yield define_c_vector_instruction(
-            matmul_instruction_name(data, weights), takes, "", _matmul_2x8_reference, _MATMUL_2X8_C, **words
+            matmul_instruction_name(data, weights), takes, "", _matmul_2x8_numpy_reference, _MATMUL_2X8_C, **words
         )
     for data in INT8_DTYPES:
         two = (f"{data}x16",) * 2
         yield define_c_vector_instruction(
-            f"pair_{data}", (f"{data}x8",) * 2, f"{data}x16", _join_rows_reference, _JOIN_ROWS_C, DATA=data
+            f"pair_{data}", (f"{data}x8",) * 2, f"{data}x16", _join_rows_numpy_reference, _JOIN_ROWS_C, DATA=data
         )
         for k, places in enumerate(("0, 4, 1, 5", "2, 6, 3, 7")):
             yield define_c_vector_instruction(
                 f"zip{k}_{data}",
                 two,
                 "",
-                partial(_interleave_words_reference, k),
+                partial(_interleave_words_numpy_reference, k),
                 _INTERLEAVE_WORDS_C,
                 DATA=data,
                 PLACES=places,
             )
     for k, places in enumerate(("0, 1, 4, 5", "2, 3, 6, 7")):
         yield define_c_vector_instruction(
-            f"half{k}", ("int32x4",) * 2, "", partial(_join_halves_reference, k), _JOIN_HALVES_C, PLACES=places
+            f"half{k}", ("int32x4",) * 2, "", partial(_join_halves_numpy_reference, k), _JOIN_HALVES_C, PLACES=places
         )

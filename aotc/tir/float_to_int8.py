@@ -59,7 +59,7 @@ def quantize_instruction_name(dtype: str, lanes: int) -> str:
     return f"quantize_{dtype}_x{lanes}"
 
 
-def quantize_reference(dtype: str, values: Any, zero_point: Any) -> Any:
+def quantize_numpy_reference(dtype: str, values: Any, zero_point: Any) -> Any:
     """Round numbers to int8 or uint8 in numpy: the reference semantics."""
     low = _PACK_BUILTIN_AND_MINIMUM[dtype][1]
     whole = np.rint(np.asarray(values, np.float64)) + zero_point
@@ -67,7 +67,7 @@ def quantize_reference(dtype: str, values: Any, zero_point: Any) -> Any:
 
 
 def _numpy_quantize_of_vectors(dtype: str) -> Any:
-    return lambda *values: quantize_reference(dtype, np.stack(values[:-1]), values[-1]).reshape(-1)
+    return lambda *values: quantize_numpy_reference(dtype, np.stack(values[:-1]), values[-1]).reshape(-1)
 
 
 def _quantize_text_substitutions(dtype: str, lanes: int) -> dict[str, str]:

@@ -69,7 +69,7 @@ def block_and_thread_loops(kernel: Kernel) -> tuple[For, For]:
     return blocks, threads
 
 
-def last_block_counters(kernel: Kernel) -> frozenset[Buffer]:
+def buffers_of_last_block_counters(kernel: Kernel) -> frozenset[Buffer]:
     """Return the buffers of last-block counters, which are zero before and after every launch."""
     found = (last_block_counter_increment(stmt) for stmt in walk_stmts(kernel.body))
     first = (call.args[0] for call in found if call is not None)

@@ -138,7 +138,7 @@ $inline bool aotc_arrive(int32_t &count, int32_t blocks) {
 """
 
 
-def _select_reference(cond: Any, a: Any, b: Any) -> Any:
+def _select_numpy_reference(cond: Any, a: Any, b: Any) -> Any:
     return np.where(cond, a, b).astype(a.dtype)[()]
 
 
@@ -168,7 +168,7 @@ def _define_tensor_core_instructions(dtype: DType, kind: str) -> Iterator[Instru
             least=80,
         )
     else:
-        for name, meaning, text in warp_matrix_fragments.ldmatrix_instructions(str(dtype)):
+        for name, meaning, text in warp_matrix_fragments.ldmatrix_names_semantics_and_cuda_code(str(dtype)):
             yield define_gpu_instruction(name, (f"{dtype}x8",), "uint32x4", meaning, text, least=75, warp=True)
     takes = ("float32x4", "uint32x4", "uint32x2")
     meaning, text = (
@@ -227,8 +227,8 @@ _ALL_INSTRUCTIONS: Final = (
     *_define_instructions("number", "abs"),
     *_define_instructions("number number", "pow"),
     # the greater or lesser of two numbers, the second one where neither is: as x86 has it
-    Instruction(name="above", takes=("float", "float"), meaning=lambda a, b: _select_reference(a > b, a, b)),
-    Instruction(name="below", takes=("float", "float"), meaning=lambda a, b: _select_reference(a < b, a, b)),
+    Instruction(name="above", takes=("float", "float"), meaning=lambda a, b: _select_numpy_reference(a > b, a, b)),
+    Instruction(name="below", takes=("float", "float"), meaning=lambda a, b: _select_numpy_reference(a < b, a, b)),
     # a number rounded to an even integer, plus another one, as far as that is in range; NaN is the least of the range
     *_define_instructions("single single", "quantize_int8", gives="int8"),
     *_define_instructions("single single", "quantize_uint8", gives="uint8"),

@@ -53,24 +53,24 @@ def dot_instruction_name(data_dtype: str, weight_dtype: str, lanes: int) -> str:
 
 def repeat_byte_in_int32(byte: int) -> int:
     """Return the int32 that consists of four copies of a byte."""
-    return int(_bytes_to_int32_reference(np.full(BYTES_PER_DOT, byte & 255, np.uint8)))
+    return int(_bytes_to_int32_numpy_reference(np.full(BYTES_PER_DOT, byte & 255, np.uint8)))
 
 
-def _dp4a_reference(data_dtype: str, weight_dtype: str, acc: Any, a: Any, b: Any) -> Any:
+def _dp4a_numpy_reference(data_dtype: str, weight_dtype: str, acc: Any, a: Any, b: Any) -> Any:
     pairs = ((a, data_dtype), (b, weight_dtype))
     left, right = (np.asarray(x, np.int32)[..., None].view(kind).astype(np.int32) for x, kind in pairs)
     return (np.asarray(acc, np.int64) + (left * right).sum(axis=-1)).astype(np.int32)[()]
 
 
-def _bytes_to_int32_reference(values: Any) -> Any:
+def _bytes_to_int32_numpy_reference(values: Any) -> Any:
     return np.ascontiguousarray(values).view(np.int32)[0]
 
 
-def _bytes_to_int32_vector_reference(values: Any) -> Any:
+def _bytes_to_int32_vector_numpy_reference(values: Any) -> Any:
     return np.ascontiguousarray(values).view(np.int32)
 
 
-def dot_reference(data_dtype: str, acc: Any, words: Any, values: Any) -> Any:
+def dot_numpy_reference(data_dtype: str, acc: Any, words: Any, values: Any) -> Any:
     """Compute a dot product in numpy: the reference semantics."""
     left = np.ascontiguousarray(words).view(data_dtype).reshape(-1, BYTES_PER_DOT).astype(np.int32)
     return acc + (left * values.reshape(-1, BYTES_PER_DOT)).sum(axis=1, dtype=np.int32)
@@ -241,7 +241,7 @@ def _define_dot_instruction(data_dtype: str, weight_dtype: str, lanes: int) -> I
         dot_instruction_name(data_dtype, weight_dtype, lanes),
         takes,
         "",
-        partial(dot_reference, data_dtype),
+        partial(dot_numpy_reference, data_dtype),
         _DOT_C,
         **words,
     )
@@ -254,7 +254,7 @@ def instruction_definitions() -> Iterator[Instruction]:
             f"word_{data}",
             (f"{data}x{BYTES_PER_DOT}",),
             "int32x1",
-            _bytes_to_int32_reference,
+            _bytes_to_int32_numpy_reference,
             _BYTES_TO_INT32_C,
             BYTE=data,
         )
@@ -264,7 +264,7 @@ def instruction_definitions() -> Iterator[Instruction]:
     for data, lanes in product(INT8_DTYPES, INT32_VECTOR_LENGTHS):
         number = f"int32x{lanes}"
         made = InstructionText(call=f"((aotc_{number}){{0:14}})", dialects=("gnu-c",))
-        facts: dict[str, Any] = {"gives": number, "meaning": _bytes_to_int32_vector_reference, "texts": (made,)}
+        facts: dict[str, Any] = {"gives": number, "meaning": _bytes_to_int32_vector_numpy_reference, "texts": (made,)}
         yield Instruction(
             name=load_words_instruction_name(data, lanes), takes=(f"{data}x{BYTES_PER_DOT * lanes}",), **facts
         )
@@ -276,5 +276,5 @@ def instruction_definitions() -> Iterator[Instruction]:
         name, short = f"dp4a_{data}_{weights}", {d: d[0].replace("i", "s") + "32" for d in INT8_DTYPES}
         words: dict[str, Any] = {"DATA": data, "WEIGHTS": weights}
         words |= {"SHORT_A": short[data], "SHORT_B": short[weights]}
-        meaning = partial(_dp4a_reference, data, weights)
+        meaning = partial(_dp4a_numpy_reference, data, weights)
         yield define_gpu_instruction(name, ("int32",) * 3, "int32", meaning, _DP4A_CUDA, least=61, **words)

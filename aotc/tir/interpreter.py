@@ -30,13 +30,13 @@ from aotc.tir import (
     Element,
     Intrinsic,
     Pack,
-    last_block_counters,
+    buffers_of_last_block_counters,
     operands,
     vars_and_buffers_in,
     walk,
 )
 from aotc.tir.expr import BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, loads_in
-from aotc.tir.functions.function_definition import ElementaryFunction
+from aotc.tir.functions.function_from_formula import ElementaryFunction
 from aotc.tir.functions.function_table import EXACT_FUNCTIONS, elementary_function_definition
 from aotc.tir.instruction_table import INSTRUCTIONS, THREADS_PER_WARP
 from aotc.tir.loops.loop_dependence import (
@@ -118,7 +118,7 @@ class CompiledKernel:
         else:
             outputs = [a.copy() for a in _check_and_flatten_arrays(kernel, "output", kernel.outputs, output_init)]
         common = {b: _poisoned_array(b) for b in kernel.workspace if b not in kernel.private}
-        counts = last_block_counters(kernel)
+        counts = buffers_of_last_block_counters(kernel)
         common |= {b: np.zeros(b.size, b.dtype.numpy) for b in counts}
         for array in arguments:
             array.flags.writeable = False
@@ -137,10 +137,10 @@ class CompiledKernel:
         with np.errstate(all="ignore"):
             self._run_threads_between_barriers(order(runs))
         if any(common[b].any() for b in counts):
-            raise self._divergence_error("blocks arrive that are not counted to the last")
+            raise self._barrier_divergence_error("blocks arrive that are not counted to the last")
         return outputs
 
-    def run_in_place(self, memory: Sequence[Array]) -> None:
+    def run_kernel_in_place(self, memory: Sequence[Array]) -> None:
         """Run the kernel in place on one array per parameter; arrays may overlap as `Kernel.overlaps` allows."""
         scratch = [_poisoned_array(b) for b in self.kernel.stack_and_shared_buffers]
         with np.errstate(all="ignore"):
@@ -156,7 +156,7 @@ class CompiledKernel:
         while met:
             met = sum(map(self._run_warp_to_barrier, warps))
             if met not in (0, len(runs)):
-                raise self._divergence_error(f"{met} of {len(runs)} threads wait for the others, who are done")
+                raise self._barrier_divergence_error(f"{met} of {len(runs)} threads wait for the others, who are done")
 
     def _run_warp_to_barrier(self, warp: Sequence[Iterator[Any]]) -> int:
         """Run the threads of a warp to the next barrier and return how many reach it; the others have ended."""
@@ -167,12 +167,12 @@ class CompiledKernel:
                 return sum(one is None for one in found)
             meaning = calls[0][1]
             if [call[1] for call in calls] != [meaning] * THREADS_PER_WARP:
-                raise self._divergence_error(f"{len(calls)} threads of a warp come to an instruction of all")
+                raise self._barrier_divergence_error(f"{len(calls)} threads of a warp come to an instruction of all")
             operands = (np.stack(values) for values in zip(*(call[2:] for call in calls), strict=True))
             for call, result in zip(calls, meaning(*operands), strict=True):
                 call[0] = result
 
-    def _divergence_error(self, text: str) -> AotcError:
+    def _barrier_divergence_error(self, text: str) -> AotcError:
         return AotcError("tir-run", f"kernel {self.kernel.name}: {text}", span=self.kernel.span)
 
 
@@ -183,7 +183,7 @@ def compile_kernel(kernel: Kernel) -> CompiledKernel:
             "tir-run", f"kernel {kernel.name} is C source, which the interpreter cannot run", span=kernel.span
         )
     writer = _PythonWriter()
-    writer.write_kernel(kernel)
+    writer.write_python_kernel(kernel)
     return CompiledKernel(kernel, writer.python_source, _execute_python_source(writer, kernel.name))
 
 
@@ -228,7 +228,7 @@ def _compile_elementary_function(name: str, dtype: DType, uses_fma: bool) -> Cal
     function = elementary_function_definition(name, dtype, uses_fma)
     assert function is not None
     writer = _PythonWriter(lazy=False)
-    writer.write_elementary_function(function)
+    writer.write_python_elementary_function(function)
     compute, carrier, convert = _execute_python_source(writer, name), function.result.dtype, NAMESPACE["cast"]
     if not dtype.is_narrow_float:
         return compute
@@ -255,7 +255,7 @@ def _poisoned_array(buffer: Buffer) -> Array:
     return np.full(buffer.size, 0x5A, np.int64).astype(buffer.dtype.numpy)
 
 
-def _dtype_text(expr: Expr) -> str:
+def _numpy_dtype_text(expr: Expr) -> str:
     return f"dtypes[{str(expr.dtype)!r}]"
 
 
@@ -281,17 +281,17 @@ class _PythonWriter:
     def python_source(self) -> str:
         return "\n".join(self.lines) + "\n"
 
-    def write_elementary_function(self, function: ElementaryFunction) -> None:
+    def write_python_elementary_function(self, function: ElementaryFunction) -> None:
         """Write the straight-line program of an elementary function."""
         self.lines.append(f"def run({', '.join(map(self.python_name, function.params))}):")
-        self.write_stmt(Block(function.body), 1)
-        self.append_line(1, f"return {self.expr_text(function.result)}")
+        self.write_python_stmt(Block(function.body), 1)
+        self.append_python_line(1, f"return {self.python_expr_text(function.result)}")
 
-    def call_text(self, call: Call) -> str:
+    def python_call_text(self, call: Call) -> str:
         """Return the Python expression of a call: an elementary function or an instruction.
 
         Warp-level instructions synchronize the threads of the warp first."""
-        dtype, args = call.args[0].dtype, ", ".join(map(self.expr_text, call.args))
+        dtype, args = call.args[0].dtype, ", ".join(map(self.python_expr_text, call.args))
         if INSTRUCTIONS[call.name].warp:
             return f"(met := [{self.thread}, intrinsic_{call.name}, {args}], (yield met), met[0])[2]"
         if call.name in EXACT_FUNCTIONS or elementary_function_definition(call.name, dtype) is None:
@@ -300,7 +300,7 @@ class _PythonWriter:
         self.functions[name] = call.name, dtype, call.fused
         return f"{name}({args})"
 
-    def write_kernel(self, kernel: Kernel) -> None:
+    def write_python_kernel(self, kernel: Kernel) -> None:
         arguments: tuple[Var | Buffer, ...] = (
             *kernel.params,
             *kernel.stack_and_shared_buffers,
@@ -309,8 +309,8 @@ class _PythonWriter:
         )
         self.lines.append(f"def run({', '.join(map(self.python_name, arguments))}, order, take_turns):")
         self.fresh = {"block": kernel.shared, "thread": kernel.stack}
-        self.write_stmt(kernel.body, 1)
-        self.append_line(1, "yield")
+        self.write_python_stmt(kernel.body, 1)
+        self.append_python_line(1, "yield")
 
     def python_name(self, item: Var | Buffer) -> str:
         if item not in self.names:
@@ -318,110 +318,116 @@ class _PythonWriter:
             self.names[item] = f"v{len(self.names)}_{stem}"
         return self.names[item]
 
-    def append_line(self, depth: int, text: str) -> None:
+    def append_python_line(self, depth: int, text: str) -> None:
         self.lines.append("    " * depth + text)
 
     # statements
 
-    def write_stmt(self, stmt: Stmt, depth: int) -> None:
+    def write_python_stmt(self, stmt: Stmt, depth: int) -> None:
         match stmt:
             case For():
-                self.write_loop(stmt, depth)
+                self.write_python_loop(stmt, depth)
             case While():
-                self.write_nested_stmt(f"while {self.expr_text(stmt.cond)}", stmt.body, depth)
+                self.write_nested_python_stmt(f"while {self.python_expr_text(stmt.cond)}", stmt.body, depth)
             case If():
-                self.write_nested_stmt(f"if {self.expr_text(stmt.cond)}", stmt.then, depth)
+                self.write_nested_python_stmt(f"if {self.python_expr_text(stmt.cond)}", stmt.then, depth)
                 if stmt.orelse is not None:
-                    self.write_nested_stmt("else", stmt.orelse, depth)
+                    self.write_nested_python_stmt("else", stmt.orelse, depth)
             case Store():
-                self.write_store(stmt, depth)
+                self.write_python_store(stmt, depth)
             case Intrinsic():
-                self.write_intrinsic(stmt, depth)
+                self.write_intrinsic_as_python(stmt, depth)
             case Declare() | Assign():
                 self.lines += _register_assignment_lines(self, stmt, "    " * depth)
             case Block():
                 for inner in stmt.stmts:
-                    self.write_stmt(inner, depth)
+                    self.write_python_stmt(inner, depth)
             case Sync():
-                self.append_line(depth, "yield")
+                self.append_python_line(depth, "yield")
             case Wait():
-                self.append_line(depth, f"land(copies, {stmt.groups})")
+                self.append_python_line(depth, f"land(copies, {stmt.groups})")
             case _:
                 assert_never(stmt)
 
-    def write_nested_stmt(self, head: str, stmt: Stmt, depth: int) -> None:
-        self.append_line(depth, f"{head}:")
-        self.write_stmt(stmt, depth + 1)
-        self.append_line(depth + 1, "pass")
+    def write_nested_python_stmt(self, head: str, stmt: Stmt, depth: int) -> None:
+        self.append_python_line(depth, f"{head}:")
+        self.write_python_stmt(stmt, depth + 1)
+        self.append_python_line(depth + 1, "pass")
 
-    def write_loop(self, loop: For, depth: int) -> None:
-        span = f"{self.expr_text(loop.begin)}, {self.expr_text(loop.end)}, {loop.step}"
+    def write_python_loop(self, loop: For, depth: int) -> None:
+        span = f"{self.python_expr_text(loop.begin)}, {self.python_expr_text(loop.end)}, {loop.step}"
         if loop.kind in GPU_LOOP_KINDS:
-            self.write_gpu_loop(loop, depth)
+            self.write_gpu_loop_as_python(loop, depth)
         elif self.vector is None and _can_run_as_numpy_operations(loop):
-            self.append_line(depth, f"{self.python_name(loop.var)} = np.arange({span})")
-            self.append_line(depth, f"if {self.python_name(loop.var)}.size:")
+            self.append_python_line(depth, f"{self.python_name(loop.var)} = np.arange({span})")
+            self.append_python_line(depth, f"if {self.python_name(loop.var)}.size:")
             self.vector = loop.var
             self.arrays = {loop.var}
             for stmt in straight_line_stmts(loop) or ():
                 self.write_stmt_as_numpy(stmt, depth + 1)
-            self.append_line(depth + 1, "pass")
+            self.append_python_line(depth + 1, "pass")
             self.vector = None
             self.arrays = set()
         else:
-            self.write_nested_stmt(f"for {self.python_name(loop.var)} in range({span})", loop.body, depth)
+            self.write_nested_python_stmt(f"for {self.python_name(loop.var)} in range({span})", loop.body, depth)
 
-    def write_gpu_loop(self, loop: For, depth: int) -> None:
+    def write_gpu_loop_as_python(self, loop: For, depth: int) -> None:
         """Write a loop over blocks or threads, whose private memory starts uninitialized in each iteration."""
-        var, span = self.python_name(loop.var), f"order(range({self.expr_text(loop.end)}))"
+        var, span = self.python_name(loop.var), f"order(range({self.python_expr_text(loop.end)}))"
         meets = loop.kind == "thread" and any(
             is_barrier(s) or warp_instruction_of_stmt(s) for s in walk_stmts(loop.body)
         )
         self.thread = var if meets else ""
-        self.append_line(depth, f"def thread({var}):" if meets else f"for {var} in {span}:")
-        self.append_line(depth + 1, "copies = [[]]")
+        self.append_python_line(depth, f"def thread({var}):" if meets else f"for {var} in {span}:")
+        self.append_python_line(depth + 1, "copies = [[]]")
         for buffer in self.fresh[loop.kind]:
-            self.append_line(depth + 1, f"{self.python_name(buffer)} = const[{len(self.constants)}].copy()")
+            self.append_python_line(depth + 1, f"{self.python_name(buffer)} = const[{len(self.constants)}].copy()")
             self.constants.append(_poisoned_array(buffer))
-        self.write_stmt(loop.body, depth + 1)
-        self.append_line(depth + 1, "yield" if meets else "pass")
+        self.write_python_stmt(loop.body, depth + 1)
+        self.append_python_line(depth + 1, "yield" if meets else "pass")
         if meets:
-            self.append_line(depth, f"take_turns(map(thread, {span}))")
+            self.append_python_line(depth, f"take_turns(map(thread, {span}))")
 
     def write_stmt_as_numpy(self, stmt: Stmt, depth: int) -> None:
         if isinstance(stmt, Declare):
             self.arrays.add(stmt.var)
         if not (isinstance(stmt, Assign) and stmt.var not in self.arrays):
-            self.write_stmt(stmt, depth)
+            self.write_python_stmt(stmt, depth)
             return
         step = stmt.value
         if not isinstance(step, Binary) or self.vector is None:
             raise AssertionError("not an accumulation")
         name = self.python_name(stmt.var)
         added = step.b if step.a is stmt.var else step.a
-        value = f"np.broadcast_to({self.expr_text(added)}, {self.python_name(self.vector)}.size)"
-        self.append_line(
-            depth, f"{name} = accumulate({_NUMPY_UFUNC_OF_OP[step.op]}, {name}, {value}, {_dtype_text(added)})"
+        value = f"np.broadcast_to({self.python_expr_text(added)}, {self.python_name(self.vector)}.size)"
+        self.append_python_line(
+            depth, f"{name} = accumulate({_NUMPY_UFUNC_OF_OP[step.op]}, {name}, {value}, {_numpy_dtype_text(added)})"
         )
 
-    def write_store(self, stmt: Store, depth: int) -> None:
-        index, value = self.index_text(stmt.index, stmt.value.lanes), self.expr_text(stmt.value)
+    def write_python_store(self, stmt: Store, depth: int) -> None:
+        index, value = self.python_index_text(stmt.index, stmt.value.lanes), self.python_expr_text(stmt.value)
         if self.vector is not None and not self.varies_in_vector_loop(stmt.index):  # the last iteration's value stays
             index = f"np.full({self.python_name(self.vector)}.size, {index})"
         function = "store(" if self.vector is None and stmt.value.lanes == 1 else "put("
         function = "begin(copies, " if stmt.asynchronous else function
-        self.append_line(depth, f"{function}{self.python_name(stmt.buffer)}, {index}, {value}, {stmt.buffer.name!r})")
+        self.append_python_line(
+            depth, f"{function}{self.python_name(stmt.buffer)}, {index}, {value}, {stmt.buffer.name!r})"
+        )
 
-    def index_text(self, index: Expr, lanes: int, stride: int = 1) -> str:
-        return self.expr_text(index) if lanes == 1 else f"{self.expr_text(index)} + np.arange({lanes}) * {stride}"
+    def python_index_text(self, index: Expr, lanes: int, stride: int = 1) -> str:
+        return (
+            self.python_expr_text(index)
+            if lanes == 1
+            else f"{self.python_expr_text(index)} + np.arange({lanes}) * {stride}"
+        )
 
-    def write_intrinsic(self, stmt: Intrinsic, depth: int) -> None:
-        source, target, numbers = stmt.source.buffer, stmt.buffer, f"np.arange({stmt.block_side})"
+    def write_intrinsic_as_python(self, stmt: Intrinsic, depth: int) -> None:
+        source, target, numbers = stmt.source.buffer, stmt.buffer, f"np.arange({stmt.transposed_block_side})"
         block = f"{numbers}[:, None] * {{}} + {numbers} + {{}}"
-        at = block.format(stmt.source_stride, self.expr_text(stmt.source.index))
-        to = block.format(stmt.stride, self.expr_text(stmt.index))
+        at = block.format(stmt.source_stride, self.python_expr_text(stmt.source.index))
+        to = block.format(stmt.stride, self.python_expr_text(stmt.index))
         made = f"intrinsic_{stmt.name}(take({self.python_name(source)}, {at}, None, {source.name!r}))"
-        self.append_line(depth, f"put({self.python_name(target)}, {to}, {made}, {target.name!r})")
+        self.append_python_line(depth, f"put({self.python_name(target)}, {to}, {made}, {target.name!r})")
 
     def varies_in_vector_loop(self, expr: Expr) -> bool:
         """Return True if the value of an expression differs between iterations of the vectorized loop."""
@@ -429,29 +435,33 @@ class _PythonWriter:
 
     # expressions
 
-    def expr_text(self, expr: Expr) -> str:
+    def python_expr_text(self, expr: Expr) -> str:
         match expr:
             case Var():
                 return self.python_name(expr)
             case Const():
-                return self.constant_text(expr)
+                return self.python_constant_text(expr)
             case Binary():
-                return self.binary_text(expr)
+                return self.python_binary_text(expr)
             case Unary():
-                return f"op_not({self.expr_text(expr.a)})" if expr.op == "not" else f"(-{self.expr_text(expr.a)})"
+                return (
+                    f"op_not({self.python_expr_text(expr.a)})"
+                    if expr.op == "not"
+                    else f"(-{self.python_expr_text(expr.a)})"
+                )
             case Bitcast():
-                return f"np.asarray({self.expr_text(expr.a)}).view({_dtype_text(expr)})[()]"
+                return f"np.asarray({self.python_expr_text(expr.a)}).view({_numpy_dtype_text(expr)})[()]"
             case Cast():
-                return f"cast({self.expr_text(expr.a)}, {_dtype_text(expr)})"
+                return f"cast({self.python_expr_text(expr.a)}, {_numpy_dtype_text(expr)})"
             case Select():
-                return self.select_text(expr)
+                return self.python_select_text(expr)
             case Load():
-                return self.load_text(expr)
+                return self.python_load_text(expr)
             case Broadcast() | Pack():
-                values = ", ".join(map(self.expr_text, operands(expr)))
-                return f"np.full({expr.lanes}, [{values}], {_dtype_text(expr)})"
+                values = ", ".join(map(self.python_expr_text, operands(expr)))
+                return f"np.full({expr.lanes}, [{values}], {_numpy_dtype_text(expr)})"
             case Call():
-                return self.call_text(expr)
+                return self.python_call_text(expr)
             case Element():
                 raise AotcError(
                     "tir-run",
@@ -460,7 +470,7 @@ class _PythonWriter:
             case _:
                 assert_never(expr)
 
-    def constant_text(self, expr: Const) -> str:
+    def python_constant_text(self, expr: Const) -> str:
         if expr.dtype == INDEX and expr.lanes == 1:
             return f"({expr.value})" if expr.value < 0 else str(expr.value)
         if expr.dtype == BOOL and expr.lanes == 1:
@@ -473,8 +483,8 @@ class _PythonWriter:
             self.constants.append(array if expr.lanes > 1 else array[0])
         return f"const[{self.known[key]}]"
 
-    def binary_text(self, expr: Binary) -> str:
-        a, b, op = self.expr_text(expr.a), self.expr_text(expr.b), expr.op
+    def python_binary_text(self, expr: Binary) -> str:
+        a, b, op = self.python_expr_text(expr.a), self.python_expr_text(expr.b), expr.op
         exact = op in COMPARE or op in ("add", "sub", "mul")
         if op in ("floordiv", "floormod"):
             exact = expr.dtype == INDEX and isinstance(expr.b, Const) and bool(expr.b.value)
@@ -484,26 +494,26 @@ class _PythonWriter:
         data = expr.dtype == INDEX and expr.lanes == 1 and any(isinstance(n, (Load, Cast)) for n in walk(expr))
         return f"wrap64{text}" if data else text
 
-    def select_text(self, expr: Select) -> str:
-        cond = self.expr_text(expr.cond)
+    def python_select_text(self, expr: Select) -> str:
+        cond = self.python_expr_text(expr.cond)
         if expr.cond.lanes > 1 or not self.lazy:
-            return f"np.where({cond}, {self.expr_text(expr.a)}, {self.expr_text(expr.b)})"
+            return f"np.where({cond}, {self.python_expr_text(expr.a)}, {self.python_expr_text(expr.b)})"
         masked = self.mask and any(loads_in(expr.cond))  # loads give arrays there
         if self.vector is None or not (masked or self.varies_in_vector_loop(expr.cond)):
-            return f"({self.expr_text(expr.a)} if {cond} else {self.expr_text(expr.b)})"
+            return f"({self.python_expr_text(expr.a)} if {cond} else {self.python_expr_text(expr.b)})"
         outer = self.mask
         name = f"m{len(self.names)}"
         self.names[name] = name
         self.mask = name if not outer else f"({outer} & {name})"
-        a = self.expr_text(expr.a)
+        a = self.python_expr_text(expr.a)
         self.mask = f"~{name}" if not outer else f"({outer} & ~{name})"
-        b = self.expr_text(expr.b)
+        b = self.python_expr_text(expr.b)
         self.mask = outer
         return f"np.where(({name} := np.asarray({cond})), {a}, {b})"
 
-    def load_text(self, expr: Load) -> str:
+    def python_load_text(self, expr: Load) -> str:
         buffer = self.python_name(expr.buffer)
-        index = self.index_text(expr.index, expr.lanes, expr.stride)
+        index = self.python_index_text(expr.index, expr.lanes, expr.stride)
         several = self.vector is not None and (self.mask or self.varies_in_vector_loop(expr.index))
         function, mask = ("take", f"{self.mask or None}, ") if several or expr.lanes > 1 else ("load", "")
         return f"{function}({buffer}, {index}, {mask}{expr.buffer.name!r})"
@@ -514,12 +524,12 @@ def _register_assignment_lines(writer: _PythonWriter, stmt: Declare | Assign, in
     name, value = writer.python_name(stmt.var), stmt.value
     match value:
         case Call(name="arrive", args=(Load() as load, blocks)):
-            count = f"{writer.python_name(load.buffer)}[{writer.expr_text(load.index)}]"
-            known = f"{name} = bool({count} == {writer.expr_text(blocks)})"
+            count = f"{writer.python_name(load.buffer)}[{writer.python_expr_text(load.index)}]"
+            known = f"{name} = bool({count} == {writer.python_expr_text(blocks)})"
             added = f"{count} += {writer.thread} == 0"
             again = f"{count} *= not {name}"
             return [indentation + text for text in ("yield", added, "yield", known, "yield", again)]
-    return [f"{indentation}{name} = {writer.expr_text(value)}"]
+    return [f"{indentation}{name} = {writer.python_expr_text(value)}"]
 
 
 def _can_run_as_numpy_operations(loop: For) -> bool:

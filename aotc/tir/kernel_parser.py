@@ -61,7 +61,7 @@ def _tokenize(text: str, source: str) -> list[_Token]:
         item, kind = match.group(), match.lastgroup or ""
         if kind == "unknown":
             raise AotcError("tir-parse", f"unexpected {item!r}", span=Span(source, line=line))
-        if kind in ("int", "float") and item[0] == "-" and tokens and _ends_operand(tokens[-1]):
+        if kind in ("int", "float") and item[0] == "-" and tokens and _can_be_last_token_of_operand(tokens[-1]):
             tokens.append(_Token("op", "-", line))  # a minus after an operand subtracts
             item = item[1:]
         if kind != "space":
@@ -70,7 +70,7 @@ def _tokenize(text: str, source: str) -> list[_Token]:
     return [*tokens, _Token("end", "", line)]
 
 
-def _ends_operand(token: _Token) -> bool:
+def _can_be_last_token_of_operand(token: _Token) -> bool:
     return (token.kind in ("int", "float", "name") and token.text != "in") or token.text in (")", "]")
 
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from aotc.ir import AotcError, Diagnostic, assert_never, frozen
 from aotc.tir import INSTRUCTIONS, Binary, Bitcast, Block, Broadcast, Buffer, Element, Intrinsic, Pack, While, operands
 from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Call, Const, Expr, Load, Select, Unary, Var, unary
-from aotc.tir.gpu_launch import has_gpu_loops, last_block_counters, launch_of
-from aotc.tir.loops.async_copies import async_copy_violation
+from aotc.tir.gpu_launch import buffers_of_last_block_counters, has_gpu_loops, launch_of
+from aotc.tir.loops.async_copy_wait_check import async_copy_violation
 from aotc.tir.loops.gpu_race_proofs import why_gpu_loop_may_race
-from aotc.tir.loops.gpu_wide_memory_access import is_vector_access
-from aotc.tir.loops.last_block_reduction import split_at_last_block_counters
+from aotc.tir.loops.gpu_vector_access_predicate import is_single_instruction_vector_access
+from aotc.tir.loops.last_block_reduction_check import split_at_last_block_counters
 from aotc.tir.loops.loop_dependence import (
     assigned_registers,
     direct_loads,
@@ -29,7 +29,7 @@ from aotc.tir.loops.loop_dependence import (
     why_loop_kind_unproven,
     written_buffers,
 )
-from aotc.tir.loops.reachable_indices import EnclosingContext, index_values_reached
+from aotc.tir.loops.out_of_bounds_index_search import EnclosingContext, index_values_reached
 from aotc.tir.simplify import Interval, bounds, linear_form
 from aotc.tir.stmt import (
     GPU_LOOP_KINDS,
@@ -82,12 +82,12 @@ def verify(kernel: Kernel) -> None:
         raise AotcError.collect(checker.problems)
 
 
-def _needs_gpu(stmt: Stmt, shared: Container[Buffer]) -> bool:
+def _needs_gpu(stmt: Stmt, shared_memory_buffers: Container[Buffer]) -> bool:
     """Return True if a statement can run on a GPU only: it has blocks, threads, or operations on shared memory."""
     together = has_gpu_loops(stmt) or any(
         warp_instruction_of_stmt(s) or last_block_counter_increment(s) for s in walk_stmts(stmt)
     )
-    return together or any(b in shared for b in (*read_buffers(stmt), *written_buffers(stmt)))
+    return together or any(b in shared_memory_buffers for b in (*read_buffers(stmt), *written_buffers(stmt)))
 
 
 @frozen
@@ -104,11 +104,11 @@ class _Scope:
     ranges: dict[Var, Interval] = field(default_factory=dict)
     around: tuple[EnclosingContext, ...] | None = ()
 
-    def enter(self, *around: EnclosingContext) -> _Scope:
+    def nested_scope_within_contexts(self, *around: EnclosingContext) -> _Scope:
         return replace(self, around=None if self.around is None else (*self.around, *around))
 
     @property
-    def is_conditional(self) -> bool:
+    def is_execution_conditional(self) -> bool:
         return self.around is None or not all(isinstance(item, (For, Declare)) for item in self.around)
 
 
@@ -154,7 +154,7 @@ class _KernelChecker:
         """Check that last-block counters start at zero and are used for nothing else."""
         stmts = list(walk_stmts(self.kernel.body))
         arrivals = {s for s in stmts if last_block_counter_increment(s) is not None}
-        found = last_block_counters(self.kernel) if arrivals else frozenset()
+        found = buffers_of_last_block_counters(self.kernel) if arrivals else frozenset()
         self.filled |= found
         others = {load.buffer for s in stmts if found for load in direct_loads(s) if s not in arrivals}
         alone = len(found) == len(arrivals) and not found & (others | self.written)
@@ -185,7 +185,7 @@ class _KernelChecker:
             case Assign():
                 self.check_assign(stmt, scope)
             case Block():
-                self.check_block(stmt, scope)
+                self.check_stmt_sequence(stmt, scope)
             case Declare():
                 self.check_register_type(stmt.var, stmt.value)
                 self.last |= {stmt.var} if last_block_counter_increment(stmt) is not None else set()
@@ -199,11 +199,11 @@ class _KernelChecker:
         known = () if stmt.cond in self.last else (stmt.cond,)
         if not known:
             self.filled -= {*self.kernel.stack_and_shared_buffers}  # which of several blocks it is must not show
-        self.check_stmt(stmt.then, scope.enter(*known))
+        self.check_stmt(stmt.then, scope.nested_scope_within_contexts(*known))
         if stmt.orelse is not None:
-            self.check_stmt(stmt.orelse, scope.enter(unary("not", stmt.cond)))
+            self.check_stmt(stmt.orelse, scope.nested_scope_within_contexts(unary("not", stmt.cond)))
 
-    def check_block(self, block: Block, scope: _Scope) -> None:
+    def check_stmt_sequence(self, block: Block, scope: _Scope) -> None:
         here: set[Var] = set()
         for stmt in block.stmts:
             self.check_stmt(stmt, scope)
@@ -215,7 +215,7 @@ class _KernelChecker:
             here.add(var)
             if var.dtype == INDEX and var not in self.changing:
                 known = {**scope.ranges, var: _bounds_of_index(stmt.value, scope.ranges)}
-                scope = replace(scope.enter(stmt), ranges=known)
+                scope = replace(scope.nested_scope_within_contexts(stmt), ranges=known)
             scope = replace(scope, visible=scope.visible | {var})
 
     def check_loop(self, loop: For, scope: _Scope) -> None:
@@ -231,14 +231,17 @@ class _KernelChecker:
         proven = why_gpu_loop_may_race if loop.kind in GPU_LOOP_KINDS else why_loop_kind_unproven
         stages = split_at_last_block_counters(loop) if loop.kind == "block" else [loop]
         if stages is None:
-            self.report_problem("blocks arrive in another form than that of aotc.tir.loops.last_block_reduction")
+            self.report_problem("blocks arrive in another form than that of aotc.tir.loops.last_block_reduction_check")
         found = (proven(one, scope.ranges, scope.visible, {*own, *self.unread}) for one in stages or ())
         if (problem := next(filter(None, found), None)) is not None:
             self.report_problem(f"loop over {loop.var.name} is not {loop.kind}: {problem}")
         if isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.begin.value >= loop.end.value:
             return  # never runs
         ranges = ranges_inside_loops([loop], scope.ranges)
-        self.check_stmt(loop.body, replace(scope.enter(loop), visible=scope.visible | {loop.var}, ranges=ranges))
+        self.check_stmt(
+            loop.body,
+            replace(scope.nested_scope_within_contexts(loop), visible=scope.visible | {loop.var}, ranges=ranges),
+        )
 
     def check_store(self, stmt: Store, scope: _Scope) -> None:
         self.check_write(stmt.buffer, stmt.index, stmt.value.lanes, scope)
@@ -252,7 +255,7 @@ class _KernelChecker:
         if pieces and has_gpu_loops(self.kernel.body):
             made = (stmt.buffer, stmt.index, stmt.value.lanes)
             for buffer, index, lanes in (made, *pieces):
-                if not is_vector_access(buffer, linear_form(index, scope.ranges), lanes):
+                if not is_single_instruction_vector_access(buffer, linear_form(index, scope.ranges), lanes):
                     self.report_problem(f"{buffer.name} is not accessed at multiples of {lanes} elements")
         if stmt.value.dtype != stmt.buffer.dtype:
             self.report_problem(f"{stmt.value.dtype} is stored to {stmt.buffer.name}, which holds {stmt.buffer.dtype}")
@@ -269,18 +272,21 @@ class _KernelChecker:
         if stmt.buffer.scope != "shared":
             return False
         lanes = source.lanes
-        whole = all(is_vector_access(one.buffer, linear_form(one.index, scope.ranges), lanes) for one in (stmt, source))
+        whole = all(
+            is_single_instruction_vector_access(one.buffer, linear_form(one.index, scope.ranges), lanes)
+            for one in (stmt, source)
+        )
         return whole and lanes * source.dtype.itemsize >= 4 and source.stride == 1
 
     def check_intrinsic(self, stmt: Intrinsic, scope: _Scope) -> None:
-        last = stmt.block_side - 1
-        self.check_write(stmt.buffer, stmt.index, last * stmt.stride + stmt.block_side, scope)
+        last = stmt.transposed_block_side - 1
+        self.check_write(stmt.buffer, stmt.index, last * stmt.stride + stmt.transposed_block_side, scope)
         self.check_access_bounds(
-            stmt.source.buffer, stmt.source.index, last * stmt.source_stride + stmt.block_side, scope
+            stmt.source.buffer, stmt.source.index, last * stmt.source_stride + stmt.transposed_block_side, scope
         )
         known = INSTRUCTIONS.get(stmt.name)
         problem = (
-            known.operand_type_problem([(stmt.source.dtype, stmt.block_side)], is_memory_block=True)
+            known.operand_type_problem([(stmt.source.dtype, stmt.transposed_block_side)], is_memory_block=True)
             if known
             else f"{stmt.name} is not known"
         )
@@ -288,7 +294,7 @@ class _KernelChecker:
             self.report_problem(problem)
         if stmt.buffer is stmt.source.buffer or stmt.buffer.dtype != stmt.source.dtype:
             self.report_problem(f"{stmt.name} from {stmt.source.buffer.name} to {stmt.buffer.name}")
-        if min(stmt.stride, stmt.source_stride) < stmt.block_side:
+        if min(stmt.stride, stmt.source_stride) < stmt.transposed_block_side:
             self.report_problem(f"rows that {stmt.name} writes to {stmt.buffer.name} overlap")
 
     def check_write(self, buffer: Buffer, index: Expr, lanes: int, scope: _Scope) -> None:
@@ -320,14 +326,14 @@ class _KernelChecker:
                 self.report_problem(message)
             if isinstance(node, Var) and node not in here.visible:
                 self.report_problem(f"{node.name} is used, but not declared")
-            if isinstance(node, Call) and _is_statement_level_call(node) and node is not allowed_call:
+            if isinstance(node, Call) and _is_call_allowed_only_as_statement(node) and node is not allowed_call:
                 self.report_problem(f"{node.name} is only a part of a statement")
             if isinstance(node, Load):
                 self.check_access_bounds(node.buffer, *node.lowest_index_and_extent, here)
                 self.check_written_before_read(node.buffer, here)
             if isinstance(node, Select):
-                other = here.enter(unary("not", node.cond))
-                stack += [(node.cond, here), (node.a, here.enter(node.cond)), (node.b, other)]
+                other = here.nested_scope_within_contexts(unary("not", node.cond))
+                stack += [(node.cond, here), (node.a, here.nested_scope_within_contexts(node.cond)), (node.b, other)]
             else:
                 stack += [(o, here) for o in operands(node)]
 
@@ -350,7 +356,7 @@ class _KernelChecker:
         """Report scratch memory that is read before it is written."""
         if buffer.scope == "param" or buffer in self.filled:
             return
-        if buffer not in self.written or not scope.is_conditional:
+        if buffer not in self.written or not scope.is_execution_conditional:
             self.filled.add(buffer)  # one message is enough
             self.report_problem(f"{buffer.name} is read before anything is written to it")
 
@@ -363,7 +369,7 @@ def _bounds_of_index(value: Expr, ranges: dict[Var, Interval]) -> Interval:
     return bounds(value, ranges)
 
 
-def _is_statement_level_call(call: Call) -> bool:
+def _is_call_allowed_only_as_statement(call: Call) -> bool:
     known = INSTRUCTIONS[call.name]
     return known.warp or known.memory or call.name == "arrive"
 

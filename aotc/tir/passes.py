@@ -62,14 +62,14 @@ class LaunchOnDevice(ProgramPass):
         return lower_program_to_gpu_launches(module, self.target)
 
 
-def _is_enabled_for_target(config_key: str, target: Target) -> bool:
+def _config_value_or_is_bare_metal(config_key: str, target: Target) -> bool:
     """Return the configured value of a key, or by default True if the target's memory is limited."""
     return bool(PassContext.current().get_config(config_key, target.bare))
 
 
-def _may_outputs_overlap_inputs(target: Target) -> bool:
+def _are_outputs_allowed_over_dying_inputs(target: Target) -> bool:
     """Return True if outputs may overlap dying inputs, that is if iterations run in program order."""
-    return target.is_scalar and target.gpu is None and _is_enabled_for_target("compile.overlap", target)
+    return target.is_scalar and target.gpu is None and _config_value_or_is_bare_metal("compile.overlap", target)
 
 
 class KeepInputsAndOutputs(ProgramPass):
@@ -94,7 +94,7 @@ class OrderSteps(ProgramPass):
     def run(self, module: Program, ctx: PassContext) -> Program:
         align = _arena_alignment_bytes(self.target)
         return reorder_steps_for_least_peak(
-            module, shareable_bytes_of_pairs(module, _may_outputs_overlap_inputs(self.target), align), align
+            module, shareable_bytes_of_pairs(module, _are_outputs_allowed_over_dying_inputs(self.target), align), align
         )
 
 
@@ -105,7 +105,7 @@ class FuseLoops(ProgramPass):
     target: Target = C
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        align, over = _arena_alignment_bytes(self.target), _may_outputs_overlap_inputs(self.target)
+        align, over = _arena_alignment_bytes(self.target), _are_outputs_allowed_over_dying_inputs(self.target)
         return fuse_loops_while_peak_falls(
             module, lambda program: least_peak_bytes(program, shareable_bytes_of_pairs(program, over, align), align)
         )
@@ -226,29 +226,29 @@ def program_passes(target: Target, multithreaded: bool = True) -> list[ProgramPa
     first: list[ProgramPass] = []
     if PassContext.current().get_config("compile.workspace_io", False):
         first.append(KeepInputsAndOutputs())
-    if _is_enabled_for_target("compile.reorder", target):
+    if _config_value_or_is_bare_metal("compile.reorder", target):
         first += [FuseLoops(target), OrderSteps(target)]
     divide = [DivideAmongThreads(target.threads)] if multithreaded and target.threads is not None else []
     last = [*divide, *kernel_passes(target), HalveBytes(target)]
-    if _may_outputs_overlap_inputs(target):
+    if _are_outputs_allowed_over_dying_inputs(target):
         # accesses are followed in the kernels that are printed
         return [*first, WorkInPlace(), *last, PlanMemory(target, over=True)]
     return [*first, WorkInPlace(), PlanMemory(target), *last]
 
 
-def _run_passes(program: Program, *passes: ProgramPass) -> Program:
+def _run_passes_in_current_context(program: Program, *passes: ProgramPass) -> Program:
     made: Program = Sequential[Any](passes).run(program, PassContext.current())
     return made
 
 
 def eliminate_copies_pass(program: Program) -> Program:
     """Run TakeViews on a lowered program, if the current pass context enables it."""
-    return _run_passes(program, TakeViews())
+    return _run_passes_in_current_context(program, TakeViews())
 
 
 def run_tensor_passes(program: Program, target: Target, multithreaded: bool = True) -> Program:
     """Run the tensor passes that the current pass context enables on a program."""
-    return _run_passes(program, *program_passes(target, multithreaded))
+    return _run_passes_in_current_context(program, *program_passes(target, multithreaded))
 
 
 class ProgramVerifier(PassInstrument):

@@ -159,19 +159,19 @@ def _multiply_linear_forms(a: LinearForm, b: LinearForm) -> LinearForm:
 
 def _divide_linear_form(op: str, a: LinearForm, b: LinearForm, ranges: _SimplifierScope) -> LinearForm:
     divisor = b.const
-    unknown = b.terms or divisor <= 0 or not _cannot_overflow(a, ranges)
+    unknown = b.terms or divisor <= 0 or not _provably_fits_int64(a, ranges)
     if unknown or (op.startswith("trunc") and bounds_of_linear_form(a, ranges)[0] < 0):
         return _linear_form_of_atom(Binary(op, a.to_expr(), b.to_expr()))
     quotient, rest = split_into_quotient_and_remainder(a, divisor)
     low, high = bounds_of_linear_form(rest, ranges)
-    inner = _floordiv_atom(rest, divisor)
+    inner = _floordiv_with_common_factor_canceled(rest, divisor)
     if low > -math.inf and high < math.inf and low // divisor == high // divisor:
         inner = LinearForm(const=int(low // divisor))
     if op.endswith("div"):
         return quotient.add_multiple(inner)
     if not inner.terms:
         return rest.add_multiple(LinearForm(const=-divisor * inner.const))
-    return _floormod_atom(rest, divisor)
+    return _floormod_with_common_factor_extracted(rest, divisor)
 
 
 def split_into_quotient_and_remainder(dividend: LinearForm, divisor: int) -> tuple[LinearForm, LinearForm]:
@@ -187,7 +187,7 @@ def _divide_by_common_factor(a: LinearForm, divisor: int) -> tuple[int, LinearFo
     return common, LinearForm({t: c // common for t, c in a.terms.items()}, a.const // common)
 
 
-def _floordiv_atom(a: LinearForm, divisor: int) -> LinearForm:
+def _floordiv_with_common_factor_canceled(a: LinearForm, divisor: int) -> LinearForm:
     """Return a // divisor with common factors canceled: (4i + 3) // 8 == i // 2; (i // 2) // 3 == i // 6."""
     common, reduced = _divide_by_common_factor(a, divisor)
     divisor //= common
@@ -200,7 +200,7 @@ def _floordiv_atom(a: LinearForm, divisor: int) -> LinearForm:
     return _linear_form_of_atom(binary("floordiv", reduced.to_expr(), divisor))
 
 
-def _floormod_atom(a: LinearForm, divisor: int) -> LinearForm:
+def _floormod_with_common_factor_extracted(a: LinearForm, divisor: int) -> LinearForm:
     common, reduced = _divide_by_common_factor(a, divisor)
     if common == 1:
         return _linear_form_of_atom(binary("floormod", a.to_expr(), divisor))
@@ -239,7 +239,7 @@ def bounds(expr: Expr, ranges: _RangesOrScope) -> Interval:
     if expr.dtype != INDEX:
         return _bounds_of_atom(expr, ranges)
     form = linear_form(expr, ranges)
-    return bounds_of_linear_form(form, ranges) if _cannot_overflow(form, ranges) else _UNBOUNDED_INTERVAL
+    return bounds_of_linear_form(form, ranges) if _provably_fits_int64(form, ranges) else _UNBOUNDED_INTERVAL
 
 
 def bounds_of_linear_form(form: LinearForm, ranges: _RangesOrScope) -> Interval:
@@ -249,7 +249,7 @@ def bounds_of_linear_form(form: LinearForm, ranges: _RangesOrScope) -> Interval:
     return form.const + sum(low for low, _ in ends), form.const + sum(high for _, high in ends)
 
 
-def _cannot_overflow(form: LinearForm, ranges: _SimplifierScope) -> bool:
+def _provably_fits_int64(form: LinearForm, ranges: _SimplifierScope) -> bool:
     """Return True if a linear form provably does not overflow."""
     low = high = form.const
     for atom, c in form.terms.items():
@@ -261,7 +261,7 @@ def _cannot_overflow(form: LinearForm, ranges: _SimplifierScope) -> bool:
 
 def _bounds_of_difference(a: LinearForm, b: LinearForm, ranges: _SimplifierScope) -> Interval:
     """Return the smallest and largest value of a - b without overflow; infinite if a sum may overflow."""
-    exact = _cannot_overflow(a, ranges) and _cannot_overflow(b, ranges)
+    exact = _provably_fits_int64(a, ranges) and _provably_fits_int64(b, ranges)
     difference = recombine_divmod_terms(a.add_multiple(b, -1), {})
     return (
         bounds_of_linear_form(difference, ranges)
@@ -396,16 +396,16 @@ def comparison_as_nonnegative_form(cond: Expr, ranges: _RangesOrScope) -> Linear
     ranges = _as_simplifier_scope(ranges)
     a, b = linear_form(cond.a, ranges), linear_form(cond.b, ranges)
     difference = a.add_multiple(b, -1)
-    if not all(_cannot_overflow(form, ranges) for form in (a, b, difference)):
+    if not all(_provably_fits_int64(form, ranges) for form in (a, b, difference)):
         return None
     if cond.op in ("lt", "le"):
         difference = LinearForm().add_multiple(difference, -1)
-    return _remove_floordiv_from_half_space(
+    return _remove_floordiv_from_nonnegative_form(
         difference.add_multiple(LinearForm(const=-1)) if cond.op in ("lt", "gt") else difference, ranges
     )
 
 
-def _remove_floordiv_from_half_space(form: LinearForm, ranges: _SimplifierScope) -> LinearForm:
+def _remove_floordiv_from_nonnegative_form(form: LinearForm, ranges: _SimplifierScope) -> LinearForm:
     """Return a linear form that is non-negative exactly when d is, without the division if d is +-(x // c) + k."""
     match list(form.terms.items()):
         case [(Binary(op="floordiv", a=x, b=Const(value=c)), 1 | -1 as sign)] if c > 0:
@@ -413,7 +413,7 @@ def _remove_floordiv_from_half_space(form: LinearForm, ranges: _SimplifierScope)
             made = LinearForm(const=form.const * c + (c - 1 if sign < 0 else 0)).add_multiple(
                 linear_form(x, ranges), sign
             )
-            return made if _cannot_overflow(made, ranges) else form
+            return made if _provably_fits_int64(made, ranges) else form
     return form
 
 

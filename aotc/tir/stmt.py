@@ -109,7 +109,7 @@ class Intrinsic:
     source_stride: int
 
     @property
-    def block_side(self) -> int:
+    def transposed_block_side(self) -> int:
         return self.source.lanes
 
 
@@ -329,7 +329,7 @@ def rebuild_stmt(stmt: Stmt, map_child: Callable[[Stmt], Stmt], map_expr: Callab
     """
     exprs, children, made = _PARTS_AND_BUILDER_OF_KIND[type(stmt)]
     if isinstance(stmt, Intrinsic):
-        source = Load(stmt.source.buffer, map_expr(stmt.source.index), stmt.block_side)
+        source = Load(stmt.source.buffer, map_expr(stmt.source.index), stmt.transposed_block_side)
         return replace(stmt, index=map_expr(stmt.index), source=source)
     fresh: Stmt = made(stmt, *map(map_expr, exprs(stmt)), *map(map_child, children(stmt)))
     return fresh

@@ -268,7 +268,7 @@ class Target:
         return max(1, self.vector_bytes // DType(dtype).itemsize)
 
     @property
-    def can_split_reduction_in_block(self) -> bool:
+    def can_split_reduction_in_thread_block(self) -> bool:
         """Return True if a reduction may be split across the threads of a GPU block."""
         return self.gpu is not None and not self.ordered
 

@@ -238,13 +238,13 @@ def reduce(
     guard: Callable[..., Expr] | None = None,
 ) -> Reduce:
     """Return the tensor whose elements reduce body(*axes, *reduction axes) over the extents."""
-    facts, variables = _fields_and_vars_with_reduction(name, shape, extents)
+    facts, variables = _fields_and_vars_of_reducing_tensor(name, shape, extents)
     value = body(*variables)
     condition = None if guard is None else guard(*variables)
     return Reduce(**facts, dtype=value.dtype, combiner=combiner, body=value, guard=condition)
 
 
-def _fields_and_vars_with_reduction(
+def _fields_and_vars_of_reducing_tensor(
     name: str, shape: Sequence[int], extents: Sequence[int]
 ) -> tuple[dict[str, Any], list[Var]]:
     """Return the fields that all tensors with reduction axes share, and the variables of all axes."""
@@ -275,7 +275,7 @@ def contraction(
     fill    value of `a` outside its bounds
     group   neighbors of a reduction axis that are contiguous in packed weights, 0 if there are none
     """
-    facts, variables = _fields_and_vars_with_reduction(name, shape, extents)
+    facts, variables = _fields_and_vars_of_reducing_tensor(name, shape, extents)
     of_a, of_b = (tuple(map(as_expr, index(*variables))) for index in (a_index, b_index))
     along = None if lane is None else variables[lane]
     facts |= {"dtype": DType(dtype), "lane": along, "block": block, "fill": fill, "group": group}

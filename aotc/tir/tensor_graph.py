@@ -2,7 +2,7 @@
 """Analyses of graphs of tensor expressions: topological order, tensors read, cost.
 
 order = tensors_in_topological_order(outputs)  # producers first
-elements_read(order[-1])                   # the elements that its body reads
+element_reads_in_definition(order[-1])     # the elements that its body reads
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def strip_views(tensor: te.Tensor) -> te.Tensor:
     return tensor
 
 
-def defining_exprs(tensor: te.Tensor) -> tuple[Expr, ...]:
+def scalar_exprs_defining_tensor(tensor: te.Tensor) -> tuple[Expr, ...]:
     """Return the scalar expressions that define a tensor."""
     match tensor:
         case te.Compute():
@@ -37,9 +37,9 @@ def defining_exprs(tensor: te.Tensor) -> tuple[Expr, ...]:
             return ()
 
 
-def elements_read(tensor: te.Tensor) -> list[Element]:
+def element_reads_in_definition(tensor: te.Tensor) -> list[Element]:
     """Return every element that the body reads, once per occurrence, including those within indices."""
-    return [node for body in defining_exprs(tensor) for node in walk(body) if isinstance(node, Element)]
+    return [node for body in scalar_exprs_defining_tensor(tensor) for node in walk(body) if isinstance(node, Element)]
 
 
 def source_tensors(tensor: te.Tensor) -> list[te.Tensor]:
@@ -52,7 +52,7 @@ def source_tensors(tensor: te.Tensor) -> list[te.Tensor]:
         case te.Extern():
             found = tensor.group.inputs
         case _:
-            found = [element.tensor for element in elements_read(tensor)]
+            found = [element.tensor for element in element_reads_in_definition(tensor)]
     return list(dict.fromkeys(found))
 
 
@@ -94,9 +94,9 @@ def substitution_for_axes(axes: Sequence[te.Axis], values: Sequence[Expr]) -> di
     return {var: value for (var, _), value in zip(axes, values, strict=True)}
 
 
-def operations_per_element(tensor: te.Tensor) -> int:
+def estimated_operations_per_element(tensor: te.Tensor) -> int:
     """Estimate the number of operations in one evaluation of the body, without reads of elements."""
-    return sum(_operations_of_node(node) for body in defining_exprs(tensor) for node in walk(body))
+    return sum(_operations_of_node(node) for body in scalar_exprs_defining_tensor(tensor) for node in walk(body))
 
 
 def _operations_of_node(node: Expr) -> int:
@@ -110,7 +110,9 @@ def cost_per_element_if_inlined(tensors: Sequence[te.Tensor]) -> dict[te.Tensor,
     result: dict[te.Tensor, int] = {}
     for tensor in tensors:
         inlined = isinstance(tensor, (te.Compute, te.View))
-        inner = operations_per_element(tensor) + sum(result[s] for s in source_tensors(tensor)) if inlined else 1
+        inner = (
+            estimated_operations_per_element(tensor) + sum(result[s] for s in source_tensors(tensor)) if inlined else 1
+        )
         result[tensor] = min(inner, _COST_LIMIT)
     return result
 

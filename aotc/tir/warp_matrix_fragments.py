@@ -47,17 +47,17 @@ def ldmatrix_transposed_reference(rows: Array) -> Array:
     return np.ascontiguousarray(blocks.reshape(4, 32, 2).swapaxes(0, 1)).view(np.uint32)[..., 0]
 
 
-def ldmatrix_rows_reference(given: Array) -> Array:
+def ldmatrix_untransposed_reference(rows: Array) -> Array:
     """Load four 8 x 8 blocks (ldmatrix): each thread supplies a row and gets two elements of a row."""
-    blocks = np.ascontiguousarray(given).view(np.uint16).reshape(4, 32, 2)
+    blocks = np.ascontiguousarray(rows).view(np.uint16).reshape(4, 32, 2)
     return np.ascontiguousarray(blocks.swapaxes(0, 1)).view(np.uint32)[..., 0]
 
 
-def ldmatrix_instructions(dtype: str) -> Iterator[tuple[str, Callable[[Array], Array], str]]:
+def ldmatrix_names_semantics_and_cuda_code(dtype: str) -> Iterator[tuple[str, Callable[[Array], Array], str]]:
     """Yield the instructions that load 8 x 8 blocks of 16-bit elements: name, numpy semantics, function text."""
     for name, meaning, words in (
         ("ldmatrix", ldmatrix_transposed_reference, ("columns", ".trans", _LDMATRIX_COLUMN_CUDA)),
-        ("ldmatrix_rows", ldmatrix_rows_reference, ("rows", "", _LDMATRIX_ROW_CUDA)),
+        ("ldmatrix_rows", ldmatrix_untransposed_reference, ("rows", "", _LDMATRIX_ROW_CUDA)),
     ):
         function = _LDMATRIX_CUDA.replace("NAME", f"{name}_{dtype}")
         for word, text in zip(("WHAT", "TURNED", "PICKED"), words, strict=True):

@@ -11,7 +11,7 @@ ROAD = "aotc.driver.pipeline"
 STAGES = {
     "aotc.relay.transform.pipeline.optimize": {ROAD},
     "aotc.relay.backend.module_to_program.lower_main_to_program": {ROAD},
-    "aotc.relay.backend.kernel_table.lower_function_to_kernel": {ROAD, "aotc.relay.backend.module_to_program"},
+    "aotc.relay.backend.kernel_deduplication.lower_function_to_kernel": {ROAD, "aotc.relay.backend.module_to_program"},
     "aotc.tir.passes.eliminate_copies_pass": {ROAD},
     "aotc.tir.passes.run_tensor_passes": {ROAD},
     "aotc.tir.schedule.contraction.tiling_choice.use_tiling_chooser": {ROAD},

@@ -25,7 +25,7 @@ def test_tables_are_not_folded_in_pipes(tmp_path: Path) -> None:
 def test_the_times_of_stages_add_up() -> None:
     times = StageTimes()
     shown: list[str] = []
-    begin = times.record_stage_then_call(shown.append)
+    begin = times.wrap_callback_to_record_stage_times(shown.append)
     begin("importing")
     begin("building")
     rows = times.stage_time_rows()

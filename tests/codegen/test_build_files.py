@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import aotc
-from aotc.ir.manifest import MANIFEST_FILE_NAME
+from aotc.ir.file_checksum_manifest import MANIFEST_FILE_NAME
 from aotc.relay.module import IRModule
 from tests.driver.folders import files_of
 from tests.e2e.projects import affine, run

@@ -16,7 +16,7 @@ from aotc_codegen.cuda.cuda_source import print_cuda_kernels, render_cuda_source
 from aotc.tir import launch_of
 from aotc.tir.device.lower_to_launches import lower_kernel_to_gpu_kernels
 from aotc.tir.expr import Buffer
-from aotc.tir.gpu_launch import last_block_counters
+from aotc.tir.gpu_launch import buffers_of_last_block_counters
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import TARGETS
 from tests.codegen.batch import finished
@@ -61,7 +61,7 @@ def _run(
     for kernel in (job, *launches):
         for buffer in kernel.params:
             if buffer not in memory:
-                filling = 0 if buffer in last_block_counters(kernel) else 0x5A
+                filling = 0 if buffer in buffers_of_last_block_counters(kernel) else 0x5A
                 memory[buffer] = np.full(buffer.nbytes, filling, np.uint8).view(buffer.dtype.numpy)
     for kernel in launches:
         sizes = launch_of(kernel)

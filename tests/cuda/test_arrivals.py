@@ -18,7 +18,7 @@ from aotc.driver.nvrtc import find_nvrtc_compiler
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.device import vertical_fusion
 from aotc.tir.device.lower_to_launches import lower_program_to_gpu_launches
-from aotc.tir.gpu_launch import last_block_counters, launch_of
+from aotc.tir.gpu_launch import buffers_of_last_block_counters, launch_of
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.schedule.contraction import gpu_block_tiles
@@ -66,7 +66,7 @@ def test_bits_of_the_last_block(jobs: dict[str, tuple[Kernel, list[Array]]], tmp
         inputs, size = jobs[name][1], launch_of(kernel)
         assert size is not None
         expected = run_kernel(kernel, inputs)
-        counts = last_block_counters(kernel)
+        counts = buffers_of_last_block_counters(kernel)
         scratch = [np.full(b.size, 0 if b in counts else 99, b.dtype.numpy) for b in kernel.workspace]
         for backwards, hosts in ((False, 1), (True, 1), (False, 3), (True, 3)):
             made = [np.full_like(one, 77) for one in expected]
@@ -86,7 +86,7 @@ def test_code_of_the_last_block() -> None:
     kernels = {name: finished(case.kernel(CUDA), CUDA) for name, case in cases.items()}
     (step,) = lower_program_to_gpu_launches(means(matmul(m=128, k=384, n=384), 384), CUDA).steps
     kernels["three"] = finished(step.kernel, CUDA)
-    assert all(len(last_block_counters(kernel)) == 1 for kernel in kernels.values())
+    assert all(len(buffers_of_last_block_counters(kernel)) == 1 for kernel in kernels.values())
     try:
         images = find_nvrtc_compiler().images(text_of(kernels), (80,))
     except AotcError as error:

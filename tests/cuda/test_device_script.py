@@ -16,9 +16,9 @@ import pytest
 from benchmarks import cuda_device, cuda_prepare
 from benchmarks.cuda_device import (
     PreparedCase,
-    comparable_integer_bits,
     compare_outputs_or_bisect_samples,
-    max_difference_in_deviations,
+    integers_equal_where_elements_equal,
+    max_difference_in_standard_deviations,
     read_finished_job_results,
 )
 from benchmarks.cuda_prepare import compile_and_write_case, network_case, operator_batch_case, single_node_model
@@ -149,7 +149,7 @@ def test_a_line_that_was_cut_short_is_done_again(folder: Path) -> None:
 
 
 def test_all_nans_count_as_one() -> None:
-    found = comparable_integer_bits(np.float16([np.nan, -np.nan, np.inf, -0.0]).view(np.uint8), "float16")
+    found = integers_equal_where_elements_equal(np.float16([np.nan, -np.nan, np.inf, -0.0]).view(np.uint8), "float16")
     assert found[0] == found[1] and len(set(found.tolist())) == 3
 
 
@@ -157,4 +157,6 @@ def test_results_of_tensor_cores_are_close() -> None:
     known = np.float32([1, -1, 3])
     for dtype, shift in (("float32", 0), ("bfloat16", 16)):
         a, b = ((x.view("u4") >> shift).astype("u2" if shift else "u4") for x in (known, known + np.float32([0, 0, 1])))
-        assert max_difference_in_deviations(b.view(np.uint8), a.view(np.uint8), dtype) == pytest.approx(1 / known.std())
+        assert max_difference_in_standard_deviations(b.view(np.uint8), a.view(np.uint8), dtype) == pytest.approx(
+            1 / known.std()
+        )

@@ -58,7 +58,7 @@ def filled(cache: ObjectCache, count: int, size: int) -> list[str]:
     keys = [sha256_of_parts(str(k)) for k in range(count)]
     for k, key in enumerate(keys):
         cache.put(key, bytes(size))
-        os.utime(cache._entry_path(key), (k, k))
+        os.utime(cache._cache_entry_path(key), (k, k))
     return keys
 
 
@@ -118,10 +118,10 @@ def test_flags_whose_effect_is_not_in_the_source(compile_c: Compile, cache: Obje
     for level in ("-DN=1", "-DN=2"):
         flags.write_text(level)
         made.append(compile_c("int f(void) { return N; }", f"@{flags}"))
-    assert made[0] != made[1] and cache.entry_count_and_total_bytes() == (0, 0)
+    assert made[0] != made[1] and cache.cache_entry_count_and_total_bytes() == (0, 0)
     compile_c("int x;", "--coverage")
     assert list(tmp_path.rglob("*.gcno"))
-    assert cache.entry_count_and_total_bytes() == (0, 0)
+    assert cache.cache_entry_count_and_total_bytes() == (0, 0)
 
 
 def test_errors_are_not_kept(compile_c: Compile, cache: ObjectCache) -> None:
@@ -131,7 +131,7 @@ def test_errors_are_not_kept(compile_c: Compile, cache: ObjectCache) -> None:
         assert any("undeclared" in note for note in caught.value.diagnostics[0].notes)
     with pytest.raises(AotcError, match="failed"):
         compile_c("#error no\n")
-    assert cache.entry_count_and_total_bytes() == (0, 0)
+    assert cache.cache_entry_count_and_total_bytes() == (0, 0)
 
 
 @pytest.mark.parametrize("damage", [b"", b"short", bytes(1000)])
@@ -148,8 +148,8 @@ def test_corrupt_entries_are_made_again(
 
 def test_entries_of_other_keys_are_corrupt(cache: ObjectCache, caplog: pytest.LogCaptureFixture) -> None:
     mine, other = filled(cache, 2, 10)
-    cache._entry_path(other).replace(cache._entry_path(mine))
-    assert cache.get(mine) is None and "corrupt" in caplog.text and cache.entry_count_and_total_bytes()[0] == 0
+    cache._cache_entry_path(other).replace(cache._cache_entry_path(mine))
+    assert cache.get(mine) is None and "corrupt" in caplog.text and cache.cache_entry_count_and_total_bytes()[0] == 0
 
 
 def _planted(compile_c: Compile, cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> bytes:
@@ -194,15 +194,15 @@ def test_folders_that_others_may_write_to_are_not_used(
 ) -> None:
     honest = _planted(compile_c, cache, monkeypatch)
     INSECURE[way](cache.folder, monkeypatch)
-    used = cache.entry_count_and_total_bytes()
+    used = cache.cache_entry_count_and_total_bytes()
     cache._trusted.clear()
     with caplog.at_level(logging.WARNING, "aotc"):
         assert compile_c("int x;") == honest and compile_c("int x;") == honest
     if way != "below":  # the others are the user's
         fresh = ObjectCache(cache.folder, 1)
         fresh.put("f" * 64, b"mine")
-        fresh.trim_to_size_limit()
-    assert cache.hits == 0 and cache.entry_count_and_total_bytes() == used
+        fresh.trim_cache_to_size_limit()
+    assert cache.hits == 0 and cache.cache_entry_count_and_total_bytes() == used
     assert len([r for r in caplog.records if str(cache.folder) in r.getMessage()]) == 1 and "not used" in caplog.text
 
 
@@ -247,12 +247,12 @@ def test_entries_used_longest_ago_go_first(cache: ObjectCache) -> None:
     keys = filled(cache, 10, 1000)
     assert cache.get(keys[0]) == bytes(1000)
     cache.limit = 8000
-    cache.trim_to_size_limit()
-    count, used = cache.entry_count_and_total_bytes()
+    cache.trim_cache_to_size_limit()
+    count, used = cache.cache_entry_count_and_total_bytes()
     assert used <= 8000 and 0 < count < 10
     assert [cache.get(k) is not None for k in keys] == [True, *[False] * (10 - count), *[True] * (count - 1)]
-    cache.trim_to_size_limit()
-    assert cache.entry_count_and_total_bytes() == (count, used)
+    cache.trim_cache_to_size_limit()
+    assert cache.cache_entry_count_and_total_bytes() == (count, used)
 
 
 def test_abandoned_files_go_and_foreign_ones_stay(cache: ObjectCache, tmp_path: Path) -> None:
@@ -270,11 +270,11 @@ def test_abandoned_files_go_and_foreign_ones_stay(cache: ObjectCache, tmp_path: 
         os.utime(path, (0, 0))
     (cache.folder / "ef").symlink_to(elsewhere)
     with open_for_atomic_write(cache.folder / "ab" / "new") as file:
-        cache.trim_to_size_limit()
+        cache.trim_cache_to_size_limit()
         assert not old.exists()
         file.write(b"whole")
     assert (cache.folder / "ab" / "new").read_bytes() == b"whole"
-    assert cache.remove_all_entries()[0] == 2 and cache.entry_count_and_total_bytes() == (0, 0)
+    assert cache.remove_all_cache_entries()[0] == 2 and cache.cache_entry_count_and_total_bytes() == (0, 0)
     found = {p.relative_to(cache.folder).as_posix() for p in cache.folder.rglob("*") if p.is_file()}
     assert found == {*names[:3], "ab/new"} and list(elsewhere.iterdir())
 
@@ -289,7 +289,7 @@ def test_many_writers_and_a_trimmer(cache: ObjectCache) -> None:
             found = own.get(key)
             if found is None:
                 own.put(key, content)
-                own.trim_to_size_limit()
+                own.trim_cache_to_size_limit()
             elif found != content:
                 return False
         return True
@@ -301,15 +301,15 @@ def test_many_writers_and_a_trimmer(cache: ObjectCache) -> None:
 def test_models_compile_from_the_cache(cache: ObjectCache, tmp_path: Path) -> None:
     x = {"image": np.random.default_rng(0).random((1, 1, 8, 8), np.float32)}
     (expected,) = aotc.compile(DIGITS, cflags=["-O1"], cache=False).session().run(None, x)
-    assert cache.entry_count_and_total_bytes() == (0, 0)
+    assert cache.cache_entry_count_and_total_bytes() == (0, 0)
     command = [sys.executable, "-m", "aotc.cli", "compile", str(DIGITS), "--cflags=-O1", "-o"]
     both = [subprocess.Popen([*command, str(tmp_path / name)], cwd=DIGITS.parents[2]) for name in ("a", "b")]
     assert [process.wait() for process in both] == [0, 0]
-    used = cache.entry_count_and_total_bytes()
+    used = cache.cache_entry_count_and_total_bytes()
     assert used[0] > 1
     times = {p: p.stat().st_mtime_ns for p in cache.folder.rglob("*.entry")}
     again = aotc.compile(DIGITS, cflags=["-O1"])
-    assert cache.entry_count_and_total_bytes() == used
+    assert cache.cache_entry_count_and_total_bytes() == used
     assert all(p.stat().st_mtime_ns > t for p, t in times.items())  # every one was used
     for session in (again.session(), aotc.load(tmp_path / "a"), aotc.load(tmp_path / "b")):
         np.testing.assert_array_equal(session.run(None, x)[0], expected)
@@ -374,8 +374,8 @@ def test_command(cache: ObjectCache, tmp_path: Path) -> None:
     assert json.loads(call("cache", "--json").out)["entries"] == 0
     assert call("compile", DIGITS, "-o", tmp_path / "d", "--cflags=-O1").code == 0
     info = json.loads(call("cache", "--info", "--json").out)
-    assert info["folder"] == str(cache.folder) and info["entries"] == cache.entry_count_and_total_bytes()[0] > 1
-    assert "removed" in call("cache", "--clear").out and cache.entry_count_and_total_bytes() == (0, 0)
+    assert info["folder"] == str(cache.folder) and info["entries"] == cache.cache_entry_count_and_total_bytes()[0] > 1
+    assert "removed" in call("cache", "--clear").out and cache.cache_entry_count_and_total_bytes() == (0, 0)
     assert "exclude" in refused("cache", "--info", "--clear")
     assert "AOTC_CACHE_MB" in refused("cache", env={"AOTC_CACHE_MB": "1GB"})
 

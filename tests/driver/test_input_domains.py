@@ -24,7 +24,7 @@ from aotc.ir.types import TensorType
 from aotc.relay.expr import Function
 from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.op.input_domains import infer_input_domains
+from aotc.relay.op.input_value_range_inference import infer_input_domains
 from aotc.relay.type_inference import infer_module
 from aotc.relay.value_domains import (
     ValueDomain,

@@ -23,8 +23,8 @@ from aotc.driver.output_folder import stage_output_files
 from aotc.driver.temporary_folders import unlocked_scratch_folders
 from aotc.ir.atomic_write import open_for_atomic_write, open_output_file
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.interrupts import create_folders_remove_if_empty, postpone_signals, remove_path_after_block
-from aotc.ir.manifest import MANIFEST_FILE_NAME, PENDING_MANIFEST_FILE_NAME, file_checksum
+from aotc.ir.file_checksum_manifest import MANIFEST_FILE_NAME, PENDING_MANIFEST_FILE_NAME, file_checksum
+from aotc.ir.interrupts import create_folders_remove_if_empty, postpone_signals, remove_temporary_path_after_block
 from aotc.runtime.library import is_aotc_project
 from tests.cli.invoke import DIGITS, relu
 from tests.driver.folders import emit, files_of, write
@@ -290,7 +290,7 @@ def interrupted(path):
     raise KeyboardInterrupt
 interrupts._remove_file_or_folder, remove = interrupted, interrupts._remove_file_or_folder
 try:
-    with interrupts.remove_path_after_block(Path({str(tmp_path / "scratch")!r})) as path:
+    with interrupts.remove_temporary_path_after_block(Path({str(tmp_path / "scratch")!r})) as path:
         path.mkdir()
 except KeyboardInterrupt:
     interrupts._remove_file_or_folder = remove
@@ -303,7 +303,10 @@ assert path.exists()
 def test_folders_for_results_go_while_they_are_empty(tmp_path: Path) -> None:
     with create_folders_remove_if_empty(tmp_path / "a" / "b"):
         assert (tmp_path / "a" / "b").is_dir()
-    with create_folders_remove_if_empty(tmp_path / "c"), remove_path_after_block(tmp_path / "c" / "scratch") as path:
+    with (
+        create_folders_remove_if_empty(tmp_path / "c"),
+        remove_temporary_path_after_block(tmp_path / "c" / "scratch") as path,
+    ):
         path.mkdir()
         (tmp_path / "c" / "kept").write_text("mine")
     assert files_of(tmp_path) == {"c/kept": "mine"} and [p.name for p in tmp_path.iterdir()] == ["c"]

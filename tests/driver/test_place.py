@@ -15,7 +15,12 @@ import pytest
 import aotc
 from aotc.driver.output_folder import stage_output_files
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.manifest import MANIFEST_FILE_NAME, PENDING_MANIFEST_FILE_NAME, file_checksum, manifest_json_text
+from aotc.ir.file_checksum_manifest import (
+    MANIFEST_FILE_NAME,
+    PENDING_MANIFEST_FILE_NAME,
+    file_checksum,
+    manifest_json_text,
+)
 from aotc.runtime.library import is_aotc_project
 from tests.driver.folders import emit, files_of
 from tests.e2e.projects import affine

@@ -14,7 +14,7 @@ import aotc
 from aotc import relay
 from aotc.ir.transform import PassContext, Sequential
 from aotc.relay.expr import Constant, Expr, Function, Var
-from aotc.relay.instrument.pass_statistics import measure_function
+from aotc.relay.instrument.pass_statistics import program_statistics_of_function
 from aotc.relay.module import IRModule
 from aotc.relay.testing import mlp, resnet
 from aotc.relay.transform.pass_base import Rewriter, Rule, WhyNot, function_pass
@@ -61,7 +61,7 @@ def resnet18() -> IRModule:
 
 
 def test_figures_of_a_known_network(resnet18: IRModule) -> None:
-    found = measure_function(relay.transform.InferType()(resnet18).main)
+    found = program_statistics_of_function(relay.transform.InferType()(resnet18).main)
     assert found.operators["nn.conv2d"] == 21 and found.operators["nn.batch_norm"] == 19
     assert abs(found.flops - 2 * RESNET_MACS) < 1e-3 * found.flops
     assert 46e6 < found.parameters < 47e6
@@ -71,10 +71,13 @@ def test_figures_of_a_known_network(resnet18: IRModule) -> None:
 
 def test_live_memory_of_small_programs() -> None:
     x = Var("x", relay.TensorType((100,), "float32"))
-    assert measure_function(Function((x,), relay.exp(relay.exp(relay.exp(x))))).live == 800
+    assert program_statistics_of_function(Function((x,), relay.exp(relay.exp(relay.exp(x))))).live == 800
     first, second = relay.exp(x), relay.log(x)
-    assert measure_function(Function((x,), relay.Tuple([first, second, relay.add(first, second)]))).live == 1200
-    assert measure_function(Function((x,), x)).live == 0
+    assert (
+        program_statistics_of_function(Function((x,), relay.Tuple([first, second, relay.add(first, second)]))).live
+        == 1200
+    )
+    assert program_statistics_of_function(Function((x,), x)).live == 0
 
 
 def test_programs_without_types_have_no_figures_that_need_them() -> None:

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from aotc import relay
 from aotc.checking.input_generation import draw_random_inputs
 from aotc.checking.kernel_bisection import COMPILER, SCHEDULE, SuspectKernel, find_first_wrong_kernel
-from aotc.checking.verify import _models_with_intermediates_as_outputs, describe_first_wrong_node, verify
+from aotc.checking.verify import _copies_with_intermediates_as_outputs, describe_first_wrong_node, verify
 from aotc.driver.compile import CompileOptions
 from aotc.driver.pipeline import Compilation
 from aotc.ir.diagnostics import AotcError
@@ -145,13 +145,13 @@ def test_the_search_for_a_kernel_is_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("memory", "least"), [(1 << 30, 1), (70_000, 3)])
 def test_results_are_compared_in_parts_that_the_memory_is_enough_for(memory: int, least: int) -> None:
-    parts = list(_models_with_intermediates_as_outputs(model(), ["x"], memory))
+    parts = list(_copies_with_intermediates_as_outputs(model(), ["x"], memory))
     shown = [[o.name for o in part.graph.output[1:]] for part, _ in parts]
     assert len(parts) >= least and [name for names in shown for name in names] == ["c", "p", "a", "r"]
 
 
 def test_a_node_is_found_whatever_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("float64_reference", "onnx_evaluator_windows"):
+    for module in ("float64_reference", "onnx_evaluator_conv_pool"):
         monkeypatch.setattr(f"aotc.checking.{module}.MAX_STRIP_BYTES", 1 << 12)
     cc = faulty_compiler(tmp_path, "root")
     options = CompileOptions(cc=cc, cflags=("-O1",), cache=False, target="c")

@@ -18,8 +18,8 @@ from aotc.ir.diagnostics import AotcError
 from aotc.relay.frontend.converter_signatures import converter_parameters
 from aotc.relay.frontend.onnx import from_onnx, supported_ops
 from aotc.relay.frontend.onnx.converter_table import converter_of
+from aotc.relay.frontend.onnx.microsoft_operator_schemas import DEFINITIONS
 from aotc.relay.frontend.onnx.node import OLDEST_SUPPORTED_VERSION, operator_schema
-from aotc.relay.frontend.onnx.ort_functions import DEFINITIONS
 
 DOMAINS: Final = {"": onnx.defs.onnx_opset_version(), "ai.onnx.ml": 5, "com.microsoft": 1}
 RANKS: Final = (0, 1, 2, 3, 7)

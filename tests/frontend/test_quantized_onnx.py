@@ -24,7 +24,7 @@ from aotc.checking.float64_reference import evaluate_model_in_float64
 from aotc.driver.compile import compile
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.frontend.onnx import from_onnx
-from aotc.relay.frontend.onnx.ort_functions import DEFINITIONS, DOMAIN
+from aotc.relay.frontend.onnx.microsoft_operator_schemas import DEFINITIONS, DOMAIN
 from aotc.relay.frontend.op_calls import MAX_FOLDED_BYTES
 from aotc.runtime.session import load
 from tests.ops.exact import from_ties

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import aotc
 from aotc import relay
-from aotc.relay.frontend.pytorch.inplace_and_out_forms import functional_operator_name, operator_form
+from aotc.relay.frontend.pytorch.inplace_and_out_forms import functional_operator_name, inplace_out_or_functional_form
 from tests.frontend_pytorch.both import NAMES, Wrapped, as_module, compare, leaves, values
 from tests.frontend_pytorch.cases import all_cases
 
@@ -67,7 +67,7 @@ def forms(call: Call) -> Iterator[Any]:
         packet = getattr(torch.ops.aten, name, None)
         for overload in packet.overloads() if packet is not None else ():
             operator = getattr(packet, overload)
-            form = operator_form(operator._schema)
+            form = inplace_out_or_functional_form(operator._schema)
             found = form.functional
             if form.written and (found.name, found.overload_name) == (schema.name, schema.overload_name):
                 yield operator
@@ -81,7 +81,7 @@ def resolved(argument: Any, inputs: tuple[Tensor, ...]) -> Any:
 
 def program(operator: Any, call: Call) -> nn.Module:
     """A function of tensors that calls a writing operator: its results, and the tensors that it wrote to."""
-    form = operator_form(operator._schema)
+    form = inplace_out_or_functional_form(operator._schema)
     plain = getattr(getattr(torch.ops.aten, call.name), call.overload or "default")
     formals = plain._schema.arguments
 

@@ -86,7 +86,7 @@ def run_program(program: Program, inputs: Mapping[str, Array]) -> list[Array]:
 
     for step in program.steps:
         if step.kernel.overlaps:
-            compile_kernel(step.kernel).run_in_place(
+            compile_kernel(step.kernel).run_kernel_in_place(
                 [part(v, b) for v, b in zip(step.args, step.kernel.params, strict=True)]
             )
             continue

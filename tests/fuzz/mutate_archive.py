@@ -276,8 +276,8 @@ def _check_cache(folder: Path) -> None:
     if read(folder / "a") != read(folder / "b"):
         raise Found("wrong", "cache", "other C than without a cache")
     cache = ObjectCache(folder / "cache" / "objects", 1000)
-    cache.entry_count_and_total_bytes()
-    cache.trim_to_size_limit()
+    cache.cache_entry_count_and_total_bytes()
+    cache.trim_cache_to_size_limit()
 
 
 CHECKS: Mapping[str, Callable[[Path], None]] = {

@@ -18,19 +18,19 @@ def test_every_limit_is_a_configuration_key() -> None:
 
 def test_work_is_spent_and_memory_is_given_back() -> None:
     with budget_scope({"compile.max_work": 10, "compile.max_bytes": 100}) as limits:
-        assert limits.spend_if_affordable(Cost(4, 100))
-        assert limits.spend_if_affordable(Cost(6, 100))
-        assert not limits.spend_if_affordable(Cost(1, 0))
-        assert limits.spend_if_affordable(Cost(0, 100))
-        assert not limits.spend_if_affordable(Cost(0, 101))
-        assert limits.remaining("compile.max_work") == 0
+        assert limits.spend_compile_time_cost_if_affordable(Cost(4, 100))
+        assert limits.spend_compile_time_cost_if_affordable(Cost(6, 100))
+        assert not limits.spend_compile_time_cost_if_affordable(Cost(1, 0))
+        assert limits.spend_compile_time_cost_if_affordable(Cost(0, 100))
+        assert not limits.spend_compile_time_cost_if_affordable(Cost(0, 101))
+        assert limits.remaining_compile_time_budget("compile.max_work") == 0
 
 
 def test_a_refusal_names_the_node_the_figures_and_the_key() -> None:
     with budget_scope({"compile.max_bytes": 100}), span_scope(Span("net.onnx", node="Range_3")):
-        current_budget().spend_or_raise(Cost(1, 100), "a range")
+        current_budget().spend_compile_time_cost_or_raise(Cost(1, 100), "a range")
         with pytest.raises(AotcError) as caught:
-            current_budget().spend_or_raise(Cost(1, 101), "a range")
+            current_budget().spend_compile_time_cost_or_raise(Cost(1, 101), "a range")
     assert caught.value.code == "budget"
     text = str(caught.value)
     assert "net.onnx: node Range_3: a range would need 101 bytes" in text
@@ -41,26 +41,30 @@ def test_a_refusal_names_the_node_the_figures_and_the_key() -> None:
 def test_what_is_refused_is_not_spent() -> None:
     made = Budget(DEFAULT_COMPILE_LIMITS)
     with pytest.raises(AotcError, match="max_nodes=500002"):
-        made.spend("compile.max_nodes", DEFAULT_COMPILE_LIMITS["compile.max_nodes"] + 2, "the model")
-    made.spend("compile.max_nodes", DEFAULT_COMPILE_LIMITS["compile.max_nodes"], "the model")
+        made.spend_compile_time_budget(
+            "compile.max_nodes", DEFAULT_COMPILE_LIMITS["compile.max_nodes"] + 2, "the model"
+        )
+    made.spend_compile_time_budget("compile.max_nodes", DEFAULT_COMPILE_LIMITS["compile.max_nodes"], "the model")
     with pytest.raises(AotcError, match=f"max_nodes={DEFAULT_COMPILE_LIMITS['compile.max_nodes'] + 1}"):
-        made.spend("compile.max_nodes", 1, "the model")
+        made.spend_compile_time_budget("compile.max_nodes", 1, "the model")
 
 
 def test_one_budget_for_all_that_is_under_way() -> None:
     with budget_scope({"compile.max_work": 10}) as outer:
-        assert outer.spend_if_affordable(Cost(7, 0))
+        assert outer.spend_compile_time_cost_if_affordable(Cost(7, 0))
         with budget_scope({"compile.max_work": 1000}) as inner, budget_scope() as innermost:
             assert inner is outer
             assert innermost is outer
-            assert not current_budget().spend_if_affordable(Cost(4, 0))
+            assert not current_budget().spend_compile_time_cost_if_affordable(Cost(4, 0))
     with budget_scope({"compile.max_work": 10}) as later:
-        assert later.spend_if_affordable(Cost(10, 0))
+        assert later.spend_compile_time_cost_if_affordable(Cost(10, 0))
 
 
 def test_the_pass_context_configures_what_nobody_else_does() -> None:
     with PassContext(config={"compile.max_work": 3}):
-        assert current_budget().remaining("compile.max_work") == 3
+        assert current_budget().remaining_compile_time_budget("compile.max_work") == 3
         with budget_scope() as made:
-            assert made.remaining("compile.max_work") == 3
-    assert current_budget().remaining("compile.max_work") == DEFAULT_COMPILE_LIMITS["compile.max_work"]
+            assert made.remaining_compile_time_budget("compile.max_work") == 3
+    assert (
+        current_budget().remaining_compile_time_budget("compile.max_work") == DEFAULT_COMPILE_LIMITS["compile.max_work"]
+    )

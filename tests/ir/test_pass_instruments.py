@@ -344,7 +344,7 @@ def test_dumping(tmp_path: Path) -> None:
 
 
 class Follower(PassObserver):
-    def reset(self) -> None:
+    def reset_observations(self) -> None:
         self.log: list[str] = []
 
     def observe_pass(self, module: Any, info: PassInfo) -> Generator[None, Any, None]:

@@ -9,7 +9,7 @@ from math import floor
 import numpy as np
 import pytest
 
-from aotc.relay.op import bit_operations
+from aotc.relay.op import bitcast_fixed_point_multiply
 from tests.ops.oracle import error_code, reference, var
 
 
@@ -24,13 +24,13 @@ NUMBERS = np.array([23, -23, 0, 1, -1, 5, -5, 2**31 - 1, -(2**31), 123456789], n
 
 @pytest.mark.parametrize(("multiplier", "shift"), [(1 << 30, -3), (1518500250, -31), (-(2**31), 0), (2**31 - 1, 0)])
 def test_products_round_once(multiplier: int, shift: int) -> None:
-    a = bit_operations.FixedPointMultiplyAttrs(multiplier=multiplier, shift=shift)
+    a = bitcast_fixed_point_multiply.FixedPointMultiplyAttrs(multiplier=multiplier, shift=shift)
     found = reference("fixed_point_multiply", a, NUMBERS)
     assert found.tolist() == [rounded(int(x), multiplier, shift) for x in NUMBERS]
 
 
 def test_shifts_to_the_left_come_before_the_product() -> None:
-    a = bit_operations.FixedPointMultiplyAttrs(multiplier=3 << 29, shift=5)
+    a = bitcast_fixed_point_multiply.FixedPointMultiplyAttrs(multiplier=3 << 29, shift=5)
     small = NUMBERS[:7]
     found = reference("fixed_point_multiply", a, small)
     assert found.tolist() == [rounded(int(x), 3 << 29, 5) for x in small]
@@ -41,7 +41,9 @@ def test_each_channel_has_a_factor_of_its_own() -> None:
     factors, left, right = [1 << 30, 99999999, 2**31 - 1], [0, 2, 1], [3, 0, 7]
     vectors = [np.array(v, np.int32) for v in (factors, left, right)]
     for up, down in ((True, True), (False, True), (True, False)):
-        a = bit_operations.FixedPointMultiplyPerAxisAttrs(is_lshift_required=up, is_rshift_required=down, axes=(1,))
+        a = bitcast_fixed_point_multiply.FixedPointMultiplyPerAxisAttrs(
+            is_lshift_required=up, is_rshift_required=down, axes=(1,)
+        )
         found = reference("fixed_point_multiply_per_axis", a, x, *vectors)
         for place, value in np.ndenumerate(x):
             k = place[1]
@@ -51,19 +53,22 @@ def test_each_channel_has_a_factor_of_its_own() -> None:
 def test_halves_and_their_bits() -> None:
     halves = np.array([1.0, -0.0, np.inf, 6e-8, 65504, -2.5], np.float16)
     codes = [0x3C00, 0x8000, 0x7C00, 0x0001, 0x7BFF, 0xC100]
-    found = reference("reinterpret", bit_operations.ReinterpretAttrs(dtype="uint16"), halves)
+    found = reference("reinterpret", bitcast_fixed_point_multiply.ReinterpretAttrs(dtype="uint16"), halves)
     assert found.tolist() == codes
     np.testing.assert_array_equal(
-        reference("reinterpret", bit_operations.ReinterpretAttrs(dtype="float16"), found), halves
+        reference("reinterpret", bitcast_fixed_point_multiply.ReinterpretAttrs(dtype="float16"), found), halves
     )
 
 
 def test_what_is_refused() -> None:
     words = var(2, 3, dtype="int32")
-    assert error_code(bit_operations.reinterpret, words, "float64") == "dtype"
-    assert error_code(bit_operations.reinterpret, var(3, dtype="float16"), "int8") == "dtype"
-    assert error_code(bit_operations.reinterpret, var(3, dtype="int4"), "uint4") == "dtype"
-    assert error_code(bit_operations.fixed_point_multiply, words, 1 << 31, 0) == "fixed-point"
-    assert error_code(bit_operations.fixed_point_multiply, var(3), 1, 0) == "dtype"
+    assert error_code(bitcast_fixed_point_multiply.reinterpret, words, "float64") == "dtype"
+    assert error_code(bitcast_fixed_point_multiply.reinterpret, var(3, dtype="float16"), "int8") == "dtype"
+    assert error_code(bitcast_fixed_point_multiply.reinterpret, var(3, dtype="int4"), "uint4") == "dtype"
+    assert error_code(bitcast_fixed_point_multiply.fixed_point_multiply, words, 1 << 31, 0) == "fixed-point"
+    assert error_code(bitcast_fixed_point_multiply.fixed_point_multiply, var(3), 1, 0) == "dtype"
     vector = var(2, dtype="int32")
-    assert error_code(bit_operations.fixed_point_multiply_per_axis, words, *[vector] * 3, axes=(1,)) == "fixed-point"
+    assert (
+        error_code(bitcast_fixed_point_multiply.fixed_point_multiply_per_axis, words, *[vector] * 3, axes=(1,))
+        == "fixed-point"
+    )

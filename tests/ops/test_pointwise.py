@@ -12,8 +12,8 @@ from aotc.ir.attrs import NO_ATTRS
 from aotc.ir.dimensions import SymDim
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Var
-from aotc.relay.op import OPERATORS_BY_NAME, binary_elementwise, casts, elementwise_unary
-from aotc.relay.op.casts import CastAttrs, ClipAttrs, PReluAttrs
+from aotc.relay.op import OPERATORS_BY_NAME, binary_elementwise, cast_clip_prelu, elementwise_unary
+from aotc.relay.op.cast_clip_prelu import CastAttrs, ClipAttrs, PReluAttrs
 from aotc.relay.op.opdef import Array, Sample
 from tests.ops.harness import interpret, kernel_job
 from tests.ops.oracle import close, error_code, normal, onnx_reference, ort, reference
@@ -135,7 +135,7 @@ def test_clip_of_integers_rounds_bounds_inwards() -> None:
 
 def test_clip_bounds_must_be_numbers() -> None:
     x = Var("x", TensorType((2,), "float32"))
-    assert error_code(casts.clip, x, math.nan, 1.0) == "clip.bounds"
+    assert error_code(cast_clip_prelu.clip, x, math.nan, 1.0) == "clip.bounds"
 
 
 def test_cast_to_bool_is_not_zero() -> None:
@@ -144,7 +144,7 @@ def test_cast_to_bool_is_not_zero() -> None:
 
 
 def test_cast_rejects_unknown_types() -> None:
-    assert error_code(casts.cast, Var("x", TensorType((2,), "float32")), "float31") == "dtype"
+    assert error_code(cast_clip_prelu.cast, Var("x", TensorType((2,), "float32")), "float31") == "dtype"
 
 
 def test_prelu_agrees_with_onnx_and_solves_alpha() -> None:

@@ -149,9 +149,9 @@ def test_averages_of_large_integers(name: str, dtype: str) -> None:
 @given(st.integers(0, 200), st.integers(1, 200))
 def test_widths_of_adaptive_windows(extent: int, count: int) -> None:
     part = pool._AdaptiveWindow(extent, count)
-    widths = [end - begin for begin, end in map(part.covered_position_range, range(count))]
-    assert part.min_and_max_width == (min(widths), max(widths))
+    widths = [end - begin for begin, end in map(part.position_range_of_adaptive_window, range(count))]
+    assert part.min_and_max_adaptive_window_width == (min(widths), max(widths))
 
 
 def test_outputs_without_number_are_not_counted() -> None:
-    assert pool._AdaptiveWindow(9, 1 << 62).min_and_max_width == (1, 2)
+    assert pool._AdaptiveWindow(9, 1 << 62).min_and_max_adaptive_window_width == (1, 2)

@@ -21,7 +21,7 @@ from aotc.relay.expr import Call, Constant, Expr, Function, Var, tensor_type_of
 from aotc.relay.op import OPERATORS_BY_NAME, binary_elementwise
 from aotc.relay.op.opdef import Array
 from aotc.relay.op.qnn import builders as qnn
-from aotc.relay.op.qnn import defined_rounding
+from aotc.relay.op.qnn import target_independent_rounding
 from aotc.relay.visitor import post_order
 from aotc.tir.expr import Call as Said
 from aotc.tir.stmt import all_exprs_in_stmt
@@ -481,8 +481,8 @@ def instructions(body: Callable[..., Expr], target: str) -> set[str]:
 @pytest.mark.parametrize("target", ["c", "x86-64-v3", "x86-64-v4"])
 def test_products_are_rounded_as_they_say(target: str) -> None:
     add = binary_elementwise.add
-    assert "fma" not in instructions(lambda x, y, z: add(defined_rounding.product(x, y), z), target)
-    assert "fma" in instructions(lambda x, y, z: defined_rounding.multiply_add(x, y, z), target)
+    assert "fma" not in instructions(lambda x, y, z: add(target_independent_rounding.product(x, y), z), target)
+    assert "fma" in instructions(lambda x, y, z: target_independent_rounding.multiply_add(x, y, z), target)
     if target != "c":
         assert "fma" in instructions(lambda x, y, z: add(binary_elementwise.multiply(x, y), z), target)
 

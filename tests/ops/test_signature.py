@@ -19,7 +19,7 @@ from aotc.relay.expr import Call, Var
 from aotc.relay.op import OPERATORS_BY_NAME, builders
 from aotc.relay.op.builder_signature import builder_function_of, builder_signature_of
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.op.type_rules import infer_same_type
+from aotc.relay.op.type_rules import infer_type_of_first_argument
 from tests.ops.builders_stub import STUBS, render
 
 X = Var("x", TensorType((2, 3), "float32"))
@@ -39,7 +39,7 @@ def made(**facets: Any) -> OpDef:
         name="nn.sample",
         doc="One sentence.",
         attrs=SampleAttrs,
-        infer=infer_same_type,
+        infer=infer_type_of_first_argument,
         reference=lambda _, x: x,
         compute=lambda _, x: x,
         samples=list,

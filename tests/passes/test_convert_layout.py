@@ -25,7 +25,7 @@ from aotc.ir.transform import PassContext, Sequential
 from aotc.ir.types import TensorType
 from aotc.relay.binding import bind_params_by_name
 from aotc.relay.expr import Call, Constant, Expr, If, Let, Tuple, TupleGetItem, Var, typed_op_call
-from aotc.relay.instrument.op_difference import OpDifference
+from aotc.relay.instrument.op_count_changes import OpDifference
 from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op import OPERATORS_BY_NAME

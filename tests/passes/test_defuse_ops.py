@@ -12,7 +12,7 @@ from aotc.ir.transform import PassContext, Sequential
 from aotc.relay.expr import Call, Expr, Function, Let, Tuple, Var
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary_elementwise import add, multiply
-from aotc.relay.op.casts import cast
+from aotc.relay.op.cast_clip_prelu import cast
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.elementwise_unary import exp, negative, relu
 from aotc.relay.op.softmax import softmax

@@ -23,7 +23,7 @@ from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, Tuple, Tupl
 from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary_elementwise import add, multiply
-from aotc.relay.op.casts import cast, clip
+from aotc.relay.op.cast_clip_prelu import cast, clip
 from aotc.relay.op.concat_split import concatenate, split
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import dense

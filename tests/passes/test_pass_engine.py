@@ -17,12 +17,12 @@ from aotc.ir.transform import PassContext, PassInfo, Sequential, module_pass
 from aotc.ir.types import FuncType, TensorType
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Var, typed_op_call, with_checked_type
 from aotc.relay.instrument.dump_ir import dump_ir
-from aotc.relay.instrument.op_difference import OpDifference
+from aotc.relay.instrument.op_count_changes import OpDifference
 from aotc.relay.instrument.verifier import Verifier, diagnose_malformed_module
 from aotc.relay.module import IRModule
 from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.binary_elementwise import add, multiply
-from aotc.relay.op.casts import cast
+from aotc.relay.op.cast_clip_prelu import cast
 from aotc.relay.op.elementwise_unary import exp, negative, relu
 from aotc.relay.op.shape import transpose
 from aotc.relay.transform import PASSES, FoldConstant, InferType, SimplifyExpr

@@ -15,12 +15,12 @@ from aotc import relay
 from aotc.ir import AotcError
 from aotc.ir.transform import PassContext
 from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, Var
-from aotc.relay.instrument.op_difference import count_op_calls
+from aotc.relay.instrument.op_count_changes import count_op_calls
 from aotc.relay.instrument.verifier import Verifier
 from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary_elementwise import add, maximum, multiply, subtract
-from aotc.relay.op.casts import clip, leaky_relu
+from aotc.relay.op.cast_clip_prelu import clip, leaky_relu
 from aotc.relay.op.concat_split import concatenate, split
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.conv_transpose import conv2d_transpose
@@ -40,9 +40,9 @@ from aotc.relay.op.softmax import softmax
 from aotc.relay.op.sorting import topk
 from aotc.relay.structural_equality import structural_equal
 from aotc.relay.transform import FakeQuantizationToInteger, QuantizedEdges, SelectSignedness
-from aotc.relay.transform.affine_quantization import TensorAffineType, make_affine_type
-from aotc.relay.transform.fake_quantization_to_integer import find_operators_left_real
+from aotc.relay.transform.fake_quantization_to_integer import find_operators_left_in_float
 from aotc.relay.transform.pipeline import FAKE_QUANTIZATION
+from aotc.relay.transform.quantized_region_to_integers import TensorAffineType, make_affine_type
 from aotc.tir import TARGETS
 
 EVEN = FakeQuantizationToInteger(rounding="FLOAT_EVEN", optional_qnn_ops=["nn.softmax"])
@@ -227,7 +227,7 @@ def test_clamps_by_channel(body: Body) -> None:
 
 def test_places_of_the_greatest_stay() -> None:
     module = fake(lambda x: TupleGetItem(topk(x, k=3), 0))
-    assert "it gives places" in [r.reason for r in find_operators_left_real(module, EVEN)]
+    assert "it gives places" in [r.reason for r in find_operators_left_in_float(module, EVEN)]
 
 
 def test_one_scale_lies_along_no_axis() -> None:
@@ -263,7 +263,7 @@ def test_bias_beyond_int32_stays() -> None:
     module = fake(lambda x: bias_add(conv2d(x, weights(8, 6, 3, 3)), Constant(np.full(8, 1e9, np.float32))))
     result = run(EVEN, module)
     assert "nn.conv2d" in ops(result)
-    reasons = {str(r.node.op): r.reason for r in find_operators_left_real(module, EVEN)}
+    reasons = {str(r.node.op): r.reason for r in find_operators_left_in_float(module, EVEN)}
     assert reasons["nn.bias_add"] == "what is added to its sums does not fit int32 at their scale"
 
 
@@ -271,12 +271,12 @@ def test_sums_that_may_overflow_stay() -> None:
     heavy = dequantize(Constant(np.full((1, 140_000), 127, np.int8)), const(W_SCALE), const(0, "int32"))
     module = fake(lambda x: dense(x, heavy), 1, 140_000)
     assert "nn.dense" in ops(run(EVEN, module))
-    assert "which int32 does not hold" in find_operators_left_real(module, EVEN)[0].reason
+    assert "which int32 does not hold" in find_operators_left_in_float(module, EVEN)[0].reason
 
 
 def test_what_stays_has_a_reason() -> None:
     module = fake(lambda x: layer_norm(x, noise(5), noise(5)))
-    (row,) = find_operators_left_real(module, EVEN)
+    (row,) = find_operators_left_in_float(module, EVEN)
     assert (str(row.node.op), row.reason) == ("nn.layer_norm", "there is no rule for nn.layer_norm")
     assert ops(run(EVEN, module)) == ops(module)
     with pytest.raises(AotcError) as caught:
@@ -307,7 +307,7 @@ _SUMMED_AXIS = "the weights have scales along an axis that is summed"
 )
 def test_refusals(body: Body, reason: str) -> None:
     module = fake(body)
-    assert reason in [r.reason for r in find_operators_left_real(module, EVEN)]
+    assert reason in [r.reason for r in find_operators_left_in_float(module, EVEN)]
     assert distance(module, run(EVEN, module)) == (0, 0)
 
 
@@ -334,7 +334,7 @@ def test_sums_become_integers_for_real_results_too() -> None:
 def test_an_edge_stays_as_it_is() -> None:
     x = var("x", *IMAGE)
     module = module_of(real(quantize(relu(x), const(0.1), const(0, "int32")), 0.1, 0), x)
-    assert ops(run(EVEN, module)) == ops(module) and find_operators_left_real(module, EVEN) == []
+    assert ops(run(EVEN, module)) == ops(module) and find_operators_left_in_float(module, EVEN) == []
 
 
 def test_long_chains() -> None:

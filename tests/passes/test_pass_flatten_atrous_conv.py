@@ -15,7 +15,7 @@ from aotc.relay.expr import Call, Constant, Expr
 from aotc.relay.module import IRModule
 from aotc.relay.op.conv import Conv2DAttrs, conv1d, conv2d
 from aotc.relay.op.elementwise_unary import relu
-from aotc.relay.op.rearrange import batch_to_space_nd, space_to_batch_nd
+from aotc.relay.op.space_to_depth_and_batch import batch_to_space_nd, space_to_batch_nd
 from aotc.relay.transform import FlattenAtrousConv
 from aotc.relay.transform.pass_base import rewrite_report
 

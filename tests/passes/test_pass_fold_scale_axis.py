@@ -13,7 +13,7 @@ from passes.graphs import checked, const, module_of, noise, ops, var
 from aotc.ir.transform import PassContext
 from aotc.relay.expr import Constant, Expr, Tuple, Var
 from aotc.relay.op.binary_elementwise import add, multiply, subtract
-from aotc.relay.op.casts import leaky_relu
+from aotc.relay.op.cast_clip_prelu import leaky_relu
 from aotc.relay.op.conv import conv1d, conv2d, conv3d
 from aotc.relay.op.dense import bias_add, dense
 from aotc.relay.op.elementwise_unary import exp, relu

@@ -15,7 +15,7 @@ from aotc.relay.backend.module_to_program import lower_main_to_program
 from aotc.relay.expr import Call, Expr, Function
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary_elementwise import add, multiply, where
-from aotc.relay.op.casts import cast
+from aotc.relay.op.cast_clip_prelu import cast
 from aotc.relay.op.concat_split import repeat
 from aotc.relay.op.dense import batch_matmul
 from aotc.relay.op.elementwise_unary import relu, tanh

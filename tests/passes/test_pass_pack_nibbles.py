@@ -9,7 +9,7 @@ import pytest
 
 import aotc
 from aotc import relay
-from aotc.relay.instrument.op_difference import count_op_calls
+from aotc.relay.instrument.op_count_changes import count_op_calls
 from aotc.relay.interpreter import evaluate
 from aotc.relay.transform import PackNibbles
 

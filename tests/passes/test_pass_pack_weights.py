@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 import aotc
 from aotc import relay
 from aotc.relay.frontend.onnx import from_onnx
-from aotc.relay.instrument.op_difference import count_op_calls
+from aotc.relay.instrument.op_count_changes import count_op_calls
 from aotc.relay.interpreter import evaluate
 from aotc.relay.transform import PackWeights
 from aotc.tir import Target

@@ -16,7 +16,7 @@ from aotc.ir.instrument import PassTimingInstrument
 from aotc.ir.transform import PassContext, Sequential
 from aotc.relay.binding import bind_params_by_name
 from aotc.relay.expr import Call, Constant, Expr, Function
-from aotc.relay.instrument.op_difference import count_op_calls
+from aotc.relay.instrument.op_count_changes import count_op_calls
 from aotc.relay.instrument.verifier import Verifier
 from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule

@@ -12,7 +12,7 @@ import aotc
 from aotc import relay
 from aotc.ir import DType, PassContext, Quantization, TensorType
 from aotc.relay.expr import type_of
-from aotc.relay.instrument.op_difference import count_op_calls
+from aotc.relay.instrument.op_count_changes import count_op_calls
 from aotc.relay.interpreter import evaluate
 from aotc.relay.module import quantizations_of_inputs_or_outputs
 from aotc.relay.transform import InferType, QuantizedEdges

@@ -14,7 +14,7 @@ from aotc.relay.expr import Call, Constant, Expr, Function, Var
 from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary_elementwise import right_shift
-from aotc.relay.op.casts import cast
+from aotc.relay.op.cast_clip_prelu import cast
 from aotc.relay.op.concat_split import concatenate
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.elementwise_unary import relu

@@ -16,8 +16,7 @@ from aotc.ir.transform import Pass
 from aotc.relay.expr import Call, Constant, Expr, Function, Let, Tuple, TupleGetItem, Var, splat_constant
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary_elementwise import add, divide, greater, maximum, multiply, power, subtract, where
-from aotc.relay.op.broadcast_like import broadcast_to_like, cast_like, collapse_sum_like, reshape_like
-from aotc.relay.op.casts import cast, clip
+from aotc.relay.op.cast_clip_prelu import cast, clip
 from aotc.relay.op.concat_split import concatenate, repeat, split, tile
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import bias_add, dense
@@ -29,6 +28,7 @@ from aotc.relay.op.pad import pad
 from aotc.relay.op.pool import avg_pool2d, max_pool2d
 from aotc.relay.op.qnn.requantize import dequantize
 from aotc.relay.op.reduce import argmax, argmin
+from aotc.relay.op.reshape_slice_cast_like import broadcast_to_like, cast_like, collapse_sum_like, reshape_like
 from aotc.relay.op.shape import batch_flatten, broadcast_to, expand_dims, reshape, squeeze, transpose
 from aotc.relay.op.slice import strided_slice
 from aotc.relay.op.sorting import argsort

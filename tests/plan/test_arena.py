@@ -13,7 +13,7 @@ from aotc.tir.plan.arena_packing import (
     Arrangement,
     LiveBlock,
     _ArenaPacker,
-    _place_by_sweep,
+    _place_blocks_by_first_step,
     align_up,
     arena_size_lower_bound,
     place_blocks_in_arena,
@@ -70,7 +70,7 @@ def test_the_plan_is_deterministic() -> None:
 @given(blocks(60), st.sampled_from([1, 16, 64]))
 @settings(max_examples=30, deadline=None)
 def test_blocks_that_are_swept_lie_apart(items: list[LiveBlock], align: int) -> None:
-    offsets, peak = _place_by_sweep(items, align)
+    offsets, peak = _place_blocks_by_first_step(items, align)
     assert_valid(items, Arrangement(tuple(offsets), peak, arena_size_lower_bound(items, align)), align)
 
 

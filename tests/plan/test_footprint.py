@@ -52,7 +52,7 @@ def test_what_is_computed_in_place_takes_bytes_once() -> None:
 def test_all_budgets_that_are_exceeded_are_told_at_once() -> None:
     planned = plan_memory(program((elementwise(1), [storage("x", "input"), storage("a")])))
     with pytest.raises(AotcError) as caught:
-        Budgets(ram=799, flash=5299, stack=89).check_within_budgets(
+        Budgets(ram=799, flash=5299, stack=89).check_within_memory_budgets(
             planned, FACTS, lambda name: [MemorySaving("less", 1), MemorySaving("more", 2)]
         )
     found = caught.value.diagnostics
@@ -61,7 +61,7 @@ def test_all_budgets_that_are_exceeded_are_told_at_once() -> None:
     ]  # fmt: skip
     assert "fullest in step 0 (add), with 1024 bytes: a float32[256] 1024" in found[0].notes[0]
     assert found[0].hint == "more (about 2 bytes less); less (about 1 bytes less)"
-    Budgets(ram=800, flash=5300, stack=90).check_within_budgets(planned, FACTS, lambda name: [])
+    Budgets(ram=800, flash=5300, stack=90).check_within_memory_budgets(planned, FACTS, lambda name: [])
 
 
 def test_what_is_left_where_nothing_is_enough() -> None:
@@ -71,7 +71,9 @@ def test_what_is_left_where_nothing_is_enough() -> None:
         ([MemorySaving("less", 1, True)], "less (1 bytes less); none"),
     ):
         with pytest.raises(AotcError) as caught:
-            Budgets(ram=700, flash=5200, stack=80).check_within_budgets(planned, FACTS, lambda name, ways=ways: ways)
+            Budgets(ram=700, flash=5200, stack=80).check_within_memory_budgets(
+                planned, FACTS, lambda name, ways=ways: ways
+            )
         ram, flash, stack = (d.hint for d in caught.value.diagnostics)
         assert all(hint.startswith(begin) for hint in (ram, flash, stack))
         assert ram.endswith(

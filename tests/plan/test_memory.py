@@ -9,7 +9,7 @@ import pytest
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Buffer, Expr, Load, Var
-from aotc.tir.plan.memory_plan import check_memory_plan, lifetimes, plan_memory, run_kernels_in_place
+from aotc.tir.plan.memory_plan import check_memory_plan, lifetimes_of_temporaries, plan_memory, run_kernels_in_place
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.stmt import For, Kernel, Stmt, Store
 
@@ -88,7 +88,7 @@ def test_workspace_lives_for_one_step() -> None:
     kernel = elementwise(1, inplace=False, workspace=1)
     later = storage("w2")
     planned = in_arena(program((kernel, [x, a, w]), (kernel, [a, y, later])))
-    lives = lifetimes(planned)
+    lives = lifetimes_of_temporaries(planned)
     assert (lives[w].first, lives[w].last) == (0, 0)
     assert planned.plan.peak == 2 * SIZE * 4
     check_memory_plan(planned)

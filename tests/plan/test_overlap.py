@@ -122,7 +122,7 @@ def together(k: Kernel, data: Any, apart: int) -> Any:
     start, at = max(0, -apart) + 8, max(0, apart) + 8
     source, target = memory[at : at + data.size], memory[start : start + size]
     source[...] = data
-    compile_kernel(k).run_in_place([source, target])
+    compile_kernel(k).run_kernel_in_place([source, target])
     return target.copy()
 
 

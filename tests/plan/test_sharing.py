@@ -32,8 +32,8 @@ from aotc.tir.expr import (
 )
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_text import to_text
-from aotc.tir.plan import merge_kernels
-from aotc.tir.plan.merge_kernels import MergedKernel, merge_similar_kernels
+from aotc.tir.plan import similar_kernel_merging
+from aotc.tir.plan.similar_kernel_merging import MergedKernel, merge_similar_kernels
 from aotc.tir.stmt import Kernel, Store, loop_nest, map_exprs
 from aotc.tir.target import Target, get_target
 from tests.codegen.batch import Array, build
@@ -81,7 +81,7 @@ def told(shared: MergedKernel, values: Sequence[Const]) -> Kernel:
 
 def shared_of(kernels: Sequence[Kernel], monkeypatch: pytest.MonkeyPatch) -> list[MergedKernel]:
     """Whatever can be shared, whether or not it is worth it."""
-    monkeypatch.setattr(merge_kernels, "CODE_GROWTH_FACTOR", -1e9)
+    monkeypatch.setattr(similar_kernel_merging, "CODE_GROWTH_FACTOR", -1e9)
     return merge_similar_kernels(kernels)
 
 
@@ -92,7 +92,7 @@ def test_sizes_strides_and_values_are_numbers(monkeypatch: pytest.MonkeyPatch) -
     assert [number.dtype for number in shared.numbers] == [INDEX, INDEX, "float32"]
     found = [tuple(v.value for v in values) for _, values in shared.members]
     assert found == [(4, 6, 4.0), (8, 3, 8.0), (4, 5, 4.0)]
-    assert list(shared.argument_ranges().values()) == [(4, 8), (3, 6), (4.0, 8.0)]
+    assert list(shared.value_ranges_of_constant_arguments().values()) == [(4, 8), (3, 6), (4.0, 8.0)]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def sibling(kernel: Kernel, rng: np.random.Generator, sizes: bool) -> Kernel:
         info = np.iinfo(const.dtype.numpy)
         return Const(int(rng.integers(max(info.min, 1 - (1 << 31)), min(info.max, (1 << 31) - 1))), const.dtype)
 
-    return merge_kernels._replace_constants(kernel, other, sizes)
+    return similar_kernel_merging._replace_constants(kernel, other, sizes)
 
 
 def caller(printed: PrintedKernels, kernels: Sequence[Kernel]) -> str:
@@ -166,7 +166,7 @@ def caller(printed: PrintedKernels, kernels: Sequence[Kernel]) -> str:
 
 def test_groups_with_one_text_are_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """Alignments, which C does not say, keep them apart before."""
-    monkeypatch.setattr(merge_kernels, "CODE_GROWTH_FACTOR", -1e9)
+    monkeypatch.setattr(similar_kernel_merging, "CODE_GROWTH_FACTOR", -1e9)
     sizes = {(4, 6): 64, (8, 3): 64, (5, 7): 16, (9, 2): 16}
     kernels = [transposed(*size, scaled(2.0), align=align) for size, align in sizes.items()]
     printed = print_kernels(kernels, "net", DIALECTS[M4.dialect], share="numbers")
@@ -217,7 +217,7 @@ def test_random_kernels_with_other_numbers(
         kernel, inputs = drawn(8 * seed + k, target)
         jobs += [(sibling(kernel, rng, sizes), inputs) for _ in range(3)]
     kernels = [kernel for kernel, _ in jobs]
-    monkeypatch.setattr(merge_kernels, "CODE_GROWTH_FACTOR", -1e9)
+    monkeypatch.setattr(similar_kernel_merging, "CODE_GROWTH_FACTOR", -1e9)
     found = merge_similar_kernels(kernels, may_differ_in_sizes=sizes)
     assert sum(len(one.members) for one in found) > 8
     for one in found:

@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 from aotc.tir.expr import Load, Var
 from aotc.tir.plan.arena_packing import LiveBlock, place_blocks_in_arena
 from aotc.tir.plan.memory_plan import check_memory_plan, plan_memory
-from aotc.tir.plan.memory_spaces import element_accesses_per_buffer, element_accesses_per_storage, spread_over_memories
+from aotc.tir.plan.memory_space_assignment import (
+    element_accesses_per_buffer,
+    element_accesses_per_storage,
+    spread_over_memories,
+)
 from aotc.tir.plan.program import ArenaPart, Program
 from aotc.tir.stmt import For, Store
 from tests.plan.test_arena import assert_valid, blocks

@@ -84,7 +84,7 @@ def test_where_results_lie_has_no_part_in_the_name_of_bits() -> None:
     ]
     assert work[1].scheduled_programs[0].plan.peak < work[0].scheduled_programs[0].plan.peak
     assert any(kernel.overlaps for kernel in work[1].scheduled_programs[0].distinct_kernels)
-    assert work[0].numerics_ids == work[1].numerics_ids
+    assert work[0].numerics_id_per_target_version == work[1].numerics_id_per_target_version
 
 
 def test_kernels_of_one_thread_overlap_among_those_of_several() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aotc.ir import AotcError, TensorType
-from aotc.quantizing.calibration import load_calibration_sets
+from aotc.quantizing.calibration_data import load_calibration_sets
 
 ONE = {"x": TensorType((1, 2, 3), "float32")}
 TWO = {**ONE, "ids": TensorType((4,), "int64")}

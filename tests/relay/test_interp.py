@@ -23,7 +23,7 @@ from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary_elementwise import add, less, multiply, subtract
 from aotc.relay.op.elementwise_unary import relu
-from aotc.relay.op.type_rules import infer_same_type
+from aotc.relay.op.type_rules import infer_type_of_first_argument
 from aotc.relay.testing import resnet
 from aotc.relay.text.parser import parse
 from relay.programs import MATRIX, chain, functions, if_chain, inputs, let_chain, scalar
@@ -64,7 +64,7 @@ def test_only_the_chosen_branch_is_evaluated() -> None:
             ran.append(name)
             return x
 
-        return Op(name=name, infer=infer_same_type, reference=reference, pattern=OpPattern.OPAQUE)
+        return Op(name=name, infer=infer_type_of_first_argument, reference=reference, pattern=OpPattern.OPAQUE)
 
     flag, x = Var("flag", BOOL), Var("x", INT)
     shared = typed_op_call(spy("shared"), (x,), NO_ATTRS)

@@ -15,7 +15,7 @@ from aotc import relay
 from aotc.driver.compile import CompileOptions
 from aotc.ir import NO_ATTRS
 from aotc.relay.expr import Expr
-from aotc.relay.op.qnn import defined_rounding
+from aotc.relay.op.qnn import target_independent_rounding
 from aotc.tir import arm_dsp_kernels, arm_mve_kernels
 from aotc.tir.target import TARGETS
 from tests.codegen.batch import Array
@@ -167,6 +167,6 @@ def test_functions_on_rows_mean_what_their_portable_text_does() -> None:
     multiplier, shift = (rng.integers(a, b, x.size).astype(np.int32) for a, b in ((0, (1 << 31) - 1), (14, 29)))
     zero, low, high = (np.int32(n) for n in (-5, -100, 90))
     for name in ("once", "twice"):
-        scaled = getattr(defined_rounding, f"scale_{name}").reference(NO_ATTRS, x, multiplier, shift)
+        scaled = getattr(target_independent_rounding, f"scale_{name}").reference(NO_ATTRS, x, multiplier, shift)
         found = meanings[f"requantize_{name}"](x, np.zeros_like(x), multiplier, shift, zero, low, high)
         np.testing.assert_array_equal(found, np.clip(scaled.astype(np.int64) + zero, low, high))

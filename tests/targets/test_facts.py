@@ -23,7 +23,7 @@ from aotc.tir.schedule import schedule
 from aotc.tir.schedule.algorithms.winograd import convolution_cycles_3x3
 from aotc.tir.schedule.contraction import weight_packing_block
 from aotc.tir.schedule.contraction.tiling_cost import reduction_step_cycles, weight_load_wait_cycles
-from aotc.tir.schedule.stages.storage_plan import plan_storage
+from aotc.tir.schedule.stages.store_or_inline_tensors import plan_storage
 from aotc.tir.target import TARGETS, Budget, C, Space, Target, Threads, Tiles, Winograd, get_target
 from tests.codegen.programs import affine
 from tests.golden.cases import KERNELS

@@ -21,4 +21,4 @@ def test_layers_take_few_instructions(target: str, place: int, tmp_path: Path) -
     total = instructions_by_function(
         compile_without_building_library(layer.build_relay_module(), target, tmp_path), target, tmp_path
     ).total()
-    assert 0 < total <= most * layer.macs
+    assert 0 < total <= most * layer.multiply_accumulates_of_layer

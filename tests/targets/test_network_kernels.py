@@ -20,8 +20,8 @@ from aotc.driver.pipeline import Compilation
 from aotc.ir.dtype import DType
 from aotc.ir.types import tensor_types
 from aotc.relay.analysis import extract_fused_functions
-from aotc.relay.backend.function_to_kernel import anchor_operator_name, lower_fused_function
-from aotc.relay.backend.view_functions import view_offsets_of_results
+from aotc.relay.backend.function_to_kernel import kernel_name_from_anchor_operator, lower_fused_function
+from aotc.relay.backend.zero_copy_view_detection import view_offsets_of_results
 from aotc.relay.expr import Function, type_of
 from aotc.relay.structural_equality import structural_hash
 from aotc.runtime.session import load
@@ -88,7 +88,7 @@ def small_kernels(work: Compilation, target: Target) -> Iterator[Job]:
             continue
         for unit in UNITS:
             small = reduced(function, unit)
-            kernel = lower_fused_function(small, anchor_operator_name(small), target)
+            kernel = lower_fused_function(small, kernel_name_from_anchor_operator(small), target)
             if kernel.macs <= MOST:
                 break
         if structural_hash(small) not in seen:

@@ -33,7 +33,7 @@ from aotc.tir.functions.function_table import elementary_function_definition
 from aotc.tir.instruction_table import INSTRUCTIONS
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.passes import kernel_passes
-from aotc.tir.plan import numerics_id as name_of
+from aotc.tir.plan import numerics_fingerprint as name_of
 from aotc.tir.schedule.contraction.tiling_choice import TilingSite, use_tiling_chooser
 from aotc.tir.stmt import Kernel, all_exprs_in_stmt
 from aotc.tir.target import TARGETS, Budget, Target, Tiles, target_with_fixed_summation_order
@@ -155,7 +155,7 @@ def compilation(module: IRModule, target: Target, **options: Any) -> Compilation
 def interpreted(module: IRModule, inputs: dict[str, Array]) -> set[tuple[bytes, ...]]:
     """The different results on all machines, whose numerics have one name."""
     made = [compilation(module, target) for target in MACHINES]
-    assert len({work.numerics_ids for work in made}) == 1
+    assert len({work.numerics_id_per_target_version for work in made}) == 1
     return {tuple(bits(run_program(work.scheduled_programs[0], inputs))) for work in made}
 
 
@@ -163,7 +163,10 @@ def names(case: str, *targets: str, **options: Any) -> list[tuple[str, ...]]:
     """The numerics of a network on some targets."""
     module = NETWORKS[case].module()
     options = {"cache": False, "tuning": False, **options}
-    return [CompileOptions(target=target, **options).start_compilation(module).numerics_ids for target in targets]
+    return [
+        CompileOptions(target=target, **options).start_compilation(module).numerics_id_per_target_version
+        for target in targets
+    ]
 
 
 def test_names_tell_what_changes_bits() -> None:
@@ -181,11 +184,11 @@ def test_names_tell_parameters_apart() -> None:
     other = replace(case, params=case.params.replace("%x", "%data"), body=case.body.replace("%x", "%data"))
     module = other.module()
     work = CompileOptions(target="c", cache=False, tuning=False, name="other").start_compilation(module)
-    assert work.numerics_ids == names("dense-vector", "c")[0]
+    assert work.numerics_id_per_target_version == names("dense-vector", "c")[0]
     halved = {"w": 0.5 * next(n.data for n in post_order(module.main) if isinstance(n, Constant))}
     changed = parse(f'#[version = "0.0.5"]\ndef @main({case.params}) {{\n{case.body}\n}}\n')
     work = CompileOptions(target="c", cache=False, tuning=False, params=halved).start_compilation(changed)
-    assert work.numerics_ids != names("dense-vector", "c")[0]
+    assert work.numerics_id_per_target_version != names("dense-vector", "c")[0]
 
 
 def test_names_tell_functions_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +209,10 @@ def test_where_names_are_told(tmp_path: Path) -> None:
     made = CompileOptions(target="x86-64-multi", name="net", cache=False, output=tmp_path / "net", build=False)
     metadata = made.compile_model(module).metadata
     own = [isa["numerics"] for isa in metadata["isas"]]
-    assert metadata["numerics"] == ", ".join(own) and tuple(own) == made.start_compilation(module).numerics_ids
+    assert (
+        metadata["numerics"] == ", ".join(own)
+        and tuple(own) == made.start_compilation(module).numerics_id_per_target_version
+    )
     assert f'NET_NUMERICS "{metadata["numerics"]}"' in (tmp_path / "net/include/net.h").read_text()
 
 

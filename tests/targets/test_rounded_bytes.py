@@ -14,7 +14,7 @@ import pytest
 from aotc import relay
 from aotc.ir.dtype import DType
 from aotc.relay.module import IRModule
-from aotc.relay.op.qnn.defined_rounding import ROUND_NEAREST_OPS_BY_DTYPE
+from aotc.relay.op.qnn.target_independent_rounding import ROUND_NEAREST_OPS_BY_DTYPE
 from aotc.relay.type_inference import infer_module
 from aotc.tir.expr import Buffer, Call, Const, Load, Var, as_expr, call, cast
 from aotc.tir.interpreter import run_kernel
@@ -116,7 +116,7 @@ def test_four_stores_into_what_they_read(distance: int, joins: bool) -> None:
     for k in range(0, 64, 16):
         before = cast(Load(y, as_expr(64 + k + distance), 16), "float32")
         stores.append(Store(y, as_expr(64 + k), call("quantize_uint8", Load(x, as_expr(k), 16) + before, zero)))
-    made = together.merge_quantized_stores(Block(stores), frozenset())
+    made = together.merge_4_adjacent_quantized_byte_stores(Block(stores), frozenset())
     assert any(isinstance(n, Call) and n.name == "quantize_uint8_x16" for n in all_exprs_in_stmt(made)) == joins
     data = [np.arange(64, dtype=np.float32)]
     pair = [

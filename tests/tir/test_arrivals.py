@@ -15,12 +15,12 @@ from aotc.tir import te
 from aotc.tir.device import vertical_fusion
 from aotc.tir.device.horizontal_fusion import fuse_independent_kernels
 from aotc.tir.device.lower_to_launches import lower_program_to_gpu_launches
-from aotc.tir.gpu_launch import last_block_counters, launch_of
+from aotc.tir.gpu_launch import buffers_of_last_block_counters, launch_of
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_parser import parse_kernel
 from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
-from aotc.tir.plan.memory_plan import check_memory_plan, lifetimes, plan_memory
+from aotc.tir.plan.memory_plan import check_memory_plan, lifetimes_of_temporaries, plan_memory
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.schedule import schedule
 from aotc.tir.schedule.contraction import gpu_block_tiles
@@ -69,7 +69,7 @@ def test_the_last_block_goes_on(backwards: bool) -> None:
     kernel = parse_kernel(SUMS)
     assert to_text(kernel) == SUMS
     verify(kernel)
-    assert {buffer.name for buffer in last_block_counters(kernel)} == {"count", "count_2"}
+    assert {buffer.name for buffer in buffers_of_last_block_counters(kernel)} == {"count", "count_2"}
     x = np.random.default_rng(0).standard_normal((3, 4, 64)).astype(np.float32)
     y, z = run_kernel(kernel, [x], backwards=backwards)
     expected = x[:, 0] + x[:, 1] + x[:, 2] + x[:, 3]
@@ -164,7 +164,7 @@ def test_counts_have_their_memory_for_themselves() -> None:
     steps = tuple(Step(kernel, tuple(View(found[n]) for n in line)) for line in ("xabpqr", "xyzsuv"))
     program = plan_memory(Program(name="net", inputs=(found["x"],), outputs=(found["y"], found["z"]), steps=steps))
     check_memory_plan(program)
-    lives = lifetimes(program)
+    lives = lifetimes_of_temporaries(program)
     assert {(lives[found[n]].first, lives[found[n]].last) for n in "qruv"} == {(0, 1)}
     assert program.plan.offsets[found["p"]] == program.plan.offsets[found["s"]]
 
@@ -186,7 +186,7 @@ def test_reductions_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(sys.modules[BlockTile.__module__], "_MAX_BLOCKS_PER_TILE", 1)
     kernel = case.kernel(OLD if name == "int8" else CUDA)
     verify(kernel)
-    (count,) = last_block_counters(kernel)
+    (count,) = buffers_of_last_block_counters(kernel)
     launch = launch_of(kernel)
     assert launch is not None
     assert launch.grid == count.size * tile.splits
@@ -209,7 +209,7 @@ def test_reductions_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 def test_who_splits_reductions(case: Case, splits: int) -> None:
     """Those whose tiles leave processors idle, where the reduction is long."""
     kernel, gpu = case.kernel(CUDA), CUDA.gpu
-    found, launch = last_block_counters(kernel), launch_of(kernel)
+    found, launch = buffers_of_last_block_counters(kernel), launch_of(kernel)
     assert gpu is not None
     assert launch is not None
     assert [launch.grid // count.size for count in found] == [splits] * (splits > 1)
@@ -258,7 +258,7 @@ def test_small_launches_behind_products(name: str, monkeypatch: pytest.MonkeyPat
     verify(step.kernel)
     launch = launch_of(step.kernel)
     assert launch is not None
-    counts = sorted((b.size for b in last_block_counters(step.kernel)), reverse=True)
+    counts = sorted((b.size for b in buffers_of_last_block_counters(step.kernel)), reverse=True)
     assert [launch.grid, *counts] == levels
     inputs = [value.reshape(-1) for value in case.values(seed=3)]
     expected = run_program(plan_memory(program), inputs)

@@ -23,8 +23,8 @@ from aotc.tir.schedule.contraction import (
     untiled_contraction,
     weight_packing_block,
 )
-from aotc.tir.schedule.contraction.index_space import OperandDimension
-from aotc.tir.schedule.contraction.tile_segments import BorderSignature, tiles_grouped_by_border_signature
+from aotc.tir.schedule.contraction.contraction_index_analysis import OperandDimension
+from aotc.tir.schedule.contraction.tile_segments import BorderSignature, even_tiles_grouped_by_border_signature
 from aotc.tir.schedule.contraction.tiling_cost import fraction_of_unpadded_products
 from aotc.tir.simplify import LinearForm
 from aotc.tir.stmt import Assign, Declare, Intrinsic, Kernel, Stmt, Store, walk_stmts
@@ -51,14 +51,14 @@ def test_borders_are_where_the_taps_inside_the_data_change(
     signature = BorderSignature.signature_for_axis(dims, axis, [(tap, kernel)])
     tiles = [
         (s, s.begin + k * s.size)
-        for s in tiles_grouped_by_border_signature(extent, size, signature)
+        for s in even_tiles_grouped_by_border_signature(extent, size, signature)
         for k in range(s.count)
     ]
     covered = [begin + start for segment, begin in tiles for start in segment.starts]
     assert covered == list(range(extent))
     for (a, at), (b, then) in itertools.pairwise(tiles):
-        same = [signature.in_range_by_tap(at + s) for s in a.starts] == [
-            signature.in_range_by_tap(then + s) for s in b.starts
+        same = [signature.is_data_in_range_at_each_tap(at + s) for s in a.starts] == [
+            signature.is_data_in_range_at_each_tap(then + s) for s in b.starts
         ]
         assert (a is b) == same
 
@@ -66,7 +66,9 @@ def test_borders_are_where_the_taps_inside_the_data_change(
 def test_rows_without_end_are_tiled_at_once() -> None:
     axis, tap = Var("i"), Var("k")
     dims = [OperandDimension(LinearForm({axis: 1, tap: 1}, -1), 1 << 40, 1, False)]
-    segments = tiles_grouped_by_border_signature(1 << 40, 8, BorderSignature.signature_for_axis(dims, axis, [(tap, 3)]))
+    segments = even_tiles_grouped_by_border_signature(
+        1 << 40, 8, BorderSignature.signature_for_axis(dims, axis, [(tap, 3)])
+    )
     assert [s.count for s in segments] == [1, (1 << 37) - 2, 1]
 
 
@@ -348,7 +350,7 @@ def test_tiles_of_few_positions_are_transposed_in_small_squares() -> None:
     found = cpu_tiling_candidates(case.out, x, w, store_to(case.out, out), V4)
     (wide,) = (one for one in found if one.name.startswith("lanes") and "vectors=2" in one.name)
     squares = [s for s in walk_stmts(wide.build_loop_nests().stmt) if isinstance(s, Intrinsic)]
-    assert {(s.name, s.block_side) for s in squares} == {("turn", 8)}
+    assert {(s.name, s.transposed_block_side) for s in squares} == {("turn", 8)}
 
 
 @given(st.data())
@@ -358,7 +360,7 @@ def test_points_inside_a_dimension_are_counted(data: st.DataObject) -> None:
     steps = {var: data.draw(st.integers(-3, 3).filter(bool)) for var in variables}
     dim = OperandDimension(LinearForm(steps, data.draw(st.integers(-9, 9))), data.draw(st.integers(1, 9)), 1, False)
     points = itertools.product(*(range(extents[var]) for var in variables))
-    assert dim.points_in_range(extents) == sum(
+    assert dim.estimated_points_with_index_in_range(extents) == sum(
         dim.is_index_in_range(dict(zip(variables, at, strict=True))) for at in points
     )
 

@@ -11,8 +11,8 @@ import pytest
 
 from aotc.tir import INDEX, Const, Declare, Expr, For, Var, as_expr
 from aotc.tir.expr import unary
-from aotc.tir.loops import reachable_indices as module
-from aotc.tir.loops.reachable_indices import EnclosingContext, index_values_reached
+from aotc.tir.loops import out_of_bounds_index_search as module
+from aotc.tir.loops.out_of_bounds_index_search import EnclosingContext, index_values_reached
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Block
 

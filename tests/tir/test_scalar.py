@@ -10,7 +10,7 @@ import pytest
 from aotc.ir.dtype import DType
 from aotc.tir.expr import INDEX, Buffer, Expr, Load, Var, as_expr, binary
 from aotc.tir.loops.loop_vectorization import vectorize_kernel
-from aotc.tir.loops.scalar_loop_reasons import scalar_loops
+from aotc.tir.loops.unvectorized_loop_report import scalar_loops
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Stmt, Store, forall
 from aotc.tir.target import X86_64_V3, C
 

@@ -33,7 +33,7 @@ from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_text import to_text
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.loops.loop_vectorization import vectorize_kernel
-from aotc.tir.loops.scalar_loop_reasons import scalar_loops
+from aotc.tir.loops.unvectorized_loop_report import scalar_loops
 from aotc.tir.schedule import schedule
 from aotc.tir.stmt import Block, Declare, For, If, Kernel, Stmt, Store, stmt_exprs, walk_stmts
 from aotc.tir.target import X86_64_V4, C, Target

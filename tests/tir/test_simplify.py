@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from aotc.ir.dtype import DType
 from aotc.tir.expr import BOOL, Binary, Buffer, Const, Expr, Select, Var, all_of, as_expr, binary, const, walk
 from aotc.tir.interpreter import run_kernel
-from aotc.tir.loops.loop_nest_rewrites import merge_loops, split_loops, unroll_loops_in_inner_bounds
+from aotc.tir.loops.loop_nest_rewrites import merge_loops, split_loops, unroll_loops_bounding_inner_loops
 from aotc.tir.simplify import bounds, simplify, simplify_stmt
 from aotc.tir.stmt import (
     Assign,
@@ -151,7 +151,7 @@ def test_guards_become_bounds(cond: Expr, begin: int, end: int) -> None:
         want = _filled(stmt, 64)
         short = simplify_stmt(stmt, {})
         assert np.array_equal(_filled(short, 64), want)
-        assert np.array_equal(_filled(unroll_loops_in_inner_bounds(split_loops(short, {})), 64), want)
+        assert np.array_equal(_filled(unroll_loops_bounding_inner_loops(split_loops(short, {})), 64), want)
 
 
 def test_guard_is_gone() -> None:

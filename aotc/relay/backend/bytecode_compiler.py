@@ -21,7 +21,7 @@ import numpy as np
 
 from aotc.ir import AotcError, FuncType, Instruction, Opcode, Task, VMFunction, frozen, run_recursive_task
 from aotc.relay.backend.function_to_kernel import reject_interpreter_only_node
-from aotc.relay.backend.kernel_table import FunctionTable
+from aotc.relay.backend.kernel_deduplication import FunctionTable
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.module import IRModule
 
@@ -45,7 +45,7 @@ def compile_bytecode(module: IRModule) -> Bytecode:
     numbers = {name: k for k, name in enumerate(module)}
     constants: dict[Constant, int] = {}
     kernels = FunctionTable()
-    functions = [_Assembler(module, name, numbers, constants, kernels).assemble_function() for name in module]
+    functions = [_Assembler(module, name, numbers, constants, kernels).assemble_bytecode_function() for name in module]
     return Bytecode(functions, [np.asarray(node.data, order="C") for node in constants], kernels.functions)
 
 
@@ -78,7 +78,7 @@ class _Assembler:
     count: int = 0
     code: list[Instruction] = field(default_factory=list)
 
-    def assemble_function(self) -> VMFunction:
+    def assemble_bytecode_function(self) -> VMFunction:
         whole = self.module[self.name]
         params, inner = whole.params, whole
         if whole.attrs.get("Closure"):  # captured variables come first
@@ -89,10 +89,13 @@ class _Assembler:
         result = self._allocate_register()
         if "Compiler" in whole.attrs:  # the function of an external compiler is one kernel
             self._emit_instruction(
-                Opcode.INVOKE_PACKED, result, tuple(range(len(params))), self.table.assign_function_number(whole)
+                Opcode.INVOKE_PACKED,
+                result,
+                tuple(range(len(params))),
+                self.table.find_or_add_structurally_equal_function(whole),
             )
         else:
-            run_recursive_task(self._emit_let_block(inner.body, result))
+            run_recursive_task(self._emit_code_of_let_block(inner.body, result))
         self._emit_instruction(Opcode.RET, args=(result,))
         ty = FuncType(map(type_of, params), type_of(inner.body))
         return VMFunction(str(self.name), tuple(p.name for p in params), ty, self.count, tuple(self.code))
@@ -107,37 +110,37 @@ class _Assembler:
         self.code.append(Instruction(opcode, dst, args, operand_index))
         return len(self.code) - 1
 
-    def _emit_let_block(self, node: Expr, dst: int) -> Task[None]:
+    def _emit_code_of_let_block(self, node: Expr, dst: int) -> Task[None]:
         """Emit code that computes the lets of a block in order, and its result into register `dst`."""
         while isinstance(node, Let):
             if isinstance(node.value, Function) and node.value.is_primitive:
                 self.kernels[node.var] = node.value
             else:
                 register = self.registers[node.var] = self._allocate_register()
-                yield self._emit_value(node.value, register)
+                yield self._emit_code_of_value_into_register(node.value, register)
             node = node.body
-        yield self._emit_value(node, dst)
+        yield self._emit_code_of_value_into_register(node, dst)
 
-    def _emit_value(self, node: Expr, dst: int) -> Task[None]:
+    def _emit_code_of_value_into_register(self, node: Expr, dst: int) -> Task[None]:
         reject_interpreter_only_node(node)
         match node:
             case Let():
-                yield self._emit_let_block(node, dst)
+                yield self._emit_code_of_let_block(node, dst)
             case If():
                 yield self._emit_if(node, dst)
             case Call():
-                args = yield self._emit_operands(node.args)
+                args = yield self._emit_operands_and_return_registers(node.args)
                 yield self._emit_call(node, args, dst)
             case Tuple():
-                fields = yield self._emit_operands(node.fields)
+                fields = yield self._emit_operands_and_return_registers(node.fields)
                 self._emit_instruction(Opcode.ALLOC_ADT, dst, fields)
             case TupleGetItem():
-                whole = yield self._emit_operand(node.tuple_value)
+                whole = yield self._emit_operand_and_return_register(node.tuple_value)
                 self._emit_instruction(Opcode.GET_FIELD, dst, (whole,), node.index)
             case _:
-                self._emit_leaf(node, dst)
+                self._emit_code_of_leaf_into_register(node, dst)
 
-    def _emit_leaf(self, node: Expr, dst: int) -> None:
+    def _emit_code_of_leaf_into_register(self, node: Expr, dst: int) -> None:
         match node:
             case Var() if node in self.registers:
                 self._emit_instruction(Opcode.MOVE, dst, (self.registers[node],))
@@ -151,40 +154,42 @@ class _Assembler:
                 text = f"@{self.name}: a {type(node).__name__} used as a value has no bytecode"
                 raise AotcError("first-class-function", text, span=node.span, hint="call it, or wrap it in a function")
 
-    def _emit_operands(self, nodes: Sequence[Expr]) -> Task[tuple[int, ...]]:
+    def _emit_operands_and_return_registers(self, nodes: Sequence[Expr]) -> Task[tuple[int, ...]]:
         """Emit code for values and return the registers that hold them."""
         found = []
         for node in nodes:
-            found.append((yield self._emit_operand(node)))
+            found.append((yield self._emit_operand_and_return_register(node)))
         return tuple(found)
 
-    def _emit_operand(self, node: Expr) -> Task[int]:
+    def _emit_operand_and_return_register(self, node: Expr) -> Task[int]:
         """Emit code for a value and return the register that holds it."""
         if isinstance(node, Var) and node in self.registers:
             return self.registers[node]
         register = self._allocate_register()
-        yield self._emit_value(node, register)
+        yield self._emit_code_of_value_into_register(node, register)
         return register
 
     def _emit_if(self, node: If, dst: int) -> Task[None]:
-        cond = yield self._emit_operand(node.cond)
+        cond = yield self._emit_operand_and_return_register(node.cond)
         test = self._emit_instruction(Opcode.IF, args=(cond,))
-        yield self._emit_let_block(node.true_branch, dst)
+        yield self._emit_code_of_let_block(node.true_branch, dst)
         leave = self._emit_instruction(Opcode.GOTO)
         self.code[test] = Instruction(Opcode.IF, args=(cond,), index=len(self.code))
-        yield self._emit_let_block(node.false_branch, dst)
+        yield self._emit_code_of_let_block(node.false_branch, dst)
         self.code[leave] = Instruction(Opcode.GOTO, index=len(self.code))
 
     def _emit_call(self, node: Call, args: tuple[int, ...], dst: int) -> Task[None]:
         callee = self.kernels.get(node.op, node.op)
         match callee:
             case Function() if callee.is_primitive:
-                self._emit_instruction(Opcode.INVOKE_PACKED, dst, args, self.table.assign_function_number(callee))
+                self._emit_instruction(
+                    Opcode.INVOKE_PACKED, dst, args, self.table.find_or_add_structurally_equal_function(callee)
+                )
             case GlobalVar(name=name):
                 captures = self.module[name].attrs.get("Closure")
                 self._emit_instruction(
                     Opcode.ALLOC_CLOSURE if captures else Opcode.INVOKE, dst, args, self.numbers[name]
                 )
             case _:
-                closure = yield self._emit_operand(callee)
+                closure = yield self._emit_operand_and_return_register(callee)
                 self._emit_instruction(Opcode.INVOKE_CLOSURE, dst, (closure, *args))

@@ -144,7 +144,7 @@ def lower_fused_function(function: Function, kernel_name: str, target: Target) -
     return schedule(kernel_name, inputs, flatten_nested_tuple(values[function.body]), target, span=function.span)
 
 
-def anchor_operator_name(function: Function) -> str:
+def kernel_name_from_anchor_operator(function: Function) -> str:
     """Return a descriptive name for a fused function's kernel: its operator that fuses least,
     without namespace.
     """

@@ -28,13 +28,13 @@ from aotc.ir import (
 )
 from aotc.ir.compile_time_limits import current_budget
 from aotc.relay.backend.function_to_kernel import (
-    anchor_operator_name,
     diagnose_dynamic_inputs,
+    kernel_name_from_anchor_operator,
     reject_interpreter_only_node,
     require_static_shapes,
 )
-from aotc.relay.backend.kernel_table import FunctionTable, lower_function_to_kernel
-from aotc.relay.backend.view_functions import view_offsets_of_results
+from aotc.relay.backend.kernel_deduplication import FunctionTable, lower_function_to_kernel
+from aotc.relay.backend.zero_copy_view_detection import view_offsets_of_results
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.graph_api import (
     IRModule,
@@ -69,7 +69,7 @@ class _Lowering:
     names: Counter[str] = field(default_factory=Counter)
     written: int = 0
 
-    def result_location(self, node: Expr) -> ResultLocation:
+    def storage_location_of_result(self, node: Expr) -> ResultLocation:
         """Return the storage location of a visited node's result; a let-bound variable has the
         location of its value.
         """
@@ -89,7 +89,7 @@ class _Lowering:
         self.names[prefix] += 1
         return f"{prefix}{self.names[prefix] - 1}"
 
-    def lower_node(self, node: Expr) -> None:
+    def lower_node_to_kernel_call(self, node: Expr) -> None:
         """Record the storage location of a node's result, and add the kernel call that computes it.
 
         The node's operands must have been visited. Raise AotcError for nodes that cannot be
@@ -101,17 +101,17 @@ class _Lowering:
                 assert isinstance(ty, TensorType)
                 self.values[node] = View(self.constant_storage(node, ty))
             case Tuple():
-                self.values[node] = tuple(self.result_location(f) for f in node.fields)
+                self.values[node] = tuple(self.storage_location_of_result(f) for f in node.fields)
             case TupleGetItem():
-                whole = self.result_location(node.tuple_value)
+                whole = self.storage_location_of_result(node.tuple_value)
                 assert isinstance(whole, tuple)
                 self.values[node] = whole[node.index]
             case Call(op=Function() as function):
-                self.values[node] = self.lower_call(node, function)
+                self.values[node] = self.lower_call_to_kernel_call(node, function)
             case Call(op=GlobalVar(name=name)) if self.is_external_function(name):
-                self.values[node] = self.lower_call(node, self.module[name])
+                self.values[node] = self.lower_call_to_kernel_call(node, self.module[name])
             case Let():
-                self.values[node] = self.result_location(node.body)
+                self.values[node] = self.storage_location_of_result(node.body)
             case If():
                 text = (
                     "a choice by a run-time condition "
@@ -133,26 +133,26 @@ class _Lowering:
     def is_external_function(self, name: str) -> bool:
         return name in self.module and "Compiler" in self.module[name].attrs
 
-    def lower_call(self, node: Call, function: Function) -> ResultLocation:
-        args = [view for a in node.args for view in flatten_nested_tuple(self.result_location(a))]
+    def lower_call_to_kernel_call(self, node: Call, function: Function) -> ResultLocation:
+        args = [view for a in node.args for view in flatten_nested_tuple(self.storage_location_of_result(a))]
         require_static_shapes(type_of(node), node, "a result")
         offsets = None if "Compiler" in function.attrs else view_offsets_of_results(function)
         types = tensor_types(type_of(node))
         if offsets is not None:
-            parts = [self.new_temporary(t, "v") for t in types]
+            parts = [self.new_temporary_storage_view(t, "v") for t in types]
             sources = [View(args[0].storage, args[0].offset + offset) for offset in offsets]
             self.steps += map(make_copy_step, sources, parts)
             return nest_values_like_type(type_of(node), iter(parts))
         kernel = self.kernel_shared_by_equal_functions(function)
-        outputs = [self.new_temporary(t) for t in types]
-        scratch = [self.new_temporary(TensorType((b.size,), b.dtype)) for b in kernel.workspace]
+        outputs = [self.new_temporary_storage_view(t) for t in types]
+        scratch = [self.new_temporary_storage_view(TensorType((b.size,), b.dtype)) for b in kernel.workspace]
         shapes = tuple(t.static_shape for t in types)
         self.steps.append(Step(kernel, (*args, *outputs, *scratch), node.span, shapes, function))
         return nest_values_like_type(type_of(node), iter(outputs))
 
     def kernel_shared_by_equal_functions(self, function: Function) -> Kernel:
         """Return the kernel of a function; structurally equal functions share one kernel."""
-        number = self.table.assign_function_number(function)
+        number = self.table.find_or_add_structurally_equal_function(function)
         if number == len(self.kernels):
             self.kernels.append(lower_function_to_kernel(function, self.target))
         return self.kernels[number]
@@ -166,12 +166,12 @@ class _Lowering:
         if node.is_splat:
             self.written += ty.nbytes
             with span_scope(node.span):
-                current_budget().require_within_limit(
+                current_budget().require_within_compile_time_limit(
                     "compile.max_bytes", self.written, f"writing out a constant of type {ty}"
                 )
         return _create_storage(self.fresh_storage_name("const"), ty, "constant", node.data)
 
-    def new_temporary(self, ty: TensorType, name_prefix: str = "t") -> View:
+    def new_temporary_storage_view(self, ty: TensorType, name_prefix: str = "t") -> View:
         return View(_create_storage(self.fresh_storage_name(name_prefix), ty))
 
 
@@ -201,12 +201,12 @@ def lower_main_to_program(module: IRModule, target: Target, name: str = "model")
     nodes = list(post_order(main.body, lambda n: not isinstance(n, Function)))
     for k, node in enumerate(nodes):
         if isinstance(node, Call) and isinstance(node.op, Function):
-            report_progress(k, len(nodes), f"kernel {anchor_operator_name(node.op)}")
+            report_progress(k, len(nodes), f"kernel {kernel_name_from_anchor_operator(node.op)}")
         # nodes that calls use directly
         callee = isinstance(node, GlobalVar) and state.is_external_function(node.name)
         if not callee and not isinstance(node, (Op, Function, Var)):
-            state.lower_node(node)
-    views = flatten_nested_tuple(state.result_location(main.body))
+            state.lower_node_to_kernel_call(node)
+    views = flatten_nested_tuple(state.storage_location_of_result(main.body))
     types = tensor_types(type_of(main.body))
     names, meanings = (
         output_names_or_default(module, len(views)),

@@ -8,7 +8,7 @@ conv_relu.partition(mod["main"])                 # extract each match into a fun
 
 import importlib
 
-from aotc.ir.lazy_exports import lazy_module_getattr_and_dir
+from aotc.ir.lazy_exports import lazy_getattr_and_dir_from_stub_file
 from aotc.relay.dataflow_pattern import groups as _groups
 from aotc.relay.dataflow_pattern import matcher as _matcher
 from aotc.relay.dataflow_pattern.patterns import DFPattern as _DFPattern
@@ -24,4 +24,4 @@ def _install_operators_and_add_no_names() -> dict[str, object]:
     return {}
 
 
-__getattr__, __dir__ = lazy_module_getattr_and_dir(__name__, extra_names=_install_operators_and_add_no_names)
+__getattr__, __dir__ = lazy_getattr_and_dir_from_stub_file(__name__, extra_names=_install_operators_and_add_no_names)

@@ -59,29 +59,37 @@ class _GroupSearch:
         self.uses = users(expr)
         self.claimed: set[Expr] = set()
 
-    def find_disjoint_groups(self, accept_root: Callable[[Expr], bool]) -> dict[Expr, Group]:
+    def find_disjoint_pattern_matches(self, accept_root: Callable[[Expr], bool]) -> dict[Expr, Group]:
         matcher = Matcher(self.uses)
         ops = patterns.possible_root_ops(self.pattern)
         found: dict[Expr, Group] = {}
         for node in reversed(self.order):
             if node in self.claimed or (ops is not None and not (isinstance(node, Call) and node.op in ops)):
                 continue
-            groups = (self._group_from_match(node, node_map) for node_map in matcher.all_matches(self.pattern, node))
+            groups = (
+                self._group_nodes_of_pattern_match(node, node_map)
+                for node_map in matcher.all_matches(self.pattern, node)
+            )
             group = next((g for g in groups if self._is_extractable_group(g)), None)
             if group is not None and accept_root(node):
                 found[node] = group
-                self.claimed.update(m for m in group.members if not is_shareable_between_groups(m))
+                self.claimed.update(m for m in group.members if not is_node_shareable_between_match_groups(m))
                 self.claimed.add(node)
         return found
 
-    def _group_from_match(self, root: Expr, node_map: NodeMap) -> Group:
+    def _group_nodes_of_pattern_match(self, root: Expr, node_map: NodeMap) -> Group:
         taken = {m for p in self.parts for m in _group_members_matched_by(p, node_map)}
         for node in list(taken):
             taken.update(_nodes_nested_in(node))
         members = sorted((m for m in taken if m in self.position), key=self.position.__getitem__)
         inside = set(members)
         bound = {v for m in members for v in variables_bound_by_node(m)}
-        inputs = {c: None for m in members for c in (m, *children(m)) if c not in bound and _is_group_input(c, inside)}
+        inputs = {
+            c: None
+            for m in members
+            for c in (m, *children(m))
+            if c not in bound and _is_input_of_matched_group(c, inside)
+        }
         leaves = (n for p in self.parts for n in node_map.get(p, ()) if n in inputs)
         return Group(root, tuple(members), tuple(dict.fromkeys((*leaves, *inputs))), node_map)
 
@@ -93,18 +101,18 @@ class _GroupSearch:
         return all(
             member is group.root or all(u in inside for u in self.uses[member])
             for member in group.members
-            if not is_shareable_between_groups(member)
+            if not is_node_shareable_between_match_groups(member)
         ) and self.claimed.isdisjoint(inside)
 
 
-def is_shareable_between_groups(node: Expr) -> bool:
+def is_node_shareable_between_match_groups(node: Expr) -> bool:
     """Return True if a node computes nothing (variable, constant, operator), so that groups may
     share it.
     """
     return isinstance(node, (Var, Constant, Op, GlobalVar, Function))
 
 
-def _is_group_input(node: Expr, members: Collection[Expr]) -> bool:
+def _is_input_of_matched_group(node: Expr, members: Collection[Expr]) -> bool:
     """Return True if `node`, a member of a group or an operand of a member, becomes a parameter of
     the group's function.
 
@@ -161,7 +169,7 @@ def find_pattern_matches(
     A match is dropped where `accept_root(root)` is False. Functions made by an earlier `partition` are
     not searched.
     """
-    return _GroupSearch(pattern, expr).find_disjoint_groups(accept_root)
+    return _GroupSearch(pattern, expr).find_disjoint_pattern_matches(accept_root)
 
 
 # --- partitioning
@@ -227,6 +235,8 @@ def partition(
     first if the pattern has type, dtype or shape constraints.
     """
     typed = infer_expr(expr) if patterns.needs_inferred_types(pattern) else expr
-    groups = find_pattern_matches(pattern, typed, lambda node: not is_shareable_between_groups(node) and check(node))
+    groups = find_pattern_matches(
+        pattern, typed, lambda node: not is_node_shareable_between_match_groups(node) and check(node)
+    )
     found = {root: group for root, group in groups.items() if root in group.members}
     return _PartitionMutator(found, attrs or {}).visit(typed) if found else expr

@@ -94,7 +94,7 @@ def same_padding(spatial_extents: Sequence[int], window: Window, larger_half_aft
     )
 
 
-def checked_spatial_rank(rank: int, subject: str) -> int:
+def require_spatial_rank_1_to_3(rank: int, subject: str) -> int:
     """Return the number of spatial axes, 1 to 3, of a tensor of rank `rank` with batch and channel
     axes. Raises AotcError (code "graph-rank") for other ranks.
     """

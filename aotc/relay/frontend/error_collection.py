@@ -78,7 +78,7 @@ class Problems:
             for d in error.with_default_span(span).diagnostics:
                 hint = self.hint if d.code.endswith(_RUNTIME_SHAPE_CODE_SUFFIXES) else ""
                 self.found.append(replace(d, notes=(*d.notes, *notes), hint=d.hint or hint))
-            if current_budget().remaining("compile.max_nodes") <= 0:
+            if current_budget().remaining_compile_time_budget("compile.max_nodes") <= 0:
                 raise
         except PoisonedError:
             pass

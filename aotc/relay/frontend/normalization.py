@@ -50,7 +50,7 @@ def rms_norm(x: Expr, scale: Expr | None, normalized_axis_count: int, epsilon: f
         square = g.call_reduction("mean", g.mul(y, y), range(g.rank(x) - normalized_axis_count, g.rank(x)), True)
         return fold(g.mul, (y, g.call_op("rsqrt", g.add(square, epsilon)), *factors))
 
-    return g.compute_in_float32(normalize, x, *(() if scale is None else (scale,)))
+    return g.call_with_narrow_floats_in_float32(normalize, x, *(() if scale is None else (scale,)))
 
 
 def batch_norm(x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, epsilon: float) -> Expr:
@@ -62,10 +62,10 @@ def batch_norm(x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, e
     work = g.dtype(mean)
     if g.dtype(x) == g.dtype(scale) == work:
         return g.field(g.call_op("nn.batch_norm", x, scale, offset, mean, variance, axis=1, epsilon=epsilon), 0)
-    return batch_norm_from_arithmetic(work, x, scale, offset, mean, variance, epsilon)
+    return batch_norm_as_elementwise_arithmetic(work, x, scale, offset, mean, variance, epsilon)
 
 
-def batch_norm_from_arithmetic(
+def batch_norm_as_elementwise_arithmetic(
     compute_dtype: str, x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, epsilon: float
 ) -> Expr:
     """Build batch normalization from arithmetic in the data type `compute_dtype`, or in float32 if `compute_dtype` is

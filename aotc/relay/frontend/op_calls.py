@@ -35,7 +35,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir import AotcError, Dim, DType, check_rank, is_static, require, require_static_shape, tensor_types
-from aotc.ir.compile_time_limits import array_cost, current_budget
+from aotc.ir.compile_time_limits import array_computation_cost, current_budget
 from aotc.relay.graph_api import (
     Call,
     Constant,
@@ -104,15 +104,15 @@ def check_materialization_cost(sizes: Sequence[int], element_type: str, subject:
     exceed the compile-time limits of memory or work. The cost is that of two arrays: the constant
     and one temporary copy.
     """
-    cost = array_cost(math.prod(sizes), DType(element_type).itemsize, 2)
-    current_budget().spend_or_raise(cost, f"{subject} of shape {tuple(sizes)}")
+    cost = array_computation_cost(math.prod(sizes), DType(element_type).itemsize, 2)
+    current_budget().spend_compile_time_cost_or_raise(cost, f"{subject} of shape {tuple(sizes)}")
 
 
-def check_unroll_count(parts: int, subject: str) -> None:
+def check_unroll_count(part_count: int, subject: str) -> None:
     """Raise AotcError (code "budget") if an operation would be unrolled into more than
     `compile.max_unroll` parts.
     """
-    current_budget().require_within_limit("compile.max_unroll", parts, subject)
+    current_budget().require_within_compile_time_limit("compile.max_unroll", part_count, subject)
 
 
 # --- calls
@@ -279,7 +279,7 @@ def accumulation_dtype(element_type: DType) -> DType:
     return DType("float32") if element_type.is_narrow_float else element_type
 
 
-def compute_in_float32(function: Callable[..., Expr], *tensors: Expr) -> Expr:
+def call_with_narrow_floats_in_float32(function: Callable[..., Expr], *tensors: Expr) -> Expr:
     """Return `function(*tensors)`; if the first tensor is a narrow float, compute in float32 and round
     the result once, to the type of the first tensor.
 

@@ -63,24 +63,24 @@ class QuantizedTensor:
         return dequantize(self.data, self.scale, self.zero, g.dtype(self.scale))
 
 
-def is_single_value(param: Expr) -> bool:
+def is_single_element_quant_param(param: Expr) -> bool:
     """Return True if a scale or zero point is a single value."""
     return g.rank(param) == 0 or g.dims(param) == (1,)
 
 
-def checked_scale(scale: Expr, subject: str = "a scale") -> Expr:
+def checked_scale_with_single_as_scalar(scale: Expr, subject: str = "a scale") -> Expr:
     """Return a scale, reshaped to rank 0 if it is a single value. Raises AotcError (code
     "qnn.scale") for a constant scale that is not positive and finite.
     """
     check_constant_scales([(subject, scale)])
-    return g.reshape(scale, ()) if is_single_value(scale) else scale
+    return g.reshape(scale, ()) if is_single_element_quant_param(scale) else scale
 
 
 def zero_point_as_int32(zero: OptionalExpr) -> Expr:
     """Return a zero point as int32, 0 if it is None; a single value is reshaped to rank 0."""
     if zero is None:
         return g.constant(0, _INT)
-    return g.cast(g.reshape(zero, ()) if is_single_value(zero) else zero, _INT)
+    return g.cast(g.reshape(zero, ()) if is_single_element_quant_param(zero) else zero, _INT)
 
 
 def is_omitted_or_zero(x: OptionalExpr) -> bool:
@@ -105,12 +105,12 @@ def broadcast_param_along_axis(param: Expr, axis: int, rank: int) -> Expr:
     """Reshape a scale or zero point so that it broadcasts against a tensor of rank `rank`: a single
     value to rank 0, a vector along `axis`.
     """
-    if is_single_value(param):
+    if is_single_element_quant_param(param):
         return g.reshape(param, ())
     return g.reshape_along_axis(param, axis, rank) if g.rank(param) == 1 else param
 
 
-def _broadcast_param_to(param: Expr, x: Expr, axis: int = 1, block_size: int = 0) -> Expr:
+def _make_quant_param_broadcastable_to(param: Expr, x: Expr, axis: int = 1, block_size: int = 0) -> Expr:
     """Reshape or repeat a scale or zero point so that it broadcasts against `x`: a single value,
     one value per element of an axis, or one value per block of `block_size` elements.
     """
@@ -181,14 +181,20 @@ def quantize(
     """
     _check_param_shapes(x, scale, zero, **places)
     if dtype.is_integer and _is_supported_by_qnn(x, scale, **places):
-        numbers = g.cast(checked_scale(scale), work), zero_point_as_int32(zero)
-        return g.call_op("qnn.quantize", g.cast(x, work), *numbers, out_dtype=dtype, axis=_scale_axis(x, **places))
+        numbers = g.cast(checked_scale_with_single_as_scalar(scale), work), zero_point_as_int32(zero)
+        return g.call_op(
+            "qnn.quantize",
+            g.cast(x, work),
+            *numbers,
+            out_dtype=dtype,
+            axis=_nonnegative_scale_axis_or_minus_one(x, **places),
+        )
     if g.dtype(scale).is_float:
         check_constant_scales([("a scale", scale)])
-    y = g.div(g.cast(x, work), g.cast(_broadcast_param_to(scale, x, **places), work))
+    y = g.div(g.cast(x, work), g.cast(_make_quant_param_broadcastable_to(scale, x, **places), work))
     y = y if dtype.is_float else g.call_op("round", y)
     if zero is not None and not is_omitted_or_zero(zero):
-        y = g.add(y, g.cast(_broadcast_param_to(zero, x, **places), work))
+        y = g.add(y, g.cast(_make_quant_param_broadcastable_to(zero, x, **places), work))
     return cast_saturating_float8(y, dtype, saturate) if dtype.is_float else clip_and_cast(y, dtype)
 
 
@@ -196,27 +202,32 @@ def dequantize(x: Expr, scale: Expr, zero: OptionalExpr, dtype: DType, **places:
     """Dequantize `x` to real numbers of the data type `dtype`; `places` as in `quantize`."""
     _check_param_shapes(x, scale, zero, **places)
     if g.dtype(x).is_integer and _is_supported_by_qnn(x, scale, **places):
-        axis = _scale_axis(x, **places)
+        axis = _nonnegative_scale_axis_or_minus_one(x, **places)
         return g.call_op_unfolded(
-            "qnn.dequantize", x, checked_scale(scale), zero_point_as_int32(zero), out_dtype=dtype, axis=axis
+            "qnn.dequantize",
+            x,
+            checked_scale_with_single_as_scalar(scale),
+            zero_point_as_int32(zero),
+            out_dtype=dtype,
+            axis=axis,
         )
     require_finite_scales(scale)
     if zero is None or is_omitted_or_zero(zero):
         y = g.cast(x, dtype)
     else:
         work = "int32" if g.dtype(x).is_integer else str(dtype)
-        y = g.cast(g.sub(g.cast(x, work), g.cast(_broadcast_param_to(zero, x, **places), work)), dtype)
-    return g.mul(y, g.cast(_broadcast_param_to(scale, x, **places), dtype))
+        y = g.cast(g.sub(g.cast(x, work), g.cast(_make_quant_param_broadcastable_to(zero, x, **places), work)), dtype)
+    return g.mul(y, g.cast(_make_quant_param_broadcastable_to(scale, x, **places), dtype))
 
 
 def _is_supported_by_qnn(x: Expr, scale: Expr, axis: int = 1, block_size: int = 0) -> bool:
     """Return True if a floating-point scale is a single value or has one value per element of an
     axis, so that the `qnn.*` operators support it.
     """
-    return g.dtype(scale).is_float and (is_single_value(scale) or (g.rank(scale) == 1 and not block_size))
+    return g.dtype(scale).is_float and (is_single_element_quant_param(scale) or (g.rank(scale) == 1 and not block_size))
 
 
-def _scale_axis(x: Expr, axis: int = 1, block_size: int = 0) -> int:
+def _nonnegative_scale_axis_or_minus_one(x: Expr, axis: int = 1, block_size: int = 0) -> int:
     """Return the axis of a scale counted from 0, or -1 if `axis` is out of range, which can only be
     for a single scale, where the axis has no meaning.
     """
@@ -227,13 +238,17 @@ def _check_param_shapes(x: Expr, scale: Expr, zero: OptionalExpr, axis: int = 1,
     """Raise AotcError unless `axis` is an axis of `x` (for several scales) and the zero points have
     the shape of the scales.
     """
-    many = not is_single_value(scale)
+    many = not is_single_element_quant_param(scale)
     if many:
         g.normalize_axis(axis, g.rank(x))
     if zero is None:
         return
     one, other = g.dims(scale), g.dims(zero)
-    equal = len(one) == len(other) and all(map(may_be_equal_dims, one, other)) if many else is_single_value(zero)
+    equal = (
+        len(one) == len(other) and all(map(may_be_equal_dims, one, other))
+        if many
+        else is_single_element_quant_param(zero)
+    )
     text = f"scales of shape {one} have zero points of shape {other}"
     require("graph-quant", equal, text)
 
@@ -276,14 +291,14 @@ def quantized_matmul(a: QuantizedTensor, b: QuantizedTensor, dtype: str = "int32
     points per row, or per column of a stack of matrices, are subtracted before the product, whose
     data type is then int32.
     """
-    rows, columns = not is_single_value(a.zero), not is_single_value(b.zero)
+    rows, columns = not is_single_element_quant_param(a.zero), not is_single_element_quant_param(b.zero)
     if rows or (columns and g.rank(b.data) != 2):
         return matmul(
             subtract_zero_point(a.data, a.zero, g.rank(a.data) - 2),
             subtract_zero_point(b.data, b.zero, g.rank(b.data) - 1),
         )
     one = g.constant(1.0, _FLOAT)
-    scales = (v if is_single_value(v) else one for v in (a.scale, b.scale))
+    scales = (v if is_single_element_quant_param(v) else one for v in (a.scale, b.scale))
     numbers = a.zero, b.zero, *scales
 
     def dense_product(x: Expr, y: Expr) -> Expr:
@@ -306,7 +321,9 @@ def requantize(sums: Expr, scale: Expr, output: OutputQuantization, axis: int = 
     """
     zero = g.constant(0, _INT)
     how = {"rounding": "FLOAT_EVEN", "out_dtype": output.dtype, "axis": axis}
-    return g.call_op("qnn.requantize", sums, checked_scale(scale), zero, output.scale, output.zero, **how)
+    return g.call_op(
+        "qnn.requantize", sums, checked_scale_with_single_as_scalar(scale), zero, output.scale, output.zero, **how
+    )
 
 
 def dequantize_sums(sums: Expr, scale: Expr) -> Expr:

@@ -166,10 +166,10 @@ class UnrolledLayer:
         if self.kind == "gru":
             return self._gru_step(input_products, state[0])
         sums = g.add(input_products, dense_with_bias(state[0], self.weights.r, self.weights.rb))
-        return [self._apply_activation(0, sums)] if self.kind == "rnn" else self._lstm_step(sums, state[1])
+        return [self._apply_activation_to_clipped(0, sums)] if self.kind == "rnn" else self._lstm_step(sums, state[1])
 
-    def _apply_activation(self, index: int, x: Expr) -> Expr:
-        return self.act[index](x if self.clip is None else g.clip(x, -self.clip, self.clip))
+    def _apply_activation_to_clipped(self, activation_index: int, x: Expr) -> Expr:
+        return self.act[activation_index](x if self.clip is None else g.clip(x, -self.clip, self.clip))
 
     def _split_gates(self, x: Expr, order: Sequence[int]) -> list[Expr]:
         parts = g.split(x, [g.shape(self.weights.r)[1]] * len(order), 1)
@@ -179,12 +179,12 @@ class UnrolledLayer:
         i, f, new, o = self._split_gates(sums, self.order)
         if self.peepholes:
             i, f = g.add(i, g.mul(self.peepholes[0], c)), g.add(f, g.mul(self.peepholes[2], c))
-        i, new = self._apply_activation(0, i), self._apply_activation(1, new)
-        f = g.sub(1.0, i) if self.coupled else self._apply_activation(0, f)
+        i, new = self._apply_activation_to_clipped(0, i), self._apply_activation_to_clipped(1, new)
+        f = g.sub(1.0, i) if self.coupled else self._apply_activation_to_clipped(0, f)
         c = g.add(g.mul(f, c), g.mul(i, new))
         if self.peepholes:
             o = g.add(o, g.mul(self.peepholes[1], c))
-        return [g.mul(self._apply_activation(0, o), self.act[2](c)), c]
+        return [g.mul(self._apply_activation_to_clipped(0, o), self.act[2](c)), c]
 
     def _gru_step(self, x: Expr, h: Expr) -> RecurrentState:
         weight, bias, gates = self.weights.r, self.weights.rb, self._split_gates(x, self.order)
@@ -195,7 +195,7 @@ class UnrolledLayer:
             hidden = g.shape(weight)[1]
             (first, rest), (first_bias, rest_bias) = (g.split(v, [2 * hidden, hidden], 0) for v in (weight, bias))
             recurrence = self._split_gates(dense_with_bias(h, first, first_bias), self.order[:2])
-        r, z = (self._apply_activation(0, g.add(*sums)) for sums in zip(gates, recurrence, strict=False))
+        r, z = (self._apply_activation_to_clipped(0, g.add(*sums)) for sums in zip(gates, recurrence, strict=False))
         inner = g.mul(r, last) if self.reset_after else dense_with_bias(g.mul(r, h), rest, rest_bias)
-        candidate = self._apply_activation(1, g.add(gates[2], inner))
+        candidate = self._apply_activation_to_clipped(1, g.add(gates[2], inner))
         return [g.add(g.mul(g.sub(1.0, z), candidate), g.mul(z, h))]

@@ -37,7 +37,7 @@ def reduction_in_float32(reduction: Reduction) -> Reduction:
     """Return the reduction `reduction`, which consists of several operators, computed in float32 for
     narrow floats and rounded once at the end.
     """
-    return lambda x, axes, keepdims: g.compute_in_float32(lambda y: reduction(y, axes, keepdims), x)
+    return lambda x, axes, keepdims: g.call_with_narrow_floats_in_float32(lambda y: reduction(y, axes, keepdims), x)
 
 
 @reduction_in_float32
@@ -56,7 +56,7 @@ def p_norm(x: Expr, order: float, sum_over_axes: Callable[[Expr], Expr]) -> Expr
     the function that sums the powers over the reduced axes.
     """
 
-    def norm(y: Expr) -> Expr:
+    def p_norm_in_argument_dtype(y: Expr) -> Expr:
         if order == 2:
             return g.sqrt(sum_over_axes(g.mul(y, y)))
         size = g.absolute(y)
@@ -65,7 +65,7 @@ def p_norm(x: Expr, order: float, sum_over_axes: Callable[[Expr], Expr]) -> Expr
         powers = g.call_op("power", size, g.constant(order, g.dtype(y)))
         return g.call_op("power", sum_over_axes(powers), g.constant(1.0 / order, g.dtype(y)))
 
-    return g.compute_in_float32(norm, x)
+    return g.call_with_narrow_floats_in_float32(p_norm_in_argument_dtype, x)
 
 
 def top_k(x: Expr, k: int, axis: int, ascending: bool) -> list[Expr]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from aotc.ir import AotcError, DType, PassInfo, PassObserver, TensorType, TupleType, Type, flatten_nested_tuple
 from aotc.relay.graph_api import IRModule, evaluate, type_of
-from aotc.relay.op.input_domains import infer_input_domains
+from aotc.relay.op.input_value_range_inference import infer_input_domains
 from aotc.relay.value_domains import UNCONSTRAINED_DOMAIN, ValueDomain, random_array_in_domain
 
 Array = np.ndarray[Any, Any]
@@ -51,9 +51,9 @@ class NumericCheck(PassObserver):
         self._drawn: dict[str, Any] = {}
         self._expected: list[Array] = []
         self._known: dict[int, tuple[IRModule, list[str]]] = {}
-        self.reset()
+        self.reset_observations()
 
-    def reset(self) -> None:
+    def reset_observations(self) -> None:
         self._last: IRModule | None = None  # the result of the last outermost pass
 
     def observe_pass(self, module: IRModule, info: PassInfo) -> Generator[None, IRModule, None]:

@@ -21,7 +21,7 @@ from aotc.ir import FuncType, Op, PassContext, PassInfo, PassObserver, TensorTyp
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Let, Tuple, TupleGetItem
 from aotc.relay.graph_api import IRModule, children, get_total_mac_number, list_op_freqs, post_order
 from aotc.relay.instrument.dump_ir import module_to_text
-from aotc.relay.instrument.op_difference import operator_count_changes
+from aotc.relay.instrument.op_count_changes import operator_count_changes
 
 
 @frozen
@@ -49,7 +49,7 @@ class ProgramStatistics:
         )
 
 
-def measure_function(function: Function) -> ProgramStatistics:
+def program_statistics_of_function(function: Function) -> ProgramStatistics:
     """Return operator counts, parameter bytes, FLOPs and peak memory of a function."""
     nodes = list(post_order(function))
     parameters = sum(n.stored_elements.nbytes for n in nodes if isinstance(n, Constant))
@@ -160,9 +160,9 @@ class PassRecords(PassObserver):
         self._measures: dict[Function, ProgramStatistics] = {}
         self._texts: dict[tuple[object, ...], tuple[str, Any]] = {}
         self._stage: tuple[str, float] | None = None
-        self.reset()
+        self.reset_observations()
 
-    def reset(self) -> None:
+    def reset_observations(self) -> None:
         self.passes: list[PassRecord] = []
         #: The pass context in which the first pass ran.
         self.context: PassContext | None = None
@@ -181,16 +181,19 @@ class PassRecords(PassObserver):
         self._stage = (stage_name, now) if stage_name else None
 
     def observe_pass(self, module: Any, info: PassInfo) -> Generator[None, Any, None]:
-        with self._exclude_block_from_times():
+        with self._exclude_with_block_from_times():
             record = PassRecord(
-                info.name, len(self.running), self.measure_module(module), *self._text_and_diagram_data(module)
+                info.name,
+                len(self.running),
+                self.program_statistics_of_module(module),
+                *self._text_and_diagram_data(module),
             )
         self.context = self.context or PassContext.current()
         self.passes.append(record)
         with self._watch_rules() as record.rules, self._time_pass_into_record(record):
             made = yield
-        with self._exclude_block_from_times():
-            record.after = self.measure_module(made)
+        with self._exclude_with_block_from_times():
+            record.after = self.program_statistics_of_module(made)
             text, record.drawn_after = self._text_and_diagram_data(made)
             record.text_after = None if text == record.text_before else text
 
@@ -212,19 +215,19 @@ class PassRecords(PassObserver):
         return self._clock() - self._hidden
 
     @contextmanager
-    def _exclude_block_from_times(self) -> Iterator[None]:
+    def _exclude_with_block_from_times(self) -> Iterator[None]:
         start = self._clock()
         yield
         self._hidden += self._clock() - start
 
-    def measure_module(self, module: Any) -> ProgramStatistics:
+    def program_statistics_of_module(self, module: Any) -> ProgramStatistics:
         """Return the statistics of a pass's input or output, summed over its functions."""
         for function in module.functions.values():
             if function not in self._measures:
-                self._measures[function] = measure_function(function)
+                self._measures[function] = program_statistics_of_function(function)
         return sum((self._measures[f] for f in module.functions.values()), ProgramStatistics())
 
-    def diagram_data(self, module: Any) -> Any:
+    def program_data_for_diagrams(self, module: Any) -> Any:
         """Return the data of a program for diagrams: None here; subclasses override it."""
 
     def _text_and_diagram_data(self, module: Any) -> tuple[str, Any]:
@@ -233,5 +236,5 @@ class PassRecords(PassObserver):
         """
         key = tuple(module.functions.values()) if isinstance(module, IRModule) else (module,)
         if key not in self._texts:
-            self._texts[key] = module_to_text(module), self.diagram_data(module)
+            self._texts[key] = module_to_text(module), self.program_data_for_diagrams(module)
         return self._texts[key]

@@ -14,7 +14,7 @@ import numpy as np
 from aotc.ir import NO_ATTRS, Shape, TensorType, Type, require_static_shape
 from aotc.ir.op import Arg, AxisMap, OpPattern, QuantizationTreatment, Types, declare_arguments, require
 from aotc.relay.expr import Expr, tuple_item
-from aotc.relay.op import casts, concat_split, gather
+from aotc.relay.op import cast_clip_prelu, concat_split, gather
 from aotc.relay.op import shape as shapes
 from aotc.relay.op.operator_definition import (
     Array,
@@ -68,7 +68,7 @@ def _expand_adv_index(_: Any, inputs: Expr) -> Expr:
     assert inputs.checked_type is not None
     _, indices, spots = _split_indexing_types((inputs.checked_type,))
     wide = require_static_shape(spots)
-    parts = [casts.cast(tuple_item(inputs, k + 1), "int64") for k in range(len(indices))]
+    parts = [cast_clip_prelu.cast(tuple_item(inputs, k + 1), "int64") for k in range(len(indices))]
     rows = [shapes.reshape(shapes.broadcast_to(x, wide), (1, *wide), allowzero=True) for x in parts]
     return gather.gather_nd(tuple_item(inputs, 0), concat_split.concatenate(rows, 0))
 

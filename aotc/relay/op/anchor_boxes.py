@@ -27,7 +27,7 @@ from aotc.ir import (
 from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, tensor_type_of
 from aotc.relay.op import (
     binary_elementwise,
-    casts,
+    cast_clip_prelu,
     concat_split,
     elementwise_unary,
     gather,
@@ -202,7 +202,7 @@ def _expand_multibox_transform_loc(attrs: Any, classes: Expr, offsets: Expr, anc
     dtype = kept.numpy
     some = gather.take(classes, to_constant_of_dtype(np.arange(first, kinds)), axis=1)
     score = binary_elementwise.maximum(reduce.max(some, axis=1), to_constant_of_dtype(-1, dtype))
-    place = casts.cast(reduce.argmax(some, axis=1), BOX_INDEX_DTYPE)
+    place = cast_clip_prelu.cast(reduce.argmax(some, axis=1), BOX_INDEX_DTYPE)
     best = binary_elementwise.add(place, to_constant_of_dtype(first))
     # no class has a probability above -1: the background
     least = np.nextafter(dtype.type(-1), dtype.type(0))
@@ -227,9 +227,9 @@ def _expand_multibox_transform_loc(attrs: Any, classes: Expr, offsets: Expr, anc
     begin = binary_elementwise.subtract(center, half)
     end = binary_elementwise.add(center, half)
     box: Expr = concat_split.concatenate([begin, end], -1)
-    box = casts.clip(box, 0.0, 1.0) if attrs.clip else box
+    box = cast_clip_prelu.clip(box, 0.0, 1.0) if attrs.clip else box
     names = binary_elementwise.subtract(kind, to_constant_of_dtype(first))
-    pair = (casts.cast(names, str(kept)), score)
+    pair = (cast_clip_prelu.cast(names, str(kept)), score)
     fields = [shape.reshape(x, (batch, extent, 1)) for x in pair]
     valid = binary_elementwise.greater(kind, to_constant_of_dtype(first - 1))
     every = concat_split.concatenate([*fields, box], -1)
@@ -331,8 +331,8 @@ def _decode_proposal_boxes(attrs: Any, scores: Expr, offsets: Expr, image_info: 
     def take_columns(x: Expr, *column_indices: int) -> Expr:
         return gather.take(x, to_constant_of_dtype(column_indices), axis=-1)
 
-    def move_pixels_before_channels(x: Expr, parts: tuple[int, ...], order: tuple[int, ...]) -> Expr:
-        return shape.transpose(shape.reshape(x, (batch, *parts, *space), allowzero=True), order)
+    def split_channel_axis_and_transpose(x: Expr, channel_parts: tuple[int, ...], order: tuple[int, ...]) -> Expr:
+        return shape.transpose(shape.reshape(x, (batch, *channel_parts, *space), allowzero=True), order)
 
     add, subtract, times, divide = (
         binary_elementwise.add,
@@ -343,7 +343,7 @@ def _decode_proposal_boxes(attrs: Any, scores: Expr, offsets: Expr, image_info: 
     one, two, nothing = map(constant_of_dtype, (1, 2, 0))
     anchors = _anchor_corners_by_pixel(attrs, *space)
     low, high = constant_of_dtype(anchors[..., :2]), constant_of_dtype(anchors[..., 2:])
-    delta = move_pixels_before_channels(offsets, (each, 4), (0, 3, 4, 1, 2))
+    delta = split_channel_axis_and_transpose(offsets, (each, 4), (0, 3, 4, 1, 2))
     first, second = take_columns(delta, 0, 1), take_columns(delta, 2, 3)
     begin, end = add(low, first), add(high, second)
     if not attrs.iou_loss:
@@ -364,7 +364,7 @@ def _decode_proposal_boxes(attrs: Any, scores: Expr, offsets: Expr, image_info: 
     pixels = constant_of_dtype(np.stack([x, y], -1)[:, :, None] + 1)
     beyond = binary_elementwise.less(divide(extents, constant_of_dtype(attrs.feature_stride)), pixels)
     outside = reduce.any(beyond, axis=-1, keepdims=True)
-    found = take_columns(move_pixels_before_channels(scores, (2, each), (0, 3, 4, 2, 1)), 1)
+    found = take_columns(split_channel_axis_and_transpose(scores, (2, each), (0, 3, 4, 2, 1)), 1)
     score = binary_elementwise.where(binary_elementwise.logical_or(small, outside), constant_of_dtype(-1), found)
     rows = concat_split.concatenate([score, subtract(begin, grown), add(end, grown)], -1)
     return shape.reshape(rows, (batch, each * product_of_dims(space), 5), allowzero=True)

@@ -19,7 +19,7 @@ from aotc.ir import (
     attribute_field,
 )
 from aotc.relay.op.operator_definition import OpDef, Samples, exact_sample, random_array
-from aotc.relay.op.type_rules import elementwise_axis_map, infer_same_type
+from aotc.relay.op.type_rules import elementwise_axis_map, infer_type_of_first_argument
 from aotc.tir import te
 
 
@@ -60,7 +60,7 @@ _SAMPLE_COMPILER_ATTRS = CompilerAttrs(compiler="mine")
 stop_fusion = _annotation_op(
     "stop_fusion",
     "no kernel computes together with what uses it",
-    infer=infer_same_type,
+    infer=infer_type_of_first_argument,
     precision=PrecisionTreatment.FOLLOW,
     quantized=QuantizationTreatment.PASS,
 )

@@ -25,18 +25,18 @@ from aotc.ir import (
     declare_arguments,
     require,
 )
-from aotc.relay.op.elementwise_table import (
+from aotc.relay.op.elementwise_op_constructors import (
     NumpyFn,
     binary,
     choose,
     compute_narrow_floats_in_float32,
     dispatch_scalar_or_array,
-    elementwise_element_function,
+    element_function_of_scalar_function,
     elementwise_numpy_reference,
     intrinsic_for_scalars_and_arrays,
 )
 from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
-from aotc.relay.op.sample_arguments import (
+from aotc.relay.op.operator_test_inputs import (
     ANY_DTYPE_KIND,
     BOOL_KIND,
     FLOAT_KIND,
@@ -60,7 +60,7 @@ def _dispatch_float_or_integer(float_fn: NumpyFn, integer_fn: NumpyFn) -> Any:
     return lambda a, b: (float_fn if DType(str(a.dtype)).is_float else integer_fn)(a, b)
 
 
-def _total_integer_division(op: str, divide_by_minus_one: NumpyFn) -> NumpyFn:
+def _integer_division_defined_everywhere(op: str, divide_by_minus_one: NumpyFn) -> NumpyFn:
     """Return integer division `op` without undefined cases: division by zero gives 0, minimum / -1
     wraps.
     """
@@ -78,10 +78,10 @@ def _zero_of_same_dtype(a: Scalar) -> Scalar:
     return const(0, a.dtype)
 
 
-_trunc_div = _total_integer_division("truncdiv", lambda a: -a)
-_floor_div = _total_integer_division("floordiv", lambda a: -a)
-_trunc_rem = _total_integer_division("truncmod", _zero_of_same_dtype)
-_floor_rem = _total_integer_division("floormod", _zero_of_same_dtype)
+_trunc_div = _integer_division_defined_everywhere("truncdiv", lambda a: -a)
+_floor_div = _integer_division_defined_everywhere("floordiv", lambda a: -a)
+_trunc_rem = _integer_division_defined_everywhere("truncmod", _zero_of_same_dtype)
+_floor_rem = _integer_division_defined_everywhere("floormod", _zero_of_same_dtype)
 
 
 def _numpy_integer_trunc_divide(a: Array, b: Array) -> Any:
@@ -113,17 +113,17 @@ def _numpy_integer_power(base: Array, exponent: Array) -> Any:
     return np.where(exponent < 0, inverse, np.power(base, np.maximum(exponent, 0)))
 
 
-def _numpy_bounded_shift(shift_ufunc: Any) -> Any:
+def _numpy_shift_defined_for_large_counts(shift_ufunc: Any) -> Any:
     """Return a shift function in which a shift by the bit width or more gives 0, or -1 for negative
     right shifts.
     """
 
-    def shift_within_bit_width(a: Array, b: Array) -> Any:
+    def shift_or_fill_if_count_out_of_range(a: Array, b: Array) -> Any:
         inside = (b >= 0) & (b < a.dtype.itemsize * 8)
         fill = np.where(a < 0, -1, 0) if shift_ufunc is np.right_shift else 0
         return np.where(inside, shift_ufunc(a, np.where(inside, b, 0)), fill).astype(a.dtype)
 
-    return shift_within_bit_width
+    return shift_or_fill_if_count_out_of_range
 
 
 def _binary_op_named_as_numpy(name: str, tir_operation: str, dtype_kind: DTypeKind, **facets: Any) -> OpDef:
@@ -183,8 +183,12 @@ logical_and, logical_or, logical_xor = (
 bitwise_and, bitwise_or, bitwise_xor = (
     _binary_op_named_as_numpy(f"bitwise_{op}", op, INTEGER_OR_BOOL_KIND) for op in ("and", "or", "xor")
 )
-left_shift = binary("left_shift", _numpy_bounded_shift(np.left_shift), partial(scalar, "shl"), INTEGER_KIND)
-right_shift = binary("right_shift", _numpy_bounded_shift(np.right_shift), partial(scalar, "shr"), INTEGER_KIND)
+left_shift = binary(
+    "left_shift", _numpy_shift_defined_for_large_counts(np.left_shift), partial(scalar, "shl"), INTEGER_KIND
+)
+right_shift = binary(
+    "right_shift", _numpy_shift_defined_for_large_counts(np.right_shift), partial(scalar, "shr"), INTEGER_KIND
+)
 
 
 # --- where
@@ -214,7 +218,7 @@ where = OpDef(
     reference=elementwise_numpy_reference(np.where),
     pattern=OpPattern.BROADCAST,
     axes=elementwise_axis_map,
-    element=elementwise_element_function(select),
+    element=element_function_of_scalar_function(select),
     quantized=QuantizationTreatment.PASS,
     samples=_where_test_samples,
 )

@@ -136,7 +136,7 @@ class _AttributeParameter:
     steps: tuple[Takes, ...]
     example: str
 
-    def convert_argument(self, arguments: Mapping[str, Any]) -> Any:
+    def convert_given_attribute_value(self, arguments: Mapping[str, Any]) -> Any:
         value = arguments[self.name]
         if value is None and self.default is not REQUIRED:
             return self.default
@@ -223,7 +223,7 @@ def build_operator_call(op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         raise TypeError(f"{text}; {hint}" if hint else text) from None
     bound.apply_defaults()
     given = bound.arguments
-    attributes = {f.name: f.convert_argument(given) for f in _attribute_parameters_by_name(op).values()}
+    attributes = {f.name: f.convert_given_attribute_value(given) for f in _attribute_parameters_by_name(op).values()}
     arguments = [given[a.name] if a.takes is None else a.takes(given.get(a.name), given) for a in op.args]
     return typed_op_call(op, arguments, op.attrs(**attributes))
 

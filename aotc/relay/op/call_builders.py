@@ -108,7 +108,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
 )
 
 
-def module_getattr_and_dir(module_name: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def op_builders_as_module_attributes(module_name: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a module such as "relay.op.nn".
 
     The module's attributes are the builder functions of the operators called nn.NAME.

@@ -325,11 +325,11 @@ def _split_reference(a: SplitAttrs, data: Array) -> tuple[Array, ...]:
 def _compute_split(a: SplitAttrs, data: Tensor) -> tuple[Tensor, ...]:
     axis = normalize_axis(a.axis, data.rank)
 
-    def compute_part(start: int, stop: int) -> Tensor:
+    def slice_along_split_axis(start: int, stop: int) -> Tensor:
         shape = replace_item(data.shape, axis, stop - start)
         return te.compute(shape, lambda *i: data[replace_item(i, axis, i[axis] + start)], "split")
 
-    return tuple(compute_part(start, stop) for start, stop in split_part_bounds(a, data.shape[axis]))
+    return tuple(slice_along_split_axis(start, stop) for start, stop in split_part_bounds(a, data.shape[axis]))
 
 
 split = OpDef(

@@ -38,7 +38,7 @@ from aotc.ir import (
     require,
 )
 from aotc.relay.op import window_attributes
-from aotc.relay.op.contraction import (
+from aotc.relay.op.contraction_accumulator_types import (
     accumulator_dtype,
     cast_array,
     contract_to_dtype,
@@ -91,7 +91,7 @@ class ConvAttrs(Attrs):
 
 
 def _conv_attrs_class(spatial_rank: int) -> type[ConvAttrs]:
-    padding = window_attributes.padding_attribute(spatial_rank, 2 if spatial_rank == 1 else spatial_rank)
+    padding = window_attributes.padding_attribute_field(spatial_rank, 2 if spatial_rank == 1 else spatial_rank)
     return window_attributes.attrs_class_for_rank(
         spatial_rank,
         ConvAttrs,
@@ -141,20 +141,20 @@ class _ConvLayout:
             if self.along > 1:
                 taps = a.kernel_size
                 given = None if taps is None else repeat_for_each_axis(taps, self.n)[self.along - 2]
-            found[self.along] = self._ungrouped_extent(given, found[self.along], a.groups)
+            found[self.along] = self._checked_extent_of_packed_axis(given, found[self.along], a.groups)
         return tuple(found)
 
-    def _ungrouped_extent(self, extent: Dim | None, group_count: Dim, groups: int) -> Dim:
+    def _checked_extent_of_packed_axis(self, extent: Dim | None, packed_group_count: Dim, conv_groups: int) -> Dim:
         """Return the extent of the axis in groups; raise AotcError unless it has as many groups as
         the kernel holds.
         """
         if extent is None:
-            return map_extent(group_count, self.group.__mul__)
-        extent = extent // groups if self.along == 1 and isinstance(extent, int) else extent
-        if isinstance(extent, int) and isinstance(group_count, int):
+            return map_extent(packed_group_count, self.group.__mul__)
+        extent = extent // conv_groups if self.along == 1 and isinstance(extent, int) else extent
+        if isinstance(extent, int) and isinstance(packed_group_count, int):
             count = -(-extent // self.group)
-            text = f"{extent} elements are {count} groups of {self.group}, not {group_count}"
-            require("conv.group", count == group_count, text)
+            text = f"{extent} elements are {count} groups of {self.group}, not {packed_group_count}"
+            require("conv.group", count == packed_group_count, text)
         return extent
 
 
@@ -471,7 +471,7 @@ CONV_TEST_CASES_BY_RANK: Final[Any] = {  # shapes of data and weight, attributes
 }
 
 
-def _batch_axis_map(spatial_rank: int, attrs: Any, _: Types) -> AxisMap:
+def _batch_only_axis_map(spatial_rank: int, attrs: Any, _: Types) -> AxisMap:
     """Return the axis map of a convolution, which maps only the batch axis, as channels and windows
     are summed.
     """
@@ -518,7 +518,11 @@ def conv_operators_of_ranks_1_to_3(
             + 2 * require_tensor_type(facets["infer"](spatial_rank, attrs, types)).numel
         )
 
-    counted = {"refine": infer_missing_weight_type, "scratch": count_scratch_elements, "axes": _batch_axis_map} | facets
+    counted = {
+        "refine": infer_missing_weight_type,
+        "scratch": count_scratch_elements,
+        "axes": _batch_only_axis_map,
+    } | facets
     for n, made in enumerate(attrs_classes, 1):
         bound: dict[str, Any] = {facet: partial(function, n) for facet, function in counted.items()}
         op = OpDef(

@@ -28,7 +28,7 @@ from aotc.relay.expr import Expr, splat_constant, tensor_type_of
 from aotc.relay.op import concat_split, conv, window_attributes
 from aotc.relay.op import shape as shapes
 from aotc.relay.op import slice as slices
-from aotc.relay.op.contraction import (
+from aotc.relay.op.contraction_accumulator_types import (
     accumulator_dtype,
     cast_array,
     contract_to_dtype,
@@ -44,12 +44,12 @@ from aotc.relay.op.operator_definition import (
     static_shape_of,
     tensor_types_of_values,
 )
-from aotc.relay.op.rearrange import Rearrangement
+from aotc.relay.op.space_to_depth_and_batch import Rearrangement
 from aotc.relay.op.window_attributes import (
     TRANSPOSED_KERNEL_LAYOUT_BY_RANK,
     canonical_to_layout_order,
     layout_to_canonical_order,
-    per_axis_attribute,
+    per_axis_attribute_field,
     repeat_for_each_axis,
     strides_dilations_and_pads,
 )
@@ -77,7 +77,7 @@ class ConvTransposeAttrs(Attrs):
 
 def _conv_transpose_attrs_class(spatial_rank: int) -> type[ConvTransposeAttrs]:
     more: Any = {
-        "output_padding": per_axis_attribute(spatial_rank, 0),
+        "output_padding": per_axis_attribute_field(spatial_rank, 0),
         "kernel_layout": TRANSPOSED_KERNEL_LAYOUT_BY_RANK[spatial_rank],
     }
     return window_attributes.attrs_class_for_rank(
@@ -273,13 +273,15 @@ class _PhaseDecomposition:
         """Return the phases of each axis; None for a phase without taps."""
         kernel = static_shape_of(self.weight)[2:]
         strides, dilation, _ = strides_dilations_and_pads(self.n, self.a)
-        current_budget().require_within_limit("compile.max_unroll", prod(strides), "a transposed convolution")
+        current_budget().require_within_compile_time_limit(
+            "compile.max_unroll", prod(strides), "a transposed convolution"
+        )
         return [
             [_phase_taps_along_axis(r, k, s, d) for r in range(s)]
             for k, s, d in zip(kernel, strides, dilation, strict=True)
         ]
 
-    def outputs_per_phase(self, phases_by_axis: list[list[_Phase | None]]) -> tuple[int, ...]:
+    def outputs_per_phase_along_each_axis(self, phases_by_axis: list[list[_Phase | None]]) -> tuple[int, ...]:
         """Return the number of outputs that each phase computes: all required ones, and all that
         the data reaches.
         """
@@ -326,7 +328,7 @@ class _PhaseDecomposition:
     def convolve_all_phases(self) -> Expr:
         """Return the results of all phases as (N, O, strides..., blocks...)."""
         axes = self.phases_by_axis()
-        blocks = self.outputs_per_phase(axes)
+        blocks = self.outputs_per_phase_along_each_axis(axes)
         combinations = list(itertools.product(*axes))
         batch = static_shape_of(self.data)[0]
         full = [tuple(p for p in c if p is not None) for c in combinations]

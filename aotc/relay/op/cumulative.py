@@ -16,7 +16,7 @@ import numpy as np
 
 from aotc.ir import Attrs, DType, PrecisionTreatment, TensorType, Type, Types, attribute_field, frozen
 from aotc.ir.dimensions import product_of_dims as elements
-from aotc.relay.op.contraction import average_accumulator_dtype
+from aotc.relay.op.contraction_accumulator_types import average_accumulator_dtype
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.operator_definition import (
     NUMBER_KIND,
@@ -82,10 +82,10 @@ class _Scan:
     exclusive: bool
 
     @property
-    def identity_element(self) -> Scalar:
+    def identity_element_of_scan(self) -> Scalar:
         return const(0 if self.op == "add" else 1, self.dtype)
 
-    def scan_rows_in_register(self, source: Buffer, out: Buffer) -> Stmt:
+    def build_scan_with_register_per_row(self, source: Buffer, out: Buffer) -> Stmt:
         """Return a scan with one loop per row, which holds the running value in a register."""
         work = average_accumulator_dtype(self.dtype) if self.dtype.is_float else self.dtype
         o, k, j, total = Var("o"), Var("k"), Var("j"), Var("total", work)
@@ -93,10 +93,10 @@ class _Scan:
         add = Assign(total, binary(self.op, total, Load(source, place).astype(self.dtype).astype(work)))
         keep = Store(out, place, total.astype(self.dtype))
         steps = (keep, add) if self.exclusive else (add, keep)
-        body = Block((Declare(total, self.identity_element.astype(work)), For(k, self.extent, Block(steps))))
+        body = Block((Declare(total, self.identity_element_of_scan.astype(work)), For(k, self.extent, Block(steps))))
         return forall(o, self.outer, forall(j, self.inner, body))
 
-    def scan_slices_through_memory(self, source: Buffer, out: Buffer) -> Stmt:
+    def build_scan_of_slices_through_memory(self, source: Buffer, out: Buffer) -> Stmt:
         """Return a scan that computes each slice of `inner` elements from the previous slice of the
         result.
         """
@@ -104,7 +104,9 @@ class _Scan:
         begin = o * (self.extent * self.inner) + j
         place = begin + k * self.inner
         item = Load(source, place - self.inner if self.exclusive else place).astype(self.dtype)
-        first = Store(out, begin, self.identity_element if self.exclusive else Load(source, begin).astype(self.dtype))
+        first = Store(
+            out, begin, self.identity_element_of_scan if self.exclusive else Load(source, begin).astype(self.dtype)
+        )
         row = Store(out, place, binary(self.op, Load(out, place - self.inner), item))
         rows = For(k, self.extent, forall(j, self.inner, row), begin=1)
         start = forall(j, self.inner, first)
@@ -117,9 +119,11 @@ def _compute_scan(combiner: str, a: ScanAttrs, data: Tensor) -> Tensor:
     outer, inner = prod(data.shape[:axis]), prod(data.shape[axis + 1 :])
     scan = _Scan(combiner, _scan_result_dtype(a, data.dtype), outer, data.shape[axis], inner, a.exclusive)
     if data.size == 0:
-        return te.compute(data.shape, lambda *_: scan.identity_element, "scan")
+        return te.compute(data.shape, lambda *_: scan.identity_element_of_scan, "scan")
     program = (
-        scan.scan_rows_in_register if inner == 1 or scan.dtype.is_narrow_float else scan.scan_slices_through_memory
+        scan.build_scan_with_register_per_row
+        if inner == 1 or scan.dtype.is_narrow_float
+        else scan.build_scan_of_slices_through_memory
     )
     return te.extern("scan", [(data.shape, scan.dtype)], [data], lambda i, o, _: program(i[0], o[0]))[0]
 

@@ -28,7 +28,11 @@ from aotc.ir import (
     declare_arguments,
     require,
 )
-from aotc.relay.op.contraction import contract_to_dtype, contraction_result_dtype, matmul_with_accumulator
+from aotc.relay.op.contraction_accumulator_types import (
+    contract_to_dtype,
+    contraction_result_dtype,
+    matmul_with_accumulator,
+)
 from aotc.relay.op.operator_definition import (
     Array,
     OpDef,

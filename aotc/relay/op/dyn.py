@@ -121,7 +121,7 @@ class _DynamicVariant:
     keeps: bool
 
     @property
-    def operator_name(self) -> str:
+    def dynamic_operator_name(self) -> str:
         return f"dyn.{self.static.name}"
 
     def to_static_attrs_and_args(
@@ -155,7 +155,7 @@ class _DynamicVariant:
         attributes, own = self.to_static_attrs_and_args(attrs, arguments, _array_to_attribute)
         found = self.static.infer(attributes, tensor_types_of_values(own))
         _check_inferred_rank(
-            self.operator_name, self.infer_dynamic_type(attrs, tensor_types_of_values(arguments)), found
+            self.dynamic_operator_name, self.infer_dynamic_type(attrs, tensor_types_of_values(arguments)), found
         )
         return self.static.reference(attributes, *own)
 
@@ -168,7 +168,7 @@ class _DynamicVariant:
         if result.checked_type is not None:
             types = [x.checked_type for x in arguments]
             _check_inferred_rank(
-                self.operator_name,
+                self.dynamic_operator_name,
                 self.infer_dynamic_type(attrs, [t for t in types if t is not None]),
                 result.checked_type,
             )
@@ -208,7 +208,7 @@ def _dynamic_variant_of(
     attributes = _attrs_class_without(static_op, [*attributes_as_arguments.split(), *fixed_attributes])
     twin = _DynamicVariant(static_op, args, places, fixed_attributes, keeps_mapped_extents)
     return OpDef(
-        name=twin.operator_name,
+        name=twin.dynamic_operator_name,
         doc=f"{static_op.doc}\n\nThe values of "
         f"{', '.join(attributes_as_arguments.split())} may be known only when the program runs.",
         attrs=attributes,
@@ -222,7 +222,7 @@ def _dynamic_variant_of(
         if static_op in (resize.resize2d, resize.upsampling, resize.upsampling3d)
         else static_op.precision_treatment,
         static=twin.to_static_call_or_none,
-        samples=lambda: (_sample_from_values(attributes(**fields), *given) for fields, *given in samples),
+        samples=lambda: (_sample_of_shapes_and_values(attributes(**fields), *given) for fields, *given in samples),
     )
 
 
@@ -235,7 +235,7 @@ def _check_inferred_rank(name: str, inferred: Type, actual: Type) -> None:
         require("dyn.rank", same, lambda: f"{name}: the values give {actual}, which is not of rank {inferred.rank}")
 
 
-def _sample_from_values(attributes: Attrs, *args: Any) -> Sample:
+def _sample_of_shapes_and_values(attributes: Attrs, *args: Any) -> Sample:
     """Return a sample: tuples are shapes of random data, lists are integer vectors, other values
     are arrays.
     """

@@ -15,7 +15,7 @@ import numpy as np
 
 from aotc.ir import AotcError, Attrs, AxisMap, DType, TensorType, Type, Types, require
 from aotc.relay.expr import Constant, Expr, const, tensor_type_of, tuple_item
-from aotc.relay.op import binary_elementwise, casts, concat_split, dense, reduce, shape
+from aotc.relay.op import binary_elementwise, cast_clip_prelu, concat_split, dense, reduce, shape
 from aotc.relay.op.operator_definition import (
     Array,
     OpDef,
@@ -44,7 +44,7 @@ def expand_einsum(equation: str, operands: Sequence[Expr]) -> Expr:
     shapes = list(map(static_shape_of, operands))
     inputs, output, sizes = _parse_equation_with_sizes(equation, shapes)
     if _needs_intermediate_rounding(inputs, output):
-        return casts.compute_narrow_floats_in_float32(
+        return cast_clip_prelu.compute_narrow_floats_in_float32(
             lambda *wide: _contract_operands_left_to_right(wide, inputs, output, sizes), *operands
         )
     return _contract_operands_left_to_right(operands, inputs, output, sizes)

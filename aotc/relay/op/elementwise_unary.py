@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import DType, PrecisionTreatment, QuantizationTreatment
-from aotc.relay.op.elementwise_table import (
+from aotc.relay.op.elementwise_op_constructors import (
     NumpyFn,
     compute_narrow_floats_in_float32,
     dispatch_scalar_or_array,
@@ -181,7 +181,7 @@ def _fast_rational_op(
 ) -> OpDef:
     of_others = dispatch_scalar_or_array(intrinsic_for_scalars_and_arrays(name), exact_fn)
 
-    def approximate_float32(x: Any) -> Any:
+    def rational_approximation_if_float32(x: Any) -> Any:
         return (
             _odd_rational_function(coefficients, greater(lesser(x, argument_limit), -argument_limit))
             if x.dtype == "float32"
@@ -190,8 +190,8 @@ def _fast_rational_op(
 
     return unary(
         f"fast_{name}",
-        compute_narrow_floats_in_float32(approximate_float32),
-        compute_narrow_floats_in_float32(approximate_float32),
+        compute_narrow_floats_in_float32(rational_approximation_if_float32),
+        compute_narrow_floats_in_float32(rational_approximation_if_float32),
         FLOAT_KIND,
         precision=precision,
     )

@@ -30,8 +30,8 @@ from aotc.ir import (
     declare_arguments,
     require,
 )
-from aotc.relay.op.contraction import cast_tensor, widen_narrow_float_array, widen_narrow_float_tensor
-from aotc.relay.op.elementwise_table import (
+from aotc.relay.op.contraction_accumulator_types import cast_tensor, widen_narrow_float_array, widen_narrow_float_tensor
+from aotc.relay.op.elementwise_op_constructors import (
     choose,
     dispatch_scalar_or_array,
     every,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Relay's `relay.op.image`: builder functions of the operators whose names begin with "image."."""
 
-from aotc.relay.op.call_builders import module_getattr_and_dir
+from aotc.relay.op.call_builders import op_builders_as_module_attributes
 
-__getattr__, __dir__ = module_getattr_and_dir(__name__)
+__getattr__, __dir__ = op_builders_as_module_attributes(__name__)

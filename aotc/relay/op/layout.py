@@ -256,7 +256,9 @@ class _UnblockedForm:
     args: tuple[_LayoutConversion, ...]
     result: _LayoutConversion
 
-    def convert_arguments(self, convert: Callable[[LayoutTransformAttrs, Any], Any], args: Sequence[Any]) -> list[Any]:
+    def convert_arguments_to_unblocked(
+        self, convert: Callable[[LayoutTransformAttrs, Any], Any], args: Sequence[Any]
+    ) -> list[Any]:
         """Return arguments, or their types, converted to the unblocked layouts by `convert`."""
         return [change.convert_unless_equal(convert, x) for change, x in zip(self.args, args, strict=False)]
 
@@ -308,7 +310,8 @@ class _BlockedLayoutSupport:
         if found is None:
             return self.op.infer(attrs, types)
         return found.result.convert_unless_equal(
-            _layout_transform_type, self.op.infer(found.attrs, found.convert_arguments(_layout_transform_type, types))
+            _layout_transform_type,
+            self.op.infer(found.attrs, found.convert_arguments_to_unblocked(_layout_transform_type, types)),
         )
 
     def refine(self, attrs: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
@@ -316,30 +319,34 @@ class _BlockedLayoutSupport:
         if found is None or not isinstance(types[0], TensorType):
             return self.op.refine(attrs, types) if found is None else types
         known = [ty if isinstance(ty, TensorType) else None for ty in types]
-        refined = self.op.refine(found.attrs, found.convert_arguments(_layout_transform_type, known))
+        refined = self.op.refine(found.attrs, found.convert_arguments_to_unblocked(_layout_transform_type, known))
         return [
             change.inverse_conversion.convert_unless_equal(_layout_transform_type, ty)
             for change, ty in zip(found.args, refined, strict=False)
         ]
 
-    def _run_facet_unblocked(self, attrs: Any, args: Sequence[Any], facet: str) -> Any:
+    def _run_op_facet_on_unblocked_layouts(self, attrs: Any, args: Sequence[Any], facet: str) -> Any:
         found, run = self.unblocked_form_or_none(attrs), getattr(self.op, facet)
         if found is None:
             return run(attrs, *args)
         move = getattr(layout_transform, facet)
-        return found.result.convert_unless_equal(move, run(found.attrs, *found.convert_arguments(move, args)))
+        return found.result.convert_unless_equal(
+            move, run(found.attrs, *found.convert_arguments_to_unblocked(move, args))
+        )
 
     def reference(self, attrs: Any, *args: Any) -> Any:
-        return self._run_facet_unblocked(attrs, args, "reference")
+        return self._run_op_facet_on_unblocked_layouts(attrs, args, "reference")
 
     def compute(self, attrs: Any, *args: Any) -> Any:
-        return self._run_facet_unblocked(attrs, args, "compute")
+        return self._run_op_facet_on_unblocked_layouts(attrs, args, "compute")
 
     def unblocked(self, attrs: Any, *args: Expr) -> Any:
         found = self.unblocked_form_or_none(attrs)
         if found is None:
             return None
-        moved = typed_op_call(get_op(self.op.name), found.convert_arguments(_layout_transform_call, args), found.attrs)
+        moved = typed_op_call(
+            get_op(self.op.name), found.convert_arguments_to_unblocked(_layout_transform_call, args), found.attrs
+        )
         return found.result.convert_unless_equal(_layout_transform_call, moved)
 
     def expand(self, attrs: Any, *args: Expr) -> Any:
@@ -352,7 +359,7 @@ class _BlockedLayoutSupport:
         found = self.unblocked_form_or_none(attrs)
         if found is None:
             return self.op.scratch(attrs, types)
-        plain = found.convert_arguments(_layout_transform_type, types)
+        plain = found.convert_arguments_to_unblocked(_layout_transform_type, types)
         return int(self.op.scratch(found.attrs, plain)) + sum(require_tensor_type(t).numel for t in plain)
 
 

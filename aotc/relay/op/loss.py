@@ -12,7 +12,7 @@ import numpy as np
 
 from aotc.ir import Attrs, AxisMap, PrecisionTreatment, TensorType, Type, Types, declare_arguments, require
 from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
-from aotc.relay.op import binary_elementwise, casts, elementwise_unary, gather, reduce, shape
+from aotc.relay.op import binary_elementwise, cast_clip_prelu, elementwise_unary, gather, reduce, shape
 from aotc.relay.op.operator_definition import (
     Array,
     OpDef,
@@ -78,13 +78,13 @@ def _nll_loss_reference(a: NLLLossAttrs, data: Array, targets: Array, weights: A
 
 
 def _expand_nll_loss(a: NLLLossAttrs, data: Expr, targets: Expr, weights: Expr) -> Expr:
-    return casts.compute_narrow_floats_in_float32(
+    return cast_clip_prelu.compute_narrow_floats_in_float32(
         lambda x, w: _nll_loss_in_dtype_of_data(a, x, targets, w), data, weights
     )
 
 
 def _nll_loss_in_dtype_of_data(a: NLLLossAttrs, data: Expr, targets: Expr, weights: Expr) -> Call:
-    ty, given = tensor_type_of(data), casts.cast(targets, "int64")
+    ty, given = tensor_type_of(data), cast_clip_prelu.cast(targets, "int64")
     ignored = binary_elementwise.equal(given, Constant(np.asarray(a.ignore_index, np.int64)))
     last = Constant(np.asarray(ty.static_shape[1] - 1, np.int64))
     at = binary_elementwise.minimum(binary_elementwise.maximum(given, Constant(np.asarray(0, np.int64))), last)

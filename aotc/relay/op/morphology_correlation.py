@@ -30,7 +30,7 @@ from aotc.ir import (
 )
 from aotc.ir.dimensions import Dim, is_static, require_static_shape
 from aotc.relay.op import conv
-from aotc.relay.op.contraction import cast_array, widen_narrow_float_array, widen_narrow_float_tensor
+from aotc.relay.op.contraction_accumulator_types import cast_array, widen_narrow_float_array, widen_narrow_float_tensor
 from aotc.relay.op.gather import clip_index
 from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar, tensor_types_of_values
 from aotc.relay.op.operator_definition import (
@@ -51,8 +51,8 @@ from aotc.relay.op.window_attributes import (
     layout_to_canonical_order,
     may_be_equal_dims,
     pad_pairs_of_axes,
-    padding_attribute,
-    per_axis_attribute,
+    padding_attribute_field,
+    per_axis_attribute_field,
 )
 from aotc.tir import Tensor, te
 
@@ -139,7 +139,7 @@ class Dilation2DAttrs(Attrs):
     """
 
     strides: tuple[int, ...] = attribute_field(default=(1, 1), convert=_to_pair_of_ints)
-    padding: tuple[int, ...] = padding_attribute(2)
+    padding: tuple[int, ...] = padding_attribute_field(2)
     dilations: tuple[int, ...] = attribute_field(default=(1, 1), convert=_to_pair_of_ints)
     data_layout: str = "NCHW"
     kernel_layout: str = "IHW"
@@ -215,13 +215,13 @@ class DeformableConv2DAttrs(Attrs):
     interpolated bilinearly, values outside of the image are 0.
     """
 
-    strides: tuple[int, ...] = per_axis_attribute(2, 1)
-    padding: tuple[int, ...] = padding_attribute(2)
-    dilation: tuple[int, ...] = per_axis_attribute(2, 1)
+    strides: tuple[int, ...] = per_axis_attribute_field(2, 1)
+    padding: tuple[int, ...] = padding_attribute_field(2)
+    dilation: tuple[int, ...] = per_axis_attribute_field(2, 1)
     deformable_groups: int = 1
     groups: int = 1
     channels: int | None = None
-    kernel_size: tuple[int, ...] | None = per_axis_attribute(2, None)
+    kernel_size: tuple[int, ...] | None = per_axis_attribute_field(2, None)
     data_layout: str = "NCHW"
     kernel_layout: str = "OIHW"
     out_layout: str = ""
@@ -397,7 +397,7 @@ class CorrelationAttrs(Attrs):
     layout: str = "NCHW"
 
 
-def _displacement_steps(attrs: Any) -> int:
+def _displacement_steps_per_direction(attrs: Any) -> int:
     return int(attrs.max_displacement // attrs.stride2)
 
 
@@ -416,16 +416,16 @@ def _infer_correlation_type(attrs: Any, types: Types) -> Type:
     reach = attrs.kernel_size + 2 * attrs.max_displacement
     pairs = zip(space, pad_pairs_of_axes(attrs.padding, 2), strict=True)
     extents = [window_count(d, reach, attrs.stride1, 1, pad) for d, pad in pairs]
-    return TensorType((batch, (2 * _displacement_steps(attrs) + 1) ** 2, *extents), data.dtype)
+    return TensorType((batch, (2 * _displacement_steps_per_direction(attrs) + 1) ** 2, *extents), data.dtype)
 
 
-def _correlation_product_of_tap(attrs: Any, loop_indices: Index, data: Any, other: Any) -> Any:
+def _correlation_term_of_tap(attrs: Any, loop_indices: Index, data: Any, other: Any) -> Any:
     image, q, *out, row, column, channel = loop_indices
-    side, plain = 2 * _displacement_steps(attrs) + 1, range(4)
+    side, plain = 2 * _displacement_steps_per_direction(attrs) + 1, range(4)
     rows = zip(out, (row, column), pad_pairs_of_axes(attrs.padding, 2), strict=True)
     own = [o * attrs.stride1 + k + attrs.max_displacement - before for o, k, (before, _) in rows]
     steps = zip(own, (q // side, q % side), strict=True)
-    moved = [p + (m - _displacement_steps(attrs)) * attrs.stride2 for p, m in steps]
+    moved = [p + (m - _displacement_steps_per_direction(attrs)) * attrs.stride2 for p, m in steps]
     first = _pixel_or_outside_value(data, plain, (image, channel, *own), 0.0)
     second = _pixel_or_outside_value(other, plain, (image, channel, *moved), 0.0)
     return first * second if attrs.is_multiply else _abs(first - second)
@@ -455,7 +455,7 @@ correlation = OpDef(
         ),
     ),
     **_window_reduction_facets(
-        "correlation", _infer_correlation_type, "mean", _correlation_patch_size, _correlation_product_of_tap
+        "correlation", _infer_correlation_type, "mean", _correlation_patch_size, _correlation_term_of_tap
     ),
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
     layout=LayoutTreatment.BARRIER,

@@ -26,7 +26,7 @@ from aotc.ir import (
     require,
 )
 from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, tensor_type_of
-from aotc.relay.op import binary_elementwise, casts, concat_split, gather, reduce, shape, sorting
+from aotc.relay.op import binary_elementwise, cast_clip_prelu, concat_split, gather, reduce, shape, sorting
 from aotc.relay.op.operator_definition import (
     Array,
     OpDef,
@@ -77,7 +77,7 @@ def move_valid_rows_to_front(valid: Expr, rows: Expr, fill: float = -1) -> tuple
 
     The other rows are set to `fill`.
     """
-    flags, ty = casts.cast(valid, BOX_INDEX_DTYPE), tensor_type_of(rows)
+    flags, ty = cast_clip_prelu.cast(valid, BOX_INDEX_DTYPE), tensor_type_of(rows)
     batch, extent = static_shape_of(valid)
     order = sorting.argsort(flags, axis=1, is_ascend=False, dtype=BOX_INDEX_DTYPE)
     count = reduce.sum(flags, axis=1)
@@ -382,10 +382,10 @@ def _compute_non_max_suppression(
         return te.extern("boxes", [(data.shape, data.dtype)], [kept, data], build_copy_unsuppressed_loops)[0]
     (found,) = te.extern("boxes", [(indices.shape, BOX_INDEX_DTYPE)], [kept, indices], build_copy_unsuppressed_loops)
 
-    def is_box_kept_as_integer(i: Scalar, _: Scalar, j: Scalar) -> Scalar:
+    def is_row_valid_as_integer(i: Scalar, _: Scalar, j: Scalar) -> Scalar:
         return (found[i, j] >= 0).astype(BOX_INDEX_DTYPE)
 
-    return found, te.reduce("sum", (batch, 1), (extent,), is_box_kept_as_integer, "number")
+    return found, te.reduce("sum", (batch, 1), (extent,), is_row_valid_as_integer, "number")
 
 
 def _non_max_suppression_test_samples() -> Samples:
@@ -500,7 +500,7 @@ def _expand_all_class_nms(attrs: Any, boxes: Expr, scores: Expr) -> Expr:
     valid = binary_elementwise.greater(flat, to_constant_of_dtype(attrs.score_threshold, dtype))
     known = binary_elementwise.where(valid, flat, to_constant_of_dtype(-np.inf, dtype))
     order = sorting.argsort(known, axis=1, is_ascend=False, dtype=BOX_INDEX_DTYPE)
-    count = reduce.sum(casts.cast(valid, BOX_INDEX_DTYPE), axis=1)
+    count = reduce.sum(cast_clip_prelu.cast(valid, BOX_INDEX_DTYPE), axis=1)
     if not attrs.iou_threshold > 0:
         count = binary_elementwise.multiply(count, to_constant_of_dtype(0))
     own = shape.reshape(boxes, (batch, 1, extent, 4))
@@ -521,9 +521,9 @@ def _expand_all_class_nms(attrs: Any, boxes: Expr, scores: Expr) -> Expr:
     chosen = binary_elementwise.greater_equal(picked, to_constant_of_dtype(0))
     places = np.moveaxis(np.indices((batch, classes, extent))[:2], 0, -1)
     named = to_constant_of_dtype(places.reshape(groups, -1, 2), "int64")
-    box = shape.reshape(casts.cast(picked, "int64"), (groups, -1, 1))
+    box = shape.reshape(cast_clip_prelu.cast(picked, "int64"), (groups, -1, 1))
     number, table = move_valid_rows_to_front(chosen, concat_split.concatenate([named, box], -1), 0)
-    number = casts.cast(number, "int64")
+    number = cast_clip_prelu.cast(number, "int64")
     if attrs.output_format == "onnx":
         return Tuple((shape.reshape(table, (-1, 3)), number))
     own = gather.take(flat, found, batch_dims=1, axis=1)

@@ -128,17 +128,17 @@ def _compute_batch_norm(a: BatchNormAttrs, *args: Tensor) -> tuple[Tensor, ...]:
     data, gamma, beta, mean, var = (widen_narrow_float_tensor(x) for x in args)
     axis = type_rules.normalize_axis(a.axis, data.rank)
 
-    def channel_factor(c: Scalar) -> Scalar:
+    def batch_norm_factor_of_channel(c: Scalar) -> Scalar:
         root = 1.0 / call("sqrt", var[c] + a.epsilon)
         return root * gamma[c] if a.scale else root
 
-    factors = te.compute(mean.shape, channel_factor, "factor", materialize=True)
+    factors = te.compute(mean.shape, batch_norm_factor_of_channel, "factor", materialize=True)
 
-    def channel_shift(c: Scalar) -> Scalar:
+    def batch_norm_shift_of_channel(c: Scalar) -> Scalar:
         moved = -(mean[c] * factors[c])
         return moved + beta[c] if a.center else moved
 
-    shifts = te.compute(mean.shape, channel_shift, "shift", materialize=True)
+    shifts = te.compute(mean.shape, batch_norm_shift_of_channel, "shift", materialize=True)
     result = te.compute(data.shape, lambda *v: data[v] * factors[v[axis]] + shifts[v[axis]], "batch_norm")
     kept = tuple(_copy_tensor(s, "moving") for s in args[3:])
     return cast_tensor(result, args[0].dtype), *kept
@@ -178,7 +178,7 @@ def _normalize_over_axes(data: Tensor, axes: Sequence[int], epsilon: float, subt
     subtract_mean    if False, the mean is assumed to be zero
     """
     group = Reduction(data.shape, tuple(axes))
-    count = float(max(group.elements_per_result, 1))
+    count = float(max(group.reduced_elements_per_result, 1))
     total = group.reduce_terms("sum", data.__getitem__)
     mean = te.compute(group.result_shape, lambda *v: total[v] / count, "mean", materialize=True)
 
@@ -208,7 +208,7 @@ def _scale_and_shift(attrs: Any, x: Any, gamma: Any, beta: Any) -> Any:
     return value + beta if attrs.center else value
 
 
-def _split_channels_into_groups(attrs: Any, shape: Sequence[int], axis: int) -> tuple[int, ...]:
+def _shape_with_grouped_channels(attrs: Any, shape: Sequence[int], axis: int) -> tuple[int, ...]:
     """Return the shape of the data with the channel axis split into (group, channel) for group
     norm, else unchanged.
     """
@@ -227,7 +227,7 @@ def _statistics_axes(only_along_axis: bool, axis: int, rank: int) -> tuple[int, 
 def _compute_layer_or_group_norm(only_along_axis: bool, attrs: Any, *args: Tensor) -> Tensor:
     data, gamma, beta = (widen_narrow_float_tensor(x) for x in args)
     axis = type_rules.normalize_axis(attrs.axis, data.rank)
-    split = _split_channels_into_groups(attrs, data.shape, axis)
+    split = _shape_with_grouped_channels(attrs, data.shape, axis)
     x = te.view(data, split) if split != data.shape else data
     x = _normalize_over_axes(x, _statistics_axes(only_along_axis, axis, x.rank), attrs.epsilon)
     x = te.view(x, data.shape) if split != data.shape else x
@@ -237,7 +237,7 @@ def _compute_layer_or_group_norm(only_along_axis: bool, attrs: Any, *args: Tenso
 
 def _layer_or_group_norm_reference(only_along_axis: bool, attrs: Any, data: Array, gamma: Array, beta: Array) -> Array:
     axis = attrs.axis % data.ndim
-    x = widen_narrow_float_array(data).reshape(_split_channels_into_groups(attrs, data.shape, axis))
+    x = widen_narrow_float_array(data).reshape(_shape_with_grouped_channels(attrs, data.shape, axis))
     axes = _statistics_axes(only_along_axis, axis, x.ndim)
     mean = x.mean(axis=axes, keepdims=True)
     variance = np.square(x - mean).mean(axis=axes, keepdims=True)

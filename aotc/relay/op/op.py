@@ -82,12 +82,12 @@ class CustomOp(Op):
     support_level: int = 10
     computed: ClassVar[bool] = False
 
-    def _install_changed_copy(self, **changes: Any) -> None:
+    def _install_op_with_changed_fields(self, **changes: Any) -> None:
         install_op_table({**installed_ops(), self.name: replace(get_op(self.name), **changes)})
 
     def set_num_inputs(self, n: int) -> None:
         """Set the number of arguments; `add_argument` names them."""
-        self._install_changed_copy(args=tuple(Arg(f"data_{k}") for k in range(n)))
+        self._install_op_with_changed_fields(args=tuple(Arg(f"data_{k}") for k in range(n)))
 
     def add_argument(self, name: str, type: str, description: str) -> None:
         """Give the first unnamed argument a name and a type, or append an argument if all have
@@ -95,7 +95,7 @@ class CustomOp(Op):
         """
         given = [a for a in get_op(self.name).args if a.type != "Expr"]
         rest = get_op(self.name).args[len(given) + 1 :]
-        self._install_changed_copy(args=(*given, Arg(name, type), *rest))
+        self._install_op_with_changed_fields(args=(*given, Arg(name, type), *rest))
 
     def add_type_rel(self, rel_name: str, type_rel_func: Callable[..., Type] | None = None) -> None:
         """Set the type rule: a function of (argument types, None), or the relation of Relay named
@@ -105,14 +105,14 @@ class CustomOp(Op):
         """
         if type_rel_func is None:
             require_known_name("type", "type relation", rel_name, _TYPE_RELATIONS_BY_NAME)
-            self._install_changed_copy(infer=_TYPE_RELATIONS_BY_NAME[rel_name])
+            self._install_op_with_changed_fields(infer=_TYPE_RELATIONS_BY_NAME[rel_name])
             return
         rule = type_rel_func
-        self._install_changed_copy(infer=lambda _, types: rule(list(types), None))
+        self._install_op_with_changed_fields(infer=lambda _, types: rule(list(types), None))
 
     def set_support_level(self, level: int) -> None:
         """Store a support level; it has no effect."""
-        self._install_changed_copy(support_level=level)
+        self._install_op_with_changed_fields(support_level=level)
 
     def set_attrs_type_key(self, key: str) -> None:
         """Do nothing: custom operators have no attribute class. Exists for compatibility with
@@ -149,7 +149,9 @@ def register_pattern(op_name: str, pattern: OpPattern, level: int = 10) -> None:
     op, chosen = get_op(op_name), OpPattern(pattern)
     if not isinstance(op, CustomOp):
         raise AotcError("type", f"{op_name} has the pattern {op.pattern.name}, which cannot be changed")
-    op._install_changed_copy(pattern=chosen, axes=elementwise_axis_map if chosen <= OpPattern.BROADCAST else None)
+    op._install_op_with_changed_fields(
+        pattern=chosen, axes=elementwise_axis_map if chosen <= OpPattern.BROADCAST else None
+    )
     register_op_attr(op_name, "TOpPattern", chosen, level)
 
 

@@ -34,7 +34,13 @@ from aotc.ir import (
 )
 from aotc.relay.expr import Call, Expr
 from aotc.relay.op.builder_signature import build_operator_call
-from aotc.tir import Tensor, operations_per_element, output_and_reduction_axes, te, tensors_in_topological_order
+from aotc.tir import (
+    Tensor,
+    estimated_operations_per_element,
+    output_and_reduction_axes,
+    te,
+    tensors_in_topological_order,
+)
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 #: Scalar expression of a tensor program, in contrast to the graph's `Expr`.
@@ -104,7 +110,7 @@ class OpDef(Op):
         object.__setattr__(self, "doc", self.doc or inspect.cleandoc(self.attrs.__doc__ or ""))
         object.__setattr__(self, "reference", np.errstate(all="ignore")(self.reference))
         if self.axes not in (None, elementwise_axis_map):
-            object.__setattr__(self, "axes", complete_axis_maps(self.axes))
+            object.__setattr__(self, "axes", add_axis_map_rows_of_omitted_arguments(self.axes))
         if self.element is not None:
             object.__setattr__(self, "compute", compute_from_element_function(self.name, self.infer, self.element))
 
@@ -127,7 +133,7 @@ class OpDef(Op):
             return most if self.expand is not None else least
         outputs = self.compute(attributes, *map(_placeholder_tensors, argument_types))
         order = tensors_in_topological_order(outputs if isinstance(outputs, tuple) else (outputs,))
-        return least + sum(map(_operation_count, order))
+        return least + sum(map(_scalar_operation_count_of_tensor, order))
 
 
 def elementwise_axis_map(_: Any, types: Types) -> AxisMap:
@@ -145,7 +151,7 @@ def elementwise_axis_map(_: Any, types: Types) -> AxisMap:
     return AxisMap(tuple(rows))
 
 
-def complete_axis_maps(axis_map_function: Axes) -> Axes:
+def add_axis_map_rows_of_omitted_arguments(axis_map_function: Axes) -> Axes:
     """Return a function that extends the axis maps of `axis_map_function` by a row without mapped axes for each
     omitted argument.
     """
@@ -204,7 +210,7 @@ def _placeholder_tensors(ty: Type) -> TeArg:
     return nest_values_like_type(ty, (te.placeholder(t.static_shape, t.dtype, "p") for t in tensor_types(ty)))
 
 
-def _operation_count(tensor: Tensor) -> int:
+def _scalar_operation_count_of_tensor(tensor: Tensor) -> int:
     match tensor:
         case te.Contraction() | te.Winograd():
             return tensor.macs
@@ -212,7 +218,7 @@ def _operation_count(tensor: Tensor) -> int:
             return tensor.group.macs + _EXTERN_OPERATIONS_PER_ELEMENT * tensor.size
         case te.Compute() | te.Reduce():
             return math.prod(extent for _, extent in output_and_reduction_axes(tensor)) * max(
-                operations_per_element(tensor), 1
+                estimated_operations_per_element(tensor), 1
             )
         case _:
             return 0

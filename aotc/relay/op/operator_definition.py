@@ -7,6 +7,6 @@ builders.
     from aotc.relay.op.operator_definition import OpDef, Samples, exact, pointwise, random_array, infer_same_type
 """
 
-from aotc.ir.lazy_exports import lazy_module_getattr_and_dir
+from aotc.ir.lazy_exports import lazy_getattr_and_dir_from_stub_file
 
-__getattr__, __dir__ = lazy_module_getattr_and_dir(__name__)
+__getattr__, __dir__ = lazy_getattr_and_dir_from_stub_file(__name__)

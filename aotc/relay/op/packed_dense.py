@@ -24,7 +24,7 @@ from aotc.relay.op.operator_definition import (
     require_tensor_type,
 )
 from aotc.tir import Tensor, const, te
-from aotc.tir.schedule.algorithms.packed_weights import UINT32, PackedProduct, build_packed_product
+from aotc.tir.schedule.algorithms.low_bit_weight_matmul import UINT32, PackedProduct, build_packed_product
 
 
 class DenseBitsAttrs(Attrs):

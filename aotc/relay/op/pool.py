@@ -23,7 +23,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from aotc.ir import Attrs, Dim, DType, TensorType, Type, frozen
 from aotc.ir.op import AxisMap, OpPattern, PrecisionTreatment, QuantizationTreatment, Types, require
 from aotc.relay.op import window_attributes
-from aotc.relay.op.contraction import (
+from aotc.relay.op.contraction_accumulator_types import (
     average_accumulator_dtype,
     cast_array,
     divide_rounding_to_zero,
@@ -44,7 +44,7 @@ from aotc.relay.op.window_attributes import (
     attrs_class_for_rank,
     canonical_to_layout_order,
     layout_to_canonical_order,
-    per_axis_attribute,
+    per_axis_attribute_field,
     repeat_for_each_axis,
     strides_dilations_and_pads,
 )
@@ -158,7 +158,7 @@ class _Window:
         leaves = self.pad[0] > 0 or self.padded_extent_of_taps() > self.pad[0] + self.extent
         return [self.tap_position(output, tap) >= 0, self.tap_position(output, tap) < self.extent] if leaves else []
 
-    def counted_position_range(self, include_pad: bool) -> tuple[int, int]:
+    def position_range_counted_by_average(self, include_pad: bool) -> tuple[int, int]:
         """Return the half-open range of positions that an average counts."""
         return (-self.pad[0], self.extent + self.pad[1]) if include_pad else (0, self.extent)
 
@@ -169,26 +169,26 @@ class _Window:
         last = (self.count - 1) * self.stride + (self.size - 1) * self.dilation + 1
         return max(last, self.pad[0] + self.extent)
 
-    def counted_taps(self, outputs: Any, include_pad: bool) -> Any:
+    def counted_tap_count(self, outputs: Any, include_pad: bool) -> Any:
         """Return the number of counted taps of outputs `outputs`, an expression or an array."""
-        low, high = self.counted_position_range(include_pad)
+        low, high = self.position_range_counted_by_average(include_pad)
         start = outputs * self.stride - self.pad[0]
         first = greater((low - start + (self.dilation - 1)) // self.dilation, 0)
         last = lesser((high - 1 - start) // self.dilation, self.size - 1)
         return last - first + 1
 
-    def constant_or_counted_taps(self, output: Scalar, include_pad: bool) -> Operand:
+    def counted_tap_count_constant_if_uniform(self, output: Scalar, include_pad: bool) -> Operand:
         """Return the number of counted taps of output `output`: an integer if it is equal for all
         outputs, else an expression.
         """
-        ends = {int(n) for n in self.counted_taps(np.array([0, self.count - 1]), include_pad)}
-        low, high = self.counted_position_range(include_pad)
+        ends = {int(n) for n in self.counted_tap_count(np.array([0, self.count - 1]), include_pad)}
+        low, high = self.position_range_counted_by_average(include_pad)
         # if the first and the last window are complete or cover all of the data, so do the windows
         # between them
         alike = {self.size, high - low} if self.dilation == 1 else {self.size}
         if self.count == 1 or (len(ends) == 1 and ends <= alike):
             return ends.pop()
-        found: Operand = self.counted_taps(output, include_pad)
+        found: Operand = self.counted_tap_count(output, include_pad)
         return found
 
 
@@ -285,7 +285,8 @@ def _compute_avg_pool(spatial_rank: int, attrs: Any, data: Tensor) -> Tensor:
 
     def body(*v: Scalar) -> Scalar:
         seen = [
-            w.constant_or_counted_taps(v[p], attrs.count_include_pad) for w, p in zip(windows, result[2:], strict=True)
+            w.counted_tap_count_constant_if_uniform(v[p], attrs.count_include_pad)
+            for w, p in zip(windows, result[2:], strict=True)
         ]
         count: Any = prod(s for s in seen if isinstance(s, int))
         for s in seen:
@@ -309,7 +310,9 @@ def _pool_values_of_array(spatial_rank: int, is_average: bool, attrs: Any, x: Ar
         return np.asarray(view[steps].max(axis=inner))
     count = np.ones((), np.int64)
     for w in windows:
-        count = np.multiply.outer(count, np.maximum(w.counted_taps(np.arange(w.count), attrs.count_include_pad), 1))
+        count = np.multiply.outer(
+            count, np.maximum(w.counted_tap_count(np.arange(w.count), attrs.count_include_pad), 1)
+        )
     return divide_counting_zero_as_one(sum_windows_in_row_major_order(view[steps], spatial_rank), count)
 
 
@@ -378,7 +381,7 @@ def _pool_test_samples(spatial_rank: int, attributes: type[MaxPoolAttrs]) -> Sam
 def _sliding_pool_op(spatial_rank: int, is_average: bool) -> OpDef:
     base, size = (
         AvgPoolAttrs if is_average else MaxPoolAttrs,
-        per_axis_attribute(spatial_rank, given=(1,) * spatial_rank),
+        per_axis_attribute_field(spatial_rank, given=(1,) * spatial_rank),
     )
     attributes = window_attributes.attrs_class_for_rank(
         spatial_rank, base, f"{'Avg' if is_average else 'Max'}Pool{spatial_rank}DAttrs", pool_size=size
@@ -434,12 +437,12 @@ class _AdaptiveWindow:
     extent: int
     count: int
 
-    def covered_position_range(self, output: Any) -> tuple[Any, Any]:
+    def position_range_of_adaptive_window(self, output: Any) -> tuple[Any, Any]:
         """Return the half-open range of positions that output i covers."""
         return output * self.extent // self.count, ((output + 1) * self.extent + (self.count - 1)) // self.count
 
     @property
-    def min_and_max_width(self) -> tuple[int, int]:
+    def min_and_max_adaptive_window_width(self) -> tuple[int, int]:
         """Return the smallest and the largest number of positions that an output covers.
 
         With extent = q * count + r, output i covers q + ceil((i * r % count + r) / count)
@@ -452,14 +455,14 @@ class _AdaptiveWindow:
 
     @property
     def size(self) -> int:
-        return self.min_and_max_width[1]
+        return self.min_and_max_adaptive_window_width[1]
 
     def tap_position(self, output: Scalar, tap: Scalar) -> Scalar:
         return output * self.extent // self.count + tap
 
     def tap_in_bounds_conditions(self, output: Scalar, tap: Scalar) -> list[Scalar]:
-        low, high = self.covered_position_range(output)
-        least, most = self.min_and_max_width
+        low, high = self.position_range_of_adaptive_window(output)
+        least, most = self.min_and_max_adaptive_window_width
         return [low + tap < high] if least != most else []
 
 
@@ -486,7 +489,7 @@ def _compute_adaptive_pool(
     def averaged_element(*v: Scalar) -> Scalar:
         fixed, varying = 1, const(1)
         for p, part in zip(result[2:], parts, strict=True):
-            low, high = part.covered_position_range(v[p])
+            low, high = part.position_range_of_adaptive_window(v[p])
             if part.extent % part.count == 0:
                 fixed *= part.size
             else:
@@ -501,7 +504,7 @@ def _adaptive_pool_values_of_array(
 ) -> Array:
     count = np.ones((), np.int64)
     for axis, part in enumerate(_adaptive_windows_by_axis(spatial_rank, a, x.shape[2:]), start=2):
-        spans = [part.covered_position_range(i) for i in range(part.count)]
+        spans = [part.position_range_of_adaptive_window(i) for i in range(part.count)]
         seen = [np.take(x, range(*span), axis) for span in spans]
         x = np.stack([s.sum(axis) if is_average else s.max(axis, initial=dtype.smallest_value) for s in seen], axis)
         count = np.multiply.outer(count, [hi - lo for lo, hi in spans])
@@ -558,7 +561,7 @@ def _global_pool_op(spatial_rank: int, attrs_class: type[GlobalPoolAttrs], is_av
 
 
 def _adaptive_pool_op(spatial_rank: int, is_average: bool) -> OpDef:
-    size = per_axis_attribute(spatial_rank, (), given=None)
+    size = per_axis_attribute_field(spatial_rank, (), given=None)
     attributes = attrs_class_for_rank(
         spatial_rank, AdaptivePoolAttrs, f"AdaptivePool{spatial_rank}DAttrs", output_size=size
     )

@@ -17,7 +17,12 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Attrs, Dim, DType, TensorType, TupleType, Type, Types, declare_arguments, frozen, require
-from aotc.relay.op.elementwise_table import NumpyFn, dispatch_scalar_or_array, greater, intrinsic_for_scalars_and_arrays
+from aotc.relay.op.elementwise_op_constructors import (
+    NumpyFn,
+    dispatch_scalar_or_array,
+    greater,
+    intrinsic_for_scalars_and_arrays,
+)
 from aotc.relay.op.elementwise_unary import sigmoid_of_scalar
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.operator_definition import (

@@ -33,8 +33,8 @@ from aotc.ir.op import (
 from aotc.relay.expr import Call, Constant, Expr, Tuple, tensor_type_of
 from aotc.relay.op import binary_elementwise as arithmetic
 from aotc.relay.op import elementwise_unary
-from aotc.relay.op.casts import compute_narrow_floats_in_float32
-from aotc.relay.op.contraction import (
+from aotc.relay.op.cast_clip_prelu import compute_narrow_floats_in_float32
+from aotc.relay.op.contraction_accumulator_types import (
     average_accumulator_dtype,
     cast_tensor,
     divide_rounding_to_zero,
@@ -52,7 +52,7 @@ from aotc.relay.op.operator_definition import (
     require_tensor_type,
     to_numpy_computable_dtype,
 )
-from aotc.relay.op.sample_arguments import (
+from aotc.relay.op.operator_test_inputs import (
     BOOL_KIND,
     FLOAT_KIND,
     NUMBER_KIND,
@@ -101,15 +101,15 @@ class Reduction:
         return tuple(self.shape[k] for k in self.axes)
 
     @property
-    def elements_per_result(self) -> int:
+    def reduced_elements_per_result(self) -> int:
         return math.prod(self.reduced_extents)
 
     @property
     def result_shape(self) -> tuple[Any, ...]:
         """Shape of the result."""
-        return self.items_of_result_axes(self.shape, 1)
+        return self.select_items_of_result_axes(self.shape, 1)
 
-    def items_of_result_axes(self, items: Sequence[T], reduced_item: T) -> tuple[T, ...]:
+    def select_items_of_result_axes(self, items: Sequence[T], reduced_item: T) -> tuple[T, ...]:
         """Map a sequence over the data's axes to the result's axes; `reduced_item` replaces items of reduced
         axes with keepdims.
         """
@@ -120,13 +120,13 @@ class Reduction:
 
     def result_index_of(self, data_index: Sequence[Scalar]) -> tuple[Scalar | int, ...]:
         """Return the index of the result element to which the data element at `data_index` contributes."""
-        return self.items_of_result_axes(data_index, 0)
+        return self.select_items_of_result_axes(data_index, 0)
 
     def reduce_terms(self, combiner: str, term: Callable[[tuple[Scalar, ...]], Scalar], name: str = "") -> te.Reduce:
         """Return the te.reduce that combines `term(index)` over all data elements of each result
         element.
         """
-        order = [*self.items_of_result_axes(range(len(self.shape)), -1), *self.axes]
+        order = [*self.select_items_of_result_axes(range(len(self.shape)), -1), *self.axes]
 
         def term_at_loop_indices(*v: Scalar) -> Scalar:
             index = dict(zip(order, v, strict=True))
@@ -150,7 +150,7 @@ def _reduction_axis_map(attrs: Any, types: Types) -> AxisMap:
     The mean, an argument of `variance`, has the rank of the data.
     """
     axes: Sequence[int | None] = range(require_tensor_type(types[0]).rank)
-    return AxisMap((_reduction_of_shape(attrs, axes).items_of_result_axes(axes, None),) * len(types))
+    return AxisMap((_reduction_of_shape(attrs, axes).select_items_of_result_axes(axes, None),) * len(types))
 
 
 def _reduce_attrs_after_permutation(attrs: Any, types: Types, new_axis_of: Callable[[int], int]) -> Any:
@@ -199,7 +199,7 @@ def _numpy_reduce(ufunc: Any, attrs: Any, data: Array, empty_result: str = "") -
 def _numpy_mean(attrs: Any, data: Array) -> Array:
     work = data.astype(average_accumulator_dtype(DType.from_numpy(data)).numpy)
     total = _numpy_reduce(np.add, attrs, work)
-    count = _reduction_of_shape(attrs, data.shape).elements_per_result
+    count = _reduction_of_shape(attrs, data.shape).reduced_elements_per_result
     if not DType.from_numpy(work).is_float:
         return divide_rounding_to_zero(total, builtins.max(count, 1)).astype(data.dtype)
     return np.asarray(total / work.dtype.type(count)).astype(data.dtype)
@@ -218,8 +218,8 @@ def _compute_mean(attrs: Any, data: Tensor) -> Tensor:
 
     def mean_element(*i: Scalar) -> Scalar:
         if x.dtype.is_float:
-            return (total[i] / space.elements_per_result).astype(data.dtype)
-        return binary("truncdiv", total[i], builtins.max(space.elements_per_result, 1)).astype(data.dtype)
+            return (total[i] / space.reduced_elements_per_result).astype(data.dtype)
+        return binary("truncdiv", total[i], builtins.max(space.reduced_elements_per_result, 1)).astype(data.dtype)
 
     return te.compute(space.result_shape, mean_element, "mean")
 
@@ -307,7 +307,7 @@ any = _reduction_op("any", BOOL_KIND, np.logical_or, "or")
 def _numpy_arg_reduce(arg_fn: Any, a: ArgReduceAttrs, data: Array) -> Array:
     space = _reduction_of_shape(a, data.shape)
     rows = np.moveaxis(widen_narrow_float_array(data), space.axes, range(-len(space.axes), 0))
-    rows = rows.reshape(*rows.shape[: data.ndim - len(space.axes)], space.elements_per_result)
+    rows = rows.reshape(*rows.shape[: data.ndim - len(space.axes)], space.reduced_elements_per_result)
     index = rows.shape[-1] - 1 - arg_fn(rows[..., ::-1], axis=-1) if a.select_last_index else arg_fn(rows, axis=-1)
     return np.asarray(index, np.int32).reshape(space.result_shape)
 
@@ -390,7 +390,7 @@ def _numpy_variance(a: VarianceAttrs, data: Array, mean: Array) -> Array:
     work = widen_narrow_float_array(data)
     total = _numpy_reduce(np.add, a, np.square(work - widen_narrow_float_array(mean)))
     return np.asarray(
-        total / work.dtype.type(_reduction_of_shape(a, data.shape).elements_per_result - a.unbiased)
+        total / work.dtype.type(_reduction_of_shape(a, data.shape).reduced_elements_per_result - a.unbiased)
     ).astype(data.dtype)
 
 
@@ -403,7 +403,7 @@ def _compute_variance(a: VarianceAttrs, data: Tensor, mean: Tensor) -> Tensor:
         return difference * difference
 
     total = space.reduce_terms("sum", squared_difference_from_mean)
-    divisor = space.elements_per_result - a.unbiased
+    divisor = space.reduced_elements_per_result - a.unbiased
     return te.compute(space.result_shape, lambda *i: (total[i] / divisor).astype(data.dtype), "variance")
 
 
@@ -417,14 +417,14 @@ def _variance_test_samples() -> Samples:
     yield variance_sample(random_array((3, 5), "float16"), VarianceAttrs(axis=(1,), unbiased=True))
 
 
-def _default_mean_argument(_: Any, arguments: Mapping[str, Any]) -> Expr:
+def _mean_of_data_argument(_: Any, arguments: Mapping[str, Any]) -> Expr:
     return mean(arguments["data"], arguments["axis"], True, arguments["exclude"])
 
 
 variance = OpDef(
     name="variance",
     attrs=VarianceAttrs,
-    args=declare_arguments("data", Arg("mean", takes=_default_mean_argument)),
+    args=declare_arguments("data", Arg("mean", takes=_mean_of_data_argument)),
     order="data axis keepdims exclude unbiased",
     infer=_infer_variance_type,
     reference=_numpy_variance,

@@ -58,7 +58,7 @@ from aotc.relay.op.window_attributes import (
     canonical_axis_positions,
     canonical_to_layout_order,
     layout_to_canonical_order,
-    per_axis_attribute,
+    per_axis_attribute_field,
     repeat_for_each_axis,
     transpose_to_canonical,
     transpose_to_layout,
@@ -156,7 +156,7 @@ def _resize_reference(spatial_rank: int, a: ResizeAttrs, data: Array) -> Array:
 def _fill_outside_region(a: ResizeAttrs, x: Array, axes: Sequence[AxisMapping]) -> Array:
     inside = np.ones((), bool)
     for axis in axes:
-        at = axis.coordinate_numerator(np.arange(axis.count))
+        at = axis.source_coordinate_numerator(np.arange(axis.count))
         inside = np.logical_and.outer(inside, (at >= 0) & (at <= (axis.extent - 1) * axis.r))
     return np.where(inside, x, np.asarray(a.extrapolation_value).astype(x.dtype))
 
@@ -177,7 +177,7 @@ def _nearest_source_index_function(axis: AxisMapping, rounding: str) -> Any:
     """Return a function from output index to source index: an arithmetic formula if one is exact,
     else a table.
     """
-    if axis.is_identity:
+    if axis.is_identity_mapping:
         return lambda o: o
     if axis.count <= MAX_ENUMERATED_OUTPUTS:
         at = np.arange(axis.count, dtype=np.int64)
@@ -210,12 +210,12 @@ def _resize_nearest(a: ResizeAttrs, data: Tensor, axis_positions: Sequence[int],
 
 
 def _source_coordinate_fraction(axis: AxisMapping, output_index: Scalar, dtype: str) -> Any:
-    return (axis.coordinate_numerator(output_index) % axis.r).astype(dtype) / float(axis.r)
+    return (axis.source_coordinate_numerator(output_index) % axis.r).astype(dtype) / float(axis.r)
 
 
 def _source_index_of_tap(axis: AxisMapping, output_index: Scalar, tap: Any) -> Any:
     """Return the index of the element `tap` after the element below the coordinate of output o."""
-    return axis.coordinate_numerator(output_index) // axis.r + tap
+    return axis.source_coordinate_numerator(output_index) // axis.r + tap
 
 
 def _weight_or_zero_outside_data(axis: AxisMapping, index: Scalar, weight: Scalar) -> Scalar:
@@ -308,7 +308,7 @@ def _extrapolate_and_cast_result(
     def extrapolated_and_cast_element(*v: Scalar) -> Scalar:
         value: Scalar = x[v]
         if crop:
-            inside = all_of(*(c for k, axis in axes for c in axis.inside_data_conditions(v[k])))
+            inside = all_of(*(c for k, axis in axes for c in axis.source_inside_data_conditions(v[k])))
             value = select(inside, value, const(a.extrapolation_value, x.dtype))
         if out.is_integer and x.dtype.is_float:
             whole = value + call("copysign", const(_truncation_tolerance(a), x.dtype), value)
@@ -396,7 +396,7 @@ def _resize_test_samples(spatial_rank: int, attrs_class: type[ResizeAttrs]) -> S
 
 
 def _resize_op(spatial_rank: int) -> OpDef:
-    size = per_axis_attribute(spatial_rank, None, given=REQUIRED)
+    size = per_axis_attribute_field(spatial_rank, None, given=REQUIRED)
     attributes = attrs_class_for_rank(spatial_rank, ResizeAttrs, f"Resize{spatial_rank}DAttrs", size=size)
     return OpDef(
         name=f"image.resize{spatial_rank}d",

@@ -101,31 +101,31 @@ class AxisMapping:
     scale: Fraction
 
     @property
-    def is_identity(self) -> bool:
+    def is_identity_mapping(self) -> bool:
         return (self.extent, self.p, self.q) == (self.count, self.r, 0)
 
-    def coordinate_numerator(self, output_index: Any) -> Any:
+    def source_coordinate_numerator(self, output_index: Any) -> Any:
         return output_index * self.p + self.q
 
     def nearest_source_index(self, output_index: Any, rounding: str) -> Any:
         """Return the nearest source index of output o, not clamped to the axis, for numbers and
         expressions.
         """
-        at = self.coordinate_numerator(output_index)
+        at = self.source_coordinate_numerator(output_index)
         if rounding in ("floor", "ceil"):
             return (at if rounding == "floor" else at + (self.r - 1)) // self.r
         return (at * 2 + (self.r - (rounding == "round_prefer_floor"))) // (2 * self.r)
 
-    def inside_data_conditions(self, output_index: Scalar) -> list[Scalar]:
+    def source_inside_data_conditions(self, output_index: Scalar) -> list[Scalar]:
         """Return the conditions for the coordinate of output o to be inside the data; empty if it
         always is.
         """
         conditions: list[Scalar] = []
-        ends = (self.q, self.coordinate_numerator(self.count - 1))
+        ends = (self.q, self.source_coordinate_numerator(self.count - 1))
         if min(ends) < 0:
-            conditions.append(self.coordinate_numerator(output_index) >= 0)
+            conditions.append(self.source_coordinate_numerator(output_index) >= 0)
         if max(ends) > (self.extent - 1) * self.r:
-            conditions.append(self.coordinate_numerator(output_index) <= (self.extent - 1) * self.r)
+            conditions.append(self.source_coordinate_numerator(output_index) <= (self.extent - 1) * self.r)
         return conditions
 
 
@@ -141,7 +141,7 @@ def axis_mappings_of_resize(spatial_rank: int, a: ResizeAttrs, spatial_extents: 
         slope, offset = Fraction(slope), Fraction(offset)
         r = lcm(slope.denominator, offset.denominator)
         axis = AxisMapping(extent, count, int(slope * r), int(offset * r), r, scale)
-        reach = 2 * max(abs(axis.q), abs(axis.coordinate_numerator(count - 1)), r)
+        reach = 2 * max(abs(axis.q), abs(axis.source_coordinate_numerator(count - 1)), r)
         require("resize.reach", reach < 1 << 62, "the sampled coordinates do not fit in 64 bits")
         axes.append(axis)
     return axes
@@ -209,7 +209,7 @@ def is_antialiased_downsampling(a: ResizeAttrs, axis: AxisMapping) -> bool:
 
 def tap_indices_and_weights(a: ResizeAttrs, axis: AxisMapping) -> tuple[Array, Array]:
     """Return source indices and weights of all outputs of an axis, each of shape (count, taps)."""
-    at = axis.coordinate_numerator(np.arange(axis.count, dtype=np.int64))
+    at = axis.source_coordinate_numerator(np.arange(axis.count, dtype=np.int64))
     f = (at % axis.r) / axis.r
     start, taps = first_tap_and_tap_count(a, axis)
     index = (at // axis.r)[:, None] + start + np.arange(taps)
@@ -226,5 +226,5 @@ def tap_indices_and_weights(a: ResizeAttrs, axis: AxisMapping) -> tuple[Array, A
 
 def resampled_axes_by_scale(axes: Sequence[AxisMapping]) -> list[int]:
     """Return the axes that are resampled, ordered by scale factor so that the data shrinks first."""
-    changed = [k for k, axis in enumerate(axes) if not axis.is_identity]
+    changed = [k for k, axis in enumerate(axes) if not axis.is_identity_mapping]
     return sorted(changed, key=lambda k: axes[k].count / axes[k].extent)

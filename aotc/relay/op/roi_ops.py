@@ -27,8 +27,13 @@ from aotc.ir import (
     frozen,
     require,
 )
-from aotc.relay.op.contraction import cast_array, cast_tensor, widen_narrow_float_array, widen_narrow_float_tensor
-from aotc.relay.op.elementwise_table import (
+from aotc.relay.op.contraction_accumulator_types import (
+    cast_array,
+    cast_tensor,
+    widen_narrow_float_array,
+    widen_narrow_float_tensor,
+)
+from aotc.relay.op.elementwise_op_constructors import (
     choose,
     dispatch_scalar_or_array,
     greater,
@@ -49,7 +54,7 @@ from aotc.relay.op.window_attributes import (
     canonical_to_layout_order,
     layout_to_canonical_order,
     may_be_equal_dims,
-    per_axis_attribute,
+    per_axis_attribute_field,
     transpose_to_canonical,
     transpose_to_layout,
 )
@@ -131,7 +136,7 @@ class CropAndResizeAttrs(Attrs):
     sampled at the middle of the box. `method` is "bilinear" or "nearest_neighbor".
     """
 
-    crop_size: tuple[int, ...] = per_axis_attribute(2)
+    crop_size: tuple[int, ...] = per_axis_attribute_field(2)
     layout: str = "NHWC"
     method: str = "bilinear"
     extrapolation_value: float = 0.0
@@ -212,7 +217,7 @@ class RoiPoolAttrs(Attrs):
     `spatial_scale`; corners are rounded. A region has pooled_size[0] x pooled_size[1] cells.
     """
 
-    pooled_size: tuple[int, ...] = per_axis_attribute(2)
+    pooled_size: tuple[int, ...] = per_axis_attribute_field(2)
     spatial_scale: float
     layout: str = "NCHW"
 
@@ -226,7 +231,7 @@ class RoiAlignAttrs(Attrs):
     samples along each axis, or about one for each pixel if that is not positive.
     """
 
-    pooled_size: tuple[int, ...] = per_axis_attribute(2)
+    pooled_size: tuple[int, ...] = per_axis_attribute_field(2)
     spatial_scale: float
     sample_ratio: int = -1
     layout: str = "NCHW"
@@ -256,7 +261,7 @@ def _variable_declarer(stmts: list[Stmt]) -> Callable[[Any], Any]:
     return declare_variable
 
 
-def _initial_value_and_combiner(attrs: Any) -> tuple[float, Callable[[Any, Any], Any]]:
+def _cell_initial_value_and_combiner(attrs: Any) -> tuple[float, Callable[[Any, Any], Any]]:
     """Return the initial value of a cell and the function that combines it with a term."""
     mean = getattr(attrs, "mode", "max") == "avg"
     return (0.0, lambda x, y: x + y) if mean else (-np.inf, greater)
@@ -282,7 +287,7 @@ class _RegionCellReduction:
         where, (batch, _, *space), shape = _axis_positions_and_extents(attrs, data, rois)
         x, (start, combine) = (
             transpose_to_canonical(widen_narrow_float_array(data), where),
-            _initial_value_and_combiner(attrs),
+            _cell_initial_value_and_combiner(attrs),
         )
         n, channel, *at = np.indices(shape, sparse=True)
         roi = [rois[n, k].astype(np.float32) for k in range(5)]
@@ -306,7 +311,7 @@ class _RegionCellReduction:
             cast_tensor(rois, "float32"),
             canonical_to_layout_order(extents, where),
         )
-        start, combine = _initial_value_and_combiner(attrs)
+        start, combine = _cell_initial_value_and_combiner(attrs)
 
         def build_cell_loops(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
             n, channel, *at = axes = [Var(name) for name in "ncij"]
@@ -372,16 +377,19 @@ def _zero_if_cell_is_empty(_: Any, total: Any, bounds: Any) -> Any:
     return choose(rows | columns, 0.0, total)
 
 
-def _roi_pool_pixel(_a: Any, _roi: Any, _at: Any, taps: Any, _space: Any, element: Any, _let: Any) -> Any:
+def _roi_pool_pixel_at_tap(_a: Any, _roi: Any, _at: Any, taps: Any, _space: Any, element: Any, _let: Any) -> Any:
     return element(*taps)
 
 
 roi_pool = _roi_op(
-    "roi_pool", RoiPoolAttrs, _RegionCellReduction(_roi_pool_pixel_range, _roi_pool_pixel, _zero_if_cell_is_empty), {}
+    "roi_pool",
+    RoiPoolAttrs,
+    _RegionCellReduction(_roi_pool_pixel_range, _roi_pool_pixel_at_tap, _zero_if_cell_is_empty),
+    {},
 )
 
 
-def _roi_align_start_size_samples(attrs: Any, roi: Any, axis: int) -> tuple[Any, Any, Any]:
+def _roi_align_start_cell_size_and_samples(attrs: Any, roi: Any, axis: int) -> tuple[Any, Any, Any]:
     """Return the start of a region along an axis, the size of its cells, and the number of samples
     per cell.
     """
@@ -393,7 +401,7 @@ def _roi_align_start_size_samples(attrs: Any, roi: Any, axis: int) -> tuple[Any,
 
 
 def _roi_align_sample_range(attrs: Any, roi: Any, axis: int, *_: Any) -> list[Any]:
-    count = _roi_align_start_size_samples(attrs, roi, axis)[2].astype("int64")
+    count = _roi_align_start_cell_size_and_samples(attrs, roi, axis)[2].astype("int64")
     return [count * 0, count]
 
 
@@ -402,7 +410,7 @@ def _roi_align_bilinear_sample(
 ) -> Any:
     inside, sides = [], []
     for k, extent in enumerate(space):
-        start, size, count = _roi_align_start_size_samples(attrs, roi, k)
+        start, size, count = _roi_align_start_cell_size_and_samples(attrs, roi, k)
         cell, tap = (v[k].astype("float32") for v in (cell_index, taps))
         x = bind(start + cell * size + (tap + 0.5) * (size / count))
         inside.append((x >= -1.0) & (x <= float(extent)))

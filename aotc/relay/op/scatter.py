@@ -35,7 +35,7 @@ from aotc.relay.op.operator_definition import (
     require_tensor_type,
     to_numpy_computable_dtype,
 )
-from aotc.relay.op.sample_arguments import ANY_DTYPE_KIND, NUMBER_KIND, exact_sample, random_array, sample_accuracy
+from aotc.relay.op.operator_test_inputs import ANY_DTYPE_KIND, NUMBER_KIND, exact_sample, random_array, sample_accuracy
 from aotc.tir import BOOL, INDEX, Block, Buffer, Const, Declare, If, Load, Stmt, Store, Tensor, Var, binary, forall, te
 from aotc.tir.stmt import loop_nest
 
@@ -249,7 +249,7 @@ def _compute_scatter_nd(a: ScatterNDAttrs, data: Tensor, indices: Tensor, update
     run = prod(data.shape[depth:])
     flat_updates = te.view(updates, (updates.size,)) if run == 1 else updates
 
-    def place(update_index: Sequence[Var], index_buffer: Buffer) -> tuple[Scalar, Scalar, Scalar]:
+    def locate_scatter_nd_update(update_index: Sequence[Var], index_buffer: Buffer) -> tuple[Scalar, Scalar, Scalar]:
         (n,) = update_index
         inside: Scalar = Const(True, BOOL)
         flat: Scalar = Const(0, INDEX)
@@ -258,7 +258,7 @@ def _compute_scatter_nd(a: ScatterNDAttrs, data: Tensor, indices: Tensor, update
             inside, flat = inside & exists, flat * data.shape[m] + at
         return inside, flat * run, n * run
 
-    return _compute_scatter_loops("scatter_nd", data, indices, flat_updates, a.mode, place, run)
+    return _compute_scatter_loops("scatter_nd", data, indices, flat_updates, a.mode, locate_scatter_nd_update, run)
 
 
 def _scatter_nd_test_samples() -> Samples:

@@ -380,7 +380,7 @@ def _infer_broadcast_to_type(a: InitAttrs, types: Types) -> Type:
     return TensorType(a.shape, data.dtype)
 
 
-def fixed_shape_axis_map(a: InitAttrs, _: Types) -> AxisMap:
+def axis_map_without_mapped_axes(a: InitAttrs, _: Types) -> AxisMap:
     """Return the axis map of a result with a fixed shape, in which no axis is mapped to an axis of
     the data.
     """
@@ -395,7 +395,7 @@ broadcast_to = OpDef(
     infer=_infer_broadcast_to_type,
     reference=lambda a, x: np.broadcast_to(x, a.shape),
     pattern=OpPattern.BROADCAST,
-    axes=fixed_shape_axis_map,
+    axes=axis_map_without_mapped_axes,
     element=lambda _, i, x: element_of_broadcast_tensor(x, i),
     samples=exact_samples_from_rows(
         InitAttrs, "shape", (((2, 1), (3, 2, 4)), ((), (2, 2)), ((), ()), ((3,), (3,)), ((1,), (0,)), ((1, 3), (2, 3)))

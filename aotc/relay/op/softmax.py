@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import Attrs, OpPattern
-from aotc.relay.op.contraction import cast_array, cast_tensor, widen_narrow_float_array, widen_narrow_float_tensor
+from aotc.relay.op.contraction_accumulator_types import (
+    cast_array,
+    cast_tensor,
+    widen_narrow_float_array,
+    widen_narrow_float_tensor,
+)
 from aotc.relay.op.elementwise_unary import exp_with_clamped_argument
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples
 from aotc.relay.op.operator_definition import (

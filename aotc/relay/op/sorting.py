@@ -94,7 +94,7 @@ def stable_argsort(data: Array, axis: int, ascend: bool) -> Array:
 
 
 def _sorts_before(a: Scalar, b: Scalar, ascend: bool) -> Scalar:
-    """Return a condition that is True if `a` must come before `second`; NaN is greater than all numbers."""
+    """Return a condition that is True if `a` must come before `b`; NaN is greater than all numbers."""
     low, high = (a, b) if ascend else (b, a)
     less = low < high
     return (less | (call("isnan", high) & ~call("isnan", low))) if low.dtype.is_float else less
@@ -113,11 +113,11 @@ class _RowSortBuilder:
         """Return the element at a position of the row."""
         return Load(self.source, self.base + position.astype(INDEX) * self.stride)
 
-    def element_sorts_before(self, first: Scalar, second: Scalar) -> Scalar:
-        """Return a condition that is True if element `first` must come before `second`, where `second` may have a
-        lower index.
+    def element_sorts_before(self, first_position: Scalar, second_position: Scalar) -> Scalar:
+        """Return a condition that is True if element `first_position` must come before
+        `second_position`, where `second_position` may have a lower index.
         """
-        return _sorts_before(self.load_element(first), self.load_element(second), self.ascend)
+        return _sorts_before(self.load_element(first_position), self.load_element(second_position), self.ascend)
 
     def build_insertion_selection(self, count: int, order: Buffer) -> Stmt:
         """Return statements that select the first `count` positions by insertion into a sorted list
@@ -306,7 +306,7 @@ def _sort_test_samples(make_attrs: Callable[..., Attrs]) -> Samples:
 _RESULT_KINDS_BY_RET_TYPE: Final = {"both": (True, False), "values": (True,), "indices": (False,)}
 
 
-def _result_kinds(attrs: Any) -> tuple[bool, ...]:
+def _is_value_flags_of_sort_results(attrs: Any) -> tuple[bool, ...]:
     """Return the kinds of an operator's results: values (True) or positions (False)."""
     return (
         _RESULT_KINDS_BY_RET_TYPE[attrs.ret_type] if isinstance(attrs, TopkAttrs) else (isinstance(attrs, SortAttrs),)
@@ -330,20 +330,23 @@ def _infer_sort_type(attrs: Any, types: Types) -> Type:
     if isinstance(attrs, TopkAttrs):
         require_known_name("topk.ret_type", "ret_type", attrs.ret_type, _RESULT_KINDS_BY_RET_TYPE)
     shape = replace_item(data.shape, axis, _selected_element_count(attrs, extent))
-    results = [TensorType(shape, data.dtype if values else attrs.dtype or "int32") for values in _result_kinds(attrs)]
+    results = [
+        TensorType(shape, data.dtype if values else attrs.dtype or "int32")
+        for values in _is_value_flags_of_sort_results(attrs)
+    ]
     return TupleType(results) if len(results) > 1 else results[0]
 
 
-def _result_kinds_and_types(attrs: Any, data: Any) -> list[tuple[bool, TensorType]]:
+def _is_value_flags_and_types_of_results(attrs: Any, data: Any) -> list[tuple[bool, TensorType]]:
     """Return for each result of an operator on an array or a tensor its kind (True: values) and its
     type.
     """
     types = tensor_types(_infer_sort_type(attrs, tensor_types_of_values([data])))
-    return list(zip(_result_kinds(attrs), types, strict=True))
+    return list(zip(_is_value_flags_of_sort_results(attrs), types, strict=True))
 
 
 def _sort_reference(attrs: Any, data: Array) -> Array | tuple[Array, ...]:
-    axis, wanted = normalize_axis(attrs.axis, data.ndim), _result_kinds_and_types(attrs, data)
+    axis, wanted = normalize_axis(attrs.axis, data.ndim), _is_value_flags_and_types_of_results(attrs, data)
     order = stable_argsort(data, axis, attrs.is_ascend).take(range(wanted[0][1].static_shape[axis]), axis)
     values = np.take_along_axis(data, order, axis)
     results = tuple(values if kind else order.astype(ty.dtype.numpy) for kind, ty in wanted)
@@ -352,7 +355,7 @@ def _sort_reference(attrs: Any, data: Array) -> Array | tuple[Array, ...]:
 
 def _compute_sort(attrs: Any, data: Tensor) -> Tensor | tuple[Tensor, ...]:
     results = compute_sorted_rows(
-        data, normalize_axis(attrs.axis, data.rank), attrs.is_ascend, _result_kinds_and_types(attrs, data)
+        data, normalize_axis(attrs.axis, data.rank), attrs.is_ascend, _is_value_flags_and_types_of_results(attrs, data)
     )
     return results if len(results) > 1 else results[0]
 

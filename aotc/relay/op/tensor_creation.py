@@ -29,8 +29,8 @@ from aotc.relay.op.opdef import (
     reference_from_element_function,
     tensor_types_of_values,
 )
-from aotc.relay.op.sample_arguments import ANY_DTYPE_KIND, exact_sample, random_array
-from aotc.relay.op.shape import InitAttrs, fixed_shape_axis_map
+from aotc.relay.op.operator_test_inputs import ANY_DTYPE_KIND, exact_sample, random_array
+from aotc.relay.op.shape import InitAttrs, axis_map_without_mapped_axes
 from aotc.relay.op.type_rules import (
     elementwise_axis_map,
     require_dtype,
@@ -109,7 +109,7 @@ def _constant_fill_op(name: str, doc: str, fill_value: int | None = None) -> OpD
         infer=infer,
         reference=fill_array,
         pattern=OpPattern.ELEMWISE,
-        axes=elementwise_axis_map if like else fixed_shape_axis_map,
+        axes=elementwise_axis_map if like else axis_map_without_mapped_axes,
         element=fill_value_as_scalar,
         samples=partial(_fill_test_samples, attributes, given),
     )

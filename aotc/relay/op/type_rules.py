@@ -172,7 +172,7 @@ def require_dtype(dtype: DType, supported: bool) -> None:
     require("dtype", supported, lambda: f"data type {dtype} is not supported")
 
 
-def infer_same_type(_: Any, types: Types) -> Type:
+def infer_type_of_first_argument(_: Any, types: Types) -> Type:
     """Type rule: return the type of the first argument."""
     return require_tensor_type(types[0])
 

@@ -13,13 +13,13 @@ from aotc.ir import Attrs, TensorType, TupleType, Type, Types, is_static, requir
 from aotc.relay.expr import Call, Constant, Expr, Tuple, tensor_type_of
 from aotc.relay.op import (
     binary_elementwise,
-    broadcast_like,
-    casts,
+    cast_clip_prelu,
     concat_split,
     cumulative,
     dyn,
     gather,
     reduce,
+    reshape_slice_cast_like,
     scatter,
     shape,
     sorting,
@@ -88,7 +88,7 @@ def _expand_unique(a: UniqueAttrs, data: Expr) -> Expr:
     ordered = gather.take(data, order, axis=0)
     behind = slices.strided_slice(ordered, (1,), (n,))
     before = slices.strided_slice(ordered, (0,), (n - 1,))
-    changes = casts.cast(binary_elementwise.not_equal(behind, before), "int32")
+    changes = cast_clip_prelu.cast(binary_elementwise.not_equal(behind, before), "int32")
     new = concat_split.concatenate([Constant(np.ones(1, np.int32)), changes], 0)
     group = binary_elementwise.subtract(cumulative.cumsum(new, axis=0), one)
     none = tensor_creation.full(end, (n,))
@@ -141,21 +141,21 @@ def segment_sum(data: Expr, segment_ids: Expr, num_segments: int | Expr | None =
     rows whose id is not below `num_segments` are ignored. Negative ids count from the end.
     """
     ty = tensor_type_of(data)
-    rows = broadcast_like.slice_like(data, segment_ids, axes=(0,))
+    rows = reshape_slice_cast_like.slice_like(data, segment_ids, axes=(0,))
     column = shape.reshape(segment_ids, (-1, *(1,) * (ty.rank - 1)))
-    ids = broadcast_like.broadcast_to_like(column, rows)
+    ids = reshape_slice_cast_like.broadcast_to_like(column, rows)
     row = ty.shape[1:]
     if isinstance(num_segments, int) and is_static(row):
         base = tensor_creation.zeros((num_segments, *require_static_shape(row)), ty.dtype)
     else:
-        wide = casts.cast(segment_ids, "int64")
+        wide = cast_clip_prelu.cast(segment_ids, "int64")
         count = reduce.max(wide, axis=0, keepdims=True)
         # without ids the maximum is the smallest int64, and the result has no rows
         most: Expr = binary_elementwise.maximum(count, Constant(np.full((), -1, np.int64)))
         most = binary_elementwise.add(most, Constant(np.ones((), np.int64)))
         if num_segments is not None:
             given = Constant(np.array(num_segments)) if isinstance(num_segments, int) else num_segments
-            most = shape.reshape(casts.cast(given, "int64"), (1,))
+            most = shape.reshape(cast_clip_prelu.cast(given, "int64"), (1,))
         rest = slices.strided_slice(shape.shape_of(data, dtype="int64"), (1,), (ty.rank,))
         base = dyn.zeros(concat_split.concatenate([most, rest], 0), dtype=ty.dtype)
     return scatter.scatter_elements(base, ids, rows, axis=0, reduction="add")

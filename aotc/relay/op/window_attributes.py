@@ -67,7 +67,7 @@ def befores_then_afters_padding(padding: Ints, axis_count: int) -> tuple[int, ..
     return (*(b for b, _ in pairs), *(a for _, a in pairs))
 
 
-def per_axis_attribute(axis_count: int, default: Any = MISSING, given: Any = ...) -> Any:
+def per_axis_attribute_field(axis_count: int, default: Any = MISSING, given: Any = ...) -> Any:
     """Return an attribute field with a value for each of `axis_count` spatial axes; a single value applies
     to all axes.
     """
@@ -77,7 +77,7 @@ def per_axis_attribute(axis_count: int, default: Any = MISSING, given: Any = ...
     )
 
 
-def padding_attribute(axis_count: int, default_length: int | None = None) -> Any:
+def padding_attribute_field(axis_count: int, default_length: int | None = None) -> Any:
     """Return an attribute field for the padding of `axis_count` spatial axes; the default is `default_length` (or
     `axis_count`) zeros.
     """
@@ -94,10 +94,10 @@ def attrs_class_for_rank(axis_count: int, base: type[T], name: str, **fields: An
     the data and {taps} for those of the kernel.
     """
     known = {
-        "strides": per_axis_attribute(axis_count, 1),
-        "dilation": per_axis_attribute(axis_count, 1),
-        "padding": padding_attribute(axis_count),
-        "kernel_size": per_axis_attribute(axis_count, None),
+        "strides": per_axis_attribute_field(axis_count, 1),
+        "dilation": per_axis_attribute_field(axis_count, 1),
+        "padding": padding_attribute_field(axis_count),
+        "kernel_size": per_axis_attribute_field(axis_count, None),
         "layout": DATA_LAYOUT_BY_RANK[axis_count],
         "data_layout": DATA_LAYOUT_BY_RANK[axis_count],
     }
@@ -187,12 +187,12 @@ def data_and_result_axis_positions(
 
 
 def axis_map_row_of_leading_axes(
-    data_positions: Sequence[int], result_positions: Sequence[int], count: int
+    data_positions: Sequence[int], result_positions: Sequence[int], leading_axis_count: int
 ) -> tuple[int | None, ...]:
-    """Return an axis-map row that maps the first `count` canonical axes of the data; None for the
+    """Return an axis-map row that maps the first `leading_axis_count` canonical axes of the data; None for the
     other result axes.
     """
-    found = dict(zip(result_positions[:count], data_positions[:count], strict=True))
+    found = dict(zip(result_positions[:leading_axis_count], data_positions[:leading_axis_count], strict=True))
     return tuple(found.get(k) for k in range(len(result_positions)))
 
 

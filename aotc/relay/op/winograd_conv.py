@@ -45,7 +45,7 @@ from aotc.relay.op.type_rules import require_dtype, require_tensor_of_rank, requ
 from aotc.relay.op.window_attributes import (
     befores_then_afters_padding,
     pad_pairs_of_axes,
-    padding_attribute,
+    padding_attribute_field,
     window_count,
 )
 from aotc.tir import FILTER_EXTENT, SUPPORTED_OUTPUT_TILES, Tensor, te, winograd_transform_matrices
@@ -73,7 +73,7 @@ class Conv2DWinogradAttrs(Attrs):
     """
 
     tile_size: int
-    padding: tuple[int, ...] = padding_attribute(2, 4)
+    padding: tuple[int, ...] = padding_attribute_field(2, 4)
     channels: int
 
 

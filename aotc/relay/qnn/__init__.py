@@ -4,6 +4,6 @@
 q = relay.qnn.op.quantize(x, relay.const(0.1), relay.const(3), out_dtype="uint8")
 """
 
-from aotc.ir.lazy_exports import lazy_module_getattr_and_dir
+from aotc.ir.lazy_exports import lazy_getattr_and_dir_from_stub_file
 
-__getattr__, __dir__ = lazy_module_getattr_and_dir(__name__)
+__getattr__, __dir__ = lazy_getattr_and_dir_from_stub_file(__name__)

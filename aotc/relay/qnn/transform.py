@@ -3,8 +3,8 @@
 
 from functools import partial
 
+from aotc.relay.transform.canonicalize_qnn_ops import QnnCanonicalizeOps
 from aotc.relay.transform.legalize import Legalize as _Legalize
-from aotc.relay.transform.quantized import QnnCanonicalizeOps
 
 __all__ = ["CanonicalizeOps", "Legalize"]
 

@@ -61,7 +61,7 @@ def accepts_symbolic_dimension(callee: object, attribute: str) -> bool:
 
 def _convert_attribute_or_raise(op: Op, name: str, value: object, annotation: Any) -> object:
     try:
-        return _convert_to_annotation(value, annotation)
+        return _convert_value_to_annotated_type(value, annotation)
     except TypeError:
         kind = (
             annotation.__name__
@@ -73,7 +73,7 @@ def _convert_attribute_or_raise(op: Op, name: str, value: object, annotation: An
         raise AotcError("attribute", text, hint=f"write {written}") from None
 
 
-def _convert_to_annotation(value: object, annotation: Any) -> object:
+def _convert_value_to_annotated_type(value: object, annotation: Any) -> object:
     """Convert `value` to the type given by the annotation `annotation`; raise TypeError if that is
     impossible.
     """
@@ -81,13 +81,13 @@ def _convert_to_annotation(value: object, annotation: Any) -> object:
     if origin in (typing.Union, types.UnionType):
         for possible in hints:
             with suppress(TypeError):
-                return _convert_to_annotation(value, possible)
+                return _convert_value_to_annotated_type(value, possible)
         raise TypeError
     if origin is tuple and isinstance(value, tuple):
         items = hints[:1] * len(value) if hints[1:] == (Ellipsis,) else hints
         if len(items) != len(value):
             raise TypeError
-        return tuple(map(_convert_to_annotation, value, items))
+        return tuple(map(_convert_value_to_annotated_type, value, items))
     if annotation is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     if annotation is int and isinstance(value, bool):

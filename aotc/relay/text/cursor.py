@@ -26,7 +26,7 @@ from aotc.ir.types import (
     TypeVar,
 )
 from aotc.relay.text.lexer import Source, Token
-from aotc.relay.text.literals import quote_string
+from aotc.relay.text.literal_printer import quote_string
 
 #: Largest number of characters of a numeric literal.  Every double can be written with fewer;
 #: Python's own limit for integers (4300 digits) is not reached.
@@ -79,7 +79,7 @@ class Cursor:
         return self.tokens[self.position]
 
     @property
-    def next_token(self) -> Token:
+    def token_after_current(self) -> Token:
         """The token after the current token."""
         return self.tokens[min(self.position + 1, len(self.tokens) - 1)]
 
@@ -92,7 +92,7 @@ class Cursor:
         )
 
     @contextmanager
-    def errors_located_at(self, token: Token) -> Iterator[None]:
+    def relocate_errors_to_token(self, token: Token) -> Iterator[None]:
         """Context in which an AotcError is raised again with the position of `current_token` in the text."""
         try:
             yield
@@ -137,7 +137,7 @@ class Cursor:
             self.raise_syntax_error(f"expected {description}, found {self.current_token}", hint=SYNTAX_HINTS[kind])
         return self.take_token()
 
-    def comma_separated_items(self, closing_token: str) -> Iterator[None]:
+    def yield_before_comma_separated_items(self, closing_token: str) -> Iterator[None]:
         """Yield before each item of a comma-separated list, and read the commas and the closing
         token `closing_token`.
 
@@ -149,7 +149,7 @@ class Cursor:
                 self.take_expected_token(",")
 
     @contextmanager
-    def nesting_level(self) -> Iterator[None]:
+    def limit_nesting_depth(self) -> Iterator[None]:
         """Context that counts one level of nesting; raise AotcError if the limit MAX_TYPE_DEPTH is
         exceeded.
         """
@@ -198,7 +198,7 @@ def parse_scalar_array(cursor: Cursor) -> np.ndarray[tuple[()], np.dtype[np.gene
     """
     token = cursor.current_token
     value, name = parse_number_and_dtype(cursor)
-    with cursor.errors_located_at(token):
+    with cursor.relocate_errors_to_token(token):
         dtype = DType(name)
     if isinstance(value, int) and not dtype.is_float and not dtype.min <= value <= dtype.max:
         cursor.raise_syntax_error(
@@ -219,15 +219,18 @@ def parse_attribute_value(cursor: Cursor) -> object:
     or {map}.
     """
     token = cursor.current_token
-    with cursor.nesting_level():
+    with cursor.limit_nesting_depth():
         if token.kind == "string":
             return cursor.take_token().text
         if cursor.is_at_token("-") or token.kind == "number":
             return parse_number_and_dtype(cursor)[0]
         if cursor.skip_token_if("["):
-            return tuple(parse_attribute_value(cursor) for _ in cursor.comma_separated_items("]"))
+            return tuple(parse_attribute_value(cursor) for _ in cursor.yield_before_comma_separated_items("]"))
         if cursor.skip_token_if("{"):
-            return {_parse_map_key(cursor): parse_attribute_value(cursor) for _ in cursor.comma_separated_items("}")}
+            return {
+                _parse_map_key(cursor): parse_attribute_value(cursor)
+                for _ in cursor.yield_before_comma_separated_items("}")
+            }
         if token.kind == "name" and token.text in _CONSTANT_WORDS:
             return _CONSTANT_WORDS[cursor.take_token().text]
     cursor.raise_syntax_error(
@@ -240,7 +243,7 @@ def parse_attribute_value_or_dimension(cursor: Cursor) -> object:
     word = cursor.current_token.kind == "name" and cursor.current_token.text not in _CONSTANT_WORDS
     return (
         _parse_dimension(cursor)
-        if word or cursor.is_at_token("?") or cursor.next_token.text == "<="
+        if word or cursor.is_at_token("?") or cursor.token_after_current.text == "<="
         else parse_attribute_value(cursor)
     )
 
@@ -258,23 +261,23 @@ def parse_type(cursor: Cursor) -> Type:
     """Parse a type: Tensor[(1, n), float32], float32, (A, B), fn (A) -> B, or _ for a type to be
     inferred.
     """
-    with cursor.nesting_level():
+    with cursor.limit_nesting_depth():
         if cursor.skip_token_if("("):
             return TupleType(_parse_types_until(cursor))
         if cursor.skip_token_if("_", "name"):
             return IncompleteType()
         if cursor.skip_token_if("fn", "name"):
-            with type_parameters_in_scope(cursor) as params:
+            with parse_type_parameters_into_scope(cursor) as params:
                 cursor.take_expected_token("(")
                 args = _parse_types_until(cursor)
                 cursor.take_expected_token("->")
                 return FuncType(args, parse_type(cursor), params)
-        if cursor.is_at_token("ref", "name") and cursor.next_token.text == "(":
+        if cursor.is_at_token("ref", "name") and cursor.token_after_current.text == "(":
             cursor.position += 2
             value = parse_type(cursor)
             cursor.take_expected_token(")")
             return RefType(value)
-        if cursor.is_at_token("Tensor", "name") and cursor.next_token.text == "[":
+        if cursor.is_at_token("Tensor", "name") and cursor.token_after_current.text == "[":
             return _parse_tensor_type(cursor)
         named = cursor.types.get(cursor.current_token.text) if cursor.current_token.kind == "name" else None
         return TensorType((), _parse_dtype(cursor)) if named is None else _parse_named_type(cursor, named)
@@ -289,11 +292,11 @@ def _parse_named_type(cursor: Cursor, named: TypeVar | GlobalTypeVar) -> Type:
 
 
 @contextmanager
-def type_parameters_in_scope(cursor: Cursor) -> Iterator[list[TypeVar]]:
+def parse_type_parameters_into_scope(cursor: Cursor) -> Iterator[list[TypeVar]]:
     """Parse optional type variables in brackets; they are in scope inside the context."""
     outer = cursor.types
     names = (
-        [cursor.take_token_of_kind("name", "a type variable") for _ in cursor.comma_separated_items("]")]
+        [cursor.take_token_of_kind("name", "a type variable") for _ in cursor.yield_before_comma_separated_items("]")]
         if cursor.skip_token_if("[")
         else []
     )
@@ -307,24 +310,24 @@ def type_parameters_in_scope(cursor: Cursor) -> Iterator[list[TypeVar]]:
 
 
 def _parse_types_until(cursor: Cursor, closing_token: str = ")") -> list[Type]:
-    return [parse_type(cursor) for _ in cursor.comma_separated_items(closing_token)]
+    return [parse_type(cursor) for _ in cursor.yield_before_comma_separated_items(closing_token)]
 
 
 def _parse_tensor_type(cursor: Cursor) -> TensorType:
     start = cursor.take_expected_token("Tensor", "name")
     cursor.take_expected_token("[")
     cursor.take_expected_token("(")
-    dims = [_parse_dimension(cursor) for _ in cursor.comma_separated_items(")")]
+    dims = [_parse_dimension(cursor) for _ in cursor.yield_before_comma_separated_items(")")]
     cursor.take_expected_token(",")
     dtype = _parse_dtype(cursor)
     cursor.take_expected_token("]")
-    with cursor.errors_located_at(start):
+    with cursor.relocate_errors_to_token(start):
         return TensorType(dims, dtype)
 
 
 def _parse_dtype(cursor: Cursor) -> str:
     token = cursor.take_token_of_kind("name", "a type")
-    with cursor.errors_located_at(token):
+    with cursor.relocate_errors_to_token(token):
         return DType(token.text)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from aotc.ir import AotcError, Span, Type
 from aotc.relay.graph_api import Expr, IRModule, Var
-from aotc.relay.text.literals import TEXT_FORMAT_VERSION, type_text
+from aotc.relay.text.literal_printer import TEXT_FORMAT_VERSION, type_text
 from aotc.relay.text.parser import parse, parse_expr
 from aotc.relay.text.printer import astext
 from aotc.relay.text.tvm_json_graph import load_tvm_json_graph

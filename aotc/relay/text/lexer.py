@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Final, NoReturn
 
 from aotc.ir import AotcError, Span, frozen
-from aotc.relay.text.literals import UNQUOTED_NAME_PATTERN
+from aotc.relay.text.literal_printer import UNQUOTED_NAME_PATTERN
 
 _STRING_PATTERN: Final = r'"(?:[^"\\\n]|\\.)*"'
 _NUMBER_PATTERN: Final = r"(?:(?:inf|nan)f(?:16|32|64)?\b|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?:[fiu]\d*)?(?!\w))"

@@ -45,10 +45,10 @@ from aotc.relay.text.cursor import (
     parse_attribute_value_or_dimension,
     parse_scalar_array,
     parse_type,
-    type_parameters_in_scope,
+    parse_type_parameters_into_scope,
 )
 from aotc.relay.text.lexer import Source, Token
-from aotc.relay.text.literals import METADATA_CONSTANT_KEY, TEXT_FORMAT_VERSION, constants_from_metadata_json
+from aotc.relay.text.literal_printer import METADATA_CONSTANT_KEY, TEXT_FORMAT_VERSION, constants_from_metadata_json
 from aotc.relay.text.name_scopes import SymbolTable
 
 #: Precedence (higher binds tighter; all associate to the left) and operator of each infix sign.
@@ -106,7 +106,7 @@ def parse_expr(text: str, source_name: str = "from_string") -> Expr:
     """
     parser = _Parser(Source(text, source_name))
     _parse_version_line(parser, required=False)
-    return _parse_only_expression(parser)
+    return _parse_expression_until_end_of_text(parser)
 
 
 # --- programs
@@ -135,7 +135,7 @@ def _parse_module(parser: _Parser) -> IRModule:
     if parser.current_token.kind != "end" and not any(
         parser.is_at_token(word, "name") for word in ("def", "type", "extern")
     ):
-        return IRModule(IRModule.from_expr(_parse_only_expression(parser)), attrs)
+        return IRModule(IRModule.from_expr(_parse_expression_until_end_of_text(parser)), attrs)
     for word, name in pairwise(parser.tokens):  # types may mention later ones
         if (word.kind, word.text, name.kind) == ("name", "type", "name"):
             if name.text in parser.types:
@@ -167,15 +167,17 @@ def _parse_type_definition(parser: _Parser) -> TypeData:
     header = parser.types[parser.take_token_of_kind("name", "the name of a type").text]
     assert isinstance(header, GlobalTypeVar)
     constructors: list[Constructor] = []
-    with type_parameters_in_scope(parser) as generic:
+    with parse_type_parameters_into_scope(parser) as generic:
         if not extern:
             parser.take_expected_token("{")
-            for _ in parser.comma_separated_items("}"):
+            for _ in parser.yield_before_comma_separated_items("}"):
                 token = parser.take_token_of_kind("name", "a constructor")
                 if token.text in parser.constructors or token.text in parser.types:
                     parser.raise_syntax_error(f"{token.text} is defined twice", token, code="redefined")
                 inputs = (
-                    [parse_type(parser) for _ in parser.comma_separated_items(")")] if parser.skip_token_if("(") else []
+                    [parse_type(parser) for _ in parser.yield_before_comma_separated_items(")")]
+                    if parser.skip_token_if("(")
+                    else []
                 )
                 constructors.append(Constructor(token.text, tuple(inputs), header, parser.span_of_token(token)))
                 parser.constructors[token.text] = constructors[-1]
@@ -193,7 +195,7 @@ def _parse_module_attributes(cursor: Cursor) -> dict[str, Any]:
     return attrs
 
 
-def _parse_only_expression(parser: _Parser) -> Expr:
+def _parse_expression_until_end_of_text(parser: _Parser) -> Expr:
     """Parse an expression; raise AotcError if anything follows it."""
     result = parser.names.check_named_nodes_in_scope(run_recursive_task(parser.parse_block_contents()))
     if parser.current_token.kind != "end":
@@ -233,7 +235,7 @@ class _Parser(Cursor):
         with self.names.variable_scope():
             while True:
                 token = self.current_token
-                if token.kind == "temp" and self.next_token.text == "=":
+                if token.kind == "temp" and self.token_after_current.text == "=":
                     self.position += 2
                     self.names.define_named_node(token, (yield self._parse_expression()))
                     self.take_expected_token(";")
@@ -281,9 +283,9 @@ class _Parser(Cursor):
         """Parse the text after `fn` or `def @name`: parameters, attributes, result type and body."""
         params: list[Var] = []
         attrs: dict[str, Any] = {}
-        with self.names.variable_scope(), type_parameters_in_scope(self) as generic:
+        with self.names.variable_scope(), parse_type_parameters_into_scope(self) as generic:
             self.take_expected_token("(")
-            for _ in self.comma_separated_items(")"):
+            for _ in self.yield_before_comma_separated_items(")"):
                 token = self.current_token
                 if token.kind == "local":
                     param = self._parse_variable_declaration()
@@ -375,24 +377,24 @@ class _Parser(Cursor):
             case "punct" if token.text == "(":
                 return (yield from self._parse_tuple_or_parentheses())
             case "name":
-                return (yield from self._parse_word_expression())
+                return (yield from self._parse_expression_starting_with_word())
             case _:
                 self.raise_syntax_error(f"expected an expression, found {token}", hint=SYNTAX_HINTS["expression"])
 
     def _parse_signed_number(self) -> Constant:
         """Parse a numeric literal with one or more minus signs."""
         start, flip = self.current_token, False
-        while self.next_token.text == "-":
+        while self.token_after_current.text == "-":
             self.take_token()
             flip = not flip
-        if self.next_token.kind != "number":
+        if self.token_after_current.kind != "number":
             self.raise_syntax_error(
                 f"expected an expression, found {start}", hint="negative(%x) changes signs of variables"
             )
         value = parse_scalar_array(self)
         return Constant(np.negative(value) if flip else value, self.span_of_token(start))
 
-    def _parse_word_expression(self) -> Task[Expr]:
+    def _parse_expression_starting_with_word(self) -> Task[Expr]:
         """Parse an expression that begins with a word: a keyword, True, False, meta, a constructor
         or an operator.
         """
@@ -409,7 +411,7 @@ class _Parser(Cursor):
             case "match":
                 return (yield from _parse_match(self, token))
             case "ref" | "ref_read" | "ref_write":
-                return (yield from _parse_reference_operation(self, token))
+                return (yield from _parse_mutable_reference_operation(self, token))
             case text if text in self.constructors:
                 return _constructor_or_empty_call(self, self.constructors[text], token)
             case text if text in _RESERVED_WORDS:
@@ -420,7 +422,7 @@ class _Parser(Cursor):
                 return self._get_operator(text, token)
 
     def _get_operator(self, name: str, token: Token) -> Op:
-        with self.errors_located_at(token):
+        with self.relocate_errors_to_token(token):
             return get_op(name, self.constructors)
 
     def _parse_if(self, start: Token) -> Task[Expr]:
@@ -442,9 +444,9 @@ class _Parser(Cursor):
             return first
         self.take_expected_token(",")
         fields = [first]
-        for _ in self.comma_separated_items(")"):
+        for _ in self.yield_before_comma_separated_items(")"):
             fields.append((yield self._parse_expression()))
-        with self.errors_located_at(start):  # the type of a tuple may exceed the nesting limit of types
+        with self.relocate_errors_to_token(start):  # the type of a tuple may exceed the nesting limit of types
             return Tuple(fields, self.span_of_token(start))
 
     def _parse_metadata_constant(self, start: Token) -> Constant:
@@ -468,8 +470,8 @@ class _Parser(Cursor):
         """Parse call arguments and attributes up to `)` and return the call of `callee`."""
         args: list[Expr] = []
         attrs: dict[str, Any] = {}
-        for _ in self.comma_separated_items(")"):
-            if self.current_token.kind == "name" and self.next_token.text == "=":
+        for _ in self.yield_before_comma_separated_items(")"):
+            if self.current_token.kind == "name" and self.token_after_current.text == "=":
                 self._parse_attribute_into(attrs, callee)
             elif attrs:
                 self.raise_syntax_error("an argument cannot follow an attribute", hint="write all arguments first")
@@ -482,7 +484,7 @@ class _Parser(Cursor):
         AotcError for an invalid call.
         """
         if isinstance(callee, Op):
-            with self.errors_located_at(start):
+            with self.relocate_errors_to_token(start):
                 return graph_api.typed_op_call(callee, args, make_typed_attrs(callee, attrs), self.span_of_token(start))
         if isinstance(callee, (Tuple, Constant, RefCreate, RefWrite)):
             self.raise_syntax_error(
@@ -498,10 +500,10 @@ class _Parser(Cursor):
         return Call(callee, args, made, span=self.span_of_token(start), checked_type=result)
 
 
-def _parse_reference_operation(parser: _Parser, token: Token) -> Task[Expr]:
+def _parse_mutable_reference_operation(parser: _Parser, token: Token) -> Task[Expr]:
     parser.take_expected_token("(")
     args: list[Expr] = []
-    for _ in parser.comma_separated_items(")"):
+    for _ in parser.yield_before_comma_separated_items(")"):
         args.append((yield parser._parse_expression()))
     count, make = _REFERENCE_KEYWORDS[token.text]
     if len(args) != count:
@@ -518,7 +520,7 @@ def _parse_match(parser: _Parser, start: Token) -> Task[Expr]:
     parser.take_expected_token(")")
     parser.take_expected_token("{")
     clauses: list[Clause] = []
-    for _ in parser.comma_separated_items("}"):
+    for _ in parser.yield_before_comma_separated_items("}"):
         with parser.names.variable_scope():
             pattern = _parse_pattern(parser)
             parser.take_expected_token("=>")
@@ -530,9 +532,9 @@ def _parse_match(parser: _Parser, start: Token) -> Task[Expr]:
 
 
 def _parse_pattern(parser: _Parser) -> Pattern:
-    with parser.nesting_level():
+    with parser.limit_nesting_depth():
         if parser.skip_token_if("("):
-            return PatternTuple([_parse_pattern(parser) for _ in parser.comma_separated_items(")")])
+            return PatternTuple([_parse_pattern(parser) for _ in parser.yield_before_comma_separated_items(")")])
         if parser.current_token.kind == "local":
             var = parser._parse_variable_declaration()
             return PatternVar(parser.names.bind_variable(var.name, var))
@@ -543,7 +545,9 @@ def _parse_pattern(parser: _Parser) -> Pattern:
             hint = did_you_mean_hint(token.text, parser.constructors) or "variables of patterns are written %name"
             parser.raise_syntax_error(f"no constructor is called {token.text}", token, hint=hint)
         fields = (
-            [_parse_pattern(parser) for _ in parser.comma_separated_items(")")] if parser.skip_token_if("(") else []
+            [_parse_pattern(parser) for _ in parser.yield_before_comma_separated_items(")")]
+            if parser.skip_token_if("(")
+            else []
         )
         return PatternConstructor(parser.constructors[token.text], fields)
 

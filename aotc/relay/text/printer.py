@@ -19,8 +19,8 @@ from aotc.ir import DictAttrs, Op, Span, Task, assert_never, run_recursive_task
 from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard, TypeData, subpatterns
 from aotc.relay.expr import Call, Constant, Constructor, Expr, Function, GlobalVar, If, Let, Match, RefCreate, RefRead
 from aotc.relay.graph_api import BlockAssignment, IRModule, RefWrite, ScopeBlock, Tuple, TupleGetItem, Var
-from aotc.relay.text import literals
-from aotc.relay.text.literals import METADATA_CONSTANT_KEY, constants_to_metadata_json
+from aotc.relay.text import literal_printer
+from aotc.relay.text.literal_printer import METADATA_CONSTANT_KEY, constants_to_metadata_json
 from aotc.relay.visitor import children, depth_first_post_order, node_kind, post_order
 
 OMITTED_METADATA_NOTE: Final = """
@@ -53,7 +53,7 @@ def text_and_constants(x: IRModule | Expr, annotate: Callable[[Expr], str] | Non
     refers to by index.
     """
     printer = _Printer(annotate)
-    body = f'#[version = "{literals.TEXT_FORMAT_VERSION}"]\n{printer.program_text(x)}'
+    body = f'#[version = "{literal_printer.TEXT_FORMAT_VERSION}"]\n{printer.program_text(x)}'
     return body, list(printer.meta)
 
 
@@ -105,7 +105,7 @@ def _type_and_span_comment(node: Expr, shows_all_types: bool = True) -> str:
     """
     parts = []
     if node.checked_type is not None and (shows_all_types or not isinstance(node, (Constant, Tuple))):
-        parts.append(f"ty={literals.type_text(node.checked_type)}".replace("*/", "*\\/"))
+        parts.append(f"ty={literal_printer.type_text(node.checked_type)}".replace("*/", "*\\/"))
     if node.span is not None:
         parts.append(f"span={_span_comment_text(node.span)}")
     return f" /* {' '.join(parts)} */" if parts else ""
@@ -118,7 +118,11 @@ def _type_definition_text(data: TypeData) -> str:
         return f"extern type {data.header}{generic}\n"
     rows = ""
     for c in data.constructors:
-        rows += f"  {c.name_hint}" + (f"({', '.join(map(literals.type_text, c.inputs))})" if c.inputs else "") + ",\n"
+        rows += (
+            f"  {c.name_hint}"
+            + (f"({', '.join(map(literal_printer.type_text, c.inputs))})" if c.inputs else "")
+            + ",\n"
+        )
     return f"type {data.header}{generic} {{\n{rows}}}\n"
 
 
@@ -161,14 +165,18 @@ class _Printer:
         """Return the text of a module or expression without the metadata section."""
         if not isinstance(x, IRModule):
             self._reset_for_function(x)
-            return _resolve_indentation_marks(run_recursive_task(self._scope_text(x, self.scopes.home[x])))
+            return _resolve_indentation_marks(
+                run_recursive_task(self._definitions_and_result_text(x, self.scopes.home[x]))
+            )
         parts = [self._module_attributes_text(x.attrs)] if x.attrs else []
         parts += map(_type_definition_text, sorted(x.type_definitions.values(), key=lambda data: data.header.name))
         for name in sorted(x):
             self._reset_for_function(x[name])
             parts.append(
                 _resolve_indentation_marks(
-                    run_recursive_task(self._function_text(f"def {literals.global_function_text(name)}", x[name]))
+                    run_recursive_task(
+                        self._function_text(f"def {literal_printer.global_function_text(name)}", x[name])
+                    )
                 )
                 + "\n"
             )
@@ -184,47 +192,48 @@ class _Printer:
     @staticmethod
     def _module_attributes_text(attrs: Mapping[str, Any]) -> str:
         rows = "".join(
-            f"  {literals.quote_string(key)} = {literals.attribute_value_text(value)}\n" for key, value in attrs.items()
+            f"  {literal_printer.quote_string(key)} = {literal_printer.attribute_value_text(value)}\n"
+            for key, value in attrs.items()
         )
         return f"attributes {{\n{rows}}}\n"
 
     # Scopes
 
-    def _scope_text(self, node: Expr, scope: ScopeBlock) -> Task[str]:
+    def _definitions_and_result_text(self, node: Expr, scope: ScopeBlock) -> Task[str]:
         """Return the text of a block: the lines that define the block's named nodes, then the text
         of `node`.
         """
-        text: str = yield self._reference_text_after_operands(node, is_block_result=True)
+        text: str = yield self._text_referring_to_root_after_operands(node, is_block_result=True)
         return "".join(self.scopes.lines[scope]) + text
 
     def _braced_block_text(self, node: Expr, scope: ScopeBlock) -> Task[str]:
-        text: str = yield self._scope_text(node, scope)
+        text: str = yield self._definitions_and_result_text(node, scope)
         return "{" + _mark_as_indented(f"\n{text}") + "\n}"
 
-    def _reference_text_after_operands(self, root: Expr, is_block_result: bool = False) -> Task[str]:
+    def _text_referring_to_root_after_operands(self, root: Expr, is_block_result: bool = False) -> Task[str]:
         """Return the text by which `root` is referred to in the current scope, after writing all
         its operands.
         """
         for node in depth_first_post_order([root], self._operands_in_same_block):
-            if self._has_text(node):
+            if self._has_printed_text(node):
                 continue
             if isinstance(node, (Function, If, Let, Match)):
                 self.raw[node] = yield self._text_of_node_with_blocks(node)
             else:
                 self.raw[node] = self._text_of_node_without_blocks(node)
-        return self._reference_text(root, is_block_result)
+        return self._text_referring_to_node(root, is_block_result)
 
-    def _has_text(self, node: Expr) -> bool:
+    def _has_printed_text(self, node: Expr) -> bool:
         return node in self.raw or node in self.memo
 
     def _operands_in_same_block(self, node: Expr) -> tuple[Expr, ...]:
         """Return the children of a node that are written before it in its block; none for nodes
         that open blocks.
         """
-        flat = not isinstance(node, (Function, If, Let, Match)) and not self._has_text(node)
+        flat = not isinstance(node, (Function, If, Let, Match)) and not self._has_printed_text(node)
         return children(node) if flat else ()
 
-    def _reference_text(self, node: Expr, is_block_result: bool = False) -> str:
+    def _text_referring_to_node(self, node: Expr, is_block_result: bool = False) -> str:
         """Return the text by which a visited node is referred to; write a line `%0 = ...;` first if
         it is not inlined.
         """
@@ -262,29 +271,29 @@ class _Printer:
         match node:
             case Call():
                 items = [
-                    *map(self._reference_text, node.args),
-                    *literals.attribute_texts(node.attrs.non_default_fields()),
+                    *map(self._text_referring_to_node, node.args),
+                    *literal_printer.attribute_texts(node.attrs.non_default_fields()),
                 ]
                 if isinstance(node.attrs, DictAttrs):
-                    items += literals.attribute_texts({"attrs_type_key": node.attrs.type_key})
+                    items += literal_printer.attribute_texts({"attrs_type_key": node.attrs.type_key})
                 bare = isinstance(node.op, Constructor) and not items
-                return self._reference_text(node.op) + ("" if bare else f"({', '.join(items)})")
+                return self._text_referring_to_node(node.op) + ("" if bare else f"({', '.join(items)})")
             case Tuple():
-                fields = list(map(self._reference_text, node.fields))
+                fields = list(map(self._text_referring_to_node, node.fields))
                 return f"({fields[0]},)" if len(fields) == 1 else f"({', '.join(fields)})"
             case TupleGetItem():
-                return f"{self._reference_text(node.tuple_value)}.{node.index}"
+                return f"{self._text_referring_to_node(node.tuple_value)}.{node.index}"
             case Constant():
                 return self._constant_text(node)
             case GlobalVar():
-                return literals.global_function_text(node.name)
+                return literal_printer.global_function_text(node.name)
             case Op():
                 return node.name
             case Constructor():
                 return node.name_hint
             case RefCreate() | RefRead() | RefWrite():
                 word = node_kind(node).name.replace("ref_create", "ref")
-                return f"{word}({', '.join(map(self._reference_text, children(node)))})"
+                return f"{word}({', '.join(map(self._text_referring_to_node, children(node)))})"
             case Var():  # bound variables are known before they are used
                 self.free.add(node)
                 return self._variable_declaration_text(node, shows_type=False)
@@ -300,7 +309,7 @@ class _Printer:
             case Let():
                 text = yield self._let_chain_text(node)
             case If():
-                cond = yield self._reference_text_after_operands(node.cond)
+                cond = yield self._text_referring_to_root_after_operands(node.cond)
                 first, second = self.scopes.opened[node]
                 yes = yield self._braced_block_text(node.true_branch, first)
                 no = yield self._braced_block_text(node.false_branch, second)
@@ -312,7 +321,7 @@ class _Printer:
         return text
 
     def _match_text(self, node: Match) -> Task[str]:
-        data = yield self._reference_text_after_operands(node.data)
+        data = yield self._text_referring_to_root_after_operands(node.data)
         clauses = ""
         for clause, scope in zip(node.clauses, self.scopes.opened[node], strict=True):
             pattern = self._pattern_text(clause.lhs)
@@ -333,14 +342,14 @@ class _Printer:
                 return "_"
 
     def _constant_text(self, node: Constant) -> str:
-        text = literals.scalar_literal_or_none(node.data) if node.data.ndim == 0 else None
+        text = literal_printer.scalar_literal_or_none(node.data) if node.data.ndim == 0 else None
         return (
             text if text is not None else f"meta[{METADATA_CONSTANT_KEY}][{self.meta.setdefault(node, len(self.meta))}]"
         )
 
     def _function_text(self, prefix: str, node: Function) -> Task[str]:
-        params = [*map(self._variable_declaration_text, node.params), *literals.attribute_texts(node.attrs)]
-        result = f"-> {literals.type_text(node.ret_type)} " if node.ret_type is not None else ""
+        params = [*map(self._variable_declaration_text, node.params), *literal_printer.attribute_texts(node.attrs)]
+        result = f"-> {literal_printer.type_text(node.ret_type)} " if node.ret_type is not None else ""
         body = yield self._braced_block_text(node.body, *self.scopes.opened[node])
         generic = f"[{', '.join(map(str, node.type_params))}]" if node.type_params else ""
         return f"{prefix}{generic}({', '.join(params)}) {result}{body}"
@@ -353,7 +362,7 @@ class _Printer:
         body: Expr = node
         while isinstance(body, Let) and (body is node or self.scopes.uses[body] <= 1):
             name = self._variable_declaration_text(body.var)
-            value = yield self._reference_text_after_operands(
+            value = yield self._text_referring_to_root_after_operands(
                 body.value, is_block_result=not isinstance(body.value, Let)
             )
             # the caller writes the lines of the scope of the first let
@@ -362,20 +371,20 @@ class _Printer:
             text += f"let {name} = {value};\n"
             (scope,) = self.scopes.opened[body]
             body = body.body
-        rest: str = yield self._scope_text(body, scope)
+        rest: str = yield self._definitions_and_result_text(body, scope)
         return text + rest
 
     def _variable_declaration_text(self, var: Var, shows_type: bool = True) -> str:
         """Return the text that declares a variable, under a unique name by which later uses refer
         to it.
         """
-        hint = literals.variable_name_by_relay_rule(var.name)
-        name, number = literals.local_variable_text(hint), self.suffixes[hint]
+        hint = literal_printer.variable_name_with_v_before_nonletter(var.name)
+        name, number = literal_printer.local_variable_text(hint), self.suffixes[hint]
         while name in self.taken:
             number += 1
-            name = literals.local_variable_text(f"{hint}{number}")
+            name = literal_printer.local_variable_text(f"{hint}{number}")
         self.suffixes[hint] = number
         self.taken.add(name)
         self.memo[var] = name
-        annotation = f": {literals.type_text(var.annotation)}" if var.annotation is not None else ""
+        annotation = f": {literal_printer.type_text(var.annotation)}" if var.annotation is not None else ""
         return name + annotation + (_type_and_span_comment(var) if shows_type or var.span is not None else "")

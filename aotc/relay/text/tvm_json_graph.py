@@ -32,7 +32,7 @@ from aotc.relay.expr import Call, Constant, Function, If, Let, RefCreate, RefRea
 from aotc.relay.module import IRModule
 
 
-def _symbolic_infix_constructor(sign: str) -> tuple[Callable[..., SymDim], str]:
+def _symbolic_infix_constructor_and_fields(sign: str) -> tuple[Callable[..., SymDim], str]:
     return lambda a, b: SymDim(f"({a} {sign} {b})"), "a b"
 
 
@@ -51,7 +51,7 @@ _CONSTRUCTORS_BY_TYPE_KEY: Final[Mapping[str, tuple[Callable[..., Any], str]]] =
         "SizeVar": (SymDim, "$name"),
         "Any": (SymDim, ""),
         **{
-            key: _symbolic_infix_constructor(sign)
+            key: _symbolic_infix_constructor_and_fields(sign)
             for key, sign in {"Add": "+", "Sub": "-", "Mul": "*", "FloorDiv": "//"}.items()
         },
         "Max": (lambda a, b: SymDim(f"max({a}, {b})"), "a b"),
@@ -124,10 +124,10 @@ class _JsonGraph:
         made, fields = form
         values = []
         for field in fields.split():
-            values.append((yield self._field_value(field, attrs)))
+            values.append((yield self._decode_json_field_value(field, attrs)))
         return made(*values)
 
-    def _field_value(self, field: str, attrs: Mapping[str, str]) -> Task[Any]:
+    def _decode_json_field_value(self, field: str, attrs: Mapping[str, str]) -> Task[Any]:
         name = field.lstrip("=$#")
         if field == "$name_hint" and "var" in attrs:  # TVM 0.6 stores the name of a type variable in its "var"
             return (yield self.object_of_node(int(attrs["var"]))).name

@@ -7,9 +7,9 @@ The stub `__init__.pyi` lists the module that defines each pass.
 from types import MappingProxyType
 
 from aotc.ir import Pass
-from aotc.ir.lazy_exports import lazy_module_getattr_and_dir
+from aotc.ir.lazy_exports import lazy_getattr_and_dir_from_stub_file
 
-__getattr__, __dir__ = lazy_module_getattr_and_dir(__name__)
+__getattr__, __dir__ = lazy_getattr_and_dir_from_stub_file(__name__)
 
 #: Every pass that the stub lists, by name.
 PASSES = MappingProxyType(

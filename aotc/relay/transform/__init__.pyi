@@ -6,6 +6,7 @@ from aotc.ir import Pass
 from aotc.relay.transform.alter_op_layout import AlterOpLayout as AlterOpLayout
 from aotc.relay.transform.annotate_spans import AnnotateSpans as AnnotateSpans
 from aotc.relay.transform.annotate_spans import InferTypeLocal as InferTypeLocal
+from aotc.relay.transform.canonicalize_qnn_ops import QnnCanonicalizeOps as QnnCanonicalizeOps
 from aotc.relay.transform.change_batch import ChangeBatch as ChangeBatch
 from aotc.relay.transform.combine_parallel import CombineParallelBatchMatmul as CombineParallelBatchMatmul
 from aotc.relay.transform.combine_parallel import CombineParallelConv2D as CombineParallelConv2D
@@ -33,28 +34,27 @@ from aotc.relay.transform.fuse_attention import FuseAttention as FuseAttention
 from aotc.relay.transform.fuse_ops import DefuseOps as DefuseOps
 from aotc.relay.transform.fuse_ops import FuseOps as FuseOps
 from aotc.relay.transform.fuse_outputs import FuseOutputs as FuseOutputs
+from aotc.relay.transform.inline_eta_expand_lambda_lift import EtaExpand as EtaExpand
+from aotc.relay.transform.inline_eta_expand_lambda_lift import Inline as Inline
+from aotc.relay.transform.inline_eta_expand_lambda_lift import LambdaLift as LambdaLift
+from aotc.relay.transform.inline_eta_expand_lambda_lift import RemoveUnusedFunctions as RemoveUnusedFunctions
+from aotc.relay.transform.keep_weights_quantized import PackWeights as PackWeights
 from aotc.relay.transform.legalize import Legalize as Legalize
 from aotc.relay.transform.let_conversion import DeadCodeElimination as DeadCodeElimination
 from aotc.relay.transform.let_conversion import ToANormalForm as ToANormalForm
 from aotc.relay.transform.let_conversion import ToBasicBlockNormalForm as ToBasicBlockNormalForm
 from aotc.relay.transform.let_conversion import ToGraphNormalForm as ToGraphNormalForm
-from aotc.relay.transform.module_functions import EtaExpand as EtaExpand
-from aotc.relay.transform.module_functions import Inline as Inline
-from aotc.relay.transform.module_functions import LambdaLift as LambdaLift
-from aotc.relay.transform.module_functions import RemoveUnusedFunctions as RemoveUnusedFunctions
+from aotc.relay.transform.move_widening_to_readers import StoreNarrow as StoreNarrow
 from aotc.relay.transform.pack_int4 import PackNibbles as PackNibbles
-from aotc.relay.transform.pack_weights import PackWeights as PackWeights
 from aotc.relay.transform.pass_base import InferType as InferType
 from aotc.relay.transform.pass_base import function_pass as function_pass
 from aotc.relay.transform.patch_inference import PatchFirstLayers as PatchFirstLayers
-from aotc.relay.transform.quantized import QnnCanonicalizeOps as QnnCanonicalizeOps
-from aotc.relay.transform.quantized_edges import QuantizedEdges as QuantizedEdges
+from aotc.relay.transform.quantized_model_inputs_outputs import QuantizedEdges as QuantizedEdges
 from aotc.relay.transform.select_layout import SelectLayout as SelectLayout
 from aotc.relay.transform.select_signedness import SelectSignedness as SelectSignedness
 from aotc.relay.transform.simplify_expr import DivToMul as DivToMul
 from aotc.relay.transform.simplify_expr import SimplifyExpr as SimplifyExpr
 from aotc.relay.transform.split_args import SplitArgs as SplitArgs
-from aotc.relay.transform.store_narrow import StoreNarrow as StoreNarrow
 from aotc.relay.transform.to_mixed_precision import ToMixedPrecision as ToMixedPrecision
 
 PASSES: Mapping[str, Callable[[], Pass[Any]]]

@@ -55,7 +55,7 @@ from aotc.relay.op.window_attributes import (
     layout_to_canonical_order,
     parse_blocked_and_grouped_layout,
 )
-from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_finite, rebuild_call
+from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_constant_with_finite_elements, rebuild_call
 from aotc.relay.transform.user_alter_layout import apply_registered_layouts
 from aotc.tir import BYTES_PER_DOT, FILTER_EXTENT, INT8_DTYPES, SUPPORTED_OUTPUT_TILES, C, Target
 from aotc.tir.schedule.algorithms.cpu_recurrence import columns_per_weight_block, hidden_units_per_weight_block
@@ -111,7 +111,7 @@ def pack_weight_by_groups(weight: Constant, source: str, target: str, groups: in
     apart = (*shape[:channels], groups, shape[channels] // groups, *shape[channels + 1 :])
     by_group = layout_transform(Constant(weight.data.reshape(apart)), source.replace("O", "GO"), f"G{target}")
     _, blocks, *others = tensor_type_of(by_group).static_shape
-    return reshape(_fold_large_packed_weight(by_group), newshape=(groups * blocks, *others))
+    return reshape(_evaluate_packed_weight_if_large(by_group), newshape=(groups * blocks, *others))
 
 
 def pack_convolution_weight(
@@ -245,7 +245,7 @@ def _output_channel_block_size(
     return weight_packing_block(channels, target, dtype, output_positions=columns, position_pitch_bytes=pitch)
 
 
-def _fold_large_packed_weight(packed: Call) -> Expr:
+def _evaluate_packed_weight_if_large(packed: Call) -> Expr:
     """Return a packed weight, evaluated now if it exceeds FoldConstant's limit, lest it be packed
     in every run.
     """
@@ -270,7 +270,7 @@ class _Pack(GraphMutator):
                 case Conv2DAttrs() as attrs if old in self.tiles:
                     return self._pack_winograd_weight(new, new.args[1], attrs, self.tiles[old])
                 case ConvAttrs() as attrs:
-                    return pack_convolution_weight(new, attrs, self.target, self._pack_by_groups_cached)
+                    return pack_convolution_weight(new, attrs, self.target, self._pack_weight_by_groups_cached)
                 case DenseAttrs() as attrs:
                     return self._pack_dense_weight(new, new.args[1], "NC", attrs.out_dtype)
                 case MatmulAttrs(transpose_a=False) as attrs:
@@ -280,16 +280,16 @@ class _Pack(GraphMutator):
                 case _:
                     return new
 
-    def _pack_by_groups_cached(self, weight: Constant, source: str, target: str, groups: int) -> Expr:
+    def _pack_weight_by_groups_cached(self, weight: Constant, source: str, target: str, groups: int) -> Expr:
         """Return a convolution's weight packed by groups of channels, from the cache if it was
         packed before.
         """
         key = (weight, f"{target}/{groups} groups")
         if key not in self.known:
-            self.known[key] = _fold_large_packed_weight(pack_weight_by_groups(weight, source, target, groups))
+            self.known[key] = _evaluate_packed_weight_if_large(pack_weight_by_groups(weight, source, target, groups))
         return self.known[key]
 
-    def _pack_cached(self, weight: Constant, source: str, target: str, tile: int = 0) -> Expr:
+    def _pack_weight_cached(self, weight: Constant, source: str, target: str, tile: int = 0) -> Expr:
         """Return a weight in another layout, first transformed for Winograd tiles of size `tile`
         unless that is 0.
 
@@ -298,11 +298,11 @@ class _Pack(GraphMutator):
         key = (weight, f"{target}/{tile}")
         if key not in self.known:
             plain = (
-                _fold_large_packed_weight(winograd_conv.contrib_conv2d_winograd_weight_transform(weight, tile))
+                _evaluate_packed_weight_if_large(winograd_conv.contrib_conv2d_winograd_weight_transform(weight, tile))
                 if tile
                 else weight
             )
-            self.known[key] = _fold_large_packed_weight(layout_transform(plain, source, target))
+            self.known[key] = _evaluate_packed_weight_if_large(layout_transform(plain, source, target))
         return self.known[key]
 
     def _pack_recurrent_weights(self, call: Call) -> Expr:
@@ -321,14 +321,14 @@ class _Pack(GraphMutator):
         for number, weight in enumerate(args[1:3], 1):
             if isinstance(weight, Constant) and weight.data.ndim == 2 and block:
                 parts = Constant(weight.data.reshape(len(weight.data), 1 if columns else gates, -1))
-                args[number] = self._pack_cached(parts, "CGN", f"NCG{block}n")
+                args[number] = self._pack_weight_cached(parts, "CGN", f"NCG{block}n")
         return rebuild_call(call, args)
 
     def _pack_winograd_weight(self, call: Call, weight: Constant, attrs: ConvAttrs, tile: int) -> Expr:
         channels = weight.data.shape[0]
         tiles = [-(-extent // tile) for extent in tensor_type_of(call).static_shape[2:]]
         block = _output_channel_block_size(call, channels, tiles, self.target, channels_last=False)
-        packed = self._pack_cached(weight, "HWOI", f"HWOI{block}o", tile)
+        packed = self._pack_weight_cached(weight, "HWOI", f"HWOI{block}o", tile)
         return winograd_conv.contrib_conv2d_winograd_without_weight_transform(
             call.args[0], packed, tile, attrs.padding, channels=channels
         )
@@ -340,14 +340,14 @@ class _Pack(GraphMutator):
         if (dots := self.target.dots) is not None and is_byte_contraction(call):
             if dots.along:
                 fits = layout == "NC" or not isinstance(call.attrs, MatmulAttrs)
-                rows = self._pack_cached(weight, layout, "NC")
+                rows = self._pack_weight_cached(weight, layout, "NC")
                 return call if fits else rebuild_call(call, (call.args[0], rows), transpose_b=True)
             target = f"NC{dots.block}n{BYTES_PER_DOT}c"
         elif block := _output_channel_block_size(call, units, tensor_type_of(call).shape[:-1], self.target):
             target = f"NC{block}n"
         else:
             return call
-        packed = self._pack_cached(weight, layout, target)
+        packed = self._pack_weight_cached(weight, layout, target)
         return contrib_dense_pack(call.args[0], packed, target, units, out_dtype)
 
 
@@ -371,7 +371,7 @@ class _WinogradOption:
     added: int
 
     @property
-    def saved_cycles_per_byte(self) -> float:
+    def saved_cycles_per_added_byte(self) -> float:
         """Cycles saved per byte of parameters that the transformed weight adds."""
         return self.saved / max(self.added, 1)
 
@@ -393,10 +393,10 @@ def choose_winograd_tiles(function: Function, target: Target, ctx: PassContext) 
     usual = max((limits.parameter_growth - 1.0) * size, limits.parameter_room)
     budget = usual if growth is None else (growth - 1.0) * size
     calls = {
-        w: [n for n in used[w] if isinstance(n, Call) and _is_winograd_candidate(n) and n.args[1] is w]
+        w: [n for n in used[w] if isinstance(n, Call) and _is_static_float32_3x3_stride_1_conv2d(n) and n.args[1] is w]
         for w in constants
     }
-    weights = [w for w in constants if calls[w] and is_finite(w)]
+    weights = [w for w in constants if calls[w] and is_constant_with_finite_elements(w)]
     chosen = _choose_options_greedily(
         [o for w in weights for o in _profitable_winograd_options(w, calls[w], len(used[w]), target)], budget, least
     )
@@ -415,10 +415,10 @@ def _choose_options_greedily(
     """
     chosen: dict[Constant, _WinogradOption] = {}
     while True:
-        steps = [_incremental_option(option, chosen.get(option.weight)) for option in options]
+        steps = [_difference_from_option_chosen_before(option, chosen.get(option.weight)) for option in options]
         taken = max(
-            (s for s in steps if s.added <= byte_budget and s.saved_cycles_per_byte >= min_cycles_per_byte),
-            key=lambda s: s.saved_cycles_per_byte,
+            (s for s in steps if s.added <= byte_budget and s.saved_cycles_per_added_byte >= min_cycles_per_byte),
+            key=lambda s: s.saved_cycles_per_added_byte,
             default=None,
         )
         if taken is None or taken.saved <= 0:
@@ -427,7 +427,9 @@ def _choose_options_greedily(
         byte_budget -= taken.added
 
 
-def _incremental_option(option: _WinogradOption, chosen_before: _WinogradOption | None) -> _WinogradOption:
+def _difference_from_option_chosen_before(
+    option: _WinogradOption, chosen_before: _WinogradOption | None
+) -> _WinogradOption:
     """Return the cycles saved and bytes added by a Winograd tile size relative to the size chosen
     before for its weight.
     """
@@ -450,9 +452,9 @@ def _profitable_winograd_options(
     outputs, channels = weight.data.shape[:2]
     if weight_packing_block(outputs, target, "float32") == 0:
         return
-    direct = sum(winograd_cost(call, channels, 0, target) for call in calls)
+    direct = sum(estimated_winograd_or_direct_cycles(call, channels, 0, target) for call in calls)
     for tile in SUPPORTED_OUTPUT_TILES:
-        cost = sum(winograd_cost(call, channels, tile, target) for call in calls)
+        cost = sum(estimated_winograd_or_direct_cycles(call, channels, tile, target) for call in calls)
         if cost < MAX_WINOGRAD_TIME_RATIO * direct:
             size = (tile + FILTER_EXTENT - 1) ** 2 * outputs * channels * 4
             yield _WinogradOption(
@@ -460,7 +462,7 @@ def _profitable_winograd_options(
             )
 
 
-def winograd_cost(call: Call, channels: int, tile: int, target: Target) -> float:
+def estimated_winograd_or_direct_cycles(call: Call, channels: int, tile: int, target: Target) -> float:
     """Return the estimated cycles of a 3x3 convolution with Winograd tiles of this size; `tile` 0
     is the direct algorithm.
     """
@@ -468,7 +470,7 @@ def winograd_cost(call: Call, channels: int, tile: int, target: Target) -> float
     return convolution_cycles_3x3((images, outputs, height, width), channels, tile, target)
 
 
-def _is_winograd_candidate(call: Call) -> bool:
+def _is_static_float32_3x3_stride_1_conv2d(call: Call) -> bool:
     """Return True for a float32 NCHW convolution with one group of 3x3 filters, stride 1 and
     dilation 1.
     """

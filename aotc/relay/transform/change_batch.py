@@ -35,12 +35,12 @@ class ChangeBatch(Pass[IRModule]):
         if missing := [v for v in self.data if v not in main.params]:
             name = getattr(missing[0], "name", missing[0])
             raise AotcError("bind", f"%{name} is not a parameter of @main", span=main.span)
-        params = [self._with_batch_size(p) for p in main.params]
+        params = [self._variable_with_new_batch_size(p) for p in main.params]
         changed: dict[Var, Expr] = dict(zip(main.params, params, strict=True))
         function = Function(params, substitute_variables(main.body, changed), attrs=main.attrs, span=main.span)
         return infer_module(module.with_function("main", function))
 
-    def _with_batch_size(self, var: Var) -> Var:
+    def _variable_with_new_batch_size(self, var: Var) -> Var:
         if var not in self.data:
             return var
         ty, axis = var.annotation, self.data[var]

@@ -85,10 +85,10 @@ class ParallelGroup:
     steps: list[ElementwiseStep] = field(default_factory=list)
 
     @property
-    def last_calls(self) -> tuple[Call, ...]:
+    def last_call_of_each_branch(self) -> tuple[Call, ...]:
         return self.steps[-1].nodes if self.steps else self.anchors
 
-    def external_operands(self) -> Iterator[Expr]:
+    def all_operands_from_outside_group(self) -> Iterator[Expr]:
         """Yield all operands of a group of parallel calls and of the elementwise calls that follow
         them.
         """
@@ -117,7 +117,7 @@ class Concatenation:
     extent: str = ""
     from_end: bool = False
 
-    def merge_key(self, node: Call) -> Hashable | None:
+    def key_equal_for_mergeable_calls(self, node: Call) -> Hashable | None:
         """Return a key of an operator call: calls on one input with equal keys can be merged. None
         if it cannot be merged.
         """
@@ -125,7 +125,7 @@ class Concatenation:
         rest = all_except_position(weight.shape, self.weight_axis(node.attrs))
         return None if alike is None else (alike, rest, str(weight.dtype))
 
-    def _result_axis(self, node: Call) -> int:
+    def _concatenation_axis_of_result(self, node: Call) -> int:
         return self.axis(node.attrs, tensor_type_of(node).rank)
 
     def merge_anchor_calls(self, group: ParallelGroup, branch_arguments: Sequence[Sequence[Expr]]) -> Expr:
@@ -134,11 +134,11 @@ class Concatenation:
         """
         first = group.anchors[0]
         weight = concatenate([a[1] for a in branch_arguments], axis=self.weight_axis(first.attrs))
-        changes = {self.extent: sum(self._result_extents(group))} if self.extent else {}
+        changes = {self.extent: sum(self._branch_extents_along_concatenation(group))} if self.extent else {}
         return rebuild_call(first, (branch_arguments[0][0], weight), **changes)
 
-    def _result_extents(self, group: ParallelGroup) -> list[int]:
-        return [tensor_type_of(node).static_shape[self._result_axis(node)] for node in group.anchors]
+    def _branch_extents_along_concatenation(self, group: ParallelGroup) -> list[int]:
+        return [tensor_type_of(node).static_shape[self._concatenation_axis_of_result(node)] for node in group.anchors]
 
     def _operand_concat_axis(self, step: ElementwiseStep, axis: int, operand_index: int) -> int | None:
         """Return the axis along which operand k of the branches' elementwise calls is concatenated.
@@ -169,7 +169,7 @@ class Concatenation:
 
         Operators and shapes of the branches must have been compared before.
         """
-        axis = self._result_axis(group.anchors[0])
+        axis = self._concatenation_axis_of_result(group.anchors[0])
         others = [k for k in range(len(step.nodes[0].args)) if k != step.position]
         if any(_operand_axis_maps(node)[step.position][axis] not in (axis, None) for node in step.nodes):
             return False
@@ -181,7 +181,7 @@ class Concatenation:
         """Return one elementwise call on the merged value of all branches; `operands` are the new
         arguments of each branch.
         """
-        axis = self._result_axis(group.anchors[0])
+        axis = self._concatenation_axis_of_result(group.anchors[0])
         args = list(operands[0])
         for k in range(len(args)):
             along = None if k == step.position else self._operand_concat_axis(step, axis, k)
@@ -195,8 +195,8 @@ class Concatenation:
         """Return for each of the merged parallel calls the slice of the combined value that is its
         result.
         """
-        extents = self._result_extents(group)
-        axis = self._result_axis(group.anchors[0])
+        extents = self._branch_extents_along_concatenation(group)
+        axis = self._concatenation_axis_of_result(group.anchors[0])
         before, rest, steps = [0] * axis, [-1] * axis, [1] * (axis + 1)
         ends = zip(extents, accumulate(extents), strict=True)
         places = [([*before, end - n], [*rest, n]) for n, end in ends]
@@ -234,54 +234,58 @@ class _Search:
         self.region = dict.fromkeys(post_order(self.function.body, is_not_a_scope))
         for node in self.region:
             call = as_op_call(node, self.how.name)
-            if call is None or not self._is_independent(call.args, call.args[0]):
+            if call is None or not self._are_args_not_downstream_of_data(call.args, call.args[0]):
                 continue
-            key = self.how.merge_key(call) if tensor_type_of(call).is_static else None
+            key = self.how.key_equal_for_mergeable_calls(call) if tensor_type_of(call).is_static else None
             if key is not None:
                 found.setdefault((call.args[0], key), []).append(call)
         return [self._extend_group(ParallelGroup(tuple(calls))) for calls in found.values() if len(calls) >= self.least]
 
-    def _is_independent(self, args: Sequence[Expr], data: Expr) -> bool:
+    def _are_args_not_downstream_of_data(self, args: Sequence[Expr], data: Expr) -> bool:
         return all(self.levels[a] <= self.levels[data] for a in args)
 
     def _extend_group(self, group: ParallelGroup) -> ParallelGroup:
-        while (step := self._next_step(group)) is not None:
+        while (step := self._next_elementwise_step_of_branches(group)) is not None:
             group.steps.append(step)
         return group
 
-    def _next_step(self, group: ParallelGroup) -> ElementwiseStep | None:
+    def _next_elementwise_step_of_branches(self, group: ParallelGroup) -> ElementwiseStep | None:
         """Return the elementwise calls that follow next in all branches of a group, or None if the
         branches differ or end.
         """
-        nodes = [self._only_pointwise_user(end) for end in group.last_calls]
+        nodes = [self._single_user_if_pointwise(end) for end in group.last_call_of_each_branch]
         calls = [n for n in nodes if n is not None]
         if len(calls) < len(nodes) or len({*calls}) < len(nodes):
             return None
-        pairs = zip(calls, group.last_calls, strict=True)
+        pairs = zip(calls, group.last_call_of_each_branch, strict=True)
         positions = {next(k for k, a in enumerate(n.args) if a is e) for n, e in pairs}
         first = calls[0]
         # compare attributes as text: zeros of different signs differ
         if len(positions) > 1 or any(n.op is not first.op or repr(n.attrs) != repr(first.attrs) for n in calls):
             return None
         step = ElementwiseStep(tuple(calls), positions.pop())
-        return step if self._is_independent_step(step, group) and self.how.can_merge_step(step, group) else None
+        return (
+            step
+            if self._has_independent_static_operands(step, group) and self.how.can_merge_step(step, group)
+            else None
+        )
 
-    def _only_pointwise_user(self, end: Expr) -> Call | None:
+    def _single_user_if_pointwise(self, end: Expr) -> Call | None:
         call = as_op_call(self.users[end][0]) if len(self.users[end]) == 1 else None
-        return call if call is not None and call in self.region and _is_pointwise(call) else None
+        return call if call is not None and call in self.region and _is_elementwise_or_plain_broadcast(call) else None
 
-    def _is_independent_step(self, step: ElementwiseStep, group: ParallelGroup) -> bool:
+    def _has_independent_static_operands(self, step: ElementwiseStep, group: ParallelGroup) -> bool:
         data = group.anchors[0].args[0]
-        for node, end in zip(step.nodes, group.last_calls, strict=True):
+        for node, end in zip(step.nodes, group.last_call_of_each_branch, strict=True):
             others = all_except_position(node.args, step.position)
             static = all(tensor_type_of(o).is_static for o in others)
             same = tensor_type_of(node).shape == tensor_type_of(end).shape
-            if not (same and static and self._is_independent(others, data)):
+            if not (same and static and self._are_args_not_downstream_of_data(others, data)):
                 return False
         return True
 
 
-def _is_pointwise(node: Call) -> bool:
+def _is_elementwise_or_plain_broadcast(node: Call) -> bool:
     """Return True for an elementwise or broadcasting operator whose result shape does not depend on
     its attributes.
     """
@@ -297,11 +301,11 @@ def combine_parallel_calls(function: Function, combination: Combination, min_num
     groups = _Search(function, combination, min_num_branches).find_groups()
     if not groups:
         return function
-    group_of: dict[Expr, ParallelGroup] = {end: group for group in groups for end in group.last_calls}
+    group_of: dict[Expr, ParallelGroup] = {end: group for group in groups for end in group.last_call_of_each_branch}
     memo: dict[Expr, Expr] = {}
 
     def dependencies(node: Expr) -> Iterable[Expr]:
-        return group_of[node].external_operands() if node in group_of else children(node)
+        return group_of[node].all_operands_from_outside_group() if node in group_of else children(node)
 
     roots: list[Expr] = [function]
     for node in depth_first_post_order(roots, dependencies):
@@ -309,7 +313,7 @@ def combine_parallel_calls(function: Function, combination: Combination, min_num
         if group is None:
             memo[node] = map_children(node, memo.__getitem__)
         elif node not in memo:
-            for end, part in zip(group.last_calls, _merge_group(group, combination, memo), strict=True):
+            for end, part in zip(group.last_call_of_each_branch, _merge_group(group, combination, memo), strict=True):
                 memo[end] = part
     return require_function(memo[function])
 
@@ -328,7 +332,7 @@ def _merge_group(group: ParallelGroup, combination: Combination, rewritten: dict
 # --- the operators that are combined
 
 
-def _convolution_merge_key(attrs: ConvAttrs) -> Hashable | None:
+def _key_of_mergeable_convolution_attrs(attrs: ConvAttrs) -> Hashable | None:
     # blocked layouts would need padding between the branches' channels
     if attrs.groups != 1 or not (attrs.data_layout + attrs.kernel_layout + attrs.out_layout).isalpha():
         return None
@@ -349,7 +353,7 @@ def _convolution_merge_key(attrs: ConvAttrs) -> Hashable | None:
 
 _CONVOLUTIONS: Final = Concatenation(
     "nn.conv2d",
-    _convolution_merge_key,
+    _key_of_mergeable_convolution_attrs,
     lambda a, _: (a.out_layout or a.data_layout).index("C"),
     lambda a: a.kernel_layout.index("O"),
     "channels",
@@ -372,7 +376,7 @@ class _DenseBatch:
 
     name: ClassVar[str] = "nn.dense"
 
-    def merge_key(self, node: Call) -> Hashable | None:
+    def key_equal_for_mergeable_calls(self, node: Call) -> Hashable | None:
         weight = tensor_type_of(node.args[1])
         static = tensor_type_of(node).rank == 2 and weight.is_static
         return (node.attrs["out_dtype"], weight.shape, str(weight.dtype)) if static else None

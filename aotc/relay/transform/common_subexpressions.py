@@ -25,7 +25,7 @@ from aotc.relay.transform.pass_base import FunctionPass, as_op_call, rewrite_nod
 from aotc.relay.visitor import children, map_children, with_children
 
 
-def _sharing_key(node: Expr) -> Any:
+def _key_equal_for_shareable_nodes(node: Expr) -> Any:
     """Return a key that is equal for nodes that can be shared, or None for a node that must not be."""
     match node:
         case Call(op=Op(name=name)):
@@ -60,7 +60,7 @@ class EliminateCommonSubexpr(FunctionPass):
         first: dict[Any, Expr] = {}
 
         def share_equal_node(_: Expr, new: Expr) -> Expr:
-            key = _sharing_key(new)
+            key = _key_equal_for_shareable_nodes(new)
             skipped = key is None or (self.fskip is not None and self.fskip(new))
             return new if skipped else first.setdefault(key, new)
 

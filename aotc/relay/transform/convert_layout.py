@@ -48,7 +48,7 @@ from aotc.relay.op.layout import Layout, LayoutTransformAttrs, layout_transform,
 from aotc.relay.op.shape import expand_dims
 from aotc.relay.transform import convert_layout_rules as rules
 from aotc.relay.transform.convert_layout_rules import CONVERTIBLE, ORIGINAL_ORDER, AxisOrder, LayoutPlan
-from aotc.relay.transform.pass_base import FunctionPass, is_outside_primitive
+from aotc.relay.transform.pass_base import FunctionPass, is_not_primitive_function
 from aotc.relay.visitor import map_children, post_order
 
 LOG: Final = logging.getLogger("aotc.pass")
@@ -73,7 +73,11 @@ class ConvertLayout(FunctionPass):
     desired_layouts: Mapping[str, Sequence[str]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        known = {name: layouts for name, layouts in self.desired_layouts.items() if _has_choosable_layout(name)}
+        known = {
+            name: layouts
+            for name, layouts in self.desired_layouts.items()
+            if _is_operator_with_convertible_layout(name)
+        }
         checked = {name: _validate_desired_layouts(name, layouts) for name, layouts in known.items()}
         set_frozen_fields(self, desired_layouts=MappingProxyType(checked))
 
@@ -94,7 +98,7 @@ def _desired_layout_error(name: str, message: str, hint: str = "") -> AotcValueE
     return AotcValueError("desired-layout", f"desired layouts of {name}: {message}", hint=hint)
 
 
-def _has_choosable_layout(name: str) -> bool:
+def _is_operator_with_convertible_layout(name: str) -> bool:
     """Return True if the layout of operator `name` can be chosen; otherwise log a warning.
 
     A program may name operators of other compilers, hence the warning. Raise AotcValueError for an
@@ -170,7 +174,7 @@ class ReorderedTuple:
     expr: Expr
     fields: tuple[ReorderedTensor, ...]
 
-    def with_fields(self, exprs: list[Expr]) -> Expr:
+    def tuple_with_fields_replaced(self, exprs: list[Expr]) -> Expr:
         """Return a tuple of the expressions `exprs`, or the original tuple if they are its own
         fields.
         """
@@ -190,7 +194,7 @@ class LayoutConverter:
     merges: ClassVar[bool] = True
 
     def convert_function(self, function: Function) -> Function:
-        for node in post_order(function, is_outside_primitive):
+        for node in post_order(function, is_not_primitive_function):
             with span_scope(node.span):
                 self.values[node] = self._convert_node(node)
         return require_function(self.value_in_original_order(function))
@@ -227,29 +231,33 @@ class LayoutConverter:
 
     def convert_call(self, node: Call) -> ReorderedValue:
         arguments = [self.values[a] for a in node.args]
-        renamed = _rename_instead_of_transform(node, arguments[0]) if arguments else None
+        renamed = _rename_axes_instead_of_transforming(node, arguments[0]) if arguments else None
         if renamed is not None:
             return renamed
         plan = self._plan_for_call(node, arguments)
-        planned = None if plan is None else self.call_with_plan(node, arguments, plan)
+        planned = None if plan is None else self.apply_layout_plan_to_call(node, arguments, plan)
         if planned is not None:
             return planned
         new_args = [self.value_in_original_order(a) for a in node.args]
         count = len(ty.fields) if isinstance(ty := type_of(node), TupleType) else 1
-        return call_results_in_orders(_call_with_args_and_attrs(node, new_args, node.attrs), (ORIGINAL_ORDER,) * count)
+        return label_call_results_with_axis_orders(
+            _call_with_args_and_attrs(node, new_args, node.attrs), (ORIGINAL_ORDER,) * count
+        )
 
-    def call_with_plan(
+    def apply_layout_plan_to_call(
         self, node: Call, arguments: Sequence[ReorderedValue], plan: LayoutPlan
     ) -> ReorderedValue | None:
         """Return a call with the layouts of a plan; None if it would not be equivalent to the
         original call.
         """
         try:
-            new = _call_with_args_and_attrs(node, self._planned_arguments(arguments, plan), plan.attrs)
+            new = _call_with_args_and_attrs(node, self._arguments_reordered_by_plan(arguments, plan), plan.attrs)
         except AotcError:  # the operator does not support these blocks, or they would need padding
             return None
         return (
-            call_results_in_orders(new, plan.outputs) if rules.is_equivalent_up_to_axis_order(node, new, plan) else None
+            label_call_results_with_axis_orders(new, plan.outputs)
+            if rules.is_equivalent_up_to_axis_order(node, new, plan)
+            else None
         )
 
     def _plan_for_call(self, node: Call, arguments: Sequence[ReorderedValue]) -> LayoutPlan | None:
@@ -280,25 +288,25 @@ class LayoutConverter:
             return plan
         return replace(plan, attrs=plan.attrs.replace(out_layout=data))
 
-    def _planned_arguments(self, arguments: Sequence[ReorderedValue], plan: LayoutPlan) -> list[Expr]:
+    def _arguments_reordered_by_plan(self, arguments: Sequence[ReorderedValue], plan: LayoutPlan) -> list[Expr]:
         orders = iter(plan.inputs)
         found: list[Expr] = []
         for value in arguments:
             exprs = [self._to_axis_order(f, next(orders)) for f in _reordered_tensors(value)]
-            found += exprs if isinstance(value, ReorderedTensor) else [value.with_fields(exprs)]
+            found += exprs if isinstance(value, ReorderedTensor) else [value.tuple_with_fields_replaced(exprs)]
         return found
 
     # --- transforms
 
     def _to_axis_order(self, value: ReorderedTensor, target_order: AxisOrder) -> Expr:
         """Return a tensor transformed to the axis order that an operator expects."""
-        if not target_order.is_known:
+        if not target_order.is_known_axis_order:
             return self._to_original_order(value)
         if value.order == target_order:
             return value.expr
-        if _is_renaming_of(value.order.old, target_order.old):
+        if _are_layouts_equal_up_to_letters(value.order.old, target_order.old):
             return self._transform_layout_cached(
-                value.expr, value.order.with_original_layout(target_order.old).new, target_order.new
+                value.expr, value.order.with_original_axes_renamed(target_order.old).new, target_order.new
             )
         expr = self._to_original_order(value)
         missing = len(Layout.parse_layout(target_order.old).axes) - tensor_type_of(expr).rank
@@ -314,7 +322,7 @@ class LayoutConverter:
         value = self.values[node]
         if isinstance(value, ReorderedTensor):
             return self._to_original_order(value)
-        return value.with_fields([self._to_original_order(f) for f in value.fields])
+        return value.tuple_with_fields_replaced([self._to_original_order(f) for f in value.fields])
 
     def _transform_layout_cached(self, expr: Expr, source: str, target: str) -> Expr:
         """Return `expr` transformed from layout `source` to `target`; a transform that produced it
@@ -333,7 +341,7 @@ class LayoutConverter:
                 return layout_transform(expr, source, target)
 
 
-def _rename_instead_of_transform(node: Call, data: ReorderedValue) -> ReorderedTensor | None:
+def _rename_axes_instead_of_transforming(node: Call, data: ReorderedValue) -> ReorderedTensor | None:
     """Return the result of a program's own layout_transform of a reordered tensor by renaming axes,
     or None.
     """
@@ -344,15 +352,15 @@ def _rename_instead_of_transform(node: Call, data: ReorderedValue) -> ReorderedT
         or data.order.old == data.order.new
     ):
         return None
-    plain = (a.src_layout + a.dst_layout).isalpha() and not data.order.is_blocked
+    plain = (a.src_layout + a.dst_layout).isalpha() and not data.order.has_blocked_axes
     return (
-        ReorderedTensor(data.expr, AxisOrder(a.dst_layout, data.order.with_original_layout(a.src_layout).new))
+        ReorderedTensor(data.expr, AxisOrder(a.dst_layout, data.order.with_original_axes_renamed(a.src_layout).new))
         if plain
         else None
     )
 
 
-def _is_renaming_of(layout: str, other: str) -> bool:
+def _are_layouts_equal_up_to_letters(layout: str, other: str) -> bool:
     """Return True if two layouts without blocks differ at most in their letters."""
     return layout == other or (len(layout) == len(other) and (layout + other).isupper())
 
@@ -370,7 +378,7 @@ def _call_with_args_and_attrs(node: Call, args: Sequence[Expr], attrs: Any) -> C
     return typed_op_call(require_op_of_call(node), args, attrs, node.span)
 
 
-def call_results_in_orders(node: Call, orders: Sequence[AxisOrder]) -> ReorderedValue:
+def label_call_results_with_axis_orders(node: Call, orders: Sequence[AxisOrder]) -> ReorderedValue:
     if not isinstance(type_of(node), TupleType):
         return ReorderedTensor(node, orders[0])
     fields = tuple(ReorderedTensor(TupleGetItem(node, k), order) for k, order in enumerate(orders))

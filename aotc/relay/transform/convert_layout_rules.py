@@ -50,18 +50,18 @@ class AxisOrder:
     new: str = ""
 
     @property
-    def is_known(self) -> bool:
+    def is_known_axis_order(self) -> bool:
         return bool(self.old)
 
-    def current_axis(self, axis: int) -> int:
+    def current_position_of_original_axis(self, axis: int) -> int:
         """Return the current position of an axis of the original tensor."""
         return self.new.index(self.old[axis]) if self.old else axis
 
     @property
-    def is_blocked(self) -> bool:
-        return not (self.old + self.new).isupper() and self.is_known
+    def has_blocked_axes(self) -> bool:
+        return not (self.old + self.new).isupper() and self.is_known_axis_order
 
-    def with_original_layout(self, layout: str) -> AxisOrder:
+    def with_original_axes_renamed(self, layout: str) -> AxisOrder:
         """Return this axis order with the original axes renamed to the letters of `layout`."""
         old, new = remove_blocks_from_layout(self.old), remove_blocks_from_layout(layout)
         names = str.maketrans(old + old.lower(), new + new.lower())
@@ -151,7 +151,7 @@ def plan_following_data_order(call: Call, order: AxisOrder) -> LayoutPlan:
     """
     layout: str = call.attrs["layout"]
     fits = len(remove_blocks_from_layout(order.old)) == len(remove_blocks_from_layout(layout))
-    return plan_with_layouts(call, order.with_original_layout(layout).new if fits else layout)
+    return plan_with_layouts(call, order.with_original_axes_renamed(layout).new if fits else layout)
 
 
 def _kernel_layout_attr_changes(call: Call, layout: str) -> dict[str, Any]:
@@ -183,18 +183,18 @@ def plan_call_layout(call: Call, orders: Sequence[AxisOrder]) -> LayoutPlan | No
     if kind in (Kind.CHOICE, Kind.FOLLOW):
         return plan_following_data_order(call, orders[0])
     if isinstance(op.layout, str):
-        return _plan_fixed_layout(call, AxisOrder(op.layout, op.layout))
+        return _plan_keeping_data_axis_order(call, AxisOrder(op.layout, op.layout))
     if op.axes is elementwise_axis_map:
         return _plan_elementwise(call, orders)
-    order, ranks = first_reordered_or_known(orders), tensor_ranks(*map(type_of, call.args))
-    if not order.is_known or len(order.old) != ranks[0]:
+    order, ranks = first_reordered_or_known_axis_order(orders), tensor_ranks(*map(type_of, call.args))
+    if not order.is_known_axis_order or len(order.old) != ranks[0]:
         return None
-    if not order.is_blocked:
+    if not order.has_blocked_axes:
         return _plan_by_axis_map(call, order, ranks)
     return _Blocks.from_order(order).plan_blocked_call(call, ranks) if order.old.isupper() else None
 
 
-def _plan_fixed_layout(call: Call, order: AxisOrder) -> LayoutPlan | None:
+def _plan_keeping_data_axis_order(call: Call, order: AxisOrder) -> LayoutPlan | None:
     """Return the layout plan of an operator whose data and result have one fixed layout; None if
     the rank differs.
     """
@@ -204,11 +204,11 @@ def _plan_fixed_layout(call: Call, order: AxisOrder) -> LayoutPlan | None:
     return None
 
 
-def first_reordered_or_known(orders: Sequence[AxisOrder]) -> AxisOrder:
+def first_reordered_or_known_axis_order(orders: Sequence[AxisOrder]) -> AxisOrder:
     """Return the first axis order that differs from the original one, or else the first known
     order.
     """
-    known = [o for o in orders if o.is_known]
+    known = [o for o in orders if o.is_known_axis_order]
     return next((o for o in known if o.old != o.new), known[0] if known else ORIGINAL_ORDER)
 
 
@@ -221,26 +221,29 @@ def _plan_elementwise(call: Call, orders: Sequence[AxisOrder]) -> LayoutPlan | N
     such plan.
     """
     types, (rank, *others) = [tensor_type_of(x) for x in call.args], tensor_ranks(type_of(call))
-    order = first_reordered_or_known([o for o, ty in zip(orders, types, strict=True) if ty.rank == rank])
-    if not order.is_known or len(Layout.parse_layout(order.old).axes) != rank:
+    order = first_reordered_or_known_axis_order([o for o, ty in zip(orders, types, strict=True) if ty.rank == rank])
+    if not order.is_known_axis_order or len(Layout.parse_layout(order.old).axes) != rank:
         return None
-    if not order.old.isupper() and any(_needs_explicit_axes(ty, order, rank) for ty in types):
+    if not order.old.isupper() and any(_needs_broadcast_axes_made_explicit(ty, order, rank) for ty in types):
         return None
-    laid = [ty.rank == rank or _needs_explicit_axes(ty, order, rank) for ty in types]
-    inputs = (_operand_order(ty, order) if own else ORIGINAL_ORDER for ty, own in zip(types, laid, strict=True))
+    laid = [ty.rank == rank or _needs_broadcast_axes_made_explicit(ty, order, rank) for ty in types]
+    inputs = (
+        _axis_order_with_unit_blocks_for_operand(ty, order) if own else ORIGINAL_ORDER
+        for ty, own in zip(types, laid, strict=True)
+    )
     return LayoutPlan(tuple(inputs), (order,) * (1 + len(others)), call.attrs)
 
 
-def _needs_explicit_axes(ty: TensorType, order: AxisOrder, rank: int) -> bool:
+def _needs_broadcast_axes_made_explicit(ty: TensorType, order: AxisOrder, rank: int) -> bool:
     """Return True for an operand of lower rank that needs explicit axes in a blocked or reordered
     layout.
 
     A single element does not: it broadcasts in any blocked order.
     """
-    return 0 < ty.rank < rank and not (order.is_blocked and all(d == 1 for d in ty.shape))
+    return 0 < ty.rank < rank and not (order.has_blocked_axes and all(d == 1 for d in ty.shape))
 
 
-def _operand_order(ty: TensorType, order: AxisOrder) -> AxisOrder:
+def _axis_order_with_unit_blocks_for_operand(ty: TensorType, order: AxisOrder) -> AxisOrder:
     """Return the axis order for one operand: `order` with blocks of 1 along the axes where the
     operand has extent 1.
     """
@@ -272,7 +275,7 @@ def _plan_by_axis_map(call: Call, order: AxisOrder, ranks: Sequence[int]) -> Lay
         found = order.without_axes([k for k in range(ranks[0]) if k not in kept])
     else:
         found = order if all(k == axis for k, axis in enumerate(row) if axis is not None) else ORIGINAL_ORDER
-    if found.is_known and len(found.old) != results[0]:  # the operator adds axes
+    if found.is_known_axis_order and len(found.old) != results[0]:  # the operator adds axes
         return None
     return LayoutPlan(inputs, tuple(found if r == results[0] else ORIGINAL_ORDER for r in results), attrs)
 
@@ -283,13 +286,13 @@ def _renumber_axis_attrs(call: Call, order: AxisOrder, axes: AxisMap) -> Attrs |
     """
     op, a = require_op_of_call(call), call.attrs
     if op.moved is not None:
-        return op.moved(a, [type_of(x) for x in call.args], order.current_axis)
+        return op.moved(a, [type_of(x) for x in call.args], order.current_position_of_original_axis)
     axis, rank = getattr(a, "axis", ()), len(order.old)
     if axis is None or not set(range(rank)) <= {*axes.inputs[0], *(k % rank for k in np.atleast_1d(axis))}:
         return None
     if isinstance(axis, int):
-        return a.replace(axis=order.current_axis(axis % rank))
-    return a.replace(axis=tuple(order.current_axis(k % rank) for k in axis)) if axis else a
+        return a.replace(axis=order.current_position_of_original_axis(axis % rank))
+    return a.replace(axis=tuple(order.current_position_of_original_axis(k % rank) for k in axis)) if axis else a
 
 
 # --- plans in blocks
@@ -396,10 +399,10 @@ def is_equivalent_up_to_axis_order(old: Call, new: Call, plan: LayoutPlan) -> bo
     arguments of a grouped operator, must have the original extents: padded blocks would move
     channels from one group to another.
     """
-    if any(o.is_blocked for o in (*plan.inputs, *plan.outputs)):
+    if any(o.has_blocked_axes for o in (*plan.inputs, *plan.outputs)):
         grouped = getattr(old.attrs, "groups", 1) > 1
         types, others = (flatten_tuple_types(map(type_of, (c, *(c.args if grouped else ())))) for c in (old, new))
-        return all(map(_has_same_extents, types, others, (*plan.outputs, *plan.inputs)))
+        return all(map(_has_same_extents_in_new_axis_order, types, others, (*plan.outputs, *plan.inputs)))
     if new is old:
         return True
     before, after = axis_map_of_call(old), axis_map_of_call(new)
@@ -418,13 +421,15 @@ def _renumber_axis_map(axes: AxisMap, types: Sequence[Type], plan: LayoutPlan) -
         fresh: list[int | None] = [None] * len(row)
         for k, axis in enumerate(row):
             if axis is not None:
-                fresh[output.current_axis(k)] = order.current_axis(axis + max(0, len(order.old) - ranks[start]))
+                fresh[output.current_position_of_original_axis(k)] = order.current_position_of_original_axis(
+                    axis + max(0, len(order.old) - ranks[start])
+                )
         rows.append(tuple(fresh))
     return AxisMap(tuple(rows))
 
 
-def _has_same_extents(before: Type, after: Type, order: AxisOrder) -> bool:
-    if not order.is_known or not isinstance(before, TensorType) or not isinstance(after, TensorType):
+def _has_same_extents_in_new_axis_order(before: Type, after: Type, order: AxisOrder) -> bool:
+    if not order.is_known_axis_order or not isinstance(before, TensorType) or not isinstance(after, TensorType):
         return before == after
     layouts = (Layout.parse_layout(order.old), before), (Layout.parse_layout(order.new), after)
     if any(len(layout.axes) != ty.rank for layout, ty in layouts):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from aotc.ir import Op
 from aotc.relay.expr import Call, Constructor, Expr, Function, If, Let, Match, RefWrite, Var, require_function
-from aotc.relay.graph_api import BlockAssignment, IRModule, infer_module, is_atom, is_opaque_function
+from aotc.relay.graph_api import BlockAssignment, IRModule, infer_module, is_atom, is_fused_or_external_function
 from aotc.relay.visitor import children, node_kind, post_order, with_children
 
 
@@ -24,7 +24,7 @@ class LetBinder:
     """
 
     def __init__(self, function: Function, wanted: Callable[[Expr, bool], bool]) -> None:
-        self.order = list(post_order(function, lambda n: not is_opaque_function(n)))
+        self.order = list(post_order(function, lambda n: not is_fused_or_external_function(n)))
         self.blocks = BlockAssignment(self.order)
         self.wanted = wanted
         self.root = function
@@ -46,12 +46,12 @@ class LetBinder:
         elif self.claimed.setdefault(value, let.var) is not let.var:
             self.same[let.var] = self.claimed[value]
 
-    def _replacement_of(self, node: Expr) -> Expr:
+    def _rewritten_node_or_variable(self, node: Expr) -> Expr:
         while node in self.same:
             node = self.same[node]
         return node if isinstance(node, Var) else self.done[node]
 
-    def bind_selected_nodes(self) -> Function:
+    def bind_selected_nodes_by_lets(self) -> Function:
         """Return the function with the selected nodes bound to variables by lets."""
         for node in self.order:
             if not isinstance(node, Var):
@@ -63,7 +63,7 @@ class LetBinder:
         if it gets a variable.
         """
         if isinstance(node, Let):
-            return self._replacement_of(node.body)
+            return self._rewritten_node_or_variable(node.body)
         value = self._rebuild_with_lets(node)
         if node is self.root or is_atom(node):
             return value
@@ -76,9 +76,9 @@ class LetBinder:
         return var
 
     def _rebuild_with_lets(self, node: Expr) -> Expr:
-        if is_opaque_function(node):
+        if is_fused_or_external_function(node):
             return node
-        fresh = [*map(self._replacement_of, children(node))]
+        fresh = [*map(self._rewritten_node_or_variable, children(node))]
         # the last children are the body, or the two branches
         inner = self.blocks.inner.get(node, [])
         for k, block in enumerate(inner, len(fresh) - len(inner)):
@@ -109,9 +109,10 @@ def bind_effects_by_lets(module: IRModule) -> IRModule:
     """
     if not has_reference_writes(module):
         return module
-    unnamed = {n: f for n, f in module.items() if _has_unbound_effects(f)}
+    unnamed = {n: f for n, f in module.items() if _has_effects_outside_lets(f)}
     changed = {
-        n: LetBinder(f, lambda node, _: _may_have_effects(node)).bind_selected_nodes() for n, f in unnamed.items()
+        n: LetBinder(f, lambda node, _: _may_have_effects(node)).bind_selected_nodes_by_lets()
+        for n, f in unnamed.items()
     }
     return infer_module(module.with_functions(changed)) if changed else module
 
@@ -121,10 +122,14 @@ def _may_have_effects(node: Expr) -> bool:
     return has_effect(node) or isinstance(node, If | Let | Match)
 
 
-def _has_unbound_effects(function: Function) -> bool:
+def _has_effects_outside_lets(function: Function) -> bool:
     """Return True if a node with possible effects is used other than as the value of a let or the
     result of a block.
     """
-    order = (n for n in post_order(function, lambda n: not is_opaque_function(n)) if not isinstance(n, Function | Let))
+    order = (
+        n
+        for n in post_order(function, lambda n: not is_fused_or_external_function(n))
+        if not isinstance(n, Function | Let)
+    )
     used = (children(n)[: 1 if isinstance(n, If | Match) else None] for n in order)
     return any(_may_have_effects(operand) for operands in used for operand in operands)

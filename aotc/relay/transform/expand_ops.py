@@ -62,7 +62,7 @@ from aotc.relay.transform.pass_base import (
 )
 
 
-def _expand_op_call(for_gpu: bool, _: Expr, new: Expr) -> Expr:
+def _replace_op_call_by_definition(for_gpu: bool, _: Expr, new: Expr) -> Expr:
     """Replace one operator call by its definition; operators in the definition are expanded in the
     next round.
 
@@ -92,7 +92,9 @@ class ExpandOps(FunctionPass):
     device: bool = False
 
     def rewrite_function_body(self, function: Function) -> Function:
-        return apply_to_fixpoint(lambda f: rewrite_nodes(f, partial(_expand_op_call, self.device)), function)
+        return apply_to_fixpoint(
+            lambda f: rewrite_nodes(f, partial(_replace_op_call_by_definition, self.device)), function
+        )
 
 
 # --- general operators
@@ -139,7 +141,7 @@ def _batch_norm_as_scale_and_shift(batch_norm: Call) -> Expr:
     return add(scaled, expand_vector_along_axis(shift, axis, ty.rank))
 
 
-def _simplify_for_inference(_: Expr, new: Expr) -> Expr:
+def _remove_dropout_and_batch_norm(_: Expr, new: Expr) -> Expr:
     match new:
         case TupleGetItem(tuple_value=Call(op=Op(name="nn.dropout")) as call, index=0):
             return call.args[0]
@@ -156,7 +158,7 @@ class SimplifyInference(FunctionPass):
     """
 
     def rewrite_function_body(self, function: Function) -> Function:
-        return rewrite_nodes(function, _simplify_for_inference)
+        return rewrite_nodes(function, _remove_dropout_and_batch_norm)
 
 
 # --- approximations

@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aotc.ir import Op, Pass, PassContext, TupleType, get_op_attr, merge_spans
-from aotc.relay.dataflow_pattern.groups import is_shareable_between_groups, partition
+from aotc.relay.dataflow_pattern.groups import is_node_shareable_between_match_groups, partition
 from aotc.relay.dataflow_pattern.patterns import DFPattern
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, tuple_item, type_of
 from aotc.relay.graph_api import IRModule, infer_module, is_not_a_scope, unused_name
@@ -75,7 +75,7 @@ def compiler_of_marked_nodes(root: Expr) -> dict[Expr, str]:
         else:
             continue
         for child in inside:
-            if not is_compiler_mark(child) and not is_shareable_between_groups(child):
+            if not is_compiler_mark(child) and not is_node_shareable_between_match_groups(child):
                 labels.setdefault(child, compiler)
     return labels
 
@@ -110,7 +110,7 @@ class _Groups:
             self.needs[group] |= 1 << used | self.needs[used]
         return group
 
-    def _dependent_groups(self, group: int) -> set[int]:
+    def _groups_depending_on(self, group: int) -> set[int]:
         return {*depth_first_post_order([group], lambda g: {self.find_root(u) for u in self.users[g]})} - {group}
 
     def merge_if_acyclic(self, a: int, b: int) -> None:
@@ -129,7 +129,7 @@ class _Groups:
         self.users[a] = {self.find_root(u) for u in self.users[a] | self.users[b]} - {a}
         self.needs[a] = (self.needs[a] | self.needs[b]) & ~pair
         del self.direct[b], self.users[b], self.needs[b]
-        for user in self._dependent_groups(a):
+        for user in self._groups_depending_on(a):
             self.needs[user] |= 1 << a | self.needs[a]
 
 
@@ -143,7 +143,7 @@ def group_nodes_convexly(root: Expr, labels: dict[Expr, str], merge_across_marks
     groups = _Groups()
     number: dict[Expr, int] = {}
     for node in post_order(root, lambda n: not isinstance(n, Function)):
-        if is_shareable_between_groups(node) or is_compiler_mark(node):
+        if is_node_shareable_between_match_groups(node) or is_compiler_mark(node):
             continue
         below = [(c, strip_compiler_marks(c)) for c in children(node)]
         edges = [(c, plain) for c, plain in below if plain in number]
@@ -193,7 +193,7 @@ def _insert_compiler_marks(root: Expr, labels: dict[Expr, str], groups: dict[Exp
 
     for node in post_order(root, is_not_a_scope):
         if not is_compiler_mark(node):
-            keep = is_shareable_between_groups(node) or not is_not_a_scope(node)
+            keep = is_node_shareable_between_match_groups(node) or not is_not_a_scope(node)
             new[node] = node if keep else with_children(node, tuple(marked_operand(node, c) for c in children(node)))
     return mark_region_end(strip_compiler_marks(root))
 
@@ -285,7 +285,7 @@ class _Region:
     outputs: dict[Expr, None] = field(default_factory=dict)
 
     @property
-    def has_direct_output(self) -> bool:
+    def has_single_unflattened_output(self) -> bool:
         """True if the region's function returns its only output directly; several outputs, and
         nested tuples, are flattened.
         """
@@ -364,7 +364,7 @@ class _Partition:
         """Return `root` with each region replaced by a call; a region is built after all of its
         inputs.
         """
-        for node in depth_first_post_order([strip_compiler_marks(root)], self._dependencies):
+        for node in depth_first_post_order([strip_compiler_marks(root)], self._region_inputs_or_node_operands):
             if node not in self.new and node in self.regions:
                 self._outline_region(self.regions[node])
             elif node not in self.new:
@@ -374,23 +374,23 @@ class _Partition:
     def _replacement_of(self, used: Expr) -> Expr:
         return self.new.get(strip_compiler_marks(used), used)
 
-    def _dependencies(self, node: Expr) -> list[Expr]:
+    def _region_inputs_or_node_operands(self, node: Expr) -> list[Expr]:
         if node in self.regions:
             return list(self.regions[node].inputs)
-        if is_shareable_between_groups(node) or not is_not_a_scope(node):
+        if is_node_shareable_between_match_groups(node) or not is_not_a_scope(node):
             return []
-        return [u for u in map(strip_compiler_marks, children(node)) if not is_shareable_between_groups(u)]
+        return [u for u in map(strip_compiler_marks, children(node)) if not is_node_shareable_between_match_groups(u)]
 
     def _outline_region(self, region: _Region) -> None:
         wanted = f"{self.prefix.format(re.sub(r'[^0-9A-Za-z_]', '_', region.compiler))}_{len(self.made)}"
         symbol = unused_name(wanted, self.taken)
         self.taken.add(symbol)
-        self.made[symbol] = function = _region_function(region, symbol)
+        self.made[symbol] = function = _function_of_external_region(region, symbol)
         span = merge_spans(m.span for m in region.members)
         target = GlobalVar(symbol, span, function.checked_type)
         args = [self.new[i] for i in region.inputs]
         call = Call(target, args, span=span, checked_type=function.body.checked_type)
-        if region.has_direct_output:
+        if region.has_single_unflattened_output:
             self.new[next(iter(region.outputs))] = call
             return
         tensors = iter(_flatten_to_tensors(call))
@@ -398,7 +398,7 @@ class _Partition:
             self.new[output] = _rebuild_tuple_from_tensors(output, tensors)
 
 
-def _region_function(region: _Region, symbol: str) -> Function:
+def _function_of_external_region(region: _Region, symbol: str) -> Function:
     """Return the function that computes a region for an external compiler.
 
     Its result is one tensor, or a flat tuple of the tensors of all outputs.
@@ -408,7 +408,11 @@ def _region_function(region: _Region, symbol: str) -> Function:
     for member in region.members:
         body[member] = map_children(member, lambda c: body.get(strip_compiler_marks(c), strip_compiler_marks(c)))
     outputs = [body[o] for o in region.outputs]
-    result = outputs[0] if region.has_direct_output else Tuple([t for o in outputs for t in _flatten_to_tensors(o)])
+    result = (
+        outputs[0]
+        if region.has_single_unflattened_output
+        else Tuple([t for o in outputs for t in _flatten_to_tensors(o)])
+    )
     attrs = {"Compiler": region.compiler, "Primitive": 1, "Inline": 1, "global_symbol": symbol}
     span = merge_spans(m.span for m in region.members)
     return Function(params, result, result.checked_type, None, attrs, span)

@@ -8,7 +8,7 @@ integers themselves.
 qnn.quantize(%2, 0.2f, -7)
 
 Input: typed functions. Output: functions in which every operator that has an applicable integer
-rule is computed on integers. The remaining operators stay on real numbers; `find_operators_left_real` lists them
+rule is computed on integers. The remaining operators stay on real numbers; `find_operators_left_in_float` lists them
 with the reasons.
 """
 
@@ -25,9 +25,8 @@ from aotc.ir import AotcError, PassContext, frozen, span_scope
 from aotc.relay.expr import Call, Constant, Expr, Function, require_op_of_call, tensor_type_of, typed_op_call
 from aotc.relay.graph_api import IRModule, children, post_order, users
 from aotc.relay.op.qnn.quant_params import constant_value_or_none
-from aotc.relay.transform.affine_quantization import IntegerRegion, IntegerRuleRefused, affine_type_of_qnn_call
+from aotc.relay.transform.fake_quantization_rules import RULES, integer_rule_by_declared_behavior
 from aotc.relay.transform.integer_lookup_tables import call_as_table_lookup, rescale_integers
-from aotc.relay.transform.integer_operator_rules import RULES, rule_by_declared_kind
 from aotc.relay.transform.pass_base import (
     FunctionPass,
     GraphMutator,
@@ -37,6 +36,7 @@ from aotc.relay.transform.pass_base import (
     record_rule_outcome,
     with_inferred_types,
 )
+from aotc.relay.transform.quantized_region_to_integers import IntegerRegion, IntegerRuleRefused, affine_type_of_qnn_call
 
 _QUANTIZE: Final = "qnn.quantize"
 _DEQUANTIZE: Final = "qnn.dequantize"
@@ -115,18 +115,18 @@ class _Absorb(GraphMutator):
         off = set(_OPTIONAL_OPERATORS).difference(self.options.optional_qnn_ops or ())
         rules = {name: rule for name, rule in RULES.items() if name not in off}
         self.region = IntegerRegion(
-            rules, rule_by_declared_kind, self.options.rounding, rescale_integers, call_as_table_lookup
+            rules, integer_rule_by_declared_behavior, self.options.rounding, rescale_integers, call_as_table_lookup
         )
 
     def rewrite_rebuilt_node(self, old: Expr, new: Expr) -> Expr:
         inside, node = self.region.inside, as_op_call(new)
         if node is not None and is_call(node, _QUANTIZE):
-            return self._convert_quantize_call(node)
+            return self._compute_quantize_call_on_integers(node)
         if is_call(new, _DEQUANTIZE) or any(c in inside for c in children(new)):
             inside.add(new)
-        return new if node is None or node not in inside else self._convert_contraction(node)
+        return new if node is None or node not in inside else self._compute_contraction_on_integers(node)
 
-    def _convert_contraction(self, node: Call) -> Expr:
+    def _compute_contraction_on_integers(self, node: Call) -> Expr:
         """Return a sum of products computed on integers, whatever its users are, if the option
         `use_qat` asks for it.
         """
@@ -137,7 +137,7 @@ class _Absorb(GraphMutator):
             self._try_integer_rule(node, lambda: self.region.dequantize_value(self.region.exact_integers(node))) or node
         )
 
-    def _convert_quantize_call(self, node: Call) -> Expr:
+    def _compute_quantize_call_on_integers(self, node: Call) -> Expr:
         """Return the result of a quantization computed by integer operators, or the node if a rule
         refuses.
         """
@@ -166,10 +166,10 @@ class _Absorb(GraphMutator):
             self._record_refusal(refused, time.perf_counter() - start)
             return None
         root = node.args[0] if is_call(node, _QUANTIZE) else node
-        record_rule_outcome(self._rule_name(root), made, time.perf_counter() - start)
+        record_rule_outcome(self._integer_rule_name_for_report(root), made, time.perf_counter() - start)
         return made
 
-    def _rule_name(self, node: Expr) -> str:
+    def _integer_rule_name_for_report(self, node: Expr) -> str:
         """Return the name of the integer rewrite rule for a node, for the rewrite report."""
         inner = as_op_call(node)
         rule = None if inner is None else self.region.find_rule(inner)
@@ -177,7 +177,7 @@ class _Absorb(GraphMutator):
 
     def _record_refusal(self, refusal: IntegerRuleRefused, seconds: float) -> None:
         node = as_op_call(refusal.node)
-        record_rule_outcome(self._rule_name(refusal.node), WhyNot(refusal.reason), seconds)
+        record_rule_outcome(self._integer_rule_name_for_report(refusal.node), WhyNot(refusal.reason), seconds)
         if node is None:
             return
         self.left.setdefault(node, refusal.reason)
@@ -208,29 +208,33 @@ class FakeQuantizationToInteger(FunctionPass):
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         if not any(is_call(n, _DEQUANTIZE) for n in post_order(function)):
             return function
-        return _Absorb(self).visit_function(self.prepare_function(function))
+        return _Absorb(self).visit_function(self.convert_int8_to_uint8_if_requested(function))
 
-    def prepare_function(self, function: Function) -> Function:
+    def convert_int8_to_uint8_if_requested(self, function: Function) -> Function:
         """Return the function prepared for the conversion: with uint8 instead of int8 activations
         if `convert_int8_to_uint8` is set.
         """
         return convert_int8_to_uint8(function) if self.unsigned else function
 
 
-def find_operators_left_real(module: IRModule, conversion: FakeQuantizationToInteger) -> list[LeftReal]:
+def find_operators_left_in_float(module: IRModule, conversion: FakeQuantizationToInteger) -> list[LeftReal]:
     """Return the operators between quantized tensors that the pass leaves on real numbers, in graph
     order.
     """
     rows: list[LeftReal] = []
     for function in with_inferred_types(module).functions.values():
         absorb = _Absorb(conversion)
-        result = absorb.visit_function(conversion.prepare_function(function))
+        result = absorb.visit_function(conversion.convert_int8_to_uint8_if_requested(function))
         found = (as_op_call(node) for node in post_order(result))
-        rows += [LeftReal(node, reason) for node in found if node and (reason := _reason_left_real(node, absorb))]
+        rows += [
+            LeftReal(node, reason)
+            for node in found
+            if node and (reason := _reason_call_was_left_in_float(node, absorb))
+        ]
     return rows
 
 
-def _reason_left_real(node: Call, absorb: _Absorb) -> str:
+def _reason_call_was_left_in_float(node: Call, absorb: _Absorb) -> str:
     """Return the reason that a call stays on real numbers; "" for integer calls and calls that no
     quantized tensor reaches.
     """

@@ -27,7 +27,7 @@ from aotc.relay.op import pool
 from aotc.relay.op.conv import ConvAttrs, conv1d, conv2d, conv3d
 from aotc.relay.op.qnn.convolution import QUANTIZED_CONVS_BY_RANK
 from aotc.relay.op.qnn.quant_params import constant_value_or_none
-from aotc.relay.op.rearrange import BatchToSpaceNDAttrs, SpaceToBatchNDAttrs
+from aotc.relay.op.space_to_depth_and_batch import BatchToSpaceNDAttrs, SpaceToBatchNDAttrs
 from aotc.relay.op.window_attributes import DATA_LAYOUT_BY_RANK, pad_pairs_of_axes, repeat_for_each_axis
 from aotc.relay.transform import pass_base
 from aotc.relay.transform.pass_base import Rewrite, RewriteOutcome, Rule, RulePass, WhyNot
@@ -70,7 +70,7 @@ def _fold_pad_rule(obstacle: PadObstacle, **changes: Any) -> Rewrite:
         padding = _padding_plus_pad_widths(pad.attrs, layout, a.padding)
         if padding is None:
             return WhyNot("more than spatial axes are padded, or not with a constant")
-        value = pass_base.uniform_value(pad.args[1])
+        value = pass_base.uniform_value_of_constant(pad.args[1])
         reason = "the pad value is not constant" if value is None else obstacle(node, float(value), padding)
         if reason:
             return WhyNot(reason)
@@ -89,21 +89,21 @@ def _convolution_pad_value(node: Call) -> float | None:
     return None if zero is None else float(zero.reshape(()))
 
 
-def _convolution_obstacle(node: Call, pad_value: float, padding: tuple[int, ...]) -> str:
+def _reason_convolution_cannot_absorb_pad(node: Call, pad_value: float, padding: tuple[int, ...]) -> str:
     if pad_value != _convolution_pad_value(node):
         return "the pad value is not the convolution's"
-    return _nonfinite_weight_obstacle(node.args[1])
+    return _reason_weights_forbid_zero_padding(node.args[1])
 
 
-def _nonfinite_weight_obstacle(weight: Expr) -> str:
+def _reason_weights_forbid_zero_padding(weight: Expr) -> str:
     """Return the reason why a convolution with non-finite constant weights cannot pad; "" for other
     weights.
     """
-    infinite = isinstance(weight, Constant) and not pass_base.is_finite(weight)
+    infinite = isinstance(weight, Constant) and not pass_base.is_constant_with_finite_elements(weight)
     return "zeros times the infinite among the weights are NaN, which padding is not" if infinite else ""
 
 
-def _average_pool_obstacle(node: Call, pad_value: float, padding: tuple[int, ...]) -> str:
+def _reason_average_pool_cannot_absorb_pad(node: Call, pad_value: float, padding: tuple[int, ...]) -> str:
     a: Any = node.attrs
     if pad_value != 0:
         return "the pad value is not zero"
@@ -111,7 +111,7 @@ def _average_pool_obstacle(node: Call, pad_value: float, padding: tuple[int, ...
     return "some padding is counted and some is not" if partly else ""
 
 
-def _max_pool_obstacle(node: Call, pad_value: float, padding: tuple[int, ...]) -> str:
+def _reason_max_pool_cannot_absorb_pad(node: Call, pad_value: float, padding: tuple[int, ...]) -> str:
     a: Any = node.attrs
     dtype = tensor_type_of(node).dtype
     if pad_value != (float("-inf") if dtype.is_float else dtype.min):
@@ -126,8 +126,8 @@ def _merge_nested_pads(node: Call) -> Expr | WhyNot | None:
         return None
     outer: Any = node.attrs
     first: Any = inner.attrs
-    value = pass_base.uniform_value(node.args[1])
-    same = value is not None and pass_base.is_uniform(inner.args[1], float(value))
+    value = pass_base.uniform_value_of_constant(node.args[1])
+    same = value is not None and pass_base.is_constant_filled_with(inner.args[1], float(value))
     if outer.pad_mode != "constant" or first.pad_mode != "constant" or not same:
         return WhyNot("the two pads fill in different values")
     widths = tuple((a + c, b + d) for (a, b), (c, d) in zip(outer.pad_width, first.pad_width, strict=True))
@@ -138,16 +138,16 @@ def _merge_nested_pads(node: Call) -> Expr | WhyNot | None:
 
 RULES: Final = (
     Rule("pad(pad(x)) => pad(x)", ("nn.pad",), _merge_nested_pads),
-    Rule("conv(pad(x), w) => conv(x, w)", _CONVOLUTIONS, _fold_pad_rule(_convolution_obstacle)),
+    Rule("conv(pad(x), w) => conv(x, w)", _CONVOLUTIONS, _fold_pad_rule(_reason_convolution_cannot_absorb_pad)),
     Rule(
         "avg_pool(pad(x)) => avg_pool(x)",
         (pool.avg_pool1d, pool.avg_pool2d, pool.avg_pool3d),
-        _fold_pad_rule(_average_pool_obstacle, count_include_pad=True),
+        _fold_pad_rule(_reason_average_pool_cannot_absorb_pad, count_include_pad=True),
     ),
     Rule(
         "max_pool(pad(x)) => max_pool(x)",
         (pool.max_pool1d, pool.max_pool2d, pool.max_pool3d),
-        _fold_pad_rule(_max_pool_obstacle),
+        _fold_pad_rule(_reason_max_pool_cannot_absorb_pad),
     ),
 )
 
@@ -171,7 +171,9 @@ def _fold_atrous_convolution(batch_to_space: Call) -> RewriteOutcome:
         return None
     before, after, a = cast(Any, (first.attrs, batch_to_space.attrs, conv.attrs))
     n = tensor_type_of(conv).rank - 2
-    reason = _atrous_obstacle(n, before, after, conv) or _nonfinite_weight_obstacle(conv.args[1])
+    reason = _reason_not_one_dilated_convolution(n, before, after, conv) or _reason_weights_forbid_zero_padding(
+        conv.args[1]
+    )
     if reason:
         return WhyNot(reason)
     more = n - len(before.block_shape)
@@ -193,7 +195,9 @@ def _fold_atrous_convolution(batch_to_space: Call) -> RewriteOutcome:
     )
 
 
-def _atrous_obstacle(spatial_rank: int, before: SpaceToBatchNDAttrs, after: BatchToSpaceNDAttrs, conv: Call) -> str:
+def _reason_not_one_dilated_convolution(
+    spatial_rank: int, before: SpaceToBatchNDAttrs, after: BatchToSpaceNDAttrs, conv: Call
+) -> str:
     """Return why space_to_batch_nd, a convolution and batch_to_space_nd are not one dilated
     convolution; "" if they are.
     """

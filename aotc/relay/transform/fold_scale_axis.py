@@ -57,10 +57,10 @@ class Scale:
     axes: tuple[int, ...]
 
     @property
-    def is_positive(self) -> bool:
+    def is_every_scale_factor_positive(self) -> bool:
         return bool((self.values > 0).all())
 
-    def broadcast_along(self, axes: Items[int], expr: Expr) -> Expr:
+    def scale_factors_broadcast_along_axes(self, axes: Items[int], expr: Expr) -> Expr:
         """Return the scale factors reshaped to broadcast along these axes of `expr`."""
         if not self.axes:
             return Constant(self.values.reshape(()))
@@ -69,7 +69,7 @@ class Scale:
             return reshape(self.expr, [d if k in axes else 1 for k, d in enumerate(shape)])
         return expand_vector_along_axis(self.expr, axes[0], len(shape))
 
-    def has_only_scale_axes(self, expr: Expr, rank: int) -> bool:
+    def varies_only_along_scale_axes(self, expr: Expr, rank: int) -> bool:
         """Return True if `expr` varies along the axes of the factors only and broadcasts to a
         tensor of rank `rank`.
 
@@ -129,7 +129,7 @@ def _scale_from_factor(factor: Expr, ty: TensorType) -> Scale | None:
 # --- weights
 
 
-def _is_foldable_constant(expr: Expr) -> bool:
+def _is_made_of_constants_by_few_operators(expr: Expr) -> bool:
     """Return True if `expr` is a constant, or is made of constants by few operators (the product of
     an earlier fold).
     """
@@ -153,7 +153,7 @@ class _ChannelAxes:
     weight: tuple[int, ...]
 
 
-def _axes_of_letter(layout: str, letter: str) -> tuple[int, ...]:
+def _axes_of_layout_letter(layout: str, letter: str) -> tuple[int, ...]:
     """Return the axes of a letter in a layout: its primal axis, then the axes of its blocks."""
     axes = Layout.parse_layout(layout).axes
     letters = sorted({found for found, _ in axes})
@@ -168,7 +168,9 @@ def _channel_axes(node: Call, only_constants: bool) -> _ChannelAxes | None:
     must have the same blocks as the data; other packed weights give None.
     """
     a: Any = node.attrs
-    if not isinstance(a, ConvAttrs | DenseAttrs) or (only_constants and not _is_foldable_constant(node.args[1])):
+    if not isinstance(a, ConvAttrs | DenseAttrs) or (
+        only_constants and not _is_made_of_constants_by_few_operators(node.args[1])
+    ):
         return None
     dtype = tensor_type_of(node.args[1]).dtype
     if not dtype.is_float or tensor_type_of(node).dtype != dtype:
@@ -177,8 +179,8 @@ def _channel_axes(node: Call, only_constants: bool) -> _ChannelAxes | None:
         return _ChannelAxes((tensor_type_of(node.args[0]).rank - 1,), (tensor_type_of(node).rank - 1,), (1,), (0,))
     out = a.out_layout or a.data_layout
     found = _ChannelAxes(
-        *(_axes_of_letter(x, "C") for x in (a.data_layout, out)),
-        *(_axes_of_letter(a.kernel_layout, x) for x in ("I", "O")),
+        *(_axes_of_layout_letter(x, "C") for x in (a.data_layout, out)),
+        *(_axes_of_layout_letter(a.kernel_layout, x) for x in ("I", "O")),
     )
     in_blocks = len(found.data) > 1 and a.groups in (1, a.channels)
     plain = (a.kernel_layout + a.data_layout + out).isupper()
@@ -205,7 +207,7 @@ def scale_output_channels(node: Call, scale: Scale, only_constants: bool) -> Cal
     data, weight = node.args
     if not _has_as_many_elements_as_scale(weight, channels.weight, scale):
         return None
-    factors = scale.broadcast_along(channels.weight, weight)
+    factors = scale.scale_factors_broadcast_along_axes(channels.weight, weight)
     return rebuild_call(node, (data, multiply(weight, factors)))
 
 
@@ -219,10 +221,10 @@ def weight_factor_for_input_scale(node: Call, scale: Scale, only_constants: bool
         return None
     if not scale.axes or not isinstance(a, ConvAttrs) or a.groups == 1:
         if _has_as_many_elements_as_scale(weight, channels.weight_inputs, scale):
-            return scale.broadcast_along(channels.weight_inputs, weight)
+            return scale.scale_factors_broadcast_along_axes(channels.weight_inputs, weight)
         return None
     if _has_as_many_elements_as_scale(weight, channels.weight, scale) and a.groups == scale.values.size:
-        return scale.broadcast_along(channels.weight, weight)
+        return scale.scale_factors_broadcast_along_axes(channels.weight, weight)
     if not a.kernel_layout.isupper():
         return None
     shape = tensor_type_of(weight).static_shape
@@ -308,7 +310,7 @@ class _Backward(_Fold):
         if is_call(node, *_SUMS):
             return self._push_scale_through_sum(node, scale, max_depth)
         args, data = list(node.args), node.args[0]
-        if is_call(node, *_SIGN_DEPENDENT_OPERATORS) and not scale.is_positive:
+        if is_call(node, *_SIGN_DEPENDENT_OPERATORS) and not scale.is_every_scale_factor_positive:
             return None
         if is_call(node, "multiply"):  # the constant factor stays where it is
             found = _match_constant_product(node)
@@ -319,7 +321,7 @@ class _Backward(_Fold):
             axis = node.attrs["axis"] % tensor_type_of(data).rank
             if (self.only_constants and not isinstance(args[1], Constant)) or scale.axes not in ((), (axis,)):
                 return None
-            args[1] = multiply(args[1], scale.broadcast_along((0,), args[1]))
+            args[1] = multiply(args[1], scale.scale_factors_broadcast_along_axes((0,), args[1]))
         inner = self.absorb_scale(data, scale, max_depth)
         return None if inner is None else rebuild_call(node, [inner if a is data else a for a in args])
 
@@ -331,8 +333,8 @@ class _Backward(_Fold):
             absorbed = self.absorb_scale(side, scale, max_depth) if side.checked_type == ty and not constant else None
             if absorbed is not None:
                 sides.append(absorbed)
-            elif constant or (not self.only_constants and scale.has_only_scale_axes(side, ty.rank)):
-                sides.append(multiply(side, scale.broadcast_along(scale.axes, node)))
+            elif constant or (not self.only_constants and scale.varies_only_along_scale_axes(side, ty.rank)):
+                sides.append(multiply(side, scale.scale_factors_broadcast_along_axes(scale.axes, node)))
             else:
                 return None
         return rebuild_call(node, sides)
@@ -394,25 +396,25 @@ class _Forward(_Fold):
         if node is None or not self.users.get(user):
             return False
         if is_call(node, *_SIGN_DEPENDENT_OPERATORS):
-            return scale.is_positive
+            return scale.is_every_scale_factor_positive
         if is_call(node, "multiply"):
             found = _match_constant_product(node)
             return found is not None and found[0] is source
         if is_call(node, *_SUMS):
             other = node.args[1] if node.args[0] is source else node.args[0]
-            return node.checked_type == source.checked_type and self._is_divisible_addend(other, scale, source)
+            return node.checked_type == source.checked_type and self._is_addend_divisible_by_scale(other, scale, source)
         data, weight = node.args
         if data is not source or weight is source:
             return False
         return weight_factor_for_input_scale(node, scale, self.only_constants) is not None
 
-    def _is_divisible_addend(self, addend: Expr, scale: Scale, source: Expr) -> bool:
+    def _is_addend_divisible_by_scale(self, addend: Expr, scale: Scale, source: Expr) -> bool:
         """Return True if an addend can be divided by a scale: a constant that stays finite, or a
         variable along its axes.
         """
         if isinstance(addend, Constant) or self.only_constants:
             return _is_finite_after_division(addend, scale)
-        along = scale.has_only_scale_axes(addend, tensor_type_of(source).rank)
+        along = scale.varies_only_along_scale_axes(addend, tensor_type_of(source).rank)
         return along and addend.checked_type != source.checked_type and bool(scale.values.all())
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
@@ -420,12 +422,12 @@ class _Forward(_Fold):
             return new.args[0 if _constant_or_reshaped_value(old.args[0]) is None else 1]
         with span_scope(new.span):
             for scale in self.scales.get(old, ()):
-                new = self._apply_removed_scale(old, new, scale)
+                new = self._apply_scale_removed_from_operand(old, new, scale)
         return new
 
-    def _apply_removed_scale(self, old: Call, node: Call, scale: Scale) -> Call:
+    def _apply_scale_removed_from_operand(self, old: Call, node: Call, scale: Scale) -> Call:
         if is_call(node, *_SUMS):
-            divisor = scale.broadcast_along(scale.axes, node)
+            divisor = scale.scale_factors_broadcast_along_axes(scale.axes, node)
             # an operand of the full type is scaled by its own rewriting
             whole = [not isinstance(x, Constant) and x.checked_type == old.checked_type for x in old.args]
             pairs = zip(whole, node.args, strict=True)

@@ -33,8 +33,8 @@ from aotc.relay.graph_api import (
 from aotc.relay.op.softmax import SoftmaxAttrs
 from aotc.relay.transform import pass_base
 from aotc.relay.transform.fuse_ops import FusedSignature, call_new_primitive_function
-from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, WhyNot, as_op_call, uniform_value
-from aotc.tir.schedule.contraction.cpu_weight_vectors import MIN_ROWS_TO_PACK_WEIGHTS
+from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, WhyNot, as_op_call, uniform_value_of_constant
+from aotc.tir.schedule.contraction.cpu_tilings_vector_along_weights import MIN_ROWS_TO_PACK_WEIGHTS
 
 RULE: Final = "batch_matmul(softmax(f(batch_matmul(q, k))), v) => one kernel"
 #: Largest number of operators between the products, and before each operand.
@@ -53,7 +53,7 @@ class FuseAttention(FunctionPass):
     def rewrite_function_body(self, function: Function) -> Function:
         finder = _Finder(users(function))
         regions: dict[Expr, list[Call]] = {}
-        for node in post_order(function, pass_base.is_outside_primitive):
+        for node in post_order(function, pass_base.is_not_primitive_function):
             last = as_op_call(node, _PRODUCT)
             if last is not None:
                 start = time.perf_counter()
@@ -84,7 +84,7 @@ class _Finder:
         first = chain[-1]
         operands = (*first.args, second_product.args[1])
         moves = (n for arg in operands for n in self._element_moving_producers(arg))
-        members = [*self._following_layout_operators(second_product), *chain, *moves]
+        members = [*self._following_reshapes_and_transposes(second_product), *chain, *moves]
         if not all(tensor_type_of(n).is_static for call in members for n in (call, *call.args)):
             return WhyNot("a shape is not static")
         if any(tensor_type_of(n).dtype != "float32" for n in (*first.args, *second_product.args, *chain)):
@@ -102,7 +102,7 @@ class _Finder:
     def _single_use_operands(self, node: Call) -> list[Call]:
         return [call for call in map(self._single_use_call, node.args) if call is not None]
 
-    def _following_layout_operators(self, second_product: Call) -> list[Call]:
+    def _following_reshapes_and_transposes(self, second_product: Call) -> list[Call]:
         """Return the reshapes and transposes that follow attention, last one first; the kernel
         stores their result directly.
         """
@@ -145,10 +145,10 @@ class _Finder:
             return None
         size = _static_element_count(node)
         whole = [c for c in self._single_use_operands(node) if size and _static_element_count(c) == size]
-        ways = [c for c in whole if len(whole) == 1 or self._has_product_upstream(c)]
+        ways = [c for c in whole if len(whole) == 1 or self._has_softmax_or_product_upstream(c)]
         return ways[0] if len(ways) == 1 else None
 
-    def _has_product_upstream(self, start: Call) -> bool:
+    def _has_softmax_or_product_upstream(self, start: Call) -> bool:
         """Return True if a softmax or matrix product is found a few operators upstream of `start`.
 
         Each operator on the way must have exactly one operand that is a call used only once.
@@ -170,7 +170,7 @@ class _Finder:
         pending: list[Call] = []
         node = self._single_use_call(operand)
         while node is not None and len(pending) < MAX_CHAIN_OPERATORS:
-            scaled = [a for a in node.args if uniform_value(a) is None]
+            scaled = [a for a in node.args if uniform_value_of_constant(a) is None]
             moves = require_op_of_call(node).is_data_movement
             if not moves and (require_op_of_call(node).pattern > OpPattern.BROADCAST or len(scaled) != 1):
                 return
@@ -203,9 +203,9 @@ class _Fuse(GraphMutator):
         def map_into_function(expr: Expr) -> Expr:
             if expr in inside or isinstance(expr, Op):
                 return inside.get(expr, expr)
-            if isinstance(expr, Constant) and uniform_value(expr) is not None:
+            if isinstance(expr, Constant) and uniform_value_of_constant(expr) is not None:
                 return expr
-            return signature.parameter_for(self.memo.get(expr, expr), expr)
+            return signature.parameter_for_outside_value(self.memo.get(expr, expr), expr)
 
         for node in post_order(old, lambda n: n in members):
             if node in members:

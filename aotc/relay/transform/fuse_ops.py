@@ -27,13 +27,13 @@ from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem,
 from aotc.relay.graph_api import (
     IRModule,
     children,
-    is_opaque_function,
+    is_fused_or_external_function,
     map_children,
     post_order,
     rewrite_bottom_up,
     substitute_variables,
 )
-from aotc.relay.transform.pass_base import FunctionPass, is_finite
+from aotc.relay.transform.pass_base import FunctionPass, is_constant_with_finite_elements
 
 #: Largest number of nodes in one group.
 MAX_GROUP_NODES: Final = 256
@@ -134,7 +134,7 @@ class _Group:
 
 def _nodes_outside_primitives(root: Expr) -> Iterator[Expr]:
     """Return the nodes to fuse, children first, without the contents of primitive functions."""
-    return post_order(root, lambda node: not is_opaque_function(node))
+    return post_order(root, lambda node: not is_fused_or_external_function(node))
 
 
 class _ForwardGraph:
@@ -152,7 +152,7 @@ class _ForwardGraph:
             _set_post_dominator(node)
             node.own = _Group(node.pattern, node.ref, node.pattern is OpPattern.OUT_ELEMWISE_FUSABLE, [node.ref])
 
-    def _mark_external(self, *exprs: Expr) -> None:
+    def _mark_needed_outside_dataflow(self, *exprs: Expr) -> None:
         for expr in exprs:
             self.by_ref[expr].external = True
 
@@ -175,24 +175,26 @@ class _ForwardGraph:
                     if isinstance(item.checked_type, TensorType):
                         self.by_ref[item].outputs.append((node, OpPattern.INJECTIVE))
                     else:
-                        self._mark_external(item)
+                        self._mark_needed_outside_dataflow(item)
             case TupleGetItem(tuple_value=value):
                 if self._is_tuple_of_tensors(value):
                     node.pattern = OpPattern.INJECTIVE
                     self.by_ref[value].outputs.append((node, OpPattern.INJECTIVE))
                 else:
-                    self._mark_external(value)
+                    self._mark_needed_outside_dataflow(value)
             case Constant():
                 inside = self.link_params or _is_inlinable_constant(node.ref)
                 node.pattern = OpPattern.ELEMWISE if inside else OpPattern.OPAQUE
-            case _ if not is_opaque_function(node.ref):  # results of bodies and branches; variables have no children
-                self._mark_external(*children(node.ref))
+            case _ if not is_fused_or_external_function(
+                node.ref
+            ):  # results of bodies and branches; variables have no children
+                self._mark_needed_outside_dataflow(*children(node.ref))
 
     def _add_edges_to_call(self, node: _Node, call: Call) -> None:
         if isinstance(call.op, Op):
             node.pattern = call.op.pattern
         else:
-            self._mark_external(call.op)
+            self._mark_needed_outside_dataflow(call.op)
         result = call.checked_type
         for arg in call.args:
             edge, ty = node.pattern, arg.checked_type
@@ -295,7 +297,7 @@ def _nodes_to_merge(node: _Node, phase: int) -> list[_Node]:
         limits = _pattern_limits(pattern, node.edge, phase)
     elif phase == 2 and into_tuple and max(pattern, parent.root_group.pattern) <= OpPattern.INJECTIVE:
         limits = _INJECTIVE  # a consumer has absorbed the tuple, so it absorbs its fields
-    return [] if limits is None else _path_within_limits(node, parent, limits)
+    return [] if limits is None else _path_nodes_within_pattern_limits(node, parent, limits)
 
 
 def _is_narrow_before_widening(node: _Node) -> bool:
@@ -316,7 +318,7 @@ def _is_narrow_before_widening(node: _Node) -> bool:
     return size < wide
 
 
-def _path_within_limits(source: _Node, sink: _Node, limits: _PatternLimits) -> list[_Node]:
+def _path_nodes_within_pattern_limits(source: _Node, sink: _Node, limits: _PatternLimits) -> list[_Node]:
     """Return `source` and the nodes on all paths to `sink` (excluded); an empty list if one of them
     exceeds the limits.
     """
@@ -361,16 +363,20 @@ class FusedSignature:
     members: list[Expr] = field(default_factory=list)
     weights: list[Expr] = field(default_factory=list)
 
-    def parameter_for(self, outside: Expr, original: Expr) -> Var:
+    def parameter_for_outside_value(self, outside: Expr, original: Expr) -> Var:
         return self.params.setdefault(outside, Var(f"p{len(self.params)}", type_of(original)))
 
-    def function_attrs(self) -> dict[str, Any]:
+    def fused_function_attrs(self) -> dict[str, Any]:
         """Return the attributes of a fused function; "Finite" lists weights without infinities and
         NaN.
 
         Padding by zeros is exact for such weights.
         """
-        finite = [k for k, outside in enumerate(self.params) if outside in self.weights and is_finite(outside)]
+        finite = [
+            k
+            for k, outside in enumerate(self.params)
+            if outside in self.weights and is_constant_with_finite_elements(outside)
+        ]
         return {"Primitive": 1, **({"Finite": tuple(finite)} if finite else {})}
 
 
@@ -396,12 +402,12 @@ class _Rewriter:
     def _rewrite_node(self, node: Expr) -> Expr:
         match node:
             case Call(op=Op()):
-                return self._rebuild_in_function(node, node.args)
+                return self._rebuild_in_fused_function(node, node.args)
             case Tuple() if self._fusion_group(node).root_ref is not node:
-                return self._rebuild_in_function(node, node.fields)
+                return self._rebuild_in_fused_function(node, node.fields)
             case TupleGetItem(tuple_value=value) if self._is_fused_tuple_field(node, value):
-                return self._rebuild_in_function(node, (value,))
-            case Function() if is_opaque_function(node):
+                return self._rebuild_in_fused_function(node, (value,))
+            case Function() if is_fused_or_external_function(node):
                 return node
             case _:
                 return map_children(node, self.new.__getitem__)
@@ -423,7 +429,7 @@ class _Rewriter:
         literal = self.fuses and pattern <= OpPattern.COMM_REDUCE and _is_inlinable_constant(arg)
         return self.graph.link_params or literal
 
-    def _rebuild_in_function(self, node: Call | Tuple | TupleGetItem, args: tuple[Expr, ...]) -> Expr:
+    def _rebuild_in_fused_function(self, node: Call | Tuple | TupleGetItem, args: tuple[Expr, ...]) -> Expr:
         """Return a node rebuilt inside its fused function, or a call of that function if the fusion
         group ends at the node.
         """
@@ -432,7 +438,7 @@ class _Rewriter:
         fresh: dict[Expr, Expr] = {}
         for arg in args:
             inside = self._fusion_group(arg) is group or self._is_inlined_constant(arg, node)
-            fresh[arg] = self.new[arg] if inside else signature.parameter_for(self.new[arg], arg)
+            fresh[arg] = self.new[arg] if inside else signature.parameter_for_outside_value(self.new[arg], arg)
         if isinstance(node, Call) and any(getattr(node.attrs, "padding", ())):
             signature.weights += map(self.new.__getitem__, args[1:])
         member = map_children(node, lambda child: fresh.get(child, child))
@@ -444,7 +450,7 @@ def call_new_primitive_function(body: Expr, node: Expr, signature: FusedSignatur
     """Return a call, which replaces `node`, of a new primitive function with this body."""
     span = merge_spans(member.span for member in signature.members)
     ty = type_of(node)
-    function = Function(signature.params.values(), body, ty, None, signature.function_attrs(), span)
+    function = Function(signature.params.values(), body, ty, None, signature.fused_function_attrs(), span)
     return Call(function, signature.params, span=span, checked_type=ty)
 
 
@@ -461,7 +467,7 @@ def fuse_operators(
     At `opt_level` 0 each call gets a function of its own. Scalar constants become part of the
     functions; other constants become parameters unless `link_params` is set.
     """
-    if is_opaque_function(function):
+    if is_fused_or_external_function(function):
         return function
     graph = _ForwardGraph(function, link_params)
     if opt_level >= 1:

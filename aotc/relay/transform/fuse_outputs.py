@@ -40,7 +40,7 @@ from aotc.relay.expr import (
 )
 from aotc.relay.graph_api import Var, is_not_a_scope, map_children, post_order, substitute_variables, type_of, users
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.transform.pass_base import FunctionPass, is_outside_primitive
+from aotc.relay.transform.pass_base import FunctionPass, is_not_primitive_function
 from aotc.tir import Gpu, is_separate_launch_faster, te, tensor_graph
 
 #: Largest number of results of one kernel.
@@ -79,10 +79,10 @@ class FuseOutputs(FunctionPass):
         group_of, read_by = _group_kernel_calls(function, self.most_args, self.gpu), users(function)
         joined = {node: group for node, group in group_of.items() if len(group) > 1}
         made: dict[Expr, Expr] = {}
-        for node in post_order(function, is_outside_primitive):
+        for node in post_order(function, is_not_primitive_function):
             group = joined.get(node)
             if group is None:
-                made[node] = map_children(node, made.__getitem__) if is_outside_primitive(node) else node
+                made[node] = map_children(node, made.__getitem__) if is_not_primitive_function(node) else node
             elif node is group[0]:
                 results = [call for call in group if not set(read_by[call]) <= {*group}]
                 whole = _merge_into_one_call(group, results, made)
@@ -99,7 +99,11 @@ def _group_kernel_calls(function: Function, max_args: int, gpu: Gpu) -> dict[Exp
     for node in number:
         if not isinstance(node, Call) or not isinstance(node.op, Function) or not node.op.is_primitive:
             continue
-        hosts = [found[arg] for arg in node.args if arg in found and _can_join_group(node, arg, found[arg], gpu)]
+        hosts = [
+            found[arg]
+            for arg in node.args
+            if arg in found and _can_join_kernel_group_of_argument(node, arg, found[arg], gpu)
+        ]
         group = max(hosts, key=lambda group: number[group[0]], default=[])
         first = number[group[0]] if group else 0
         early = (a in known or number.get(a, first) < first or found.get(a) is group for a in node.args)
@@ -117,7 +121,7 @@ def _kernel_argument_count(group: Sequence[Call]) -> int:
     return len({arg for call in group for arg in call.args} - {*group}) + 2 * len(group)
 
 
-def _can_join_group(node: Call, arg: Expr, group: _CallGroup, gpu: Gpu) -> bool:
+def _can_join_kernel_group_of_argument(node: Call, arg: Expr, group: _CallGroup, gpu: Gpu) -> bool:
     """Return True if a kernel call can join the group of its argument's kernel: it maps the
     argument element by element.
 

@@ -16,7 +16,7 @@ from aotc.ir import DType, installed_ops
 from aotc.relay.expr import Call, Constant, Expr, require_op_of_call, tensor_type_of, typed_op_call
 from aotc.relay.op.qnn.quant_params import call_or_fold_constants, constant_value_or_none
 from aotc.relay.op.shape import transpose
-from aotc.relay.transform.affine_quantization import (
+from aotc.relay.transform.quantized_region_to_integers import (
     BYTE_DTYPES,
     Array,
     IntegerRegion,
@@ -193,7 +193,7 @@ def _addend_as_int32(region: IntegerRegion, node: Call, bias: Expr, sums: Quanti
     return wide.astype(np.int32)
 
 
-def _is_int32_sum(quantized: QuantizedExpr) -> bool:
+def _is_bounded_int32_with_zero_point_0(quantized: QuantizedExpr) -> bool:
     return (
         quantized.bound is not None
         and quantized.affine_type.dtype == "int32"
@@ -209,7 +209,7 @@ def integer_bias_add(region: IntegerRegion, node: Call) -> QuantizedExpr:
     """
     data, bias = node.args
     sums = region.exact_integers(data)
-    if not _is_int32_sum(sums) or data.checked_type != node.checked_type:
+    if not _is_bounded_int32_with_zero_point_0(sums) or data.checked_type != node.checked_type:
         raise IntegerRuleRefused("the scale of its result does not follow from those of its operands", node)
     rank = tensor_type_of(data).rank
     at = sums.affine_type.axis

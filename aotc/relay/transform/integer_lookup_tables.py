@@ -22,7 +22,8 @@ from aotc.relay.graph_api import (
 )
 from aotc.relay.op.qnn.lookup_table import apply_by_lookup_table, map_by_requantize_or_table
 from aotc.relay.op.qnn.quant_params import constant_value_or_none, dequantize_array, quantize_array
-from aotc.relay.transform.affine_quantization import (
+from aotc.relay.transform.pass_base import as_op_call, uniform_value_of_constant
+from aotc.relay.transform.quantized_region_to_integers import (
     BYTE_DTYPES,
     Array,
     IntegerRegion,
@@ -32,7 +33,6 @@ from aotc.relay.transform.affine_quantization import (
     call_qnn_op,
     scale_and_zero_point,
 )
-from aotc.relay.transform.pass_base import as_op_call, uniform_value
 
 #: Largest number of operators that one table replaces.
 _MAX_TABLED_OPERATORS: Final = 64
@@ -84,7 +84,7 @@ def _evaluate_elementwise(root: Call, values: dict[Expr, Constant]) -> Constant:
             pending += missing
             continue
         pending.pop()
-        args = [done[a] if a in done else _uniform_scalar(a, root) for a in node.args]
+        args = [done[a] if a in done else _require_uniform_value_as_scalar(a, root) for a in node.args]
         value = evaluate_constant_call(typed_op_call(require_op_of_call(node), args, node.attrs))
         if not isinstance(value, Constant):
             raise IntegerRuleRefused("it cannot be computed at compile time", root)
@@ -94,8 +94,8 @@ def _evaluate_elementwise(root: Call, values: dict[Expr, Constant]) -> Constant:
     return result
 
 
-def _uniform_scalar(expr: Expr, root: Call) -> Constant:
-    value = uniform_value(expr)
+def _require_uniform_value_as_scalar(expr: Expr, root: Call) -> Constant:
+    value = uniform_value_of_constant(expr)
     if value is None:
         raise IntegerRuleRefused("a constant has a value for each element", root)
     return Constant(np.asarray(value))
@@ -212,8 +212,12 @@ def binary_call_as_table_lookup(node: Call) -> Expr:
     The call is returned unchanged if no table applies.
     """
     left, right = node.args[:2]
-    shared = [x for x in _elementwise_sources(left) if x in _elementwise_sources(right) or _is_uniform_constant(right)]
-    shared += [x for x in _elementwise_sources(right) if _is_uniform_constant(left)]
+    shared = [
+        x
+        for x in _tensor_and_elementwise_sources(left)
+        if x in _tensor_and_elementwise_sources(right) or _is_uniform_constant(right)
+    ]
+    shared += [x for x in _tensor_and_elementwise_sources(right) if _is_uniform_constant(left)]
     if not shared:
         return node
     x, ty = shared[-1], tensor_type_of(shared[-1])
@@ -226,10 +230,10 @@ def binary_call_as_table_lookup(node: Call) -> Expr:
 
 
 def _is_uniform_constant(expr: Expr) -> bool:
-    return uniform_value(expr) is not None
+    return uniform_value_of_constant(expr) is not None
 
 
-def _elementwise_sources(arg: Expr) -> list[Expr]:
+def _tensor_and_elementwise_sources(arg: Expr) -> list[Expr]:
     """Return a tensor, followed by the tensors of which it is an elementwise function."""
     if isinstance(arg, Constant):
         return []
@@ -240,7 +244,7 @@ def _elementwise_sources(arg: Expr) -> list[Expr]:
     if name == "cast":
         return [arg, first]
     if name == "take" and isinstance(first, Constant) and first.data.shape == (256,):
-        return [arg, *_elementwise_sources(rest[0])]
+        return [arg, *_tensor_and_elementwise_sources(rest[0])]
     unary = name.startswith("qnn.") and require_op_of_call(node).pattern <= OpPattern.BROADCAST
     return [arg, first] if unary and all(isinstance(a, Constant) for a in rest) else [arg]
 
@@ -252,7 +256,7 @@ def _substitute_all_values(arg: Expr, x: Expr, all_values: Constant) -> Expr:
     if arg is x:
         return all_values
     if isinstance(arg, Constant):
-        return Constant(np.asarray(uniform_value(arg))) if arg.data.shape != (256,) else arg
+        return Constant(np.asarray(uniform_value_of_constant(arg))) if arg.data.shape != (256,) else arg
     node = as_op_call(arg)
     assert node is not None
     return typed_op_call(

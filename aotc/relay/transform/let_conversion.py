@@ -40,10 +40,10 @@ from aotc.relay.graph_api import (
     require_function,
 )
 from aotc.relay.transform.effect_order import LetBinder, has_effect, has_reference_writes
-from aotc.relay.transform.pass_base import FunctionPass, is_outside_primitive, rewrite_nodes
+from aotc.relay.transform.pass_base import FunctionPass, is_not_primitive_function, rewrite_nodes
 
 
-def _let_replacement(node: Expr, values: Mapping[Expr, Expr]) -> Expr | None:
+def _replacement_of_eliminated_let(node: Expr, values: Mapping[Expr, Expr]) -> Expr | None:
     """Return the replacement of a let (its body) or a variable (its value) that `values`
     eliminates; None for other nodes.
     """
@@ -52,16 +52,16 @@ def _let_replacement(node: Expr, values: Mapping[Expr, Expr]) -> Expr | None:
     return values.get(node)
 
 
-def _nodes_with_let_values(root: Expr, values: Mapping[Expr, Expr]) -> Iterator[Expr]:
+def _post_order_through_let_values(root: Expr, values: Mapping[Expr, Expr]) -> Iterator[Expr]:
     """Yield the nodes that `root` needs in dependency order, with the values of used variables in
     place of the variables.
     """
 
     def dependencies(node: Expr) -> tuple[Expr, ...]:
-        meant = _let_replacement(node, values)
+        meant = _replacement_of_eliminated_let(node, values)
         if meant is not None:
             return (meant,)
-        return children(node) if is_outside_primitive(node) else ()
+        return children(node) if is_not_primitive_function(node) else ()
 
     return depth_first_post_order([root], dependencies)
 
@@ -87,7 +87,11 @@ class DeadCodeElimination(FunctionPass):
             {n for n in lets if any(map(has_effect, post_order(n.value)))} if has_reference_writes(module) else set()
         )
         values: dict[Expr, Expr] = {n.var: n.value for n in lets if n not in fixed}
-        live = {n for root in (function, *(let.value for let in fixed)) for n in _nodes_with_let_values(root, values)}
+        live = {
+            n
+            for root in (function, *(let.value for let in fixed))
+            for n in _post_order_through_let_values(root, values)
+        }
         live.update(let.var for let in fixed)
 
         def drop_dead_let(_: Expr, new: Expr) -> Expr:
@@ -107,7 +111,7 @@ def _single_use_let_values(function: Function) -> dict[Expr, Expr]:
 
     Function values are excluded.
     """
-    order = list(post_order(function, is_outside_primitive))
+    order = list(post_order(function, is_not_primitive_function))
     home: dict[Expr, Expr] = {}  # the innermost function around a node: inner functions come first
     for literal in (n for n in order if isinstance(n, Function)):
         for node in post_order(literal.body, lambda n: not isinstance(n, Function)):
@@ -124,12 +128,12 @@ def _single_use_let_values(function: Function) -> dict[Expr, Expr]:
 def _inline_let_values(function: Function, values: Mapping[Expr, Expr]) -> Function:
     """Return `function` with the variables in `values` replaced by their values."""
     memo: dict[Expr, Expr] = {}
-    for node in _nodes_with_let_values(function, values):
-        meant = _let_replacement(node, values)
+    for node in _post_order_through_let_values(function, values):
+        meant = _replacement_of_eliminated_let(node, values)
         if meant is not None:
             memo[node] = memo[meant]
         else:
-            memo[node] = map_children(node, memo.__getitem__) if is_outside_primitive(node) else node
+            memo[node] = map_children(node, memo.__getitem__) if is_not_primitive_function(node) else node
     return require_function(memo[function])
 
 
@@ -145,7 +149,7 @@ class ToANormalForm(FunctionPass):
     required = ()
 
     def rewrite_function_body(self, function: Function) -> Function:
-        return LetBinder(function, lambda _, spread: True).bind_selected_nodes()
+        return LetBinder(function, lambda _, spread: True).bind_selected_nodes_by_lets()
 
 
 class ToBasicBlockNormalForm(FunctionPass):
@@ -157,7 +161,7 @@ class ToBasicBlockNormalForm(FunctionPass):
     required = ()
 
     def rewrite_function_body(self, function: Function) -> Function:
-        return LetBinder(function, lambda _, spread: spread).bind_selected_nodes()
+        return LetBinder(function, lambda _, spread: spread).bind_selected_nodes_by_lets()
 
 
 # --- graph normal form
@@ -182,6 +186,8 @@ class ToGraphNormalForm(FunctionPass):
             text = "a graph without lets does not say when references are written"
             hint = "programs with ref_write keep their lets"
             raise AotcError("control-flow", text, span=function.span, hint=hint)
-        lets = (n for n in post_order(function, is_outside_primitive) if isinstance(n, Let) and not is_recursive_let(n))
+        lets = (
+            n for n in post_order(function, is_not_primitive_function) if isinstance(n, Let) and not is_recursive_let(n)
+        )
         values: dict[Expr, Expr] = {let.var: let.value for let in lets}
         return _inline_let_values(function, values)

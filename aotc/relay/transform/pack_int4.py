@@ -19,7 +19,7 @@ import numpy as np
 from aotc.ir import DType, Op, OpPattern
 from aotc.relay.expr import Call, Constant, Expr, Function
 from aotc.relay.op.binary_elementwise import bitwise_and, bitwise_xor, right_shift, subtract
-from aotc.relay.op.casts import cast
+from aotc.relay.op.cast_clip_prelu import cast
 from aotc.relay.op.concat_split import repeat
 from aotc.relay.transform.pass_base import FunctionPass, rewrite_nodes
 
@@ -34,21 +34,21 @@ class PackNibbles(FunctionPass):
     opt_level = 3
 
     def rewrite_function_body(self, function: Function) -> Function:
-        return rewrite_nodes(function, _pack_constant_operands)
+        return rewrite_nodes(function, _pack_int4_constant_operands)
 
 
-def _pack_constant_operands(_: Expr, node: Expr) -> Expr:
+def _pack_int4_constant_operands(_: Expr, node: Expr) -> Expr:
     if not isinstance(node, Call) or not isinstance(node.op, Op):
         return node
     if node.op.pattern > OpPattern.INJECTIVE:
         return node
-    args = [_pack_with_unpacking_operators(arg) for arg in node.args]
+    args = [_pack_int4_constant_and_add_unpacking(arg) for arg in node.args]
     if all(a is b for a, b in zip(args, node.args, strict=True)):
         return node
     return Call(node.op, args, node.attrs, None, node.span, node.checked_type)
 
 
-def _pack_with_unpacking_operators(node: Expr) -> Expr:
+def _pack_int4_constant_and_add_unpacking(node: Expr) -> Expr:
     """Return a constant's packed form with the operators that unpack it; other expressions
     unchanged.
     """

@@ -125,7 +125,7 @@ def function_pass(
 # --- walking and matching
 
 
-def is_outside_primitive(node: Expr) -> bool:
+def is_not_primitive_function(node: Expr) -> bool:
     """Return True if passes visit the children of a node; the bodies of fused functions are
     skipped.
     """
@@ -143,14 +143,14 @@ def rewrite_nodes(function: Function, rewrite: Callable[[Expr, Expr], Expr]) -> 
     """Replace each node by rewrite_to_fixpoint(old node, node with rewritten operands); fused functions are not
     changed.
     """
-    return require_function(rewrite_bottom_up(function, rewrite, is_outside_primitive))
+    return require_function(rewrite_bottom_up(function, rewrite, is_not_primitive_function))
 
 
 class GraphMutator(Mutator):
     """Mutator that does not change fused functions."""
 
     def should_rewrite_children(self, node: Expr) -> bool:
-        return is_outside_primitive(node)
+        return is_not_primitive_function(node)
 
 
 def is_call(expr: Expr, *ops: Op | str) -> bool:
@@ -167,7 +167,7 @@ def as_op_call(expr: Expr, *ops: Op | str) -> Call | None:
     return expr if isinstance(expr, Call) and is_call(expr, *ops) else None
 
 
-def uniform_value(expr: Expr) -> Any:
+def uniform_value_of_constant(expr: Expr) -> Any:
     """Return the value of a constant whose elements are known to be equal (one element, or a
     splat); else None.
     """
@@ -176,13 +176,13 @@ def uniform_value(expr: Expr) -> Any:
     return None
 
 
-def is_uniform(expr: Expr, value: float) -> bool:
+def is_constant_filled_with(expr: Expr, value: float) -> bool:
     """Return True if `expr` is a constant with all elements equal to `value`; -0.0 and 0.0 differ."""
-    found = uniform_value(expr)
+    found = uniform_value_of_constant(expr)
     return found is not None and (found, np.signbit(found)) == (value, np.signbit(value))
 
 
-def is_finite(expr: Expr) -> bool:
+def is_constant_with_finite_elements(expr: Expr) -> bool:
     """Return True if `expr` is a constant without infinities and NaN."""
     return isinstance(expr, Constant) and bool(np.isfinite(expr.data).all())
 
@@ -303,13 +303,13 @@ class Rewriter:
         """
         current = node
         for _ in range(_MAX_SWEEPS):
-            replacement = self._first_replacement(current)
+            replacement = self._replacement_by_first_matching_rule(current)
             if replacement is None:
                 return current
             current = replacement
         return current
 
-    def _first_replacement(self, node: Expr) -> Expr | None:
+    def _replacement_by_first_matching_rule(self, node: Expr) -> Expr | None:
         call = as_op_call(node)
         if call is None:
             return None

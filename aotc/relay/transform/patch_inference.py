@@ -90,7 +90,7 @@ def _axis_extent(expr: Expr, axis: int) -> int:
     return tensor_type_of(expr).static_shape[axis]
 
 
-def _row_window(node: Call, axis: int) -> _RowWindow | None:
+def _row_window_of_conv_or_pool(node: Call, axis: int) -> _RowWindow | None:
     """Return how rows of a convolution's or pool's result depend on rows of its data.
 
     None if `axis` is not its row axis or it rounds the number of rows up.
@@ -116,7 +116,7 @@ def _as_chain_call(node: Expr, source: Expr, axis: int) -> _ChainCall | None:
     if not isinstance(node, Call) or not all(isinstance(ty, TensorType) and ty.is_static for ty in types):
         return None
     if _is_conv_or_max_pool(node):
-        window = _row_window(node, axis) if node.args[0] is source else None
+        window = _row_window_of_conv_or_pool(node, axis) if node.args[0] is source else None
         return _ChainCall(node, 0, window) if window is not None else None
     named = {name for name, _ in node.attrs.items()}
     local = as_op_call(node) is not None and require_op_of_call(node).pattern in (
@@ -182,7 +182,7 @@ def _compute_in_row_bands(chain: Sequence[_ChainCall], band_count: int, axis: in
         return concatenate(Tuple(made), axis=axis)
 
 
-def _is_stored_in_memory(link: _ChainCall, following: _ChainCall | None) -> bool:
+def _is_chain_result_stored_in_memory(link: _ChainCall, following: _ChainCall | None) -> bool:
     """Return True if the result of a call in the chain is stored in memory.
 
     It is the last one, or the next call (convolution or pool) reads windows of it.
@@ -190,13 +190,13 @@ def _is_stored_in_memory(link: _ChainCall, following: _ChainCall | None) -> bool
     return following is None or _is_conv_or_max_pool(following.node)
 
 
-def _best_chain_length(chain: Sequence[_ChainCall], band_count: int, axis: int) -> int:
+def _chain_length_of_least_peak_memory(chain: Sequence[_ChainCall], band_count: int, axis: int) -> int:
     """Return how many calls of a chain to compute in bands of rows for the least peak memory; 0 if
     that does not help.
     """
     after = [*chain[1:], None]
     following = zip(chain, after, strict=True)
-    kept = [k for k, pair in enumerate(following, 1) if _is_stored_in_memory(*pair)]
+    kept = [k for k, pair in enumerate(following, 1) if _is_chain_result_stored_in_memory(*pair)]
     whole = {k: tensor_type_of(chain[k - 1].node).nbytes for k in kept}
     pairs = {b: whole[a] + whole[b] for a, b in pairwise(kept)}
     best, least = 0, max(pairs.values(), default=0)
@@ -242,7 +242,7 @@ class PatchFirstLayers(FunctionPass):
             for axis in range(1, ty.rank if isinstance(ty, TensorType) and ty.is_static else 0):
                 chain = _longest_row_local_chain(param, uses, axis)
                 if any(_is_conv_or_max_pool(link.node) for link in chain) and (
-                    length := _best_chain_length(chain, self.count, axis)
+                    length := _chain_length_of_least_peak_memory(chain, self.count, axis)
                 ):
                     patched[chain[length - 1].node] = _compute_in_row_bands(chain[:length], self.count, axis)
         return rewrite_nodes(function, lambda old, new: patched.get(old, new)) if patched else function

@@ -27,7 +27,11 @@ from aotc.ir import Attrs, JsonFormat, Op, PassContext, TensorType, load_or_comp
 from aotc.relay.graph_api import Call, Expr, Function, IRModule, post_order, tensor_type_of, type_of
 from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs, conv2d
 from aotc.relay.op.layout import LayoutTransformAttrs
-from aotc.relay.transform.alter_op_layout import choose_winograd_tiles, pack_convolution_weight, winograd_cost
+from aotc.relay.transform.alter_op_layout import (
+    choose_winograd_tiles,
+    estimated_winograd_or_direct_cycles,
+    pack_convolution_weight,
+)
 from aotc.relay.transform.convert_layout import convert_to_layouts
 from aotc.relay.transform.pass_base import FunctionPass, Rewriter, Rule, as_op_call, rebuild_call
 from aotc.tir import Block, Buffer, C, Target, te
@@ -62,7 +66,11 @@ class SelectLayout(FunctionPass):
         if wanted:
             return converted
         if by_bytes:
-            return converted if _max_working_bytes(converted) < _max_working_bytes(function) else function
+            return (
+                converted
+                if _max_bytes_of_conv_or_layout_transform(converted) < _max_bytes_of_conv_or_layout_transform(function)
+                else function
+            )
         estimate = _Estimate(self.target, ctx)
         return (
             converted
@@ -108,16 +116,16 @@ def _uses_contiguous_dot_products(target: Target) -> bool:
     return target.dots is not None and (target.dots.paired or target.dots.along)
 
 
-def _max_working_bytes(function: Function) -> int:
+def _max_bytes_of_conv_or_layout_transform(function: Function) -> int:
     """Return the largest number of bytes that one 8-bit convolution or layout transform needs.
 
     A convolution needs its data, its result, and a copy of the data if the channels are not last.
     Other operators, and tensors that are live at the time, need equally many bytes in any layout.
     """
-    return max(map(_working_bytes, post_order(function)), default=0)
+    return max(map(_bytes_of_conv_or_layout_transform, post_order(function)), default=0)
 
 
-def _working_bytes(node: Expr) -> int:
+def _bytes_of_conv_or_layout_transform(node: Expr) -> int:
     """Return the bytes of data, copy and result of an 8-bit convolution or a layout transform; 0
     for other nodes.
     """
@@ -166,7 +174,7 @@ class _Estimate:
         if tile == 0:
             return 1.0
         channels = tensor_type_of(node.args[1]).static_shape[1]
-        direct, fast = (winograd_cost(node, channels, t, self.target) for t in (0, tile))
+        direct, fast = (estimated_winograd_or_direct_cycles(node, channels, t, self.target) for t in (0, tile))
         return fast / direct
 
     def _convolution_cycles(self, node: Call, attrs: ConvAttrs) -> float:
@@ -209,12 +217,12 @@ def _data_movement_cycles(node: Call, target: Target) -> float:
         case "layout_transform":
             return nbytes / target.transpose_rate
         case "concatenate" | "split" | "strided_slice":
-            return nbytes / target.copy_rate if _is_inner_axis_move(node) else 0.0
+            return nbytes / target.copy_rate if _is_join_or_split_along_inner_axis(node) else 0.0
         case _:
             return 0.0
 
 
-def _is_inner_axis_move(node: Call) -> bool:
+def _is_join_or_split_along_inner_axis(node: Call) -> bool:
     """Return True if a concatenate, split or slice works on an inner axis, so that its parts are
     not contiguous in memory.
     """

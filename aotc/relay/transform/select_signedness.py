@@ -32,10 +32,10 @@ from aotc.relay.expr import (
     typed_op_call,
 )
 from aotc.relay.op.binary_elementwise import add, bitwise_xor
-from aotc.relay.op.casts import cast
+from aotc.relay.op.cast_clip_prelu import cast
 from aotc.relay.op.layout import may_zero_pad_blocks
 from aotc.relay.op.qnn.quant_params import call_or_fold_constants
-from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, as_op_call, is_call, uniform_value
+from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, as_op_call, is_call, uniform_value_of_constant
 from aotc.relay.visitor import post_order
 from aotc.tir import C, Target
 
@@ -84,7 +84,7 @@ def _match_sign_bit_flip(node: Call) -> Expr | None:
     bit = (inner if is_call(node, "cast") else node).args[1]
     old, new = map(tensor_type_of, (inner.args[0], node))
     fits = old.shape == new.shape and _OPPOSITE_SIGNEDNESS.get(str(old.dtype)) == new.dtype
-    return inner.args[0] if fits and uniform_value(bit) == _SIGN_BIT else None
+    return inner.args[0] if fits and uniform_value_of_constant(bit) == _SIGN_BIT else None
 
 
 @dataclass(frozen=True, repr=False)
@@ -124,12 +124,12 @@ class _Select(GraphMutator):
     wanted: str
     other: dict[Expr, Expr] = field(default_factory=dict, init=False)
 
-    def has_unwanted_signedness(self, expr: Expr) -> bool:
+    def is_byte_tensor_of_unwanted_signedness(self, expr: Expr) -> bool:
         """Return True if an expression is an 8-bit tensor of the signedness that is not wanted."""
         ty = expr.checked_type
         return isinstance(ty, TensorType) and ty.dtype == _OPPOSITE_SIGNEDNESS[self.wanted]
 
-    def in_wanted_signedness(self, expr: Expr) -> Expr:
+    def convert_to_wanted_signedness(self, expr: Expr) -> Expr:
         """Return an 8-bit tensor converted to the signedness that the target wants."""
         return self.other.get(expr) or flip_sign_bit(expr)
 
@@ -140,7 +140,7 @@ class _Select(GraphMutator):
         before = _match_sign_bit_flip(node)
         if before in self.other:
             return self.other[before]
-        if before is not None and self.has_unwanted_signedness(node):
+        if before is not None and self.is_byte_tensor_of_unwanted_signedness(node):
             self.other[node] = before
             return node
         with span_scope(node.span):
@@ -149,12 +149,16 @@ class _Select(GraphMutator):
             elif require_op_of_call(node).name.startswith("qnn."):
                 made_of = self._rewrite_qnn_operator(node)
             else:
-                made_of = self._rewrite_selection(node)
+                made_of = self._rewrite_move_selection_or_clip(node)
         if made_of is None:
             return node
-        return self._to_original_signedness(made_of) if self.has_unwanted_signedness(node) else made_of
+        return (
+            self._convert_to_original_signedness(made_of)
+            if self.is_byte_tensor_of_unwanted_signedness(node)
+            else made_of
+        )
 
-    def _to_original_signedness(self, converted: Expr) -> Expr:
+    def _convert_to_original_signedness(self, converted: Expr) -> Expr:
         """Convert a value computed in the wanted signedness back to the node's own type, and
         remember both.
         """
@@ -166,11 +170,15 @@ class _Select(GraphMutator):
         """Return a tuple field in its own type, converted from a tuple that is available in the
         wanted signedness.
         """
-        if isinstance(new, TupleGetItem) and new.tuple_value in self.other and self.has_unwanted_signedness(new):
-            return self._to_original_signedness(TupleGetItem(self.other[new.tuple_value], new.index, new.span))
+        if (
+            isinstance(new, TupleGetItem)
+            and new.tuple_value in self.other
+            and self.is_byte_tensor_of_unwanted_signedness(new)
+        ):
+            return self._convert_to_original_signedness(TupleGetItem(self.other[new.tuple_value], new.index, new.span))
         return new
 
-    def _shift_zero_point(self, zero: Expr) -> Expr:
+    def _shift_zero_point_by_128(self, zero: Expr) -> Expr:
         """Return a zero point shifted by 128 along with its tensor."""
         shift = _SIGN_BIT if self.wanted == "uint8" else -_SIGN_BIT
         wide = call_or_fold_constants(cast, zero, dtype="int32")
@@ -185,21 +193,23 @@ class _Select(GraphMutator):
             return None
         names = [a.name for a in op.args]
         point = {name: k for k, name in enumerate(names) if name.endswith("zero_point")}
-        own = _RESULT_ZERO_POINT in point and self.has_unwanted_signedness(node)
+        own = _RESULT_ZERO_POINT in point and self.is_byte_tensor_of_unwanted_signedness(node)
         free = "out_dtype" in dict(node.attrs.items()) and not op.is_contraction
         data = [
-            k for k, name in enumerate(names) if name in _ZERO_POINT_NAMES and self.has_unwanted_signedness(args[k])
+            k
+            for k, name in enumerate(names)
+            if name in _ZERO_POINT_NAMES and self.is_byte_tensor_of_unwanted_signedness(args[k])
         ]
         seen = [k for k in data if args[k] in self.other]
         if not seen and not (own and free) and not (data and op.is_contraction):
             return None
         for k in seen if free else data:
-            args[k] = self.in_wanted_signedness(args[k])
+            args[k] = self.convert_to_wanted_signedness(args[k])
             at = next(point[n] for n in _ZERO_POINT_NAMES[names[k]] if n in point)
-            args[at] = self._shift_zero_point(args[at])
+            args[at] = self._shift_zero_point_by_128(args[at])
         more: dict[str, Any] = {}
         if own:
-            args[point[_RESULT_ZERO_POINT]] = self._shift_zero_point(args[point[_RESULT_ZERO_POINT]])
+            args[point[_RESULT_ZERO_POINT]] = self._shift_zero_point_by_128(args[point[_RESULT_ZERO_POINT]])
             more = {"out_dtype": self.wanted} if free else {}
         return typed_op_call(op, args, node.attrs.replace(**more))
 
@@ -211,23 +221,28 @@ class _Select(GraphMutator):
         assert isinstance(parts, Tuple)
         if require_op_of_call(node).name.removeprefix("qnn.") not in ("concatenate", "stack"):
             return None
-        if not self.has_unwanted_signedness(node) or not any(f in self.other for f in parts.fields):
+        if not self.is_byte_tensor_of_unwanted_signedness(node) or not any(f in self.other for f in parts.fields):
             return None
-        data = Tuple([self.in_wanted_signedness(f) for f in parts.fields])
+        data = Tuple([self.convert_to_wanted_signedness(f) for f in parts.fields])
         if points:
             scales, zeros, scale, zero = points
             fields = [tuple_item(zeros, k) for k in range(len(parts.fields))]
-            points = [scales, Tuple(map(self._shift_zero_point, fields)), scale, self._shift_zero_point(zero)]
+            points = [
+                scales,
+                Tuple(map(self._shift_zero_point_by_128, fields)),
+                scale,
+                self._shift_zero_point_by_128(zero),
+            ]
         return typed_op_call(require_op_of_call(node), (data, *points), node.attrs)
 
-    def _rewrite_selection(self, node: Call) -> Expr | None:
+    def _rewrite_move_selection_or_clip(self, node: Call) -> Expr | None:
         """Return a move, selection, clip or table lookup rewritten for the wanted signedness; None
         if it is not one.
         """
         op = require_op_of_call(node)
         if op.name == "take" and isinstance(node.args[0], Constant):
             return self._rewrite_table_lookup(node)
-        real = [a for a in node.args if self.has_unwanted_signedness(a)]
+        real = [a for a in node.args if self.is_byte_tensor_of_unwanted_signedness(a)]
         if not any(a in self.other for a in real):
             return None
         clip = op.name == "clip"
@@ -238,7 +253,7 @@ class _Select(GraphMutator):
         )
         if not (clip or passes):
             return None
-        args = [self.in_wanted_signedness(a) if a in real else a for a in node.args]
+        args = [self.convert_to_wanted_signedness(a) if a in real else a for a in node.args]
         more: dict[str, Any] = {}
         if clip:
             shift = _SIGN_BIT if self.wanted == "uint8" else -_SIGN_BIT
@@ -255,7 +270,7 @@ class _Select(GraphMutator):
         """
         table, places = node.args
         assert isinstance(table, Constant)
-        own = self.has_unwanted_signedness(node)
+        own = self.is_byte_tensor_of_unwanted_signedness(node)
         more = as_op_call(places, "cast")
         source = places if more is None else more.args[0]
         seen = table.data.size == 256 and source in self.other and tensor_type_of(places).dtype == "uint8"

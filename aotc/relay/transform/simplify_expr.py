@@ -28,9 +28,9 @@ from aotc.ir import DType, NoAttrs, OpPattern, PassContext, TensorType
 from aotc.relay.expr import Call, Constant, Expr, Tuple, splat_constant, tensor_type_of
 from aotc.relay.op import OPERATORS_BY_NAME
 from aotc.relay.op.binary_elementwise import divide, multiply
-from aotc.relay.op.broadcast_like import collapse_sum_to
-from aotc.relay.op.casts import cast as make_cast
+from aotc.relay.op.cast_clip_prelu import cast as make_cast
 from aotc.relay.op.elementwise_unary import relu, rsqrt, sqrt
+from aotc.relay.op.reshape_slice_cast_like import collapse_sum_to
 from aotc.relay.op.shape import TransposeAttrs, broadcast_to, reshape, transpose, transpose_permutation
 from aotc.relay.transform.pass_base import (
     RewriteOutcome,
@@ -38,9 +38,9 @@ from aotc.relay.transform.pass_base import (
     RulePass,
     WhyNot,
     as_op_call,
-    is_uniform,
+    is_constant_filled_with,
     rebuild_call,
-    uniform_value,
+    uniform_value_of_constant,
 )
 
 #: Operators that broadcast their operands against each other, as numpy does.
@@ -71,7 +71,9 @@ def _remove_neutral_operand_rule(value: float, operand_positions: tuple[int, ...
         fast = PassContext.current().get_config("compile.accuracy", "fast") == "fast"
         either = value == 0 and (fast or not tensor_type_of(node).dtype.is_float)
         for side in operand_positions:
-            if is_uniform(node.args[side], value) or (either and is_uniform(node.args[side], -value)):
+            if is_constant_filled_with(node.args[side], value) or (
+                either and is_constant_filled_with(node.args[side], -value)
+            ):
                 return _replace_if_same_type(node, node.args[1 - side])
         return None
 
@@ -92,7 +94,7 @@ def _collapse_repeated_op_rule(name: str, applications_left: int) -> Callable[[C
 
 def _rewrite_maximum_zero_as_relu(node: Call) -> RewriteOutcome:
     for x, zero in (node.args, node.args[::-1]):
-        if is_uniform(zero, 0.0) and not isinstance(x, Constant):
+        if is_constant_filled_with(zero, 0.0) and not isinstance(x, Constant):
             return relu(x) if x.checked_type == node.checked_type else _ENLARGING_REFUSAL
     return None
 
@@ -104,7 +106,7 @@ def _is_nonnegative(x: Expr) -> bool:
     todo, seen = [x], 0
     while todo:
         node, seen = todo.pop(), seen + 1
-        value = uniform_value(node)
+        value = uniform_value_of_constant(node)
         if value is not None and math.copysign(1.0, float(value)) > 0:
             continue
         if not isinstance(node, Call) or seen > _MAX_INSPECTED_NODES:
@@ -120,7 +122,7 @@ def _is_nonnegative(x: Expr) -> bool:
 
 def _simplify_power(node: Call) -> RewriteOutcome:
     x, exponent = node.args
-    value = uniform_value(exponent)
+    value = uniform_value_of_constant(exponent)
     if value is None or not tensor_type_of(x).dtype.is_float or value not in (1, 2, 3, -1, 0.5, -0.5):
         return None
     if x.checked_type != node.checked_type:
@@ -138,7 +140,7 @@ def _simplify_power(node: Call) -> RewriteOutcome:
 
 def _rewrite_division_by_power_of_two(node: Call) -> RewriteOutcome:
     x, divisor = node.args
-    value = uniform_value(divisor)
+    value = uniform_value_of_constant(divisor)
     if value is None or not tensor_type_of(node).dtype.is_float or isinstance(x, Constant):
         return None
     return _rewrite_division_as_product(node) if math.frexp(abs(float(value)))[0] == 0.5 else None
@@ -169,7 +171,7 @@ def _fold_add_to_difference(node: Call) -> RewriteOutcome:
     return None
 
 
-def _compute_order_on_integers(node: Call) -> RewriteOutcome:
+def _compute_argsort_and_argmax_on_integers(node: Call) -> RewriteOutcome:
     """Compute argmax, argmin or argsort of dequantized numbers on the integers, whose order is
     equal.
     """
@@ -177,7 +179,7 @@ def _compute_order_on_integers(node: Call) -> RewriteOutcome:
     if inner is None:
         return None
     x, scale, _ = inner.args
-    dtype, value = tensor_type_of(x).dtype, uniform_value(scale)
+    dtype, value = tensor_type_of(x).dtype, uniform_value_of_constant(scale)
     if value is None or dtype.bits > 16:
         return WhyNot("scales differ, or numbers are rounded")
     distinct = np.finfo(np.float32).tiny <= value <= np.finfo(np.float32).max / 2**17
@@ -224,7 +226,7 @@ def _replace_full_operand_by_scalar(node: Call) -> RewriteOutcome:
         made = as_op_call(operand, "full", *_FILL_VALUES)
         if made is None or len(node.args) != 2:
             continue
-        value = uniform_value(made.args[0]) if made.args else _FILL_VALUES[str(made.op)]
+        value = uniform_value_of_constant(made.args[0]) if made.args else _FILL_VALUES[str(made.op)]
         if value is not None:
             scalar = Constant(np.asarray(value).astype(tensor_type_of(operand).dtype.numpy))
             new = rebuild_call(node, (scalar, node.args[1]) if k == 0 else (node.args[0], scalar))
@@ -234,7 +236,7 @@ def _replace_full_operand_by_scalar(node: Call) -> RewriteOutcome:
 
 def _fold_constant_where(node: Call) -> RewriteOutcome:
     condition, yes, no = node.args
-    value = uniform_value(condition)
+    value = uniform_value_of_constant(condition)
     return None if value is None else _replace_if_same_type(node, yes if bool(value) else no)
 
 
@@ -316,7 +318,9 @@ _VALUE_RULES: Final = (
     Rule("not not x => x", ("logical_not",), _collapse_repeated_op_rule("logical_not", 0)),
     Rule("max(x, 0) => relu(x)", ("maximum",), _rewrite_maximum_zero_as_relu),
     Rule("where(c, x, y) => x or y", ("where",), _fold_constant_where),
-    Rule("argmax(dequantize(x)) => argmax(x)", ("argmax", "argmin", "argsort"), _compute_order_on_integers),
+    Rule(
+        "argmax(dequantize(x)) => argmax(x)", ("argmax", "argmin", "argsort"), _compute_argsort_and_argmax_on_integers
+    ),
     Rule("full_like(x, c) => full(c)", ("full_like", "zeros_like", "ones_like"), _replace_fill_like_by_static_fill),
     Rule("op_like(x, y) => op(x, shape of y)", _LIKE_OPERATORS, _replace_like_operand_by_attribute),
     Rule("x op full(c) => x op c", _BROADCAST_OPERATORS, _replace_full_operand_by_scalar),
@@ -348,7 +352,7 @@ def reshape_to_type(x: Expr, ty: TensorType) -> Expr:
     return x if x.checked_type == ty else reshape(x, ty.static_shape, allowzero=0 in ty.shape)
 
 
-def _merge_views(node: Call) -> RewriteOutcome:
+def _merge_reshapes_and_other_views(node: Call) -> RewriteOutcome:
     inner = as_op_call(node.args[0], *VIEWS)
     if inner is None:
         return None
@@ -440,7 +444,7 @@ def _cancel_layout_transforms(node: Call) -> RewriteOutcome:
 
 _POSITION_RULES: Final = (
     Rule("view(x) => x", (*VIEWS, "broadcast_to", "tile", "repeat"), _remove_identity_op),
-    Rule("view(view(x)) => reshape(x)", VIEWS, _merge_views),
+    Rule("view(view(x)) => reshape(x)", VIEWS, _merge_reshapes_and_other_views),
     Rule("transpose(x) => x, reshape(x) or one transpose", ("transpose",), _simplify_transpose),
     Rule("x[:] => x", ("strided_slice",), _remove_full_slice),
     Rule("pad(x, 0) => x", ("nn.pad", "nn.mirror_pad"), _remove_empty_pad),
@@ -466,7 +470,7 @@ class SimplifyExpr(RulePass):
 # --- reciprocals
 
 
-def precise_reciprocal(constant: Constant) -> Constant | None:
+def reciprocal_if_precise(constant: Constant) -> Constant | None:
     """Return 1 / constant in its data type; None if a reciprocal overflows or loses precision."""
     dtype: Any = constant.data.dtype
     one = constant.stored_elements
@@ -489,7 +493,7 @@ def _rewrite_division_as_product(call: Call) -> RewriteOutcome:
         return None
     if not DType.from_numpy(divisor.data).is_float:
         return WhyNot("integers have no reciprocal")
-    inverse = precise_reciprocal(divisor)
+    inverse = reciprocal_if_precise(divisor)
     if inverse is None:
         return WhyNot("a reciprocal is not finite or not precise")
     return multiply(data, inverse)

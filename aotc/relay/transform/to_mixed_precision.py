@@ -36,7 +36,7 @@ from aotc.relay.expr import (
 )
 from aotc.relay.expr import typed_op_call as node_of
 from aotc.relay.graph_api import IRModule, children, global_uses, with_children
-from aotc.relay.op.casts import cast
+from aotc.relay.op.cast_clip_prelu import cast
 from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_call
 
 KEEP_OUTPUT_DTYPE_CONFIG: Final = "relay.ToMixedPrecision.keep_orig_output_dtype"
@@ -139,10 +139,10 @@ class _Reduce(GraphMutator):
             case TupleGetItem():
                 return tuple_item(new.tuple_value, new.index, new.span)
             case _:  # nodes that bind or join values keep the original types
-                kept = (self._to_original_type(n, o) for n, o in zip(children(new), children(old), strict=True))
+                kept = (self._convert_to_original_type(n, o) for n, o in zip(children(new), children(old), strict=True))
                 return with_children(new, tuple(kept))
 
-    def _to_original_type(self, new: Expr, old: Expr) -> Expr:
+    def _convert_to_original_type(self, new: Expr, old: Expr) -> Expr:
         return new if old.checked_type is None else self.convert_to_type(new, old.checked_type)
 
     def convert_to_type(self, expr: Expr, ty: Type) -> Expr:
@@ -167,42 +167,42 @@ class _Reduce(GraphMutator):
 
     def _rewrite_operator(self, old: Call, new: Call) -> Expr:
         op = require_op_of_call(new)
-        if not self._is_reducible_call(op, old, new):
-            args = tuple(map(self._to_original_type, new.args, old.args))
+        if not self._is_call_to_run_in_reduced_precision(op, old, new):
+            args = tuple(map(self._convert_to_original_type, new.args, old.args))
             return old if args == old.args else node_of(op, args, new.attrs, new.span)
-        wanted = [self._reduced_type(type_of(o)) for o in old.args]
+        wanted = [self._type_in_reduced_precision(type_of(o)) for o in old.args]
         args = tuple(map(self.convert_to_type, new.args, wanted))
-        result = node_of(op, args, self._reduced_attrs(new.attrs), new.span)
+        result = node_of(op, args, self._attrs_in_reduced_precision(new.attrs), new.span)
         if is_call(result, "cast") and type_of(args[0]) == result.checked_type:
             return args[0]
         if result.checked_type != old.checked_type or not hasattr(new.attrs, "out_dtype"):
             return result
-        narrow = self.convert_to_type(result, self._reduced_type(type_of(result)))
+        narrow = self.convert_to_type(result, self._type_in_reduced_precision(type_of(result)))
         # users that need float32 take the sum before rounding
         self.casts[narrow, type_of(result)] = result
         return narrow
 
-    def _reduced_attrs(self, a: Attrs) -> Attrs:
+    def _attrs_in_reduced_precision(self, a: Attrs) -> Attrs:
         if hasattr(a, "out_dtype"):
             return a.replace(out_dtype=str(FULL_PRECISION_DTYPE))
         return a.replace(dtype=str(self.low)) if getattr(a, "dtype", "") == FULL_PRECISION_DTYPE else a
 
-    def _reduced_type(self, ty: Type) -> Type:
+    def _type_in_reduced_precision(self, ty: Type) -> Type:
         match ty:
             case TensorType():
                 return TensorType(ty.shape, self.low) if ty.dtype == FULL_PRECISION_DTYPE else ty
             case TupleType():
-                return TupleType(map(self._reduced_type, ty.fields))
+                return TupleType(map(self._type_in_reduced_precision, ty.fields))
             case _:
                 return ty
 
-    def _is_reducible_call(self, op: Op, old: Call, new: Call) -> bool:
+    def _is_call_to_run_in_reduced_precision(self, op: Op, old: Call, new: Call) -> bool:
         """Return True if a call is to be computed in reduced precision."""
         pairs = zip(old.args, new.args, strict=True)
         leaves = [
             leaf for o, n in pairs for leaf in _argument_tensors(type_of(o), type_of(n), n) if leaf.old.dtype.is_float
         ]
-        if not self._can_reduce_arguments(new.attrs, leaves):
+        if not self._do_arguments_allow_reduced_precision(new.attrs, leaves):
             return False
         conversion = self.conversions.get(op.name, op.precision_treatment)
         if conversion is None:
@@ -214,7 +214,7 @@ class _Reduce(GraphMutator):
         follows = any(reduced) and all(r or c for r, c in zip(reduced, cheap, strict=True))
         return follows or conversion == PrecisionTreatment.ALWAYS
 
-    def _can_reduce_arguments(self, a: Attrs, leaves: Sequence[_ArgumentTensor]) -> bool:
+    def _do_arguments_allow_reduced_precision(self, a: Attrs, leaves: Sequence[_ArgumentTensor]) -> bool:
         """Return True if types and values allow reduced precision and some argument is float32."""
         dtypes = {leaf.old.dtype for leaf in leaves}
         result = getattr(a, "out_dtype", "") in ("", FULL_PRECISION_DTYPE)
@@ -222,10 +222,10 @@ class _Reduce(GraphMutator):
             result
             and FULL_PRECISION_DTYPE in dtypes
             and dtypes <= {FULL_PRECISION_DTYPE, self.low}
-            and all(map(self._is_in_reduced_range, leaves))
+            and all(map(self._is_within_range_of_reduced_dtype, leaves))
         )
 
-    def _is_in_reduced_range(self, argument: _ArgumentTensor) -> bool:
+    def _is_within_range_of_reduced_dtype(self, argument: _ArgumentTensor) -> bool:
         """Return True unless rounding a constant to the reduced floating type would make an
         infinity of it.
         """

@@ -48,7 +48,7 @@ class _Alterer(LayoutConverter):
         plan = _plan_from_replacement(node, made, given)
         if plan is not None:
             values = [self.values[a] for a in node.args]
-            planned = self.call_with_plan(node, values, plan)
+            planned = self.apply_layout_plan_to_call(node, values, plan)
             return planned or super().convert_call(node)
         return ReorderedTensor(check_replacement_type(made, node, ALTER_OP_LAYOUT))
 

@@ -116,7 +116,7 @@ class CooperativeRow:
             True for s in alone for _ in assigns_to_outer_registers(s)
         ):
             return None
-        across = bool(nest.loops) and _is_contiguous_along_outer_loop(nest.loops[-1].var, leaves)
+        across = bool(nest.loops) and _are_accesses_contiguous_along_outer_var(nest.loops[-1].var, leaves)
         widest = max(
             parallel_nests_by_depth(KernelPart((), (s,)))[0].iteration_count
             for s in leaves
@@ -124,11 +124,11 @@ class CooperativeRow:
         )
         return CooperativeRow(nest, (*scratch,), common, across, widest)
 
-    def statements_per_thread(self, threads_per_row: int) -> int:
+    def estimated_statements_per_thread(self, threads_per_row: int) -> int:
         """Estimate the statements that one of `threads_per_row` threads executes for a row (the body of one
         outer iteration).
         """
-        return _statements_per_thread(self.nest.body, threads_per_row, {})
+        return _estimated_statements_per_thread(self.nest.body, threads_per_row, {})
 
 
 def _thread_shared_loops_and_stmts(body: Stmt) -> list[Stmt]:
@@ -159,7 +159,7 @@ def _scratch_shared_between_threads(stmts: Sequence[Stmt], scratch: Sequence[Buf
     return frozenset(found)
 
 
-def _is_contiguous_along_outer_loop(outer_var: Var, stmts: Sequence[Stmt]) -> bool:
+def _are_accesses_contiguous_along_outer_var(outer_var: Var, stmts: Sequence[Stmt]) -> bool:
     """Return True if most accesses to parameters are contiguous along the variable `outer_var` rather
     than the inner loops.
     """
@@ -185,7 +185,7 @@ def _is_loop_around_thread_shared_loops(stmt: Stmt) -> TypeGuard[For]:
     )
 
 
-def _statements_per_thread(stmt: Stmt, threads_per_row: int, ranges: Ranges) -> int:
+def _estimated_statements_per_thread(stmt: Stmt, threads_per_row: int, ranges: Ranges) -> int:
     """Return the number of statements that one of several threads executes; shared loops are
     divided by `threads_per_row`.
     """
@@ -198,24 +198,25 @@ def _statements_per_thread(stmt: Stmt, threads_per_row: int, ranges: Ranges) -> 
                 known = ranges_inside_loops(nest.loops, ranges)
                 if _needs_thread_group_per_iteration(nest, threads_per_row):
                     return -(-nest.iteration_count * _THREADS_PER_INNER_ROW // threads_per_row) * (
-                        _statements_per_thread(nest.body, _THREADS_PER_INNER_ROW, known) + _BARRIER_COST_STATEMENTS
+                        _estimated_statements_per_thread(nest.body, _THREADS_PER_INNER_ROW, known)
+                        + _BARRIER_COST_STATEMENTS
                     )
                 return (
-                    -(-nest.iteration_count // threads_per_row) * _statements_per_thread(nest.body, 1, known)
+                    -(-nest.iteration_count // threads_per_row) * _estimated_statements_per_thread(nest.body, 1, known)
                     + _BARRIER_COST_STATEMENTS
                     + threads_per_row // _THREADS_PER_BARRIER_STATEMENT
                 )
-            return max(0, rounds) * _statements_per_thread(
+            return max(0, rounds) * _estimated_statements_per_thread(
                 stmt.body, threads_per_row, ranges_inside_loops([stmt], ranges)
             )
         case _ if inner := stmt_children(stmt):
-            return sum(_statements_per_thread(s, threads_per_row, ranges) for s in inner)
+            return sum(_estimated_statements_per_thread(s, threads_per_row, ranges) for s in inner)
     return 1
 
 
 def statements_of_single_thread(stmt: Stmt, ranges: Ranges) -> int:
     """Return the number of statements that a thread executes, with no loop shared between threads."""
-    return _statements_per_thread(stmt, 1, ranges)
+    return _estimated_statements_per_thread(stmt, 1, ranges)
 
 
 def _needs_thread_group_per_iteration(nest: ParallelNest, threads_per_block: int) -> bool:
@@ -279,7 +280,7 @@ class RowMapping:
 
     def estimated_gpu_time(self, gpu: Gpu) -> float:
         """Estimate the time of all rows on the GPU, in statements executed sequentially."""
-        return self.row.statements_per_thread(self.each) * max(
+        return self.row.estimated_statements_per_thread(self.each) * max(
             1.0, self.row.nest.iteration_count * self.each / gpu.threads_to_saturate
         )
 
@@ -317,7 +318,7 @@ class RowMapping:
             room -= taken
             places[b] = made, first
         rest = [b for b in self.row.own if b not in places]
-        inner = self.scratch_of_inner_rows(rest) if nested and self.rows == 1 else []
+        inner = self.scratch_of_thread_group_rows(rest) if nested and self.rows == 1 else []
         stack, large = split_scratch_by_stack_room((b for b in rest if b not in inner), stack_bytes)
         places |= {b: (local, as_expr(0)) for b, local in stack.items()}
         for b in large:
@@ -340,7 +341,7 @@ class RowMapping:
         over = Block((*declares, self.block_body_over_rows(block, row, number, body)))
         return BlockWork(blocks, over, (*copied,), (*stack.values(), *writer.stack), (*shared, *writer.shared))
 
-    def scratch_of_inner_rows(self, scratch: Sequence[Buffer]) -> list[Buffer]:
+    def scratch_of_thread_group_rows(self, scratch: Sequence[Buffer]) -> list[Buffer]:
         """Return the scratch buffers in `scratch` that belong to inner rows: iterations that groups of
         threads of the block share.
         """
@@ -503,14 +504,14 @@ def fastest_row_mapping(part: KernelPart, gpu: Gpu) -> RowMapping | None:
     nest = (
         parallel_nests_by_depth(part)[0]
         if part.parallel_loop_or_none is not None
-        else ParallelNest((), part.body_block)
+        else ParallelNest((), part.part_statements_as_block)
     )
     row = CooperativeRow.match_cooperative_row(nest, part.own)
     if row is None:
         return None
     across = row.across
     flat = (
-        row.statements_per_thread(1)
+        row.estimated_statements_per_thread(1)
         * max(1.0, nest.iteration_count / gpu.threads_to_saturate)
         * (1 if across or not nest.loops else _UNCOALESCED_SLOWDOWN)
     )
@@ -548,7 +549,9 @@ def wrap_short_stmts_for_one_block(kernel: Kernel, gpu: Gpu) -> Kernel:
     groups: list[list[Stmt]] = []
     room = 0
     for stmt in block_stmts_or_self(kernel.body):
-        own = MAX_STATEMENTS_OF_ONE_THREAD * isinstance(stmt, For) - _statements_per_thread(stmt, gpu.threads, {})
+        own = MAX_STATEMENTS_OF_ONE_THREAD * isinstance(stmt, For) - _estimated_statements_per_thread(
+            stmt, gpu.threads, {}
+        )
         room += own
         if not groups or room < 0:
             groups.append([])

@@ -87,7 +87,7 @@ class _FusedSchedule:
         depends on, or append it.
         """
         touched = [(*span, k >= len(step.inputs)) for k, span in enumerate(storage_spans_of_arguments(step))]
-        first = 1 + max((at for one in touched for at in self._steps_that_must_precede_access(*one)), default=-1)
+        first = 1 + max((at for one in touched for at in self._indices_of_steps_needed_before_access(*one)), default=-1)
         at, made = self._position_and_fused_step(step, first)
         self.steps[at:] = [made, *self.steps[at + 1 :]]
         self.sizes[at:] = [sum(self.sizes[at : at + 1]) + 1, *self.sizes[at + 1 :]]
@@ -108,7 +108,7 @@ class _FusedSchedule:
                 return at, made
         return len(self.steps), step
 
-    def _steps_that_must_precede_access(
+    def _indices_of_steps_needed_before_access(
         self, storage: Storage, first_element: int, end_element: int, is_write: bool
     ) -> Iterator[int]:
         """Yield the indices of the steps that must be complete before elements `first_element` to `end_element` of

@@ -82,7 +82,7 @@ class KernelPart:
         return first if isinstance(first, For) and len(self.stmts) == 1 and is_thread_parallel_loop(first) else None
 
     @property
-    def body_block(self) -> Block:
+    def part_statements_as_block(self) -> Block:
         """All statements of this part of a kernel, in order."""
         return Block((*self.before, *self.stmts))
 
@@ -92,7 +92,7 @@ class KernelPart:
         return any(map(is_gpu_block_loop, self.stmts))
 
     @property
-    def is_single_block_loop(self) -> bool:
+    def is_loop_for_single_thread_block(self) -> bool:
         """True if this part of a kernel is a loop of one iteration, around loops that the threads
         of one block share.
         """
@@ -187,7 +187,7 @@ def executed_statement_count(stmt: Stmt) -> int:
     return total
 
 
-def _is_worth_a_launch(stmt: Stmt) -> bool:
+def _is_worth_a_separate_gpu_launch(stmt: Stmt) -> bool:
     """Return True if a loop is a GPU launch already, or has enough work to be launched separately."""
     return is_gpu_block_loop(stmt) or (
         is_thread_parallel_loop(stmt) and executed_statement_count(stmt) > MAX_STATEMENTS_OF_ONE_THREAD
@@ -203,7 +203,7 @@ def split_kernel_into_parts(kernel: Kernel) -> list[KernelPart]:
     """Split a kernel into parts that can be launched separately, in order; a single part for one
     thread if that is impossible.
     """
-    made = _split_with_register_passing(kernel)
+    made = _split_and_pass_registers_in_memory(kernel)
     return (
         [kernel_as_single_part(kernel)]
         if made is None
@@ -211,12 +211,12 @@ def split_kernel_into_parts(kernel: Kernel) -> list[KernelPart]:
     )
 
 
-def group_independent_parts(kernel: Kernel, parts: Sequence[KernelPart]) -> list[list[KernelPart]]:
+def group_parts_into_independent_runs(kernel: Kernel, parts: Sequence[KernelPart]) -> list[list[KernelPart]]:
     """Group the parts of a kernel into runs: parts of one run are independent, and depend on parts
     of earlier runs only.
     """
     uses = MemoryEffects(kernel, {b for part in parts for b in part.own})
-    used = [uses.shared_accesses(part.body_block, {}) for part in parts]
+    used = [uses.accesses_to_thread_shared_buffers(part.part_statements_as_block, {}) for part in parts]
     spans = [{b: _accessed_interval(u, b) for b in u.reads | u.writes} for u in used]
     runs: list[list[KernelPart]] = []
     at: list[int] = []
@@ -224,7 +224,7 @@ def group_independent_parts(kernel: Kernel, parts: Sequence[KernelPart]) -> list
         meeting = (
             j
             for j in range(k)
-            if _access_overlapping_intervals(spans[j], spans[k]) and used[k].needs_barrier_with(used[j])
+            if _do_intervals_of_buffers_overlap(spans[j], spans[k]) and used[k].needs_barrier_with(used[j])
         )
         at.append(max((at[j] + 1 for j in meeting), default=0))
         if at[k] == len(runs):
@@ -241,7 +241,7 @@ def _accessed_interval(uses: SharedAccesses, buffer: Buffer) -> Interval:
     return (-math.inf, math.inf) if [] in found else accessed_interval([a for some in found if some for a in some])
 
 
-def _access_overlapping_intervals(
+def _do_intervals_of_buffers_overlap(
     a_intervals: Mapping[Buffer, Interval], b_intervals: Mapping[Buffer, Interval]
 ) -> bool:
     """Return True if two parts access overlapping intervals of a common buffer."""
@@ -256,7 +256,7 @@ def _vars_and_buffers_read(stmts: Iterable[Stmt]) -> set[Var | Buffer]:
     return {m for stmt in stmts for s in walk_stmts(stmt) for e in stmt_exprs(s) for m in vars_and_buffers_in(e)}
 
 
-def _split_with_register_passing(kernel: Kernel) -> list[KernelPart] | None:
+def _split_and_pass_registers_in_memory(kernel: Kernel) -> list[KernelPart] | None:
     """Return the parts of a kernel, each with the registers that it needs; None if several parts
     change one register.
 
@@ -274,7 +274,9 @@ def _split_with_register_passing(kernel: Kernel) -> list[KernelPart] | None:
             if changing.isdisjoint(needs) and needs & declared <= again.keys():
                 again[stmt.var] = stmt
                 continue
-        joins = groups and not _is_worth_a_launch(stmt) and not _is_worth_a_launch(groups[-1][0])
+        joins = (
+            groups and not _is_worth_a_separate_gpu_launch(stmt) and not _is_worth_a_separate_gpu_launch(groups[-1][0])
+        )
         groups = [*groups[:-1], [*groups[-1], stmt]] if joins else [*groups, [stmt]]
     declares = [tuple(s.var for s in group if isinstance(s, Declare)) for group in groups]
     changes = [modified_vars_and_buffers(Block(group)) for group in groups]
@@ -316,7 +318,10 @@ def _pass_scratch_between_parts(kernel: Kernel, parts: Sequence[KernelPart]) -> 
     Return None if a parallel loop then writes a buffer that its iterations need separately.
     """
     passed: dict[Buffer, Buffer] = {}
-    uses = [(part, written_buffers(part.body_block), read_buffers(part.body_block)) for part in parts]
+    uses = [
+        (part, written_buffers(part.part_statements_as_block), read_buffers(part.part_statements_as_block))
+        for part in parts
+    ]
     for buffer in (*kernel.workspace, *kernel.stack):
         touching = [(part, w, r) for part, w, r in uses if buffer in w | r]
         if len(touching) < 2:

@@ -37,7 +37,7 @@ from aotc.tir.device.kernel_fission import (
     KernelPart,
     ParallelNest,
     executed_statement_count,
-    group_independent_parts,
+    group_parts_into_independent_runs,
     kernel_as_single_part,
     split_kernel_into_parts,
 )
@@ -110,7 +110,7 @@ def lower_kernel_to_gpu_kernels(kernel: Kernel, target: Target) -> tuple[Kernel,
     gpu = target.gpu
     if kernel.source is not None or gpu is None or launch_of(kernel) is not None:
         return (kernel,)
-    runs = group_independent_parts(kernel, split_kernel_into_parts(kernel))
+    runs = group_parts_into_independent_runs(kernel, split_kernel_into_parts(kernel))
     mapper = _PartsToLaunchesMapper(kernel, gpu, target.budget.stack_bytes)
     if has_gpu_loops(kernel.body):  # some parts were scheduled as launches
         pass
@@ -118,8 +118,8 @@ def lower_kernel_to_gpu_kernels(kernel: Kernel, target: Target) -> tuple[Kernel,
         runs = [[kernel_as_single_part(kernel)]]
     elif len(runs) > 1:
         other = _PartsToLaunchesMapper(wrap_short_stmts_for_one_block(kernel, gpu), gpu, target.budget.stack_bytes)
-        fewer = group_independent_parts(other.kernel, split_kernel_into_parts(other.kernel))
-        singles = (part for run in fewer for part in run if part.is_single_block_loop)
+        fewer = group_parts_into_independent_runs(other.kernel, split_kernel_into_parts(other.kernel))
+        singles = (part for run in fewer for part in run if part.is_loop_for_single_thread_block)
         if len(fewer) < len(runs) and all(map(other.kernel_with_block_per_row, singles)):
             mapper, runs = other, fewer
     made = [one for run in runs for one in mapper.kernels_for_independent_parts(run)]
@@ -145,7 +145,7 @@ class _PartsToLaunchesMapper:
         groups: list[list[KernelPart]] = []
         used: list[set[Buffer]] = []
         for part in parts:
-            buffers = written_buffers(part.body_block) | read_buffers(part.body_block)
+            buffers = written_buffers(part.part_statements_as_block) | read_buffers(part.part_statements_as_block)
             if groups and len(groups[-1]) < _MAX_PARTS_PER_LAUNCH and len(used[-1] | buffers) <= room:
                 groups[-1].append(part)
                 used[-1] |= buffers
@@ -165,7 +165,7 @@ class _PartsToLaunchesMapper:
         parts = [part for part in parts if not part.has_explicit_gpu_loops]
         rows = {part: self.kernel_with_block_per_row(part) for part in parts}
         found += [kernel for kernel in rows.values() if kernel is not None]
-        chosen = [(part, self.best_sound_nest(part)) for part in parts if rows[part] is None]
+        chosen = [(part, self.best_proven_race_free_nest(part)) for part in parts if rows[part] is None]
         made = [self.build_fused_kernel(chosen)] if chosen else []
         if len(chosen) > 1 and not is_proven_race_free(made[0]):
             made = [self.build_fused_kernel([one]) for one in chosen]
@@ -173,8 +173,10 @@ class _PartsToLaunchesMapper:
 
     def kernel_of_explicit_launch(self, part: KernelPart) -> Kernel:
         """Return the GPU kernel of a part that has explicit loops over blocks and threads already."""
-        shared = tuple(b for b in self.kernel.shared if b in written_buffers(part.body_block))
-        return self.make_gpu_kernel([BlockWork(1, part.body_block, (), part.own, shared)], part.body_block)
+        shared = tuple(b for b in self.kernel.shared if b in written_buffers(part.part_statements_as_block))
+        return self.make_gpu_kernel(
+            [BlockWork(1, part.part_statements_as_block, (), part.own, shared)], part.part_statements_as_block
+        )
 
     def kernel_with_block_per_row(self, part: KernelPart) -> Kernel | None:
         """Return a GPU kernel whose blocks process rows (outer iterations) of a part with several
@@ -190,7 +192,7 @@ class _PartsToLaunchesMapper:
         made = self.make_gpu_kernel([share], For(block, share.blocks, threads, kind="block"))
         return made if is_proven_race_free(made) else None
 
-    def best_sound_nest(self, part: KernelPart) -> ParallelNest | None:
+    def best_proven_race_free_nest(self, part: KernelPart) -> ParallelNest | None:
         """Return the best mapping of a part's loop iterations to GPU threads that is proven
         correct; None for a single thread.
         """

@@ -25,7 +25,7 @@ from aotc.tir import (
     walk_stmts,
 )
 from aotc.tir.device.kernel_fission import replace_buffers_with_offsets
-from aotc.tir.loops.gpu_wide_memory_access import MAX_ACCESS_BYTES
+from aotc.tir.loops.gpu_vector_access_predicate import MAX_ACCESS_BYTES
 
 
 def annotate_parameter_alignment(program: Program) -> Program:

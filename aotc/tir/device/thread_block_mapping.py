@@ -143,7 +143,7 @@ def parallel_nests_by_depth(part: KernelPart) -> list[ParallelNest]:
     before: list[Stmt] = []
     rest: tuple[Stmt, ...] = part.stmts
     found: list[ParallelNest] = []
-    while (loop := _final_parallel_loop(rest, part.own)) is not None:
+    while (loop := _parallel_loop_after_recomputable_stmts(rest, part.own)) is not None:
         before += rest[:-1]
         loops, rest = [*loops, loop], tuple(s for s in block_stmts_or_self(loop.body))
         body = Block((*part.before, *before, *rest))
@@ -156,7 +156,7 @@ def parallel_nests_by_depth(part: KernelPart) -> list[ParallelNest]:
     return found
 
 
-def _final_parallel_loop(stmts: Sequence[Stmt], scratch: Sequence[Buffer]) -> For | None:
+def _parallel_loop_after_recomputable_stmts(stmts: Sequence[Stmt], scratch: Sequence[Buffer]) -> For | None:
     """Return the parallel loop at the end of `stmts` if each iteration can recompute the statements
     before it; else None.
 
@@ -210,7 +210,7 @@ class BlockWork:
 
 def single_thread_work(part: KernelPart) -> BlockWork:
     """Return the work of a kernel part as that of a single GPU thread."""
-    return BlockWork(1, part.body_block, stack=tuple(b for b in part.own if b.scope == "stack"))
+    return BlockWork(1, part.part_statements_as_block, stack=tuple(b for b in part.own if b.scope == "stack"))
 
 
 def distribute_nest_over_threads(

@@ -35,7 +35,7 @@ from aotc.tir import (
 from aotc.tir.device.kernel_fission import ParallelNest
 from aotc.tir.device.shared_memory_transpose import replace_loads
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Select, Var, loads_in, unary
-from aotc.tir.loops.gpu_wide_memory_access import MAX_ACCESS_BYTES, is_vector_access
+from aotc.tir.loops.gpu_vector_access_predicate import MAX_ACCESS_BYTES, is_single_instruction_vector_access
 from aotc.tir.loops.loop_dependence import (
     Ranges,
     assigned_registers,
@@ -250,7 +250,10 @@ class Coarsening:
                 for test in conditions
             ]
             first = self.expr_for_window_element(load.index, window_var, at)
-            whole = is_vector_access(load.buffer, linear_form(first, self.ranges), size) and at + size <= window.size
+            whole = (
+                is_single_instruction_vector_access(load.buffer, linear_form(first, self.ranges), size)
+                and at + size <= window.size
+            )
             if whole and size > 1 and all(isinstance(test, Const) and test.value for test in found):
                 array = self.new_per_lane_array("piece", load.dtype)
                 made += self.wide_copy_stmts(array, _INDEX_ZERO, load.buffer, first)
@@ -362,7 +365,7 @@ class Coarsening:
             self.single += abs(step) * buffer.dtype.itemsize < _MEMORY_TRANSACTION_BYTES
             return None
         form = form.add_multiple(LinearForm({self.lane: 1}), -1)
-        if not is_vector_access(buffer, form, self.elements_per_wide_access(buffer.dtype)):
+        if not is_single_instruction_vector_access(buffer, form, self.elements_per_wide_access(buffer.dtype)):
             self.single += 1
             return None
         self.moved += 1

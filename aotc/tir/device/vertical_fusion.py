@@ -8,7 +8,7 @@ dense      (x, w, a)     # 96 blocks: 16 rows and 32 columns each         dense_
 layer_norm (a, g, y)     # a row for each block                      =>       # the last of 12 blocks does 16 rows
 
 If a block computed all the inputs that it needs itself, it continues after a barrier. If several
-blocks did, the last of them to finish continues (`aotc.tir.loops.last_block_reduction`). No
+blocks did, the last of them to finish continues (`aotc.tir.loops.last_block_reduction_check`). No
 operator is treated specially: ways to group the blocks are tried, and the verifier decides which
 one is correct.
 """
@@ -83,7 +83,7 @@ class VerticalFusion:
         second_with_launch_size    makes the second step for another launch size
         """
         launch = launch_of(a.kernel)
-        if launch is None or not a.kernel.macs or b.kernel.macs or not _can_run_directly_after(a, b):
+        if launch is None or not a.kernel.macs or b.kernel.macs or not _does_second_only_read_outputs_of_first(a, b):
             return None
         level = _AppendPoint.find_append_point(a.kernel, launch)
         if level is None:
@@ -141,7 +141,7 @@ class VerticalFusion:
         return fits and passes and is_proven_race_free(kernel)
 
 
-def _can_run_directly_after(a: Step, b: Step) -> bool:
+def _does_second_only_read_outputs_of_first(a: Step, b: Step) -> bool:
     """Return True if step `b` overwrites nothing that step `a` uses, and each input of `b` that
     overlaps an output of `a` is a part of that output.
     """
@@ -236,14 +236,14 @@ class _AppendPoint:
         """Return the ways to group blocks, as (size, stride): `size` blocks whose indices are
         `stride` apart; small groups first.
         """
-        found = set(self._block_index_divisors())
+        found = set(self._constants_dividing_block_index())
         near = {(size, 1) for size in (1, *found, self.count) if self.count % size == 0}
         far = {(self.count // n, n) for n in found if self.count % n == 0}
         if self.number is not self.blocks.var:
             far = set()
         return sorted(near | far)
 
-    def _block_index_divisors(self) -> Iterator[int]:
+    def _constants_dividing_block_index(self) -> Iterator[int]:
         """Yield the constants by which the kernel divides the index of its thread block, as
         candidates for group sizes.
         """

@@ -9,7 +9,7 @@ float32: `float32_functions`, `float32_exponential`, `float32_logarithm`, `float
 `double_float32`. float64: `float64_functions`, `float64_inverse_functions` and `float64_gamma`, with pairs of
 doubles in `double_double`. Both: `float_rounding` rounds to integral values, `float_remainder` is
 fmod. `float16_conversion` converts floats of at most 16 bits; `integer_functions` has bit counts
-and fixed-point multiplications. `function_definition` makes straight-line programs from formulas,
+and fixed-point multiplications. `function_from_formula` makes straight-line programs from formulas,
 `fma_contraction` replaces products and sums by fused multiply-adds, and `function_table` looks up
 the program of a call. Polynomials for float32 are Lawson-weighted least-squares fits on Chebyshev
 nodes, rounded coefficient by coefficient.

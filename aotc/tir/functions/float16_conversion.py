@@ -16,7 +16,7 @@ from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir.expr import Expr, as_expr, bitcast, call, cast, select
-from aotc.tir.functions.function_definition import ElementaryFunction, function_from_formula
+from aotc.tir.functions.function_from_formula import ElementaryFunction, function_from_formula
 
 FLOAT32: Final = DType("float32")
 _SIGN_BIT: Final = 0x80000000
@@ -49,7 +49,7 @@ class _NarrowFloatFormat:
         return 23 - self.mantissa
 
     @property
-    def rounding_addend(self) -> float:
+    def addend_rounding_to_narrow_step(self) -> float:
         """Number whose unit in the last place in float32 equals the smallest step of the narrow
         format.
         """
@@ -102,7 +102,7 @@ def _narrow_bits_to_float32(dtype: DType, code: Expr) -> Expr:
         return _bits_to_float32(select(code.equal(255), as_expr(_NAN_BITS, code), exponent))
     f, sign = _FORMATS[dtype], 1 << (dtype.bits - 1)
     magnitude = code & (sign - 1)
-    small = cast(_bits_as_int32(magnitude), "float32") * (f.rounding_addend * 2.0**-23)
+    small = cast(_bits_as_int32(magnitude), "float32") * (f.addend_rounding_to_narrow_step * 2.0**-23)
     normal = (magnitude << f.dropped_mantissa_bits) + ((127 - f.bias) << 23)
     finite = select(_bits_as_int32(magnitude) < (1 << f.mantissa), _float32_to_bits(small), normal)
     if f.overflow != f.nan and f.nan:
@@ -129,7 +129,7 @@ def _float32_to_narrow_bits(dtype: DType, x: Expr) -> Expr:
         return select(u.equal(0) | (u >= _INFINITY_BITS), as_expr(255, u), code)
     f = _FORMATS[dtype]
     a = u & _MAGNITUDE_MASK
-    magic = as_expr(f.rounding_addend, x)
+    magic = as_expr(f.addend_rounding_to_narrow_step, x)
     small = _float32_to_bits(_bits_to_float32(a) + magic) - _float32_to_bits(magic)
     normal = (_round_mantissa_to_even(f, a) >> f.dropped_mantissa_bits) - ((127 - f.bias) << f.mantissa)
     code = select(_bits_as_int32(a) < f.smallest_normal_float32_bits, small, normal)
@@ -166,7 +166,9 @@ def _round_float32_to_narrow_value(dtype: DType, x: Expr) -> Expr:
         return _narrow_bits_to_float32(dtype, _float32_to_narrow_bits(dtype, x))
     f, u = _FORMATS[dtype], _float32_to_bits(x)
     a = u & _MAGNITUDE_MASK
-    small = _float32_to_bits((_bits_to_float32(a) + f.rounding_addend) - f.rounding_addend)
+    small = _float32_to_bits(
+        (_bits_to_float32(a) + f.addend_rounding_to_narrow_step) - f.addend_rounding_to_narrow_step
+    )
     normal = _round_mantissa_to_even(f, a) & (0xFFFFFFFF >> f.dropped_mantissa_bits << f.dropped_mantissa_bits)
     rounded = select(_bits_as_int32(a) < f.smallest_normal_float32_bits, small, normal)
     largest = f.float32_bits_of_code(f.largest)

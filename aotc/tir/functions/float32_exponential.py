@@ -29,9 +29,9 @@ def _reduce_exp_argument(y: Expr) -> tuple[Expr, Expr, Expr]:
     return t, r, (p * r) * r + ((a - r) + b)
 
 
-def _power_of_2_from_low_bits(t: Expr, n: int) -> Expr:
+def _power_of_2_from_low_bits(t: Expr, added_exponent: int) -> Expr:
     """Return 2^(k + n) as float32, where k is the integer in the low bits of the float t."""
-    return bits_to_float32((float32_to_bits(t) - 0x4B400000 + (127 + n)) << 23)
+    return bits_to_float32((float32_to_bits(t) - 0x4B400000 + (127 + added_exponent)) << 23)
 
 
 def exp2(x: Expr) -> Expr:

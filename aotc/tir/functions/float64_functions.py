@@ -70,11 +70,13 @@ def exp_mantissa_and_exponent(head: Expr, tail: Expr | float = 0.0) -> tuple[Exp
     return *exp_of_small_sum(head - n * LN2_HIGH, as_expr(tail, head) - n * LN2_LOW), t
 
 
-def power_of_2_from_low_bits(t: Expr, less: int = 0) -> Expr:
+def power_of_2_from_low_bits(t: Expr, exponent_decrement: int = 0) -> Expr:
     """Return 2^(n - less), which must be a normal number, where n is the integer in the low bits of
     t.
     """
-    return bits_to_float64((float64_to_bits(t) + (1023 - less - ROUND_TO_INTEGER_SHIFTER_BITS) % 2**64) << 52)
+    return bits_to_float64(
+        (float64_to_bits(t) + (1023 - exponent_decrement - ROUND_TO_INTEGER_SHIFTER_BITS) % 2**64) << 52
+    )
 
 
 def multiply_by_power_of_2(v: Expr, t: Expr) -> Expr:
@@ -202,10 +204,10 @@ def log_mantissa_and_exponent(head: Expr, tail: Expr | None = None) -> tuple[Exp
     return e, twice_atanh(divide_double_doubles(two_sum(m - 1.0, low), above))
 
 
-def log_as_pair(head: Expr, tail: Expr | None = None, more: Expr | float = 0.0) -> FloatPair:
+def log_as_pair(head: Expr, tail: Expr | None = None, exponent_addend: Expr | float = 0.0) -> FloatPair:
     """Return log(head + tail) + more * log(2) as a sum of two floats."""
     e, w = log_mantissa_and_exponent(head, tail)
-    n = e + more
+    n = e + exponent_addend
     return add_double_doubles((n * LN2_HIGH, n * LN2_LOW), w)
 
 
@@ -261,17 +263,17 @@ _TWO_OVER_PI_BITS: Final = (
 )  # fmt: skip
 
 
-def _bits_of_two_over_pi_from(place: Expr) -> list[Expr]:
-    """Return the 192 bits of 2/pi from bit `place` (0 to 1024) of _TWO_OVER_PI_BITS on, as three 64-bit
+def _bits_of_two_over_pi_from(bit_position: Expr) -> list[Expr]:
+    """Return the 192 bits of 2/pi from bit `bit_position` (0 to 1024) of _TWO_OVER_PI_BITS on, as three 64-bit
     words.
     """
-    words = [as_expr(d, place) for d in _TWO_OVER_PI_BITS]
+    words = [as_expr(d, bit_position) for d in _TWO_OVER_PI_BITS]
     for step in (16, 8, 4, 2, 1):
-        beyond = (place & (step << 6)).not_equal(0)
+        beyond = (bit_position & (step << 6)).not_equal(0)
         most = min(len(words), 3 + step)  # number of words that later steps read
-        none = as_expr(0, place)
+        none = as_expr(0, bit_position)
         words = [select(beyond, words[k + step] if k + step < len(words) else none, words[k]) for k in range(most)]
-    s = place & 63
+    s = bit_position & 63
     r = as_expr(63, s) - s
     return [(words[k] << s) | ((words[k + 1] >> 1) >> r) for k in range(3)]
 

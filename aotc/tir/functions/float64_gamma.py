@@ -44,7 +44,7 @@ _LOG_PI_PAIR: Final = (1.1447298858494002, 1.0265951162707826e-17)
 _MAX_LGAMMA_ARGUMENT: Final = 2.5599833278516383e305
 
 
-def _pair_of_one(x: Expr) -> FloatPair:
+def _one_as_double_double(x: Expr) -> FloatPair:
     return as_expr(1.0, x), as_expr(0.0, x)
 
 
@@ -59,7 +59,7 @@ def _shift_argument_above_8(a: Expr) -> tuple[Expr, FloatPair, FloatPair]:
     return (
         far,
         select_double_double(far, (a, as_expr(0.0, a)), two_sum(a, 8.0)),
-        select_double_double(far, _pair_of_one(a), p),
+        select_double_double(far, _one_as_double_double(a), p),
     )
 
 
@@ -67,7 +67,7 @@ def _stirling_series_correction(w: FloatPair) -> FloatPair:
     """Return the error of Stirling's approximation of log(gamma(w)): 1 / (12 w) and further terms,
     as a pair.
     """
-    v = divide_double_doubles(_pair_of_one(w[0]), w)
+    v = divide_double_doubles(_one_as_double_double(w[0]), w)
     z = v[0] * v[0]
     p = evaluate_polynomial_by_horner(z, "-0.020877750207661284 0.006209337474104733 "
 "-0.0019149917455289094 0.0008417328024907184"
@@ -102,12 +102,12 @@ def tgamma(x: Expr) -> Expr:
         *add_double_doubles(power, multiply_double_doubles(_stirling_series_correction(w), LOG2_E_PAIR))
     )
     alone = a, as_expr(0.0, a)
-    above = multiply_double_doubles(select_double_double(far, _pair_of_one(a), alone), p)
+    above = multiply_double_doubles(select_double_double(far, _one_as_double_double(a), alone), p)
     other = multiply_double_doubles(
-        multiply_double_doubles(_abs_sin_pi(a), select_double_double(far, alone, _pair_of_one(a))), (s, c)
+        multiply_double_doubles(_abs_sin_pi(a), select_double_double(far, alone, _one_as_double_double(a))), (s, c)
     )
     n = select_double_double(below, multiply_double_doubles(p, PI_PAIR), (s, c))
-    d = select_double_double(below, other, select_double_double(far, _pair_of_one(a), above))
+    d = select_double_double(below, other, select_double_double(far, _one_as_double_double(a), above))
     head, tail = divide_double_doubles(n, d)
     value = multiply_by_power_of_2(head + tail, select(below, as_expr(2 * ROUND_TO_INTEGER_SHIFTER, t) - t, t))
     whole = call("floor", size)
@@ -136,7 +136,7 @@ def lgamma(x: Expr) -> Expr:
     size = add_double_doubles(size, _stirling_series_correction(w))
     alone = a, as_expr(0.0, a)
     sines = _abs_sin_pi(a)
-    product_ = select_double_double(below, multiply_double_doubles(sines, alone), _pair_of_one(a))
+    product_ = select_double_double(below, multiply_double_doubles(sines, alone), _one_as_double_double(a))
     rest = select_double_double(below, divide_double_doubles(sines, p), multiply_double_doubles(alone, p))
     value = add_double_doubles(
         select_double_double(below, add_double_doubles(negate_double_double(size), _LOG_PI_PAIR), size),

@@ -29,11 +29,11 @@ def contract_to_fma(expr: Expr) -> Expr:
                 case "add", a, Binary(op="mul", a=x, b=y):
                     return Call("fma", (x, y, a))
                 case "sub", a, Binary(op="mul", a=x, b=y):
-                    return Call("fma", (_negate_expr(x), y, a))
+                    return Call("fma", (_arithmetic_negative(x), y, a))
                 case "add", Binary(op="mul", a=x, b=y), b:
                     return Call("fma", (x, y, b))
                 case "sub", Binary(op="mul", a=x, b=y), b:
-                    return Call("fma", (x, y, _negate_expr(b)))
+                    return Call("fma", (x, y, _arithmetic_negative(b)))
     return expr
 
 
@@ -50,5 +50,5 @@ def contract_kernel_to_fma(kernel: Kernel) -> Kernel:
     return memoized_kernel("fuse", ("fuse", kernel), kernel.span, contract_body_to_fma)
 
 
-def _negate_expr(expr: Expr) -> Expr:
+def _arithmetic_negative(expr: Expr) -> Expr:
     return Const(-expr.value, expr.dtype, expr.lanes) if isinstance(expr, Const) else Unary("neg", expr)

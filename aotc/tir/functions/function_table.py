@@ -28,7 +28,7 @@ from aotc.tir.functions import (
     integer_functions,
 )
 from aotc.tir.functions.fma_contraction import contract_to_fma as fuse
-from aotc.tir.functions.function_definition import ElementaryFunction, function_from_formula
+from aotc.tir.functions.function_from_formula import ElementaryFunction, function_from_formula
 
 _Formula: TypeAlias = Callable[..., Expr]
 _FLOAT32_FORMULAS: Final[Mapping[str, _Formula]] = {

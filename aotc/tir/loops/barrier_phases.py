@@ -110,10 +110,10 @@ class BarrierPhases:
         loop.
         """
         if not contains_barrier(stmt):
-            self.present.append(self.substitute_if_relevant(stmt, value_of_var))
+            self.present.append(self.substitute_if_accessing_written_memory(stmt, value_of_var))
             return
         self.present += (
-            self.substitute_if_relevant(Declare(Var("read", e.dtype, e.lanes), e), value_of_var)
+            self.substitute_if_accessing_written_memory(Declare(Var("read", e.dtype, e.lanes), e), value_of_var)
             for e in stmt_exprs(stmt)
         )
         match stmt:
@@ -124,7 +124,7 @@ class BarrierPhases:
                 for inner in stmt.stmts:
                     value_of_var = known if contains_barrier(inner) else value_of_var
                     self.add_stmt_to_phases(inner, value_of_var)
-                    if self.is_constant_index_declaration(inner):
+                    if self.declares_never_reassigned_index(inner):
                         known = {**known, inner.var: substitute(inner.value, known)}
             case If():
                 before = self.present
@@ -158,15 +158,15 @@ class BarrierPhases:
         self.add_stmt_to_phases(loop.body, {**value_of_var, loop.var: var + loop.step})
         self.present = last if constant_trip_count(loop) else [*before, *last]
 
-    def is_constant_index_declaration(self, stmt: Stmt) -> TypeGuard[Declare]:
+    def declares_never_reassigned_index(self, stmt: Stmt) -> TypeGuard[Declare]:
         """Return True if a statement declares an index register that is never assigned to again."""
         return isinstance(stmt, Declare) and stmt.var.dtype == INDEX and stmt.var not in self.changing
 
-    def substitute_if_relevant(self, stmt: Stmt, value_of_var: _Env) -> Stmt:
+    def substitute_if_accessing_written_memory(self, stmt: Stmt, value_of_var: _Env) -> Stmt:
         """Return a statement with the variables in `value_of_var` replaced; an empty block if it accesses no
         memory that the loop writes.
         """
-        touched = self.is_constant_index_declaration(stmt) or self.written.intersection(
+        touched = self.declares_never_reassigned_index(stmt) or self.written.intersection(
             written_buffers(stmt) | read_buffers(stmt)
         )
         return map_exprs(stmt, lambda e: substitute(e, value_of_var)) if touched else Block(())

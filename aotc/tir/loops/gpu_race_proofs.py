@@ -174,12 +174,12 @@ class _DisjointAccessProof:
         The accesses are then appended to `parts`.
         """
         found = self.accesses_in_stmt(stmt, ranges)
-        if not self.is_injective_in_iteration(found, ranges, counters):
+        if not self.are_addresses_injective_in_iteration(found, ranges, counters):
             return False
         self.parts.append(found)
         return True
 
-    def is_injective_in_iteration(
+    def are_addresses_injective_in_iteration(
         self, accesses: Sequence[LinearAccess], ranges: Ranges, counters: _CounterDefinitions
     ) -> bool:
         """Return True if different iterations have different addresses.
@@ -187,10 +187,10 @@ class _DisjointAccessProof:
         The proof uses the given counters, and then also terms of the addresses that are functions
         of the iteration.
         """
-        known = (accesses, ranges, counters), self.add_digits_as_counters(accesses, ranges, counters)
-        return any(self.is_injective_by_counters(*one, counters) for one in known)
+        known = (accesses, ranges, counters), self.add_iteration_terms_as_counters(accesses, ranges, counters)
+        return any(self.are_addresses_injective_by_counters(*one, counters) for one in known)
 
-    def add_digits_as_counters(
+    def add_iteration_terms_as_counters(
         self, found: Sequence[LinearAccess], ranges: Ranges, counters: _CounterDefinitions
     ) -> tuple[Sequence[LinearAccess], Ranges, _CounterDefinitions]:
         """Return accesses, ranges and counters in which terms computed from the iteration, such as
@@ -205,7 +205,7 @@ class _DisjointAccessProof:
         accesses = [a._replace(form=form, ranges={**a.ranges, **extents}) for a, form in zip(found, forms, strict=True)]
         return accesses, {**ranges, **extents}, {**counters, **{var: atom for atom, var in names.items()}}
 
-    def is_injective_by_counters(
+    def are_addresses_injective_by_counters(
         self,
         accesses: Sequence[LinearAccess],
         ranges: Ranges,
@@ -220,11 +220,13 @@ class _DisjointAccessProof:
         """
         used = {n for access in accesses for atom in access.form.terms for n in walk(atom)}
         own = {var: value for var, value in counters.items() if var in used}
-        if not own or not all(self.is_injective_in_counter(accesses, var, ranges) for var in own):
+        if not own or not all(self.are_addresses_injective_in_counter(accesses, var, ranges) for var in own):
             return False
-        told = _combine_to_mixed_radix_number([_expand_counters(value, counters) for value in own.values()], ranges)
+        told = _combine_to_mixed_radix_number(
+            [_replace_counters_by_definitions(value, counters) for value in own.values()], ranges
+        )
         if told is not None and iterations_access_distinct_elements(
-            [told], _clip_loop_to_range(self.loop, ranges), self.fixed
+            [told], _set_loop_bounds_to_var_range(self.loop, ranges), self.fixed
         ):
             return True
         rest = {var: value for var, value in unused_counters.items() if var not in own}
@@ -232,10 +234,12 @@ class _DisjointAccessProof:
         return (
             0 < len(rest) < len(unused_counters)
             and told is not None
-            and self.is_injective_in_iteration([told], ranges, rest)
+            and self.are_addresses_injective_in_iteration([told], ranges, rest)
         )
 
-    def is_injective_in_counter(self, accesses: Sequence[LinearAccess], counter: Var, ranges: Ranges) -> bool:
+    def are_addresses_injective_in_counter(
+        self, accesses: Sequence[LinearAccess], counter: Var, ranges: Ranges
+    ) -> bool:
         """Return True if different values of one counter lead to different addresses."""
         low, high = ranges[counter]
         if high - low == math.inf:
@@ -262,7 +266,7 @@ def _combine_to_mixed_radix_number(values: Iterable[Expr], ranges: Ranges) -> Li
     return LinearAccess(told, 1, ranges, {})
 
 
-def _expand_counters(expr: Expr, counters: _CounterDefinitions) -> Expr:
+def _replace_counters_by_definitions(expr: Expr, counters: _CounterDefinitions) -> Expr:
     """Return an expression with all counters replaced by the expressions that they are computed
     from.
     """
@@ -276,7 +280,7 @@ def _is_if_without_else(stmt: Stmt) -> bool:
     return isinstance(stmt, If) and stmt.orelse is None
 
 
-def _clip_loop_to_range(loop: For, ranges: Ranges) -> For:
+def _set_loop_bounds_to_var_range(loop: For, ranges: Ranges) -> For:
     """Return a copy of a loop whose bounds are the range of its variable; the loop itself if that
     range is infinite.
     """
@@ -291,7 +295,7 @@ def _ranges_in_branch(ranges: Ranges, cond: Expr, holds: bool, counters: _Counte
 
     A test of a counter also narrows the variables that the counter is computed from.
     """
-    for test in (cond, _expand_counters(cond, counters)):
+    for test in (cond, _replace_counters_by_definitions(cond, counters)):
         ranges = _narrow_ranges_by_condition(ranges, test, holds)
     for var, value in counters.items():
         (low, high), (least, most) = ranges[var], bounds(value, ranges)

@@ -41,10 +41,10 @@ from aotc.tir.expr import (
     vars_and_buffers_in,
     walk,
 )
-from aotc.tir.loops.divmod_addresses import (
+from aotc.tir.loops.divmod_address_analysis import (
     LinearAccess,
     common_fixed_terms,
-    digits_determine_variable,
+    mixed_radix_digits_determine_variable,
     simplify_divmod_in_address,
 )
 from aotc.tir.stmt import (
@@ -173,7 +173,7 @@ def are_accesses_disjoint(a: Sequence[LinearAccess], b: Sequence[LinearAccess]) 
     )
 
 
-def is_entirely_above(upper: Sequence[LinearAccess], lower: Sequence[LinearAccess]) -> bool:
+def is_entirely_at_higher_addresses(upper: Sequence[LinearAccess], lower: Sequence[LinearAccess]) -> bool:
     """Return True if every element of the accesses `upper` is at a higher address than every element of
     the accesses `lower`.
     """
@@ -208,7 +208,7 @@ def _interval_of_addresses(accesses: Sequence[LinearAccess], addresses: Sequence
     first, last = math.inf, -math.inf
     for access, form in zip(accesses, addresses, strict=True):
         first = min(first, bounds_of_linear_form(form, access.ranges)[0])
-        last = max(last, access.upper_bound(form) + access.lanes - 1)
+        last = max(last, access.upper_bound_of_address(form) + access.lanes - 1)
     return first, last
 
 
@@ -247,11 +247,11 @@ def direct_accesses(stmt: Stmt, *, reads: bool = True, stores: bool = True) -> I
     statement itself makes.
     """
     if isinstance(stmt, Intrinsic):
-        for row in range(stmt.block_side):
+        for row in range(stmt.transposed_block_side):
             if stores:
-                yield stmt.buffer, stmt.index + row * stmt.stride, stmt.block_side
+                yield stmt.buffer, stmt.index + row * stmt.stride, stmt.transposed_block_side
             if reads:
-                yield stmt.source.buffer, stmt.source.index + row * stmt.source_stride, stmt.block_side
+                yield stmt.source.buffer, stmt.source.index + row * stmt.source_stride, stmt.transposed_block_side
         return
     if stores and isinstance(stmt, Store):
         yield stmt.buffer, stmt.index, stmt.value.lanes
@@ -283,7 +283,9 @@ class _IndexLinearizer:
         """Add the variable of a loop, with its range and bounds, before the accesses in its body
         are converted.
         """
-        loop = replace(loop, begin=self._expand_registers(loop.begin), end=self._expand_registers(loop.end))
+        loop = replace(
+            loop, begin=self._replace_registers_by_values(loop.begin), end=self._replace_registers_by_values(loop.end)
+        )
         if loop.var in self.ranges:  # another loop uses this variable, too: accesses found there keep their ranges
             self.ranges, self.lasts = dict(self.ranges), dict(self.lasts)
             self.moved.pop(loop.var, None)
@@ -302,12 +304,12 @@ class _IndexLinearizer:
         if begin.terms:
             self.ranges[var] = (0, max(0, min(bounds_of_linear_form(last, self.ranges)[1] for last in lasts)))
 
-    def _expand_registers(self, expr: Expr) -> Expr:
+    def _replace_registers_by_values(self, expr: Expr) -> Expr:
         return substitute(expr, self.registers) if self.registers else expr
 
     def linear_form_of_index(self, index: Expr) -> LinearForm:
         """Return an index as a linear form, with registers and shifted loop variables replaced."""
-        found = linear_form(self._expand_registers(index), self.ranges)
+        found = linear_form(self._replace_registers_by_values(index), self.ranges)
         for var in [a for a in found.terms if isinstance(a, Var) and a in self.moved]:
             factor = found.terms[var]
             found = found.add_multiple(LinearForm({var: factor}), -1).add_multiple(self.moved[var], factor)
@@ -414,7 +416,7 @@ def why_loop_kind_unproven(
     low, high = loop_var_interval(loop, ranges)
     if loop.kind == "serial" or high - low < loop.step:  # at most one iteration
         return None
-    reads = _count_reads(loop) if loop.kind == "reduction" else {}
+    reads = _count_reads_of_registers_and_buffers(loop) if loop.kind == "reduction" else {}
     assigned = list(assigns_to_outer_registers(loop.body))
     for register in dict.fromkeys(s.var for s in assigned):
         if not _changes_by_accumulation_only(register, [s for s in assigned if s.var is register], reads):
@@ -432,7 +434,7 @@ def why_loop_kind_unproven(
     return None
 
 
-def _count_reads(loop: For) -> Counter[object]:
+def _count_reads_of_registers_and_buffers(loop: For) -> Counter[object]:
     """Count the mentions of each register in a loop and the loads from each buffer."""
     # an object may occur several times in an expression: count every occurrence
     places = (n for n in all_exprs_in_stmt(loop.body) if isinstance(n, (Load, Var)))
@@ -494,7 +496,7 @@ def iterations_access_distinct_elements(
     if _are_distinct_by_linear_forms(accesses, loop, invariant_vars):
         return True
     found = [simplify_divmod_in_address(access) for access in accesses]
-    if _are_distinct_by_linear_forms(found, loop, invariant_vars) or digits_determine_variable(
+    if _are_distinct_by_linear_forms(found, loop, invariant_vars) or mixed_radix_digits_determine_variable(
         found, loop.var, lambda atom: is_iteration_invariant(atom, invariant_vars)
     ):
         return True

@@ -109,7 +109,7 @@ class _SplitBudget:
     pieces: int
     nodes: int
 
-    def spend_if_available(self, pieces: int, nodes: int) -> bool:
+    def spend_pieces_and_nodes_if_available(self, pieces: int, nodes: int) -> bool:
         """Subtract a number of pieces and nodes from the budget if they fit; return True if they
         did.
         """
@@ -147,8 +147,8 @@ def _split_loop_at_condition_changes(
     cuts = sorted(c for c in found if c in values[1:])
     if not cuts or len(cuts) >= min(_MAX_LOOP_PIECES, budget_left.pieces):
         return None
-    size = _node_count(loop)
-    if len(cuts) * _unconditional_node_count(loop) > _MAX_DUPLICATED_NODES:
+    size = _expr_node_count(loop)
+    if len(cuts) * _node_count_outside_conditionals(loop) > _MAX_DUPLICATED_NODES:
         return None
     most = _MAX_NODE_GROWTH_FACTOR * size + _MAX_ADDED_NODES
     edges = [values.start, *cuts, values.stop]
@@ -159,8 +159,12 @@ def _split_loop_at_condition_changes(
     for (begin, end), body in zip(itertools.pairwise(edges), bodies, strict=True):
         piece = rename_declared_vars(For(loop.var, end, body, begin=begin, kind=loop.kind))
         pieces.append(simplify_stmt(piece, ranges))
-    grown = sum(map(_node_count, pieces))
-    return pieces if grown <= most and budget_left.spend_if_available(len(cuts), max(0, grown - size)) else None
+    grown = sum(map(_expr_node_count, pieces))
+    return (
+        pieces
+        if grown <= most and budget_left.spend_pieces_and_nodes_if_available(len(cuts), max(0, grown - size))
+        else None
+    )
 
 
 def _bodies_of_loop_pieces(loop: For, piece_bounds: Sequence[int], ranges: Ranges, max_nodes: int) -> list[Stmt] | None:
@@ -174,27 +178,27 @@ def _bodies_of_loop_pieces(loop: For, piece_bounds: Sequence[int], ranges: Range
     if len(piece_bounds) <= _MIN_PIECES_TO_BISECT + 1:
         return [loop.body] * (len(piece_bounds) - 1)
     found: list[Stmt] = []
-    pending, size = [(piece_bounds, loop.body)], _node_count(loop.body)
+    pending, size = [(piece_bounds, loop.body)], _expr_node_count(loop.body)
     while pending and size <= max_nodes:
         among, body = pending.pop()
         if len(among) == 2:
             found.append(body)
             continue
         middle = len(among) // 2
-        size -= _node_count(body)
+        size -= _expr_node_count(body)
         for half in (among[middle:], among[: middle + 1]):
             narrowed = simplify_stmt(body, {**ranges, loop.var: (half[0], half[-1] - 1)})
             pending.append((half, narrowed))
-            size += _node_count(narrowed)
+            size += _expr_node_count(narrowed)
     return None if pending else found
 
 
-def _node_count(stmt: Stmt) -> int:
+def _expr_node_count(stmt: Stmt) -> int:
     """Return the number of statements and expression nodes of a statement."""
     return sum(1 for _ in all_exprs_in_stmt(stmt))
 
 
-def _unconditional_node_count(loop: For) -> int:
+def _node_count_outside_conditionals(loop: For) -> int:
     """Return the number of nodes outside of conditional statements, which every piece would repeat;
     0 without conditional statements.
     """
@@ -203,10 +207,10 @@ def _unconditional_node_count(loop: For) -> int:
     while pending:
         stmt = pending.pop()
         if isinstance(stmt, If):
-            conditional += _node_count(stmt)
+            conditional += _expr_node_count(stmt)
         else:
             pending.extend(stmt_children(stmt))
-    return _node_count(loop) - conditional if conditional else 0
+    return _expr_node_count(loop) - conditional if conditional else 0
 
 
 def _condition_change_points(loop: For, ranges: Ranges) -> Iterator[int]:
@@ -297,17 +301,17 @@ def _is_transposing_loop_pair(outer: For, inner: For, side: int) -> bool:
     )
 
 
-def unroll_loops_in_inner_bounds(stmt: Stmt) -> Stmt:
+def unroll_loops_bounding_inner_loops(stmt: Stmt) -> Stmt:
     """Unroll short loops whose variable is used in the bounds of an inner loop, so that these
     bounds become constants.
     """
-    stmt = rebuild_stmt(stmt, unroll_loops_in_inner_bounds)
+    stmt = rebuild_stmt(stmt, unroll_loops_bounding_inner_loops)
     values = constant_unit_step_range(stmt)
     if not isinstance(stmt, For) or not 0 < len(values) <= _MAX_UNROLLED_ITERATIONS:
         return stmt
     inner = [s for s in walk_stmts(stmt.body) if isinstance(s, For)]
     bounded = any(stmt.var in walk(e) for s in inner for e in (s.begin, s.end))
-    if not bounded or _node_count(stmt) * len(values) > _MAX_ADDED_NODES:
+    if not bounded or _expr_node_count(stmt) * len(values) > _MAX_ADDED_NODES:
         return stmt
     return Block(simplify_stmt(copy, {}) for copy in unrolled_iterations(stmt))
 
@@ -347,6 +351,6 @@ def optimize_loop_nests(stmt: Stmt, budget: Budget = DEFAULT_BUDGET) -> Stmt:
     budget), transposes tiled and loop invariants hoisted.
     """
     stmt = merge_loops(simplify_stmt(stmt, {}))
-    stmt = unroll_loops_in_inner_bounds(simplify_stmt(split_loops(stmt, {}, budget), {}))
+    stmt = unroll_loops_bounding_inner_loops(simplify_stmt(split_loops(stmt, {}, budget), {}))
     stmt = tile_transposing_loops(simplify_stmt(merge_loops(stmt), {}), budget.transposed)
     return hoist_invariants(stmt)

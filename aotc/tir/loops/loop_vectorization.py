@@ -20,7 +20,7 @@ from aotc.tir import (
     Expr,
     Target,
     Var,
-    merge_quantized_stores,
+    merge_4_adjacent_quantized_byte_stores,
     minimum,
     pack_loop_nest,
     promote_scratch_to_registers,
@@ -68,7 +68,7 @@ def vectorize_kernel(kernel: Kernel, target: Target) -> Kernel:
     loops = _LoopVectorizer(target.vector_bytes, _may_alias_buffer_pairs(kernel))
 
     def vectorize_body() -> Kernel:
-        body = merge_quantized_stores(loops.vectorize_loops_in_stmt(kernel.body, {}), loops.shared)
+        body = merge_4_adjacent_quantized_byte_stores(loops.vectorize_loops_in_stmt(kernel.body, {}), loops.shared)
         body = unroll_short_inner_loops(promote_scratch_to_registers(body, registers))
         return replace(kernel, body=body, stack=(*kernel.stack, *loops.scratch))
 
@@ -93,7 +93,11 @@ def why_loop_not_vectorized(loop: For, kernel: Kernel, ranges: Ranges) -> str:
         inside = _are_loads_in_bounds(loop.body, ranges)
         for packs in (True, False):  # computing elements one by one may be possible but too slow
             vectorize_stmt(
-                *_body_at_lane(loop, loop.begin), MIN_VECTOR_ELEMENTS, {}, loads_in_bounds=inside, may_scalarize=packs
+                *_loop_body_at_new_lane_variable(loop, loop.begin),
+                MIN_VECTOR_ELEMENTS,
+                {},
+                loads_in_bounds=inside,
+                may_scalarize=packs,
             )
     except ScalarError as error:
         return str(error)
@@ -139,7 +143,7 @@ class _LoopVectorizer:
         return self._strip_mine_and_vectorize(stmt, lanes, _are_loads_in_bounds(stmt.body, ranges)) or made
 
     def _pack_and_vectorize_short_loop(self, nest: For, ranges: Ranges) -> Stmt | None:
-        """Return a loop nest with its short inner loop packed (`pack_short_loops`) and vectorized;
+        """Return a loop nest with its short inner loop packed (`pack_outer_iterations_to_vector`) and vectorized;
         None if it cannot be packed.
         """
         shared = {buffer for pair in self.shared for buffer in pair}
@@ -174,12 +178,12 @@ class _LoopVectorizer:
             return Block((Declare(rest, whole), most, replace(loop, begin=rest)))
         if whole == loop.end:
             return most
-        if (last := self._overlapping_last_vector(loop, whole, lanes, loads_in_bounds)) is not None:
+        if (last := self._remainder_as_overlapping_last_vector(loop, whole, lanes, loads_in_bounds)) is not None:
             return Block((most, last))
         remainder = replace(loop, begin=whole, body=rename_declared_vars(loop.body))
         return Block((most, self._strip_mine_and_vectorize(remainder, lanes // 2, loads_in_bounds) or remainder))
 
-    def _overlapping_last_vector(
+    def _remainder_as_overlapping_last_vector(
         self, loop: For, first_remaining: Const, lanes: int, loads_in_bounds: bool
     ) -> Stmt | None:
         """Return the elements from `first_remaining` on computed by one vector, which may repeat some
@@ -206,7 +210,11 @@ class _LoopVectorizer:
         has none.
         """
         return vectorize_stmt_or_none(
-            *_body_at_lane(loop, first_iteration), lanes, {}, loads_in_bounds=loads_in_bounds, may_scalarize=True
+            *_loop_body_at_new_lane_variable(loop, first_iteration),
+            lanes,
+            {},
+            loads_in_bounds=loads_in_bounds,
+            may_scalarize=True,
         )
 
     def may_read_overwritten_alias(self, loop: For) -> bool:
@@ -239,13 +247,13 @@ def unroll_short_inner_loops(stmt: Stmt, is_inside_loop: bool = False) -> Stmt:
     return Block(simplify_stmt(copy, {}) for copy in unrolled_iterations(made))
 
 
-def _reduce_loop_end(end: Expr, by: int) -> Expr:
+def _reduce_loop_end(end: Expr, decrement: int) -> Expr:
     """Return a loop end reduced by a number; for a minimum of several ends, each of them is
     reduced.
     """
     if isinstance(end, Binary) and end.op == "min":
-        return minimum(_reduce_loop_end(end.a, by), _reduce_loop_end(end.b, by))
-    return simplify(end - by, {})
+        return minimum(_reduce_loop_end(end.a, decrement), _reduce_loop_end(end.b, decrement))
+    return simplify(end - decrement, {})
 
 
 def contains_vectors(stmt: Stmt) -> bool:
@@ -304,7 +312,7 @@ def _are_loads_in_bounds(stmt: Stmt, ranges: Ranges) -> bool:
     return all(low >= 0 and high < load.buffer.size for load, (low, high) in reached)
 
 
-def _body_at_lane(loop: For, first_iteration: Expr) -> tuple[Stmt, Var]:
+def _loop_body_at_new_lane_variable(loop: For, first_iteration: Expr) -> tuple[Stmt, Var]:
     """Return a loop body for iteration `first_iteration + lane`, and the new variable `lane`."""
     lane = Var("lane")
     return substitute_in_stmt(rename_declared_vars(loop.body), {loop.var: first_iteration + lane}), lane

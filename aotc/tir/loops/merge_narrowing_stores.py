@@ -32,7 +32,7 @@ _RESULT_DTYPE_OF_QUANTIZE: Final = {"quantize_int8": "int8", "quantize_uint8": "
 _MAX_UNROLLED_STMTS: Final = 24
 
 
-def merge_quantized_stores(stmt: Stmt, aliased_buffer_pairs: frozenset[tuple[Buffer, Buffer]]) -> Stmt:
+def merge_4_adjacent_quantized_byte_stores(stmt: Stmt, aliased_buffer_pairs: frozenset[tuple[Buffer, Buffer]]) -> Stmt:
     """Return `stmt` with quantized bytes stored four vectors at a time.
 
     stmt                    the statement
@@ -41,7 +41,7 @@ def merge_quantized_stores(stmt: Stmt, aliased_buffer_pairs: frozenset[tuple[Buf
     return _QuantizedStoreMerger(aliased_buffer_pairs).merge_stores_in_stmt(stmt)
 
 
-def _match_quantized_store(stmt: Stmt) -> Call | None:
+def _match_quantization_call_in_store(stmt: Stmt) -> Call | None:
     """Return the call that quantizes a vector to bytes, if a statement stores its result; else
     None.
     """
@@ -74,7 +74,11 @@ class _QuantizedStoreMerger:
         """
         body, values = straight_line_stmts(loop), constant_loop_range(loop)
         stores = [s for s in body or () if isinstance(s, Store)]
-        alone = len(stores) == 1 and _match_quantized_store(stores[0]) is not None and not assigned_registers(loop)
+        alone = (
+            len(stores) == 1
+            and _match_quantization_call_in_store(stores[0]) is not None
+            and not assigned_registers(loop)
+        )
         if not body or not alone or loop.kind != "independent":
             return loop
         if len(values) < BYTES_PER_DOT or len(body) > _MAX_UNROLLED_STMTS:
@@ -118,30 +122,32 @@ class _QuantizedStoreMerger:
             k += 1
         return found
 
-    def find_4_adjacent_stores(self, stmts: Sequence[Stmt], first: int) -> list[int]:
+    def find_4_adjacent_stores(self, stmts: Sequence[Stmt], first_store_position: int) -> list[int]:
         """Return the positions of four stores of adjacent bytes, the first of which is statement
-        `first`; none if they do not exist.
+        `first_store_position`; none if they do not exist.
 
         No statement between them may load bytes that would be stored later, or change the registers
         used.
         """
-        call, store = _match_quantized_store(stmts[first]), stmts[first]
+        call, store = _match_quantization_call_in_store(stmts[first_store_position]), stmts[first_store_position]
         if call is None or not isinstance(store, Store):
             return []
-        places, known = [first], {*_variables_in(call.args[1]), *_variables_in(store.index)}
+        places, known = [first_store_position], {*_variables_in(call.args[1]), *_variables_in(store.index)}
         at = linear_form(store.index, {})
-        for k in range(first + 1, len(stmts)):
+        for k in range(first_store_position + 1, len(stmts)):
             stmt = stmts[k]
             if not isinstance(stmt, (Store, Declare, Assign)):
                 return []
             if isinstance(stmt, Assign) and stmt.var in known:
                 return []
             later = len(places) * call.lanes
-            if not all(_does_not_access(load, store.buffer, at, later) for load in _loads_in_value(stmt)):
+            if not all(
+                _is_proven_not_to_access_elements(load, store.buffer, at, later) for load in _loads_in_value(stmt)
+            ):
                 return []
             if not isinstance(stmt, Store) or stmt.buffer is not store.buffer:
                 continue
-            other = _match_quantized_store(stmt)
+            other = _match_quantization_call_in_store(stmt)
             apart = linear_form(stmt.index, {}).add_multiple(at, -1)
             if other is None or (other.name, other.args[1]) != (call.name, call.args[1]):
                 return []
@@ -153,14 +159,14 @@ class _QuantizedStoreMerger:
         return []
 
 
-def _does_not_access(load: Load, buffer: Buffer, address: LinearForm, size: int) -> bool:
-    """Return True if a load is proven not to access the `size` elements of a buffer from the
+def _is_proven_not_to_access_elements(load: Load, buffer: Buffer, address: LinearForm, element_count: int) -> bool:
+    """Return True if a load is proven not to access the `element_count` elements of a buffer from the
     address `address` on.
     """
     if load.buffer is not buffer:
         return True
     distance = linear_form(load.index, {}).add_multiple(address, -1)
-    return not distance.terms and (distance.const >= size or distance.const + load.lanes <= 0)
+    return not distance.terms and (distance.const >= element_count or distance.const + load.lanes <= 0)
 
 
 def _loads_in_value(stmt: Stmt) -> Iterator[Load]:
@@ -182,7 +188,7 @@ def _replace_4_stores_by_wide_store(stmts: Sequence[Stmt], store_positions: Sequ
     """
     found = list(stmts)
     taken: list[Expr] = []
-    calls = [call for k in store_positions if (call := _match_quantized_store(stmts[k])) is not None]
+    calls = [call for k in store_positions if (call := _match_quantization_call_in_store(stmts[k])) is not None]
     for k, call in zip(store_positions, calls, strict=True):
         register = Var("real", call.args[0].dtype, call.lanes)
         found[k] = Declare(register, call.args[0])

@@ -181,7 +181,7 @@ class _AccessEnumerator(NamedTuple):
             case If():
                 for branch in stmt_children(stmt):
                     yield from self.enumerate_accesses(
-                        branch, _points_where_condition(stmt.cond, branch is stmt.then, points)
+                        branch, _points_possibly_meeting_condition(stmt.cond, branch is stmt.then, points)
                     )
             case Block():
                 for k, inner in enumerate(stmt.stmts):
@@ -235,7 +235,7 @@ def _broadcast_to_points(value: Any, points: LoopPoints) -> Int64Array:
     return np.broadcast_to(np.asarray(value, np.int64), next(iter(points.values())).shape)
 
 
-def _points_where_condition(cond: Expr, holds: bool, points: LoopPoints) -> LoopPoints:
+def _points_possibly_meeting_condition(cond: Expr, holds: bool, points: LoopPoints) -> LoopPoints:
     """Return the points at which a condition is true (false, if `holds` is False).
 
     Points at which the condition cannot be evaluated are included.

@@ -57,11 +57,11 @@ class _RegisterPromoter:
         """
         stmts, k = list(block_stmts_or_self(stmt)), 0
         while k < len(stmts):
-            made = self.promote_array_around_loop(stmts, k)
+            made = self.promote_one_scratch_array_of_loop(stmts, k)
             stmts, k = (stmts, k + 1) if made is None else (made, k)
         return Block(rebuild_stmt(s, self.promote_in_stmt) for s in stmts)
 
-    def promote_array_around_loop(self, stmts: Sequence[Stmt], loop_position: int) -> list[Stmt] | None:
+    def promote_one_scratch_array_of_loop(self, stmts: Sequence[Stmt], loop_position: int) -> list[Stmt] | None:
         """Promote one scratch array of the loop at index `loop_position` of a sequence of statements.
 
         The adjacent statements that use the array are included. Return the new sequence, or None if
@@ -75,10 +75,10 @@ class _RegisterPromoter:
             core = self.unroll_until_constant_indices(loop, buffer)
             if core is None or not self.fits_in_registers([core], buffer):
                 continue
-            before = self.adjacent_stmts_using_buffer(reversed(stmts[:loop_position]), [core], buffer)
-            after = self.adjacent_stmts_using_buffer(stmts[loop_position + 1 :], [*before, core], buffer)
+            before = self.unrolled_adjacent_stmts_using_buffer(reversed(stmts[:loop_position]), [core], buffer)
+            after = self.unrolled_adjacent_stmts_using_buffer(stmts[loop_position + 1 :], [*before, core], buffer)
             region = Block((*reversed(before), core, *after))
-            if any(_stores_before_load(s, buffer) for s in region.stmts if not isinstance(s, Store)):
+            if any(_is_any_element_stored_before_loaded(s, buffer) for s in region.stmts if not isinstance(s, Store)):
                 continue
             return [
                 *stmts[: loop_position - len(before)],
@@ -87,8 +87,10 @@ class _RegisterPromoter:
             ]
         return None
 
-    def adjacent_stmts_using_buffer(self, stmts: Iterable[Stmt], core: Sequence[Stmt], buffer: Buffer) -> list[Stmt]:
-        """Return the statements next to `core` that use the buffer and fit into the registers
+    def unrolled_adjacent_stmts_using_buffer(
+        self, stmts: Iterable[Stmt], promoted_stmts: Sequence[Stmt], buffer: Buffer
+    ) -> list[Stmt]:
+        """Return the statements next to `promoted_stmts` that use the buffer and fit into the registers
         together with it, unrolled.
 
         Statements that do not use the buffer may be between them; the first statement that does not
@@ -97,7 +99,7 @@ class _RegisterPromoter:
         found, last = list[Stmt](), 0
         for stmt in stmts:
             made = self.unroll_until_constant_indices(stmt, buffer)
-            if made is None or not self.fits_in_registers([*core, *found, made], buffer):
+            if made is None or not self.fits_in_registers([*promoted_stmts, *found, made], buffer):
                 break
             found.append(made)
             last = len(found) if _accesses_buffer(stmt, buffer) else last
@@ -107,7 +109,7 @@ class _RegisterPromoter:
         """Return True if the accesses to the buffer are to at most `most` vectors that do not
         overlap.
         """
-        places = sorted({p for s in stmts for p in _constant_vector_slots(s, buffer)})
+        places = sorted({p for s in stmts for p in _vectors_accessed_at_constant_indices(s, buffer)})
         apart = all(first + lanes <= after for (first, lanes), (after, _) in pairwise(places))
         return apart and 0 < len(places) <= self.most and all(lanes > 1 for _, lanes in places)
 
@@ -152,7 +154,7 @@ def _accesses_of_buffer(stmt: Stmt, buffer: Buffer) -> Iterator[tuple[Expr, int]
             yield s.index, s.value.lanes
 
 
-def _stores_before_load(stmt: Stmt, buffer: Buffer) -> bool:
+def _is_any_element_stored_before_loaded(stmt: Stmt, buffer: Buffer) -> bool:
     """Return True if a loop stores to an element before it loads it: its register would be read
     uninitialized.
     """
@@ -164,7 +166,7 @@ def _stores_before_load(stmt: Stmt, buffer: Buffer) -> bool:
     return False
 
 
-def _constant_vector_slots(stmt: Stmt, buffer: Buffer) -> set[_VectorSlot]:
+def _vectors_accessed_at_constant_indices(stmt: Stmt, buffer: Buffer) -> set[_VectorSlot]:
     """Return the vectors of a buffer that a statement accesses at constant indices, as (first
     element, number of elements).
     """
@@ -178,7 +180,7 @@ def _hold_buffer_in_registers(region: Block, buffer: Buffer) -> list[Stmt]:
     registers: dict[_VectorSlot, Var] = {}
     found: list[Stmt] = []
     for stmt in region.stmts:
-        fresh = sorted(_constant_vector_slots(stmt, buffer) - registers.keys())
+        fresh = sorted(_vectors_accessed_at_constant_indices(stmt, buffer) - registers.keys())
         made = {place: Var(buffer.name, buffer.dtype, place[1]) for place in fresh}
         registers |= made
         if made and isinstance(stmt, Store) and buffer not in read_buffers(stmt):

@@ -127,7 +127,7 @@ class _ScalarDefinitions:
     reads: bool
     made: dict[Var, Expr] = field(default_factory=dict)
 
-    def add_definition(self, var: Var, value: Expr) -> None:
+    def record_definition_if_recomputable(self, var: Var, value: Expr) -> None:
         """Add the definition of a register, unless the register changes or its loads may not be
         repeated.
         """
@@ -190,7 +190,7 @@ class _StmtVectorizer:
         if amount is not None:
             self.amounts[stmt.var] = amount
         if self.scalars is not None:
-            self.scalars.add_definition(stmt.var, stmt.value)
+            self.scalars.record_definition_if_recomputable(stmt.var, stmt.value)
         register = Var(stmt.var.name, stmt.var.dtype, self.lanes)
         made = Declare(register, self.vectorize_expr(stmt.value))
         self.vectors[stmt.var] = register
@@ -219,29 +219,29 @@ class _StmtVectorizer:
             case Cast(a=a):
                 return (
                     self._index_as_int32_vector(a, dtype)
-                    or self._quantize_dequantize_in_float(a, dtype)
-                    or _convert_stepwise(self.vectorize_expr(a), dtype)
+                    or self._fake_quantize_in_float32(a, dtype)
+                    or _convert_vector_in_width_doubling_steps(self.vectorize_expr(a), dtype)
                 )
             case Bitcast(a=a) if not (dtype.is_narrow_float or a.dtype.is_narrow_float):
                 return Bitcast(dtype, self.vectorize_expr(expr.a))
             case Call() if _is_vectorizable_call(expr):
                 return replace(expr, args=tuple(map(self.vectorize_expr, expr.args)))
             case Select(cond=cond) if (
-                self.inside or not self._varies_between_lanes(cond) or self._may_evaluate_both_operands(expr)
+                self.inside or not self._varies_between_lanes(cond) or self._is_safe_to_load_both_select_operands(expr)
             ):
                 return Select(
                     self.vectorize_expr(cond) if self._varies_between_lanes(cond) else cond,
                     self.vectorize_expr(expr.a),
                     self.vectorize_expr(expr.b),
                 )
-        return self._vectorize_expr_indirectly(expr)
+        return self._vectorize_shift_or_pack_lane_by_lane(expr)
 
-    def _vectorize_expr_indirectly(self, expr: Expr) -> Expr:
+    def _vectorize_shift_or_pack_lane_by_lane(self, expr: Expr) -> Expr:
         """Return the vector of an expression whose operation has no direct vector form; raise
         ScalarError if there is none.
         """
         if isinstance(expr, Binary) and expr.op in ("shl", "shr"):
-            return self.vectorize_expr(_limit_shift_amount(expr))
+            return self.vectorize_expr(_shift_with_oversized_amounts_selected(expr))
         return self._pack_lane_by_lane(expr, _why_expr_stays_scalar(expr))
 
     def _index_as_int32_vector(self, index: Expr, dtype: DType) -> Expr | None:
@@ -254,7 +254,7 @@ class _StmtVectorizer:
         apart = Pack(tuple(Const(k, dtype) for k in range(self.lanes)))
         return Broadcast(cast(first, dtype), self.lanes) + (apart if step == 1 else apart * step)
 
-    def _quantize_dequantize_in_float(self, expr: Expr, dtype: DType) -> Expr | None:
+    def _fake_quantize_in_float32(self, expr: Expr, dtype: DType) -> Expr | None:
         """Return the float32 vector of values quantized to bytes and converted back, without
         narrowing; None for other casts.
         """
@@ -272,22 +272,22 @@ class _StmtVectorizer:
         """
         if self.scalars is None:
             raise ScalarError(reason)
-        whole = self._expand_scalar_definitions(expr)
+        whole = self._replace_registers_by_definitions(expr)
         parts = list(islice(walk(whole), _MAX_SCALARIZED_NODES + 1))
         unknown = any(isinstance(n, Var) and n in self.vectors for n in parts)
         if unknown or len(parts) > _MAX_SCALARIZED_NODES or any(isinstance(n, Call) for n in parts):
             raise ScalarError(reason)
         return Pack(tuple(substitute(whole, {self.lane: Const(k, INDEX)}) for k in range(self.lanes)))
 
-    def _expand_scalar_definitions(self, expr: Expr) -> Expr:
+    def _replace_registers_by_definitions(self, expr: Expr) -> Expr:
         """Return an expression with registers replaced by their scalar definitions, where these may
         be recomputed.
         """
         return expr if self.scalars is None else substitute(expr, self.scalars.made)
 
-    def _may_evaluate_both_operands(self, expr: Select) -> bool:
+    def _is_safe_to_load_both_select_operands(self, expr: Select) -> bool:
         """Return True if both operands of a selection may be loaded whatever its condition is."""
-        made = self._expand_scalar_definitions(expr)
+        made = self._replace_registers_by_definitions(expr)
         return not isinstance(made, Select) or _is_safe_to_load_both_operands(made)
 
     def _vectorize_load(self, load: Load) -> Load | Pack:
@@ -334,14 +334,14 @@ class _StmtVectorizer:
         index in lane 0.
         """
         # a row and a column computed from one flat index simplify to that index
-        index = simplify(self._expand_scalar_definitions(index), {})
+        index = simplify(self._replace_registers_by_definitions(index), {})
         if any(n in self.vectors for n in vars_and_buffers_in(index)):
             return None, index
         step = linear_form(index, {self.lane: (0, self.lanes - 1)}).coefficient(self.lane)
         return step, simplify(substitute(index, {self.lane: Const(0, self.lane.dtype)}), {})
 
 
-def _limit_shift_amount(shift: Binary) -> Expr:
+def _shift_with_oversized_amounts_selected(shift: Binary) -> Expr:
     """Return a shift by a data-dependent amount as a shift by less than the width, and a selection
     for larger amounts.
     """
@@ -390,7 +390,7 @@ def _is_vectorizable_call(call: Call) -> bool:
     return elementary_function_definition(call.name, dtype) is not None
 
 
-def _convert_stepwise(value: Expr, dtype: DType) -> Expr:
+def _convert_vector_in_width_doubling_steps(value: Expr, dtype: DType) -> Expr:
     """Convert a vector to another type in steps of doubled or halved width, as C compilers
     scalarize wider steps.
 

@@ -110,7 +110,7 @@ def _overlapping_lifetime_pair_count(blocks: Sequence[LiveBlock]) -> int:
     return sum(begun - ended for begun, ended in enumerate(over))
 
 
-def _place_by_sweep(blocks: Sequence[LiveBlock], align: int) -> tuple[list[int], int]:
+def _place_blocks_by_first_step(blocks: Sequence[LiveBlock], align: int) -> tuple[list[int], int]:
     """Place blocks in order of their first step, each in the lowest free gap; return the offsets and the peak."""
     offsets, peak = [0] * len(blocks), 0
     gaps: list[tuple[int, int]] = []  # (begin, end), sorted; all memory after `peak` is free
@@ -194,7 +194,7 @@ class _ArenaPacker:
                 return None
         return offsets, peak
 
-    def heuristic_orders(self) -> list[list[int]]:
+    def heuristic_block_placement_orders(self) -> list[list[int]]:
         """Return heuristic orders: by size, by length of lifetime, by occupancy of steps, by first step."""
         blocks, sizes = self.blocks, self.sizes
         conflict = [sum(sizes[j] for j in near) for near in self.neighbors]
@@ -268,13 +268,13 @@ def place_blocks_in_arena(
     if not blocks:
         return Arrangement((), 0, 0)
     if (pairs := _overlapping_lifetime_pair_count(blocks)) > MIN_PAIRS_FOR_SWEEP and not overlaps:
-        offsets, peak = _place_by_sweep(blocks, align)
+        offsets, peak = _place_blocks_by_first_step(blocks, align)
         bound = arena_size_lower_bound(blocks, align)
         if peak == bound or pairs > MIN_PAIRS_FOR_SWEEP_ONLY:
             return Arrangement(tuple(offsets), peak, bound)
     packer = _ArenaPacker(blocks, align, overlaps)
     best_order, best = list[int](), (list[int](), sum(packer.sizes) + 1)
-    for order in packer.heuristic_orders():
+    for order in packer.heuristic_block_placement_orders():
         if (
             best[1] > max(packer.bound, sufficient_bytes)
             and (packed := packer.place_in_order(order, best[1])) is not None

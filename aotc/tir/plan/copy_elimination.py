@@ -58,9 +58,9 @@ def eliminate_copies(program: Program) -> Program:
     return replace(program, steps=tuple(_replace_storages_by_views(step, outputs) for step in steps))
 
 
-def _covers_whole_temporary(view: View, size: int) -> bool:
+def _covers_whole_temporary(view: View, element_count: int) -> bool:
     """Return True if a view (part of a storage) covers a whole temporary."""
-    return view.storage.kind == "temp" and view.offset == 0 and view.storage.size == size
+    return view.storage.kind == "temp" and view.offset == 0 and view.storage.size == element_count
 
 
 def _replace_storages_by_views(step: Step, view_of_storage: dict[Storage, View]) -> Step:

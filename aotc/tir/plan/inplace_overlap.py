@@ -93,18 +93,20 @@ class _AccessTrace:
                 if values:
                     inner = map_exprs(inner, lambda e: substitute(e, values))
                 self.trace_stmt(inner, start_times, outer_loops)
-                start_times = start_times + _event_count(inner, outer_loops)
+                start_times = start_times + _traced_stmt_execution_count(inner, outer_loops)
                 if isinstance(inner, Declare) and is_replaceable_by_value(inner, changing):
                     values[inner.var] = inner.value
             return
-        if isinstance(stmt, For) and _is_enumerable(stmt, outer_loops):
+        if isinstance(stmt, For) and _has_few_enough_iterations_to_enumerate(stmt, outer_loops):
             count = len(constant_loop_range(stmt))
-            length = _event_count(stmt.body, (*outer_loops, stmt))
+            length = _traced_stmt_execution_count(stmt.body, (*outer_loops, stmt))
             self.trace_stmt(stmt.body, start_times[..., None] + np.arange(count) * length, (*outer_loops, stmt))
             return
-        self.add_event(stmt, start_times, outer_loops)
+        self.record_stmt_execution_times_and_accesses(stmt, start_times, outer_loops)
 
-    def add_event(self, stmt: Stmt, start_times: Array, outer_loops: tuple[For, ...]) -> None:
+    def record_stmt_execution_times_and_accesses(
+        self, stmt: Stmt, start_times: Array, outer_loops: tuple[For, ...]
+    ) -> None:
         ranges: Ranges = {}
         for loop in outer_loops:
             ranges[loop.var] = loop_var_interval(loop, ranges)
@@ -149,17 +151,17 @@ def _split_address_by_outer_loops(address: LinearForm, outer_loops: Sequence[For
     return own, rest
 
 
-def _is_enumerable(loop: For, outer_loops: Sequence[For]) -> bool:
+def _has_few_enough_iterations_to_enumerate(loop: For, outer_loops: Sequence[For]) -> bool:
     count = math.prod(len(constant_loop_range(outer)) for outer in (*outer_loops, loop))
     return 0 < count <= MAX_ENUMERATED_ITERATIONS
 
 
-def _event_count(stmt: Stmt, outer_loops: tuple[For, ...]) -> int:
+def _traced_stmt_execution_count(stmt: Stmt, outer_loops: tuple[For, ...]) -> int:
     """Return the number of events (executed statements) that the trace of a statement has."""
     if isinstance(stmt, Block):
-        return sum(_event_count(inner, outer_loops) for inner in stmt.stmts)
-    if isinstance(stmt, For) and _is_enumerable(stmt, outer_loops):
-        return len(constant_loop_range(stmt)) * _event_count(stmt.body, (*outer_loops, stmt))
+        return sum(_traced_stmt_execution_count(inner, outer_loops) for inner in stmt.stmts)
+    if isinstance(stmt, For) and _has_few_enough_iterations_to_enumerate(stmt, outer_loops):
+        return len(constant_loop_range(stmt)) * _traced_stmt_execution_count(stmt.body, (*outer_loops, stmt))
     return 1
 
 

@@ -143,7 +143,7 @@ class _BlockwiseLoop:
         for loop in _interchanged_loop_nests(found) if isinstance(found, For) else ():
             values = constant_loop_range(loop)
             size = (
-                _elements_per_iteration(loop, buffer, len(values))
+                _exclusive_elements_per_iteration(loop, buffer, len(values))
                 if values and (values.start, values.step) == (0, 1)
                 else 0
             )
@@ -184,7 +184,7 @@ def _interchanged_loop_nests(loop: For) -> Iterator[For]:
         around.append(inner)
 
 
-def _elements_per_iteration(loop: For, buffer: Buffer, iteration_count: int) -> int:
+def _exclusive_elements_per_iteration(loop: For, buffer: Buffer, iteration_count: int) -> int:
     """Return the number of buffer elements that each iteration accesses exclusively; 0 if it cannot
     be determined.
     """

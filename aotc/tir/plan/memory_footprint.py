@@ -56,11 +56,11 @@ def memory_use_of_steps(program: Program) -> tuple[StepMemoryUse, ...]:
     for k in range(len(program.steps)):
         live = sorted((s for s, life in lives.items() if life.first <= k <= life.last), key=lambda s: -s.nbytes)
         at = sorted((program.plan.offsets[s], align_up(s.nbytes, align)) for s in live)
-        found.append(StepMemoryUse(k, tuple(live), _covered_bytes(at)))
+        found.append(StepMemoryUse(k, tuple(live), _bytes_covered_by_sorted_intervals(at)))
     return tuple(found)
 
 
-def _covered_bytes(intervals: Iterable[tuple[int, int]]) -> int:
+def _bytes_covered_by_sorted_intervals(intervals: Iterable[tuple[int, int]]) -> int:
     """Return the number of bytes covered by sorted intervals (first, size), which may overlap."""
     size = end = 0
     for first, count in intervals:

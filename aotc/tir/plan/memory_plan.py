@@ -20,7 +20,7 @@ from aotc.tir import (
     Expr,
     Load,
     Stmt,
-    last_block_counters,
+    buffers_of_last_block_counters,
     make_copy_step,
     make_loops_serial_for_overlap,
     min_overlap_distance_bytes,
@@ -28,8 +28,8 @@ from aotc.tir import (
     with_operands,
 )
 from aotc.tir.plan.arena_packing import LiveBlock, align_up, max_overlap_bytes, place_blocks_in_arena
-from aotc.tir.plan.memory_spaces import (
-    arrange_in_first_memory_or_all,
+from aotc.tir.plan.memory_space_assignment import (
+    arrange_in_first_memory_or_spread,
     element_accesses_per_storage,
     spread_over_memories,
 )
@@ -45,7 +45,7 @@ class Lifetime:
     last: int
 
 
-def lifetimes(program: Program) -> dict[Storage, Lifetime]:
+def lifetimes_of_temporaries(program: Program) -> dict[Storage, Lifetime]:
     """Return the lifetime of each temporary, in steps.
 
     Counters of last-block reductions are live in all steps, as they must stay zero between runs.
@@ -56,7 +56,7 @@ def lifetimes(program: Program) -> dict[Storage, Lifetime]:
         for view in step.args:
             if view.storage.kind == "temp":
                 lives.setdefault(view.storage, Lifetime(k, k)).last = k
-        kept = last_block_counters(step.kernel)
+        kept = buffers_of_last_block_counters(step.kernel)
         counts |= {v.storage for b, v in zip(step.kernel.params, step.args, strict=True) if b in kept}
     last = len(program.steps) - 1
     for storage, place_of in program.resident.items():
@@ -105,7 +105,7 @@ def merge_inplace_params(kernel: Kernel, output_input_pairs: tuple[tuple[int, in
 
 def run_kernels_in_place(program: Program) -> Program:
     """Let kernels write outputs over dying inputs where the kernel allows it; return the new program."""
-    lives = lifetimes(program)
+    lives = lifetimes_of_temporaries(program)
     homes: dict[Storage, Storage] = {}
     merged = cache(merge_inplace_params)
     steps: list[Step] = []
@@ -201,7 +201,7 @@ def _is_output_over_dying_input(
 def lifetimes_of_memory_owners(program: Program) -> dict[Storage, Lifetime]:
     """Return the temporaries that own memory and their lifetimes, extended by in-place results."""
     found: dict[Storage, Lifetime] = {}
-    for storage, life in lifetimes(program).items():
+    for storage, life in lifetimes_of_temporaries(program).items():
         group = found.setdefault(memory_owner(program, storage), Lifetime(life.first, life.last))
         group.first, group.last = min(group.first, life.first), max(group.last, life.last)
     return found
@@ -239,15 +239,17 @@ def plan_memory(
     found = place_blocks_in_arena(blocks, align, near)
     parts: tuple[ArenaPart, ...] = ()
     if memory_bytes:
-        found, parts = arrange_in_first_memory_or_all(
+        found, parts = arrange_in_first_memory_or_spread(
             found,
             memory_bytes,
             lambda room: spread_over_memories(blocks, _access_counts_of_memory_owners(program), room, align, near),
         )
     offset_of = dict(zip(taken, found.offsets, strict=True))
-    offsets = MappingProxyType({storage: offset_of[memory_owner(program, storage)] for storage in lifetimes(program)})
+    offsets = MappingProxyType(
+        {storage: offset_of[memory_owner(program, storage)] for storage in lifetimes_of_temporaries(program)}
+    )
     planned = replace(program, plan=MemoryPlan(offsets, found.peak, found.lower_bound, align, parts))
-    return _mark_overlapping_params(planned) if pairs else planned
+    return _make_kernels_serial_for_overlaps(planned) if pairs else planned
 
 
 def _access_counts_of_memory_owners(program: Program) -> list[int]:
@@ -261,7 +263,7 @@ def _access_counts_of_memory_owners(program: Program) -> list[int]:
     return list(found.values())
 
 
-def _mark_overlapping_params(program: Program) -> Program:
+def _make_kernels_serial_for_overlaps(program: Program) -> Program:
     """Return the program with each kernel marked with the outputs that overlap inputs in any of its
     calls.
     """
@@ -298,9 +300,9 @@ def check_memory_plan(program: Program) -> None:
     permit it.
     """
     taken, plan = lifetimes_of_memory_owners(program), program.plan
-    allowed = _permitted_overlaps(program)
+    allowed = _permitted_output_input_overlaps(program)
     items = sorted(taken, key=lambda s: taken[s].first)
-    for storage in lifetimes(program):
+    for storage in lifetimes_of_temporaries(program):
         assert plan.offsets[storage] % plan.align == 0
         assert plan.offsets[storage] + storage.nbytes <= plan.peak
         number, at = plan.arena_part_and_offset(storage)
@@ -314,7 +316,7 @@ def check_memory_plan(program: Program) -> None:
             assert apart or (b, a) in allowed, f"{a.name} and {b.name} overlap in the arena"
 
 
-def _permitted_overlaps(program: Program) -> set[tuple[Storage, Storage]]:
+def _permitted_output_input_overlaps(program: Program) -> set[tuple[Storage, Storage]]:
     """Return the (output, dying input) pairs whose overlap is permitted by the order of accesses in
     the kernel.
     """

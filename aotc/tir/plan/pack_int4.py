@@ -50,7 +50,7 @@ def pack_constants_as_int4(program: Program, cache_bytes: int = 0) -> Program:
     for step in program.steps:
         for k, view in enumerate(step.args):
             uses[step.kernel, k].append(view)
-    least = {s: number for s in program.constants if (number := _int4_range_start(s)) is not None}
+    least = {s: number for s in program.constants if (number := _least_value_of_int4_range(s)) is not None}
     kernels: dict[Kernel, dict[Buffer, int]] = defaultdict(dict)
     wrong: set[Storage] = set(least)
     while wrong:
@@ -63,7 +63,11 @@ def pack_constants_as_int4(program: Program, cache_bytes: int = 0) -> Program:
             if found == {None}:
                 continue
             number, buffer = min(n for n in found if n is not None), kernel.params[k]
-            if len(found) > 1 or any(v.offset % 2 for v in views) or not _can_read_packed(kernel, buffer):
+            if (
+                len(found) > 1
+                or any(v.offset % 2 for v in views)
+                or not _can_read_buffer_packed_as_int4(kernel, buffer)
+            ):
                 wrong |= {view.storage for view in views}
             kernels[kernel][buffer] = number
         least = {s: number for s, number in least.items() if s not in wrong}
@@ -78,7 +82,7 @@ def pack_constants_as_int4(program: Program, cache_bytes: int = 0) -> Program:
     return replace(program, steps=tuple(steps))
 
 
-def _int4_range_start(storage: Storage) -> int | None:
+def _least_value_of_int4_range(storage: Storage) -> int | None:
     """Return the value that packed 0 stands for, if all values of a constant lie within 16
     consecutive integers, else None.
 
@@ -106,7 +110,7 @@ class _NeedsWholeBytesError(Exception):
     """
 
 
-def _can_read_packed(kernel: Kernel, buffer: Buffer) -> bool:
+def _can_read_buffer_packed_as_int4(kernel: Kernel, buffer: Buffer) -> bool:
     """Return True if a kernel can read a buffer that is packed as 4-bit values."""
     try:
         _read_buffers_as_int4(kernel, {buffer: 0})

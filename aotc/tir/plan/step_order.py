@@ -52,7 +52,7 @@ def accessed_temporaries(step: Step) -> tuple[Storage, ...]:
     return tuple(dict.fromkeys(v.storage for v in step.args if v.storage.kind == "temp"))
 
 
-def _predecessor_masks(steps: Sequence[Step], resident: Mapping[Storage, Storage]) -> list[int]:
+def _bit_masks_of_preceding_steps(steps: Sequence[Step], resident: Mapping[Storage, Storage]) -> list[int]:
     """Return, for each step, the set of steps that must precede it, as a bit mask."""
     sets: list[int] = []
     writers: dict[Storage, int] = {}
@@ -89,7 +89,7 @@ class _StepOrderSearch:
     users: dict[Storage, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.behind = _predecessor_masks(self.program.steps, self.program.resident)
+        self.behind = _bit_masks_of_preceding_steps(self.program.steps, self.program.resident)
         self.users = {}
         for k, step in enumerate(self.program.steps):
             for storage in accessed_temporaries(step):
@@ -124,11 +124,11 @@ class _StepOrderSearch:
         """
         own = tuple(range(len(self.program.steps)))
         bound = self.peak_bytes_of_order(own)
-        found = self.least_peak_order_by_dijkstra(bound) or self.greedy_order()
+        found = self.least_peak_order_by_dijkstra(bound) or self.greedy_least_memory_step_order()
         peak = self.peak_bytes_of_order(found)
         return (found, peak) if peak < bound else (own, bound)
 
-    def executable_steps(self, executed_mask: int) -> list[int]:
+    def unexecuted_steps_ready_to_run(self, executed_mask: int) -> list[int]:
         return [
             k for k, before in enumerate(self.behind) if not executed_mask >> k & 1 and before & ~executed_mask == 0
         ]
@@ -145,10 +145,10 @@ class _StepOrderSearch:
         while queue:
             peak, left, done, live = heapq.heappop(queue)
             if done == every:
-                return self._order_from_predecessors(came, done)
+                return self._step_order_from_predecessor_masks(came, done)
             if peak > peaks[done]:
                 continue
-            for k in self.executable_steps(done):
+            for k in self.unexecuted_steps_ready_to_run(done):
                 taken, kept = self.bytes_during_and_after_step(k, done, live)
                 now, most = done | 1 << k, max(peak, taken)
                 if most < peak_bound and most < peaks.get(now, peak_bound):
@@ -158,7 +158,7 @@ class _StepOrderSearch:
                 break
         return None
 
-    def _order_from_predecessors(
+    def _step_order_from_predecessor_masks(
         self, predecessor: Mapping[int, tuple[int, int]], executed_mask: int
     ) -> tuple[int, ...]:
         order: list[int] = []
@@ -167,14 +167,16 @@ class _StepOrderSearch:
             order.append(k)
         return tuple(reversed(order))
 
-    def greedy_order(self) -> tuple[int, ...]:
+    def greedy_least_memory_step_order(self) -> tuple[int, ...]:
         """Return the greedy order: next is the step with the least usage during it, then after it,
         then the first.
         """
         order: list[int] = []
         done = live = 0
         while len(order) < len(self.behind):
-            rows = [(*self.bytes_during_and_after_step(k, done, live), k) for k in self.executable_steps(done)]
+            rows = [
+                (*self.bytes_during_and_after_step(k, done, live), k) for k in self.unexecuted_steps_ready_to_run(done)
+            ]
             _, live, k = min(rows)
             order.append(k)
             done |= 1 << k

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from aotc.ir.diagnostics import AotcError
 from aotc.tir import Buffer, Expr, Target, Var, simplify_stmt, te, tensor_graph
-from aotc.tir.loops.gpu_wide_memory_access import MAX_ACCESS_BYTES
+from aotc.tir.loops.gpu_vector_access_predicate import MAX_ACCESS_BYTES
 from aotc.tir.loops.loop_nest_rewrites import copy_buffer_loop, hoist_invariants, optimize_loop_nests
 from aotc.tir.schedule.algorithms.attention import build_attention_chain, find_attention_chains
 from aotc.tir.schedule.algorithms.winograd import build_winograd
@@ -20,15 +20,15 @@ from aotc.tir.schedule.contraction import build_contraction_nest, schedule_gpu_t
 from aotc.tir.schedule.stages.inplace_outputs import output_input_pairs_sharing_memory
 from aotc.tir.schedule.stages.kernel_builder import KernelBuilder
 from aotc.tir.schedule.stages.reduction_loops import build_reduction_nest
-from aotc.tir.schedule.stages.scalar_expressions import TensorLocation
-from aotc.tir.schedule.stages.split_pooled_axes import split_axis_read_by_group_reduction
+from aotc.tir.schedule.stages.split_axis_by_reduction_group import split_axis_read_by_group_reduction
 from aotc.tir.schedule.stages.stage_grouping import (
     ComputeStage,
     StageGroup,
     form_compute_stages,
     group_stages_with_shared_loops,
 )
-from aotc.tir.schedule.stages.storage_plan import plan_storage
+from aotc.tir.schedule.stages.store_or_inline_tensors import plan_storage
+from aotc.tir.schedule.stages.tensor_element_lowering import TensorLocation
 from aotc.tir.stmt import Block, Kernel, Stmt, loop_nest, remove_dead_registers, substitute_in_stmt
 
 
@@ -41,7 +41,7 @@ class Lowering:
         self, name: str, inputs: Sequence[te.Placeholder], outputs: Sequence[te.Tensor], target: Target
     ) -> None:
         plan = plan_storage(outputs, target)
-        if target.can_split_reduction_in_block and (
+        if target.can_split_reduction_in_thread_block and (
             groups := split_axis_read_by_group_reduction(outputs, plan)
         ) != tuple(outputs):
             outputs, plan = groups, plan_storage(groups, target)
@@ -68,7 +68,7 @@ class Lowering:
         """Return the scheduled kernel."""
         absorbed = {group for chain in self.chains.values() for group in chain.absorbed}
         groups = (self._loop_nest_of_group(g) for g in self.groups if g not in absorbed)
-        body = remove_dead_registers(Block([*groups, *self._copies_to_outputs()]))
+        body = remove_dead_registers(Block([*groups, *self._copies_to_outputs_equal_to_others()]))
         return Kernel(
             name=self.name,
             inputs=self.input_buffers,
@@ -85,7 +85,7 @@ class Lowering:
             approximate=any(isinstance(stage.anchor, te.Winograd) for stage in self.stages),
         )
 
-    def _copies_to_outputs(self) -> list[Stmt]:
+    def _copies_to_outputs_equal_to_others(self) -> list[Stmt]:
         """Return copies to the outputs that equal an input or another output, possibly reshaped."""
         sources = (self.builder.memory[tensor_graph.strip_views(output)].buffer for output in self.outputs)
         pairs = zip(sources, self.output_buffers, strict=True)
@@ -160,20 +160,24 @@ class Lowering:
                 return build_reduction_nest(builder, stage, anchor, outer_loop_count)
             case te.Contraction() | te.Winograd():
                 a, b = (builder.memory[tensor_graph.strip_views(t)].buffer for t in (anchor.a, anchor.b))
-                store = builder.element_store_function(stage)
+                store = builder.function_finishing_and_storing_element(stage)
                 if isinstance(anchor, te.Winograd):
-                    return builder.add_nest_with_scratch(build_winograd(anchor, a, b, store, builder.target))
+                    return builder.add_buffers_of_nest_and_return_stmt(
+                        build_winograd(anchor, a, b, store, builder.target)
+                    )
                 # thread blocks must be the outermost loops of a kernel
-                alone = len(self.stages) == 1 and not self._copies_to_outputs()
+                alone = len(self.stages) == 1 and not self._copies_to_outputs_equal_to_others()
                 nest = schedule_gpu_tensor_cores(anchor, a, b, store, builder.target) if alone else None
-                return builder.add_nest_with_scratch(
+                return builder.add_buffers_of_nest_and_return_stmt(
                     nest or build_contraction_nest(anchor, a, b, store, builder.target)
                 )
             case te.Extern():
                 return _stmts_of_extern_group(builder, anchor.group)
             case _:
                 return loop_nest(
-                    stage.anchor_axes[outer_loop_count:], builder.compute_and_store_element(stage, None), "independent"
+                    stage.anchor_axes[outer_loop_count:],
+                    builder.compute_and_store_element_of_all_roots(stage, None),
+                    "independent",
                 )
 
 

@@ -49,7 +49,7 @@ class DividedLeaf:
     loop: For | None = None
 
     @property
-    def unit_count(self) -> int:
+    def leaf_loop_iteration_count(self) -> int:
         """Iterations of the leaf's loop, or 1 without a loop."""
         return 1 if self.loop is None else constant_trip_count(self.loop)
 
@@ -73,7 +73,7 @@ class DividedNest:
     weight: int = 1
 
     @property
-    def outer_trip_count(self) -> int:
+    def iterations_of_loops_around_leaf(self) -> int:
         """The product of the trip counts of the loops around the leaf."""
         return math.prod(map(constant_trip_count, self.loops))
 
@@ -85,12 +85,12 @@ class DividedNest:
         return not self.loops and self.leaf.loop is not None and is_innermost(self.leaf.loop)
 
     @property
-    def unit_count(self) -> int:
+    def work_units_divided_among_threads(self) -> int:
         """The number of units (iterations, or runs of them) that are divided among threads."""
         return (
-            -(-self.leaf.unit_count // _ITERATIONS_PER_RUN)
+            -(-self.leaf.leaf_loop_iteration_count // _ITERATIONS_PER_RUN)
             if self.is_divided_in_runs
-            else self.outer_trip_count * self.leaf.unit_count
+            else self.iterations_of_loops_around_leaf * self.leaf.leaf_loop_iteration_count
         )
 
     @property
@@ -107,11 +107,13 @@ class DividedNest:
         to the units that exist.
         """
         if self.inner_first:
-            return self._restrict_inner_loop_first(maximum(first_unit, 0), minimum(end_unit, self.unit_count))
+            return self._restrict_inner_loop_to_units(
+                maximum(first_unit, 0), minimum(end_unit, self.work_units_divided_among_threads)
+            )
         run = _ITERATIONS_PER_RUN if self.is_divided_in_runs else 1
-        return self._restrict_in_loop_order(self.loops, first_unit * run, end_unit * run)
+        return self._restrict_to_units_in_loop_order(self.loops, first_unit * run, end_unit * run)
 
-    def _restrict_in_loop_order(self, loops: Sequence[For], first_unit: Expr, end_unit: Expr) -> Stmt:
+    def _restrict_to_units_in_loop_order(self, loops: Sequence[For], first_unit: Expr, end_unit: Expr) -> Stmt:
         """Return the loop nest over units `first_unit` to `end_unit` in loop order; inner bounds are clipped
         in the first and last iteration.
         """
@@ -120,19 +122,19 @@ class DividedNest:
             return (
                 Block(self.leaf.stmts)
                 if self.loops and self.leaf.loop is None
-                else self._restrict_leaf(first_unit, end_unit)
+                else self._restrict_leaf_to_iterations(first_unit, end_unit)
             )
         loop, *rest = loops
-        inside = self.leaf.unit_count * math.prod(map(constant_trip_count, rest))
+        inside = self.leaf.leaf_loop_iteration_count * math.prod(map(constant_trip_count, rest))
         done = _iteration_number(loop) * inside
         body = self._replace_divided_part_of_body(
-            loop, rest, self._restrict_in_loop_order(rest, first_unit - done, end_unit - done)
+            loop, rest, self._restrict_to_units_in_loop_order(rest, first_unit - done, end_unit - done)
         )
         return _restrict_loop_to_iterations(
             loop, _divide_truncating(first_unit, inside), _divide_truncating(end_unit + (inside - 1), inside), body
         )
 
-    def _restrict_inner_loop_first(self, first_unit: Expr, end_unit: Expr) -> Stmt:
+    def _restrict_inner_loop_to_units(self, first_unit: Expr, end_unit: Expr) -> Stmt:
         """Return all iterations of the outer loops, with the divided loop restricted to the units
         of a share.
 
@@ -142,15 +144,17 @@ class DividedNest:
         for loop in self.loops:
             number = number * constant_trip_count(loop) + _iteration_number(loop)
         bounds = (
-            _divide_truncating(limit - number + (self.outer_trip_count - 1), self.outer_trip_count)
+            _divide_truncating(
+                limit - number + (self.iterations_of_loops_around_leaf - 1), self.iterations_of_loops_around_leaf
+            )
             for limit in (first_unit, end_unit)
         )
-        made = self._restrict_leaf(*bounds)
+        made = self._restrict_leaf_to_iterations(*bounds)
         for k, loop in reversed(list(enumerate(self.loops, 1))):
             made = replace(loop, body=self._replace_divided_part_of_body(loop, self.loops[k:], made))
         return made
 
-    def _restrict_leaf(self, low: Expr, high: Expr) -> Stmt:
+    def _restrict_leaf_to_iterations(self, low: Expr, high: Expr) -> Stmt:
         """Return the divided loop restricted to iterations `low` to `high`; statements without a
         loop run if unit 0 is among them.
         """
@@ -181,13 +185,13 @@ def _restrict_loop_to_iterations(loop: For, first_iteration: Expr, end_iteration
     return replace(loop, begin=begin, end=end, body=body)
 
 
-def loops_around_leaf_only(loops: Sequence[For], leaf: DividedLeaf) -> tuple[For, ...]:
+def loops_stripped_to_leaf_stmts(loops: Sequence[For], leaf: DividedLeaf) -> tuple[For, ...]:
     """Return the loops around a leaf (divided part) with all statements removed that are not part
     of the leaf.
     """
     if not loops:
         return ()
-    inside = loops_around_leaf_only(loops[1:], leaf)
+    inside = loops_stripped_to_leaf_stmts(loops[1:], leaf)
     return replace(loops[0], body=inside[0] if inside else Block(leaf.stmts)), *inside
 
 
@@ -201,7 +205,7 @@ def thread_share_of_nests(parts: Sequence[Sequence[DividedNest]]) -> Block:
     found: list[Stmt] = []
     for nests in parts:
         low, high = Var("lo", INDEX), Var("hi", INDEX)
-        total, counted = _unit_weights_and_starts(nests)
+        total, counted = _total_unit_and_preceding_weights(nests)
         found += [
             Declare(low, _first_unit_of_thread(total, THREAD_NUMBER)),
             Declare(high, _first_unit_of_thread(total, THREAD_NUMBER + 1)),
@@ -213,13 +217,15 @@ def thread_share_of_nests(parts: Sequence[Sequence[DividedNest]]) -> Block:
     return Block(found)
 
 
-def _unit_weights_and_starts(nests: Sequence[DividedNest]) -> tuple[int, list[tuple[DividedNest, int, int]]]:
+def _total_unit_and_preceding_weights(nests: Sequence[DividedNest]) -> tuple[int, list[tuple[DividedNest, int, int]]]:
     """Return the total weight of the units of all loop nests and, for each nest, the weight of one
     unit and of all units before.
     """
     common = math.gcd(*(nest.weight for nest in nests))
     weights = [nest.weight // common for nest in nests]
-    *starts, total = accumulate((n.unit_count * weight for n, weight in zip(nests, weights, strict=True)), initial=0)
+    *starts, total = accumulate(
+        (n.work_units_divided_among_threads * weight for n, weight in zip(nests, weights, strict=True)), initial=0
+    )
     return total, list(zip(nests, weights, starts, strict=True))
 
 
@@ -230,15 +236,17 @@ def largest_thread_share(parts: Sequence[Sequence[DividedNest]], thread_count: i
     most = max(
         sum(_weight_of_thread_share(nests, part, thread_count) for nests in parts) for part in range(thread_count)
     )
-    return most / sum(nest.unit_count * nest.weight for nests in parts for nest in nests)
+    return most / sum(nest.work_units_divided_among_threads * nest.weight for nests in parts for nest in nests)
 
 
 def _weight_of_thread_share(nests: Sequence[DividedNest], thread_number: int, thread_count: int) -> int:
     """Return the weight of the units that `thread_share_of_nests` assigns to one thread."""
-    (total, counted), mine = _unit_weights_and_starts(nests), 0
+    (total, counted), mine = _total_unit_and_preceding_weights(nests), 0
     for nest, weight, at in counted:
         limits = (total * p // thread_count - at for p in (thread_number, thread_number + 1))
-        low, high = (min(max((2 * x + weight) // (2 * weight), 0), nest.unit_count) for x in limits)
+        low, high = (
+            min(max((2 * x + weight) // (2 * weight), 0), nest.work_units_divided_among_threads) for x in limits
+        )
         mine += (high - low) * nest.weight
     return mine
 

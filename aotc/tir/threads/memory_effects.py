@@ -88,7 +88,7 @@ class MemoryEffects:
             self._buffers[stmt] = made
         return self._buffers[stmt]
 
-    def classify_private_scratch(self, stmts: Sequence[Stmt]) -> None:
+    def mark_private_scratch_filled_before_read(self, stmts: Sequence[Stmt]) -> None:
         """Mark scratch buffers as private that a statement of `stmts` fills before it reads them.
 
         Scratch that passes values from one statement to another stays shared.
@@ -106,18 +106,18 @@ class MemoryEffects:
         """
         return buffer.scope == "stack" or buffer in self.private
 
-    def shared_buffers_written(self, stmt: Stmt) -> set[Buffer]:
+    def thread_shared_buffers_written(self, stmt: Stmt) -> set[Buffer]:
         """Return the buffers shared between threads that a statement writes."""
         return {b for b in self.buffers_written_and_read(stmt)[0] if not self.is_thread_local(b)}
 
-    def shared_accesses(self, stmt: Stmt, ranges: Ranges) -> SharedAccesses:
+    def accesses_to_thread_shared_buffers(self, stmt: Stmt, ranges: Ranges) -> SharedAccesses:
         """Return the accesses of a statement to shared buffers, given the ranges of the variables
         around it.
         """
         key = (block_stmts_or_self(stmt), tuple(ranges.items()), frozenset(self.private))
         if key not in self._known:
             reads: Accesses = {b: [] for b in self.buffers_written_and_read(stmt)[1] if not self.is_thread_local(b)}
-            writes: Accesses = {b: [] for b in self.shared_buffers_written(stmt)}
+            writes: Accesses = {b: [] for b in self.thread_shared_buffers_written(stmt)}
             collect_accesses(stmt, ranges, reads, stores=False)
             collect_accesses(stmt, ranges, writes, reads=False)
             self._known[key] = SharedAccesses(reads, writes)
@@ -162,7 +162,9 @@ class MemoryEffects:
                 found.setdefault(kept, {})[stmt] = None
         return found
 
-    def passes_private_scratch_on(self, group: Sequence[Stmt], stmts: Sequence[Stmt], ranges: Ranges) -> bool:
+    def may_later_stmts_read_private_scratch(
+        self, group: Sequence[Stmt], stmts: Sequence[Stmt], ranges: Ranges
+    ) -> bool:
         """Return True if a statement after `stmts` in `stmts` may read values that the group left
         in private scratch.
         """

@@ -35,13 +35,13 @@ from aotc.tir import (
     ThreadCostModel,
     Threads,
     largest_thread_share,
-    loops_around_leaf_only,
+    loops_stripped_to_leaf_stmts,
     thread_share_of_nests,
 )
 from aotc.tir.loops.loop_dependence import (
     Ranges,
     constant_trip_count,
-    is_entirely_above,
+    is_entirely_at_higher_addresses,
     is_innermost,
     ranges_inside_loops,
     read_buffers,
@@ -99,11 +99,11 @@ def _divide_kernel_if_faster(splitter: _KernelDivider, kernel: Kernel) -> Kernel
     """Return a kernel divided among threads by `splitter`; the kernel itself if a single thread is
     not slower.
     """
-    made = splitter.divide_stmts(block_stmts_or_self(kernel.body), {})
+    made = splitter.divide_stmts_among_threads(block_stmts_or_self(kernel.body), {})
     if made is None or not made.divided:
         return kernel
-    if made.time >= splitter.costs.other_threads_waiting_ns(
-        splitter.uses.shared_accesses(kernel.body, {}), kernel.body, {}
+    if made.time >= splitter.costs.ns_of_stmt_while_other_threads_wait(
+        splitter.uses.accesses_to_thread_shared_buffers(kernel.body, {}), kernel.body, {}
     ):
         return kernel
     private = tuple(b for b in kernel.workspace if b in splitter.uses.private)
@@ -134,7 +134,7 @@ class _KernelDivider:
     uses: MemoryEffects
     costs: ThreadCostModel
 
-    def divide_stmts(self, stmts: Sequence[Stmt], ranges: Ranges) -> _DividedStmts | None:
+    def divide_stmts_among_threads(self, stmts: Sequence[Stmt], ranges: Ranges) -> _DividedStmts | None:
         """Divide a sequence of statements, with barriers where they conflict; return None if that
         is impossible.
 
@@ -144,13 +144,13 @@ class _KernelDivider:
         stmts    the statements
         ranges   ranges of the variables of outer loops, of which every thread runs all iterations
         """
-        self.uses.classify_private_scratch(stmts)
+        self.uses.mark_private_scratch_filled_before_read(stmts)
         found: list[Stmt] = []
         pending: list[SharedAccesses] = []
         time, divided = 0.0, False
-        for group in self._join_continuing_groups(stmts, ranges):
+        for group in self._groups_joined_to_continued_loops(stmts, ranges):
             block = Block(group)
-            use = self.uses.shared_accesses(block, ranges)
+            use = self.uses.accesses_to_thread_shared_buffers(block, ranges)
             made = _DividedStmts(
                 list(group),
                 self.costs.single_thread_ns(block, ranges) + self.costs.cache_transfer_wait_ns(group, None, ranges),
@@ -159,14 +159,16 @@ class _KernelDivider:
             if use.writes:
                 shared = (
                     None
-                    if self.uses.passes_private_scratch_on(group, stmts, ranges)
-                    else self._fastest_division(group, ranges)
+                    if self.uses.may_later_stmts_read_private_scratch(group, stmts, ranges)
+                    else self._fastest_thread_division_of_group(group, ranges)
                 )
                 if shared is None and not self.uses.can_run_on_one_thread(group):
                     return None
                 use = use if shared is not None else replace(use, single=True)
                 made = shared or _DividedStmts(
-                    [If(THREAD_NUMBER.equal(0), block)], self.costs.other_threads_waiting_ns(use, block, ranges), False
+                    [If(THREAD_NUMBER.equal(0), block)],
+                    self.costs.ns_of_stmt_while_other_threads_wait(use, block, ranges),
+                    False,
                 )
             if any(use.needs_barrier_with(other) for other in pending):
                 found.append(Sync())
@@ -177,34 +179,36 @@ class _KernelDivider:
             pending.append(use)
         return _DividedStmts(found, time, divided)
 
-    def _split_at_writing_loops(self, stmts: Sequence[Stmt]) -> Iterator[list[Stmt]]:
+    def _groups_split_at_shared_writing_loops(self, stmts: Sequence[Stmt]) -> Iterator[list[Stmt]]:
         """Yield each loop that writes shared memory by itself, and the statements between loops as
         one group if they write.
         """
         for are_loops, run in groupby(
-            stmts, lambda s: isinstance(s, For) and bool(self.uses.shared_buffers_written(s))
+            stmts, lambda s: isinstance(s, For) and bool(self.uses.thread_shared_buffers_written(s))
         ):
             found = list(run)
-            if are_loops or not any(self.uses.shared_buffers_written(s) for s in found):
+            if are_loops or not any(self.uses.thread_shared_buffers_written(s) for s in found):
                 yield from ([s] for s in found)
             else:
                 yield found
 
-    def _join_continuing_groups(self, stmts: Sequence[Stmt], ranges: Ranges) -> Iterator[list[Stmt]]:
-        """Yield the groups of `_split_at_writing_loops`, with groups that continue the result of a loop joined to
-        it, to be divided together.
+    def _groups_joined_to_continued_loops(self, stmts: Sequence[Stmt], ranges: Ranges) -> Iterator[list[Stmt]]:
+        """Yield the groups of `_groups_split_at_shared_writing_loops`, with groups that continue
+        the result of a loop joined to it, to be divided together.
         """
-        groups = list(self._split_at_writing_loops(stmts))
+        groups = list(self._groups_split_at_shared_writing_loops(stmts))
         while groups:
             group = groups.pop(0)
             if len(group) > 1 and not self.uses.has_no_register_flow_outside(group):
                 groups = [[s] for s in group] + groups
                 group = groups.pop(0)
-            while groups and self._continues_loop_result(group, groups[0], ranges):
+            while groups and self._continues_output_of_loop_group(group, groups[0], ranges):
                 group = [*group, *groups.pop(0)]
             yield group
 
-    def _continues_loop_result(self, group: Sequence[Stmt], next_group: Sequence[Stmt], ranges: Ranges) -> bool:
+    def _continues_output_of_loop_group(
+        self, group: Sequence[Stmt], next_group: Sequence[Stmt], ranges: Ranges
+    ) -> bool:
         """Return True if `next_group` is the remainder of the loop in `group`, or writes directly after
         its output (for example a border).
         """
@@ -212,50 +216,61 @@ class _KernelDivider:
             is_innermost(s) for s in (group[0], *next_group[:1]) if isinstance(s, For)
         ):
             return False
-        leaves = self._divisible_leaves([*group, *next_group], ranges)
+        leaves = self._divisible_parts_of_stmts([*group, *next_group], ranges)
         if leaves is None or len(leaves) < 2 or leaves[0].loop is not group[0]:
             return False
         if not isinstance(next_group[0], For):
-            return any(self.uses.shared_buffers_written(s) for s in next_group)
-        uses = [self.uses.shared_accesses(Block(part), ranges).writes for part in (group, next_group)]
-        behind = uses[0].keys() == uses[1].keys() and all(is_entirely_above(uses[1][b], uses[0][b]) for b in uses[0])
-        return behind and leaves[-1].loop is not None and self._take_leaves_similar_time(leaves, ranges)
+            return any(self.uses.thread_shared_buffers_written(s) for s in next_group)
+        uses = [self.uses.accesses_to_thread_shared_buffers(Block(part), ranges).writes for part in (group, next_group)]
+        behind = uses[0].keys() == uses[1].keys() and all(
+            is_entirely_at_higher_addresses(uses[1][b], uses[0][b]) for b in uses[0]
+        )
+        return behind and leaves[-1].loop is not None and self._do_leaf_units_take_similar_times(leaves, ranges)
 
-    def _take_leaves_similar_time(self, leaves: Sequence[DividedLeaf], ranges: Ranges) -> bool:
+    def _do_leaf_units_take_similar_times(self, leaves: Sequence[DividedLeaf], ranges: Ranges) -> bool:
         """Return True if the units of all leaves take similar times, within a factor of two."""
         times = [
             self.costs.single_thread_ns(Block(leaf.stmts), ranges)
-            / sum(n.unit_count for n in self._finest_division(leaf, ranges))
+            / sum(n.work_units_divided_among_threads for n in self._finest_loop_division_of_leaf(leaf, ranges))
             for leaf in leaves
         ]
         return max(times) <= 2 * min(times)
 
-    def _finest_division(self, leaf: DividedLeaf, ranges: Ranges) -> tuple[DividedNest, ...]:
+    def _finest_loop_division_of_leaf(self, leaf: DividedLeaf, ranges: Ranges) -> tuple[DividedNest, ...]:
         """Return loop nests for a leaf (a loop that can be divided), with as many nested loops
         divided as possible.
         """
         if leaf.loop is None:
             return (DividedNest((), leaf),)
-        return max(self._possible_divisions([leaf.loop], ranges), key=lambda nests: sum(n.unit_count for n in nests))
+        return max(
+            self._possible_loop_divisions_of_group([leaf.loop], ranges),
+            key=lambda nests: sum(n.work_units_divided_among_threads for n in nests),
+        )
 
-    def _divisible_leaves(self, stmts: Sequence[Stmt], ranges: Ranges) -> tuple[DividedLeaf, ...] | None:
+    def _divisible_parts_of_stmts(self, stmts: Sequence[Stmt], ranges: Ranges) -> tuple[DividedLeaf, ...] | None:
         """Return the divisible parts of statements; None if one must be complete before another
         part of them begins.
         """
-        all_groups = list(self._split_at_writing_loops(stmts))
-        groups = [g for g in all_groups if any(self.uses.shared_buffers_written(s) for s in g)]
+        all_groups = list(self._groups_split_at_shared_writing_loops(stmts))
+        groups = [g for g in all_groups if any(self.uses.thread_shared_buffers_written(s) for s in g)]
         common = Block(s for g in all_groups if g not in groups for s in g)
-        uses = [self.uses.shared_accesses(part, ranges) for part in (common, *map(Block, groups))]
+        uses = [self.uses.accesses_to_thread_shared_buffers(part, ranges) for part in (common, *map(Block, groups))]
         if any(a.needs_barrier_with(b) for k, a in enumerate(uses) for b in uses[:k]):
             return None
         if not all(
-            self.uses.has_no_register_flow_outside(g) and not self.uses.passes_private_scratch_on(g, stmts, ranges)
+            self.uses.has_no_register_flow_outside(g)
+            and not self.uses.may_later_stmts_read_private_scratch(g, stmts, ranges)
             for g in groups
         ):
             return None
-        return tuple(DividedLeaf(tuple(g), self._divisible_loop_of_group(g, ranges, len(groups) == 1)) for g in groups)
+        return tuple(
+            DividedLeaf(tuple(g), self._divisible_loop_of_single_stmt_group(g, ranges, len(groups) == 1))
+            for g in groups
+        )
 
-    def _divisible_loop_of_group(self, group: Sequence[Stmt], ranges: Ranges, is_only_group: bool) -> For | None:
+    def _divisible_loop_of_single_stmt_group(
+        self, group: Sequence[Stmt], ranges: Ranges, is_only_group: bool
+    ) -> For | None:
         """Return the loop of a group if its iterations can be divided; None if the group is one
         unit.
         """
@@ -268,25 +283,27 @@ class _KernelDivider:
             return None
         return loop if not is_innermost(loop) or (is_only_group and not ranges) else None
 
-    def _possible_divisions(self, group: Sequence[Stmt], ranges: Ranges) -> Iterator[tuple[DividedNest, ...]]:
+    def _possible_loop_divisions_of_group(
+        self, group: Sequence[Stmt], ranges: Ranges
+    ) -> Iterator[tuple[DividedNest, ...]]:
         """Yield ways to divide the loops of a group: from the outermost loop alone to all nested
         loops.
 
         A way has several nests, whose units are numbered consecutively, if loops have remainders,
         which run after them.
         """
-        leaves = self._divisible_leaves(group, ranges)
+        leaves = self._divisible_parts_of_stmts(group, ranges)
         loops: tuple[For, ...] = ()
         while leaves:
-            if len(leaves) > 1 and loops and not self._can_split_loops_by_leaf(loops, leaves):
+            if len(leaves) > 1 and loops and not self._do_loops_hold_leaves_only_and_fit_cache(loops, leaves):
                 return
             if len(leaves) == 1 or loops:
                 nests = tuple(
-                    DividedNest(loops if len(leaves) == 1 else loops_around_leaf_only(loops, leaf), leaf)
+                    DividedNest(loops if len(leaves) == 1 else loops_stripped_to_leaf_stmts(loops, leaf), leaf)
                     for leaf in leaves
                 )
             elif sum(leaf.loop is not None for leaf in leaves) > 1:
-                nests = tuple(nest for leaf in leaves for nest in self._finest_division(leaf, ranges))
+                nests = tuple(nest for leaf in leaves for nest in self._finest_loop_division_of_leaf(leaf, ranges))
             else:
                 nests = tuple(DividedNest((), leaf) for leaf in leaves)
             yield nests
@@ -295,14 +312,14 @@ class _KernelDivider:
                 len(leaves) > 1
                 or loop is None
                 or nests[0].is_divided_in_runs
-                or (loops and nests[0].unit_count >= _SUFFICIENT_UNITS)
+                or (loops and nests[0].work_units_divided_among_threads >= _SUFFICIENT_UNITS)
             ):
                 return
             loops = (*loops, loop)
             ranges = ranges_inside_loops([loop], ranges)
-            leaves = self._divisible_leaves(block_stmts_or_self(loop.body), ranges)
+            leaves = self._divisible_parts_of_stmts(block_stmts_or_self(loop.body), ranges)
 
-    def _can_split_loops_by_leaf(self, loops: Sequence[For], leaves: Sequence[DividedLeaf]) -> bool:
+    def _do_loops_hold_leaves_only_and_fit_cache(self, loops: Sequence[For], leaves: Sequence[DividedLeaf]) -> bool:
         """Return True if loops contain only the leaves, and the constants that are reread for each
         leaf fit in the cache.
         """
@@ -312,11 +329,11 @@ class _KernelDivider:
             s in known for loop in loops for s in block_stmts_or_self(loop.body)
         )
 
-    def _fastest_division(self, group: Sequence[Stmt], ranges: Ranges) -> _DividedStmts | None:
+    def _fastest_thread_division_of_group(self, group: Sequence[Stmt], ranges: Ranges) -> _DividedStmts | None:
         """Return the fastest division of a group by the cost model; None if there is none."""
         found: list[_DividedStmts] = []
-        for made in self._possible_divisions(group, ranges):
-            nests = self._add_time_weights(made, ranges)
+        for made in self._possible_loop_divisions_of_group(group, ranges):
+            nests = self._set_weights_to_unit_times(made, ranges)
             turned = tuple(replace(n, inner_first=bool(n.loops) and n.leaf.loop is not None) for n in nests)
             for some in (nests, turned) if turned[0].inner_first else (nests,):
                 apart = tuple((nest,) for nest in some)
@@ -324,36 +341,40 @@ class _KernelDivider:
                     if largest_thread_share(parts, 2) < 1:
                         found.append(
                             _DividedStmts(
-                                [thread_share_of_nests(parts)], self.costs.divided_nests_ns(parts, group, ranges), True
+                                [thread_share_of_nests(parts)],
+                                self.costs.slowest_thread_ns_of_divided_nests(parts, group, ranges),
+                                True,
                             )
                         )
         if len(group) == 1 and isinstance(group[0], For):
-            together = self._divide_body_of_common_loop(group[0], ranges)
+            together = self._divide_body_of_loop_run_by_all_threads(group[0], ranges)
             found += [together] if together is not None else []
         return min(found, key=lambda made: made.time, default=None)
 
-    def _add_time_weights(self, nests: Sequence[DividedNest], ranges: Ranges) -> tuple[DividedNest, ...]:
+    def _set_weights_to_unit_times(self, nests: Sequence[DividedNest], ranges: Ranges) -> tuple[DividedNest, ...]:
         """Return loop nests with weights proportional to the estimated times of their units."""
         times = [
-            nest.outer_trip_count
+            nest.iterations_of_loops_around_leaf
             * self.costs.single_thread_ns(Block(nest.leaf.stmts), ranges_inside_loops(nest.loops, ranges))
-            / nest.unit_count
+            / nest.work_units_divided_among_threads
             for nest in nests
         ]
         weights = [max(1, round(_MAX_UNIT_WEIGHT * time / max(times))) if max(times) else 1 for time in times]
         return tuple(replace(nest, weight=weight) for nest, weight in zip(nests, weights, strict=True))
 
-    def _divide_body_of_common_loop(self, loop: For, ranges: Ranges) -> _DividedStmts | None:
+    def _divide_body_of_loop_run_by_all_threads(self, loop: For, ranges: Ranges) -> _DividedStmts | None:
         """Return a loop of which every thread runs all iterations, with a divided body.
 
         Return None if most of the body's work would be repeated by every thread.
         """
         body, inner = block_stmts_or_self(loop.body), ranges_inside_loops([loop], ranges)
-        common = sum(self.costs.single_thread_ns(s, inner) for s in body if not self.uses.shared_buffers_written(s))
+        common = sum(
+            self.costs.single_thread_ns(s, inner) for s in body if not self.uses.thread_shared_buffers_written(s)
+        )
         if 2 * common > sum(self.costs.single_thread_ns(s, inner) for s in body):
             return None
         before = set(self.uses.private)
-        made = self.divide_stmts(body, inner)
+        made = self.divide_stmts_among_threads(body, inner)
         if made is None or not made.divided:
             self.uses.private.intersection_update(before)
             return None

@@ -60,14 +60,14 @@ class ThreadCostModel:
 
     def single_thread_ns(self, stmt: Stmt, ranges: Ranges) -> float:
         """Return the nanoseconds that one thread needs for a statement."""
-        return self._ns_per_operation * self._operation_count(stmt, ranges)
+        return self._estimated_ns_per_kernel_operation * self._operation_and_store_count(stmt, ranges)
 
     @cached_property
-    def _ns_per_operation(self) -> float:
+    def _estimated_ns_per_kernel_operation(self) -> float:
         """Estimated nanoseconds per operation of this kernel."""
-        return self.whole / max(1.0, self._operation_count(self.kernel.body, {}))
+        return self.whole / max(1.0, self._operation_and_store_count(self.kernel.body, {}))
 
-    def _operation_count(self, stmt: Stmt, ranges: Ranges) -> float:
+    def _operation_and_store_count(self, stmt: Stmt, ranges: Ranges) -> float:
         """Return the number of operations on values and of stores in a statement, over all
         iterations of its loops.
         """
@@ -75,14 +75,16 @@ class ThreadCostModel:
             inner = ranges_inside_loops([stmt], ranges)
             low, high = inner[stmt.var]
             times = (high - low + 1) / stmt.step if high - low < math.inf else 1
-            return max(0.0, times) * self._operation_count(stmt.body, inner)
+            return max(0.0, times) * self._operation_and_store_count(stmt.body, inner)
         if stmt not in self._own_operations:
             values = [n for e in stmt_exprs(stmt) for n in walk(e)]
             own = sum(isinstance(n, Load) or (isinstance(n, Binary) and n.dtype != INDEX) for n in values)
             self._own_operations[stmt] = own + isinstance(stmt, Store)
-        return self._own_operations[stmt] + sum(self._operation_count(s, ranges) for s in stmt_children(stmt))
+        return self._own_operations[stmt] + sum(self._operation_and_store_count(s, ranges) for s in stmt_children(stmt))
 
-    def divided_nests_ns(self, parts: Sequence[Sequence[DividedNest]], group: Sequence[Stmt], ranges: Ranges) -> float:
+    def slowest_thread_ns_of_divided_nests(
+        self, parts: Sequence[Sequence[DividedNest]], group: Sequence[Stmt], ranges: Ranges
+    ) -> float:
         """Return the nanoseconds of the slowest thread when loop nests of a group of statements are
         divided among threads.
 
@@ -95,10 +97,10 @@ class ThreadCostModel:
             common += times * sum(
                 self.single_thread_ns(s, inner)
                 for s in block_stmts_or_self(loop.body)
-                if not self.uses.shared_buffers_written(s)
+                if not self.uses.thread_shared_buffers_written(s)
             )
         share = self._mean_over_team_sizes(partial(largest_thread_share, parts))
-        largest = max(nests, key=lambda nest: nest.unit_count)
+        largest = max(nests, key=lambda nest: nest.work_units_divided_among_threads)
         turned = nests[0].inner_first
         repeated = common * (1 - share) if turned else 0.0
         work = self.single_thread_ns(Block(group), ranges) * share + repeated
@@ -112,24 +114,24 @@ class ThreadCostModel:
         Buffers that are divided along `divided_var` cost nothing if the range of that variable covers most
         of the buffer: then the thread that needs an element has it in its own cache.
         """
-        use = self.uses.shared_accesses(Block(group), ranges)
+        use = self.uses.accesses_to_thread_shared_buffers(Block(group), ranges)
         mine = self._mean_over_team_sizes(lambda threads: 1 / threads)
         # if a buffer was divided differently before, other threads have accessed a part of a
         # thread's own share
         mine_of_others = self._mean_over_team_sizes(lambda threads: (1 - 1 / threads) / threads)
         total = 0.0
         for buffer, found in (*use.reads.items(), *use.writes.items()):
-            span = max((_elements_moved_over_var_range(access, divided_var) for access in found), default=0)
+            span = max((_address_shift_over_var_range(access, divided_var) for access in found), default=0)
             if 2 * span < buffer.size:
                 read_part, own_part = (
                     (mine_of_others, mine_of_others) if span else (self._share_accessed_by_other_threads, mine)
                 )
-                total += self._buffer_transfer_ns(
+                total += self._cache_to_cache_transfer_ns(
                     buffer, _estimated_bytes_accessed(buffer, found, ranges), read_part, own_part, use
                 )
         return total
 
-    def _buffer_transfer_ns(
+    def _cache_to_cache_transfer_ns(
         self, buffer: Buffer, nbytes: int, read_part: float, own_part: float, accesses: SharedAccesses
     ) -> float:
         """Return the nanoseconds to transfer data between caches.
@@ -141,18 +143,18 @@ class ThreadCostModel:
         fetching = nbytes * read_part / self.threads.fetched_bytes_per_ns if buffer in accesses.reads else 0.0
         return fetching + (0.0 if buffer in self.constants else nbytes * own_part / self.threads.owned_bytes_per_ns)
 
-    def other_threads_waiting_ns(self, accesses: SharedAccesses, stmt: Stmt, ranges: Ranges) -> float:
+    def ns_of_stmt_while_other_threads_wait(self, accesses: SharedAccesses, stmt: Stmt, ranges: Ranges) -> float:
         """Return the nanoseconds of a statement that one thread runs while the other threads wait."""
         places = {**accesses.reads, **accesses.writes}
         others = self._share_accessed_by_other_threads
         moving = sum(
-            self._buffer_transfer_ns(b, _estimated_bytes_accessed(b, f, {}), others, others, accesses)
+            self._cache_to_cache_transfer_ns(b, _estimated_bytes_accessed(b, f, {}), others, others, accesses)
             for b, f in places.items()
         )
         return self.single_thread_ns(stmt, ranges) + moving
 
 
-def _elements_moved_over_var_range(access: LinearAccess, var: Var | None) -> int:
+def _address_shift_over_var_range(access: LinearAccess, var: Var | None) -> int:
     """Return the number of elements that an access moves over the whole range of a variable; a huge
     number if unknown.
     """

@@ -103,7 +103,7 @@ def _c_source_files(
             f"int {name}_selftest(const {name}_outputs *outputs, {template_values['workspace']['parameter']});",
         ]
     words = {"header": "aotc_bare.h", "run_note": note, "bounds": stack, "functions": check}
-    rows, count = params.c_declarations(), len(params.pieces)
+    rows, count = params.c_declarations_of_parameters(), len(params.pieces)
     address, align = f"{upper}_WEIGHTS_ADDRESS", params.align
     aligned = [f"#if {address} % {align}", f"#error {address} must be a multiple of {align}", "#endif"]
     pointer = f"(const unsigned char *){address}"
@@ -272,7 +272,7 @@ def _workspace_description_values(program: Program, workspace_values: Mapping[st
     }
 
 
-def _params_kernels_weights_footprint(
+def _parameters_kernels_file_and_footprint(
     program: Program, target: Target, golden: SelftestData | None
 ) -> tuple[ParameterLayout, PrintedKernels, ParameterFile, dict[str, Any]]:
     """Return the parameters, the printed kernels, the parameter file and the footprint of a
@@ -290,7 +290,7 @@ def bare_metal_footprint(program: Program, target: Target) -> dict[str, Any]:
     """Return the memory footprint that the project's metadata would contain, without writing the
     project.
     """
-    return _params_kernels_weights_footprint(program, target, None)[-1]
+    return _parameters_kernels_file_and_footprint(program, target, None)[-1]
 
 
 def _selftest_values(
@@ -339,7 +339,7 @@ def emit_bare_metal_project(
     """
     name = program.name
     _require_bare_metal_can_run(program, target)
-    params, kernels, weights, taken = _params_kernels_weights_footprint(program, target, golden)
+    params, kernels, weights, taken = _parameters_kernels_file_and_footprint(program, target, golden)
     math = called_math_library_functions(kernels)
     metadata = describe_compiled_program(program, target, kernels.names, params) | {"footprint": taken}
     common = common_template_values(name, False) | model_template_values(program, target, numerics, params, cflags)

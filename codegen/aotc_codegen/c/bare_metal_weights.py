@@ -25,7 +25,7 @@ from aotc.tir import (
     Program,
     Storage,
     Target,
-    arrange_in_first_memory_or_all,
+    arrange_in_first_memory_or_spread,
     element_accesses_per_storage,
     spread_over_memories,
 )
@@ -39,7 +39,7 @@ _UINT32_FORMAT: Final = struct.Struct("<I")
 _ARRAY_TEXT_WRAPPER: Final = TextWrapper(112, "  ", "  ", break_on_hyphens=False)
 
 
-def _padded_selftest_pieces(golden: SelftestData | None, align: int) -> list[bytes]:
+def _aligned_selftest_array_bytes(golden: SelftestData | None, align: int) -> list[bytes]:
     """Return the padded example values of the self-test, which follow the parameters in the file."""
     known = golden.bytes_of_each_array if golden is not None else ()
     return [piece + bytes(-len(piece) % align) for piece in known]
@@ -53,7 +53,7 @@ def assign_params_to_memories(program: Program, target: Target, golden: Selftest
     """
     spaces = target.memory_spaces_for_role("parameters")
     align = max(space.align for space in spaces)
-    behind = sum(map(len, _padded_selftest_pieces(golden, align))) + 2 * _UINT32_FORMAT.size
+    behind = sum(map(len, _aligned_selftest_array_bytes(golden, align))) + 2 * _UINT32_FORMAT.size
     params = ParameterLayout(program.name, program.constants, 0, align, behind=behind)
     taken = Counter({part.memory: part.bytes for part in program.plan.parts})
     rooms = {s.name: s.bytes and s.bytes - taken[s.name] for s in spaces}
@@ -99,7 +99,7 @@ def _spread_params_over_memories(
         left = room and room - params.behind
         parts: tuple[ArenaPart, ...] = ()
         if not room or left > 0:
-            found, parts = arrange_in_first_memory_or_all(whole, earlier | {last: left}, several)
+            found, parts = arrange_in_first_memory_or_spread(whole, earlier | {last: left}, several)
         if parts:
             begins = [part.begin for part in parts]
             numbers = (bisect_right(begins, at) for at in found.offsets)
@@ -128,10 +128,10 @@ class ParameterFile:
     """
 
     def __init__(self, params: ParameterLayout, golden: SelftestData | None) -> None:
-        self.contents: list[bytes | memoryview] = list(params.binary_file_pieces())
+        self.contents: list[bytes | memoryview] = list(params.bytes_of_binary_parameter_file())
         self.offsets: list[int] = []
         self.align = params.align
-        for known in _padded_selftest_pieces(golden, self.align):
+        for known in _aligned_selftest_array_bytes(golden, self.align):
             self.offsets.append(self.byte_count)
             self.contents.append(known)
         rows = [_constant_layout_text(s, params.byte_offset_in_file(s)) for s in params.homes]

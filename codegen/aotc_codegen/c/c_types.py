@@ -2,7 +2,7 @@
 """Map dtypes to C: types in memory, computation types, suffixes of function names, literals.
 
 c_memory_type(DType("float16"))        # "uint16_t": stored as bits
-dtype_name_suffix(DType("float16"))    # "f16"
+function_name_suffix_of_dtype(DType("float16"))  # "f16"
 computation_dtype(DType("float16"))    # float32: computation type
 c_literal(0.1, DType("float32"))       # "0.1f"
 """
@@ -44,7 +44,7 @@ def is_sub_byte_integer(dtype: DType) -> bool:
     return dtype.bits < 8 and dtype.is_integer
 
 
-def dtype_name_suffix(dtype: DType) -> str:
+def function_name_suffix_of_dtype(dtype: DType) -> str:
     """Return the suffix of function names for a dtype: f32, i64, u8, b, f16, bf16, f8_e4m3fn..."""
     return re.sub("^(b?f|b|i|u)(loat|ool|nt|int)", r"\1", dtype)
 

@@ -12,12 +12,12 @@ from typing import Final
 
 from aotc.ir import DType
 from aotc.tir import Block, Declare, Var, vectorize_stmt_or_none
-from aotc.tir.functions.function_definition import ElementaryFunction
+from aotc.tir.functions.function_from_formula import ElementaryFunction
 from aotc.tir.functions.function_table import elementary_function_definition
 from aotc_codegen.c.c_identifiers import UniqueIdentifiers
 from aotc_codegen.c.expression_printer import print_assigned_value, print_value, register_c_type
 from aotc_codegen.c.float16_conversions import float16_conversion_definition
-from aotc_codegen.c.index_arithmetic import IndexVariables
+from aotc_codegen.c.index_arithmetic_analysis import IndexVariables
 from aotc_codegen.c.printing_scope import PrintingScope
 
 FLOAT16: Final = DType("float16")
@@ -33,7 +33,7 @@ def _define_elementary_function(scope: PrintingScope, name: str, dtype: DType, l
     """Emit the C definition of an elementary function unless it is already defined; return its C
     name.
     """
-    called = scope.use_elementary_function(name, dtype, lanes, fused)
+    called = scope.record_function_and_return_c_name(name, dtype, lanes, fused)
     if called not in scope.helpers.definitions:
         function = elementary_function_definition(name, dtype, fused)
         assert function is not None
@@ -62,10 +62,10 @@ def _float16_conversion_text(scope: PrintingScope, name: str, lanes: int, portab
     """Return the definition of a float16 conversion by instructions if the C compiler has them,
     else by `portable_definition`.
     """
-    words = {"inline": scope.dialect.inline, "name": scope.use_elementary_function(name, FLOAT16, lanes)}
+    words = {"inline": scope.dialect.inline, "name": scope.record_function_and_return_c_name(name, FLOAT16, lanes)}
     if lanes > 1:
-        words["bits"] = scope.use_vector_type(DType("uint16"), lanes)
-        words["single"] = scope.use_vector_type(FLOAT16, lanes)
+        words["bits"] = scope.record_vector_type_and_return_c_name(DType("uint16"), lanes)
+        words["single"] = scope.record_vector_type_and_return_c_name(FLOAT16, lanes)
     if name == "round":
         words["to_single"] = _define_elementary_function(scope, "load", FLOAT16, lanes)
         words["to_bits"] = _define_elementary_function(scope, "store", FLOAT16, lanes)

@@ -68,30 +68,31 @@ def print_value(scope: PrintingScope, expr: tir.Expr, min_precedence: int = ANY_
     return _print_rounded_to_dtype(scope, expr).parenthesized_if_looser(min_precedence)
 
 
-def print_float_bits(scope: PrintingScope, expr: tir.Expr) -> str:
+def print_narrow_float_bits(scope: PrintingScope, expr: tir.Expr) -> str:
     """Return the bits of a narrow float as an unsigned integer.
 
     Bits in memory are copied; a computed value is rounded once, by the conversion.
     """
-    if (stored := _stored_bits_expr(scope, expr)) is not None:
+    if (stored := _ir_expr_of_stored_float_bits(scope, expr)) is not None:
         return print_value(scope, stored)
-    return (
-        f"{scope.use_elementary_function('store', expr.dtype, expr.lanes)}({_print_before_rounding(scope, expr).text})"
-    )
+    function = scope.record_function_and_return_c_name("store", expr.dtype, expr.lanes)
+    return f"{function}({_print_expression_before_rounding(scope, expr).text})"
 
 
-def _stored_bits_expr(scope: PrintingScope, expr: tir.Expr) -> tir.Expr | None:
+def _ir_expr_of_stored_float_bits(scope: PrintingScope, expr: tir.Expr) -> tir.Expr | None:
     """Return an IR expression for the stored bits of narrow floats; None if some of them are
     computed.
     """
     match expr:
         case tir.Load():
-            return replace(expr, buffer=scope.buffer_viewed_as_bits(expr.buffer))
+            return replace(expr, buffer=scope.buffer_viewed_as_unsigned_integers(expr.buffer))
         case tir.Pack():
-            parts = tuple(found for part in expr.parts if (found := _stored_bits_expr(scope, part)) is not None)
+            parts = tuple(
+                found for part in expr.parts if (found := _ir_expr_of_stored_float_bits(scope, part)) is not None
+            )
             return tir.Pack(parts) if len(parts) == expr.lanes else None
         case tir.Select(a=tir.Load() as a, b=tir.Const() as b) if b == tir.Const(0.0, b.dtype):
-            stored = replace(a, buffer=scope.buffer_viewed_as_bits(a.buffer))
+            stored = replace(a, buffer=scope.buffer_viewed_as_unsigned_integers(a.buffer))
             return tir.Select(expr.cond, stored, tir.Const(0, stored.dtype))
         case tir.Bitcast():
             return tir.bitcast(expr.a, storage_dtype_of_narrow_float(expr.dtype))
@@ -111,7 +112,9 @@ def register_c_type(scope: PrintingScope, var: tir.Var) -> str:
         return scope.dialect.index
     if var.lanes == 1:
         return scope.dialect.c_value_type(var.dtype)
-    return scope.use_vector_type(DType(f"int{scope.masks[var]}") if var.dtype.is_bool else var.dtype, var.lanes)
+    return scope.record_vector_type_and_return_c_name(
+        DType(f"int{scope.masks[var]}") if var.dtype.is_bool else var.dtype, var.lanes
+    )
 
 
 def print_assigned_value(scope: PrintingScope, var: tir.Var, assigned_expr: tir.Expr) -> str:
@@ -121,7 +124,9 @@ def print_assigned_value(scope: PrintingScope, var: tir.Var, assigned_expr: tir.
     if not (var.dtype.is_bool and var.lanes > 1):
         return print_value(scope, assigned_expr)
     vectors = VectorPrinter(scope, print_value)
-    return vectors.print_mask(assigned_expr, scope.masks.setdefault(var, vectors.natural_mask_lane_bits(assigned_expr)))
+    return vectors.print_bool_vector_as_mask(
+        assigned_expr, scope.masks.setdefault(var, vectors.natural_mask_lane_bits(assigned_expr))
+    )
 
 
 def print_element_address(scope: PrintingScope, buffer: tir.Buffer, element_index: tir.Expr) -> str:
@@ -138,26 +143,26 @@ def print_element_lvalue(
     if lanes == 1:
         return f"{scope.c_name(buffer)}[{print_index(scope, element_index)}]"
     return (
-        f"*({const_qualifier}{scope.use_vector_type(buffer.dtype, lanes)}u "
+        f"*({const_qualifier}{scope.record_vector_type_and_return_c_name(buffer.dtype, lanes)}u "
         f"*)({print_element_address(scope, buffer, element_index)})"
     )
 
 
 def _print_rounded_to_dtype(scope: PrintingScope, expr: tir.Expr) -> CExpression:
     """Print an expression, rounded to its dtype; C computes narrow floats in float."""
-    piece = _print_before_rounding(scope, expr)
+    piece = _print_expression_before_rounding(scope, expr)
     if not piece.exact:
         return piece
-    return CExpression(f"{scope.use_elementary_function('round', expr.dtype, expr.lanes)}({piece.text})")
+    return CExpression(f"{scope.record_function_and_return_c_name('round', expr.dtype, expr.lanes)}({piece.text})")
 
 
-def _print_before_rounding(scope: PrintingScope, expr: tir.Expr) -> CExpression:
+def _print_expression_before_rounding(scope: PrintingScope, expr: tir.Expr) -> CExpression:
     """Return an expression before rounding: first the forms that scalars and vectors share, then
     the separate ones.
     """
-    if expr.dtype.is_narrow_float and (stored := _stored_bits_expr(scope, expr)) is not None:
+    if expr.dtype.is_narrow_float and (stored := _ir_expr_of_stored_float_bits(scope, expr)) is not None:
         return CExpression(
-            f"{scope.use_elementary_function('load', expr.dtype, expr.lanes)}({print_value(scope, stored)})"
+            f"{scope.record_function_and_return_c_name('load', expr.dtype, expr.lanes)}({print_value(scope, stored)})"
         )
     match expr:
         case tir.Binary() if expr.dtype.is_float and expr.op in OPERATOR_PRECEDENCE_AND_SYMBOL:
@@ -282,7 +287,7 @@ def _print_scalar_cast(scope: PrintingScope, expr: tir.Cast) -> CExpression:
         return CExpression(f"{print_value(scope, expr.a, SHIFT)} != {zero}", EQUALITY)
     if target == "float16" and source == "float64":
         return CExpression(
-            f"{scope.use_elementary_function('odd', source, 1)}({print_value(scope, expr.a)})", exact=True
+            f"{scope.record_function_and_return_c_name('odd', source, 1)}({print_value(scope, expr.a)})", exact=True
         )
     if target.is_narrow_float and computation_dtype(source) == "float32":
         return CExpression(inner, UNARY, exact=True)
@@ -304,7 +309,7 @@ def _print_scalar_bitcast(scope: PrintingScope, expr: tir.Bitcast) -> CExpressio
     if (dtype.is_float or source.is_float) and not source.is_narrow_float:
         scope.helpers.define_helper_and_return_name(f"bits{kind}", unsigned)
     if source.is_narrow_float:
-        found, inner = unsigned, print_float_bits(scope, expr.a)
+        found, inner = unsigned, print_narrow_float_bits(scope, expr.a)
     elif source.is_float:
         found, inner = unsigned, f"aotc_bits{kind}({print_value(scope, expr.a)})"
     else:
@@ -315,7 +320,7 @@ def _print_scalar_bitcast(scope: PrintingScope, expr: tir.Bitcast) -> CExpressio
     return CExpression(f"aotc_from_bits{kind}({inner})") if dtype.is_float else CExpression(inner, UNARY)
 
 
-def _wrap_sub_byte_integer(scope: PrintingScope, dtype: DType, text: str) -> str:
+def _wrap_c_text_to_sub_byte_integer(scope: PrintingScope, dtype: DType, text: str) -> str:
     """Return a text wrapped to `dtype` if it has fewer than 8 bits: C computes such integers in a
     byte.
     """
@@ -324,13 +329,13 @@ def _wrap_sub_byte_integer(scope: PrintingScope, dtype: DType, text: str) -> str
     )
 
 
-def _narrow_integer_result(scope: PrintingScope, dtype: DType, wrapped_text: str, cast_text: str) -> CExpression:
+def _wrap_or_cast_integer_result(scope: PrintingScope, dtype: DType, wrapped_text: str, cast_text: str) -> CExpression:
     """Return an integer operation that was computed in a wider type as a value of `dtype`.
 
     Integers of fewer than 8 bits wrap `wrapped_text`; other integers are cast from `cast_text`.
     """
     if is_sub_byte_integer(dtype):
-        return CExpression(_wrap_sub_byte_integer(scope, dtype, wrapped_text))
+        return CExpression(_wrap_c_text_to_sub_byte_integer(scope, dtype, wrapped_text))
     return CExpression(f"({scope.dialect.types[dtype]}){cast_text}", UNARY)
 
 
@@ -341,8 +346,8 @@ def _print_scalar_unary(scope: PrintingScope, expr: tir.Unary) -> CExpression:
     if dtype.is_float:
         return CExpression(f"-{print_value(scope, expr.a, PRIMARY)}", UNARY, dtype.is_narrow_float)
     if expr.op == "not":
-        return _narrow_integer_result(scope, dtype, f"~{inner}", f"~{inner}")
-    return _narrow_integer_result(
+        return _wrap_or_cast_integer_result(scope, dtype, f"~{inner}", f"~{inner}")
+    return _wrap_or_cast_integer_result(
         scope, dtype, f"-{inner}", f"(0u - ({scope.dialect.wrapping_unsigned_type(dtype)}){inner})"
     )
 
@@ -375,9 +380,9 @@ def _print_scalar_binary(scope: PrintingScope, expr: tir.Binary) -> CExpression:
             f"{u}{print_value(scope, expr.a, UNARY)} "
             f"{OPERATOR_PRECEDENCE_AND_SYMBOL[op][1]} {u}{print_value(scope, expr.b, UNARY)}"
         )
-        return _narrow_integer_result(scope, dtype, text, f"({text})")
+        return _wrap_or_cast_integer_result(scope, dtype, text, f"({text})")
     text = f"{scope.helpers.define_helper_and_return_name(op, dtype)}({_print_operand_list(scope, expr.a, expr.b)})"
-    return CExpression(_wrap_sub_byte_integer(scope, dtype, text))
+    return CExpression(_wrap_c_text_to_sub_byte_integer(scope, dtype, text))
 
 
 def _print_bool_binary(scope: PrintingScope, expr: tir.Binary) -> CExpression:
@@ -408,7 +413,7 @@ def _print_instruction_or_none(scope: PrintingScope, expr: tir.Call) -> CExpress
     if libraries or elementary_function_definition(name, dtype) is None:
         return None
     args = _print_operand_list(scope, *expr.args)
-    function = scope.use_elementary_function(name, computation_dtype(dtype), expr.lanes, expr.fused)
+    function = scope.record_function_and_return_c_name(name, computation_dtype(dtype), expr.lanes, expr.fused)
     return CExpression(f"{function}({args})", exact=dtype.is_narrow_float)
 
 
@@ -417,9 +422,11 @@ def _print_helper_or_library_call(scope: PrintingScope, expr: tir.Call) -> CExpr
     dtype, name, args = expr.args[0].dtype, expr.name, _print_operand_list(scope, *expr.args)
     if not dtype.is_float:
         if name == "abs" and not dtype.is_signed:
-            return _print_before_rounding(scope, expr.args[0])
+            return _print_expression_before_rounding(scope, expr.args[0])
         return CExpression(
-            _wrap_sub_byte_integer(scope, dtype, f"{scope.helpers.define_helper_and_return_name(name, dtype)}({args})")
+            _wrap_c_text_to_sub_byte_integer(
+                scope, dtype, f"{scope.helpers.define_helper_and_return_name(name, dtype)}({args})"
+            )
         )
     if name in ("above", "below"):
         return CExpression(f"{scope.helpers.define_helper_and_return_name(name, computation_dtype(dtype))}({args})")
@@ -442,7 +449,7 @@ def block_instruction_call_template(scope: PrintingScope, instruction: str, dtyp
         helper = scope.helpers.define_helper_and_return_name(BLOCK_HELPER_BY_INSTRUCTION[instruction], dtype, lanes)
         return f"{helper}({{0}}, {{1}}, {{2}}, {{3}})"
     if text.function:
-        scope.helpers.add_instruction_function(instruction, text.function)
+        scope.helpers.define_function_used_by_instruction(instruction, text.function)
     return text.call
 
 
@@ -455,9 +462,9 @@ def _fill_instruction_template(scope: PrintingScope, expr: tir.Call, text: Instr
     needs.
     """
     for vector in (a for a in (expr, *expr.args) if a.lanes > 1 and scope.dialect.vectors is not None):
-        scope.use_vector_type(vector.dtype, vector.lanes)
+        scope.record_vector_type_and_return_c_name(vector.dtype, vector.lanes)
     if text.function:
-        scope.helpers.add_instruction_function(expr.name, text.function)
+        scope.helpers.define_function_used_by_instruction(expr.name, text.function)
     made = text.call.format(
         *[_Operand(scope, a) for a in expr.args], f=scope.dialect.math_function_suffix(expr.args[0].dtype)
     )

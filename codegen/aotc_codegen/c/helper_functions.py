@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 from aotc.ir import DType, frozen
 from aotc_codegen.c import vector_width_conversions
 from aotc_codegen.c.c_dialects import Dialect
-from aotc_codegen.c.c_types import computation_dtype, dtype_name_suffix
+from aotc_codegen.c.c_types import computation_dtype, function_name_suffix_of_dtype
 
 
 @frozen
@@ -52,11 +52,11 @@ def _binary_helper_by_dtype_kind(
     return {kind: make_helper_template(text, params, result, uses) for kind, text in {**kinds, "": body}.items()}
 
 
-def _index_helper(body: str) -> HelperTemplateByDtypeKind:
+def _binary_index_helper_template(body: str) -> HelperTemplateByDtypeKind:
     return _binary_helper_by_dtype_kind(body, "$I a, $I b", "$I")
 
 
-def _unary_helper(body: str, result: str = "$V", uses: str = "") -> HelperTemplateByDtypeKind:
+def _unary_helper_by_dtype_kind(body: str, result: str = "$V", uses: str = "") -> HelperTemplateByDtypeKind:
     return _binary_helper_by_dtype_kind(body, "$V a", result, uses)
 
 
@@ -82,7 +82,9 @@ def _float_to_integer_helper(bits: int) -> HelperTemplateByDtypeKind:
     range give INT_MIN.
     """
     bound = f"{float(2 ** (bits - 1))!r}$f"
-    return _unary_helper(f"return a >= -{bound} && a < {bound} ? (int{bits}_t)a : INT{bits}_MIN;", f"int{bits}_t")
+    return _unary_helper_by_dtype_kind(
+        f"return a >= -{bound} && a < {bound} ? (int{bits}_t)a : INT{bits}_MIN;", f"int{bits}_t"
+    )
 
 
 def _scalar_min_or_max_helpers(name: str, symbol: str) -> dict[str, HelperTemplateByDtypeKind]:
@@ -144,10 +146,10 @@ _SCALAR_HELPERS: Final[Mapping[str, HelperTemplateByDtypeKind]] = {
         f"{{\n    const $T r = ($T)(a % b);\n    return ($T)({_FLOOR_REMAINDER_EXPR});\n  }}",
         unsigned=_UNSIGNED_REMAINDER_BODY,
     ),
-    "index_div": _index_helper(f"return {_FLOOR_DIVISION_EXPR};"),
-    "index_mod": _index_helper(f"const $I r = a % b;\n  return {_FLOOR_REMAINDER_EXPR};"),
-    "index_max": _index_helper("return a > b ? a : b;"),
-    "index_min": _index_helper("return a < b ? a : b;"),
+    "index_div": _binary_index_helper_template(f"return {_FLOOR_DIVISION_EXPR};"),
+    "index_mod": _binary_index_helper_template(f"const $I r = a % b;\n  return {_FLOOR_REMAINDER_EXPR};"),
+    "index_max": _binary_index_helper_template("return a > b ? a : b;"),
+    "index_min": _binary_index_helper_template("return a < b ? a : b;"),
     "shl": _binary_helper_by_dtype_kind(
         "return b < 0 || b >= $W ? 0 : ($T)(($U)a << b);", unsigned="return b >= $W ? 0 : ($T)(($U)a << b);"
     ),
@@ -158,10 +160,10 @@ _SCALAR_HELPERS: Final[Mapping[str, HelperTemplateByDtypeKind]] = {
         f"$U r = 1, x = ($U)a;\n  {_NEGATIVE_EXPONENT_CASE}{_POWER_LOOP}",
         unsigned=f"$U r = 1, x = ($U)a;\n  {_POWER_LOOP}",
     ),
-    "abs": _unary_helper("return a < 0 ? ($T)(0u - ($U)a) : a;"),
+    "abs": _unary_helper_by_dtype_kind("return a < 0 ? ($T)(0u - ($U)a) : a;"),
     "to_i32": _float_to_integer_helper(32),
     "to_i64": _float_to_integer_helper(64),
-    "to_u64": _unary_helper(
+    "to_u64": _unary_helper_by_dtype_kind(
         f"return a >= {_TWO_TO_63_LITERAL} ? (uint64_t)$to_i64(a - "
         f"{_TWO_TO_63_LITERAL}) + (UINT64_C(1) << 63) : (uint64_t)$to_i64(a);",
         "uint64_t",
@@ -296,7 +298,7 @@ _VECTOR_HELPERS: Final[Mapping[str, HelperTemplate]] = {
 }
 
 
-def _transpose_block_function(lanes: int) -> str:
+def _c_function_transposing_square_block(lanes: int) -> str:
     """Return a function that transposes a square block of lanes x lanes elements (Eklundh's
     algorithm, 1972).
 
@@ -330,7 +332,7 @@ def _transpose_block_function(lanes: int) -> str:
     )
 
 
-def _load_alternate_elements_function(lanes: int) -> str:
+def _c_function_loading_alternate_elements(lanes: int) -> str:
     """Return a function that loads a vector from every second element in memory.
 
     Two loads that overlap by one element read the elements from the first to the last one of the
@@ -358,16 +360,18 @@ BLOCK_HELPER_BY_INSTRUCTION: Final = {"turn": "transpose"}
 def _helper_template(helper: str, dtype: DType, lanes: int) -> HelperTemplate:
     """Return the template of a helper function for a dtype and a number of lanes."""
     if helper == "transpose":
-        return HelperTemplate(_transpose_block_function(lanes))
+        return HelperTemplate(_c_function_transposing_square_block(lanes))
     if helper == "load_alternate":
-        return HelperTemplate(_load_alternate_elements_function(lanes))
+        return HelperTemplate(_c_function_loading_alternate_elements(lanes))
     if helper in ("narrow", "widen"):
         head = f"$inline {'$B' if helper == 'narrow' else '$M32'} $name($vector v) {{\n"
-        return HelperTemplate(f"{head}{vector_width_conversions.width_conversion_function_body(helper, lanes)}}}\n")
+        return HelperTemplate(
+            f"{head}{vector_width_conversions.c_body_narrowing_or_widening_vector(helper, lanes)}}}\n"
+        )
     if helper.startswith("quarter"):
         head = "$inline $vector $name($vector a, $vector b, $vector c, $vector d) {\n"
         return HelperTemplate(
-            f"{head}{vector_width_conversions.interleaved_quarter_function_body(int(helper[-1]), lanes)}}}\n"
+            f"{head}{vector_width_conversions.c_body_of_interleaved_vector_quarter(int(helper[-1]), lanes)}}}\n"
         )
     if lanes > 1:
         return _use_compiler_builtin_if_available(helper, _VECTOR_HELPERS[helper], computation_dtype(dtype), lanes)
@@ -391,7 +395,11 @@ class HelperFunctions:
 
         The helper `blend` selects lanes by a mask; `splat` copies a scalar to all lanes.
         """
-        kind = "" if helper in ("bits", "bits64") else f"_{dtype_name_suffix(dtype)}{f'x{lanes}' if lanes > 1 else ''}"
+        kind = (
+            ""
+            if helper in ("bits", "bits64")
+            else f"_{function_name_suffix_of_dtype(dtype)}{f'x{lanes}' if lanes > 1 else ''}"
+        )
         name = f"aotc_{helper}{kind}"
         if name not in self.definitions:
             row = _helper_template(helper, dtype, lanes)
@@ -412,7 +420,7 @@ class HelperFunctions:
         )
         return Template(made.text).substitute(self._vector_placeholder_values(dtype, lanes))
 
-    def add_instruction_function(self, name: str, template_text: str) -> None:
+    def define_function_used_by_instruction(self, name: str, template_text: str) -> None:
         """Add a function that an instruction brings along; `template_text` is a template that contains its
         `name`.
         """
@@ -444,7 +452,7 @@ class HelperFunctions:
             "MU": name(DType("uint64"), lanes),
             "B": name(DType("int8"), lanes),
             "H": name(DType("int16"), lanes),
-            **vector_width_conversions.conversion_placeholder_values(dtype),
+            **vector_width_conversions.sign_dependent_conversion_placeholders(dtype),
             "lanes": lanes,
             "copies": ", ".join(["x"] * lanes),
         }

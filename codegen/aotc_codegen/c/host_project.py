@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 from aotc_runtime_c import hosted_runtime_files as runtime_sources
 
 from aotc.ir import AotcError, require_known_name, translate_os_errors
-from aotc.ir.manifest import MANIFEST_FILE_NAME, file_checksum, manifest_json_text
+from aotc.ir.file_checksum_manifest import MANIFEST_FILE_NAME, file_checksum, manifest_json_text
 from aotc.ir.version import VERSION
 from aotc.tir import Program, Target
 from aotc_codegen.c.c_dialects import DIALECTS
@@ -207,13 +207,13 @@ class _InstructionSetVersion:
         self.steps = schedule_call_lines(program, self.kernels, params)
 
     @property
-    def workspace_bytes_per_thread(self) -> int:
+    def workspace_bytes_per_additional_thread(self) -> int:
         """Return the bytes by which the workspace grows per thread after the first: scratch that
         follows the arena.
         """
         return self.team_bytes and self.team_base - self.program.plan.peak + self.team_bytes
 
-    def metadata_entry(self) -> dict[str, Any]:
+    def metadata_entry_of_isa_version(self) -> dict[str, Any]:
         """Return the version's entry in the metadata: CPU features, kernel files with their flags,
         the schedule.
         """
@@ -254,7 +254,7 @@ class _HostProjectBuilder:
         self.common = common_template_values(self.name, self.team) | {
             **model_template_values(self.program, target, numerics, self.params, given),
             "workspace_align": plan.align,
-            "thread_workspace_bytes": max(v.workspace_bytes_per_thread for v in self.versions),
+            "thread_workspace_bytes": max(v.workspace_bytes_per_additional_thread for v in self.versions),
             "runtime": ["aotc_rt", "aotc_pool"] if self.team else ["aotc_rt"],
         }
         self.externals = self.versions[0].kernels.external_kernels_by_path(self.name)
@@ -273,7 +273,10 @@ class _HostProjectBuilder:
         )
         prototypes = dict.fromkeys(p for v in self.versions for p in v.kernels.prototypes)
         self.add_rendered_file(
-            f"src/{name}_internal.h", "internal.h", params=self.params.c_declarations(), prototypes=prototypes
+            f"src/{name}_internal.h",
+            "internal.h",
+            params=self.params.c_declarations_of_parameters(),
+            prototypes=prototypes,
         )
         self.add_rendered_file(f"src/{name}_kernel.h", "kernel.h")
         for v in self.versions:
@@ -300,10 +303,10 @@ class _HostProjectBuilder:
         self.add_rendered_file(f"src/{name}_entry.c", "entry.c")
         if self.team:
             self.add_rendered_file(f"src/{name}_threads.c", "threads.c")
-        if self.params.uses_c_arrays:
+        if self.params.stores_parameters_as_c_arrays:
             self.add_rendered_file(f"src/{name}_params.c", "params.c", arrays=self.params.c_array_definitions())
         else:
-            self.files[f"src/{name}_params.bin"] = self.params.binary_file_pieces()
+            self.files[f"src/{name}_params.bin"] = self.params.bytes_of_binary_parameter_file()
             self.add_rendered_file(f"src/{name}_params.S", "params.S")
             prologue = "".join(rf"{r}\n" for r in alignment_attribute_lines(PARAMETER_ALIGNMENT_BYTES))
             piece = {"array": f"{name}_params", "bytes": self.params.bytes, "prologue": prologue}
@@ -333,7 +336,7 @@ class _HostProjectBuilder:
         sources = dict.fromkeys([f"src/{self.name}.c", *files, *self.externals])
         libraries = "-lm -pthread" if self.team else "-lm"
         self.common |= {"flagged": flagged, "sources": sources, "libraries": libraries}
-        small, name = self.params.uses_c_arrays, self.name
+        small, name = self.params.stores_parameters_as_c_arrays, self.name
         headers = ("aotc_pool.h", "aotc_team.h") if self.team else ()
         self.common |= shared_build_file_parts(self.common, "C", self.common["runtime"], *headers)
         self.add_rendered_file(
@@ -411,7 +414,7 @@ def emit_host_project(
     project.add_build_files()
     rows = zip(project.versions, numerics, strict=True)
     metadata |= {"accuracy": accuracy, "numerics": name}
-    metadata |= {"isas": [v.metadata_entry() | {"numerics": own} for v, own in rows]}
+    metadata |= {"isas": [v.metadata_entry_of_isa_version() | {"numerics": own} for v, own in rows]}
     externals = [external.metadata_entry(path) for path, external in project.externals.items()]
     metadata |= {"externals": externals, "passes": list(passes)}
     return write_project_and_manifest(directory, project.files, metadata, runtime_sources(pool=project.team))

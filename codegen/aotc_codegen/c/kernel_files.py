@@ -189,7 +189,7 @@ def print_kernels(
     """Print each kernel as PREFIX_NAME with a suffix; kernels with equal texts become one function.
 
     share   "values" also merges kernels that compute with different constants; "numbers" merges
-            kernels that differ in any numbers if this saves code (`aotc.tir.plan.merge_kernels`)
+            kernels that differ in any numbers if this saves code (`aotc.tir.plan.similar_kernel_merging`)
 
     Kernels of equal names get a hash of their text as a suffix rather than a number, so that a
     kernel's text does not change when other kernels are added or removed.
@@ -203,7 +203,7 @@ def print_kernels(
         if kernel not in names:
             made = _print_kernel_cached(kernel, dialect)
             alike.setdefault(made.definition_with_name(_PLACEHOLDER_KERNEL_NAME), (made, []))[1].append(kernel)
-    numbers = _merge_kernels_differing_in_numbers(alike, dialect, sizes=share == "numbers") if share else {}
+    numbers = _parameterize_texts_differing_in_numbers(alike, dialect, sizes=share == "numbers") if share else {}
     shared = Counter(group[0].name for _, group in alike.values())
     distinct = []
     for text, (made, group) in alike.items():
@@ -219,7 +219,7 @@ def print_kernels(
     return PrintedKernels(tuple(distinct), names, dialect, tuple(externals.values()), numbers)
 
 
-def _merge_kernels_differing_in_numbers(
+def _parameterize_texts_differing_in_numbers(
     kernels_by_text: dict[str, tuple[PrintedKernel, list[Kernel]]], dialect: Dialect, *, sizes: bool
 ) -> dict[Kernel, Sequence[str]]:
     """Replace texts that differ only in numbers by one parameterized text; return the arguments for
@@ -233,7 +233,7 @@ def _merge_kernels_differing_in_numbers(
     texts = {group[0]: text for text, (_, group) in kernels_by_text.items() if sizes or several[outlines[text]] > 1}
     numbers: dict[Kernel, Sequence[str]] = {}
     for one in merge_similar_kernels(texts, may_differ_in_sizes=sizes):
-        made = print_kernel(one.kernel, dialect, one.argument_ranges())
+        made = print_kernel(one.kernel, dialect, one.value_ranges_of_constant_arguments())
         members: list[Kernel] = []
         for kernel, values in one.members:
             told = [c_literal(v.value, DType("int32") if v.dtype == INDEX else v.dtype) for v in values]

@@ -27,14 +27,14 @@ from aotc_codegen.c.expression_printer import (
     print_assigned_value,
     print_element_address,
     print_element_lvalue,
-    print_float_bits,
     print_index,
+    print_narrow_float_bits,
     print_value,
     register_c_type,
     unavailable_in_dialect_error,
 )
 from aotc_codegen.c.helper_functions import HelperFunctions
-from aotc_codegen.c.index_arithmetic import IndexVariables
+from aotc_codegen.c.index_arithmetic_analysis import IndexVariables
 from aotc_codegen.c.outlined_expressions import ExpressionOutliner
 from aotc_codegen.c.printing_scope import SHIFT, TERNARY, UNARY, PrintingScope
 from aotc_codegen.c.vector_expressions import VectorPrinter
@@ -100,7 +100,7 @@ def print_kernel(
     lines += _print_statement_lines(scope, body, 1)
     text = "".join(f"{line}\n" for line in lines)
     define_elementary_functions_used(scope)
-    outline.define_outlined_functions(scope)
+    outline.define_called_outlined_functions(scope)
     definitions, vectors = scope.helpers.definitions, frozenset(scope.vectors)
     reach = max((high for _, high in scope.ranges.values() if high < math.inf), default=0)
     return PrintedKernel(head, text, definitions, vectors, reach)
@@ -228,8 +228,8 @@ def _print_loop_lines(scope: PrintingScope, loop: tir.For, depth: int) -> list[s
 
 
 def _print_intrinsic_call(scope: PrintingScope, stmt: tir.Intrinsic) -> str:
-    scope.use_vector_type(stmt.buffer.dtype, stmt.block_side)
-    call = block_instruction_call_template(scope, stmt.name, stmt.buffer.dtype, stmt.block_side)
+    scope.record_vector_type_and_return_c_name(stmt.buffer.dtype, stmt.transposed_block_side)
+    call = block_instruction_call_template(scope, stmt.name, stmt.buffer.dtype, stmt.transposed_block_side)
     to = print_element_address(scope, stmt.buffer, stmt.index)
     return call.format(
         to, stmt.stride, print_element_address(scope, stmt.source.buffer, stmt.source.index), stmt.source_stride
@@ -243,13 +243,13 @@ def _print_store(scope: PrintingScope, stmt: tir.Store) -> str:
     alone = lanes > 1 and tir.warp_instruction_of_stmt(stmt) is not None
     if (call := tir.warp_instruction_of_stmt(stmt) if alone else tir.micro_kernel_call_of_stmt(stmt)) is not None:
         operands = [
-            print_value(scope, a) if alone and a.lanes == 1 else _print_memory_function_operand(scope, a)
+            print_value(scope, a) if alone and a.lanes == 1 else _print_operand_or_loaded_address(scope, a)
             for a in call.args
         ]
         made = block_instruction_call_template(scope, call.name, dtype, lanes)
         counts = {"n": call.args[-1].lanes, "m": call.args[0].lanes}
         return made.format(print_element_address(scope, stmt.buffer, stmt.index), *operands, **counts)
-    buffer = scope.buffer_viewed_as_bits(stmt.buffer) if dtype.is_narrow_float else stmt.buffer
+    buffer = scope.buffer_viewed_as_unsigned_integers(stmt.buffer) if dtype.is_narrow_float else stmt.buffer
     if lanes > 1 and scope.dialect.move and isinstance(stmt.value, Load):
         source = print_element_address(scope, stmt.value.buffer, stmt.value.index)
         return scope.dialect.move.format(
@@ -258,15 +258,15 @@ def _print_store(scope: PrintingScope, stmt: tir.Store) -> str:
     return f"{print_element_lvalue(scope, buffer, stmt.index, lanes)} = {_print_stored_value(scope, stmt)}"
 
 
-def _print_memory_function_operand(scope: PrintingScope, expr: Expr) -> str:
+def _print_operand_or_loaded_address(scope: PrintingScope, expr: Expr) -> str:
     """Return an operand of a function on memory: for a load, the address that is loaded from."""
     if isinstance(expr, Load):
         return print_element_address(scope, expr.buffer, expr.index)
     if isinstance(expr, Select):
         found = (
             print_value(scope, expr.cond, TERNARY + 1),
-            _print_memory_function_operand(scope, expr.a),
-            _print_memory_function_operand(scope, expr.b),
+            _print_operand_or_loaded_address(scope, expr.a),
+            _print_operand_or_loaded_address(scope, expr.b),
         )
         return "({} ? {} : {})".format(*found)
     return print_value(scope, expr)
@@ -288,10 +288,10 @@ def _print_asynchronous_copy(scope: PrintingScope, stmt: tir.Store) -> str:
 def _print_stored_value(scope: PrintingScope, store: tir.Store) -> str:
     dtype, source = store.buffer.dtype, store.value
     if dtype.is_narrow_float:
-        return print_float_bits(scope, source)
+        return print_narrow_float_bits(scope, source)
     if source.lanes > 1 and dtype.is_bool:
-        mask = VectorPrinter(scope, print_value).print_mask(source, 8)
-        return f"({scope.use_vector_type(DType('uint8'), source.lanes)})({mask} & 1)"
+        mask = VectorPrinter(scope, print_value).print_bool_vector_as_mask(source, 8)
+        return f"({scope.record_vector_type_and_return_c_name(DType('uint8'), source.lanes)})({mask} & 1)"
     if source.lanes > 1:
         return scope.outlined(source) or print_value(scope, source)
     if isinstance(source, Load) and is_sub_byte_integer(dtype):

@@ -45,7 +45,7 @@ def emit_kernel_table_project(kernels: Sequence[Kernel], directory: Path, target
     team = any(kernel.team for kernel in kernels)
     common = common_template_values(KERNEL_TABLE_PREFIX, team)
     externals = printed.external_kernels_by_path(KERNEL_TABLE_PREFIX)
-    entries = kernel_call_functions({printed.names[kernel]: kernel for kernel in kernels})
+    entries = c_functions_calling_kernels_by_addresses({printed.names[kernel]: kernel for kernel in kernels})
     table = [f"call_{printed.names[kernel]}" for kernel in kernels]
     words = {"symbol": KERNEL_TABLE_SYMBOL, "cpu": cpu_feature_check_code(target.features)}
     special = kernel_files_by_path(printed, "", common)
@@ -70,7 +70,7 @@ def emit_kernel_table_project(kernels: Sequence[Kernel], directory: Path, target
     }
 
 
-def kernel_call_functions(kernels: Mapping[str, Kernel]) -> list[str]:
+def c_functions_calling_kernels_by_addresses(kernels: Mapping[str, Kernel]) -> list[str]:
     """Return a C function call_NAME for each kernel: it passes the elements of an array of
     addresses as the arguments.
 

@@ -9,7 +9,7 @@ to shorten the text.
 
 outline = ExpressionOutliner(kernel.body)
 outline.print_call_of_outlined_function(scope, store.value)  # a call, or None to print the expression in place
-outline.define_outlined_functions(scope)   # adds the called functions to the helpers' definitions
+outline.define_called_outlined_functions(scope)  # adds the called functions to the helpers' definitions
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import INDEX, Assign, Const, Declare, Expr, Load, Stmt, Store, Var, operands, walk_stmts, with_operands
-from aotc.tir.functions.function_definition import ElementaryFunction
+from aotc.tir.functions.function_from_formula import ElementaryFunction
 from aotc_codegen.c.elementary_functions import c_function_definition
 from aotc_codegen.c.expression_printer import print_value
 from aotc_codegen.c.printing_scope import PrintingScope
@@ -55,12 +55,12 @@ class ExpressionOutliner:
     def __init__(self, body: Stmt) -> None:
         self._shapes: dict[int, ParameterizedExpression | None] = {}
         self._kept = [s for s in walk_stmts(body) if isinstance(s, (Assign, Declare, Store))]
-        self._counts = Counter(shape.key for shape in self._parameterized_statement_values() if shape is not None)
+        self._counts = Counter(shape.key for shape in self._parameterized_values_of_kept_stmts() if shape is not None)
         self._called: dict[str, ElementaryFunction] = {}
 
-    def _parameterized_statement_values(self) -> Iterator[ParameterizedExpression | None]:
+    def _parameterized_values_of_kept_stmts(self) -> Iterator[ParameterizedExpression | None]:
         for stmt in self._kept:
-            yield self._shapes.setdefault(id(stmt.value), parameterize_expression(stmt.value))
+            yield self._shapes.setdefault(id(stmt.value), parameterize_long_vector_expression(stmt.value))
 
     def print_call_of_outlined_function(self, scope: PrintingScope, expr: Expr) -> str | None:
         """Return the call of an outlined function that computes an expression; None if it is to be
@@ -75,7 +75,7 @@ class ExpressionOutliner:
         arguments = ", ".join(print_value(scope, argument) for argument in shape.arguments)
         return f"{self._called[shape.key].name}({arguments})"
 
-    def define_outlined_functions(self, scope: PrintingScope) -> None:
+    def define_called_outlined_functions(self, scope: PrintingScope) -> None:
         """Add the definitions of the called functions to the helpers, with an attribute that forces
         inlining.
         """
@@ -84,7 +84,7 @@ class ExpressionOutliner:
             scope.helpers.definitions[function.name] = f"__attribute__((__always_inline__)) {text}"
 
 
-def parameterize_expression(expr: Expr) -> ParameterizedExpression | None:
+def parameterize_long_vector_expression(expr: Expr) -> ParameterizedExpression | None:
     """Return the shape of a vector expression; None for short ones and for dtypes that are printed
     in several ways.
     """
@@ -104,12 +104,12 @@ def parameterize_expression(expr: Expr) -> ParameterizedExpression | None:
 
     body = replace_leaves_by_parameters(expr)
     few = operations < MIN_OUTLINED_OPERATIONS or len(found) > MAX_OUTLINED_PARAMETERS
-    if few or any(map(_is_printed_by_context, (expr.dtype, *(node.dtype for node in found)))):
+    if few or any(map(_does_printed_form_depend_on_context, (expr.dtype, *(node.dtype for node in found)))):
         return None
     params = tuple(found.values())
     return ParameterizedExpression(f"{params}: {body!r}", body, params, tuple(found))
 
 
-def _is_printed_by_context(dtype: DType) -> bool:
+def _does_printed_form_depend_on_context(dtype: DType) -> bool:
     """Return True if the printed form of a dtype's values depends on the context."""
     return dtype.is_bool or dtype.is_narrow_float or dtype == INDEX

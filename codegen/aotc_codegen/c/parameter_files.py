@@ -45,7 +45,7 @@ class ParameterFilePiece:
 
 
 class ParameterLayout:
-    """Layout of a program's constants; if their total is below `array_bytes`, they are `uses_c_arrays`:
+    """Layout of a program's constants; if their total is below `array_bytes`, they are `stores_parameters_as_c_arrays`:
     emitted as C arrays.
 
     Equal constants are stored once.
@@ -84,7 +84,7 @@ class ParameterLayout:
                 self.bytes += sum(map(len, self._pieces[storage]))
 
     @property
-    def uses_c_arrays(self) -> bool:
+    def stores_parameters_as_c_arrays(self) -> bool:
         return self.bytes < self.array_bytes
 
     def c_symbol_of_constant(self, storage: Storage) -> str:
@@ -99,11 +99,11 @@ class ParameterLayout:
         """Return the byte offset of a constant in the binary file."""
         return self.offsets[self.homes[storage]]
 
-    def c_declarations(self) -> list[str]:
+    def c_declarations_of_parameters(self) -> list[str]:
         """Return the declarations of the parameters for the internal header: arrays, or macros that
         point into the file.
         """
-        if self.uses_c_arrays:
+        if self.stores_parameters_as_c_arrays:
             return [f"extern {self._c_array_declarator(s)};" for s in self.offsets]
         rows = [f"extern const unsigned char {self.c_array_name(piece)}[];" for piece in self.pieces]
         for s, offset in self.offsets.items():
@@ -132,7 +132,7 @@ class ParameterLayout:
         values = _ARRAY_TEXT_WRAPPER.fill(" ".join(f"{text}," for text in texts))
         return f"{self._c_array_declarator(storage)} AOTC_ALIGNED(64) = {{\n{values}\n}};"
 
-    def binary_file_pieces(self) -> list[memoryview | bytes]:
+    def bytes_of_binary_parameter_file(self) -> list[memoryview | bytes]:
         """Return the bytes to write to the project's binary parameter file, as consecutive pieces."""
         return [piece for pieces in self._pieces.values() for piece in pieces]
 

@@ -3,8 +3,9 @@
 printed expressions.
 
 scope = PrintingScope(Helpers(C99), Indices(body), Names())
-scope.use_vector_type(DType("float32"), 8)  # "aotc_float32x8", whose definition the file then begins with
-CExpression("a + b", SUM).parenthesized_if_looser(PRODUCT)  # "(a + b)"
+scope.record_vector_type_and_return_c_name(DType("float32"), 8)  # "aotc_float32x8", whose
+definition the file then begins with CExpression("a + b", SUM).parenthesized_if_looser(PRODUCT)  #
+"(a + b)"
 """
 
 import math
@@ -18,9 +19,9 @@ from aotc.tir import expr as tir
 from aotc.tir.functions.float16_conversion import storage_dtype_of_narrow_float
 from aotc_codegen.c.c_dialects import Dialect
 from aotc_codegen.c.c_identifiers import UniqueIdentifiers
-from aotc_codegen.c.c_types import computation_dtype, dtype_name_suffix
+from aotc_codegen.c.c_types import computation_dtype, function_name_suffix_of_dtype
 from aotc_codegen.c.helper_functions import HelperFunctions
-from aotc_codegen.c.index_arithmetic import IndexVariables
+from aotc_codegen.c.index_arithmetic_analysis import IndexVariables
 
 # C's precedence levels; a higher level binds tighter
 PRIMARY: Final = 16
@@ -74,12 +75,12 @@ class PrintingScope:
             self.known[item] = self.names.unique_identifier(item.name, "v")
         return self.known[item]
 
-    def use_vector_type(self, dtype: DType, lanes: int) -> str:
+    def record_vector_type_and_return_c_name(self, dtype: DType, lanes: int) -> str:
         """Return the C name of a vector type, and record that the type must be defined."""
         self.vectors[computation_dtype(dtype), lanes] = None
         return self.dialect.vector_type_name(computation_dtype(dtype), lanes)
 
-    def buffer_viewed_as_bits(self, buffer: tir.Buffer) -> tir.Buffer:
+    def buffer_viewed_as_unsigned_integers(self, buffer: tir.Buffer) -> tir.Buffer:
         """Return a view of a buffer of bool or narrow floats as unsigned integers, under an equal C
         name.
         """
@@ -87,11 +88,13 @@ class PrintingScope:
         self.known[made] = self.c_name(buffer)
         return made
 
-    def use_elementary_function(self, function_name: str, dtype: DType, lanes: int, fused: bool = False) -> str:
+    def record_function_and_return_c_name(
+        self, function_name: str, dtype: DType, lanes: int, fused: bool = False
+    ) -> str:
         """Return the C name of a function of `aotc.tir.functions` for a dtype and lane count, and
         record its use.
         """
-        suffix = dtype_name_suffix(dtype) + (f"x{lanes}" if lanes > 1 else "")
+        suffix = function_name_suffix_of_dtype(dtype) + (f"x{lanes}" if lanes > 1 else "")
         name = f"aotc_{'fused_' if fused else ''}{function_name}_{suffix}"
         return self.functions.setdefault((function_name, dtype, lanes, fused), name)
 

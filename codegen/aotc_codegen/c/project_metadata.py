@@ -19,7 +19,7 @@ from aotc.tir import (
     estimated_code_bytes,
     estimated_stack_bytes,
     kernel_with_largest_stack_frame,
-    lifetimes,
+    lifetimes_of_temporaries,
 )
 from aotc_codegen.c.c_identifiers import model_nodes_of_span
 from aotc_codegen.c.parameter_files import ParameterLayout
@@ -44,7 +44,7 @@ def describe_compiled_program(
     """Return the metadata of a compiled program (tensors, memory, steps) as a value that JSON can
     represent.
     """
-    plan, lives = program.plan, lifetimes(program)
+    plan, lives = program.plan, lifetimes_of_temporaries(program)
     buffers = [
         {"name": s.name, "offset": at, "bytes": s.nbytes, "first_step": lives[s].first, "last_step": lives[s].last}
         for s, at in plan.offsets.items()
@@ -67,8 +67,8 @@ def describe_compiled_program(
         "name": program.name,
         "target": target.name,
         "library": f"lib/lib{program.name}.{'a' if target.bare else 'so'}",
-        "inputs": [t.metadata_entry for t in inputs],
-        "outputs": [t.metadata_entry for t in outputs],
+        "inputs": [t.metadata_entry_of_model_tensor for t in inputs],
+        "outputs": [t.metadata_entry_of_model_tensor for t in outputs],
         "memory": {
             "peak": plan.peak,
             "lower_bound": plan.lower_bound,

@@ -69,7 +69,7 @@ class ModelTensor:
         return f'{{"{name}", {shape}, {s.nbytes}, {len(s.shape)}, AOTC_{s.dtype.upper()}, {meaning}}}'
 
     @property
-    def metadata_entry(self) -> dict[str, Any]:
+    def metadata_entry_of_model_tensor(self) -> dict[str, Any]:
         """Entry of the tensor in the metadata."""
         s, meaning = self.storage, self.storage.quantization
         known = {key: getattr(meaning, key) for key in ("scale", "zero_point", "axis")} if meaning else None
@@ -141,7 +141,7 @@ def _c_pointer_argument(
     if storage.kind == "temp":
         workspace, at = workspace_part_and_offset(program, storage)
         offset = at + view.offset * storage.dtype.itemsize
-        shared = f"{workspace.arena_variable_name} + {offset}"
+        shared = f"{workspace.c_variable_of_workspace_part_address} + {offset}"
         place = f"first ? {shared} : own + {thread_scratch_offset}" if thread_scratch_offset else shared
         return f"({const_qualifier}{c_memory_type(storage.dtype)} *)(void *)({place})"
     base = struct_members.get(storage) or params.c_symbol_of_constant(storage)

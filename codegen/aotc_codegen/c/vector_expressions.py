@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from aotc.ir import AotcError, DType, frozen
 from aotc.tir import expr as tir
-from aotc_codegen.c.c_types import c_literal, computation_dtype, dtype_name_suffix, is_sub_byte_integer
+from aotc_codegen.c.c_types import c_literal, computation_dtype, function_name_suffix_of_dtype, is_sub_byte_integer
 from aotc_codegen.c.printing_scope import (
     ANY_PRECEDENCE,
     OPERATOR_PRECEDENCE_AND_SYMBOL,
@@ -55,44 +55,47 @@ class VectorPrinter:
     def print_operand(self, expr: tir.Expr, min_precedence: int = ANY_PRECEDENCE) -> str:
         return self.inside(self.scope, expr, min_precedence)
 
-    def print_vector_helper_call(self, what: str, dtype: DType, lanes: int, *values: str) -> CExpression:
+    def print_vector_helper_call(self, helper_name: str, dtype: DType, lanes: int, *values: str) -> CExpression:
         """Return a call of a C helper function on vectors, or on masks with lanes as wide as those
         of `dtype`.
         """
         bits = computation_dtype(dtype).bits
         for kind in (dtype, DType(f"int{bits}")):
-            self.scope.use_vector_type(kind, lanes)
-        helper = self.scope.helpers.define_helper_and_return_name(what, computation_dtype(dtype), lanes)
+            self.scope.record_vector_type_and_return_c_name(kind, lanes)
+        helper = self.scope.helpers.define_helper_and_return_name(helper_name, computation_dtype(dtype), lanes)
         return CExpression(f"{helper}({', '.join(values)})")
 
     def print_element_conversion(self, vector_text: str, dtype: DType, lanes: int) -> str:
         """Return C code that converts each element of a vector to `dtype`."""
         convert = self.scope.dialect.require_vector_spelling("a conversion").convert
-        return convert.format(value=vector_text, type=self.scope.use_vector_type(dtype, lanes))
+        return convert.format(value=vector_text, type=self.scope.record_vector_type_and_return_c_name(dtype, lanes))
 
     def print_vector(self, expr: tir.Expr) -> CExpression:
         """Print a vector expression of the IR as C."""
         if expr.dtype.is_bool:
-            return CExpression(self.print_mask(expr, self.natural_mask_lane_bits(expr)), UNARY)
+            return CExpression(self.print_bool_vector_as_mask(expr, self.natural_mask_lane_bits(expr)), UNARY)
         match expr:
             case tir.Var():
-                self.scope.use_vector_type(expr.dtype, expr.lanes)
+                self.scope.record_vector_type_and_return_c_name(expr.dtype, expr.lanes)
                 return CExpression(self.scope.c_name(expr))
             case tir.Const() | tir.Broadcast():
-                return self.print_broadcast(expr)
-            case tir.Load(stride=2) if _is_loaded_unconverted(expr.dtype) and expr.lanes & (expr.lanes - 1) == 0:
+                return self.print_scalar_broadcast_to_lanes(expr)
+            case tir.Load(stride=2) if (
+                _does_load_give_bits_in_memory(expr.dtype) and expr.lanes & (expr.lanes - 1) == 0
+            ):
                 first_element = self.print_operand(tir.Load(expr.buffer, expr.index), UNARY)
                 return self.print_vector_helper_call("load_alternate", expr.dtype, expr.lanes, f"&{first_element}")
             case tir.Load():
                 # a strided load: one element after another
                 places = (expr.index + k * expr.stride for k in range(expr.lanes))
-                return self.print_pack(tir.Pack(tuple(tir.Load(expr.buffer, place) for place in places)))
-            case tir.Pack():
-                return self.print_pack(expr)
-            case tir.Bitcast():
-                return CExpression(
-                    f"({self.scope.use_vector_type(expr.dtype, expr.lanes)}){self.print_operand(expr.a, UNARY)}", UNARY
+                return self.print_vector_packed_from_scalars(
+                    tir.Pack(tuple(tir.Load(expr.buffer, place) for place in places))
                 )
+            case tir.Pack():
+                return self.print_vector_packed_from_scalars(expr)
+            case tir.Bitcast():
+                vector_type = self.scope.record_vector_type_and_return_c_name(expr.dtype, expr.lanes)
+                return CExpression(f"({vector_type}){self.print_operand(expr.a, UNARY)}", UNARY)
             case tir.Cast():
                 return self.print_vector_cast(expr)
             case tir.Unary() | tir.Binary():
@@ -104,9 +107,9 @@ class VectorPrinter:
             case _:
                 raise _unprintable_vector_error(expr)
 
-    def print_broadcast(self, expr: tir.Const | tir.Broadcast) -> CExpression:
+    def print_scalar_broadcast_to_lanes(self, expr: tir.Const | tir.Broadcast) -> CExpression:
         """Return C code for a vector with one scalar in all lanes."""
-        vector = self.scope.use_vector_type(expr.dtype, expr.lanes)
+        vector = self.scope.record_vector_type_and_return_c_name(expr.dtype, expr.lanes)
         if isinstance(expr, tir.Broadcast):
             return self.print_vector_helper_call("splat", expr.dtype, expr.lanes, self.print_operand(expr.a))
         if expr.dtype.can_represent_zero and expr.value == 0 and math.copysign(1, expr.value) > 0:
@@ -115,9 +118,9 @@ class VectorPrinter:
             "splat", expr.dtype, expr.lanes, self.scope.dialect.literal(expr.value, expr.dtype)
         )
 
-    def print_pack(self, expr: tir.Pack) -> CExpression:
+    def print_vector_packed_from_scalars(self, expr: tir.Pack) -> CExpression:
         """Return C code for a vector made of scalars that are computed one by one."""
-        vector = self.scope.use_vector_type(expr.dtype, expr.lanes)
+        vector = self.scope.record_vector_type_and_return_c_name(expr.dtype, expr.lanes)
         return CExpression(f"({vector}){{{', '.join(map(self.print_operand, expr.parts))}}}", UNARY)
 
     def print_vector_cast(self, expr: tir.Cast) -> CExpression:
@@ -126,16 +129,20 @@ class VectorPrinter:
         if source == dtype:
             return CExpression(self.print_operand(expr.a, UNARY), UNARY, narrow)
         if source.is_bool:
-            mask = f"-{self.print_mask(expr.a, dtype.bits)}"
+            mask = f"-{self.print_bool_vector_as_mask(expr.a, dtype.bits)}"
             return CExpression(self.print_element_conversion(mask, dtype, lanes), exact=narrow)
         text = self.print_operand(expr.a)
         if expr.a.dtype == "float64" and expr.dtype == "float16":
-            return CExpression(f"{self.scope.use_elementary_function('odd', source, lanes)}({text})", exact=True)
+            return CExpression(
+                f"{self.scope.record_function_and_return_c_name('odd', source, lanes)}({text})", exact=True
+            )
         if source.is_float and not dtype.is_float:
             made = {"uint64": "uint64", "int64": "int64", "uint32": "int64"}.get(dtype, "int32")
             for kind in ("int64", made):
-                self.scope.use_vector_type(DType(kind), lanes)
-            piece = self.print_vector_helper_call(f"to_{dtype_name_suffix(DType(made))}", source, lanes, text)
+                self.scope.record_vector_type_and_return_c_name(DType(kind), lanes)
+            piece = self.print_vector_helper_call(
+                f"to_{function_name_suffix_of_dtype(DType(made))}", source, lanes, text
+            )
             if dtype == made:
                 return piece
             text, source = piece.text, DType(made)
@@ -146,13 +153,18 @@ class VectorPrinter:
     def print_int8_int32_conversion(self, text: str, source: DType, dtype: DType, lanes: int) -> CExpression:
         """Return C code for a conversion between vectors of 8-bit and 32-bit integers."""
         for kind in ("int8", "int16", "int32"):
-            self.scope.use_vector_type(DType(kind), lanes)
+            self.scope.record_vector_type_and_return_c_name(DType(kind), lanes)
         what, made = ("narrow", "int8") if dtype.bits == 8 else ("widen", "int32")
         if what == "narrow" and not source.is_signed:
-            source, text = DType("int32"), f"({self.scope.use_vector_type(DType('int32'), lanes)})({text})"
+            source, text = (
+                DType("int32"),
+                f"({self.scope.record_vector_type_and_return_c_name(DType('int32'), lanes)})({text})",
+            )
         piece = self.print_vector_helper_call(what, source, lanes, text)
         return (
-            piece if dtype == made else CExpression(f"({self.scope.use_vector_type(dtype, lanes)}){piece.text}", UNARY)
+            piece
+            if dtype == made
+            else CExpression(f"({self.scope.record_vector_type_and_return_c_name(dtype, lanes)}){piece.text}", UNARY)
         )
 
     # --- operations
@@ -170,8 +182,8 @@ class VectorPrinter:
         operands = [self.print_operand(o, level) for o in tir.operands(expr)]
         back = unsigned = ""
         if dtype.is_integer and dtype.is_signed and op != "shr":
-            back = f"({self.scope.use_vector_type(dtype, expr.lanes)})"
-            unsigned = f"({self.scope.use_vector_type(DType(f'u{dtype}'), expr.lanes)})"
+            back = f"({self.scope.record_vector_type_and_return_c_name(dtype, expr.lanes)})"
+            unsigned = f"({self.scope.record_vector_type_and_return_c_name(DType(f'u{dtype}'), expr.lanes)})"
         *left, right = (unsigned + o for o in operands)
         text = f"{left[0]} {_C_OPERATOR_BY_OP[op]} {right}" if left else f"{_C_OPERATOR_BY_OP[op]}{right}"
         return CExpression(f"{back}({text})" if back or left else text, UNARY, dtype.is_narrow_float)
@@ -188,10 +200,10 @@ class VectorPrinter:
         if expr.cond.lanes == 1:
             # gcc requires equal types of both branches, and vectors in memory have a type of their
             # own
-            vector = self.scope.use_vector_type(dtype, expr.lanes)
+            vector = self.scope.record_vector_type_and_return_c_name(dtype, expr.lanes)
             a, b = (f"({vector}){self.print_operand(e, UNARY)}" for e in (expr.a, expr.b))
             return CExpression(f"{self.print_operand(expr.cond, OR)} ? {a} : {b}", TERNARY)
-        mask = self.print_mask(expr.cond, dtype.bits)
+        mask = self.print_bool_vector_as_mask(expr.cond, dtype.bits)
         return self.print_vector_helper_call(
             "blend", dtype, expr.lanes, mask, self.print_operand(expr.a), self.print_operand(expr.b)
         )
@@ -229,10 +241,10 @@ class VectorPrinter:
             case _:
                 return _BOOL_BITS_IN_MEMORY
 
-    def print_mask(self, expr: tir.Expr, lane_bits: int) -> str:
+    def print_bool_vector_as_mask(self, expr: tir.Expr, lane_bits: int) -> str:
         """Print a vector of bool as a C mask: integers of `lane_bits` bits per lane, all set or none."""
         dtype, lanes = DType(f"int{lane_bits}"), expr.lanes
-        self.scope.use_vector_type(dtype, lanes)
+        self.scope.record_vector_type_and_return_c_name(dtype, lanes)
         match expr:
             case tir.Const():
                 return self.print_vector_helper_call("splat", dtype, lanes, str(-int(expr.value))).text
@@ -245,36 +257,40 @@ class VectorPrinter:
             case tir.Pack():
                 kind = self.scope.dialect.types[dtype]
                 lines = (f"({kind})-({self.print_operand(part)})" for part in expr.parts)
-                return f"({self.scope.use_vector_type(dtype, lanes)}){{{', '.join(lines)}}}"
+                return f"({self.scope.record_vector_type_and_return_c_name(dtype, lanes)}){{{', '.join(lines)}}}"
             case tir.Binary(op=op) if expr.a.dtype.is_bool:
                 return (
-                    f"({self.print_mask(expr.a, lane_bits)} "
-                    f"{_MASK_OPERATOR_BY_OP[op]}{self.print_mask(expr.b, lane_bits)})"
+                    f"({self.print_bool_vector_as_mask(expr.a, lane_bits)} "
+                    f"{_MASK_OPERATOR_BY_OP[op]}{self.print_bool_vector_as_mask(expr.b, lane_bits)})"
                 )
             case tir.Unary():
-                return f"(~{self.print_mask(expr.a, lane_bits)})"
+                return f"(~{self.print_bool_vector_as_mask(expr.a, lane_bits)})"
             case tir.Select() if expr.cond.lanes == 1:
                 return (
                     f"({self.print_operand(expr.cond, OR)} ? "
-                    f"{self.print_mask(expr.a, lane_bits)} : {self.print_mask(expr.b, lane_bits)})"
+                    f"{self.print_bool_vector_as_mask(expr.a, lane_bits)} : "
+                    f"{self.print_bool_vector_as_mask(expr.b, lane_bits)})"
                 )
             case tir.Select():
-                masks = (self.print_mask(part, lane_bits) for part in (expr.cond, expr.a, expr.b))
+                masks = (self.print_bool_vector_as_mask(part, lane_bits) for part in (expr.cond, expr.a, expr.b))
                 return self.print_vector_helper_call("blend", dtype, lanes, *masks).text
         own = self.natural_mask_lane_bits(expr)
-        text = self.print_test_as_mask(expr)
+        text = self.print_vector_test_as_mask(expr)
         return text if own == lane_bits else self.print_element_conversion(text, dtype, lanes)
 
-    def print_test_as_mask(self, expr: tir.Expr) -> str:
+    def print_vector_test_as_mask(self, expr: tir.Expr) -> str:
         """Print a vector test (comparison, load, cast, isnan) as a C mask in the lane width of the
         tested values.
         """
-        mask = f"({self.scope.use_vector_type(DType(f'int{self.natural_mask_lane_bits(expr)}'), expr.lanes)})"
+        lane_dtype = DType(f"int{self.natural_mask_lane_bits(expr)}")
+        mask = f"({self.scope.record_vector_type_and_return_c_name(lane_dtype, expr.lanes)})"
         match expr:
             case tir.Var():
                 return self.scope.c_name(expr)
             case tir.Load():
-                elements = tir.Load(self.scope.buffer_viewed_as_bits(expr.buffer), expr.index, expr.lanes, expr.stride)
+                elements = tir.Load(
+                    self.scope.buffer_viewed_as_unsigned_integers(expr.buffer), expr.index, expr.lanes, expr.stride
+                )
                 return f"{mask}({self.print_operand(elements, SHIFT)} != 0)"
             case tir.Binary():
                 return (
@@ -289,7 +305,7 @@ class VectorPrinter:
                 raise _unprintable_vector_error(expr)
 
 
-def _is_loaded_unconverted(dtype: DType) -> bool:
+def _does_load_give_bits_in_memory(dtype: DType) -> bool:
     """Return True if a load gives the bits in memory: narrow floats are converted, and the undefined
     upper bits of integers of fewer than 8 bits are removed.
     """

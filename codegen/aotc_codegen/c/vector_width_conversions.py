@@ -6,9 +6,9 @@ GCC compiles the generic conversions element by element; these use x86 shuffle a
 instructions.
 
     # "#if ... defined(__AVX2__) ... vpshufb, vpermd ... #else <two steps> #endif"
-    width_conversion_function_body("narrow", 8)
+    c_body_narrowing_or_widening_vector("narrow", 8)
 
-    interleaved_quarter_function_body(0, 64)  # vpermd of each operand, vpunpcklbw of two, vpunpcklwd of both
+    c_body_of_interleaved_vector_quarter(0, 64)  # vpermd of each operand, vpunpcklbw of two, vpunpcklwd of both
 
 "narrow" converts each int32 to its low byte, as int8; "widen" converts int8 or uint8 to int32. The
 placeholders $B and $M32 are the vectors of bytes and of int32. An int8 byte is moved to the top of
@@ -63,7 +63,7 @@ def _vector_typedef(name: str, vector_bytes: int | str) -> str:
     return f"  typedef {kind} {name} {attribute};\n"
 
 
-def _expand_code_macros(c_code: str) -> str:
+def _expand_vector_typedef_and_gcc_macros(c_code: str) -> str:
     for size in ("16", "32"):
         used = (n for n in _ELEMENT_TYPE_BY_VECTOR_TYPE if f"{n})" in c_code or f"{n} " in c_code)
         lines = [_vector_typedef(name, size) for name in used]
@@ -74,26 +74,26 @@ def _expand_code_macros(c_code: str) -> str:
 #: Instruction sequences by conversion and number of lanes.
 _CODE_BY_CONVERSION_AND_LANES: Final = {
     "narrow": {
-        4: _expand_code_macros(_NARROW_4_LANES_CODE),
-        8: _expand_code_macros(_NARROW_8_LANES_CODE),
-        16: _expand_code_macros(_NARROW_16_LANES_CODE),
+        4: _expand_vector_typedef_and_gcc_macros(_NARROW_4_LANES_CODE),
+        8: _expand_vector_typedef_and_gcc_macros(_NARROW_8_LANES_CODE),
+        16: _expand_vector_typedef_and_gcc_macros(_NARROW_16_LANES_CODE),
     },
     "widen": {
-        4: _expand_code_macros(_WIDEN_4_LANES_CODE),
-        8: _expand_code_macros(_WIDEN_8_LANES_CODE),
-        16: _expand_code_macros(_WIDEN_16_LANES_CODE),
+        4: _expand_vector_typedef_and_gcc_macros(_WIDEN_4_LANES_CODE),
+        8: _expand_vector_typedef_and_gcc_macros(_WIDEN_8_LANES_CODE),
+        16: _expand_vector_typedef_and_gcc_macros(_WIDEN_16_LANES_CODE),
     },
 }
 
 
-def conversion_placeholder_values(dtype: DType) -> dict[str, str]:
+def sign_dependent_conversion_placeholders(dtype: DType) -> dict[str, str]:
     """Return the placeholder values for conversions from a signed or unsigned `dtype`."""
     if dtype.is_signed:
         return {"kind": "sx", "one": "none, from", "other": "none, two", "down": " >> 24"}
     return {"kind": "zx", "one": "from, none", "other": "two, none", "down": ""}
 
 
-def width_conversion_function_body(narrow_or_widen: str, lanes: int) -> str:
+def c_body_narrowing_or_widening_vector(narrow_or_widen: str, lanes: int) -> str:
     """Return the body of a C function that narrows or widens a vector v; `narrow_or_widen` is "narrow" or
     "widen".
     """
@@ -103,7 +103,7 @@ def width_conversion_function_body(narrow_or_widen: str, lanes: int) -> str:
     return steps if found is None else f"{found}#else\n{steps}#endif\n"
 
 
-def interleaved_quarter_function_body(quarter_index: int, lanes: int) -> str:
+def c_body_of_interleaved_vector_quarter(quarter_index: int, lanes: int) -> str:
     """Return the body of a C function that yields quarter `quarter_index` of the interleaving a[0], b[0], c[0],
     d[0], a[1], ...
 

@@ -29,7 +29,7 @@ class WorkspacePart:
     bytes: int
 
     @property
-    def arena_variable_name(self) -> str:
+    def c_variable_of_workspace_part_address(self) -> str:
         """Name of the C variable that holds the address of this part of the workspace."""
         return f"arena_{self.member}" if self.member else "arena"
 
@@ -75,7 +75,10 @@ def workspace_template_values(program: Program) -> dict[str, Any]:
     several = len(found) > 1
     where = [f"workspace->{w.member}" if several else "workspace" for w in found]
     guard = "workspace == NULL ? NULL : " if several else ""
-    arenas = [f"{w.arena_variable_name} = {guard}(unsigned char *){at}" for w, at in zip(found, where, strict=True)]
+    arenas = [
+        f"{w.c_variable_of_workspace_part_address} = {guard}(unsigned char *){at}"
+        for w, at in zip(found, where, strict=True)
+    ]
     return {
         "parameter": f"const {name}_workspace *workspace" if several else "void *workspace",
         "sizes": [f"{w.size_macro_name} {w.bytes}" for w in found],
@@ -86,7 +89,7 @@ def workspace_template_values(program: Program) -> dict[str, Any]:
         if several
         else [],
         "arenas": arenas,
-        "symbols": [w.arena_variable_name for w in found],
+        "symbols": [w.c_variable_of_workspace_part_address for w in found],
         "required": (["workspace", *where] if several else where) if program.plan.peak else [],
         "aligned": [f"{at} % {program.plan.align}" for at in where] if program.plan.peak else [],
         "given": [(w.member or "workspace", w.size_macro_name) for w in found],

@@ -146,7 +146,7 @@ def emit_cuda_project(
     }
     files = _host_files_by_path(common, launch_schedule_tables(program, printed, params))
     files[f"src/{program.name}.cu"] = cuda_source
-    files[f"src/{program.name}_params.bin"] = params.binary_file_pieces()
+    files[f"src/{program.name}_params.bin"] = params.bytes_of_binary_parameter_file()
     files |= {f"src/{image.file}": [image.data] for image in found}
     return write_project_and_manifest(directory, files, metadata, [*hosted_runtime_files(), *cuda_runtime_files()])
 

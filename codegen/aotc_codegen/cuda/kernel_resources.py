@@ -83,7 +83,9 @@ def read_kernel_resources_from_cubin(cubin: bytes) -> dict[str, KernelResources]
         return {}
     sections = [_Section(*row) for row in _ELF_SECTION_HEADER.iter_unpack(cubin[start : start + count * entry])]
     by_name = {_read_elf_string(cubin, sections[names], section.name): section for section in sections}
-    attributes = dict(_symbol_attribute_values(cubin, by_name[".nv.info"])) if ".nv.info" in by_name else {}
+    attributes = (
+        dict(_nv_info_values_by_attribute_and_symbol(cubin, by_name[".nv.info"])) if ".nv.info" in by_name else {}
+    )
     table = by_name[".symtab"]
     system = _RESERVED_SHARED_BYTES if ".nv.shared.reserved.0" in by_name else 0
     found = {}
@@ -101,7 +103,7 @@ def _read_elf_string(cubin: bytes, string_table: _Section, offset: int) -> str:
     return cubin[begin : cubin.index(b"\0", begin)].decode()
 
 
-def _symbol_attribute_values(cubin: bytes, section: _Section) -> Iterator[tuple[tuple[int, int], int]]:
+def _nv_info_values_by_attribute_and_symbol(cubin: bytes, section: _Section) -> Iterator[tuple[tuple[int, int], int]]:
     """Yield ((attribute, symbol), value) for the attributes that have a symbol and a single 32-bit
     value.
     """

@@ -46,13 +46,15 @@ def launch_schedule_tables(program: Program, kernels: PrintedKernels, params: Pa
         blocks[name] = launch.block
         counts = [numbers[name], launch.grid, len(args), len(step.args), len(before), len(needed)]
         steps.append(f"{{{', '.join(map(str, counts))}}},")
-        args += [_kernel_argument_row(view, place, params) for view in step.args]
+        args += [_c_initializer_of_kernel_argument(view, place, params) for view in step.args]
         before += needed
     rows = [f'{{"{name}", {blocks[name]}, 0}},' for name in numbers]
     return ScheduleTables(rows, steps, args, before)
 
 
-def _kernel_argument_row(view: View, locate: Callable[[View], MemoryLocation], params: ParameterLayout) -> str:
+def _c_initializer_of_kernel_argument(
+    view: View, locate: Callable[[View], MemoryLocation], params: ParameterLayout
+) -> str:
     kind, number, offset = locate(view)
     first = params.byte_offset_in_file(view.storage) if kind == "constant" else 0
     return f"{{AOTC_CUDA_{_C_MEMORY_KIND_BY_STORAGE_KIND[kind]}, {number}, {first + offset}}},"
@@ -122,7 +124,7 @@ class _MemoryAccessHistory:
         """Return the earlier steps that must have ended before a step, and record its accesses;
         call it in step order.
         """
-        reads, writes = (list(self._pieces_inside_ranges(ranges)) for ranges in self._ranges[step_index])
+        reads, writes = (list(self._memory_pieces_inside_byte_ranges(ranges)) for ranges in self._ranges[step_index])
         needed = {self._writer[piece] for piece in (*reads, *writes) if piece in self._writer}
         for piece in writes:
             needed |= self._readers.pop(piece, set())
@@ -131,7 +133,7 @@ class _MemoryAccessHistory:
             self._readers.setdefault(piece, set()).add(step_index)
         return needed - {step_index}
 
-    def _pieces_inside_ranges(self, ranges: Iterable[_ByteRange]) -> Iterator[_MemoryPiece]:
+    def _memory_pieces_inside_byte_ranges(self, ranges: Iterable[_ByteRange]) -> Iterator[_MemoryPiece]:
         for key, begin, end in ranges:
             cuts = self._cuts[key]
             for k in range(bisect_left(cuts, begin), bisect_left(cuts, end)):

@@ -26,12 +26,12 @@ from aotc.ir.terminal_safe_text import escape_unsafe_text
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import PoisonedError, Problems
 from aotc.relay.frontend.onnx import load
+from aotc.relay.frontend.onnx.attention_head_count_check import check_head_counts
 from aotc.relay.frontend.onnx.converter_table import converter_of
 from aotc.relay.frontend.onnx.function_bodies import instantiate_function_body, standard_function_body
-from aotc.relay.frontend.onnx.function_expansion import called_function_key, check_expanded_node_count
-from aotc.relay.frontend.onnx.head_counts import check_head_counts
+from aotc.relay.frontend.onnx.function_expansion_limit import called_function_key, check_expanded_node_count
 from aotc.relay.frontend.onnx.load import LoadedModel
-from aotc.relay.frontend.onnx.model_inputs import dim_pinning_hint, resolve_input_types
+from aotc.relay.frontend.onnx.model_inputs import hint_on_options_to_fix_dims, resolve_input_types
 from aotc.relay.frontend.onnx.node import (
     OnnxNode,
     call_converter,
@@ -126,7 +126,9 @@ class _Conversion:
 
         Raises AotcError if the operator is not supported or the node does not fit it.
         """
-        current_budget().spend("compile.max_nodes", 1, "the model, its functions and loops expanded,")
+        current_budget().spend_compile_time_budget(
+            "compile.max_nodes", 1, "the model, its functions and loops expanded,"
+        )
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         local = self.functions.get(called_function_key(proto))
         if local is not None:
@@ -254,7 +256,7 @@ def from_onnx(
     types = resolve_input_types(loaded, inputs, dict(shape or {}), dict(dims or {}))
     functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in loaded.proto.functions}
     params = {n: Var(n, ty, Span(loaded.source, node=n)) for n, ty in types.items()}
-    conversion = _Conversion(loaded, functions, Problems("onnx-node", dim_pinning_hint(types)))
+    conversion = _Conversion(loaded, functions, Problems("onnx-node", hint_on_options_to_fix_dims(types)))
     scope = _Scope(loaded.opsets, ChainMap(dict(params)))
     with budget_scope():
         if functions:

@@ -9,24 +9,24 @@ from collections.abc import Mapping
 from typing import Final
 
 from aotc.relay.frontend.onnx import (
+    microsoft_operator_schemas,
     ops_control,
     ops_conv,
+    ops_low_bit_weights,
     ops_math,
     ops_nn,
-    ops_packed,
     ops_quant,
+    ops_resize_fourier,
     ops_shape,
-    ops_signal,
-    ort_functions,
 )
 from aotc.relay.frontend.onnx.node import Converter, Table
 
-_CONVERTER_MODULES = (ops_control, ops_conv, ops_math, ops_nn, ops_quant, ops_shape, ops_signal)
+_CONVERTER_MODULES = (ops_control, ops_conv, ops_math, ops_nn, ops_quant, ops_shape, ops_resize_fourier)
 
 _CONVERTERS_BY_DOMAIN: Final[Mapping[str, Table]] = {
     "": {name: converter for family in _CONVERTER_MODULES for name, converter in family.OPS.items()},
     "ai.onnx.ml": ops_shape.ML_OPS,
-    ort_functions.DOMAIN: {**ops_quant.MICROSOFT_OPS, **ops_packed.OPS},
+    microsoft_operator_schemas.DOMAIN: {**ops_quant.MICROSOFT_OPS, **ops_low_bit_weights.OPS},
 }
 
 

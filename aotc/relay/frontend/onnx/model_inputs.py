@@ -148,7 +148,7 @@ def _resolve_input_type(
     return TensorType(shape, dtype)
 
 
-def dim_pinning_options(types: Mapping[str, TensorType]) -> list[str]:
+def command_line_options_to_fix_dims(types: Mapping[str, TensorType]) -> list[str]:
     """Return the command-line options that would fix the dynamic dimensions of the inputs to 1,
     each with the dimension that it fixes.
     """
@@ -164,9 +164,9 @@ def dim_pinning_options(types: Mapping[str, TensorType]) -> list[str]:
     return [*named.values(), *unnamed.values()]
 
 
-def dim_pinning_hint(types: Mapping[str, TensorType]) -> str:
+def hint_on_options_to_fix_dims(types: Mapping[str, TensorType]) -> str:
     """Return a hint that names the dynamic dimensions of the inputs and the command-line options
     that fix them, or "" if there are none.
     """
-    flags = dim_pinning_options(types)
+    flags = command_line_options_to_fix_dims(types)
     return f"pin the dynamic dimensions, for example: {'; '.join(flags)}" if flags else ""

@@ -27,7 +27,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 from aotc.ir import AotcError, Array, DType, TensorType, TupleType, require
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis, converter_parameters
-from aotc.relay.frontend.onnx import ort_functions
+from aotc.relay.frontend.onnx import microsoft_operator_schemas
 from aotc.relay.frontend.onnx.load import dtype_of_onnx_type, onnx_type_of_dtype
 from aotc.relay.frontend.quantization import is_quantize_call
 from aotc.relay.graph_api import Expr, compile_time_elements, tensor_type_of, type_of
@@ -85,23 +85,23 @@ class OnnxNode:
         """Return True if the ONNX node names the output `index`, so that it must be computed."""
         return index < len(self.wanted) and self.wanted[index]
 
-    def compile_time_value(self, index: int, name: str) -> Array | None:
-        """Return the compile-time value of the attribute `name` of an ONNX node, or else of its
-        input `index`; None if the node omits both.
+    def constant_value_of_attribute_or_input(self, input_index: int, attribute_name: str) -> Array | None:
+        """Return the compile-time value of the attribute `attribute_name` of an ONNX node, or else of its
+        input `input_index`; None if the node omits both.
 
         Raises AotcError (code "onnx-runtime-shape") if the value depends on run-time data.
         """
-        if name in self.attrs:
-            return np.asarray(self.attrs[name])
-        found = self.optional_input(index)
+        if attribute_name in self.attrs:
+            return np.asarray(self.attrs[attribute_name])
+        found = self.optional_input(input_index)
         if found is None:
             return None
         value = compile_time_elements(found)
         if value is None:
-            raise AotcError("onnx-runtime-shape", f"`{name}` of {self.op_type} is not known at compile time")
+            raise AotcError("onnx-runtime-shape", f"`{attribute_name}` of {self.op_type} is not known at compile time")
         return value
 
-    def positional_argument(self, index: int, parameter: Parameter) -> Any:
+    def positional_converter_argument(self, index: int, parameter: Parameter) -> Any:
         """Return the value to pass for a positional parameter of a converter: an input expression,
         the tensors of a sequence, or a value known at compile time, as the parameter's annotation
         demands.
@@ -111,7 +111,7 @@ class OnnxNode:
             return _sequence_elements(self[index])
         if wanted not in (KnownArray, KnownInts, KnownInt):
             return self[index] if needed else self.optional_input(index)
-        value = self.compile_time_value(index, name)
+        value = self.constant_value_of_attribute_or_input(index, name)
         require(
             "onnx-input",
             value is not None or not needed,
@@ -127,7 +127,7 @@ class OnnxNode:
         require("onnx-input", len(numbers) == 1, f"{self.op_type} requires `{name}` to be a single value")
         return numbers[0]
 
-    def keyword_argument(self, parameter: Parameter) -> Any:
+    def keyword_converter_argument(self, parameter: Parameter) -> Any:
         """Return the value to pass for a keyword parameter of a converter: an attribute, converted
         as the parameter's annotation demands, or the node itself for `node`.
 
@@ -178,12 +178,12 @@ def call_converter(converter: Converter, node: OnnxNode) -> Converted:
             case Parameter.VAR_POSITIONAL:
                 inputs += [node[k] for k in range(len(inputs), len(node.inputs))]
             case Parameter.KEYWORD_ONLY:
-                named[parameter.name] = node.keyword_argument(parameter)
+                named[parameter.name] = node.keyword_converter_argument(parameter)
                 rest.pop(parameter.name, None)
             case Parameter.VAR_KEYWORD:
                 named |= rest
             case _:
-                inputs.append(node.positional_argument(len(inputs), parameter))
+                inputs.append(node.positional_converter_argument(len(inputs), parameter))
     return converter(*inputs, **named)
 
 
@@ -207,8 +207,8 @@ def operator_schema(op_type: str, domain: str, version: int) -> Any:
     """Return the ONNX schema of an operator in a version of its domain, or None if there is none.
     Results are cached.
     """
-    if domain == ort_functions.DOMAIN:
-        return ort_functions.DEFINITIONS.get(op_type) if version else None
+    if domain == microsoft_operator_schemas.DOMAIN:
+        return microsoft_operator_schemas.DEFINITIONS.get(op_type) if version else None
     try:
         return onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
@@ -295,7 +295,11 @@ def check_node_signature(node: NodeProto, schema: Any, inputs: Sequence[Expr | N
             raise AotcError(
                 "onnx-rank", f"{what} has shape ({', '.join(map(str, ty.shape))}); rank {wanted} is required"
             )
-    if schema.domain == ort_functions.DOMAIN or _QUANTIZED_OP_NAME.search(op) or any(map(is_quantize_call, inputs)):
+    if (
+        schema.domain == microsoft_operator_schemas.DOMAIN
+        or _QUANTIZED_OP_NAME.search(op)
+        or any(map(is_quantize_call, inputs))
+    ):
         _check_input_types(op, schema, inputs)
 
 

@@ -16,7 +16,6 @@ from aotc.ir import AotcError, require
 from aotc.relay.expr import Constant, Expr, If, Tuple, TupleGetItem, type_of
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis
-from aotc.relay.frontend.data_movement import select_element
 from aotc.relay.frontend.onnx.node import (
     KnownArray,
     KnownInt,
@@ -26,6 +25,7 @@ from aotc.relay.frontend.onnx.node import (
     TensorList,
     table_by_function_name,
 )
+from aotc.relay.frontend.slice_pad_depth_to_space import select_element
 
 
 def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, node: OnnxNode) -> Sequence[Expr]:
@@ -145,7 +145,7 @@ def _unroll_scan_per_batch_element(num_scan_inputs: int, body: GraphProto, node:
     state, sources = values[: len(values) - num_scan_inputs], values[len(values) - num_scan_inputs :]
     backwards = _integer_list_attribute(node, "directions", num_scan_inputs)
     batch, trips = g.dim(sources[0], 0), g.dim(sources[0], 1)
-    known = node.compile_time_value(0, "sequence_lens")
+    known = node.constant_value_of_attribute_or_input(0, "sequence_lens")
     lengths = [trips] * batch if known is None else [int(n) for n in known.reshape(-1)]
     fits = len(lengths) == batch and all(1 <= n <= trips for n in lengths)
     require("onnx-loop", fits and batch > 0, f"lengths {lengths[:8]} do not fit {batch} sequences of {trips} steps")
@@ -184,12 +184,12 @@ def _convert_loop_body(node: OnnxNode, body: GraphProto, inputs: Sequence[Expr],
 # --- sequences
 
 
-def _normalize_sequence_index(index: int, count: int, extra: int = 0) -> int:
+def _normalize_sequence_index(index: int, count: int, valid_positions_past_end: int = 0) -> int:
     """Convert a possibly negative position in a sequence of `count` elements to one counted from 0.
-    `extra` is 1 where the position after the last element is valid too. Raises AotcError (code
+    `valid_positions_past_end` is 1 where the position after the last element is valid too. Raises AotcError (code
     "onnx-sequence") if it is out of range.
     """
-    fits = -count <= index < count + extra
+    fits = -count <= index < count + valid_positions_past_end
     require("onnx-sequence", fits, f"index {index} is out of range for a sequence of {count} elements")
     return index + count if index < 0 else index
 
@@ -199,7 +199,10 @@ def _sequence_at(items: TensorList, position: KnownInt) -> Expr:
 
 
 def _sequence_insert(items: TensorList, item: Expr, position: KnownInt | None = None) -> Expr:
-    items.insert(len(items) if position is None else _normalize_sequence_index(position, len(items), extra=1), item)
+    items.insert(
+        len(items) if position is None else _normalize_sequence_index(position, len(items), valid_positions_past_end=1),
+        item,
+    )
     return Tuple(items)
 
 

@@ -18,9 +18,9 @@ from aotc.relay.frontend import conv_pool
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.conv_pool import Window
 from aotc.relay.frontend.converter_signatures import OptionalExpr
-from aotc.relay.frontend.data_movement import gather_slices
 from aotc.relay.frontend.onnx.node import Converted, KnownInts, OnnxNode, Table, table_by_function_name
 from aotc.relay.frontend.reductions import p_norm
+from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices
 
 #: Values of `auto_pad` with which the padding does not depend on the shape of the data.
 _EXPLICIT_AUTO_PADS = ("", "NOTSET", "VALID")
@@ -68,7 +68,7 @@ def _kernel_extents(node: OnnxNode, x: Expr, w: Expr) -> tuple[int, ...]:
     """Return the kernel extents of a convolution from the shape of its weight. Raises AotcError
     (code "onnx-window") if the weight does not fit the input or the attribute `kernel_shape`.
     """
-    rank = conv_pool.checked_spatial_rank(g.rank(x), f"{node.op_type} of an input")
+    rank = conv_pool.require_spatial_rank_1_to_3(g.rank(x), f"{node.op_type} of an input")
     shape, given = g.shape(w, "the weight"), node.attrs.get("kernel_shape")
     fits = len(shape) == rank + 2 and (given is None or tuple(given) == shape[2:])
     text = f"a weight of shape {shape} does not fit the input and kernel_shape {given}"
@@ -122,7 +122,7 @@ def pool_window(node: OnnxNode, x: Expr) -> Window:
     (code "onnx-window") if `kernel_shape` does not.
     """
     kernel = node.attrs.get("kernel_shape", [])
-    rank = conv_pool.checked_spatial_rank(g.rank(x), f"{node.op_type} of an input")
+    rank = conv_pool.require_spatial_rank_1_to_3(g.rank(x), f"{node.op_type} of an input")
     require(
         "onnx-window",
         len(kernel) == rank,

@@ -21,7 +21,6 @@ from aotc.relay.frontend import activations, reductions
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.activations import elu, gelu, hard_sigmoid, leaky_relu, mish, softplus, softsign, swish
 from aotc.relay.frontend.converter_signatures import Axis, OptionalExpr
-from aotc.relay.frontend.data_movement import normalize_negative_indices
 from aotc.relay.frontend.onnx.node import (
     Converted,
     Converter,
@@ -34,6 +33,7 @@ from aotc.relay.frontend.onnx.node import (
 )
 from aotc.relay.frontend.quantization import cast_saturating_float8
 from aotc.relay.frontend.reductions import Axes, Reduction, reduction_by_name
+from aotc.relay.frontend.slice_pad_depth_to_space import normalize_negative_indices
 
 _UNARY = {
     "BitwiseNot": "bitwise_not", "Neg": "negative", "Not": "logical_not", "Relu": "nn.relu",
@@ -61,24 +61,28 @@ def _align_legacy_broadcast(a: Expr, b: Expr, axis: int | None, broadcast: int) 
     return g.reshape(b, (*g.shape(b), *(1,) * (rank - axis % rank - g.rank(b))))
 
 
-def _binary_operator(name: str, a: Expr, b: Expr, *, axis: int | None = None, broadcast: int = 0) -> Expr:
+def _convert_legacy_broadcast_binary_op(
+    name: str, a: Expr, b: Expr, *, axis: int | None = None, broadcast: int = 0
+) -> Expr:
     return g.call_op(name, a, _align_legacy_broadcast(a, b, axis, broadcast))
 
 
-def _fold_variadic(name: str, *parts: Expr) -> Expr:
+def _fold_binary_op_over_inputs(name: str, *parts: Expr) -> Expr:
     return fold(partial(g.call_op, name), parts)
 
 
 def _sum(*parts: Expr) -> Expr:
     return (
-        g.compute_in_float32(partial(_fold_variadic, "add"), *parts)
+        g.call_with_narrow_floats_in_float32(partial(_fold_binary_op_over_inputs, "add"), *parts)
         if len(parts) > 2
-        else _fold_variadic("add", *parts)
+        else _fold_binary_op_over_inputs("add", *parts)
     )
 
 
 def _mean(*parts: Expr) -> Expr:
-    return g.compute_in_float32(lambda *wide: g.div(_fold_variadic("add", *wide), float(len(parts))), *parts)
+    return g.call_with_narrow_floats_in_float32(
+        lambda *wide: g.div(_fold_binary_op_over_inputs("add", *wide), float(len(parts))), *parts
+    )
 
 
 def _is_inf(x: Expr, *, detect_negative: int = 1, detect_positive: int = 1) -> Expr:
@@ -144,7 +148,7 @@ def _dropout(
     Raises AotcError (code "onnx-training") for training mode, which would draw random numbers.
     """
     if training_mode is not None and g.single_element(training_mode, "training_mode"):
-        known = None if ratio is None else node.compile_time_value(1, "ratio")
+        known = None if ratio is None else node.constant_value_of_attribute_or_input(1, "ratio")
         if known is None or g.single_element(known, "ratio") != 0.0:
             raise AotcError("onnx-training", "Dropout in training mode is not supported")
     if not node.needs_output(1):
@@ -169,7 +173,9 @@ def _selu(x: Expr, *, alpha: float, gamma: float) -> Expr:
     return g.mul(g.where(g.greater(x, 0.0), x, activations.scaled_expm1(x, alpha)), gamma)
 
 
-def _apply_along_axis(function: Callable[[Expr, int], Expr], x: Expr, *, axis: Axis, node: OnnxNode) -> Expr:
+def _apply_along_axis_or_flattened_rest(
+    function: Callable[[Expr, int], Expr], x: Expr, *, axis: Axis, node: OnnxNode
+) -> Expr:
     """Apply a function along `axis`, as Softmax does; up to version 12 all axes from `axis` on are
     flattened to one.
     """
@@ -268,16 +274,18 @@ OPS: Table = {
     **table_by_function_name(_bit_shift, _cast, _celu, _clip, _dropout, _is_inf, _pow, _selu, _top_k),
     **table_by_function_name(elu, gelu, hard_sigmoid, leaky_relu, mish, softplus, softsign, swish),
     **{name: partial(g.call_op, op) for name, op in _UNARY.items()},
-    **{name: partial(_binary_operator, op) for name, op in _BINARY.items()},
-    **{name: partial(_fold_variadic, op) for name, op in _VARIADIC.items()},
-    "Hardmax": partial(_apply_along_axis, _hardmax),
+    **{name: partial(_convert_legacy_broadcast_binary_op, op) for name, op in _BINARY.items()},
+    **{name: partial(_fold_binary_op_over_inputs, op) for name, op in _VARIADIC.items()},
+    "Hardmax": partial(_apply_along_axis_or_flattened_rest, _hardmax),
     "Identity": lambda x: x,
-    "LogSoftmax": partial(_apply_along_axis, lambda x, axis: g.call_op("nn.log_softmax", x, axis=axis)),
+    "LogSoftmax": partial(
+        _apply_along_axis_or_flattened_rest, lambda x, axis: g.call_op("nn.log_softmax", x, axis=axis)
+    ),
     "Mean": _mean,
     "Mod": lambda a, b, *, fmod=0: g.call_op("trunc_mod" if fmod else "floor_mod", a, b),
     "PRelu": _prelu,
     "Reciprocal": lambda x: g.div(1.0, x),
-    "Softmax": partial(_apply_along_axis, lambda x, axis: g.call_op("nn.softmax", x, axis=axis)),
+    "Softmax": partial(_apply_along_axis_or_flattened_rest, lambda x, axis: g.call_op("nn.softmax", x, axis=axis)),
     "Sum": _sum,
     "Where": g.where,
     **{f"Arg{name}": partial(_arg_reduction, f"arg{name.lower()}") for name in ("Max", "Min")},

@@ -16,11 +16,10 @@ from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.activations import elu, hard_sigmoid, leaky_relu, softplus, softsign
 from aotc.relay.frontend.converter_signatures import Axis, OptionalExpr, converter_parameters
-from aotc.relay.frontend.data_movement import select_element
 from aotc.relay.frontend.matmul_einsum import einsum, matmul
 from aotc.relay.frontend.normalization import (
     batch_norm,
-    batch_norm_from_arithmetic,
+    batch_norm_as_elementwise_arithmetic,
     mean_centered_and_variance,
     normalize_to_unit_variance,
     rms_norm,
@@ -29,6 +28,7 @@ from aotc.relay.frontend.normalization import (
 from aotc.relay.frontend.onnx.node import Converted, OnnxNode, Table, table_by_function_name
 from aotc.relay.frontend.recurrent import Activation, RecurrentState, RecurrentWeights, UnrolledLayer, call_recurrent_op
 from aotc.relay.frontend.reductions import p_norm
+from aotc.relay.frontend.slice_pad_depth_to_space import select_element
 
 _FLOAT32: Final = DType("float32")
 
@@ -76,7 +76,7 @@ def _batch_normalization(
     batch_mean = g.call_reduction("mean", data, axes, False)
     centered = g.sub(data, g.reshape_along_axis(batch_mean, 1, g.rank(x)))
     batch_var = g.call_reduction("mean", g.mul(centered, centered), axes, False)
-    y = batch_norm_from_arithmetic(wide, x, scale, bias, batch_mean, batch_var, epsilon)
+    y = batch_norm_as_elementwise_arithmetic(wide, x, scale, bias, batch_mean, batch_var, epsilon)
     pairs = ((mean, batch_mean), (var, batch_var))
     moved = (g.add(g.mul(old, momentum), g.mul(new, 1.0 - momentum)) for old, new in pairs)
     return [y, *(g.cast(value, work) for value in moved)]
@@ -143,7 +143,7 @@ def _lp_normalization(x: Expr, *, axis: Axis = -1, p: int = 2) -> Expr:
         # the norm of zeros is 0: avoid 0 / 0
         return g.where(g.equal(size, 0.0), g.constant(0.0, g.dtype(y)), g.div(y, size))
 
-    return g.compute_in_float32(divide_by_norm, x)
+    return g.call_with_narrow_floats_in_float32(divide_by_norm, x)
 
 
 def _mean_variance_normalization(x: Expr, *, axes: list[int] | None = None) -> Expr:

@@ -38,51 +38,60 @@ def _quantized_from_inputs(node: OnnxNode, first_input: int) -> QuantizedTensor:
     """Return the quantized tensor that three consecutive inputs from `first_input` on describe: integers,
     scale, zero point.
     """
-    return quantized_with_param_inputs(node, node[first_input], first_input + 1, first_input + 2)
+    return quantized_tensor_of_scale_zero_inputs(node, node[first_input], first_input + 1, first_input + 2)
 
 
-def quantized_with_param_inputs(node: OnnxNode, x: Expr, scale_input: int, zero_input: int) -> QuantizedTensor:
-    """Return a quantized tensor of the integers `x` with the inputs `scale_input` and `zero_input` as scale and
+def quantized_tensor_of_scale_zero_inputs(
+    node: OnnxNode, integers: Expr, scale_input: int, zero_input: int
+) -> QuantizedTensor:
+    """Return a quantized tensor of the integers `integers` with the inputs `scale_input` and `zero_input` as scale and
     zero point.
     """
-    return QuantizedTensor(x, _scale_input(node, scale_input), q.zero_point_as_int32(node.optional_input(zero_input)))
+    return QuantizedTensor(
+        integers,
+        _checked_quantization_scale_input(node, scale_input),
+        q.zero_point_as_int32(node.optional_input(zero_input)),
+    )
 
 
-def _scale_input(node: OnnxNode, index: int) -> Expr:
-    return q.checked_scale(node[index], f"the scale of {node.op_type} (input {index})")
+def _checked_quantization_scale_input(node: OnnxNode, index: int) -> Expr:
+    return q.checked_scale_with_single_as_scalar(node[index], f"the scale of {node.op_type} (input {index})")
 
 
 def _output_quantization(node: OnnxNode, scale_input: int, dtype: DType) -> OutputQuantization:
     """Return the quantization parameters of a result from the inputs `scale_input` (scale) and `scale_input + 1`
     (zero point); both must be single values.
     """
-    scale, zero = _scale_input(node, scale_input), q.zero_point_as_int32(node.optional_input(scale_input + 1))
-    _check_single_values(node, scale, zero)
+    scale, zero = (
+        _checked_quantization_scale_input(node, scale_input),
+        q.zero_point_as_int32(node.optional_input(scale_input + 1)),
+    )
+    _require_single_scales_and_zero_points(node, scale, zero)
     return OutputQuantization(scale, zero, dtype)
 
 
-def _check_single_values(node: OnnxNode, *values: Expr) -> None:
+def _require_single_scales_and_zero_points(node: OnnxNode, *values: Expr) -> None:
     """Raise AotcError (code "onnx-quant") unless all given scales and zero points are single
     values.
     """
-    fits = all(map(q.is_single_value, values))
+    fits = all(map(q.is_single_element_quant_param, values))
     what = f"scales and zero points of {node.op_type}"
     require("onnx-quant", fits, f"{what} must be a single value for the whole tensor")
 
 
-def _per_tensor_quantized(node: OnnxNode, first_input: int) -> QuantizedTensor:
+def _require_per_tensor_quantized_inputs(node: OnnxNode, first_input: int) -> QuantizedTensor:
     """Return the quantized tensor that three consecutive inputs from `first_input` on describe; its scale
     and zero point must be single values.
     """
     found = _quantized_from_inputs(node, first_input)
-    _check_single_values(node, found.scale, found.zero)
+    _require_single_scales_and_zero_points(node, found.scale, found.zero)
     return found
 
 
 # --- quantize and dequantize
 
 
-def _quantize_division_dtype(x: Expr, scale: Expr) -> DType:
+def _division_dtype_of_quantize_linear(x: Expr, scale: Expr) -> DType:
     """Return the data type in which QuantizeLinear divides: that of the scale (up to version 19
     data and scale have equal types); for a scale of 8 bits that of the data.
     """
@@ -102,7 +111,7 @@ def _quantize_linear(
     **others: Any,
 ) -> Expr:
     dtype = (output_dtype or _UINT8) if zero is None else g.dtype(zero)
-    work = precision or _quantize_division_dtype(x, scale)
+    work = precision or _division_dtype_of_quantize_linear(x, scale)
     return q.quantize(x, scale, zero, dtype, work=work, **others)
 
 
@@ -151,7 +160,7 @@ def _conv_integer(*, node: OnnxNode) -> Expr:
 
 def _qlinear_conv(*, node: OnnxNode) -> Expr:
     last = bool(node.attrs.get("channels_last"))
-    x, w = _per_tensor_quantized(node, 0), _quantized_from_inputs(node, 3)
+    x, w = _require_per_tensor_quantized_inputs(node, 0), _quantized_from_inputs(node, 3)
     x = replace(x, data=_to_channels_first(x.data) if last else x.data)
     sums = _integer_convolution(node, x, w, node.optional_input(8))
     onto = _output_quantization(node, 6, g.dtype(node[7]))
@@ -178,17 +187,17 @@ def _check_vector_quantization(*parts: QuantizedTensor) -> None:
     point: a vector is a single row or column.
     """
     flat = [x for x in parts if g.rank(x.data) == 1]
-    fits = all(q.is_single_value(v) for x in flat for v in (x.scale, x.zero))
+    fits = all(q.is_single_element_quant_param(v) for x in flat for v in (x.scale, x.zero))
     require("onnx-quant", fits, "a vector operand must have a single scale and a single zero point")
 
 
 def _qlinear_matmul(*, node: OnnxNode) -> Expr:
     a, b, dtype = _quantized_from_inputs(node, 0), _quantized_from_inputs(node, 3), g.dtype(node[7])
-    y_scale, y_zero = _scale_input(node, 6), q.zero_point_as_int32(node[7])
+    y_scale, y_zero = _checked_quantization_scale_input(node, 6), q.zero_point_as_int32(node[7])
     _check_vector_quantization(a, b)
     sums = q.quantized_matmul(a, b)
     rank = g.rank(sums)
-    whole = all(map(q.is_single_value, (a.scale, y_scale, y_zero)))
+    whole = all(map(q.is_single_element_quant_param, (a.scale, y_scale, y_zero)))
     if whole and g.rank(b.scale) < 2:
         onto = OutputQuantization(y_scale, y_zero, dtype)
         return q.requantize(sums, q.product_scale(a, b), onto, rank - 1)
@@ -202,7 +211,7 @@ def _qlinear_matmul(*, node: OnnxNode) -> Expr:
 
 
 def _qgemm(*, alpha: float, transA: int, transB: int, node: OnnxNode) -> Expr:
-    a, b, bias = _per_tensor_quantized(node, 0), _quantized_from_inputs(node, 3), node.optional_input(6)
+    a, b, bias = _require_per_tensor_quantized_inputs(node, 0), _quantized_from_inputs(node, 3), node.optional_input(6)
     shapes = [g.dims(x.data) for x in (a, b)]
     matrices = [len(shape) for shape in shapes] == [2, 2]
     require("onnx-gemm", matrices, f"QGemm needs matrices, got {shapes}")
@@ -226,29 +235,29 @@ def matmul_to_float(a: QuantizedTensor, b: QuantizedTensor, bias: OptionalExpr) 
 
 
 def _matmul_integer_to_float(*, node: OnnxNode) -> Expr:
-    a = quantized_with_param_inputs(node, node[0], 2, 4)
-    return matmul_to_float(a, quantized_with_param_inputs(node, node[1], 3, 5), node.optional_input(6))
+    a = quantized_tensor_of_scale_zero_inputs(node, node[0], 2, 4)
+    return matmul_to_float(a, quantized_tensor_of_scale_zero_inputs(node, node[1], 3, 5), node.optional_input(6))
 
 
 def _dynamic_quantize_matmul(*, node: OnnxNode) -> Expr:
     numbers = q.quant_params_from_data_range(node[0], _UINT8)
     data = q.quantize(node[0], *numbers, _UINT8, work=_FLOAT)
     a = QuantizedTensor(data, numbers[0], q.zero_point_as_int32(numbers[1]))
-    return matmul_to_float(a, quantized_with_param_inputs(node, node[1], 2, 3), node.optional_input(4))
+    return matmul_to_float(a, quantized_tensor_of_scale_zero_inputs(node, node[1], 2, 3), node.optional_input(4))
 
 
 # --- elementwise
 
 
 def _qlinear_binary(name: str, *, node: OnnxNode) -> Expr:
-    a, b = _per_tensor_quantized(node, 0), _per_tensor_quantized(node, 3)
+    a, b = _require_per_tensor_quantized_inputs(node, 0), _require_per_tensor_quantized_inputs(node, 3)
     onto = _output_quantization(node, 6, g.dtype(a.data))
     numbers = a.scale, a.zero, b.scale, b.zero, onto.scale, onto.zero
     return g.call_op(f"qnn.{name}", a.data, b.data, *numbers)
 
 
 def _qlinear_unary(name: str, *, node: OnnxNode, **attributes: Any) -> Expr:
-    x = _per_tensor_quantized(node, 0)
+    x = _require_per_tensor_quantized_inputs(node, 0)
     onto = _output_quantization(node, 3, g.dtype(x.data))
     return g.call_op(f"qnn.{name}", x.data, x.scale, x.zero, onto.scale, onto.zero, **attributes)
 
@@ -258,7 +267,7 @@ def _qlinear_concat(*, axis: int, node: OnnxNode) -> Expr:
     text = "QLinearConcat takes three inputs for each tensor"
     require("onnx-input", count % 3 == 2, text)
     onto = _output_quantization(node, 0, g.dtype(node[1]))
-    parts = [_per_tensor_quantized(node, k) for k in range(2, count, 3)]
+    parts = [_require_per_tensor_quantized_inputs(node, k) for k in range(2, count, 3)]
     types = {(g.dtype(p.data), g.dtype(p.scale)) for p in parts}
     text = f"tensors of QLinearConcat must be {onto.dtype}, scales float32"
     require("onnx-type", types == {(onto.dtype, _FLOAT)}, text)
@@ -269,7 +278,7 @@ def _qlinear_concat(*, axis: int, node: OnnxNode) -> Expr:
 
 
 def _qlinear_where(*, node: OnnxNode) -> Expr:
-    x, y = _per_tensor_quantized(node, 1), _per_tensor_quantized(node, 4)
+    x, y = _require_per_tensor_quantized_inputs(node, 1), _require_per_tensor_quantized_inputs(node, 4)
     onto = _output_quantization(node, 7, g.dtype(x.data))
     moved = (q.apply_by_lookup_table(v, onto, lambda real: real) for v in (x, y))
     return g.where(node[0], *moved)
@@ -281,7 +290,7 @@ def _qlinear_where(*, node: OnnxNode) -> Expr:
 def _qlinear_average_pool(
     *, ceil_mode: bool = False, count_include_pad: bool = False, channels_last: bool = False, node: OnnxNode
 ) -> Expr:
-    x = _per_tensor_quantized(node, 0)
+    x = _require_per_tensor_quantized_inputs(node, 0)
     onto = _output_quantization(node, 3, g.dtype(x.data))
     data = _to_channels_first(x.data) if channels_last else x.data
     modes: dict[str, Any] = {"ceil_mode": ceil_mode}
@@ -318,7 +327,7 @@ def _quantized_mean(node: OnnxNode, axes: Sequence[int], keepdims: bool) -> Expr
     """Compute a quantized mean: sum the integers and requantize once, with the number of elements
     multiplied into the result scale.
     """
-    x = _per_tensor_quantized(node, 0)
+    x = _require_per_tensor_quantized_inputs(node, 0)
     onto = _output_quantization(node, 3, g.dtype(x.data))
     count = math.prod(g.dim(x.data, k) for k in axes)
     sums = g.call_reduction("sum", q.subtract_zero_point(x.data, x.zero, 0), axes, keepdims)
@@ -340,7 +349,7 @@ def _qlinear_reduce_mean(*, axes: list[int], keepdims: int = 1, node: OnnxNode) 
 
 def _qlinear_softmax(*, opset: int, axis: int = -1, node: OnnxNode) -> Expr:
     """Convert QLinearSoftmax; up to operator set 12 all axes from `axis` on are flattened to one."""
-    x, shape = _per_tensor_quantized(node, 0), g.shape(node[0])
+    x, shape = _require_per_tensor_quantized_inputs(node, 0), g.shape(node[0])
     onto, place = _output_quantization(node, 3, g.dtype(x.data)), g.normalize_axis(axis, len(shape))
     data = x.data if opset >= 13 else g.reshape(x.data, (*shape[:place], -1))
     y = g.call_op("qnn.softmax", data, x.scale, x.zero, onto.scale, onto.zero, axis=place)

@@ -20,7 +20,8 @@ from aotc.ir import AotcError, Dim, DType, is_static, require
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis, OptionalExpr
-from aotc.relay.frontend.data_movement import (
+from aotc.relay.frontend.onnx.node import KnownArray, KnownInt, KnownInts, OnnxNode, Table, table_by_function_name
+from aotc.relay.frontend.slice_pad_depth_to_space import (
     depth_to_space,
     gather_slices,
     normalize_constant_indices,
@@ -28,7 +29,6 @@ from aotc.relay.frontend.data_movement import (
     pad_or_crop,
     space_to_depth,
 )
-from aotc.relay.frontend.onnx.node import KnownArray, KnownInt, KnownInts, OnnxNode, Table, table_by_function_name
 from aotc.relay.op.type_rules import broadcast_two_shapes
 
 # --- reshaping
@@ -82,7 +82,9 @@ def _transpose(x: Expr, *, perm: list[int] | None = None) -> Expr:
     return g.transpose(x, order)
 
 
-def _rearrange_blocks(rearrange: Callable[..., Expr], x: Expr, *, blocksize: int, mode: str = "DCR") -> Expr:
+def _convert_depth_space_rearrangement(
+    rearrange: Callable[..., Expr], x: Expr, *, blocksize: int, mode: str = "DCR"
+) -> Expr:
     return rearrange(x, blocksize, g.rank(x) - 2, mode == "DCR")
 
 
@@ -269,7 +271,7 @@ def _gather_elements(x: Expr, indices: Expr, *, axis: Axis = 0) -> Expr:
     return g.call_op("gather", x, normalize_constant_indices(indices, g.dim(x, axis)), axis=axis)
 
 
-def _index_tuples_first(indices: Expr, sizes: tuple[int, ...]) -> Expr:
+def _transpose_index_tuple_axis_to_front(indices: Expr, sizes: tuple[int, ...]) -> Expr:
     """Check constant index tuples (along the last axis) against the extents `sizes` and transpose
     the last axis to the front.
     """
@@ -283,7 +285,7 @@ def _gather_nd(x: Expr, indices: Expr, *, batch_dims: int = 0) -> Expr:
     require(
         "onnx-index", len(sizes) == depth, f"index tuples of {depth} numbers are longer than the rank of {g.dims(x)}"
     )
-    return g.call_op("gather_nd", x, _index_tuples_first(indices, sizes), batch_dims=batch_dims)
+    return g.call_op("gather_nd", x, _transpose_index_tuple_axis_to_front(indices, sizes), batch_dims=batch_dims)
 
 
 def _scatter_reduction_name(reduction: str) -> str:
@@ -299,7 +301,11 @@ def _scatter_elements(x: Expr, indices: Expr, updates: Expr, *, axis: Axis = 0, 
 def _scatter_nd(x: Expr, indices: Expr, updates: Expr, *, reduction: str = "none") -> Expr:
     sizes = g.shape(x)[: g.dim(indices, -1, "the indices")]
     return g.call_op(
-        "scatter_nd", x, _index_tuples_first(indices, sizes), updates, mode=_scatter_reduction_name(reduction)
+        "scatter_nd",
+        x,
+        _transpose_index_tuple_axis_to_front(indices, sizes),
+        updates,
+        mode=_scatter_reduction_name(reduction),
     )
 
 
@@ -363,9 +369,9 @@ OPS: Table = {
         _scatter_elements, _shape, _slice, _split, _squeeze, _tensor_scatter, _tile, _transpose, _trilu
     ),
     **table_by_function_name(_unsqueeze),
-    "DepthToSpace": partial(_rearrange_blocks, depth_to_space),
+    "DepthToSpace": partial(_convert_depth_space_rearrangement, depth_to_space),
     "Size": lambda x: g.constant(math.prod(g.shape(x)), "int64"),
-    "SpaceToDepth": partial(_rearrange_blocks, space_to_depth),
+    "SpaceToDepth": partial(_convert_depth_space_rearrangement, space_to_depth),
     "GatherND": _gather_nd,
     "Scatter": _scatter_elements,
     "ScatterND": _scatter_nd,

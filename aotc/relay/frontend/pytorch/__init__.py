@@ -7,7 +7,7 @@ pt2_archive       reads .pt2 files of exported programs as data; `pt2_validation
                   in them
 ops_*             one converter per PyTorch operator, by family, for both; `converter_table` lists
                   them
-converter_values  arguments and data types as PyTorch defines them
+value_conversion_and_promotion  arguments and data types as PyTorch defines them
 
     module, params = from_exported(torch.export.export(net, (x,)))
 

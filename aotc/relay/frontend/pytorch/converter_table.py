@@ -9,8 +9,8 @@ import re
 from typing import Final
 
 from aotc.relay.frontend.pytorch import ops_conv, ops_create, ops_math, ops_nn, ops_quant, ops_shape
-from aotc.relay.frontend.pytorch.converter_values import Converter, Table
 from aotc.relay.frontend.pytorch.inplace_and_out_forms import functional_operator_name
+from aotc.relay.frontend.pytorch.value_conversion_and_promotion import Converter, Table
 
 _CONVERTER_MODULES: Final = (ops_conv, ops_create, ops_math, ops_nn, ops_quant, ops_shape)
 

@@ -21,14 +21,7 @@ from aotc.ir import AotcError, AotcTypeError, Array, Span, SymDim, TensorType, b
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
 from aotc.relay.frontend.pytorch.converter_table import converter_of
-from aotc.relay.frontend.pytorch.converter_values import (
-    PYTHON_NUMBER_FUNCTIONS,
-    TorchValue,
-    dtype_name,
-    to_python_number,
-    torch_tensor_to_array,
-)
-from aotc.relay.frontend.pytorch.inplace_and_out_forms import operator_form
+from aotc.relay.frontend.pytorch.inplace_and_out_forms import inplace_out_or_functional_form
 from aotc.relay.frontend.pytorch.operator_conversion import (
     FAILED_NODE_VALUE,
     convert_operator_call,
@@ -37,6 +30,13 @@ from aotc.relay.frontend.pytorch.operator_conversion import (
     require_converted_value,
     stack_trace_source_line,
     unsupported_operator_error,
+)
+from aotc.relay.frontend.pytorch.value_conversion_and_promotion import (
+    PYTHON_NUMBER_FUNCTIONS,
+    TorchValue,
+    dtype_name,
+    to_python_number,
+    torch_tensor_to_array,
 )
 from aotc.relay.graph_api import Constant, Expr, Function, IRModule, Tuple, Var
 
@@ -58,7 +58,7 @@ def _functionalize_and_decompose(program: Any) -> Any:
     defaults = torch.export.default_decompositions()
     _check_operators_convertible(program, defaults)
     # operators that have a converter or have no decomposition remain unchanged
-    table = {operator: rule for operator, rule in defaults.items() if _has_no_converter(operator)}
+    table = {operator: rule for operator, rule in defaults.items() if _is_operator_without_converter(operator)}
     try:
         return program.run_decompositions(table)
     except Exception as error:  # torch raises various exceptions for nodes whose arguments and shapes are inconsistent
@@ -73,11 +73,11 @@ def _check_operators_convertible(program: Any, decompositions: Mapping[Any, Any]
     """
     problems = Problems("torch-node")
     for node in program.graph.nodes:
-        if node.op != "call_function" or not node.users or not _has_no_converter(node.target):
+        if node.op != "call_function" or not node.users or not _is_operator_without_converter(node.target):
             continue
         with problems.collect_errors_at(Span("exported program", node=node.name), stack_trace_source_line(node.meta)):
-            for target in (node.target, *_component_operators(node)):
-                if _has_no_converter(target) and not _is_decomposable(target, decompositions):
+            for target in (node.target, *_operators_in_decomposition_of_node(node)):
+                if _is_operator_without_converter(target) and not _is_decomposable(target, decompositions):
                     raise unsupported_operator_error(qualified_operator_name(target._schema))
     problems.raise_collected_problems()
 
@@ -94,7 +94,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         return func(*args, **(kwargs or {}))
 
 
-def _component_operators(node: Any) -> list[Any]:
+def _operators_in_decomposition_of_node(node: Any) -> list[Any]:
     """Return the operators of which PyTorch composes the operator of a node, found by running its
     decomposition on the node's example tensors, which hold no values.
     """
@@ -114,7 +114,7 @@ def _is_decomposable(target: Any, decompositions: Mapping[Any, Any]) -> bool:
     """Return True if PyTorch has a decomposition of an operator, or of the functional operator of
     which it is an in-place or `out=` form.
     """
-    schema = operator_form(target._schema).functional
+    schema = inplace_out_or_functional_form(target._schema).functional
     packet = getattr(torch.ops.aten, schema.name.removeprefix("aten::"), None)
     functional = getattr(packet, schema.overload_name or "default", target)
     return any(op in decompositions or op._can_decompose() for op in (target, functional))
@@ -128,11 +128,11 @@ def _needs_decomposition(node: Any) -> bool:
         return node.op not in ("placeholder", "output")
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
-        return bool(target._schema.is_mutable) or _has_no_converter(target)
+        return bool(target._schema.is_mutable) or _is_operator_without_converter(target)
     return target is not operator.getitem and target not in PYTHON_NUMBER_FUNCTIONS
 
 
-def _has_no_converter(target: Any) -> bool:
+def _is_operator_without_converter(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return False
     name = target._schema.name.removeprefix("aten::")

@@ -4,10 +4,10 @@
 Input: the schema of a call. Output: the functional operator that computes equal values, and the
 arguments that the call writes to.
 
-    form = operator_form(schema)        # aten::add.out(Tensor self, ..., *, Tensor(a!) out) -> Tensor(a!)
+    form = inplace_out_or_functional_form(schema)  # aten::add.out(Tensor self, ..., *, Tensor(a!) out) -> Tensor(a!)
     form.functional                     # the schema of aten::add.Tensor
     form.written                        # (3,), the number of `out`
-    form.functional_arguments(args)     # the arguments without `out`
+    form.arguments_without_out_arguments(args)  # the arguments without `out`
 
 An in-place form has the name of the functional operator with an underscore at the end (`relu_`) or
 an i in front (`__iadd__`). An `out=` form is an overload whose written arguments are keyword-only.
@@ -39,7 +39,7 @@ class OperatorForm:
     outs: tuple[int, ...]
     changes: bool
 
-    def functional_arguments(self, args: Any) -> list[Any]:
+    def arguments_without_out_arguments(self, args: Any) -> list[Any]:
         """Return the arguments of a call without its `out` arguments, as the functional operator
         takes them.
         """
@@ -53,16 +53,16 @@ def is_written_argument(argument: Any) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
-def operator_form(schema: Any) -> OperatorForm:
+def inplace_out_or_functional_form(schema: Any) -> OperatorForm:
     """Return the in-place, `out=` or functional form of the PyTorch operator with a schema."""
     written = tuple(k for k, a in enumerate(schema.arguments) if is_written_argument(a))
     if not written:
         return OperatorForm(schema, (), (), False)
-    return _parse_written_form(schema.name, schema.overload_name, str(schema))
+    return _parse_inplace_or_out_form(schema.name, schema.overload_name, str(schema))
 
 
 @lru_cache(maxsize=1024)
-def _parse_written_form(name: str, overload: str, schema_text: str) -> OperatorForm:
+def _parse_inplace_or_out_form(name: str, overload: str, schema_text: str) -> OperatorForm:
     schema = torch._C.parse_schema(schema_text)
     written = tuple(k for k, a in enumerate(schema.arguments) if is_written_argument(a))
     outs = tuple(k for k in written if schema.arguments[k].kwarg_only)

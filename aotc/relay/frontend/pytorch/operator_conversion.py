@@ -20,9 +20,14 @@ from aotc.relay.expr import Expr, Tuple, type_of
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import MALFORMED_NODE_EXCEPTIONS, PoisonedError
 from aotc.relay.frontend.pytorch.converter_table import CONVERTERS, converter_of
-from aotc.relay.frontend.pytorch.converter_values import TorchValue, UncomputedValue, call_converter, is_tensor
-from aotc.relay.frontend.pytorch.inplace_and_out_forms import operator_form
+from aotc.relay.frontend.pytorch.inplace_and_out_forms import inplace_out_or_functional_form
 from aotc.relay.frontend.pytorch.ops_create import SCALAR_FUNCTIONS
+from aotc.relay.frontend.pytorch.value_conversion_and_promotion import (
+    TorchValue,
+    UncomputedValue,
+    call_converter,
+    is_tensor,
+)
 
 _LOG: Final = logging.getLogger(__name__)
 #: A converter that the caller provides: it takes the values of the arguments and their TorchScript
@@ -76,10 +81,10 @@ def convert_operator_call(schema: Any, args: Sequence[TorchValue], kwargs: Mappi
     In-place and `out=` forms return the result of the functional operator, cast to the data types
     of the tensors that they write to.
     """
-    form = operator_form(schema)
+    form = inplace_out_or_functional_form(schema)
     written = [args[k] for k in form.written if k < len(args)]
     result = _convert_functional_call(
-        form.functional, form.functional_arguments(args), kwargs, qualified_operator_name(schema)
+        form.functional, form.arguments_without_out_arguments(args), kwargs, qualified_operator_name(schema)
     )
     if not written:
         return result

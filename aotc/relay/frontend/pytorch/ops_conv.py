@@ -15,8 +15,8 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import conv_pool
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.conv_pool import Window
-from aotc.relay.frontend.pytorch import converter_values as tv
-from aotc.relay.frontend.pytorch.converter_values import Table, TorchValue
+from aotc.relay.frontend.pytorch import value_conversion_and_promotion as tv
+from aotc.relay.frontend.pytorch.value_conversion_and_promotion import Table, TorchValue
 
 
 def _ints_per_axis(value: TorchValue, rank: int) -> tuple[int, ...]:

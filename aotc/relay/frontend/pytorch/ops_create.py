@@ -17,8 +17,8 @@ import numpy as np
 from aotc.ir import AotcError, SymDim
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
-from aotc.relay.frontend.pytorch import converter_values as tv
-from aotc.relay.frontend.pytorch.converter_values import Table, TorchValue
+from aotc.relay.frontend.pytorch import value_conversion_and_promotion as tv
+from aotc.relay.frontend.pytorch.value_conversion_and_promotion import Table, TorchValue
 
 
 def _full(size: TorchValue, fill_value: TorchValue, dtype: str | None = None) -> Expr:

@@ -14,8 +14,8 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.activations import gelu, mish, prelu, relu6, softplus, softsign, swish
 from aotc.relay.frontend.converter_signatures import Axis
-from aotc.relay.frontend.pytorch import converter_values as tv
-from aotc.relay.frontend.pytorch.converter_values import Converter, Table, TorchValue
+from aotc.relay.frontend.pytorch import value_conversion_and_promotion as tv
+from aotc.relay.frontend.pytorch.value_conversion_and_promotion import Converter, Table, TorchValue
 from aotc.relay.frontend.reductions import (
     Reduction,
     apply_reduction,
@@ -57,7 +57,7 @@ _BITWISE = {name: partial(_bool_or_numeric_op, f"logical_{name}", f"bitwise_{nam
 def _div(x: TorchValue, other: TorchValue, rounding_mode: str | None = None) -> Expr:
     a, b = tv.promote_operands(x, other)
     if rounding_mode is None:
-        return g.div(tv.cast_to_float(a), tv.cast_to_float(b))
+        return g.div(tv.cast_integers_to_float32(a), tv.cast_integers_to_float32(b))
     if rounding_mode == "floor":
         return g.call_op("floor_divide", a, b)
     return g.call_op("trunc", g.div(a, b)) if g.dtype(a).is_float else g.call_op("trunc_divide", a, b)
@@ -78,7 +78,7 @@ def _promoted_binary_op(name: str, x: TorchValue, other: TorchValue) -> Expr:
 
 
 def _float_unary_op(name: str, x: Expr) -> Expr:
-    return g.call_op(name, tv.cast_to_float(x))
+    return g.call_op(name, tv.cast_integers_to_float32(x))
 
 
 def as_bool(x: Expr) -> Expr:
@@ -233,7 +233,7 @@ def _var(
 
 
 def _std(x: Expr, **options: TorchValue) -> Expr:
-    return g.compute_in_float32(lambda y: g.sqrt(_var(y, **options)), x)
+    return g.call_with_narrow_floats_in_float32(lambda y: g.sqrt(_var(y, **options)), x)
 
 
 def _statistic_and_mean(
@@ -245,7 +245,7 @@ def _statistic_and_mean(
 def _norm(
     x: Expr, p: TorchValue = 2, dim: TorchValue = None, keepdim: bool = False, /, dtype: str | None = None
 ) -> Expr:
-    y = tv.cast_to_float(x) if dtype is None else g.cast(x, dtype)
+    y = tv.cast_integers_to_float32(x) if dtype is None else g.cast(x, dtype)
     order = 2.0 if p is None or p == "fro" else float(p)
     if math.isinf(order):
         return reduce_dims(reduction_by_name("max" if order > 0 else "min"), g.absolute(y), dim, keepdim)
@@ -291,7 +291,7 @@ def _cosine_similarity(x1: Expr, x2: Expr, dim: int = 1, eps: float = 1e-8) -> E
         lengths = [g.call_binary_op("maximum", g.sqrt(total(g.mul(y, y))), eps) for y in (a, b)]
         return g.div(total(g.mul(a, b)), g.mul(*lengths))
 
-    return g.compute_in_float32(similarity, x1, x2)
+    return g.call_with_narrow_floats_in_float32(similarity, x1, x2)
 
 
 OPS: Table = {
@@ -310,11 +310,11 @@ OPS: Table = {
     "abs": lambda x: x if g.dtype(x).is_bool else g.absolute(x),
     "addcdiv": lambda x, tensor1, tensor2, value=1: _add(x, _div(tensor1, tensor2), value),
     "addcmul": lambda x, tensor1, tensor2, value=1: _add(x, _mul(tensor1, tensor2), value),
-    "atan2": lambda x, other: g.call_op("atan2", *map(tv.cast_to_float, tv.promote_operands(x, other))),
+    "atan2": lambda x, other: g.call_op("atan2", *map(tv.cast_integers_to_float32, tv.promote_operands(x, other))),
     "bitwise_not": lambda x: g.call_op("logical_not" if g.dtype(x).is_bool else "bitwise_not", x),
     "celu": lambda x, alpha=1.0: _elu(x, alpha, 1.0, 1.0 / float(alpha)),
     "floor_divide": partial(_div, rounding_mode="floor"),
-    "erfc": lambda x: g.sub(1.0, g.call_op("erf", tv.cast_to_float(x))),
+    "erfc": lambda x: g.sub(1.0, g.call_op("erf", tv.cast_integers_to_float32(x))),
     "hardsigmoid": lambda x: g.div(relu6(g.add(x, 3.0)), 6.0),
     "hardswish": lambda x: g.div(g.mul(x, relu6(g.add(x, 3.0))), 6.0),
     "hardtanh": lambda x, min_val=-1.0, max_val=1.0: g.clip(x, float(min_val), float(max_val)),
@@ -326,7 +326,7 @@ OPS: Table = {
     "mul": _mul,
     "neg": lambda x: g.negative(x),
     "_prelu_kernel": prelu,
-    "reciprocal": lambda x: g.div(1.0, tv.cast_to_float(x)),
+    "reciprocal": lambda x: g.div(1.0, tv.cast_integers_to_float32(x)),
     "relu": lambda x: g.call_op("nn.relu", x),
     "rsub": lambda x, other, alpha=1: _sub(other, x, alpha),
     "selu": lambda x: _elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946),
@@ -342,7 +342,7 @@ OPS: Table = {
     **{name: partial(_cumulative_op, name) for name in ("cumprod", "cumsum")},
     **{name: partial(_sum_like_reduction, name) for name in ("mean", "prod", "sum")},
     **{name: partial(_bool_reduction, name) for name in ("all", "any")},
-    "logsumexp": lambda x, dim, keepdim=False: reduce_dims(log_sum_exp, tv.cast_to_float(x), dim, keepdim),
+    "logsumexp": lambda x, dim, keepdim=False: reduce_dims(log_sum_exp, tv.cast_integers_to_float32(x), dim, keepdim),
     "std_mean": partial(_statistic_and_mean, _std),
     "topk": lambda x, k, dim=-1, largest=True: top_k(x, k, tv.normalize_axis(dim, x), not largest),
     "var_mean": partial(_statistic_and_mean, _var),

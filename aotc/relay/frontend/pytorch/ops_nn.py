@@ -19,9 +19,9 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
 from aotc.relay.frontend.matmul_einsum import einsum, matmul
 from aotc.relay.frontend.normalization import batch_norm, normalize_to_unit_variance, rms_norm, scale_and_shift_channels
-from aotc.relay.frontend.pytorch import converter_values as tv
-from aotc.relay.frontend.pytorch.converter_values import Table, TorchValue
+from aotc.relay.frontend.pytorch import value_conversion_and_promotion as tv
 from aotc.relay.frontend.pytorch.ops_shape import swap_axes
+from aotc.relay.frontend.pytorch.value_conversion_and_promotion import Table, TorchValue
 from aotc.relay.frontend.recurrent import (
     Activation,
     RecurrentState,
@@ -32,13 +32,13 @@ from aotc.relay.frontend.recurrent import (
 )
 
 
-def _norm_scale_and_offset(
-    x: Expr, weight: OptionalExpr, bias: OptionalExpr, count: int | None = None
+def _normalization_scale_and_offset(
+    x: Expr, weight: OptionalExpr, bias: OptionalExpr, element_count: int | None = None
 ) -> tuple[Expr, Expr]:
     """Return scale and offset of a normalization; a missing one is replaced by ones or zeros,
-    `count` of them or, if that is None, one per channel of `x`.
+    `element_count` of them or, if that is None, one per channel of `x`.
     """
-    sizes = (tv.static_dim(x, 1) if count is None else count,)
+    sizes = (tv.static_dim(x, 1) if element_count is None else element_count,)
     scale = weight if weight is not None else g.full(1, sizes, g.dtype(x))
     return scale, bias if bias is not None else g.full(0, sizes, g.dtype(x))
 
@@ -49,7 +49,7 @@ def _norm_scale_and_offset(
 def _batch_norm(
     x: Expr, weight: OptionalExpr, bias: OptionalExpr, training: bool = False, eps: float = 1e-5, **statistics: Any
 ) -> Expr:
-    scale, offset = _norm_scale_and_offset(x, weight, bias)
+    scale, offset = _normalization_scale_and_offset(x, weight, bias)
     mean, variance = statistics.get("running_mean"), statistics.get("running_var")
     if mean is None or variance is None:
         return scale_and_shift_channels(normalize_to_unit_variance(x, [0, *range(2, g.rank(x))], eps), scale, offset)
@@ -63,7 +63,7 @@ def _instance_norm(
 ) -> Expr:
     if not use_input_stats:
         return _batch_norm(x, weight, bias, eps=eps, **statistics)
-    scale, offset = _norm_scale_and_offset(x, weight, bias)
+    scale, offset = _normalization_scale_and_offset(x, weight, bias)
     return g.call_op("nn.instance_norm", x, scale, offset, axis=1, epsilon=eps)
 
 
@@ -73,7 +73,7 @@ def _group_norm(
     """Convert group_norm; the remaining keyword argument is the number of groups, whose name
     depends on the overload.
     """
-    scale, offset = _norm_scale_and_offset(x, weight, bias)
+    scale, offset = _normalization_scale_and_offset(x, weight, bias)
     (count,) = groups.values()
     return g.call_op("nn.group_norm", x, scale, offset, num_groups=count, axis=1, epsilon=eps)
 
@@ -84,7 +84,7 @@ def _layer_norm(
     kept = g.rank(x) - len(normalized_shape)
     inner = [tv.static_dim(x, k) for k in range(kept, g.rank(x))]
     count = math.prod(inner)
-    scale, offset = (g.flatten(v) for v in _norm_scale_and_offset(x, weight, bias, count))
+    scale, offset = (g.flatten(v) for v in _normalization_scale_and_offset(x, weight, bias, count))
     data = x if len(inner) == 1 else g.reshape(x, (*tv.static_dims(x)[:kept], count))
     y = g.call_op("nn.layer_norm", data, scale, offset, axis=-1, epsilon=eps)
     return y if len(inner) == 1 else g.reshape(y, tv.static_dims(x))
@@ -110,7 +110,11 @@ def _linear(x: Expr, weight: Expr, bias: OptionalExpr = None) -> Expr:
         y = matmul(x, weight)
         return y if bias is None else g.add(y, bias)
     y = dense_with_bias(x if g.rank(x) == 2 else g.reshape(x, (-1, tv.static_dim(weight, 1))), weight, bias)
-    return y if g.rank(x) == 2 else g.reshape(y, tv.reshape_target([*g.dims(x)[:-1], tv.static_dim(weight, 0)]))
+    return (
+        y
+        if g.rank(x) == 2
+        else g.reshape(y, tv.reshape_target_with_inferred_dim([*g.dims(x)[:-1], tv.static_dim(weight, 0)]))
+    )
 
 
 def _matmul(x: Expr, other: Expr, /) -> Expr:

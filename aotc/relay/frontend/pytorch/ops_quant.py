@@ -17,19 +17,19 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
 from aotc.relay.frontend.converter_signatures import OptionalExpr
-from aotc.relay.frontend.pytorch import converter_values as tv
-from aotc.relay.frontend.pytorch.converter_values import Table, TorchValue
+from aotc.relay.frontend.pytorch import value_conversion_and_promotion as tv
+from aotc.relay.frontend.pytorch.value_conversion_and_promotion import Table, TorchValue
 
 #: Namespace of the quantized operators in PyTorch.
 QUANTIZED_NAMESPACE: Final = "quantized_decomposed"
 _FLOAT: Final = DType("float32")
 
 
-def _scale_expr(value: TorchValue) -> Expr:
-    return q.checked_scale(tv.as_tensor(value, _FLOAT))
+def _checked_quantization_scale(value: TorchValue) -> Expr:
+    return q.checked_scale_with_single_as_scalar(tv.as_tensor(value, _FLOAT))
 
 
-def _zero_point_expr(value: TorchValue) -> Expr:
+def _zero_point_as_int32_expr(value: TorchValue) -> Expr:
     return q.zero_point_as_int32(None if value is None else tv.as_tensor(value, "int32"))
 
 
@@ -55,7 +55,7 @@ def _quantize_per_channel(
     quant_max: TorchValue,
     dtype: str,
 ) -> Expr:
-    numbers = _scale_expr(scales), _zero_point_expr(zero_points)
+    numbers = _checked_quantization_scale(scales), _zero_point_as_int32_expr(zero_points)
     y = q.quantize(x, *numbers, DType(dtype), work=_FLOAT, axis=axis)
     return _clip_quantized(y, quant_min, quant_max)
 
@@ -71,7 +71,9 @@ def _dequantize_per_channel(
     out_dtype: TorchValue = None,
 ) -> Expr:
     result = DType(tv.dtype_name(out_dtype) or _FLOAT)
-    return q.dequantize(x, _scale_expr(scales), _zero_point_expr(zero_points), result, axis=axis)
+    return q.dequantize(
+        x, _checked_quantization_scale(scales), _zero_point_as_int32_expr(zero_points), result, axis=axis
+    )
 
 
 def _quantize_per_tensor(
@@ -96,7 +98,7 @@ def _dequantize_per_tensor(
 # --- per token and per channel group
 
 
-def _reshape_to_groups(x: Expr, scales: Expr) -> Expr:
+def _reshape_to_one_row_per_scale(x: Expr, scales: Expr) -> Expr:
     """Reshape a tensor so that each scale has one row of elements."""
     return g.reshape(x, (*tv.static_dims(scales), -1))
 
@@ -106,7 +108,7 @@ def _quantize_per_token(x: Expr, scales: Expr, zero_points: Expr, quant_min: int
     rounding.
     """
     work = g.dtype(x)
-    y = g.mul(x, g.cast(g.div(1.0, q.checked_scale(scales)), work))
+    y = g.mul(x, g.cast(g.div(1.0, q.checked_scale_with_single_as_scalar(scales)), work))
     y = g.call_op("round", g.add(y, g.cast(zero_points, work)))
     return g.cast(g.clip(y, quant_min, quant_max), dtype)
 
@@ -130,7 +132,7 @@ def _quantize_per_channel_group(
     x: Expr, scales: Expr, zero_points: Expr, quant_min: int, quant_max: int, dtype: str, group_size: int = 128
 ) -> Expr:
     scale, zero = (g.unsqueeze(v, [2]) for v in (scales, zero_points))
-    rows = _reshape_to_groups(x, scales)
+    rows = _reshape_to_one_row_per_scale(x, scales)
     y = _quantize_per_token(rows, scale, zero, quant_min, quant_max, dtype)
     return g.reshape(y, tv.static_dims(x))
 
@@ -148,7 +150,7 @@ def _dequantize_per_channel_group(
     column = g.unsqueeze(scales, [2])
     zeros = None if zero_points is None else g.unsqueeze(zero_points, [2])
     ends = quant_min, quant_max
-    y = _dequantize_per_token(_reshape_to_groups(x, scales), column, zeros, *ends, dtype, output_dtype)
+    y = _dequantize_per_token(_reshape_to_one_row_per_scale(x, scales), column, zeros, *ends, dtype, output_dtype)
     return g.reshape(y, tv.static_dims(x))
 
 

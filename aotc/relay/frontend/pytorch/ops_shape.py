@@ -17,7 +17,9 @@ from aotc.ir import AotcError, Dim, SymDim, is_static, require, require_static_s
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis
-from aotc.relay.frontend.data_movement import (
+from aotc.relay.frontend.pytorch import value_conversion_and_promotion as tv
+from aotc.relay.frontend.pytorch.value_conversion_and_promotion import Table, TorchValue
+from aotc.relay.frontend.slice_pad_depth_to_space import (
     depth_to_space,
     gather_slices,
     normalize_negative_indices,
@@ -25,13 +27,13 @@ from aotc.relay.frontend.data_movement import (
     select_element,
     space_to_depth,
 )
-from aotc.relay.frontend.pytorch import converter_values as tv
-from aotc.relay.frontend.pytorch.converter_values import Table, TorchValue
 
 _INT64_MAX = (1 << 63) - 1
 
 
-def _resolve_inferred_dim(dims: Sequence[Dim], target_dims: Sequence[TorchValue]) -> Sequence[TorchValue]:
+def _replace_minus_one_in_reshape_target(
+    dims: Sequence[Dim], target_dims: Sequence[TorchValue]
+) -> Sequence[TorchValue]:
     """Return the target shape of a reshape with -1 replaced by its value, if `dims` and `target_dims`
     contain exactly one dynamic dimension each and these are equal; otherwise return it unchanged.
     """
@@ -44,7 +46,7 @@ def _resolve_inferred_dim(dims: Sequence[Dim], target_dims: Sequence[TorchValue]
 
 
 def _view(x: Expr, size: Sequence[TorchValue], /) -> Expr:
-    return g.reshape(x, tv.reshape_target(_resolve_inferred_dim(g.dims(x), size)))
+    return g.reshape(x, tv.reshape_target_with_inferred_dim(_replace_minus_one_in_reshape_target(g.dims(x), size)))
 
 
 def _flatten(x: Expr, start_dim: int = 0, end_dim: int = -1) -> Expr:
@@ -236,7 +238,7 @@ def _convert_dtype(x: Expr, dtype: str | None = None, other: Expr | None = None)
     return x if wanted is None else g.cast(x, wanted)
 
 
-def _view_as_dtype(x: Expr, dtype: str | None) -> Expr:
+def _require_view_of_same_dtype(x: Expr, dtype: str | None) -> Expr:
     require("torch-op", dtype in (None, g.dtype(x)), f"a view of {g.dtype(x)} as {dtype} is not supported")
     return x
 
@@ -332,7 +334,7 @@ def _permutation_to_front(axes: Sequence[int], rank: int) -> list[int]:
     return [*axes, *(k for k in range(rank) if k not in axes)]
 
 
-def _indexed_result_axis(axes: Sequence[int]) -> int:
+def _result_position_of_indexed_dims(axes: Sequence[int]) -> int:
     """Return the position of the indexed dimensions in the result: that of the first indexed axis
     if the axes are adjacent, otherwise 0, as in numpy.
     """
@@ -348,7 +350,7 @@ def _index(x: Expr, indices: Sequence[TorchValue]) -> Expr:
     index, common = _stack_broadcast_indices(places)
     data = g.transpose(x, _permutation_to_front(axes, g.rank(x)))
     y = g.call_op("gather_nd", data, index)
-    start, n = _indexed_result_axis(axes), len(common)
+    start, n = _result_position_of_indexed_dims(axes), len(common)
     order = [*range(n, n + start), *range(n), *range(n + start, g.rank(y))]
     return g.transpose(y, order)
 
@@ -365,7 +367,7 @@ def _index_put(x: Expr, indices: Sequence[TorchValue], values: TorchValue, accum
     order = _permutation_to_front(axes, g.rank(x))
     data = g.transpose(x, order)
     rest = tv.static_dims(data)[len(axes) :]
-    start, n = _indexed_result_axis(axes), len(common)
+    start, n = _result_position_of_indexed_dims(axes), len(common)
     target = (*rest[:start], *common, *rest[start:])
     update = g.broadcast_to(tv.as_tensor(values, dtype), target)
     update = g.transpose(update, [*range(start, start + n), *range(start), *range(start + n, len(target))])
@@ -463,7 +465,7 @@ OPS: Table = {
     "repeat_interleave.self_int": _repeat_interleave,
     "tensor_split.sections": _tensor_split,
     "unsqueeze": lambda x, dim: g.unsqueeze(x, [tv.normalize_axis_for_rank(dim, g.rank(x) + 1)]),
-    "view.dtype": _view_as_dtype,
+    "view.dtype": _require_view_of_same_dtype,
     **tv.table_by_function_name(_chunk, _copy, _diagonal, _gather, _index, _index_put, _one_hot),
     **tv.table_by_function_name(_select_scatter, _slice_scatter, _take_along_dim),
     **dict.fromkeys(("scatter", "scatter_reduce"), _scatter),

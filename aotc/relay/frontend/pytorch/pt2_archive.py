@@ -101,7 +101,7 @@ class _Archive:
             raise Refused(f"its record {name!r} is no JSON") from error
 
 
-def _check_archive_kind(archive: _Archive) -> None:
+def _check_archive_is_loadable_pt2(archive: _Archive) -> None:
     """Raise Refused if an archive is not a .pt2 file but another kind of PyTorch file, such as
     TorchScript, if it needs a pickle, or if its byte order differs from this machine's.
     """
@@ -123,7 +123,7 @@ def _check_archive_kind(archive: _Archive) -> None:
 
 
 def _read_exported_program(archive: _Archive) -> Any:
-    _check_archive_kind(archive)
+    _check_archive_is_loadable_pt2(archive)
     clean = validate_exported_program(archive.read_json_record("models/model.json"))
     stated = clean["schema_version"]
     ours = ".".join(map(str, schema.SCHEMA_VERSION))

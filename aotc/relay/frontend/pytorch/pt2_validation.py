@@ -28,9 +28,9 @@ from torch.utils import _pytree as pytree
 
 from aotc.ir.span import Span
 from aotc.relay.frontend.error_collection import Problems
-from aotc.relay.frontend.pytorch.converter_values import PYTHON_NUMBER_FUNCTIONS
 from aotc.relay.frontend.pytorch.operator_conversion import stack_trace_source_line, unsupported_operator_error
 from aotc.relay.frontend.pytorch.ops_quant import QUANTIZED_NAMESPACE
+from aotc.relay.frontend.pytorch.value_conversion_and_promotion import PYTHON_NUMBER_FUNCTIONS
 
 #: A validator: it takes a value and its path in the program, and returns a clean copy or raises
 #: Refused.
@@ -172,13 +172,13 @@ def _validate_dim_expression(value: Any, path: str) -> str:
         if len(value) > _MAX_EXPRESSION_CHARACTERS:
             raise SyntaxError
         tree = ast.parse(value, mode="eval").body
-        _check_expression_tree(tree, path)
+        _check_allowed_dim_expression_calls(tree, path)
         return ast.unparse(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise Refused(f"{path} is no expression on dimensions: {value[:80]!r}") from error
 
 
-def _check_expression_tree(tree: ast.expr, path: str) -> None:
+def _check_allowed_dim_expression_calls(tree: ast.expr, path: str) -> None:
     """Raise ValueError if a syntax tree contains anything but calls of the allowed functions with
     symbols and numbers, or a large or nested power.
     """
@@ -195,14 +195,14 @@ def _check_expression_tree(tree: ast.expr, path: str) -> None:
             raise ValueError
         name = node.func.id
         if name in ("Symbol", "Float", "Integer", "Rational"):
-            _check_expression_leaf(name, node, path)
+            _check_symbol_or_number_has_literal_args(name, node, path)
             continue
-        if node.keywords or (name in _POWER_FUNCTIONS and (powered or not _is_small_power(node))):
+        if node.keywords or (name in _POWER_FUNCTIONS and (powered or not _is_power_with_small_exponent(node))):
             raise ValueError
         work += [(arg, powered or name in _POWER_FUNCTIONS) for arg in node.args]
 
 
-def _check_expression_leaf(name: str, node: ast.Call, path: str) -> None:
+def _check_symbol_or_number_has_literal_args(name: str, node: ast.Call, path: str) -> None:
     """Raise ValueError unless the arguments of a symbol or number are literals: a name, a number as
     text, or integers; keyword arguments must be small positive integers or flags.
     """
@@ -219,7 +219,7 @@ def _check_expression_leaf(name: str, node: ast.Call, path: str) -> None:
         raise ValueError
 
 
-def _is_small_power(node: ast.Call) -> bool:
+def _is_power_with_small_exponent(node: ast.Call) -> bool:
     exponent = node.args[1] if len(node.args) == 2 else None
     if not isinstance(exponent, ast.Call) or not isinstance(exponent.func, ast.Name) or exponent.func.id != "Integer":
         return False
@@ -234,7 +234,7 @@ def _replace_device_by_cpu(value: Any, path: str) -> dict[str, Any]:
     return {"type": "cpu", "index": None}
 
 
-def _keep_source_line_only(value: Any, path: str) -> dict[str, str]:
+def _reduce_metadata_to_source_line(value: Any, path: str) -> dict[str, str]:
     """Validator of the metadata of a node: reduces it to the last line of Python source in its
     stack trace.
     """
@@ -292,8 +292,11 @@ _INPUT: Final = _record_validator(
 )
 _NODE: Final = _record_validator(
     {"is_hop_single_tensor_return": _optional_validator(_FLAG), "name": _optional_validator(_NAME)},
-    target=_TARGET, inputs=_list_validator(_INPUT), outputs=_list_validator(_ARGUMENT), metadata=_keep_source_line_only,
-)  # fmt: skip
+    target=_TARGET,
+    inputs=_list_validator(_INPUT),
+    outputs=_list_validator(_ARGUMENT),
+    metadata=_reduce_metadata_to_source_line,
+)
 TENSOR_META: Final = _record_validator(
     dtype=_INT, sizes=_list_validator(_SYM_INT), requires_grad=_FLAG, device=_replace_device_by_cpu,
     strides=_list_validator(_SYM_INT), storage_offset=_SYM_INT, layout=_INT,
@@ -401,12 +404,12 @@ def _check_graph_operators(graph: dict[str, Any]) -> None:
         with problems.collect_errors_at(
             Span("exported program", node=node.get("name") or ""), stack_trace_source_line(node["metadata"])
         ):
-            if not _is_allowed_operator(node["target"]):
+            if not _is_tensor_operator_without_file_access(node["target"]):
                 raise unsupported_operator_error(node["target"].removeprefix("torch.ops."))
     problems.raise_collected_problems()
 
 
-def _is_allowed_operator(target: str) -> bool:
+def _is_tensor_operator_without_file_access(target: str) -> bool:
     """Return True if the target of a node is a PyTorch operator on tensors or numbers that does not
     read or write files.
     """

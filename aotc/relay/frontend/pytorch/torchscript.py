@@ -22,16 +22,7 @@ from aotc.ir.compile_time_limits import budget_scope, current_budget
 from aotc.relay.analysis import free_vars
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
-from aotc.relay.frontend.pytorch.aliases import Memory
-from aotc.relay.frontend.pytorch.converter_values import (
-    TorchValue,
-    UncomputedValue,
-    dtype_name,
-    is_tensor,
-    to_python_int,
-    torch_tensor_to_array,
-)
-from aotc.relay.frontend.pytorch.inplace_and_out_forms import operator_form
+from aotc.relay.frontend.pytorch.inplace_and_out_forms import inplace_out_or_functional_form
 from aotc.relay.frontend.pytorch.operator_conversion import (
     FAILED_NODE_VALUE,
     CustomConverter,
@@ -41,7 +32,16 @@ from aotc.relay.frontend.pytorch.operator_conversion import (
     qualified_operator_name,
     require_converted_value,
 )
+from aotc.relay.frontend.pytorch.tensor_alias_tracking import Memory
 from aotc.relay.frontend.pytorch.torchscript_inputs import parse_input_infos
+from aotc.relay.frontend.pytorch.value_conversion_and_promotion import (
+    TorchValue,
+    UncomputedValue,
+    dtype_name,
+    is_tensor,
+    to_python_int,
+    torch_tensor_to_array,
+)
 from aotc.relay.graph_api import Constant, Expr, Function, IRModule, Mutator, Tuple, Var, unused_name, with_checked_type
 
 BUDGET_SUBJECT: Final = "the program, its loops unrolled,"
@@ -77,18 +77,18 @@ class _Conversion:
         """Convert the nodes of a TorchScript graph or block in order; problems are recorded."""
         for node in block.nodes():
             for out in node.outputs():
-                self.memory.bind_value(out.debugName(), FAILED_NODE_VALUE)
-            with self.problems.collect_errors_at(self.node_span(node), _node_source_line(node)):
+                self.memory.bind_name_to_value(out.debugName(), FAILED_NODE_VALUE)
+            with self.problems.collect_errors_at(self.torchscript_node_span(node), _node_source_line(node)):
                 self.convert_node(node)
 
-    def node_span(self, node: Any) -> Span:
+    def torchscript_node_span(self, node: Any) -> Span:
         first = next(iter(node.outputs()), None)
         if node.kind() == "prim::GetAttr":
             return Span(f"{self.consumers.get(node.output().debugName(), 'self')}.{node.s('name')}")
         return Span(self.names.get(first.debugName(), node.kind()) if first is not None else node.kind())
 
     def convert_node(self, node: Any) -> None:
-        current_budget().spend("compile.max_nodes", 1, BUDGET_SUBJECT)
+        current_budget().spend_compile_time_budget("compile.max_nodes", 1, BUDGET_SUBJECT)
         kind = node.kind().removeprefix("prim::")
         special, plain = _PRIM_CONVERTERS.get(kind), _PRIM_VALUE_FUNCTIONS.get(kind)
         if special is not None:
@@ -97,7 +97,7 @@ class _Conversion:
         args = self.input_values(node)
         if plain is not None:
             self.bind_node_results(node, plain(*args))
-            self.record_container_construction(node, kind)
+            self.record_container_elements_or_alias(node, kind)
             return
         custom = self.custom.get(node.kind())
         if custom is not None:
@@ -121,7 +121,7 @@ class _Conversion:
 
     # --- aliases
 
-    def record_container_construction(self, node: Any, kind: str) -> None:
+    def record_container_elements_or_alias(self, node: Any, kind: str) -> None:
         """Record the elements of a container that a TorchScript node constructs, or the alias that
         it creates.
         """
@@ -130,17 +130,17 @@ class _Conversion:
         if kind.endswith("Construct"):
             self.memory.record_container_elements(out, inputs, in_order=kind != "DictConstruct")
         elif kind in ("unchecked_cast", "data"):
-            self.memory.record_view(out, inputs[0], None)
+            self.memory.record_view_of_parent_value(out, inputs[0], None)
         elif kind == "TupleIndex":
             self.record_element_alias(out, inputs[0], int(self.memory.values[inputs[1]]))
 
     def record_element_alias(self, out: str, container: str, index: Any) -> None:
         """Record that the value `out` is the element `index` of a list, tuple or dictionary."""
-        parts = self.memory.element_names(container)
+        parts = self.memory.container_element_names(container)
         if parts is not None and isinstance(index, int):
-            self.memory.record_view(out, parts[index], None)
+            self.memory.record_view_of_parent_value(out, parts[index], None)
         else:
-            self.memory.record_view(out, container, lambda values: values[index])
+            self.memory.record_view_of_parent_value(out, container, lambda values: values[index])
 
     def record_result_aliases(self, node: Any, schema: Any, args: list[TorchValue]) -> None:
         """Record the views that a TorchScript operator returns; for an in-place operator, write its
@@ -148,7 +148,7 @@ class _Conversion:
         """
         outputs = [v.debugName() for v in node.outputs()]
         inputs = [v.debugName() for v in node.inputs()]
-        if operator_form(schema).written:
+        if inplace_out_or_functional_form(schema).written:
             self.write_in_place_results(schema, inputs, outputs, args)
             return
         plain = schema.name.removeprefix("aten::")
@@ -165,11 +165,11 @@ class _Conversion:
             result: TorchValue = self.memory.values[outputs[0]] if outputs and plain != "clone" else None
             same = is_tensor(result) and is_tensor(args[0]) and g.dtype(result) == g.dtype(args[0])
             if same and (plain in _VIEW_OR_COPY_OPERATORS or result is args[0]):
-                self.memory.record_view(outputs[0], inputs[0], None, certain=False)
+                self.memory.record_view_of_parent_value(outputs[0], inputs[0], None, is_certainly_view=False)
             return
         k = shares[0]
         for name in outputs:
-            self.memory.record_view(name, inputs[k], _operator_as_function_of_argument(schema, args, k))
+            self.memory.record_view_of_parent_value(name, inputs[k], _operator_as_function_of_argument(schema, args, k))
 
     def write_in_place_results(
         self, schema: Any, inputs: list[str], outputs: list[str], args: list[TorchValue]
@@ -177,24 +177,26 @@ class _Conversion:
         """Write the results of an in-place operator to its written arguments, and make the outputs
         aliases of these.
         """
-        memory, form = self.memory, operator_form(schema)
+        memory, form = self.memory, inplace_out_or_functional_form(schema)
         for number, out in zip_longest(form.written, outputs):
             if number is None:
                 raise AotcError("torch-op", f"{qualified_operator_name(schema)} is not supported")
-            target = memory.first_alias_name(inputs[number])
+            target = memory.first_name_of_aliased_tensor(inputs[number])
             if form.changes:
-                memory.replace_by_view(target, _operator_as_function_of_argument(form.functional, args, number))
+                memory.replace_tensor_by_view_of_its_memory(
+                    target, _operator_as_function_of_argument(form.functional, args, number)
+                )
             else:
                 value = FAILED_NODE_VALUE if out is None else memory.values[out]
                 _check_written_shape(
                     schema, args[number], value, number in form.outs and not memory.is_memory_shared(target)
                 )
-                memory.write_in_place(target, value)
+                memory.write_in_place_and_update_views(target, value)
             if schema.name == "aten::append":
                 memory.elements[target] = (*memory.elements.get(target, ()), inputs[1])
             if out is not None:
                 memory.values[out] = memory.values[target]
-                memory.record_view(out, target, None)
+                memory.record_view_of_parent_value(out, target, None)
 
     # --- attributes of modules
 
@@ -206,12 +208,12 @@ class _Conversion:
         value, out = getattr(owner, name), node.output().debugName()
         if isinstance(value, torch.Tensor):
             self.memory.fixed[out] = name
-            value = self.parameter_variable(out, name, value)
+            value = self.variable_of_parameter_tensor(out, name, value)
         elif isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
-            value = [self.parameter_variable(out, name, v) for v in value]
+            value = [self.variable_of_parameter_tensor(out, name, v) for v in value]
         self.memory.values[out] = value
 
-    def parameter_variable(self, out: str, name: str, tensor: Any) -> Var:
+    def variable_of_parameter_tensor(self, out: str, name: str, tensor: Any) -> Var:
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.storage_offset())
         if key in self.vars and tensor.numel():
             return self.vars[key]
@@ -269,7 +271,7 @@ def _check_written_shape(schema: Any, target: TorchValue, value: TorchValue, may
     raise AotcError("torch-op", text, hint="write to a tensor of the shape of the result, or use the result itself")
 
 
-def _convert_unpack(conversion: _Conversion, node: Any) -> None:
+def _convert_list_or_tuple_unpack_node(conversion: _Conversion, node: Any) -> None:
     items = list(conversion.input_values(node)[0])
     outputs = [v.debugName() for v in node.outputs()]
     source = node.input().debugName()
@@ -278,12 +280,12 @@ def _convert_unpack(conversion: _Conversion, node: Any) -> None:
         conversion.record_element_alias(name, source, k)
 
 
-def _convert_raise(conversion: _Conversion, node: Any) -> None:
+def _raise_error_of_raise_exception_node(conversion: _Conversion, node: Any) -> None:
     message = conversion.memory.values.get(next(iter(node.inputs())).debugName(), "")
     raise AotcError("torch-raise", f"the module raises an exception for these inputs: {message}")
 
 
-def _constant_condition(value: TorchValue) -> bool:
+def _condition_known_at_compile_time(value: TorchValue) -> bool:
     if isinstance(value, Constant):
         return bool(value.data.reshape(-1)[0])
     if is_tensor(value) or isinstance(value, SymDim):
@@ -294,9 +296,9 @@ def _constant_condition(value: TorchValue) -> bool:
     return bool(value)
 
 
-def _convert_if(conversion: _Conversion, node: Any) -> None:
+def _convert_if_node(conversion: _Conversion, node: Any) -> None:
     blocks = list(node.blocks())
-    chosen = blocks[0 if _constant_condition(conversion.input_values(node)[0]) else 1]
+    chosen = blocks[0 if _condition_known_at_compile_time(conversion.input_values(node)[0]) else 1]
     conversion.convert_block(chosen)
     for out, value in zip(node.outputs(), chosen.outputs(), strict=True):
         _bind_alias(conversion, value.debugName(), out.debugName())
@@ -306,19 +308,19 @@ def _bind_alias(conversion: _Conversion, source: str, name: str) -> None:
     """Bind `name` to the value of `source`, as its alias, when the value enters or leaves a
     TorchScript block.
     """
-    conversion.memory.bind_value(name, conversion.memory.values[source])
-    conversion.memory.record_view(name, source, None)
+    conversion.memory.bind_name_to_value(name, conversion.memory.values[source])
+    conversion.memory.record_view_of_parent_value(name, source, None)
 
 
-def _convert_loop(conversion: _Conversion, node: Any) -> None:
+def _convert_loop_node(conversion: _Conversion, node: Any) -> None:
     trips, going, *_ = conversion.input_values(node)
     limit, step = to_python_int(trips), 0
     (body,) = node.blocks()
     counter, *formals = body.inputs()
     names = [v.debugName() for v in list(node.inputs())[2:]]
-    while step < limit and _constant_condition(going):
-        current_budget().spend("compile.max_nodes", 1, BUDGET_SUBJECT)
-        conversion.memory.bind_value(counter.debugName(), step)
+    while step < limit and _condition_known_at_compile_time(going):
+        current_budget().spend_compile_time_budget("compile.max_nodes", 1, BUDGET_SUBJECT)
+        conversion.memory.bind_name_to_value(counter.debugName(), step)
         for source, formal in zip(_alias_to_generated_names(conversion, names), formals, strict=True):
             _bind_alias(conversion, source, formal.debugName())
         conversion.convert_block(body)
@@ -339,7 +341,7 @@ def _alias_to_generated_names(conversion: _Conversion, names: Sequence[str]) -> 
     return kept
 
 
-def _number_as_tensor(value: TorchValue) -> TorchValue:
+def _number_to_constant_tensor(value: TorchValue) -> TorchValue:
     """Convert a number to a constant tensor (prim::NumToTensor); a dynamic dimension is returned
     unchanged.
     """
@@ -351,18 +353,18 @@ def _number_as_tensor(value: TorchValue) -> TorchValue:
 _PRIM_CONVERTERS: Final[Mapping[str, Callable[[_Conversion, Any], None]]] = {
     "Constant": lambda c, node: c.bind_node_results(node, _torch_tensors_to_constants(node.output().toIValue())),
     "GetAttr": _Conversion.convert_get_attribute,
-    "If": _convert_if,
-    "ListUnpack": _convert_unpack,
-    "Loop": _convert_loop,
-    "RaiseException": _convert_raise,
-    "TupleUnpack": _convert_unpack,
+    "If": _convert_if_node,
+    "ListUnpack": _convert_list_or_tuple_unpack_node,
+    "Loop": _convert_loop_node,
+    "RaiseException": _raise_error_of_raise_exception_node,
+    "TupleUnpack": _convert_list_or_tuple_unpack_node,
 }
 #: TorchScript nodes (without "prim::") that compute a value from the values of their inputs only,
 #: and their functions.
 _PRIM_VALUE_FUNCTIONS: Final[Mapping[str, Callable[..., TorchValue]]] = {
     "DictConstruct": lambda *items: dict(zip(items[::2], items[1::2], strict=True)),
     "ListConstruct": lambda *items: list(items),
-    "NumToTensor": _number_as_tensor,
+    "NumToTensor": _number_to_constant_tensor,
     "TupleConstruct": lambda *items: items,
     "TupleIndex": operator.getitem,
     "Uninitialized": lambda: UncomputedValue("values that were never set"),
@@ -380,7 +382,7 @@ _PRIM_VALUE_FUNCTIONS: Final[Mapping[str, Callable[..., TorchValue]]] = {
 # --- entry point
 
 
-def _node_and_consumer_names(graph: Any, friendly: bool) -> tuple[dict[str, str], dict[str, str]]:
+def _node_and_consumer_names(graph: Any, use_parser_friendly_names: bool) -> tuple[dict[str, str], dict[str, str]]:
     """Return the names of TorchScript nodes by output, made of kind and running number as in TVM's
     Relay, and for each value the name of the first node that reads it.
     """
@@ -396,7 +398,7 @@ def _node_and_consumer_names(graph: Any, friendly: bool) -> tuple[dict[str, str]
             if kind != "prim::GetAttr":
                 counts[kind] = number + 1
             name = f"{kind}_{number}"
-            name = name.replace(":", "_").replace(".", "_") if friendly else name
+            name = name.replace(":", "_").replace(".", "_") if use_parser_friendly_names else name
             names.update({v.debugName(): name for v in node.outputs()})
             for value in node.inputs():
                 consumers.setdefault(value.debugName(), name)

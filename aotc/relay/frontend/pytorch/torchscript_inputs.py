@@ -12,7 +12,7 @@ import numpy as np
 
 from aotc.ir import AotcError, AotcTypeError, AotcValueError, TensorType, require
 from aotc.relay.frontend.error_collection import Problems
-from aotc.relay.frontend.pytorch.converter_values import dtype_name
+from aotc.relay.frontend.pytorch.value_conversion_and_promotion import dtype_name
 
 
 def parse_input_infos(input_infos: Any, inputs: Sequence[Any], default_dtype: str) -> list[tuple[str, TensorType]]:

@@ -3,7 +3,7 @@
 
 load               reads and validates files: tensors, operators, buffers
 node               the interface through which a converter reads its operator
-integer_semantics  which reference kernels the integer results match: TFLite Micro's or LiteRT's
+interpreter_integer_arithmetic  which reference kernels the integer results match: TFLite Micro's or LiteRT's
 ops_*              one converter per builtin operator, by family; `converter_table` lists them
 convert            converts the operators in order
 

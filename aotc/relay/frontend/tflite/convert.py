@@ -21,7 +21,7 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import PoisonedError, Problems
 from aotc.relay.frontend.graph_cut import NodeTensors, select_nodes_between_tensors
 from aotc.relay.frontend.tflite.converter_table import CONVERTERS, INTEGERS, MOVES
-from aotc.relay.frontend.tflite.integer_semantics import ARITHMETIC_BY_ROUNDING, IntegerArithmetic
+from aotc.relay.frontend.tflite.interpreter_integer_arithmetic import ARITHMETIC_BY_ROUNDING, IntegerArithmetic
 from aotc.relay.frontend.tflite.load import TfliteModel, TfliteOperator, TfliteTensor, read_model
 from aotc.relay.frontend.tflite.node import (
     TfliteNode,
@@ -64,20 +64,22 @@ def from_tflite(
     require_known_name("tflite-rounding", "rounding", rounding, tuple(ARITHMETIC_BY_ROUNDING))
     loaded = read_model(model, name)
     with budget_scope():
-        part, operators = _cut_model(loaded, cut_before, cut_after)
+        part, operators = _cut_model_between_tensors(loaded, cut_before, cut_after)
         return _Conversion(part, ARITHMETIC_BY_ROUNDING[rounding]).convert_module(dict(shape or {}), operators)
 
 
-def _cut_model(loaded: TfliteModel, before: Sequence[str], after: Sequence[str]) -> tuple[TfliteModel, list[int]]:
+def _cut_model_between_tensors(
+    loaded: TfliteModel, before: Sequence[str], after: Sequence[str]
+) -> tuple[TfliteModel, list[int]]:
     """Return the model with its inputs and outputs replaced by the tensors of a cut, and the
     indices of the operators between them.
     """
     if not before and not after:
         return loaded, list(range(len(loaded.operators)))
-    names = list(_deduplicate_names([tensor.name for tensor in loaded.tensors]))
+    names = list(_number_duplicate_tensor_names([tensor.name for tensor in loaded.tensors]))
 
-    def tensor_names(numbers: Sequence[int]) -> tuple[str, ...]:
-        return tuple(names[k] if k >= 0 else "" for k in numbers)
+    def tensor_names(tensor_indices: Sequence[int]) -> tuple[str, ...]:
+        return tuple(names[k] if k >= 0 else "" for k in tensor_indices)
 
     links = [NodeTensors(tensor_names(op.inputs), tensor_names(op.outputs)) for op in loaded.operators]
     outputs = list(after) or list(tensor_names(loaded.outputs))
@@ -86,7 +88,7 @@ def _cut_model(loaded: TfliteModel, before: Sequence[str], after: Sequence[str])
     return replace(loaded, inputs=inputs, outputs=results), part.nodes
 
 
-def _deduplicate_names(names: Sequence[str]) -> Iterator[str]:
+def _number_duplicate_tensor_names(names: Sequence[str]) -> Iterator[str]:
     """Yield tensor names with numbers appended to duplicates, so that all are distinct."""
     total, seen = Counter(names), set(names)
     for place, name in enumerate(names):
@@ -115,14 +117,14 @@ class _Conversion:
         for index in operator_indices:
             op = loaded.operators[index]
             with self.problems.collect_errors_at(
-                loaded.operator_span(index), malformed_message=partial(self.malformed_operator_message, op)
+                loaded.operator_span(index), malformed_message=partial(self.unsupported_operand_types_message, op)
             ):
                 self.convert_operator(op)
         outputs = list(self.output_expressions())
         self.problems.raise_collected_problems()
         body = outputs[0] if len(outputs) == 1 else Tuple(outputs)
         main = Function(tuple(params), body, span=Span(loaded.source))
-        names = tuple(_deduplicate_names([loaded.tensors[k].name for k in loaded.outputs]))
+        names = tuple(_number_duplicate_tensor_names([loaded.tensors[k].name for k in loaded.outputs]))
         return IRModule({"main": main}, {"output_names": names})
 
     def input_variables(self, shapes: dict[str, Sequence[int]]) -> list[Var]:
@@ -130,7 +132,7 @@ class _Conversion:
         "tflite-pin") if `shapes` names an input that does not exist.
         """
         loaded = self.loaded
-        names = list(_deduplicate_names([loaded.tensors[k].name for k in loaded.inputs]))
+        names = list(_number_duplicate_tensor_names([loaded.tensors[k].name for k in loaded.inputs]))
         for name in shapes.keys() - set(names):
             text = f"the model has no input {name!r}"
             raise AotcError("tflite-pin", text, span=Span(loaded.source), hint=did_you_mean_hint(name, names))
@@ -168,7 +170,7 @@ class _Conversion:
 
     def convert_operator(self, op: TfliteOperator) -> None:
         """Convert one TFLite operator and store the expressions of its outputs."""
-        current_budget().spend("compile.max_nodes", 1, "the model")
+        current_budget().spend_compile_time_budget("compile.max_nodes", 1, "the model")
         converter = None if op.custom else CONVERTERS.get(op.name)
         if converter is None:
             kind = "custom operator" if op.custom else "operator"
@@ -177,8 +179,8 @@ class _Conversion:
             raise AotcError("tflite-op", f"{kind} {op.name} is not supported", hint=hint or more)
         tensors = self.loaded.tensors
 
-        def declared_tensors(numbers: Sequence[int]) -> tuple[TfliteTensor | None, ...]:
-            return tuple(None if k < 0 else tensors[k] for k in numbers)
+        def declared_tensors(tensor_indices: Sequence[int]) -> tuple[TfliteTensor | None, ...]:
+            return tuple(None if k < 0 else tensors[k] for k in tensor_indices)
 
         args = tuple(None if k < 0 else self.tensor_expression(k) for k in op.inputs)
         results = tuple(tensors[k] for k in op.outputs)
@@ -202,7 +204,7 @@ class _Conversion:
         require("tflite-output", ty.dtype == tensor.dtype, text)
         self.values[tensor_index] = value
 
-    def malformed_operator_message(self, op: TfliteOperator) -> str:
+    def unsupported_operand_types_message(self, op: TfliteOperator) -> str:
         """Return the message for a TFLite operator whose converter raises an exception."""
         known = (self.values.get(k) for k in op.inputs)
         types = ("none" if x is None else str(x.checked_type) for x in known)

@@ -43,14 +43,14 @@ class DynamicallyQuantized:
         """Return the arguments of quantized convolutions and products that follow data and weights:
         zero points, then scales. Several zero points are passed as 0 and are corrected by `dequantize_sums`.
         """
-        zero = g.reshape(self.zero, ()) if has_unit_extents(self.zero) else g.constant(0, "int32")
+        zero = g.reshape(self.zero, ()) if has_only_unit_extents(self.zero) else g.constant(0, "int32")
         return zero, w.zero, g.constant(1.0, "float32"), w.scale
 
     def dequantize_sums(self, sums: Expr, w: QuantizedTensor, bias: OptionalExpr, axis: int) -> Expr:
         """Convert integer sums of products with weights (output channels first) to real numbers,
         correct them for several zero points, and add a bias along `axis`.
         """
-        if not has_unit_extents(self.zero):
+        if not has_only_unit_extents(self.zero):
             whole = q.subtract_zero_point(w.data, w.zero, 0)
             total = g.call_reduction("sum", whole, range(1, g.rank(whole)), False)
             sums = g.sub(sums, g.mul(self.zero, total))
@@ -59,7 +59,7 @@ class DynamicallyQuantized:
         return conv_pool.add_optional_bias(y, bias, axis)
 
 
-def has_unit_extents(v: Expr) -> bool:
+def has_only_unit_extents(v: Expr) -> bool:
     """Return True if all extents of a tensor are 1."""
     return all(d == 1 for d in g.dims(v))
 

@@ -45,7 +45,7 @@ def shift_right(x: Expr, bits: int) -> Expr:
     return g.call_op("right_shift", x, g.constant(bits, _WIDE)) if bits else x
 
 
-def divide_by_power_of_two(x: Expr, bits: int | Expr) -> Expr:
+def rounding_divide_by_power_of_two(x: Expr, bits: int | Expr) -> Expr:
     """Return x / 2^bits, rounded half away from zero; `bits` may be a tensor of positive numbers."""
     if bits == 0:
         return x
@@ -67,7 +67,7 @@ def shift_left_saturated(x: Expr, bits: int, word_bits: int = 31) -> Expr:
     return g.minimum(g.maximum(y, -(1 << word_bits)), (1 << word_bits) - 1)
 
 
-def _narrow_fixed_point(value: int, word_bits: int) -> int:
+def _narrow_31_bit_fixed_point_constant(value: int, word_bits: int) -> int:
     """Convert a 32-bit fixed-point constant to `word_bits` bits, rounded half away from zero."""
     if word_bits == 31:
         return value
@@ -87,7 +87,11 @@ def fixed_point_exp_of_negative(x: Expr, integer_bits: int, word_bits: int = 31)
         if integer_bits <= exponent:
             break
         bit = g.call_op("bitwise_and", rest, g.constant(1 << (digits + exponent), _WIDE))
-        y = g.where(g.greater(bit, 0), fixed_point_product(y, _narrow_fixed_point(power, word_bits), word_bits), y)
+        y = g.where(
+            g.greater(bit, 0),
+            fixed_point_product(y, _narrow_31_bit_fixed_point_constant(power, word_bits), word_bits),
+            y,
+        )
     if integer_bits > 5:
         y = g.where(g.less(x, -(32 << digits)), 0, y)
     return g.where(g.equal(x, 0), (1 << word_bits) - 1, y)
@@ -99,22 +103,24 @@ def _fixed_point_exp_near_zero(a: Expr, word_bits: int) -> Expr:
     x2 = fixed_point_product(x, x, word_bits)
     x3, x4 = fixed_point_product(x2, x, word_bits), fixed_point_product(x2, x2, word_bits)
     cubic = fixed_point_product(
-        g.add(divide_by_power_of_two(x4, 2), x3), _narrow_fixed_point(715827883, word_bits), word_bits
+        g.add(rounding_divide_by_power_of_two(x4, 2), x3),
+        _narrow_31_bit_fixed_point_constant(715827883, word_bits),
+        word_bits,
     )
-    series = g.add(x, divide_by_power_of_two(g.add(cubic, x2), 1))
-    eighth = _narrow_fixed_point(1895147668, word_bits)
+    series = g.add(x, rounding_divide_by_power_of_two(g.add(cubic, x2), 1))
+    eighth = _narrow_31_bit_fixed_point_constant(1895147668, word_bits)
     y = g.add(fixed_point_product(series, eighth, word_bits), eighth)
     return g.minimum(y, (1 << word_bits) - 1)
 
 
-def _newton_reciprocal(x: Expr, word_bits: int) -> Expr:
+def _newton_reciprocal_of_half_one_plus(x: Expr, word_bits: int) -> Expr:
     """Return 1 / ((1 + x) / 2) for x in [0, 1) with two integer bits, by three steps of Newton's
     method.
     """
     half = shift_right(g.add(x, 1 << word_bits), 1)
     y = g.add(
-        fixed_point_product(half, _narrow_fixed_point(-1010580540, word_bits), word_bits),
-        _narrow_fixed_point(1515870810, word_bits),
+        fixed_point_product(half, _narrow_31_bit_fixed_point_constant(-1010580540, word_bits), word_bits),
+        _narrow_31_bit_fixed_point_constant(1515870810, word_bits),
     )
     for _ in range(3):
         error = g.sub(g.constant(1 << (word_bits - 2), _WIDE), fixed_point_product(half, y, word_bits))
@@ -124,7 +130,7 @@ def _newton_reciprocal(x: Expr, word_bits: int) -> Expr:
 
 def reciprocal_of_one_plus(x: Expr, word_bits: int = 31) -> Expr:
     """Return 1 / (1 + x) for x in [0, 1), as a fixed-point number without integer bits."""
-    return shift_left_saturated(_newton_reciprocal(x, word_bits), 1, word_bits)
+    return shift_left_saturated(_newton_reciprocal_of_half_one_plus(x, word_bits), 1, word_bits)
 
 
 def fixed_point_logistic(x: Expr, integer_bits: int, word_bits: int = 31) -> Expr:
@@ -140,7 +146,9 @@ def fixed_point_tanh(x: Expr, integer_bits: int, word_bits: int = 31) -> Expr:
     """Return fixed_point_tanh(x) as a fixed-point number without integer bits."""
     size = g.negative(g.absolute(x))
     e = fixed_point_exp_of_negative(size, integer_bits + 1, word_bits)
-    y = shift_left_saturated(g.sub(_newton_reciprocal(e, word_bits), 1 << (word_bits - 2)), 2, word_bits)
+    y = shift_left_saturated(
+        g.sub(_newton_reciprocal_of_half_one_plus(e, word_bits), 1 << (word_bits - 2)), 2, word_bits
+    )
     y = g.where(g.less(x, 0), g.negative(y), y)
     return g.where(g.equal(x, 0), 0, y)
 

@@ -23,7 +23,7 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr
 from aotc.relay.frontend.quantization import OutputQuantization, QuantizedTensor, clip_and_cast
 from aotc.relay.frontend.tflite import fixed_point as fx
-from aotc.relay.frontend.tflite.integer_semantics import (
+from aotc.relay.frontend.tflite.interpreter_integer_arithmetic import (
     LITERT_RUY,
     constant_value,
     requantize_rounding_twice,
@@ -173,7 +173,7 @@ def int16_logistic_or_tanh(name: str, x: QuantizedTensor, output: OutputQuantiza
     size = g.absolute(v)
     place = _shift_right(size, digits)
     inside = g.minimum(place, 254)
-    low, high = (_logistic_table_value(inside, k) for k in (0, 1))
+    low, high = (_logistic_table_elements_at(inside, k) for k in (0, 1))
     rest = g.call_op("bitwise_and", size, g.constant((1 << digits) - 1, _INT))
     y = g.add(g.mul(low, 1 << digits), g.mul(rest, g.sub(high, low)))
     y = g.where(g.greater(place, 254), most, y)
@@ -256,6 +256,6 @@ def _shift_right(x: Expr, bits: int) -> Expr:
     return g.call_op("right_shift", x, g.constant(bits, _INT)) if bits else x
 
 
-def _logistic_table_value(index: Expr, offset: int) -> Expr:
+def _logistic_table_elements_at(index: Expr, offset: int) -> Expr:
     """Return the elements `index + offset` of the table of the logistic function, as int32."""
     return g.call_op("take", g.constant(logistic_table().astype(np.int32)), g.add(index, offset), axis=0, mode="clip")

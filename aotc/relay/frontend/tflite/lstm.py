@@ -22,7 +22,11 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
 from aotc.relay.frontend.recurrent import RecurrentWeights, call_recurrent_op
 from aotc.relay.frontend.tflite.int16x8 import logistic_table
-from aotc.relay.frontend.tflite.integer_semantics import constant_value, requantize_rounding_twice, unit_quantization
+from aotc.relay.frontend.tflite.interpreter_integer_arithmetic import (
+    constant_value,
+    requantize_rounding_twice,
+    unit_quantization,
+)
 from aotc.relay.frontend.tflite.load import TfliteTensor
 from aotc.relay.frontend.tflite.node import Table, TfliteNode
 from aotc.relay.op.qnn.fixed_point import fixed_point_factors_of_scales
@@ -65,7 +69,7 @@ class _Layer:
         ratios = (constant_value(x.scale) * scales).astype(np.float64) * (1 << _BEFORE)
         return g.concat([w.data for w in gates], 0), ratios
 
-    def input_products(self, data: Expr) -> Expr:
+    def lstm_gate_sums_of_input_products(self, data: Expr) -> Expr:
         """Multiply the data by the weights of all gates of an integer LSTM and add the biases; the
         sums are int16 with 12 fractional bits.
         """
@@ -78,7 +82,7 @@ class _Layer:
         ratios = np.repeat(ratios, units // 4)
         return requantize_rounding_twice(sums, ratios, unit_quantization("int16"))
 
-    def output_declaration(self) -> TfliteTensor:
+    def tensor_declaring_output_quantization(self) -> TfliteTensor:
         """Return the declaration of the tensor whose scale and zero point the outputs of an integer
         LSTM have: the state, or for LiteRT the intermediate tensor of the outputs.
         """
@@ -88,7 +92,7 @@ class _Layer:
         require("tflite-quant", found.scale.size == 1, "the outputs of an integer LSTM must share one scale")
         return found
 
-    def run_integer_lstm(self, x: Expr, h: Expr, c: Expr) -> Expr:
+    def build_integer_lstm(self, x: Expr, h: Expr, c: Expr) -> Expr:
         """Return the outputs of all steps of an integer LSTM over x (steps, batch, inputs), with
         the initial state h and cell state c.
         """
@@ -100,12 +104,12 @@ class _Layer:
         require("tflite-quant", scale == 2.0**-digits and digits in possible, text)
         most = int(np.clip((node.op.option_value("CellClip") or 0.0) / scale, -32768, 32767))
         count, batch, inputs = g.shape(x)
-        data = self.input_products(g.reshape(x, (count * batch, inputs)))
+        data = self.lstm_gate_sums_of_input_products(g.reshape(x, (count * batch, inputs)))
         data = g.reshape(data, (count, batch, g.dim(data, 1)))
         weight, ratios = self.gate_weights_and_ratios(_STATE, 5)
         # subtract the zero point of the state in advance, through the bias
         bias = g.mul(g.call_reduction("sum", g.cast(weight, "int32"), [1], False), g.negative(state.zero))
-        hidden = self.output_declaration()
+        hidden = self.tensor_declaring_output_quantization()
         output = 2.0 ** (-2 * _AFTER) / np.float64(hidden.scale[0])
         factors = fixed_point_factors_of_scales(np.append(ratios, output), np.float64(1), "TFLITE")
         shift = factors.left - factors.right
@@ -139,7 +143,7 @@ def _lstm(
         return y if time_major else g.transpose(y, (1, 0, 2))
     eight = node.input_declaration(0).dtype == "int8" and node.input_declaration(_CELL).dtype == "int16"
     require("tflite-quant", eight, "an integer LSTM needs int8 data and an int16 cell state")
-    y = _Layer(node).run_integer_lstm(x, h, c)
+    y = _Layer(node).build_integer_lstm(x, h, c)
     return y if time_major else g.transpose(y, (1, 0, 2))
 
 

@@ -23,7 +23,7 @@ from aotc.ir import AotcError, Array, frozen, require
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import OptionalExpr, converter_parameters
 from aotc.relay.frontend.quantization import OutputQuantization, QuantizedTensor
-from aotc.relay.frontend.tflite.integer_semantics import (
+from aotc.relay.frontend.tflite.interpreter_integer_arithmetic import (
     ACTIVATION_BOUNDS,
     LITERT_BUILTIN,
     LITERT_INT16_PRODUCTS,
@@ -136,7 +136,7 @@ class TfliteNode:
         return found
 
     @property
-    def first_output(self) -> TfliteTensor:
+    def first_output_declaration(self) -> TfliteTensor:
         """The declaration in the file of the first output. Raises AotcError (code "tflite-input")
         if there is none.
         """
@@ -146,12 +146,12 @@ class TfliteNode:
     @property
     def has_quantized_output(self) -> bool:
         """True if the first output of the TFLite operator is quantized."""
-        return self.first_output.is_quantized
+        return self.first_output_declaration.is_quantized
 
     @property
     def has_int16_output(self) -> bool:
         """True if the first output of the TFLite operator is quantized to int16."""
-        return self.has_quantized_output and self.first_output.dtype == "int16"
+        return self.has_quantized_output and self.first_output_declaration.dtype == "int16"
 
     @property
     def needs_dynamic_quantization(self) -> bool:
@@ -164,7 +164,7 @@ class TfliteNode:
         require("tflite-quant", not dynamic or weights.dtype == "int8", text)
         return dynamic
 
-    def compile_time_value(self, index: int) -> Array | None:
+    def compile_time_input_value(self, index: int) -> Array | None:
         """Return the value of an input that must be known at compile time, or None if the operator
         omits it. Raises AotcError (code "tflite-runtime-shape") if it is not known.
         """
@@ -207,7 +207,7 @@ class TfliteNode:
 
     def output_quantization(self) -> OutputQuantization:
         """Return the quantization parameters of the first output, which must have a single scale."""
-        result = self.first_output
+        result = self.first_output_declaration
         one = result.scale.size == 1
         require("tflite-quant", one, f"the output of {self.op.name} needs one scale")
         scale = g.constant(result.scale[0], "float32")
@@ -242,14 +242,17 @@ class TfliteNode:
         if not self.has_quantized_output:
             return g.maximum(y, low) if high is None else g.clip(y, low, high)
         ends = [None if v is None else self._quantize_for_output(v, half_to_even) for v in (low, high)]
-        dtype = self.first_output.dtype
+        dtype = self.first_output_declaration.dtype
         least, most = int(dtype.min), int(dtype.max)
         low, high = (d if v is None else min(max(v, least), most) for v, d in zip(ends, (least, most), strict=True))
         return y if (low, high) == (least, most) else g.clip(y, low, max(low, high))
 
     def _quantize_for_output(self, value: float, half_to_even: bool) -> int:
         """Quantize a real number with the scale and zero point of the first output."""
-        steps, zero = np.float32(value) / self.first_output.scale[0], int(self.first_output.zero[0])
+        steps, zero = (
+            np.float32(value) / self.first_output_declaration.scale[0],
+            int(self.first_output_declaration.zero[0]),
+        )
         if half_to_even:
             return int(np.rint(steps + np.float32(zero)))
         return zero + int(np.trunc(np.float64(steps) + np.copysign(0.5, steps)))
@@ -306,24 +309,26 @@ def call_converter(converter: Converter, node: TfliteNode) -> Converted:
             case Parameter.VAR_POSITIONAL:
                 inputs += [node[k] for k in range(len(inputs), len(node.args))]
             case Parameter.KEYWORD_ONLY:
-                named[parameter.name] = node if parameter.name == "node" else _option_argument(node, parameter)
+                named[parameter.name] = (
+                    node if parameter.name == "node" else _converter_argument_from_option(node, parameter)
+                )
             case _:
-                inputs.append(_positional_argument(node, len(inputs), parameter))
+                inputs.append(_converter_argument_from_input(node, len(inputs), parameter))
     return converter(*inputs, **named)
 
 
-def _positional_argument(node: TfliteNode, index: int, parameter: Parameter) -> Any:
+def _converter_argument_from_input(node: TfliteNode, index: int, parameter: Parameter) -> Any:
     needed = parameter.default is Parameter.empty
     if parameter.annotation not in (KnownArray, KnownInts):
         return node[index] if needed else node.optional_input(index)
-    value = node.compile_time_value(index)
+    value = node.compile_time_input_value(index)
     if value is None:
         require("tflite-input", not needed, f"{node.op.name} needs input {index}")
         return parameter.default
     return value if parameter.annotation == KnownArray else [int(v) for v in value.reshape(-1)]
 
 
-def _option_argument(node: TfliteNode, parameter: Parameter) -> Any:
+def _converter_argument_from_option(node: TfliteNode, parameter: Parameter) -> Any:
     value = node.op.option_value("".join(map(str.capitalize, parameter.name.split("_"))))
     if value is not None:
         return value
@@ -376,7 +381,7 @@ def check_quantized_dtypes(node: TfliteNode) -> None:
     text = f"{name} of integers takes and gives one data type, here it has {shown}"
     fits = weights is None or weights.dtype == ("uint8" if "uint8" in kinds else "int8")
     require("tflite-quant", fits and (len(kinds) == 1 or name in _DTYPE_CHANGING_OPERATORS), text)
-    text = f"the output of {name} ({node.first_output.dtype}) has no scale; its inputs have one"
+    text = f"the output of {name} ({node.first_output_declaration.dtype}) has no scale; its inputs have one"
     require("tflite-quant", turns or node.has_quantized_output, text)
     centered = name in _DTYPE_CHANGING_OPERATORS or all(t.dtype.bits == 8 or not t.zero.any() for t in held)
     words = name in INT16_OPERATORS and centered

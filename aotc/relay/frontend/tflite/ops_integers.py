@@ -18,8 +18,8 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
 from aotc.relay.frontend.quantization import QuantizedTensor
 from aotc.relay.frontend.tflite import int16x8
-from aotc.relay.frontend.tflite.integer_semantics import (
-    centered_8bit_values,
+from aotc.relay.frontend.tflite.interpreter_integer_arithmetic import (
+    all_8bit_values_minus_zero_point,
     constant_value,
     requantize_rounding_twice,
     unit_quantization,
@@ -41,12 +41,12 @@ def _int16_multiplier_and_exponent(ratio: Any) -> tuple[int, int]:
     return min((int(f.multiplier) + (1 << 15)) >> 16, (1 << 15) - 1), int(f.left) - int(f.right)
 
 
-def _int16_high_product(a: Array, b: int) -> Array:
+def _rounded_q15_product(a: Array, b: int) -> Array:
     """Return a * b / 2^15, rounded half up."""
     return (a * b + (1 << 14)) >> 15
 
 
-def _divide_by_power_of_two(a: Array, bits: int) -> Array:
+def _rounding_divide_by_power_of_two(a: Array, bits: int) -> Array:
     """Return a / 2^bits, rounded half away from zero."""
     return a if bits <= 0 else (a + (1 << bits >> 1) - (a < 0)) >> bits
 
@@ -65,15 +65,15 @@ def integer_hard_swish(node: TfliteNode) -> Expr:
     gate, shift = _int16_multiplier_and_exponent(fine / np.float32(3 / 32768))
     text = "the scales of HARD_SWISH are too far apart"
     require("tflite-quant", -15 <= exponent <= 0 and shift >= -15, text)
-    steps = constant_value(centered_8bit_values(x)) << 7
-    scaled = _int16_high_product(steps, factor)
+    steps = constant_value(all_8bit_values_minus_zero_point(x)) << 7
+    scaled = _rounded_q15_product(steps, factor)
     y = _saturate_to_int16(steps << (shift - 1)) if shift > 0 else steps
-    y = _int16_high_product(y, gate)
-    y = _saturate_to_int16(y << 1) if shift > 0 else _divide_by_power_of_two(y, -shift)
+    y = _rounded_q15_product(y, gate)
+    y = _saturate_to_int16(y << 1) if shift > 0 else _rounding_divide_by_power_of_two(y, -shift)
     y = (y + (1 << 15)) >> 1
     product = y * scaled
     whole = np.sign(product) * (abs(product) >> 15)
-    table = _divide_by_power_of_two(whole, -exponent) + int(constant_value(onto.zero))
+    table = _rounding_divide_by_power_of_two(whole, -exponent) + int(constant_value(onto.zero))
     low, high = int(onto.dtype.min), int(onto.dtype.max)
     return q.lookup_in_256_table(g.constant(np.clip(table, low, high).astype(onto.dtype.numpy)), x.data)
 
@@ -82,8 +82,8 @@ def integer_leaky_relu(node: TfliteNode, alpha: float) -> Expr:
     """Compute LEAKY_RELU of quantized integers: x for x >= 0 and alpha * x for x < 0."""
     x, onto = node.per_tensor_quantized_input(0), node.output_quantization()
     up, down = (
-        constant_value(x.scale) / output_scale(node),
-        constant_value(x.scale) * np.float32(alpha) / output_scale(node),
+        constant_value(x.scale) / first_output_scale(node),
+        constant_value(x.scale) * np.float32(alpha) / first_output_scale(node),
     )
     steps = _subtract_zero_point(x)
     fits = 2.0**-8 <= up <= 128 and 2.0**-8 <= abs(down) < 128
@@ -98,7 +98,7 @@ def integer_leaky_relu(node: TfliteNode, alpha: float) -> Expr:
     return q.clip_and_cast(y, onto.dtype)
 
 
-def output_scale(node: TfliteNode) -> Array:
+def first_output_scale(node: TfliteNode) -> Array:
     """Return the scale of a TFLite operator's first output."""
     return constant_value(node.output_quantization().scale)
 
@@ -135,24 +135,24 @@ def integer_squared_difference(node: TfliteNode) -> Expr:
 # --- bilinear resizing
 
 
-def _bilinear_source_lines(
-    count: int, size: int, align_corners: bool, half_pixel_centers: bool, exact: bool
+def _bilinear_source_lines_and_weights(
+    output_count: int, input_extent: int, align_corners: bool, half_pixel_centers: bool, exact: bool
 ) -> tuple[Array, Array, Array]:
     """Return for each line of a bilinear resize the two source lines between which it lies and the
     weight of the second one: with 10 fractional bits, or if not `exact` with 11, computed in
     float32.
     """
-    aligned = align_corners and count > 1
-    last, n = size - 1, np.arange(count)
+    aligned = align_corners and output_count > 1
+    last, n = input_extent - 1, np.arange(output_count)
     if not exact:
-        scale = np.float32(size - aligned) / np.float32(count - aligned)
+        scale = np.float32(input_extent - aligned) / np.float32(output_count - aligned)
         place = n.astype(np.float32) * scale
         if half_pixel_centers and not align_corners:
             place = np.clip(place + (np.float32(0.5) * scale - np.float32(0.5)), 0, np.float32(last))
         low = place.astype(np.int64)
         part = np.rint((place - low.astype(np.float32)) * np.float32(2048)).astype(np.int64)
         return low, np.minimum(low + 1, last), part
-    top, bottom = (1024 * last, count - 1) if aligned else (1024 * size, count)
+    top, bottom = (1024 * last, output_count - 1) if aligned else (1024 * input_extent, output_count)
     scale = (top + bottom // 2) // bottom
     place = n * scale + ((scale // 2 - 512) if half_pixel_centers else 0)
     low = np.maximum(place // 1024, 0)
@@ -170,15 +170,17 @@ def integer_resize_bilinear(
     y = g.cast(node[0], wide)
     bits = 10 if exact else 11
     for axis, count in ((2, sizes[1]), (1, sizes[0])):
-        low, high, part = _bilinear_source_lines(count, g.dim(y, axis), align_corners, half_pixel_centers, exact)
+        low, high, part = _bilinear_source_lines_and_weights(
+            count, g.dim(y, axis), align_corners, half_pixel_centers, exact
+        )
         first, second = (g.call_op("take", y, g.constant(v, _INT), axis=axis, mode="clip") for v in (low, high))
         weights = [g.reshape_along_axis(g.constant(v, wide), axis, 4) for v in ((1 << bits) - part, part)]
         y = g.add(g.mul(first, weights[0]), g.mul(second, weights[1]))
     shift, half = g.constant(2 * bits, wide), 1 << (2 * bits - 1)
     if not exact:
-        return g.cast(g.call_op("right_shift", g.add(y, half), shift), node.first_output.dtype)
+        return g.cast(g.call_op("right_shift", g.add(y, half), shift), node.first_output_declaration.dtype)
     size = g.call_op("right_shift", g.add(g.absolute(y), half), shift)
-    return g.cast(g.where(g.less(y, 0), g.negative(size), size), node.first_output.dtype)
+    return g.cast(g.where(g.less(y, 0), g.negative(size), size), node.first_output_declaration.dtype)
 
 
 # --- matrix products

@@ -16,8 +16,12 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import activations, reductions
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
-from aotc.relay.frontend.tflite import int16x8, integer_functions, ops_integers
-from aotc.relay.frontend.tflite.integer_semantics import ACTIVATION_BOUNDS, constant_value, rescale_rounding_twice
+from aotc.relay.frontend.tflite import int16x8, integer_elementwise_functions, ops_integers
+from aotc.relay.frontend.tflite.interpreter_integer_arithmetic import (
+    ACTIVATION_BOUNDS,
+    constant_value,
+    rescale_rounding_twice,
+)
 from aotc.relay.frontend.tflite.node import (
     KnownInts,
     Table,
@@ -36,53 +40,55 @@ def _apply_unary(function: Unary, x: Expr) -> Expr:
     return function(x)
 
 
-def _real_or_integer_function(
+def _apply_real_or_integer_function(
     function: Unary, integer_form: Callable[[TfliteNode], Expr], x: Expr, *, node: TfliteNode
 ) -> Expr:
     """Apply a function of real numbers, or its integer form if the output is quantized."""
     return integer_form(node) if node.has_quantized_output else function(x)
 
 
-def _operator_builder(name: str) -> Callable[[Expr], Expr]:
+def _unary_operator_builder(name: str) -> Callable[[Expr], Expr]:
     return lambda x: g.call_op(name, x)
 
 
-def _hard_swish(x: Expr, *, node: TfliteNode) -> Expr:
+def _convert_hard_swish_node(x: Expr, *, node: TfliteNode) -> Expr:
     if node.has_quantized_output:
         return ops_integers.integer_hard_swish(node)
     return g.div(g.mul(x, activations.relu6(g.add(x, 3.0))), 6.0)
 
 
-def _gelu(x: Expr, *, approximate: bool = False, node: TfliteNode) -> Expr:
+def _convert_gelu_node(x: Expr, *, approximate: bool = False, node: TfliteNode) -> Expr:
     if node.has_quantized_output:
-        return integer_functions.apply_real_function("GELU_BY_TANH" if approximate else "GELU", node)
+        return integer_elementwise_functions.apply_real_function_by_table(
+            "GELU_BY_TANH" if approximate else "GELU", node
+        )
     return activations.gelu(x, approximate="tanh" if approximate else "none")
 
 
-def _leaky_relu(x: Expr, *, alpha: float = 0.0, node: TfliteNode) -> Expr:
+def _convert_leaky_relu_node(x: Expr, *, alpha: float = 0.0, node: TfliteNode) -> Expr:
     if node.has_quantized_output:
         return ops_integers.integer_leaky_relu(node, alpha)
     return activations.leaky_relu(x, alpha=alpha)
 
 
-def _prelu(x: Expr, slope: Expr, *, node: TfliteNode) -> Expr:
+def _convert_prelu_node(x: Expr, slope: Expr, *, node: TfliteNode) -> Expr:
     return ops_integers.integer_prelu(node) if node.has_quantized_output else activations.prelu(x, slope)
 
 
-def _cast(x: Expr, *, node: TfliteNode) -> Expr:
+def _convert_cast_node(x: Expr, *, node: TfliteNode) -> Expr:
     """Convert CAST: quantized integers are cast unchanged, since both interpreters ignore their
     scales.
     """
-    return g.cast(x, node.first_output.dtype)
+    return g.cast(x, node.first_output_declaration.dtype)
 
 
-def _clipping_activation(name: str, x: Expr, *, node: TfliteNode) -> Expr:
+def _convert_clipping_activation_node(name: str, x: Expr, *, node: TfliteNode) -> Expr:
     """Convert RELU and its relatives; quantized integers are first requantized to the scale of the
     output.
     """
     if not node.has_quantized_output:
         return node.clip_to_activation_bounds(x, name)
-    if has_equal_quantization(node.input_declaration(0), node.first_output):
+    if has_equal_quantization(node.input_declaration(0), node.first_output_declaration):
         return node.clip_to_activation_bounds(x, name)
     if name == "RELU6" and node.rounding.name == "tflm":
         check_quantization_support(node, True)
@@ -91,7 +97,7 @@ def _clipping_activation(name: str, x: Expr, *, node: TfliteNode) -> Expr:
     )
 
 
-def _logistic_or_tanh(name: str, x: Expr, *, node: TfliteNode) -> Expr:
+def _convert_logistic_or_tanh_node(name: str, x: Expr, *, node: TfliteNode) -> Expr:
     """Convert LOGISTIC and TANH; for 8-bit quantized integers as a table."""
     if not node.has_quantized_output:
         return g.call_op({"LOGISTIC": "sigmoid", "TANH": "tanh"}[name], x)
@@ -101,7 +107,7 @@ def _logistic_or_tanh(name: str, x: Expr, *, node: TfliteNode) -> Expr:
     return node.rounding.curve(name, whole, onto)
 
 
-def _quantize(x: Expr, *, node: TfliteNode) -> Expr:
+def _convert_quantize_node(x: Expr, *, node: TfliteNode) -> Expr:
     if node.input_declaration(0).is_quantized:
         return node.rounding.rescaled(node.per_tensor_quantized_input(0), node.output_quantization())
     _require_supported_dtype(node, g.dtype(x).is_float)
@@ -115,9 +121,11 @@ def _require_supported_dtype(node: TfliteNode, is_supported: bool) -> None:
     require("tflite-quant", is_supported, f"{node.op.name} of {node.input_declaration(0).dtype} is not supported")
 
 
-def _dequantize(x: Expr, *, node: TfliteNode) -> Expr:
+def _convert_dequantize_node(x: Expr, *, node: TfliteNode) -> Expr:
     _require_supported_dtype(node, node.input_declaration(0).is_quantized or g.dtype(x).is_float)
-    return node.real_input(0) if node.input_declaration(0).is_quantized else g.cast(x, node.first_output.dtype)
+    return (
+        node.real_input(0) if node.input_declaration(0).is_quantized else g.cast(x, node.first_output_declaration.dtype)
+    )
 
 
 # --- binary operators
@@ -131,42 +139,42 @@ def _require_scale_ratio_limit(node: TfliteNode, scale_ratio: float) -> None:
     require("tflite-quant", fits, f"the scales of {node.op.name} differ too much for LiteRT's fixed-point arithmetic")
 
 
-def _add_or_subtract(sign: int, a: Expr, b: Expr, *, node: TfliteNode) -> Expr:
+def _convert_add_or_subtract_node(sign: int, a: Expr, b: Expr, *, node: TfliteNode) -> Expr:
     if not node.has_quantized_output:
         return node.apply_fused_activation(g.add(a, b) if sign > 0 else g.sub(a, b))
     x, y, onto = node.per_tensor_quantized_input(0), node.per_tensor_quantized_input(1), node.output_quantization()
     ratios = [float(constant_value(v.scale) / constant_value(onto.scale)) for v in (x, y)]
     _require_scale_ratio_limit(node, max(ratios))
-    node = replace(node, rounding=node.rounding.fall_back_unless_supported(min(ratios) >= 2.0**-10))
+    node = replace(node, rounding=node.rounding.litert_builtin_unless_supported(min(ratios) >= 2.0**-10))
     return node.apply_fused_activation(node.rounding.add(x, y, onto, sign))
 
 
-def _mul(a: Expr, b: Expr, *, node: TfliteNode) -> Expr:
+def _convert_mul_node(a: Expr, b: Expr, *, node: TfliteNode) -> Expr:
     if not node.has_quantized_output:
         return node.apply_fused_activation(g.mul(a, b))
     x, y, onto = node.per_tensor_quantized_input(0), node.per_tensor_quantized_input(1), node.output_quantization()
     ratio = float(constant_value(x.scale) * constant_value(y.scale) / constant_value(onto.scale))
     _require_scale_ratio_limit(node, ratio)
-    node = replace(node, rounding=node.rounding.fall_back_unless_supported(ratio >= 2.0**-16))
+    node = replace(node, rounding=node.rounding.litert_builtin_unless_supported(ratio >= 2.0**-16))
     return node.apply_fused_activation(node.rounding.multiply_quantized(x, y, onto))
 
 
-def _div(a: Expr, b: Expr, *, node: TfliteNode) -> Expr:
+def _convert_div_node(a: Expr, b: Expr, *, node: TfliteNode) -> Expr:
     if node.has_quantized_output:
-        return integer_functions.integer_division(node)
+        return integer_elementwise_functions.integer_division(node)
     return node.apply_fused_activation(g.div(a, b))
 
 
-def _binary_op(name: str, a: Expr, b: Expr) -> Expr:
+def _convert_binary_node(name: str, a: Expr, b: Expr) -> Expr:
     return g.call_op(name, a, b)
 
 
-def _comparison(name: str, a: Expr, b: Expr, *, node: TfliteNode) -> Expr:
+def _convert_comparison_node(name: str, a: Expr, b: Expr, *, node: TfliteNode) -> Expr:
     quantized = node.input_declaration(0).is_quantized or node.input_declaration(1).is_quantized
-    return integer_functions.compare_quantized(name, node) if quantized else g.call_op(name, a, b)
+    return integer_elementwise_functions.compare_quantized(name, node) if quantized else g.call_op(name, a, b)
 
 
-def _squared_difference(a: Expr, b: Expr, *, node: TfliteNode) -> Expr:
+def _convert_squared_difference_node(a: Expr, b: Expr, *, node: TfliteNode) -> Expr:
     if node.has_quantized_output:
         return ops_integers.integer_squared_difference(node)
     d = g.sub(a, b)
@@ -177,7 +185,7 @@ def _add_n(*parts: Expr) -> Expr:
     return reduce(g.add, parts)
 
 
-def _select(condition: Expr, a: Expr, b: Expr) -> Expr:
+def _convert_select_node(condition: Expr, a: Expr, b: Expr) -> Expr:
     """Convert SELECT: a condition that is a vector selects along the first axis."""
     rank = g.rank(a)
     if g.rank(condition) == 1 and rank > 1:
@@ -188,39 +196,41 @@ def _select(condition: Expr, a: Expr, b: Expr) -> Expr:
 # --- reductions
 
 
-def _normalize_axes(x: Expr, axes: list[int]) -> list[int]:
+def _sorted_nonnegative_unique_axes(x: Expr, axes: list[int]) -> list[int]:
     return sorted({g.normalize_axis(a, g.rank(x)) for a in axes})
 
 
-def _reduction(name: str, x: Expr, axes: KnownInts, *, keep_dims: bool = False) -> Expr:
-    return reductions.apply_reduction(reductions.reduction_by_name(name), x, _normalize_axes(x, axes), bool(keep_dims))
+def _convert_reduction_node(name: str, x: Expr, axes: KnownInts, *, keep_dims: bool = False) -> Expr:
+    return reductions.apply_reduction(
+        reductions.reduction_by_name(name), x, _sorted_nonnegative_unique_axes(x, axes), bool(keep_dims)
+    )
 
 
-def _reduce_sum(x: Expr, axes: KnownInts, *, keep_dims: bool = False, node: TfliteNode) -> Expr:
+def _convert_reduce_sum_node(x: Expr, axes: KnownInts, *, keep_dims: bool = False, node: TfliteNode) -> Expr:
     if not node.has_quantized_output:
-        return _reduction("sum", x, axes, keep_dims=keep_dims)
-    return integer_functions.integer_sum(node, _normalize_axes(x, axes), bool(keep_dims))
+        return _convert_reduction_node("sum", x, axes, keep_dims=keep_dims)
+    return integer_elementwise_functions.integer_sum(node, _sorted_nonnegative_unique_axes(x, axes), bool(keep_dims))
 
 
-def _reduce_mean(x: Expr, axes: KnownInts, *, keep_dims: bool = False, node: TfliteNode) -> Expr:
+def _convert_reduce_mean_node(x: Expr, axes: KnownInts, *, keep_dims: bool = False, node: TfliteNode) -> Expr:
     if not node.has_quantized_output:
-        return _reduction("mean", x, axes, keep_dims=keep_dims)
-    whole, places = node.per_tensor_quantized_input(0), _normalize_axes(x, axes)
+        return _convert_reduction_node("mean", x, axes, keep_dims=keep_dims)
+    whole, places = node.per_tensor_quantized_input(0), _sorted_nonnegative_unique_axes(x, axes)
     count = math.prod(g.dim(x, k) for k in places)
     require("tflite-quant", count > 0, "MEAN over an empty set of integers is not supported")
     few = count < 1 << (16 if node.has_int16_output else 23)
-    require("tflite-quant", few, f"MEAN of {count} integers of {node.first_output.dtype} is not supported")
+    require("tflite-quant", few, f"MEAN of {count} integers of {node.first_output_declaration.dtype} is not supported")
     sums = g.call_reduction("sum", q.subtract_zero_point(whole.data, whole.zero, -1), places, bool(keep_dims))
     return node.rounding.requantized_mean(sums, whole, count, node.output_quantization())
 
 
-def _arg_reduction(name: str, x: Expr, axis: KnownInts, *, node: TfliteNode) -> Expr:
+def _convert_arg_reduction_node(name: str, x: Expr, axis: KnownInts, *, node: TfliteNode) -> Expr:
     require("tflite-input", len(axis) == 1, f"{node.op.name} needs one axis")
     found = g.call_op(name, x, axis=(g.normalize_axis(axis[0], g.rank(x)),), keepdims=False)
-    return g.cast(found, node.first_output.dtype)
+    return g.cast(found, node.first_output_declaration.dtype)
 
 
-def _cumsum(x: Expr, axis: KnownInts, *, exclusive: bool = False, reverse: bool = False) -> Expr:
+def _convert_cumsum_node(x: Expr, axis: KnownInts, *, exclusive: bool = False, reverse: bool = False) -> Expr:
     require("tflite-input", len(axis) == 1, "CUMSUM needs one axis")
     place = g.normalize_axis(axis[0], g.rank(x))
     x = g.call_op("reverse", x, axis=place) if reverse else x
@@ -228,37 +238,37 @@ def _cumsum(x: Expr, axis: KnownInts, *, exclusive: bool = False, reverse: bool 
     return g.call_op("reverse", y, axis=place) if reverse else y
 
 
-def _l2_normalization(x: Expr, *, node: TfliteNode) -> Expr:
+def _convert_l2_normalization_node(x: Expr, *, node: TfliteNode) -> Expr:
     if node.has_quantized_output:
-        return node.apply_fused_activation(integer_functions.integer_l2_normalization(node))
+        return node.apply_fused_activation(integer_elementwise_functions.integer_l2_normalization(node))
 
-    def divide_by_norm(y: Expr) -> Expr:
+    def divide_by_l2_norm_of_last_axis(y: Expr) -> Expr:
         total = g.call_reduction("sum", g.mul(y, y), [g.rank(y) - 1], True)
         return g.div(y, g.maximum(g.sqrt(total), 1e-6))
 
-    return node.apply_fused_activation(g.compute_in_float32(divide_by_norm, x))
+    return node.apply_fused_activation(g.call_with_narrow_floats_in_float32(divide_by_l2_norm_of_last_axis, x))
 
 
 _UNARY: Final[dict[str, Unary]] = {
-    "CEIL": _operator_builder("ceil"),
-    "COS": _operator_builder("cos"),
-    "FLOOR": _operator_builder("floor"),
-    "LOGICAL_NOT": _operator_builder("logical_not"),
-    "ROUND": _operator_builder("round"),
-    "SIGN": _operator_builder("sign"),
-    "SIN": _operator_builder("sin"),
+    "CEIL": _unary_operator_builder("ceil"),
+    "COS": _unary_operator_builder("cos"),
+    "FLOOR": _unary_operator_builder("floor"),
+    "LOGICAL_NOT": _unary_operator_builder("logical_not"),
+    "ROUND": _unary_operator_builder("round"),
+    "SIGN": _unary_operator_builder("sign"),
+    "SIN": _unary_operator_builder("sin"),
     "SQUARE": lambda x: g.mul(x, x),
-    "ZEROS_LIKE": _operator_builder("zeros_like"),
+    "ZEROS_LIKE": _unary_operator_builder("zeros_like"),
 }
 #: Functions of real numbers, and their integer forms.
 _FUNCTIONS: Final[dict[str, tuple[Unary, Callable[[TfliteNode], Expr]]]] = {
-    "ABS": (g.absolute, integer_functions.integer_abs),
-    "ELU": (activations.elu, partial(integer_functions.apply_real_function, "ELU")),
-    "EXP": (g.exp, partial(integer_functions.apply_real_function, "EXP")),
-    "LOG": (g.log, partial(integer_functions.apply_real_function, "LOG")),
-    "NEG": (g.negative, integer_functions.integer_negate),
-    "RSQRT": (_operator_builder("rsqrt"), integer_functions.integer_rsqrt),
-    "SQRT": (g.sqrt, integer_functions.integer_sqrt),
+    "ABS": (g.absolute, integer_elementwise_functions.integer_abs),
+    "ELU": (activations.elu, partial(integer_elementwise_functions.apply_real_function_by_table, "ELU")),
+    "EXP": (g.exp, partial(integer_elementwise_functions.apply_real_function_by_table, "EXP")),
+    "LOG": (g.log, partial(integer_elementwise_functions.apply_real_function_by_table, "LOG")),
+    "NEG": (g.negative, integer_elementwise_functions.integer_negate),
+    "RSQRT": (_unary_operator_builder("rsqrt"), integer_elementwise_functions.integer_rsqrt),
+    "SQRT": (g.sqrt, integer_elementwise_functions.integer_sqrt),
 }
 _COMPARISONS: Final = {
     "EQUAL": "equal",
@@ -290,34 +300,34 @@ _REDUCTIONS: Final = {
 
 OPS: Table = {
     **{name: partial(_apply_unary, f) for name, f in _UNARY.items()},
-    **{name: partial(_real_or_integer_function, *both) for name, both in _FUNCTIONS.items()},
-    **{name: partial(_binary_op, f) for name, f in _BINARY.items()},
-    **{name: partial(_comparison, f) for name, f in _COMPARISONS.items()},
-    **{name: partial(_reduction, f) for name, f in _REDUCTIONS.items()},
-    **{name: partial(_clipping_activation, name) for name in ACTIVATION_BOUNDS},
-    "ADD": partial(_add_or_subtract, 1),
+    **{name: partial(_apply_real_or_integer_function, *both) for name, both in _FUNCTIONS.items()},
+    **{name: partial(_convert_binary_node, f) for name, f in _BINARY.items()},
+    **{name: partial(_convert_comparison_node, f) for name, f in _COMPARISONS.items()},
+    **{name: partial(_convert_reduction_node, f) for name, f in _REDUCTIONS.items()},
+    **{name: partial(_convert_clipping_activation_node, name) for name in ACTIVATION_BOUNDS},
+    "ADD": partial(_convert_add_or_subtract_node, 1),
     "ADD_N": _add_n,
-    "ARG_MAX": partial(_arg_reduction, "argmax"),
-    "ARG_MIN": partial(_arg_reduction, "argmin"),
-    "CAST": _cast,
-    "CUMSUM": _cumsum,
-    "DEQUANTIZE": _dequantize,
-    "DIV": _div,
-    "GELU": _gelu,
-    "HARD_SWISH": _hard_swish,
-    "L2_NORMALIZATION": _l2_normalization,
-    "LEAKY_RELU": _leaky_relu,
-    "LOGISTIC": partial(_logistic_or_tanh, "LOGISTIC"),
-    "MEAN": _reduce_mean,
-    "MUL": _mul,
-    "PRELU": _prelu,
-    "QUANTIZE": _quantize,
-    "SELECT": _select,
+    "ARG_MAX": partial(_convert_arg_reduction_node, "argmax"),
+    "ARG_MIN": partial(_convert_arg_reduction_node, "argmin"),
+    "CAST": _convert_cast_node,
+    "CUMSUM": _convert_cumsum_node,
+    "DEQUANTIZE": _convert_dequantize_node,
+    "DIV": _convert_div_node,
+    "GELU": _convert_gelu_node,
+    "HARD_SWISH": _convert_hard_swish_node,
+    "L2_NORMALIZATION": _convert_l2_normalization_node,
+    "LEAKY_RELU": _convert_leaky_relu_node,
+    "LOGISTIC": partial(_convert_logistic_or_tanh_node, "LOGISTIC"),
+    "MEAN": _convert_reduce_mean_node,
+    "MUL": _convert_mul_node,
+    "PRELU": _convert_prelu_node,
+    "QUANTIZE": _convert_quantize_node,
+    "SELECT": _convert_select_node,
     "SELECT_V2": g.where,
-    "SQUARED_DIFFERENCE": _squared_difference,
-    "SUB": partial(_add_or_subtract, -1),
-    "SUM": _reduce_sum,
-    "TANH": partial(_logistic_or_tanh, "TANH"),
+    "SQUARED_DIFFERENCE": _convert_squared_difference_node,
+    "SUB": partial(_convert_add_or_subtract_node, -1),
+    "SUM": _convert_reduce_sum_node,
+    "TANH": partial(_convert_logistic_or_tanh_node, "TANH"),
 }
 #: Operators whose converters compute with quantized integers.
 INTEGERS: Final = (

@@ -72,7 +72,7 @@ def _build_layer_convolution(node: TfliteNode, window: Window, groups: int, kern
         y = conv_pool.build_convolution(node[0], node.real_input(1), window, bias, **how)
         return node.apply_fused_activation(y)
     x, w = node.per_tensor_quantized_input(0), node.quantized_weights_input(1, place)
-    onto, sums = node.output_quantization(), _sum_dtype(node, place)
+    onto, sums = node.output_quantization(), _checked_dtype_of_layer_sums(node, place)
     _require_weight_zero_point_zero(node)
     y = conv_pool.build_convolution(
         x.data, w.data, window, bias, terms=q.qnn_zero_points_and_scales(x, w), out_dtype=sums, **how
@@ -90,7 +90,7 @@ def _require_weight_zero_point_zero(node: TfliteNode) -> None:
     require("tflite-quant", fits, f"{node.op.name} has int8 weights with a zero point other than 0")
 
 
-def _sum_dtype(node: TfliteNode, axis: int, bias_input: int = 2) -> str:
+def _checked_dtype_of_layer_sums(node: TfliteNode, axis: int, bias_input: int = 2) -> str:
     """Return the data type of a layer's sums of products; `axis` is the axis of output channels of
     the weights, `bias_input` the index of the bias input. Raises AotcError (code "tflite-quant") for
     int16 layers that are not supported.
@@ -122,7 +122,7 @@ def _dynamic_range_convolution(node: TfliteNode, window: Window, attributes: Any
     return x.dequantize_sums(sums, w, node.optional_input(2), 3)
 
 
-def _conv_2d(
+def _convert_conv_2d_node(
     x: Expr,
     w: Expr,
     bias: OptionalExpr = None,
@@ -148,7 +148,7 @@ def _conv_2d(
     return _build_layer_convolution(node, window, inputs // each, "OHWI")
 
 
-def _transpose_conv(
+def _convert_transpose_conv_node(
     shape: KnownInts,
     w: Expr,
     x: Expr,
@@ -182,14 +182,14 @@ def _transpose_conv(
         return node.apply_fused_activation(conv_pool.build_transposed_convolution(x, w, window, bias, 1, more, **how))
     a, b, onto = node.per_tensor_quantized_input(2), node.quantized_weights_input(1, 0), node.output_quantization()
     _require_weight_zero_point_zero(node)
-    how |= {"terms": q.qnn_zero_points_and_scales(a, b), "out_dtype": _sum_dtype(node, 0, 3)}
+    how |= {"terms": q.qnn_zero_points_and_scales(a, b), "out_dtype": _checked_dtype_of_layer_sums(node, 0, 3)}
     y = conv_pool.build_transposed_convolution(x, w, window, bias, 1, more, **how)
     return node.apply_fused_activation(
         _requantize_layer_sums(node, y, node.rounding.scale_ratio(a.scale, b.scale, onto), onto, 3)
     )
 
 
-def _conv_3d(
+def _convert_conv_3d_node(
     x: Expr,
     w: Expr,
     bias: OptionalExpr = None,
@@ -216,7 +216,7 @@ def _conv_3d(
 # --- products
 
 
-def _batch_matmul(a: Expr, b: Expr, *, adj_x: bool = False, adj_y: bool = False, node: TfliteNode) -> Expr:
+def _convert_batch_matmul_node(a: Expr, b: Expr, *, adj_x: bool = False, adj_y: bool = False, node: TfliteNode) -> Expr:
     def transpose_matrices(x: Expr) -> Expr:
         rank = g.rank(x)
         return g.transpose(x, (*range(rank - 2), rank - 1, rank - 2))
@@ -227,7 +227,7 @@ def _batch_matmul(a: Expr, b: Expr, *, adj_x: bool = False, adj_y: bool = False,
     return ops_integers.integer_batch_matmul(node, a, b) if node.has_quantized_output else matmul_einsum.matmul(a, b)
 
 
-def _fully_connected(
+def _convert_fully_connected_node(
     x: Expr,
     w: Expr,
     bias: OptionalExpr = None,
@@ -250,7 +250,7 @@ def _fully_connected(
         y = g.call_op("nn.dense", g.reshape(x, rows), node.real_input(1), units=units)
         return g.reshape(node.apply_fused_activation(conv_pool.add_optional_bias(y, bias, 1)), (*lead, units))
     a, b = node.per_tensor_quantized_input(0), node.quantized_weights_input(1, 0)
-    onto, wide = node.output_quantization(), _sum_dtype(node, 0)
+    onto, wide = node.output_quantization(), _checked_dtype_of_layer_sums(node, 0)
     sums = g.call_op(
         "qnn.dense", g.reshape(a.data, rows), b.data, *q.qnn_zero_points_and_scales(a, b), units=units, out_dtype=wide
     )
@@ -265,33 +265,33 @@ def _fully_connected(
 # --- pools
 
 
-def _pool_window(x: Expr, node: TfliteNode) -> Window:
+def _window_of_pool_options(x: Expr, node: TfliteNode) -> Window:
     options = ("FilterHeight", "FilterWidth", "StrideH", "StrideW", "Padding")
     fh, fw, sh, sw, padding = (node.op.option_value(name) for name in options)
     require("tflite-options", fh is not None, f"{node.op.name} has no options")
     return nhwc_window(x, (fh, fw), (sh, sw), padding)
 
 
-def _max_pool_2d(x: Expr, *, node: TfliteNode) -> Expr:
-    y = conv_pool.build_pool("max", x, _pool_window(x, node), layout=_NHWC)
+def _convert_max_pool_2d_node(x: Expr, *, node: TfliteNode) -> Expr:
+    y = conv_pool.build_pool("max", x, _window_of_pool_options(x, node), layout=_NHWC)
     return node.apply_fused_activation(y)
 
 
-def _average_pool_2d(x: Expr, *, node: TfliteNode) -> Expr:
+def _convert_average_pool_2d_node(x: Expr, *, node: TfliteNode) -> Expr:
     """Convert AVERAGE_POOL_2D; integer means are rounded half away from zero and include the zero
     point.
     """
-    window = _pool_window(x, node)
+    window = _window_of_pool_options(x, node)
     if not node.has_quantized_output:
         return node.apply_fused_activation(conv_pool.build_pool("avg", x, window, layout=_NHWC))
     check_quantization_support(node, True)
     count = math.prod(map(min, window.kernel, g.shape(x)[1:3]))
     few = count < 1 << (32 - g.dtype(x).bits)
     require("tflite-quant", few, f"AVERAGE_POOL_2D of {count} integers of {g.dtype(x)} is not supported")
-    return node.apply_fused_activation(_integer_average_pool(x, window))
+    return node.apply_fused_activation(_integer_average_rounding_half_away(x, window))
 
 
-def _integer_average_pool(x: Expr, window: Window) -> Expr:
+def _integer_average_rounding_half_away(x: Expr, window: Window) -> Expr:
     ones = g.full(1, (g.dim(x, 3), *window.kernel, 1), "int8")
     how: dict[str, Any] = {"data_layout": _NHWC, "kernel_layout": "OHWI", "groups": g.dim(x, 3)}
     sums = conv_pool.build_convolution(x, ones, window, out_dtype="int32", **how)
@@ -317,13 +317,15 @@ def _window_element_counts(spatial_extents: Sequence[int], window: Window, windo
     return g.constant(both.reshape(1, *both.shape, 1))
 
 
-def _l2_pool_2d(x: Expr, *, node: TfliteNode) -> Expr:
-    window = _pool_window(x, node)
-    root = g.compute_in_float32(lambda y: g.sqrt(conv_pool.build_pool("avg", g.mul(y, y), window, layout=_NHWC)), x)
+def _convert_l2_pool_2d_node(x: Expr, *, node: TfliteNode) -> Expr:
+    window = _window_of_pool_options(x, node)
+    root = g.call_with_narrow_floats_in_float32(
+        lambda y: g.sqrt(conv_pool.build_pool("avg", g.mul(y, y), window, layout=_NHWC)), x
+    )
     return node.apply_fused_activation(root)
 
 
-def _resize_bilinear(
+def _convert_resize_bilinear_node(
     x: Expr, sizes: KnownInts, *, align_corners: bool = False, half_pixel_centers: bool = False, node: TfliteNode
 ) -> Expr:
     mode = "align_corners" if align_corners else "half_pixel" if half_pixel_centers else "asymmetric"
@@ -337,17 +339,23 @@ def _resize_bilinear(
 # --- activations along an axis
 
 
-def _softmax(x: Expr, *, beta: float, node: TfliteNode) -> Expr:
+def _convert_softmax_node(x: Expr, *, beta: float, node: TfliteNode) -> Expr:
     if not node.has_quantized_output:
         return g.call_op("nn.softmax", g.multiply_by_number(x, beta), axis=-1)
-    kinds, onto = (str(node.input_declaration(0).dtype), str(node.first_output.dtype)), node.output_quantization()
+    kinds, onto = (
+        (str(node.input_declaration(0).dtype), str(node.first_output_declaration.dtype)),
+        node.output_quantization(),
+    )
     require(
         "tflite-quant",
         kinds in _SOFTMAX_OUTPUT_QUANTIZATION,
         f"SOFTMAX of {kinds[0]} cannot have an output of {kinds[1]}",
     )
     bits, zero = _SOFTMAX_OUTPUT_QUANTIZATION[kinds]
-    fits = np.isclose(node.first_output.scale[0], 2.0**-bits, 1e-3) and node.first_output.zero[0] == zero
+    fits = (
+        np.isclose(node.first_output_declaration.scale[0], 2.0**-bits, 1e-3)
+        and node.first_output_declaration.zero[0] == zero
+    )
     text = f"SOFTMAX of {kinds[0]} gives {kinds[1]} of the scale 2^-{bits} and the zero point {zero}"
     require("tflite-quant", bool(fits), text)
     if kinds[0] != "int16":
@@ -356,30 +364,30 @@ def _softmax(x: Expr, *, beta: float, node: TfliteNode) -> Expr:
     return int16x8.int16_softmax(node.per_tensor_quantized_input(0), onto, float(beta), work)
 
 
-def _log_softmax(x: Expr) -> Expr:
+def _convert_log_softmax_node(x: Expr) -> Expr:
     return g.call_op("nn.log_softmax", x, axis=-1)
 
 
-def _local_response_normalization(x: Expr, *, radius: int, bias: float, alpha: float, beta: float) -> Expr:
+def _convert_local_response_norm_node(x: Expr, *, radius: int, bias: float, alpha: float, beta: float) -> Expr:
     require("tflite-options", 0 <= radius < 1 << 20, f"radius {radius} is not supported")
     size = 2 * radius + 1
     return g.call_op("nn.lrn", x, size=size, axis=g.rank(x) - 1, bias=bias, alpha=alpha * size, beta=beta)
 
 
 OPS: Table = {
-    "AVERAGE_POOL_2D": _average_pool_2d,
-    "CONV_2D": _conv_2d,
-    "BATCH_MATMUL": _batch_matmul,
-    "CONV_3D": _conv_3d,
-    "DEPTHWISE_CONV_2D": _conv_2d,
-    "FULLY_CONNECTED": _fully_connected,
-    "L2_POOL_2D": _l2_pool_2d,
-    "LOCAL_RESPONSE_NORMALIZATION": _local_response_normalization,
-    "LOG_SOFTMAX": _log_softmax,
-    "MAX_POOL_2D": _max_pool_2d,
-    "RESIZE_BILINEAR": _resize_bilinear,
-    "SOFTMAX": _softmax,
-    "TRANSPOSE_CONV": _transpose_conv,
+    "AVERAGE_POOL_2D": _convert_average_pool_2d_node,
+    "CONV_2D": _convert_conv_2d_node,
+    "BATCH_MATMUL": _convert_batch_matmul_node,
+    "CONV_3D": _convert_conv_3d_node,
+    "DEPTHWISE_CONV_2D": _convert_conv_2d_node,
+    "FULLY_CONNECTED": _convert_fully_connected_node,
+    "L2_POOL_2D": _convert_l2_pool_2d_node,
+    "LOCAL_RESPONSE_NORMALIZATION": _convert_local_response_norm_node,
+    "LOG_SOFTMAX": _convert_log_softmax_node,
+    "MAX_POOL_2D": _convert_max_pool_2d_node,
+    "RESIZE_BILINEAR": _convert_resize_bilinear_node,
+    "SOFTMAX": _convert_softmax_node,
+    "TRANSPOSE_CONV": _convert_transpose_conv_node,
 }
 #: Operators whose converters compute with quantized integers.
 INTEGERS: Final = frozenset(OPS) - {

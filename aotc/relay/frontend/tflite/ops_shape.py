@@ -14,8 +14,8 @@ from aotc.ir import Array, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import reductions
-from aotc.relay.frontend.data_movement import gather_slices, normalize_constant_indices
-from aotc.relay.frontend.tflite.integer_functions import requantize_uint8_by_table
+from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices, normalize_constant_indices
+from aotc.relay.frontend.tflite.integer_elementwise_functions import requantize_uint8_by_table
 from aotc.relay.frontend.tflite.node import (
     KnownArray,
     KnownInts,
@@ -27,24 +27,24 @@ from aotc.relay.frontend.tflite.node import (
 from aotc.relay.frontend.tflite.strided_slice import SliceIndex, apply_slice_index
 
 
-def _reshape(x: Expr, shape: KnownInts | None = None, *, new_shape: Any = None) -> Expr:
+def _convert_reshape_node(x: Expr, shape: KnownInts | None = None, *, new_shape: Any = None) -> Expr:
     target = new_shape if shape is None else shape
     require("tflite-input", target is not None, "RESHAPE has no shape")
     return g.reshape(x, target)
 
 
-def _squeeze(x: Expr, *, squeeze_dims: Any = None) -> Expr:
+def _convert_squeeze_node(x: Expr, *, squeeze_dims: Any = None) -> Expr:
     rank = g.rank(x)
     axes = {g.normalize_axis(a, rank) for a in squeeze_dims or ()}
     ones = [k for k, d in enumerate(g.shape(x)) if d == 1]
     return g.squeeze(x, sorted(axes or ones))
 
 
-def _expand_dims(x: Expr, axis: KnownInts) -> Expr:
+def _convert_expand_dims_node(x: Expr, axis: KnownInts) -> Expr:
     return g.unsqueeze(x, [g.normalize_axis(a, g.rank(x) + 1) for a in axis])
 
 
-def _transpose(x: Expr, order: KnownInts) -> Expr:
+def _convert_transpose_node(x: Expr, order: KnownInts) -> Expr:
     axes = [g.normalize_axis(a, g.rank(x)) for a in order]
     require("graph-shape", sorted(axes) == list(range(g.rank(x))), f"{order} is not a permutation of {g.rank(x)} axes")
     return g.transpose(x, axes)
@@ -57,11 +57,11 @@ def _concatenation(*parts: Expr, axis: int, node: TfliteNode) -> Expr:
     """Convert CONCATENATION. Quantized inputs must have the scale of the result, except uint8
     inputs, which are requantized to it.
     """
-    if node.has_quantized_output and node.first_output.dtype == "uint8":
+    if node.has_quantized_output and node.first_output_declaration.dtype == "uint8":
         tensors = [node.input_declaration(k) for k in range(len(parts))]
         parts = tuple(
             x
-            if has_equal_quantization(t, node.first_output)
+            if has_equal_quantization(t, node.first_output_declaration)
             else requantize_uint8_by_table(node.per_tensor_quantized_input(k), node.output_quantization())
             for k, (x, t) in enumerate(zip(parts, tensors, strict=True))
         )
@@ -76,14 +76,14 @@ def _pack(*parts: Expr, axis: int = 0) -> Expr:
     return g.stack(parts, g.normalize_axis(axis, g.rank(parts[0]) + 1))
 
 
-def _unpack(x: Expr, *, axis: int = 0) -> list[Expr]:
+def _convert_unpack_node(x: Expr, *, axis: int = 0) -> list[Expr]:
     place = g.normalize_axis(axis, g.rank(x))
     count = g.dim(x, place)
     g.check_unroll_count(count, "UNPACK")
     return [g.squeeze(part, [place]) for part in g.split(x, [1] * count, place)]
 
 
-def _split(axis: KnownInts, x: Expr, *, num_splits: int) -> list[Expr]:
+def _convert_split_node(axis: KnownInts, x: Expr, *, num_splits: int) -> list[Expr]:
     require("tflite-input", len(axis) == 1, "SPLIT needs one axis")
     place = g.normalize_axis(axis[0], g.rank(x))
     size = g.dim(x, place)
@@ -92,7 +92,7 @@ def _split(axis: KnownInts, x: Expr, *, num_splits: int) -> list[Expr]:
     return g.split(x, [size // num_splits] * num_splits, place)
 
 
-def _split_v(x: Expr, sizes: KnownInts, axis: KnownInts) -> list[Expr]:
+def _convert_split_v_node(x: Expr, sizes: KnownInts, axis: KnownInts) -> list[Expr]:
     require("tflite-input", len(axis) == 1, "SPLIT_V needs one axis")
     place = g.normalize_axis(axis[0], g.rank(x))
     size = g.dim(x, place)
@@ -103,7 +103,7 @@ def _split_v(x: Expr, sizes: KnownInts, axis: KnownInts) -> list[Expr]:
     return g.split(x, parts, place)
 
 
-def _slice(x: Expr, begin: KnownInts, size: KnownInts) -> Expr:
+def _convert_slice_node(x: Expr, begin: KnownInts, size: KnownInts) -> Expr:
     shape = g.shape(x)
     fits = len(begin) == len(size) == len(shape)
     require("graph-shape", fits, f"a slice from {begin} of {size} does not fit rank {len(shape)}")
@@ -113,7 +113,7 @@ def _slice(x: Expr, begin: KnownInts, size: KnownInts) -> Expr:
     return g.strided_slice(x, begin, end, range(len(shape)))
 
 
-def _strided_slice(
+def _convert_strided_slice_node(
     x: Expr,
     begin: KnownInts,
     end: KnownInts,
@@ -133,7 +133,7 @@ def _strided_slice(
 # --- padding and repeating
 
 
-def _padding_pairs(x: Expr, pads: list[int]) -> list[tuple[int, int]]:
+def _checked_padding_pairs(x: Expr, pads: list[int]) -> list[tuple[int, int]]:
     fits = len(pads) == 2 * g.rank(x) and min(pads, default=0) >= 0
     require("graph-shape", fits, f"padding {pads} does not fit rank {g.rank(x)}")
     return list(zip(pads[::2], pads[1::2], strict=True))
@@ -143,39 +143,41 @@ def _output_zero_point(node: TfliteNode) -> int:
     """Return the integer that represents the real number 0 in the first output of a TFLite
     operator; 0 if it is not quantized.
     """
-    return int(node.first_output.zero[0]) if node.has_quantized_output else 0
+    return int(node.first_output_declaration.zero[0]) if node.has_quantized_output else 0
 
 
-def _pad(x: Expr, pads: KnownInts, *, node: TfliteNode) -> Expr:
-    return g.pad(x, _padding_pairs(x, pads), _output_zero_point(node))
+def _convert_pad_node(x: Expr, pads: KnownInts, *, node: TfliteNode) -> Expr:
+    return g.pad(x, _checked_padding_pairs(x, pads), _output_zero_point(node))
 
 
-def _padv2(x: Expr, pads: KnownInts, value: Expr) -> Expr:
-    return g.pad(x, _padding_pairs(x, pads), value)
+def _convert_padv2_node(x: Expr, pads: KnownInts, value: Expr) -> Expr:
+    return g.pad(x, _checked_padding_pairs(x, pads), value)
 
 
-def _mirror_pad(x: Expr, pads: KnownInts, *, mode: int = 0) -> Expr:
-    return g.call_op("nn.mirror_pad", x, mode=("REFLECT", "SYMMETRIC")[mode], pad_width=tuple(_padding_pairs(x, pads)))
+def _convert_mirror_pad_node(x: Expr, pads: KnownInts, *, mode: int = 0) -> Expr:
+    return g.call_op(
+        "nn.mirror_pad", x, mode=("REFLECT", "SYMMETRIC")[mode], pad_width=tuple(_checked_padding_pairs(x, pads))
+    )
 
 
-def _tile(x: Expr, reps: KnownInts) -> Expr:
+def _convert_tile_node(x: Expr, reps: KnownInts) -> Expr:
     fits = len(reps) == g.rank(x) and min(reps, default=0) >= 0
     require("graph-shape", fits, f"{reps} repeats do not fit rank {g.rank(x)}")
     return g.call_op("tile", x, reps=tuple(reps))
 
 
-def _broadcast_to(x: Expr, shape: KnownInts) -> Expr:
+def _convert_broadcast_to_node(x: Expr, shape: KnownInts) -> Expr:
     return g.broadcast_to(x, g.checked_shape(shape, g.dtype(x), "the result of BROADCAST_TO"))
 
 
-def _broadcast_args(a: KnownArray, b: KnownArray) -> Expr:
+def _convert_broadcast_args_node(a: KnownArray, b: KnownArray) -> Expr:
     return g.constant(np.asarray(np.broadcast_shapes(tuple(a), tuple(b)), a.dtype))
 
 
 # --- rearranging blocks
 
 
-def _space_to_depth(x: Expr, *, block_size: int) -> Expr:
+def _convert_space_to_depth_node(x: Expr, *, block_size: int) -> Expr:
     n, h, w, c = g.shape(x)
     b = block_size
     require(
@@ -187,7 +189,7 @@ def _space_to_depth(x: Expr, *, block_size: int) -> Expr:
     return g.reshape(g.transpose(y, (0, 1, 3, 2, 4, 5)), (n, h // b, w // b, b * b * c))
 
 
-def _depth_to_space(x: Expr, *, block_size: int) -> Expr:
+def _convert_depth_to_space_node(x: Expr, *, block_size: int) -> Expr:
     n, h, w, c = g.shape(x)
     b = block_size
     require("graph-shape", b > 0 and c % (b * b) == 0, f"{c} channels are not a multiple of {b} * {b}")
@@ -195,10 +197,10 @@ def _depth_to_space(x: Expr, *, block_size: int) -> Expr:
     return g.reshape(g.transpose(y, (0, 1, 3, 2, 4, 5)), (n, h * b, w * b, c // (b * b)))
 
 
-def _space_to_batch_nd(x: Expr, block: KnownInts, pads: KnownInts, *, node: TfliteNode) -> Expr:
+def _convert_space_to_batch_nd_node(x: Expr, block: KnownInts, pads: KnownInts, *, node: TfliteNode) -> Expr:
     rest = g.rank(x) - 1 - len(block)
     require("graph-shape", rest >= 0 and min(block, default=1) > 0, f"blocks {block} do not fit {g.shape(x)}")
-    y = g.pad(x, _padding_pairs(x, [0, 0, *pads, *(0, 0) * rest]), _output_zero_point(node))
+    y = g.pad(x, _checked_padding_pairs(x, [0, 0, *pads, *(0, 0) * rest]), _output_zero_point(node))
     n, *spatial = g.shape(y)[: len(block) + 1]
     fits = all(d % b == 0 for d, b in zip(spatial, block, strict=True))
     require("graph-shape", fits, f"blocks {block} do not fit {spatial}")
@@ -211,7 +213,7 @@ def _space_to_batch_nd(x: Expr, block: KnownInts, pads: KnownInts, *, node: Tfli
     return g.reshape(y, (n * math.prod(block), *pairs[::2], *tail))
 
 
-def _batch_to_space_nd(x: Expr, block: KnownInts, crops: KnownInts) -> Expr:
+def _convert_batch_to_space_nd_node(x: Expr, block: KnownInts, crops: KnownInts) -> Expr:
     n, *spatial = g.shape(x)[: len(block) + 1]
     tail, count = g.shape(x)[len(block) + 1 :], math.prod(block)
     fits = len(spatial) == len(block) and count > 0 and n % count == 0 and len(crops) == 2 * len(block)
@@ -230,7 +232,7 @@ def _batch_to_space_nd(x: Expr, block: KnownInts, crops: KnownInts) -> Expr:
 # --- gather and scatter
 
 
-def _gather(x: Expr, indices: Expr, *, axis: int = 0, batch_dims: int = 0) -> Expr:
+def _convert_gather_node(x: Expr, indices: Expr, *, axis: int = 0, batch_dims: int = 0) -> Expr:
     place = g.normalize_axis(axis, g.rank(x))
     if not batch_dims:
         return gather_slices(x, indices, place)
@@ -239,22 +241,24 @@ def _gather(x: Expr, indices: Expr, *, axis: int = 0, batch_dims: int = 0) -> Ex
     )
 
 
-def _index_tuples_first(indices: Expr) -> Expr:
+def _move_index_tuples_to_first_axis(indices: Expr) -> Expr:
     """Transpose index tuples from the last axis to the first."""
     last = g.rank(indices) - 1
     return g.transpose(indices, (last, *range(last)))
 
 
-def _gather_nd(x: Expr, indices: Expr) -> Expr:
+def _convert_gather_nd_node(x: Expr, indices: Expr) -> Expr:
     depth = g.dim(indices, -1, "the indices")
     sizes = g.shape(x)[:depth]
     require(
         "graph-index", len(sizes) == depth, f"index tuples of {depth} numbers are longer than the rank of {g.dims(x)}"
     )
-    return g.call_op("gather_nd", x, _index_tuples_first(normalize_constant_indices(indices, sizes)), batch_dims=0)
+    return g.call_op(
+        "gather_nd", x, _move_index_tuples_to_first_axis(normalize_constant_indices(indices, sizes)), batch_dims=0
+    )
 
 
-def _scatter_nd(indices: Expr, updates: Expr, shape: KnownInts, *, node: TfliteNode) -> Expr:
+def _convert_scatter_nd_node(indices: Expr, updates: Expr, shape: KnownInts, *, node: TfliteNode) -> Expr:
     """Convert SCATTER_ND; quantized tensors must have the zero point 0, since both interpreters
     start from the integer 0 and add integers unchanged.
     """
@@ -262,31 +266,31 @@ def _scatter_nd(indices: Expr, updates: Expr, shape: KnownInts, *, node: TfliteN
     require("tflite-quant", centered, "SCATTER_ND of integers needs the zero point 0")
     sizes = g.checked_shape(shape, g.dtype(updates), "the result of SCATTER_ND")
     zeros, depth = g.full(0, sizes, g.dtype(updates)), g.dim(indices, -1, "the indices")
-    places = _index_tuples_first(normalize_constant_indices(indices, sizes[:depth]))
+    places = _move_index_tuples_to_first_axis(normalize_constant_indices(indices, sizes[:depth]))
     return g.call_op("scatter_nd", zeros, places, updates, mode="add")
 
 
-def _embedding_lookup(ids: Expr, table: Expr) -> Expr:
+def _convert_embedding_lookup_node(ids: Expr, table: Expr) -> Expr:
     return gather_slices(table, ids, 0)
 
 
-def _reverse_v2(x: Expr, axes: KnownInts) -> Expr:
+def _convert_reverse_v2_node(x: Expr, axes: KnownInts) -> Expr:
     for a in axes:
         x = g.call_op("reverse", x, axis=g.normalize_axis(a, g.rank(x)))
     return x
 
 
-def _reverse_sequence(x: Expr, lengths: Expr, *, seq_dim: int = 0, batch_dim: int = 0) -> Expr:
+def _convert_reverse_sequence_node(x: Expr, lengths: Expr, *, seq_dim: int = 0, batch_dim: int = 0) -> Expr:
     return g.call_op("reverse_sequence", x, lengths, seq_axis=seq_dim, batch_axis=batch_dim)
 
 
-def _topk_v2(x: Expr, k: KnownInts) -> list[Expr]:
+def _convert_topk_v2_node(x: Expr, k: KnownInts) -> list[Expr]:
     require("tflite-input", len(k) == 1, "TOPK_V2 needs one k")
     values, places = reductions.top_k(x, k[0], g.rank(x) - 1, False)
     return [values, g.cast(places, "int32")]
 
 
-def _one_hot(indices: Expr, depth: KnownInts, on: Expr, off: Expr, *, axis: int = -1) -> Expr:
+def _convert_one_hot_node(indices: Expr, depth: KnownInts, on: Expr, off: Expr, *, axis: int = -1) -> Expr:
     require("tflite-input", len(depth) == 1 and depth[0] >= 0, "ONE_HOT needs one depth")
     rank = g.rank(indices) + 1
     place = g.normalize_axis(axis, rank)
@@ -298,19 +302,19 @@ def _one_hot(indices: Expr, depth: KnownInts, on: Expr, off: Expr, *, axis: int 
 # --- constants and ranges
 
 
-def _shape(x: Expr, *, node: TfliteNode) -> Expr:
-    return g.constant(g.shape(x), node.first_output.dtype)
+def _convert_shape_node(x: Expr, *, node: TfliteNode) -> Expr:
+    return g.constant(g.shape(x), node.first_output_declaration.dtype)
 
 
-def _rank(x: Expr) -> Expr:
+def _convert_rank_node(x: Expr) -> Expr:
     return g.constant(g.rank(x), "int32")
 
 
-def _fill(shape: KnownInts, value: Expr) -> Expr:
+def _convert_fill_node(shape: KnownInts, value: Expr) -> Expr:
     return g.broadcast_to(g.reshape(value, ()), g.checked_shape(shape, g.dtype(value), "the result of FILL"))
 
 
-def _range(start: KnownArray, limit: KnownArray, delta: KnownArray) -> Expr:
+def _convert_range_node(start: KnownArray, limit: KnownArray, delta: KnownArray) -> Expr:
     first, last, step = (np.asarray(g.single_element(v, "a number of RANGE")) for v in (start, limit, delta))
     finite = bool(np.isfinite([first, last, step]).all()) and step != 0
     require("graph-shape", finite, f"a range from {first} to {last} with step {step} is not possible")
@@ -322,16 +326,22 @@ def _range(start: KnownArray, limit: KnownArray, delta: KnownArray) -> Expr:
 # --- resizing
 
 
-def _nearest_source_indices(size: int, count: int, align_corners: bool, half_pixel_centers: bool) -> Array:
-    """Return for each of `count` result positions of a nearest-neighbor resize the index of its
+def _nearest_source_indices(
+    input_extent: int, output_count: int, align_corners: bool, half_pixel_centers: bool
+) -> Array:
+    """Return for each of `output_count` result positions of a nearest-neighbor resize the index of its
     source element.
     """
-    aligned = align_corners and count > 1
-    scale = np.float32(size - 1) / np.float32(count - 1) if aligned else np.float32(size) / np.float32(count)
+    aligned = align_corners and output_count > 1
+    scale = (
+        np.float32(input_extent - 1) / np.float32(output_count - 1)
+        if aligned
+        else np.float32(input_extent) / np.float32(output_count)
+    )
     offset = np.float32(0.5 if half_pixel_centers else 0.0)
-    places = (np.arange(count, dtype=np.float32) + offset) * scale
+    places = (np.arange(output_count, dtype=np.float32) + offset) * scale
     whole = np.floor(places + np.float32(0.5)) if align_corners else np.floor(places)
-    return np.asarray(np.clip(whole, 0, size - 1), np.int32)
+    return np.asarray(np.clip(whole, 0, input_extent - 1), np.int32)
 
 
 def check_image_extents(sizes: Sequence[int]) -> None:
@@ -343,7 +353,7 @@ def check_image_extents(sizes: Sequence[int]) -> None:
     g.check_materialization_cost((sum(sizes),), "float64", "the lines of an image")
 
 
-def _resize_nearest(
+def _convert_resize_nearest_node(
     x: Expr, sizes: KnownInts, *, align_corners: bool = False, half_pixel_centers: bool = False
 ) -> Expr:
     check_image_extents(sizes)
@@ -354,40 +364,40 @@ def _resize_nearest(
 
 
 OPS: Table = {
-    "BATCH_TO_SPACE_ND": _batch_to_space_nd,
-    "BROADCAST_ARGS": _broadcast_args,
-    "BROADCAST_TO": _broadcast_to,
+    "BATCH_TO_SPACE_ND": _convert_batch_to_space_nd_node,
+    "BROADCAST_ARGS": _convert_broadcast_args_node,
+    "BROADCAST_TO": _convert_broadcast_to_node,
     "CONCATENATION": _concatenation,
-    "DEPTH_TO_SPACE": _depth_to_space,
-    "EMBEDDING_LOOKUP": _embedding_lookup,
-    "EXPAND_DIMS": _expand_dims,
-    "FILL": _fill,
-    "GATHER": _gather,
-    "GATHER_ND": _gather_nd,
-    "MIRROR_PAD": _mirror_pad,
-    "ONE_HOT": _one_hot,
+    "DEPTH_TO_SPACE": _convert_depth_to_space_node,
+    "EMBEDDING_LOOKUP": _convert_embedding_lookup_node,
+    "EXPAND_DIMS": _convert_expand_dims_node,
+    "FILL": _convert_fill_node,
+    "GATHER": _convert_gather_node,
+    "GATHER_ND": _convert_gather_nd_node,
+    "MIRROR_PAD": _convert_mirror_pad_node,
+    "ONE_HOT": _convert_one_hot_node,
     "PACK": _pack,
-    "PAD": _pad,
-    "PADV2": _padv2,
-    "RANGE": _range,
-    "RANK": _rank,
-    "RESHAPE": _reshape,
-    "RESIZE_NEAREST_NEIGHBOR": _resize_nearest,
-    "REVERSE_SEQUENCE": _reverse_sequence,
-    "REVERSE_V2": _reverse_v2,
-    "SCATTER_ND": _scatter_nd,
-    "SHAPE": _shape,
-    "SLICE": _slice,
-    "SPACE_TO_BATCH_ND": _space_to_batch_nd,
-    "SPACE_TO_DEPTH": _space_to_depth,
-    "SPLIT": _split,
-    "SPLIT_V": _split_v,
-    "SQUEEZE": _squeeze,
-    "STRIDED_SLICE": _strided_slice,
-    "TILE": _tile,
-    "TOPK_V2": _topk_v2,
-    "TRANSPOSE": _transpose,
-    "UNPACK": _unpack,
+    "PAD": _convert_pad_node,
+    "PADV2": _convert_padv2_node,
+    "RANGE": _convert_range_node,
+    "RANK": _convert_rank_node,
+    "RESHAPE": _convert_reshape_node,
+    "RESIZE_NEAREST_NEIGHBOR": _convert_resize_nearest_node,
+    "REVERSE_SEQUENCE": _convert_reverse_sequence_node,
+    "REVERSE_V2": _convert_reverse_v2_node,
+    "SCATTER_ND": _convert_scatter_nd_node,
+    "SHAPE": _convert_shape_node,
+    "SLICE": _convert_slice_node,
+    "SPACE_TO_BATCH_ND": _convert_space_to_batch_nd_node,
+    "SPACE_TO_DEPTH": _convert_space_to_depth_node,
+    "SPLIT": _convert_split_node,
+    "SPLIT_V": _convert_split_v_node,
+    "SQUEEZE": _convert_squeeze_node,
+    "STRIDED_SLICE": _convert_strided_slice_node,
+    "TILE": _convert_tile_node,
+    "TOPK_V2": _convert_topk_v2_node,
+    "TRANSPOSE": _convert_transpose_node,
+    "UNPACK": _convert_unpack_node,
 }
 #: Operators whose converters compute with quantized integers.
 INTEGERS: Final = frozenset({"BROADCAST_ARGS", "CONCATENATION", "RANK", "SHAPE"})

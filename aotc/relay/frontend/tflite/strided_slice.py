@@ -47,12 +47,12 @@ class SliceIndex:
     shrink: int = 0
     offset: bool = False
 
-    def item_kinds(self) -> list[str]:
+    def slice_index_item_kinds(self) -> list[str]:
         """Return the kind of each index item: ellipsis, new axis, integer or range."""
         masks = ((self.ellipsis, _ELLIPSIS), (self.new_axis, _NEW_AXIS), (self.shrink, _INTEGER))
         return [next((kind for mask, kind in masks if mask >> k & 1), _RANGE) for k in range(len(self.begin))]
 
-    def selected_range(self, item: int, kind: str, extent: int) -> range:
+    def range_selected_by_index_item(self, item: int, kind: str, extent: int) -> range:
         """Return the range of elements of an axis of extent `extent` that an integer or range item
         selects.
 
@@ -86,7 +86,7 @@ def apply_slice_index(x: Expr, index: SliceIndex) -> Expr:
 
     Raises AotcError (code "graph-shape" or "graph-index") for an index that does not fit the shape.
     """
-    shape, kinds = g.shape(x), index.item_kinds()
+    shape, kinds = g.shape(x), index.slice_index_item_kinds()
     counts = {len(index.begin), len(index.end), len(index.strides)}
     named = sum(kind in (_INTEGER, _RANGE) for kind in kinds)
     fits = len(counts) == 1 and 0 not in index.strides and named <= len(shape)
@@ -118,7 +118,7 @@ def _axis_kinds_and_ranges(
                 yield _RANGE, range(size)
             axis += whole
         else:
-            yield kind, index.selected_range(item, kind, shape[axis])
+            yield kind, index.range_selected_by_index_item(item, kind, shape[axis])
             axis += 1
     for size in shape[axis:]:
         yield _RANGE, range(size)

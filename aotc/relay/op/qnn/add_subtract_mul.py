@@ -18,8 +18,8 @@ import numpy as np
 from aotc.ir import Attrs, AxisMap, DType, LayoutTreatment, OpPattern, TensorType, Type, Types, declare_arguments
 from aotc.relay.expr import Expr
 from aotc.relay.op.operator_definition import Array, OpDef, Samples, exact_sample, random_array
-from aotc.relay.op.qnn import defined_rounding
 from aotc.relay.op.qnn import quant_params as q
+from aotc.relay.op.qnn import target_independent_rounding
 from aotc.relay.op.qnn.requantize import float32_scale_array, int32_zero_point_array
 from aotc.relay.op.type_rules import broadcast_two_shapes, elementwise_axis_map, require_same_dtype, require_tensor_type
 
@@ -122,7 +122,9 @@ def _expand_quantized_sum(combine: Callable[[Expr, Expr], Expr], attrs: Any, *op
         ratio = q.div(q.broadcast_quant_param_along(scale, axis, q.rank_of(data), work), onto)
         terms.append(
             q.call_or_fold_constants(
-                defined_rounding.product, q.cast_unless_equal(q.subtract_zero_point(data, zero, axis), work), ratio
+                target_independent_rounding.product,
+                q.cast_unless_equal(q.subtract_zero_point(data, zero, axis), work),
+                ratio,
             )
         )
     return q.round_add_zero_point_saturate(combine(*terms), zo, None, dtype)
@@ -132,19 +134,23 @@ def _expand_quantized_product(attrs: Any, *operands: Expr) -> Expr:
     x, y, sx, zx, sy, zy, so, zo = operands
     left = q.broadcast_quant_param_along(sx, attrs.lhs_axis, q.rank_of(x), "float32")
     both = q.call_or_fold_constants(
-        defined_rounding.product, left, q.broadcast_quant_param_along(sy, attrs.rhs_axis, q.rank_of(y), "float32")
+        target_independent_rounding.product,
+        left,
+        q.broadcast_quant_param_along(sy, attrs.rhs_axis, q.rank_of(y), "float32"),
     )
     ratio = q.div(both, q.broadcast_quant_param_along(so, None, 0, "float32"))
     lhs, rhs = q.subtract_zero_point(x, zx, attrs.lhs_axis), q.subtract_zero_point(y, zy, attrs.rhs_axis)
     if q.tensor_dtype_of(x).bits > 8:
         # products of 17-bit differences overflow int32
         whole = q.call_or_fold_constants(
-            defined_rounding.product, q.cast_unless_equal(lhs, "float32"), q.cast_unless_equal(rhs, "float32")
+            target_independent_rounding.product,
+            q.cast_unless_equal(lhs, "float32"),
+            q.cast_unless_equal(rhs, "float32"),
         )
     else:
         whole = q.cast_unless_equal(q.mul(lhs, rhs), "float32")
     return q.round_add_zero_point_saturate(
-        q.call_or_fold_constants(defined_rounding.product, whole, ratio), zo, None, q.tensor_dtype_of(x)
+        q.call_or_fold_constants(target_independent_rounding.product, whole, ratio), zo, None, q.tensor_dtype_of(x)
     )
 
 

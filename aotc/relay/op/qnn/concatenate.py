@@ -39,7 +39,7 @@ class ConcatenateAttrs(Attrs):
     axis: int = 0
 
 
-def _sequence_converter(convert_item: Any) -> Callable[[Any, Any], Any]:
+def _converter_of_sequence_to_tuple_expr(convert_item: Any) -> Callable[[Any, Any], Any]:
     """Return a converter of call arguments that applies `convert_item` to each item of a sequence and
     builds a tuple.
     """
@@ -47,9 +47,13 @@ def _sequence_converter(convert_item: Any) -> Callable[[Any, Any], Any]:
 
 
 _CONCATENATE_ARGS = (
-    Arg("data", "Sequence[Expr] | Expr", takes=_sequence_converter(lambda value, _: value)),
-    Arg("input_scales", "Sequence[Expr | float] | Expr", takes=_sequence_converter(q.SCALE_CONVERTER)),
-    Arg("input_zero_points", "Sequence[Expr | int] | Expr", takes=_sequence_converter(q.ZERO_POINT_CONVERTER)),
+    Arg("data", "Sequence[Expr] | Expr", takes=_converter_of_sequence_to_tuple_expr(lambda value, _: value)),
+    Arg("input_scales", "Sequence[Expr | float] | Expr", takes=_converter_of_sequence_to_tuple_expr(q.SCALE_CONVERTER)),
+    Arg(
+        "input_zero_points",
+        "Sequence[Expr | int] | Expr",
+        takes=_converter_of_sequence_to_tuple_expr(q.ZERO_POINT_CONVERTER),
+    ),
     *q.quant_param_arguments(*q.OUTPUT_PARAMETER_NAMES),
 )
 
@@ -89,7 +93,7 @@ def _quantized_concatenate_reference(
     return np.concatenate(list(parts), a.axis)
 
 
-def _requantize_part(x: Expr, source_params: Sequence[Expr], target_params: Sequence[Expr]) -> Expr:
+def _requantize_tensor_to_concatenate(x: Expr, source_params: Sequence[Expr], target_params: Sequence[Expr]) -> Expr:
     values, dtype = lookup_table.constant_values_or_none(*source_params, *target_params), q.tensor_dtype_of(x)
     q.check_constant_quant_params(
         dtype, (*q.INPUT_PARAMETER_NAMES, *q.OUTPUT_PARAMETER_NAMES), *source_params, *target_params
@@ -111,7 +115,9 @@ def _requantize_part(x: Expr, source_params: Sequence[Expr], target_params: Sequ
 def _expand_quantized_concatenate(a: ConcatenateAttrs, data: Expr, scales: Expr, zeros: Expr, *onto: Expr) -> Expr:
     count = len(require_tensor_fields(data.checked_type or _infer_quantized_concatenate_type(a, ())))
     items = ([tuple_item(values, k) for values in (data, scales, zeros)] for k in range(count))
-    return concat_split.concatenate([_requantize_part(x, pair, onto) for x, *pair in items], axis=a.axis)
+    return concat_split.concatenate(
+        [_requantize_tensor_to_concatenate(x, pair, onto) for x, *pair in items], axis=a.axis
+    )
 
 
 def _quantized_concatenate_test_samples() -> Samples:

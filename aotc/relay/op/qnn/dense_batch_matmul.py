@@ -171,7 +171,7 @@ class QuantizedMatmulAttrs(Attrs):
     out_dtype: str = "int32"
 
 
-def _integer_op_and_attrs(attrs: Any) -> tuple[OpDef, Attrs]:
+def _integer_matmul_op_and_attrs(attrs: Any) -> tuple[OpDef, Attrs]:
     """Return the integer operator that corresponds to a qnn attribute record, and that operator's
     attributes.
     """
@@ -191,7 +191,7 @@ def _weight_zero_point_axis(attrs: Any) -> int | None:
 
 def _infer_quantized_matmul_type(argument_names: Sequence[str], attrs: Any, types: Types) -> Type:
     x, y = (q.require_quantized_type(ty, name) for ty, name in zip(types[:2], argument_names, strict=False))
-    op, plain = _integer_op_and_attrs(attrs)
+    op, plain = _integer_matmul_op_and_attrs(attrs)
     result = op.infer(plain, (x, y))
     q.check_quant_param_types(types[2::2], x, None, argument_names[2], argument_names[4])
     q.check_quant_param_types(types[3::2], y, _weight_zero_point_axis(attrs), argument_names[3], argument_names[5])
@@ -199,14 +199,14 @@ def _infer_quantized_matmul_type(argument_names: Sequence[str], attrs: Any, type
 
 
 def _quantized_matmul_axis_map(attrs: Any, types: Types) -> AxisMap | None:
-    op, plain = _integer_op_and_attrs(attrs)
+    op, plain = _integer_matmul_op_and_attrs(attrs)
     assert op.axes is not None
     return op.axes(plain, types)
 
 
 def _quantized_matmul_reference(attrs: Any, *arguments: Array) -> Array:
     x, y, xz, yz = arguments[:4]
-    op, plain = _integer_op_and_attrs(attrs)
+    op, plain = _integer_matmul_op_and_attrs(attrs)
     other = q.subtract_zero_point_from_array(y, yz, _weight_zero_point_axis(attrs))
     return np.asarray(op.reference(plain, q.subtract_zero_point_from_array(x, xz), other))
 
@@ -218,7 +218,7 @@ def _expand_quantized_matmul(op_name: str, argument_names: Sequence[str], attrs:
     y, yz = fold_zero_point_into_weight(y, yz, axis)
     if attrs.out_dtype == "int32":
         warn_if_int32_sum_overflows(op_name, x, y, (xz, yz), axis, [q.rank_of(y) - 1])
-    op, plain = _integer_op_and_attrs(attrs)
+    op, plain = _integer_matmul_op_and_attrs(attrs)
     total = q.call_or_fold_constants(op, x, y, **dict(plain.items()))
     rank = q.rank_of(total)
 

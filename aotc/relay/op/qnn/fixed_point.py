@@ -19,8 +19,8 @@ from aotc.ir import frozen
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.op import binary_elementwise
 from aotc.relay.op.opdef import Array
-from aotc.relay.op.qnn import defined_rounding
 from aotc.relay.op.qnn import quant_params as q
+from aotc.relay.op.qnn import target_independent_rounding
 
 #: Rounding modes of requantize that are computed in integer arithmetic.
 FIXED_POINT_ROUNDING_MODES: Final = ("UPWARD", "TONEAREST", "TFLITE")
@@ -28,8 +28,8 @@ _MULTIPLIER_BITS: Final = 31
 #: For each rounding mode with an operator on 32-bit integers: its smallest right shift, and the
 #: operator.
 _SCALE_OPS_BY_ROUNDING: Final = {
-    "UPWARD": (33, defined_rounding.scale_once),
-    "TFLITE": (1, defined_rounding.scale_twice),
+    "UPWARD": (33, target_independent_rounding.scale_once),
+    "TFLITE": (1, target_independent_rounding.scale_twice),
 }
 #: Largest right shift: a product has 62 bits and a sign, and a half is added before the shift.
 _MAX_RIGHT_SHIFT: Final = 62
@@ -51,13 +51,13 @@ class FixedPointFactors:
     left: Array
     right: Array
 
-    def _broadcastable_factors(self, axis: int | None, rank: int) -> list[Array]:
+    def _multiplier_and_shifts_to_broadcast(self, axis: int | None, rank: int) -> list[Array]:
         fields = (self.multiplier, self.left, self.right)
         return [q.broadcast_array_along(v, axis, rank, np.int64) for v in fields]
 
     def scale_array_rounded(self, x: Array, axis: int | None = None) -> Array:
         """Return x times the ratio, rounded, as int64; the factors lie along `axis` of x."""
-        multiplier, left, right = self._broadcastable_factors(axis, x.ndim)
+        multiplier, left, right = self._multiplier_and_shifts_to_broadcast(axis, x.ndim)
         wide = np.clip(x.astype(np.int64), -(1 << _MULTIPLIER_BITS), (1 << _MULTIPLIER_BITS) - 1)
         least = -(np.int64(1 << _MULTIPLIER_BITS) >> left)
         v = (np.clip(wide, least, -least - 1) << left) * multiplier
@@ -68,7 +68,7 @@ class FixedPointFactors:
         half = half - ((v < 0) & (right > 0) & down)
         return np.asarray((v + half) >> right)
 
-    def scale_int32_expr_or_none(self, x: Expr, axis: int | None) -> Expr | None:
+    def scale_in_32_bit_arithmetic_or_none(self, x: Expr, axis: int | None) -> Expr | None:
         """Return an expression for int32 x times the ratio that uses 32-bit operators only, as
         int32.
 

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.relay.op.elementwise_table import choose, dispatch_scalar_or_array, greater, lesser
+from aotc.relay.op.elementwise_op_constructors import choose, dispatch_scalar_or_array, greater, lesser
 from aotc.tir.expr import as_expr
 
 BindVariable: TypeAlias = Callable[[Any], Any]
@@ -137,7 +137,7 @@ def _exp_q15_by_taylor_series(exponent: Any, bind: BindVariable) -> Any:
     return lesser(y, (1 << INT16_MAGNITUDE_BITS) - 1)
 
 
-def _reciprocal_by_newton_raphson(x: Any, bind: BindVariable) -> Any:
+def _newton_reciprocal_of_half_one_plus(x: Any, bind: BindVariable) -> Any:
     """Return 1 / ((1 + x) / 2) for x in [0, 1) with two integer bits, by three Newton-Raphson
     steps.
     """
@@ -155,7 +155,7 @@ def logistic_q15_by_series(x: Any, bind: BindVariable) -> Any:
     series.
     """
     e = bind(_exp_q15_of_nonpositive(bind(lesser(x, -x)), INT16_MAGNITUDE_BITS - LOGISTIC_FRACTION_BITS, bind))
-    y = bind(_saturating_left_shift(_reciprocal_by_newton_raphson(e, bind), 1))
+    y = bind(_saturating_left_shift(_newton_reciprocal_of_half_one_plus(e, bind), 1))
     return _select_value_if_zero(
         x, 1 << INT16_MAGNITUDE_BITS - 1, choose(x < 0, (1 << INT16_MAGNITUDE_BITS) - 1 - y, y)
     )
@@ -166,7 +166,7 @@ def tanh_q15_by_series(x: Any, fraction_bits: int, bind: BindVariable) -> Any:
     series.
     """
     e = bind(_exp_q15_of_nonpositive(bind(lesser(x, -x)), INT16_MAGNITUDE_BITS - fraction_bits + 1, bind))
-    y = bind(_saturating_left_shift(_reciprocal_by_newton_raphson(e, bind) - (1 << INT16_MAGNITUDE_BITS - 2), 2))
+    y = bind(_saturating_left_shift(_newton_reciprocal_of_half_one_plus(e, bind) - (1 << INT16_MAGNITUDE_BITS - 2), 2))
     return _select_value_if_zero(x, 0, choose(x < 0, -y, y))
 
 

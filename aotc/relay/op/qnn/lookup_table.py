@@ -20,7 +20,7 @@ import numpy as np
 
 from aotc.ir import NO_ATTRS, AotcError, Attrs, AxisMap, DType, NoAttrs, OpPattern, Type, Types, declare_arguments
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.op import casts, elementwise_unary, gather
+from aotc.relay.op import cast_clip_prelu, elementwise_unary, gather
 from aotc.relay.op.operator_definition import Array, OpDef, Samples, exact_sample, random_array, require_tensor_type
 from aotc.relay.op.qnn import quant_params as q
 from aotc.relay.op.qnn import requantize
@@ -204,7 +204,7 @@ def _quantized_version_of_op(op: OpDef) -> OpDef:
 
 def _hard_swish_of_expr(_: Any, x: Expr) -> Expr:
     three, six = (q.constant_of_dtype(v, "float32") for v in (3, 6))
-    gate = q.call_or_fold_constants(casts.clip, q.add(x, three), a_min=0.0, a_max=6.0)
+    gate = q.call_or_fold_constants(cast_clip_prelu.clip, q.add(x, three), a_min=0.0, a_max=6.0)
     return q.div(q.mul(x, gate), six)
 
 
@@ -217,7 +217,7 @@ def _leaky_relu_of_array(a: LeakyReluAttrs, x: Array) -> Array:
 
 
 def _leaky_relu_of_expr(a: LeakyReluAttrs, x: Expr) -> Expr:
-    return q.call_or_fold_constants(casts.leaky_relu, x, alpha=a.alpha)
+    return q.call_or_fold_constants(cast_clip_prelu.leaky_relu, x, alpha=a.alpha)
 
 
 # abs: Relay's name, wanted as an attribute of this module

@@ -194,21 +194,21 @@ class _LstmLoopBuilder:
     h: Buffer
     c: Buffer
 
-    def build_layer_loops(self, output_buffer: Buffer) -> Stmt:
+    def build_lstm_layer_loops(self, output_buffer: Buffer) -> Stmt:
         steps, batch, hidden = self.shape
         t, b, unit = Var("t"), Var("b"), Var("unit")
         row = t * batch + b
-        cell = forall(unit, hidden, self._build_cell_update(output_buffer, row, b, unit))
-        step = For(b, batch, Block((self._build_gate_sums(row, b), cell)))
+        cell = forall(unit, hidden, self._build_lstm_cell_update(output_buffer, row, b, unit))
+        step = For(b, batch, Block((self._build_lstm_gate_sums(row, b), cell)))
         first = [
             _copy_buffer_loop(source, state) for source, state in zip(self.inputs[5:7], (self.h, self.c), strict=True)
         ]
         return Block((*first, For(t, steps, step)))
 
-    def _load_scale_factor(self, gate: Any) -> fixed_point_int16.FixedPointFactor:
+    def _load_scale_factor_of_gate(self, gate: Any) -> fixed_point_int16.FixedPointFactor:
         return Load(self.inputs[3], gate), Load(self.inputs[4], gate)
 
-    def _build_gate_sums(self, row: Any, sequence: Any) -> Stmt:
+    def _build_lstm_gate_sums(self, row: Any, sequence: Any) -> Stmt:
         """Return the statements that compute the sums of all gates of sequence `sequence` at time step and
         batch row `row`.
         """
@@ -220,13 +220,13 @@ class _LstmLoopBuilder:
         pair = Load(weight, place * hidden + k).astype("int32") * Load(self.h, sequence * hidden + k).astype("int32")
         stmts.append(For(k, hidden, Assign(acc, acc + pair), kind="reduction"))
         h = fixed_point_int16.scale_by_fixed_point_factor(
-            acc, self._load_scale_factor(gate), lambda v: bind_to_new_register("scaled", v, stmts)
+            acc, self._load_scale_factor_of_gate(gate), lambda v: bind_to_new_register("scaled", v, stmts)
         )
         given = Load(x, row * (_GATE_COUNT * hidden) + place).astype("int32")
         stmts.append(Store(self.gates, place, self.how.gate(given, h).astype("int16")))
         return For(gate, _GATE_COUNT, forall(unit, hidden, Block(stmts)))
 
-    def _build_cell_update(self, output_buffer: Buffer, row: Any, sequence: Any, unit: Any) -> Stmt:
+    def _build_lstm_cell_update(self, output_buffer: Buffer, row: Any, sequence: Any, unit: Any) -> Stmt:
         hidden = self.shape[2]
         here = sequence * hidden + unit
         stmts: list[Stmt] = []
@@ -236,7 +236,7 @@ class _LstmLoopBuilder:
             bind_to_new_register("gate", Load(self.gates, k * hidden + unit).astype("int32"), stmts)
             for k in range(_GATE_COUNT)
         ]
-        output = self._load_scale_factor(as_expr(_GATE_COUNT))
+        output = self._load_scale_factor_of_gate(as_expr(_GATE_COUNT))
         old = Load(self.c, here).astype("int32")
         h, c = self.how.lstm_cell_step(self.attributes, sums, old, output, *curve)
         out = bind_to_new_register("out", h.astype("int8"), stmts)
@@ -260,7 +260,7 @@ def _compute_lstm(
     shape = steps, batch, columns // _GATE_COUNT
     scratch = (Scratch(x.dtype, columns, private=True), *(Scratch(v.dtype, v.size) for v in other_arguments[3:5]))
     program = ExternProgram(
-        lambda i, o, s: _LstmLoopBuilder(arithmetic, a, shape, list(i), *s).build_layer_loops(o[0]), scratch
+        lambda i, o, s: _LstmLoopBuilder(arithmetic, a, shape, list(i), *s).build_lstm_layer_loops(o[0]), scratch
     )
     macs = steps * batch * columns * shape[2]
     return te.extern_for_target(

@@ -15,8 +15,8 @@ from aotc.ir import DType, LayoutTreatment, OpPattern, Type, Types, attrs_class_
 from aotc.relay.expr import Expr
 from aotc.relay.op import pool
 from aotc.relay.op.operator_definition import Array, OpDef, Samples, random_array
-from aotc.relay.op.qnn import defined_rounding, requantize
 from aotc.relay.op.qnn import quant_params as q
+from aotc.relay.op.qnn import requantize, target_independent_rounding
 
 _QUANT_PARAMETER_NAMES = (*q.INPUT_PARAMETER_NAMES, *q.OUTPUT_PARAMETER_NAMES)
 QuantizedAvgPoolAttrs: Any = attrs_class_with_defaults(pool.avg_pool2d.attrs, "QuantizedAvgPoolAttrs")
@@ -53,7 +53,10 @@ def _expand_quantized_avg_pool(
         q.broadcast_quant_param_along(output_scale, None, 0, "float32"),
     )
     return q.round_add_zero_point_saturate(
-        q.call_or_fold_constants(defined_rounding.product, mean, ratio), output_zero_point, None, q.tensor_dtype_of(x)
+        q.call_or_fold_constants(target_independent_rounding.product, mean, ratio),
+        output_zero_point,
+        None,
+        q.tensor_dtype_of(x),
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from aotc.ir import AotcError, Arg, Attrs, DType, OpPattern, PrecisionTreatment, TensorType, Type, Types, require
 from aotc.relay.graph_api import Call, Constant, Expr, evaluate_constant_call, tensor_type_of, typed_op_call
-from aotc.relay.op import binary_elementwise, casts, elementwise_unary, shape
+from aotc.relay.op import binary_elementwise, cast_clip_prelu, elementwise_unary, shape
 from aotc.relay.op.operator_definition import (
     Accuracy,
     Array,
@@ -25,7 +25,7 @@ from aotc.relay.op.operator_definition import (
     may_be_equal_dims,
     number_to_constant_converter,
 )
-from aotc.relay.op.qnn import defined_rounding
+from aotc.relay.op.qnn import target_independent_rounding
 from aotc.relay.op.type_rules import (
     normalize_axis,
     require_dtype,
@@ -246,7 +246,7 @@ def constant_of_dtype(value: Any, dtype: str) -> Constant:
 
 def cast_unless_equal(x: Expr, dtype: str) -> Expr:
     """Return `x` cast to `dtype`."""
-    return x if tensor_dtype_of(x) == dtype else call_or_fold_constants(casts.cast, x, dtype=dtype)
+    return x if tensor_dtype_of(x) == dtype else call_or_fold_constants(cast_clip_prelu.cast, x, dtype=dtype)
 
 
 def broadcast_quant_param_along(quant_param: Expr, axis: int | None, rank: int, dtype: str = "") -> Expr:
@@ -294,13 +294,13 @@ def add_zero_point_and_saturate(
         integers = call_or_fold_constants(binary_elementwise.minimum, integers, constant_of_dtype(high, work.dtype))
     elif value is not None and value.size == 1 and work.dtype.is_float:
         offset = float(value.reshape(()))
-        integers = call_or_fold_constants(casts.clip, integers, a_min=low - offset, a_max=high - offset)
+        integers = call_or_fold_constants(cast_clip_prelu.clip, integers, a_min=low - offset, a_max=high - offset)
         integers = integers if offset == 0 else add(integers, constant_of_dtype(offset, work.dtype))
     else:
         if not is_constant_zero(zero_point):
             integers = add(integers, broadcast_quant_param_along(zero_point, axis, work.rank, work.dtype))
-        integers = call_or_fold_constants(casts.clip, integers, a_min=low, a_max=high)
-    return call_or_fold_constants(casts.cast, integers, dtype=str(dtype))
+        integers = call_or_fold_constants(cast_clip_prelu.clip, integers, a_min=low, a_max=high)
+    return call_or_fold_constants(cast_clip_prelu.cast, integers, dtype=str(dtype))
 
 
 def round_add_zero_point_saturate(
@@ -310,9 +310,9 @@ def round_add_zero_point_saturate(
     `add_zero_point_and_saturate`.
     """
     work = tensor_type_of(floats)
-    if dtype in defined_rounding.ROUND_NEAREST_OPS_BY_DTYPE and work.dtype == "float32":
+    if dtype in target_independent_rounding.ROUND_NEAREST_OPS_BY_DTYPE and work.dtype == "float32":
         return call_or_fold_constants(
-            defined_rounding.ROUND_NEAREST_OPS_BY_DTYPE[dtype],
+            target_independent_rounding.ROUND_NEAREST_OPS_BY_DTYPE[dtype],
             floats,
             broadcast_quant_param_along(zero_point, axis, work.rank, "float32"),
         )

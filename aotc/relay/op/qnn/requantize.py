@@ -32,8 +32,8 @@ from aotc.ir import (
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import binary_elementwise
 from aotc.relay.op.operator_definition import Array, OpDef, Samples, exact_sample, random_array
-from aotc.relay.op.qnn import defined_rounding
 from aotc.relay.op.qnn import quant_params as q
+from aotc.relay.op.qnn import target_independent_rounding
 from aotc.relay.op.qnn.fixed_point import FIXED_POINT_ROUNDING_MODES, fixed_point_factors_of_scales
 from aotc.relay.op.type_rules import normalize_axis, require_float_tensor, require_known_name, require_tensor_type
 
@@ -285,11 +285,11 @@ def _expand_requantize(
             and q.is_constant_zero(input_zero_point)
             and (dtype.bits < 32 or q.is_constant_zero(output_zero_point))
         )
-        words = factors.scale_int32_expr_or_none(data, a.axis) if fits else None
-        if words is not None and a.out_dtype in defined_rounding.SATURATE_OPS_BY_DTYPE:
+        words = factors.scale_in_32_bit_arithmetic_or_none(data, a.axis) if fits else None
+        if words is not None and a.out_dtype in target_independent_rounding.SATURATE_OPS_BY_DTYPE:
             zero_point = q.broadcast_quant_param_along(output_zero_point, a.axis, ty.rank, "int32")
             moved = words if q.is_constant_zero(output_zero_point) else q.add(words, zero_point)
-            return q.call_or_fold_constants(defined_rounding.SATURATE_OPS_BY_DTYPE[a.out_dtype], moved)
+            return q.call_or_fold_constants(target_independent_rounding.SATURATE_OPS_BY_DTYPE[a.out_dtype], moved)
         scaled = words or factors.scale_int64_expr(
             _subtract_zero_point_as_int64(data, input_zero_point, a.axis), a.axis
         )

@@ -17,7 +17,7 @@ from aotc.ir import Attrs, DType, OpPattern, Type, Types
 from aotc.relay.expr import Constant, Expr, tensor_type_of
 from aotc.relay.op import elementwise_unary, gather, reduce
 from aotc.relay.op.operator_definition import Array, OpDef, Samples, exact_sample, random_array
-from aotc.relay.op.qnn import defined_rounding, lookup_table, requantize
+from aotc.relay.op.qnn import lookup_table, requantize, target_independent_rounding
 from aotc.relay.op.qnn import quant_params as q
 from aotc.relay.op.type_rules import axis_map_without_worked_axis, normalize_axis, require_dtype, require_tensor_type
 
@@ -96,7 +96,7 @@ def _expand_quantized_softmax(
     )
     inverse = q.div(q.constant_of_dtype(1, "float32"), steps)
     return q.round_add_zero_point_saturate(
-        q.call_or_fold_constants(defined_rounding.product, q.cast_unless_equal(terms, "float32"), inverse),
+        q.call_or_fold_constants(target_independent_rounding.product, q.cast_unless_equal(terms, "float32"), inverse),
         output_zero_point,
         None,
         ty.dtype,

@@ -37,12 +37,12 @@ from aotc.tir import (
     tensor_graph,
 )
 from aotc.tir.schedule.contraction import build_contraction_nest
-from aotc.tir.schedule.contraction.index_space import variables_in
+from aotc.tir.schedule.contraction.contraction_index_analysis import variables_in
 from aotc.tir.schedule.contraction.tiling_cost import accumulator_lanes, weight_packing_block
 from aotc.tir.schedule.stages.kernel_builder import KernelBuilder
-from aotc.tir.schedule.stages.scalar_expressions import ElementLowering, TensorLocation
 from aotc.tir.schedule.stages.stage_grouping import ComputeStage, StageGroup
-from aotc.tir.schedule.stages.storage_plan import StoragePlan
+from aotc.tir.schedule.stages.store_or_inline_tensors import StoragePlan
+from aotc.tir.schedule.stages.tensor_element_lowering import ElementLowering, TensorLocation
 from aotc.tir.simplify import Ranges, bounds, linear_form, simplify, simplify_stmt
 from aotc.tir.stmt import Block, Intrinsic, Stmt, Store, forall, loop_nest
 
@@ -152,33 +152,33 @@ class _ChainFinder:
         if second is None:
             return None
         weights = tensor_graph.strip_views(second.c.a)
-        middle = self._group_computing(weights)
+        middle = self._stage_group_computing_tensor(weights)
         if middle is None or len(middle.stages) < 2:
             return None
         scores = self._single_outside_tensor_read(middle)
-        before = None if scores is None else self._group_computing(scores)
+        before = None if scores is None else self._stage_group_computing_tensor(scores)
         first = None if before is None else _match_head_product(before)
         if scores is None or before is None or first is None:
             return None
         fits = _is_second_product_of_first(first, second) and self._are_rows_independent(middle, first, scores, weights)
-        if not fits or not self._are_intermediates_private(before, middle, second):
+        if not fits or not self._are_tensors_between_products_unshared(before, middle, second):
             return None
-        moved = self._only_reader_permutation(second.stage)
-        beside = [self._group_computing_operand(t) for t in (first.c.a, first.c.b, second.c.b)]
+        moved = self._permutation_that_is_only_reader(second.stage)
+        beside = [self._stage_group_computing_unshared_operand(t) for t in (first.c.a, first.c.b, second.c.b)]
         if moved is not None:
-            beside.append(self._group_computing(moved.tensor))
+            beside.append(self._stage_group_computing_tensor(moved.tensor))
         absorbed = (before, middle, *(g for g in beside if g is not None))
         return AttentionChain(first, middle, second, scores, weights, moved, absorbed)
 
-    def _group_computing(self, tensor: te.Tensor) -> StageGroup | None:
+    def _stage_group_computing_tensor(self, tensor: te.Tensor) -> StageGroup | None:
         """Return the group of stages that computes a tensor, None if there is none."""
         return next((g for g in self.groups if tensor in g.tensors), None)
 
-    def _group_computing_only(self, tensor: te.Tensor) -> StageGroup | None:
+    def _stage_group_computing_only_tensor(self, tensor: te.Tensor) -> StageGroup | None:
         """Return the group of stages that computes a tensor and no other one, None if there is
         none.
         """
-        group = self._group_computing(tensor)
+        group = self._stage_group_computing_tensor(tensor)
         return None if group is None or group.tensors != {tensor} else group
 
     def _single_outside_tensor_read(self, group: StageGroup) -> te.Tensor | None:
@@ -189,7 +189,7 @@ class _ChainFinder:
         outside = read.intersection(self.plan.stored) - group.tensors
         return outside.pop() if len(outside) == 1 else None
 
-    def _are_intermediates_private(
+    def _are_tensors_between_products_unshared(
         self, first_group: StageGroup, middle_group: StageGroup, second: HeadProduct
     ) -> bool:
         """Return True if no other stage reads the tensors between two chained matrix products."""
@@ -214,7 +214,7 @@ class _ChainFinder:
         places = [(r.stage, te.flat_index(scores.shape, r.indices)) for r in reads]
         return all(_is_read_in_same_row(stage, middle_group.depth, place, columns) for stage, place in places)
 
-    def _only_reader_permutation(self, stage: ComputeStage) -> Permutation | None:
+    def _permutation_that_is_only_reader(self, stage: ComputeStage) -> Permutation | None:
         """Return the permutation that is the only reader of a stage's result, None if there is
         none.
         """
@@ -223,7 +223,7 @@ class _ChainFinder:
         if len(reads) != 1 or source in self.plan.operands:
             return None
         tensor, indices = reads[0].stage, reads[0].indices
-        if not self.outputs.isdisjoint(stage.roots) or self._group_computing_only(tensor) is None:
+        if not self.outputs.isdisjoint(stage.roots) or self._stage_group_computing_only_tensor(tensor) is None:
             return None
         if not isinstance(tensor, te.Compute) or not isinstance(source, (te.Compute, te.Contraction)):
             return None
@@ -232,7 +232,7 @@ class _ChainFinder:
         place = _inverse_permutation_address(tensor, indices, source)
         return None if place is None else Permutation(tensor, source, place)
 
-    def _group_computing_operand(self, tensor: te.Tensor) -> StageGroup | None:
+    def _stage_group_computing_unshared_operand(self, tensor: te.Tensor) -> StageGroup | None:
         """Return the group of stages that computes an operand for one product only, None if there
         is none.
 
@@ -242,7 +242,7 @@ class _ChainFinder:
         if not isinstance(base, te.Compute) or base in self.outputs:
             return None
         taken = len(self.plan.operands.get(base, ()))
-        return self._group_computing_only(base) if taken == 1 and not self.plan.reads.get(base) else None
+        return self._stage_group_computing_only_tensor(base) if taken == 1 and not self.plan.reads.get(base) else None
 
 
 def _is_pure_permutation(tensor: te.Compute, source: te.Tensor, plan: StoragePlan) -> bool:
@@ -468,7 +468,7 @@ class _AttentionNest:
         ranges = {self.head: (0, product.head_count - 1), **ranges}
         mapping = {**self._batch_axis_values(product.batch), **axis_values}
         body = ElementLowering(self.builder.plan, self.builder.memory, ranges)
-        value = body.lower_element(operand, [simplify(substitute(i, mapping), ranges) for i in index])
+        value = body.lower_element_read(operand, [simplify(substitute(i, mapping), ranges) for i in index])
         return body.needed_register_declarations, value
 
     def _pack_operand_into_panels(self, panels: _OperandPanels) -> Stmt:
@@ -487,7 +487,7 @@ class _AttentionNest:
             before, value = self._load_operand_element(product, product.c.b, product.c.b_index, names, ranges)
             store = Store(panels.buffer, (number * depth + k) * block + lane, value)
             axes = (k, depth), (lane, width)
-            squares = None if before else _transpose_in_register_squares(store, *axes, side)
+            squares = None if before else _transposing_copy_in_register_squares(store, *axes, side)
             return squares or loop_nest(axes, Block((*before, store)), "independent")
 
         number = Var("panel")
@@ -545,8 +545,12 @@ class _AttentionNest:
             block=block if panels.packed else 0,
         )
         outer = self._batch_axis_values(product.batch)
-        finish = builder.element_store_function(product.stage, lambda at: (*outer.values(), strip.start + at[0], at[1]))
-        return builder.add_nest_with_scratch(build_contraction_nest(c, data, panels.buffer, finish, builder.target))
+        finish = builder.function_finishing_and_storing_element(
+            product.stage, lambda at: (*outer.values(), strip.start + at[0], at[1])
+        )
+        return builder.add_buffers_of_nest_and_return_stmt(
+            build_contraction_nest(c, data, panels.buffer, finish, builder.target)
+        )
 
     def _row_loop_between_products(self, strip: _RowStrip) -> Stmt:
         """Return the loop over the rows of a strip that applies the computation between both
@@ -559,7 +563,7 @@ class _AttentionNest:
         return optimize_loop_nests(simplify_stmt(forall(row, strip.height, body), known))
 
 
-def _transpose_in_register_squares(store: Store, row: te.Axis, lane: te.Axis, square_side: int) -> Stmt | None:
+def _transposing_copy_in_register_squares(store: Store, row: te.Axis, lane: te.Axis, square_side: int) -> Stmt | None:
     """Return a transposing copy in which squares of `square_side` elements are transposed in registers;
     None for other copies.
     """

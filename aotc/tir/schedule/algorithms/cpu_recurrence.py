@@ -85,22 +85,22 @@ class RecurrentLayer:
     by_columns: bool = False
 
     @property
-    def parts_per_row(self) -> int:
+    def gate_parts_per_product_row(self) -> int:
         """Parts of a row of products for which a tile has vectors: one per gate, or one for all
         columns.
         """
         return 1 if self.by_columns else self.gates
 
     @property
-    def elements_per_part(self) -> int:
+    def elements_per_gate_part(self) -> int:
         """Elements of a part."""
         block = self.blocks[0]
         return -(-self.gates * self.hidden // block) * block if self.by_columns else self.hidden
 
     @property
-    def columns_per_row(self) -> int:
+    def padded_columns_per_product_row(self) -> int:
         """Elements of a row of x W or h R; elements beyond gates * hidden are padding."""
-        return self.parts_per_row * self.elements_per_part
+        return self.gate_parts_per_product_row * self.elements_per_gate_part
 
     @property
     def macs(self) -> int:
@@ -111,7 +111,7 @@ class RecurrentLayer:
 def cpu_recurrence(layer: RecurrentLayer, target: Target) -> ExternProgram:
     """Return the program that computes a recurrent layer on a CPU target."""
     plan = _RecurrenceTiling.choose_recurrence_tiling(layer, target)
-    rows = layer.batch * layer.columns_per_row
+    rows = layer.batch * layer.padded_columns_per_product_row
     gates = Scratch(layer.dtype, rows, private=True)
     state = Scratch(layer.dtype, layer.batch * layer.hidden)
     products = Scratch(layer.dtype, 2 * plan.block * rows)
@@ -124,7 +124,7 @@ def hidden_units_per_weight_block(hidden: int, gates: int, dtype: DType, target:
     """Return the best number of hidden units per block in the layout of recurrent weights; 0 for
     whole rows.
     """
-    block = _vectors_per_single_row_tile(gates, target) * target.lanes(dtype)
+    block = _unit_vectors_per_single_row_tile(gates, target) * target.lanes(dtype)
     return 0 if target.is_scalar or hidden % block or hidden == block else block
 
 
@@ -134,9 +134,9 @@ def columns_per_weight_block(hidden: int, gates: int, dtype: DType, target: Targ
 
     Columns are used if the hidden units do not fill whole blocks.
     """
-    lanes, most = target.lanes(dtype), _vectors_per_single_row_tile(1, target)
+    lanes, most = target.lanes(dtype), _unit_vectors_per_single_row_tile(1, target)
     vectors = -(-gates * hidden // lanes)
-    if target.is_scalar or vectors < 2 or hidden % (_vectors_per_single_row_tile(gates, target) * lanes) == 0:
+    if target.is_scalar or vectors < 2 or hidden % (_unit_vectors_per_single_row_tile(gates, target) * lanes) == 0:
         return 0
     return (
         min(range(most, 0, -1), key=lambda size: -(-vectors // size) * (size + BLOCK_OVERHEAD_IN_WEIGHT_VECTORS))
@@ -144,7 +144,7 @@ def columns_per_weight_block(hidden: int, gates: int, dtype: DType, target: Targ
     )
 
 
-def _vectors_per_single_row_tile(gates: int, target: Target) -> int:
+def _unit_vectors_per_single_row_tile(gates: int, target: Target) -> int:
     """Return the number of vectors of hidden units in a tile of one row, such that recurrent sums
     use a quarter of the registers.
     """
@@ -175,22 +175,26 @@ class _RecurrenceTiling:
     def choose_recurrence_tiling(layer: RecurrentLayer, target: Target) -> _RecurrenceTiling:
         """Return the tile sizes of a recurrent layer for a target."""
         lanes = target.lanes(layer.dtype)
-        while lanes > layer.elements_per_part or any(block % lanes for block in layer.blocks):
+        while lanes > layer.elements_per_gate_part or any(block % lanes for block in layer.blocks):
             lanes //= 2
-        most = layer.elements_per_part // lanes
-        vectors = min(_vectors_per_single_row_tile(layer.parts_per_row, target), most)
-        wide = min(max(1, target.registers // 8 // layer.parts_per_row), most)
+        most = layer.elements_per_gate_part // lanes
+        vectors = min(_unit_vectors_per_single_row_tile(layer.gate_parts_per_product_row, target), most)
+        wide = min(max(1, target.registers // 8 // layer.gate_parts_per_product_row), most)
         if layer.by_columns:
             vectors = layer.blocks[0] // lanes
             wide = vectors if vectors < target.registers // 4 or vectors % 2 else vectors // 2
-        rows = max(1, min(MAX_REGISTER_TILE_ROWS, target.registers * 3 // 4 // (wide * layer.parts_per_row)))
+        rows = max(
+            1, min(MAX_REGISTER_TILE_ROWS, target.registers * 3 // 4 // (wide * layer.gate_parts_per_product_row))
+        )
         # with 16 vector registers the two products are slower interleaved than one after the other
         roomy = target.registers >= 32 or target.is_scalar
-        row_bytes = layer.columns_per_row * layer.dtype.itemsize
+        row_bytes = layer.padded_columns_per_product_row * layer.dtype.itemsize
         near = layer.hidden * row_bytes <= MAX_INTERLEAVED_WEIGHTS_IN_L2_CACHES * target.l2 or target.is_scalar
-        beside = roomy and near and layer.batch == 1 and layer.steps > vectors * layer.parts_per_row
+        beside = roomy and near and layer.batch == 1 and layer.steps > vectors * layer.gate_parts_per_product_row
         tiles = 2 if near or layer.inputs * row_bytes <= target.l2 else INPUT_TILES_PER_BLOCK_BEYOND_L2
-        block = vectors * layer.parts_per_row if beside else min(layer.steps, -(-tiles * rows // layer.batch))
+        block = (
+            vectors * layer.gate_parts_per_product_row if beside else min(layer.steps, -(-tiles * rows // layer.batch))
+        )
         return _RecurrenceTiling(layer, lanes, vectors, wide, rows, block, beside)
 
 
@@ -225,8 +229,12 @@ class RecurrentLayerBuilder:
     def __init__(self, layer: RecurrentLayer, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         self.layer = layer
         self.x, w, r, self.bias, *rest = inputs
-        self.w = BlockedWeights(w, layer.inputs, layer.parts_per_row, layer.elements_per_part, layer.blocks[0])
-        self.r = BlockedWeights(r, layer.hidden, layer.parts_per_row, layer.elements_per_part, layer.blocks[1])
+        self.w = BlockedWeights(
+            w, layer.inputs, layer.gate_parts_per_product_row, layer.elements_per_gate_part, layer.blocks[0]
+        )
+        self.r = BlockedWeights(
+            r, layer.hidden, layer.gate_parts_per_product_row, layer.elements_per_gate_part, layer.blocks[1]
+        )
         self.first, self.extras = rest[: layer.states], rest[layer.states :]
         self.y, *self.last = outputs
 
@@ -269,7 +277,9 @@ class _PartialProduct:
         return stmts
 
 
-def _interleave_products(products: Sequence[_PartialProduct]) -> tuple[list[Stmt], list[list[list[Var]]]]:
+def _interleave_matrix_products_in_one_loop(
+    products: Sequence[_PartialProduct],
+) -> tuple[list[Stmt], list[list[list[Var]]]]:
     """Return the statements and accumulators of several products, interleaved in one loop over
     their common depth.
     """
@@ -314,12 +324,14 @@ class _CpuRecurrenceBuilder(RecurrentLayerBuilder):
         last = self.blocks - 1
         stmts = [copy_buffer_loop(source, state) for source, state in zip(self.first, self.last, strict=True)]
         if plan.beside:
-            stmts.append(self._project_inputs_of_block(as_expr(0)))
+            stmts.append(self._multiply_inputs_of_time_block(as_expr(0)))
         block, s = Var("block"), Var("s")
         steps = For(s, plan.block, self._time_step_stmts(block, s, plan.beside))
-        stmts.append(For(block, last, steps if plan.beside else Block((self._project_inputs_of_block(block), steps))))
+        stmts.append(
+            For(block, last, steps if plan.beside else Block((self._multiply_inputs_of_time_block(block), steps)))
+        )
         if not plan.beside:
-            stmts.append(self._project_inputs_of_block(as_expr(last)))
+            stmts.append(self._multiply_inputs_of_time_block(as_expr(last)))
         s = Var("s")
         stmts.append(For(s, layer.steps - last * plan.block, self._time_step_stmts(as_expr(last), s, False)))
         return Block(stmts)
@@ -333,65 +345,69 @@ class _CpuRecurrenceBuilder(RecurrentLayerBuilder):
         step = minimum(step, self.layer.steps - 1)
         return self.layer.steps - 1 - step if self.layer.reverse else step
 
-    def _address_in_projection_ring(self, block: Expr, row: Operand) -> Expr:
+    def _address_of_input_product_row_in_ring(self, time_block: Expr, row: Operand) -> Expr:
         """Return the address of a row of x W (inputs times weights) in the ring buffer of two
         blocks of time steps.
 
         Rows count steps, and sequences of a batch.
         """
         rows = self.plan.block * self.layer.batch
-        return (block % 2 * rows + row) * self.layer.columns_per_row
+        return (time_block % 2 * rows + row) * self.layer.padded_columns_per_product_row
 
-    def _input_row_address(self, block: Expr, row: Operand) -> Expr:
+    def _input_row_address(self, time_block: Expr, row: Operand) -> Expr:
         """Return the address of the inputs of a row; rows count time steps of a block, and
         sequences of a batch.
         """
         batch, row = self.layer.batch, as_expr(row)
         return (
-            self._sequence_position_of_step(block * self.plan.block + row // batch) * batch + row % batch
+            self._sequence_position_of_step(time_block * self.plan.block + row // batch) * batch + row % batch
         ) * self.layer.inputs
 
-    def _column_of_unit(self, gate: Operand, unit: Expr) -> Expr:
+    def _product_column_of_hidden_unit(self, gate: Operand, unit: Expr) -> Expr:
         """Return the column of x W or h R that belongs to a hidden unit of a part (gate)."""
-        return gate * as_expr(self.layer.elements_per_part) + unit
+        return gate * as_expr(self.layer.elements_per_gate_part) + unit
 
-    def _gate_and_unit_of_vectors(self, unit: Expr, vectors: int) -> list[tuple[int, Expr]]:
+    def _gate_and_first_unit_of_tile_vectors(self, unit: Expr, vectors: int) -> list[tuple[int, Expr]]:
         """Return the part (gate) and the first hidden unit of each of a tile's vectors."""
-        return [(part, unit + v * self.plan.lanes) for part in range(self.layer.parts_per_row) for v in range(vectors)]
+        return [
+            (part, unit + v * self.plan.lanes)
+            for part in range(self.layer.gate_parts_per_product_row)
+            for v in range(vectors)
+        ]
 
     @property
-    def _are_rows_padded(self) -> bool:
+    def _are_product_rows_longer_than_bias(self) -> bool:
         """True if rows of x W are padded beyond the length of the bias; then the cell adds the
         bias.
         """
-        return self.layer.columns_per_row > self.layer.gates * self.layer.hidden
+        return self.layer.padded_columns_per_product_row > self.layer.gates * self.layer.hidden
 
     def _add_bias_unless_cell_does(self, value: Expr, column: Expr) -> Expr:
         """Return a vector of x W with its bias added, unless the cell adds it."""
-        return value if self._are_rows_padded else value + Load(self.bias, column, value.lanes)
+        return value if self._are_product_rows_longer_than_bias else value + Load(self.bias, column, value.lanes)
 
     # --- products
 
-    def _project_inputs_of_block(self, block: Expr) -> Stmt:
+    def _multiply_inputs_of_time_block(self, time_block: Expr) -> Stmt:
         """Return the statements that compute x W + b for all time steps of a block."""
         rows, width, j = self.plan.block * self.layer.batch, self.plan.wide * self.plan.lanes, Var("j")
 
-        def store_projection(row: Expr, column: Expr, value: Expr) -> Stmt:
+        def store_input_product_vector(row: Expr, column: Expr, value: Expr) -> Stmt:
             return Store(
                 self.products,
-                self._address_in_projection_ring(block, row) + column,
+                self._address_of_input_product_row_in_ring(time_block, row) + column,
                 self._add_bias_unless_cell_does(value, column),
             )
 
-        unit = _shift_tile_into_axis(j * width, width, self.layer.elements_per_part)
+        unit = _shift_tile_begin_back_into_axis(j * width, width, self.layer.elements_per_gate_part)
         body = self._multiply_rows_by_weights(
-            self.x, lambda row: self._input_row_address(block, row), rows, self.w, unit, store_projection
+            self.x, lambda row: self._input_row_address(time_block, row), rows, self.w, unit, store_input_product_vector
         )
         return For(
             j,
-            -(-self.layer.elements_per_part // width),
+            -(-self.layer.elements_per_gate_part // width),
             body,
-            kind=_tile_loop_kind(width, self.layer.elements_per_part),
+            kind=_loop_kind_for_overlapping_last_tile(width, self.layer.elements_per_gate_part),
         )
 
     def _multiply_rows_by_weights(
@@ -402,38 +418,51 @@ class _CpuRecurrenceBuilder(RecurrentLayerBuilder):
         """
         plan, i = self.plan, Var("i")
         height = -(-rows // -(-rows // plan.rows))
-        row, columns = _shift_tile_into_axis(i * height, height, rows), self._gate_and_unit_of_vectors(unit, plan.wide)
+        row, columns = (
+            _shift_tile_begin_back_into_axis(i * height, height, rows),
+            self._gate_and_first_unit_of_tile_vectors(unit, plan.wide),
+        )
         product = _PartialProduct("acc", a, [row_address(row + k) for k in range(height)], weights, columns, plan.lanes)
-        stmts, (sums,) = _interleave_products([product])
+        stmts, (sums,) = _interleave_matrix_products_in_one_loop([product])
         for k, accs in enumerate(sums):
-            stmts.extend(store(row + k, self._column_of_unit(*c), acc) for c, acc in zip(columns, accs, strict=True))
-        return For(i, -(-rows // height), Block(stmts), kind=_tile_loop_kind(height, rows))
+            stmts.extend(
+                store(row + k, self._product_column_of_hidden_unit(*c), acc)
+                for c, acc in zip(columns, accs, strict=True)
+            )
+        return For(i, -(-rows // height), Block(stmts), kind=_loop_kind_for_overlapping_last_tile(height, rows))
 
     # --- a step
 
-    def _time_step_stmts(self, block: Expr, step: Expr, interleaves_projection: bool) -> Stmt:
+    def _time_step_stmts(self, time_block: Expr, step: Expr, interleaves_projection: bool) -> Stmt:
         """Return the statements of one time step: for each tile, products and cell, so that the
         cell overlaps with weight loads.
         """
         plan, layer, j, b = self.plan, self.layer, Var("j"), Var("b")
         width = (plan.vectors if layer.batch == 1 else plan.wide) * plan.lanes
-        unit = _shift_tile_into_axis(j * width, width, layer.elements_per_part)
+        unit = _shift_tile_begin_back_into_axis(j * width, width, layer.elements_per_gate_part)
         if layer.batch == 1:
-            following = self._projection_of_next_block(block + 1, step, j * width) if interleaves_projection else None
-            products = self._multiply_single_sequence(block, step, unit, following)
+            following = (
+                self._input_product_of_next_time_block(time_block + 1, step, j * width)
+                if interleaves_projection
+                else None
+            )
+            products = self._multiply_state_of_single_sequence(time_block, step, unit, following)
         else:
             products = self._multiply_rows_by_weights(
                 self.before, lambda row: row * layer.hidden, layer.batch, self.r, unit, self._store_recurrent_product
             )
-        kind, count = _tile_loop_kind(width, layer.elements_per_part), -(-layer.elements_per_part // width)
+        kind, count = (
+            _loop_kind_for_overlapping_last_tile(width, layer.elements_per_gate_part),
+            -(-layer.elements_per_gate_part // width),
+        )
         before = copy_buffer_loop(self.last[0], self.before)
         if layer.by_columns:  # the columns of a tile belong to different units
             cell = forall(
-                b, layer.batch, self._update_states_of_units(block, step, b, as_expr(0), as_expr(layer.hidden))
+                b, layer.batch, self._update_states_of_units(time_block, step, b, as_expr(0), as_expr(layer.hidden))
             )
             return Block((before, For(j, count, products, kind=kind), cell))
         units = minimum(width, layer.hidden - j * width) if layer.hidden % width else as_expr(width)
-        cell = forall(b, layer.batch, self._update_states_of_units(block, step, b, j * width, units))
+        cell = forall(b, layer.batch, self._update_states_of_units(time_block, step, b, j * width, units))
         # no other tile uses a tile's gates
         return Block(
             (before, For(j, count, Block((products, cell)), kind=kind if interleaves_projection else "independent"))
@@ -441,47 +470,51 @@ class _CpuRecurrenceBuilder(RecurrentLayerBuilder):
 
     def _store_recurrent_product(self, row: Expr, column: Expr, value: Expr) -> Stmt:
         """Return the statement that stores a vector of h R."""
-        return Store(self.gates, row * self.layer.columns_per_row + column, value)
+        return Store(self.gates, row * self.layer.padded_columns_per_product_row + column, value)
 
-    def _multiply_single_sequence(
-        self, block: Expr, time_step: Expr, unit: Expr, interleaved_product: _PartialProduct | None
+    def _multiply_state_of_single_sequence(
+        self, time_block: Expr, time_step: Expr, unit: Expr, interleaved_product: _PartialProduct | None
     ) -> Stmt:
         """Return h R of a single sequence for a tile's units, interleaved with x W + b of the next
         block of time steps.
         """
-        plan, columns = self.plan, self._gate_and_unit_of_vectors(unit, self.plan.vectors)
+        plan, columns = self.plan, self._gate_and_first_unit_of_tile_vectors(unit, self.plan.vectors)
         recur = _PartialProduct("acc", self.before, [as_expr(0)], self.r, columns, plan.lanes)
-        stmts, sums = _interleave_products([recur, interleaved_product] if interleaved_product else [recur])
+        stmts, sums = _interleave_matrix_products_in_one_loop(
+            [recur, interleaved_product] if interleaved_product else [recur]
+        )
         stmts.extend(
-            self._store_recurrent_product(as_expr(0), self._column_of_unit(*c), acc)
+            self._store_recurrent_product(as_expr(0), self._product_column_of_hidden_unit(*c), acc)
             for c, acc in zip(columns, sums[0][0], strict=True)
         )
         if interleaved_product:
-            column = self._column_of_unit(*interleaved_product.columns[0])
+            column = self._product_column_of_hidden_unit(*interleaved_product.columns[0])
             for step, (acc,) in enumerate(sums[1]):
                 stmts.append(
                     Store(
                         self.products,
-                        self._address_in_projection_ring(block + 1, step) + column,
+                        self._address_of_input_product_row_in_ring(time_block + 1, step) + column,
                         self._add_bias_unless_cell_does(acc, column),
                     )
                 )
         return Block(stmts)
 
-    def _projection_of_next_block(self, block: Expr, weight_vector: Expr, unit: Expr) -> _PartialProduct:
+    def _input_product_of_next_time_block(
+        self, next_time_block: Expr, weight_vector: Expr, unit: Expr
+    ) -> _PartialProduct:
         """Return the product of inputs and the s-th weight vector of a tile, for all time steps of
         the next block.
         """
         plan = self.plan
         gate, vector = weight_vector // plan.vectors, weight_vector % plan.vectors
-        unit = _shift_tile_into_axis(
-            unit + vector * plan.lanes, plan.lanes, self.layer.elements_per_part, plan.vectors * plan.lanes
+        unit = _shift_tile_begin_back_into_axis(
+            unit + vector * plan.lanes, plan.lanes, self.layer.elements_per_gate_part, plan.vectors * plan.lanes
         )
-        starts = [self._input_row_address(block, step) for step in range(plan.block)]
+        starts = [self._input_row_address(next_time_block, step) for step in range(plan.block)]
         return _PartialProduct("next", self.x, starts, self.w, [(gate, unit)], plan.lanes)
 
     def _update_states_of_units(
-        self, block: Expr, step: Expr, sequence: Expr, first_unit: Expr, unit_count: Expr
+        self, time_block: Expr, step: Expr, sequence: Expr, first_unit: Expr, unit_count: Expr
     ) -> Stmt:
         """Return the loop that computes new recurrent states and outputs for some hidden units of
         one sequence.
@@ -489,31 +522,31 @@ class _CpuRecurrenceBuilder(RecurrentLayerBuilder):
         layer, i = self.layer, Var("i")
         unit = first_unit + i
         here = sequence * layer.hidden + unit
-        row = self._address_in_projection_ring(block, step * layer.batch + sequence)
+        row = self._address_of_input_product_row_in_ring(time_block, step * layer.batch + sequence)
         parts = [gate * layer.hidden + unit for gate in range(layer.gates)]
         xs: list[Expr] = [Load(self.products, row + part) for part in parts]
-        if self._are_rows_padded:
+        if self._are_product_rows_longer_than_bias:
             xs = [x + Load(self.bias, part) for x, part in zip(xs, parts, strict=True)]
-        hs = [Load(self.gates, sequence * layer.columns_per_row + part) for part in parts]
+        hs = [Load(self.gates, sequence * layer.padded_columns_per_product_row + part) for part in parts]
         old = [Load(state, here) for state in (self.before, *self.last[1:])]
         stmts = list[Stmt]()
         found = layer.cell(xs, hs, old, [Load(e, unit) for e in self.extras])
         new = [bind_to_new_register("state", value, stmts) for value in found]
-        place = self._sequence_position_of_step(block * self.plan.block + step) * (layer.batch * layer.hidden)
+        place = self._sequence_position_of_step(time_block * self.plan.block + step) * (layer.batch * layer.hidden)
         stores = [Store(state, here, var) for state, var in zip(self.last, new, strict=True)]
         body = Block((*stmts, Store(self.y, place + here, new[0]), *stores))
         return forall(i, unit_count, body)
 
 
-def _shift_tile_into_axis(begin: Expr, size: int, extent: int, unit: int = 0) -> Expr:
+def _shift_tile_begin_back_into_axis(begin: Expr, size: int, extent: int, whole_tile_size: int = 0) -> Expr:
     """Return the begin of a tile, shifted back if the tile would exceed the axis.
 
-    unit   if given, the size of the tile that this part of it belongs to
+    whole_tile_size    if given, the size of the tile that this part of it belongs to
     """
-    return begin if extent % (unit or size) == 0 else minimum(begin, extent - size)
+    return begin if extent % (whole_tile_size or size) == 0 else minimum(begin, extent - size)
 
 
-def _tile_loop_kind(size: int, extent: int) -> str:
+def _loop_kind_for_overlapping_last_tile(size: int, extent: int) -> str:
     """Return the kind of a loop over tiles: serial if the last tile overlaps the previous one, as
     it recomputes elements.
     """

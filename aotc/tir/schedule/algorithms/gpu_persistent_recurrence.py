@@ -68,8 +68,8 @@ class _ThreadDivision:
         """Return the division of a recurrent layer's matrix products among the threads of a GPU
         block.
         """
-        threads = min(_MAX_THREADS_PER_BLOCK, -(-layer.columns_per_row // gpu.warp) * gpu.warp)
-        turns = -(-layer.columns_per_row // threads)
+        threads = min(_MAX_THREADS_PER_BLOCK, -(-layer.padded_columns_per_product_row // gpu.warp) * gpu.warp)
+        turns = -(-layer.padded_columns_per_product_row // threads)
         registers = min(gpu.registers, _REGISTERS_PER_MULTIPROCESSOR // threads) - _REGISTERS_NOT_FOR_WEIGHTS
         room = registers * 4 // (max(4, layer.dtype.itemsize) * turns)
         left = max(0, layer.hidden - room)
@@ -83,11 +83,11 @@ def persistent_gpu_recurrence(layer: RecurrentLayer, target: Target) -> ExternPr
     little shared memory.
     """
     dtype, gpu = layer.dtype, target.gpu
-    shared = [layer.columns_per_row] * 2 + [layer.hidden] * layer.states
+    shared = [layer.padded_columns_per_product_row] * 2 + [layer.hidden] * layer.states
     if gpu is None or aligned_shared_memory_bytes(Buffer("", dtype, size) for size in shared) > gpu.shared_bytes:
         return None
     plan = _ThreadDivision.divide_product_among_threads(layer, gpu)
-    products = layer.steps * layer.batch * layer.columns_per_row
+    products = layer.steps * layer.batch * layer.padded_columns_per_product_row
     kept = max(1, plan.kept * plan.turns)
     scratch = (
         Scratch(dtype, products, scope="workspace"),
@@ -95,7 +95,9 @@ def persistent_gpu_recurrence(layer: RecurrentLayer, target: Target) -> ExternPr
         Scratch(dtype, _ROWS_LOADED_TOGETHER, scope="stack"),
         *(Scratch(dtype, size, scope="shared") for size in shared),
     )
-    return ExternProgram(lambda i, o, s: _PersistentRecurrenceBuilder(plan, i, o, s).build_both_launches(), scratch)
+    return ExternProgram(
+        lambda i, o, s: _PersistentRecurrenceBuilder(plan, i, o, s).build_input_and_recurrence_launches(), scratch
+    )
 
 
 class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
@@ -110,7 +112,7 @@ class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
         self.inputs, self.gates, *self.states = rest
         self.block, self.thread = Var("b"), Var("t")
 
-    def build_both_launches(self) -> Stmt:
+    def build_input_and_recurrence_launches(self) -> Stmt:
         """Return both launches of a recurrent layer: the inputs' products, and the persistent loop
         over time steps.
         """
@@ -135,19 +137,19 @@ class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
 
     def load_initial_states(self, unit: Expr) -> list[Stmt]:
         """Return stores that copy a unit's initial recurrent states to shared memory."""
-        here = self.state_address_of_unit(unit)
+        here = self.state_address_of_hidden_unit(unit)
         pairs = zip(self.states, self.first, strict=True)
         return [Store(to, unit, Load(b, here)) for to, b in pairs]
 
     def store_last_states(self, unit: Expr) -> list[Stmt]:
         """Return stores that copy a unit's last recurrent states from shared memory to the results."""
-        here = self.state_address_of_unit(unit)
+        here = self.state_address_of_hidden_unit(unit)
         pairs = zip(self.last, self.states, strict=True)
         return [Store(to, here, Load(b, unit)) for to, b in pairs]
 
     # --- addresses
 
-    def state_address_of_unit(self, unit: Expr) -> Expr:
+    def state_address_of_hidden_unit(self, unit: Expr) -> Expr:
         """Return the address of a hidden unit of the block's sequence in the arrays of initial and
         last states.
         """
@@ -170,7 +172,7 @@ class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
         x = Load(self.x, row * layer.inputs + k)
         add = Assign(acc, acc + x * Load(self.w.buffer, self.w.weight_address(k, gate, unit)))
         sums = For(k, layer.inputs, add, kind="reduction")
-        place, total = row * layer.columns_per_row + column, acc + Load(self.bias, column)
+        place, total = row * layer.padded_columns_per_product_row + column, acc + Load(self.bias, column)
         begin, end = Declare(acc, const(0, layer.dtype)), Store(self.products, place, total)
         body = Block((begin, sums, end))
         rows = layer.steps * layer.batch
@@ -183,8 +185,8 @@ class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
         """
         plan, turn, column = self.plan, Var("turn"), Var("column")
         inner: Stmt = Block(body(turn, column))
-        if plan.layer.columns_per_row % plan.threads:
-            inner = If(column < plan.layer.columns_per_row, inner)
+        if plan.layer.padded_columns_per_product_row % plan.threads:
+            inner = If(column < plan.layer.padded_columns_per_product_row, inner)
         number = Declare(column, turn * plan.threads + self.thread)
         return For(turn, plan.turns, Block((number, inner)))
 
@@ -207,7 +209,7 @@ class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
         store = Store(self.kept, iteration * size + k, self.load_recurrent_weight(k, column))
         return [For(k, size, store)] if size else []
 
-    def sequence_row_of_step(self, step: Expr) -> Expr:
+    def input_or_output_row_of_time_step(self, step: Expr) -> Expr:
         """Return the row of inputs or outputs of the block's sequence at a time step, reversed for
         a reverse layer.
         """
@@ -227,7 +229,7 @@ class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
             h = Load(self.states[0], row)
             return Assign(acc, acc + h * weight)
 
-        place = self.sequence_row_of_step(step) * layer.columns_per_row + column
+        place = self.input_or_output_row_of_time_step(step) * layer.padded_columns_per_product_row + column
         stmts: list[Stmt] = [Declare(x, Load(self.products, place)), Declare(acc, const(0, dtype))]
         if size:
             weight = Load(self.kept, iteration * size + k)
@@ -257,7 +259,7 @@ class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
         extras = [Load(extra, unit) for extra in self.extras]
         found = layer.cell(xs, hs, old, extras)
         new = [bind_to_new_register("state", value, stmts) for value in found]
-        place = self.sequence_row_of_step(step) * layer.hidden + unit
+        place = self.input_or_output_row_of_time_step(step) * layer.hidden + unit
         stmts.append(Store(self.y, place, new[0]))
         pairs = zip(self.states, new, strict=True)
         stmts += [Store(to, unit, value) for to, value in pairs]

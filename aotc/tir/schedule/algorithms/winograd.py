@@ -126,7 +126,7 @@ class _TransformEmitter:
         """Declare a new register with a value, and return it."""
         return bind_to_new_register(name, value, self.statements)
 
-    def matrix_vector_product(self, matrix: Matrix, xs: Sequence[Expr]) -> list[Expr]:
+    def matrix_vector_product_by_mirrored_pairs(self, matrix: Matrix, xs: Sequence[Expr]) -> list[Expr]:
         """Return matrix @ xs, with common terms of mirrored columns (A^T) and mirrored rows (B^T)
         computed once.
         """
@@ -141,7 +141,7 @@ class _TransformEmitter:
         columns = np.stack([column for column, _ in terms], axis=1)
         return self._matrix_vector_product_by_rows(columns, [x for _, x in terms])
 
-    def matrix_square_transform(
+    def elements_of_two_sided_matrix_transform(
         self, name: str, matrix: Matrix, load: Callable[[int, int], Expr]
     ) -> Iterator[tuple[int, int, Expr]]:
         """Yield the elements of matrix @ X @ matrix^T, row by row; `load(i, j)` returns X[i, j],
@@ -149,10 +149,13 @@ class _TransformEmitter:
         """
         size = range(matrix.shape[1])
         columns = [
-            self.matrix_vector_product(matrix, [self.declare_register(name, load(i, j)) for i in size]) for j in size
+            self.matrix_vector_product_by_mirrored_pairs(
+                matrix, [self.declare_register(name, load(i, j)) for i in size]
+            )
+            for j in size
         ]
         for i in range(len(matrix)):
-            row = self.matrix_vector_product(matrix, [column[i] for column in columns])
+            row = self.matrix_vector_product_by_mirrored_pairs(matrix, [column[i] for column in columns])
             yield from ((i, j, value) for j, value in enumerate(row))
 
     def _matrix_vector_product_by_rows(self, matrix: Matrix, xs: Sequence[Expr]) -> list[Expr]:
@@ -192,12 +195,12 @@ def _rows_with_mirrored_pairs(rows: Matrix) -> Iterator[tuple[Any, ...]]:
     k = 0
     while k < len(rows):
         pair = rows[k : k + 2]
-        count = 2 if len(pair) == 2 and _are_rows_mirrored(*pair) else 1
+        count = 2 if len(pair) == 2 and _do_rows_differ_in_some_signs_only(*pair) else 1
         yield k, *pair[:count]
         k += count
 
 
-def _are_rows_mirrored(a: Matrix, b: Matrix) -> bool:
+def _do_rows_differ_in_some_signs_only(a: Matrix, b: Matrix) -> bool:
     """Return True if `b` equals `a` except for the signs of some, but not all, nonzero elements."""
     same, negated = np.abs(a - b) < COEFFICIENT_TOLERANCE, np.abs(a + b) < COEFFICIENT_TOLERANCE
     if np.all(same) or np.all(negated):
@@ -225,8 +228,8 @@ class _WinogradBuilder:
         self.chunk = -(-self.columns // -(-self.columns * w.tile // MAX_OUTPUT_COLUMNS_PER_TRANSFORM))
         line = target.line // w.dtype.itemsize
         self.phases = new_private_scratch_buffer("phases", w.dtype, w.tile**2 * self.plane)
-        self.layer = _odd_cache_line_multiple(self.channels * self.places, line)
-        self.step = _odd_cache_line_multiple(self.rows * self.columns * self.width, line)
+        self.layer = _round_up_to_odd_cache_line_count(self.channels * self.places, line)
+        self.step = _round_up_to_odd_cache_line_count(self.rows * self.columns * self.width, line)
         self.data = new_private_scratch_buffer("data", w.dtype, self.alpha**2 * self.layer)
         self.product = new_private_scratch_buffer("product", w.dtype, self.alpha**2 * self.step)
         self.tile = new_private_scratch_buffer("tile", w.dtype, self.chunk * w.tile**2 * self.lanes)
@@ -234,7 +237,7 @@ class _WinogradBuilder:
     def build_loop_nest(self) -> ContractionNest:
         """Return the whole loop nest of a Winograd convolution with its scratch buffers."""
         channel, product = Var("c"), self._batched_matrix_product()
-        forward = Block((self._copy_channel_by_phase(channel), self._input_transform(channel)))
+        forward = Block((self._copy_channel_into_phase_planes(channel), self._winograd_input_transform(channel)))
         around = [(self.image, self.w.shape[0]), (self.strip, self.strips.down)]
         if isinstance(self.side, Var):
             around.append((self.side, self.strips.across))
@@ -245,14 +248,14 @@ class _WinogradBuilder:
 
     # --- forward
 
-    def _address_in_phase_planes(self, i: int, j: int, position: Expr) -> Expr:
+    def _patch_element_address_in_phase_planes(self, i: int, j: int, position: Expr) -> Expr:
         """Return the address of element (i, j) of a Winograd tile's input patch in the copy of the
         rows split by remainder.
         """
         m = self.w.tile
         return (i % m * m + j % m) * self.plane + position + (i // m * self.pitch + j // m)
 
-    def _copy_channel_by_phase(self, channel: Var) -> Stmt:
+    def _copy_channel_into_phase_planes(self, channel: Var) -> Stmt:
         """Return statements that copy a channel's rows for a strip, one plane per pair of
         remainders modulo the tile size.
         """
@@ -271,7 +274,9 @@ class _WinogradBuilder:
     def _clear_row_outside_image(self, phase: int, row: Var) -> Stmt:
         """Return statements that store zeros for an input row outside of the image."""
         t, zero = Var("t"), const(0, self.w.dtype)
-        places = (self._address_in_phase_planes(phase, j, row * self.pitch + t) for j in range(self.w.tile))
+        places = (
+            self._patch_element_address_in_phase_planes(phase, j, row * self.pitch + t) for j in range(self.w.tile)
+        )
         return forall(t, self.pitch, Block(Store(self.phases, place, zero) for place in places))
 
     def _copy_row_by_phase(self, phase: int, row: Var, source: Expr, first_column: Expr) -> Stmt:
@@ -288,7 +293,7 @@ class _WinogradBuilder:
         def copy_element_or_zero(column_group: Expr, phase_column: int, checks_bounds: bool) -> Stmt:
             column, place = (
                 first_column + column_group * m + phase_column,
-                self._address_in_phase_planes(phase, phase_column, row * self.pitch + column_group),
+                self._patch_element_address_in_phase_planes(phase, phase_column, row * self.pitch + column_group),
             )
             copy = Store(self.phases, place, Load(self.a, source + column))
             inside = all_of(column >= 0, column < width)
@@ -301,16 +306,16 @@ class _WinogradBuilder:
             stmts.append(forall(t, high, body, begin=low))
         return Block(stmts)
 
-    def _input_transform(self, channel: Var) -> Stmt:
+    def _winograd_input_transform(self, channel: Var) -> Stmt:
         """Return the Winograd input transform V = B^T d B of all tiles of a strip and one channel,
         a vector of tiles at a time.
         """
         place, out = Var("place"), _TransformEmitter(self.lanes, [])
 
         def load_patch_element(i: int, j: int) -> Expr:
-            return Load(self.phases, self._address_in_phase_planes(i, j, place), self.lanes)
+            return Load(self.phases, self._patch_element_address_in_phase_planes(i, j, place), self.lanes)
 
-        for i, j, value in out.matrix_square_transform("d", self.bt, load_patch_element):
+        for i, j, value in out.elements_of_two_sided_matrix_transform("d", self.bt, load_patch_element):
             index = (i * self.alpha + j) * self.layer + channel * self.places + place
             out.statements.append(Store(self.data, index, value))
         return forall(place, self.places, Block(out.statements), step=self.lanes)
@@ -348,12 +353,17 @@ class _WinogradBuilder:
         the stores of the elements.
         """
         row, part, group = Var("row"), Var("part"), Var("group")
-        body = Block((self._output_transform(row, part, group), self._store_transformed_tiles(row, part, group)))
+        body = Block(
+            (
+                self._winograd_output_transform_to_stack(row, part, group),
+                self._store_transformed_tiles(row, part, group),
+            )
+        )
         groups = -(-self.w.shape[1] // self.lanes)
         parts = -(-self.columns // self.chunk)
         return loop_nest([(row, self.rows), (part, parts), (group, groups)], body, "independent")
 
-    def _output_transform(self, row: Var, row_part: Var, channel_group: Var) -> Stmt:
+    def _winograd_output_transform_to_stack(self, row: Var, row_part: Var, channel_group: Var) -> Stmt:
         """Return the output transform A^T M A of some tiles of a row and a vector of output
         channels, stored on the stack.
         """
@@ -364,11 +374,11 @@ class _WinogradBuilder:
             at = place * self.width + channel_group * self.lanes
             return Load(self.product, at + (i * self.alpha + j) * self.step, self.lanes)
 
-        for i, j, value in out.matrix_square_transform("p", self.at, load_product_element):
+        for i, j, value in out.elements_of_two_sided_matrix_transform("p", self.at, load_product_element):
             out.statements.append(Store(self.tile, (i * self.chunk * m + tile * m + j) * self.lanes, value))
-        return forall(tile, self._tile_columns_in_row_part(row_part), Block(out.statements))
+        return forall(tile, self._winograd_tile_columns_in_row_part(row_part), Block(out.statements))
 
-    def _tile_columns_in_row_part(self, row_part: Var) -> Expr:
+    def _winograd_tile_columns_in_row_part(self, row_part: Var) -> Expr:
         """Return the number of columns of Winograd tiles in a part of a row; smaller in the last
         part.
         """
@@ -386,12 +396,12 @@ class _WinogradBuilder:
         left = self.side * (self.columns * m) + row_part * chunk
         value = Load(self.tile, (i * chunk + x) * self.lanes + lane)
         body = self.store((self.image, channel_group * self.lanes + lane, top + i, left + x), value)
-        body = forall(x, minimum(self._tile_columns_in_row_part(row_part) * m, width - left), body)
+        body = forall(x, minimum(self._winograd_tile_columns_in_row_part(row_part) * m, width - left), body)
         body = forall(i, minimum(m, height - top), body)
         return forall(lane, minimum(self.lanes, outputs - channel_group * self.lanes), body)
 
 
-def _odd_cache_line_multiple(elements: int, cache_line_elements: int) -> int:
+def _round_up_to_odd_cache_line_count(elements: int, cache_line_elements: int) -> int:
     """Return a size of at least `elements` elements that is an odd number of cache lines of `cache_line_elements`
     elements.
 

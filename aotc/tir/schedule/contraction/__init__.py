@@ -17,9 +17,9 @@ the operands depend on the axes, never by the name of an operator.
 
 Modules, in the order in which a contraction passes through them:
 
-    index_space             the axes, and the operands' indices as affine expressions of them
-    cpu_weight_vectors      CPU tilings whose vectors run along the weights
-    cpu_data_vectors        CPU tilings whose vectors run along the data
+    contraction_index_analysis  the axes, and the operands' indices as affine expressions of them
+    cpu_tilings_vector_along_weights  CPU tilings whose vectors run along the weights
+    cpu_tilings_vector_along_data  CPU tilings whose vectors run along the data
     int8_depthwise          CPU tilings of int8 depthwise convolutions, four kernel offsets per dot product
     tile_segments           splits an axis into tiles of equal size and a remainder
     operand_staging         copies an operand with its padding to scratch, so that vector loads need no bounds checks
@@ -52,16 +52,16 @@ from aotc.tir import INT8_DTYPES, INT32_VECTOR_LENGTHS, Buffer, Target, te
 from aotc.tir.schedule.contraction import untiled_contraction
 from aotc.tir.schedule.contraction.arm_dsp import schedule_for_arm_dsp
 from aotc.tir.schedule.contraction.arm_mve import schedule_for_arm_mve
-from aotc.tir.schedule.contraction.cpu_data_vectors import tilings_vectorized_along_data
-from aotc.tir.schedule.contraction.cpu_weight_vectors import tilings_vectorized_along_weights
-from aotc.tir.schedule.contraction.gpu_tensor_cores import schedule_gpu_tensor_cores
-from aotc.tir.schedule.contraction.index_space import (
+from aotc.tir.schedule.contraction.contraction_index_analysis import (
     Irregular,
     analyze_contraction,
     move_taps_before_reduction_axes,
     split_grouped_channel_axis,
     split_reduction_into_dot_groups,
 )
+from aotc.tir.schedule.contraction.cpu_tilings_vector_along_data import tilings_vectorized_along_data
+from aotc.tir.schedule.contraction.cpu_tilings_vector_along_weights import tilings_vectorized_along_weights
+from aotc.tir.schedule.contraction.gpu_tensor_cores import schedule_gpu_tensor_cores
 from aotc.tir.schedule.contraction.int8_depthwise import int8_depthwise_tilings
 from aotc.tir.schedule.contraction.tiling_choice import choose_tiling
 from aotc.tir.schedule.contraction.tiling_completion import TilingCandidate, TilingRequest

@@ -38,12 +38,12 @@ from aotc.tir import (
 )
 from aotc.tir.arm_dsp_kernels import OUTPUTS_PER_BLOCK, POSITIONS_PER_TILE, interleaved_int16_count
 from aotc.tir.expr import Select, substitute
-from aotc.tir.schedule.contraction import index_space
-from aotc.tir.schedule.contraction.index_space import (
+from aotc.tir.schedule.contraction import contraction_index_analysis
+from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ChannelSplit,
     Irregular,
     OperandDimension,
-    contiguous_weight_axis,
+    contiguous_weight_reduction_axis_index,
     fuse_data_axes,
     row_major_address,
     split_reduction_into_dot_groups,
@@ -70,7 +70,7 @@ def schedule_for_arm_dsp(
     known = contraction.dtype == "int32" and a.dtype == b.dtype == "int8"
     if not (known and paired) or (contraction.group, contraction.block) != (BYTES_PER_DOT, OUTPUTS_PER_BLOCK):
         raise Irregular("weights that are not packed for pairs")
-    number = contiguous_weight_axis(contraction)
+    number = contiguous_weight_reduction_axis_index(contraction)
     req = TilingRequest(*split_reduction_into_dot_groups(contraction), a, b, store, target, 1)
     return _ArmDspSchedule.build_arm_dsp_schedule(
         req, req.contraction.reduce_axes[number][0], contraction.reduce_axes[number][1]
@@ -129,28 +129,32 @@ class ContractionData:
         """
         place = request.group
         assert place is not None
-        along = [d for d in split.a if place in d.variables]
+        along = [d for d in split.a if place in d.variables_of_index]
         # elements of the last group beyond the end of a run are never read
-        crossed = [d for d in along if not d.inside and not (d.variables <= {step_var, place} and not d.index.const)]
+        crossed = [
+            d for d in along if not d.inside and not (d.variables_of_index <= {step_var, place} and not d.index.const)
+        ]
         position = row_major_address(split.a)
         near = run_bytes <= request.contraction.group or position.coefficient(step_var) == request.contraction.group
         others = request.reduction_axis_vars - {step_var, place}
-        regular = all(d.index.coefficient(place) == 1 and not d.variables & others for d in crossed)
+        regular = all(d.index.coefficient(place) == 1 and not d.variables_of_index & others for d in crossed)
         if near and position.coefficient(place) == 1 and regular:
             first: dict[Var, Expr] = {step_var: as_expr(0)}
             ends = [replace(d, index=linear_form(substitute(d.index.to_expr(), first), split.ranges)) for d in crossed]
             borders = [d for d in split.a if not d.inside and d not in along]
             return ContractionData(request.a, position, borders, ends, place)
-        return ContractionData.copy_with_padding(request, split)
+        return ContractionData.padded_contraction_data_copy(request, split)
 
     @staticmethod
-    def copy_with_padding(request: TilingRequest, split: ChannelSplit) -> ContractionData:
+    def padded_contraction_data_copy(request: TilingRequest, split: ChannelSplit) -> ContractionData:
         """Return a copy of the data with its padding, in which the groups of a dot product are
         contiguous.
         """
-        inner = request.data_only_axis_vars | request.reduction_axis_vars
+        inner = request.output_axis_vars_of_data_only | request.reduction_axis_vars
         how = {"inner": inner, "fill": request.contraction.fill, "vector": request.group}
-        return ContractionData.from_staging(request.stage_operand("padded", request.a, split.a, split, **how), split)
+        return ContractionData.from_staging(
+            request.operand_scratch_copy("padded", request.a, split.a, split, **how), split
+        )
 
     @staticmethod
     def from_staging(staging: StagedOperand, split: ChannelSplit) -> ContractionData:
@@ -184,19 +188,23 @@ class ContractionData:
 
         axis_values    values of the data's axes
         """
-        return self._load_or_padding(Load(self.buffer, simplify(index, {}), byte_count), padding, axis_values)
+        return self._load_or_padding_outside_of_data(
+            Load(self.buffer, simplify(index, {}), byte_count), padding, axis_values
+        )
 
     def conditions_for_run_in_bounds(self, byte_count: int, axis_values: Mapping[Var, Expr]) -> list[Expr]:
         """Return the conditions under which no run (contiguous bytes) of `byte_count` bytes crosses a
         border of the data.
         """
         first, last = (
-            _bounds_conditions(self.crossed, {**axis_values, **self._substitution_for_run_element(as_expr(k))})
+            _conditions_for_indices_in_extents(
+                self.crossed, {**axis_values, **self._substitution_for_run_element(as_expr(k))}
+            )
             for k in (0, byte_count - 1)
         )
         return [first[k] if k % 2 == 0 else last[k] for k in range(len(first))]
 
-    def complete_border_run(
+    def load_and_complete_border_run(
         self,
         index: Expr,
         position_number: int,
@@ -213,18 +221,24 @@ class ContractionData:
             k,
             byte_count,
             If(
-                all_of(*_bounds_conditions(self.crossed, {**axis_values, **self._substitution_for_run_element(k)})),
+                all_of(
+                    *_conditions_for_indices_in_extents(
+                        self.crossed, {**axis_values, **self._substitution_for_run_element(k)}
+                    )
+                ),
                 element,
             ),
         )
-        inside = _bounds_conditions(self.borders, axis_values)
-        return If(all_of(*inside), copy) if inside else copy, self._load_or_padding(
+        inside = _conditions_for_indices_in_extents(self.borders, axis_values)
+        return If(all_of(*inside), copy) if inside else copy, self._load_or_padding_outside_of_data(
             Load(edge, as_expr(0), byte_count), padding, axis_values
         )
 
-    def _load_or_padding(self, load: Load, padding: PaddingBuffers, axis_values: Mapping[Var, Expr]) -> Expr:
+    def _load_or_padding_outside_of_data(
+        self, load: Load, padding: PaddingBuffers, axis_values: Mapping[Var, Expr]
+    ) -> Expr:
         """Return a load of data, replaced by a load of padding where the run is out of range."""
-        inside = _bounds_conditions(self.borders, axis_values)
+        inside = _conditions_for_indices_in_extents(self.borders, axis_values)
         return Select(all_of(*inside), load, Load(padding.blank, as_expr(0), load.lanes)) if padding.blank else load
 
     def _substitution_for_run_element(self, element: Expr) -> dict[Var, Expr]:
@@ -257,7 +271,8 @@ class ContractionData:
         if not self.crossed:
             return plain
         parts = [
-            self.complete_border_run(index, k, padding, run_bytes, names) for k, (index, names) in enumerate(positions)
+            self.load_and_complete_border_run(index, k, padding, run_bytes, names)
+            for k, (index, names) in enumerate(positions)
         ]
         body = Block((*(copy for copy, _ in parts), stmt_from_runs([run for _, run in parts])))
         completed = Block(
@@ -267,7 +282,7 @@ class ContractionData:
         return If(all_of(*whole), plain, completed)
 
 
-def _bounds_conditions(dims: Sequence[OperandDimension], axis_values: Mapping[Var, Expr]) -> list[Expr]:
+def _conditions_for_indices_in_extents(dims: Sequence[OperandDimension], axis_values: Mapping[Var, Expr]) -> list[Expr]:
     """Return, for each index, the conditions that it is at least 0 and less than its extent."""
     places = ((substitute(dim.index.to_expr(), dict(axis_values)), dim.extent) for dim in dims)
     return [test for place, end in places for test in (place >= 0, place < end)]
@@ -337,7 +352,7 @@ class _ArmDspSchedule:
         data = ContractionData.direct_or_padded_data(request, split, step_var, run_bytes)
         taps = [axis for axis in request.contraction.reduce_axes if axis[0] is not step_var]
         weights = row_major_address(split.b)
-        index_space.require_contiguous_axes(
+        contraction_index_analysis.require_row_major_contiguous_axes(
             weights, [*taps, (step_var, -(-run_bytes // BYTES_PER_DOT))], _WEIGHT_BYTES_PER_STEP_GROUP
         )
         return _ArmDspSchedule(
@@ -373,17 +388,19 @@ class _ArmDspSchedule:
             "stack",
         )
         if alone:
-            body, scratch, start = self._loop_for_single_position(tile), list[Buffer](), list[Stmt]()
+            body, scratch, start = self._loop_over_output_channel_blocks(tile), list[Buffer](), list[Stmt]()
         else:
             col = new_private_scratch_buffer("col", DType("int16"), self.im2col_buffer_elements)
             spare = self.data.allocate_padding_buffers(self.run, POSITIONS_PER_TILE)
             scratch = [col, *spare.all_padding_buffers]
-            body = self._loop_over_position_tiles(tile, col, spare)
+            body = self._loop_over_output_position_tiles(tile, col, spare)
             start = spare.fill_padding_buffer(self.req.contraction.fill)
         nest = Block((*self.data.before, *start, loop_nest(self.at.axes[:-1], body, "independent")))
         return ContractionNest(nest, (tile,), (*self.data.workspace, *scratch))
 
-    def _loop_over_position_tiles(self, tile_buffer: Buffer, im2col_buffer: Buffer, padding: PaddingBuffers) -> Stmt:
+    def _loop_over_output_position_tiles(
+        self, tile_buffer: Buffer, im2col_buffer: Buffer, padding: PaddingBuffers
+    ) -> Stmt:
         """Return the loop over tiles of output positions: gather, call the micro-kernel for each
         block of channels, store.
         """
@@ -411,7 +428,7 @@ class _ArmDspSchedule:
         """Return the statements that gather the data of a tile's output positions into the im2col
         buffer.
         """
-        zero = self._zero_output_and_step_vars()
+        zero = self._substitute_output_and_step_vars_by_zero()
         found = [
             (substitute(self.at.position, {**zero, **place}), self._data_axis_values_at_position(place))
             for place in positions
@@ -439,22 +456,24 @@ class _ArmDspSchedule:
     def _load_weights_of_block(self, block: Expr) -> Load:
         """Return the load of the packed weights of a block of output channels."""
         names = dict.fromkeys((v for v, _ in self.taps), as_expr(0))
-        names |= {**self._zero_output_and_step_vars(), self.split.tile: block}
+        names |= {**self._substitute_output_and_step_vars_by_zero(), self.split.tile: block}
         begin = substitute(self.weights.to_expr(), names)
         return Load(self.req.b, begin, self.weight_bytes_per_output_block)
 
-    def _zero_output_and_step_vars(self) -> dict[Var, Expr]:
+    def _substitute_output_and_step_vars_by_zero(self) -> dict[Var, Expr]:
         """Return a substitution that sets the variables of outputs and of steps of a run to 0."""
         split, group = self.split, self.req.group
         assert group is not None
         return dict.fromkeys((split.tile, split.lane, self.steps, group), as_expr(0))
 
-    def _loop_for_single_position(self, tile_buffer: Buffer) -> Stmt:
+    def _loop_over_output_channel_blocks(self, tile_buffer: Buffer) -> Stmt:
         """Return the loop over blocks of output channels for a contraction with a single output
         position.
         """
         outputs, block, output = self.req.output_channel_axis[1], Var("o"), Var("o")
-        zero: dict[Var, Expr] = {v: as_expr(0) for v in index_space.variables_of_dimensions(self.split.a)}
+        zero: dict[Var, Expr] = {
+            v: as_expr(0) for v in contraction_index_analysis.variables_of_dimensions(self.split.a)
+        }
         data = Load(self.data.buffer, substitute(self.data.position.to_expr(), zero), self.run)
         sums = call("bytes1x4", data, self._load_weights_of_block(block))
         finish = forall(

@@ -34,7 +34,7 @@ from aotc.tir import (
     matmul_instruction_name,
 )
 from aotc.tir.schedule.contraction.epilogue import Accumulators
-from aotc.tir.schedule.contraction.register_tiling import MultiplyAddStep, RegisterTile
+from aotc.tir.schedule.contraction.register_tiling_types import MultiplyAddStep, RegisterTile
 from aotc.tir.schedule.contraction.tile_segments import TileAxis
 
 #: The offsets of the elements of `offsets` that take part, None for elements outside of the data.
@@ -60,7 +60,7 @@ def multi_group_dot_step(
         ]
         xs = [[bind_to_new_register("x", value, stmts) for value in row] for row in xs]
         step = _DotStepEmitter(tile, accumulators, offsets_in_data, points, xs, stmts)
-        (step.emit_dots_by_lane if made.rows == 1 else step.emit_matrix_multiplies)()
+        (step.emit_dots_by_lane_for_all_positions if made.rows == 1 else step.emit_matrix_multiplies)()
     return stmts
 
 
@@ -84,7 +84,7 @@ class _DotStepEmitter:
         """The multiply-add or dot product of the tiling."""
         return self.tile.tiling.product
 
-    def emit_dots_by_lane(self) -> None:
+    def emit_dots_by_lane_for_all_positions(self) -> None:
         """Emit, for each output position, the dot products with all four-byte groups of its data
         vector.
         """
@@ -98,7 +98,9 @@ class _DotStepEmitter:
             )
             for k, row in enumerate(self.xs):
                 for i, x in enumerate(row):
-                    self.emit_accumulate(i, j, dot_by_lane_instruction_name(data, x.dtype, k), words, x)
+                    self.emit_accumulating_instruction_call(
+                        i, j, dot_by_lane_instruction_name(data, x.dtype, k), words, x
+                    )
 
     def emit_matrix_multiplies(self) -> None:
         """Emit int8 matrix multiplies for two output positions at a time."""
@@ -115,7 +117,9 @@ class _DotStepEmitter:
                 self.stmts,
             )
             for i, k in product(range(len(turned)), range(2)):
-                self.emit_accumulate(i, j + k, matmul_instruction_name(data, weights), rows, turned[i][k])
+                self.emit_accumulating_instruction_call(
+                    i, j + k, matmul_instruction_name(data, weights), rows, turned[i][k]
+                )
         for j in self.present.keys() & set(range(paired, len(self.tile.ys))):
             self.emit_dots_group_by_group(j)
 
@@ -135,7 +139,7 @@ class _DotStepEmitter:
             self.multiply_add_step.y, {**self.tile.operand_var_values(offsets), **self.points[0]}, group_count
         )
 
-    def emit_accumulate(self, vector: int, position: int, instruction: str, *operands: Expr) -> None:
+    def emit_accumulating_instruction_call(self, vector: int, position: int, instruction: str, *operands: Expr) -> None:
         """Emit the assignment acc[i, j] = name(acc[i, j], *operands)."""
         self.stmts.append(
             Assign(self.accs[vector, position], call(instruction, self.accs[vector, position], *operands))
@@ -146,7 +150,9 @@ class _DotStepEmitter:
         y, made = self.present[position], self.multiply_add_step
         for at, row in zip(self.points, self.xs, strict=True):
             shared = (
-                made.padding_vector if y is None else made.load_and_broadcast({**self.tile.operand_var_values(y), **at})
+                made.padding_value_vector
+                if y is None
+                else made.load_and_broadcast_data_operand({**self.tile.operand_var_values(y), **at})
             )
             shared = bind_to_new_register("y", shared, self.stmts)
             self.stmts.extend(made.multiply_add(self.accs[i, position], x, shared) for i, x in enumerate(row))

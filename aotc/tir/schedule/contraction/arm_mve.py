@@ -35,14 +35,14 @@ from aotc.tir import (
     te,
 )
 from aotc.tir.expr import Binary, Call, Const, Var
-from aotc.tir.schedule.contraction import index_space
+from aotc.tir.schedule.contraction import contraction_index_analysis
 from aotc.tir.schedule.contraction.arm_dsp import ContractionData, PaddingBuffers
-from aotc.tir.schedule.contraction.index_space import (
+from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ChannelSplit,
     FusedDataAxes,
     Irregular,
     analyze_contraction,
-    contiguous_weight_axis,
+    contiguous_weight_reduction_axis_index,
     fuse_data_axes,
     row_major_address,
     split_reduction_into_dot_groups,
@@ -67,7 +67,11 @@ def schedule_for_arm_mve(
     if not known or target.dots is None or not target.dots.along:
         raise Irregular("no sums of rows of bytes")
     if (
-        0 in (index_space.point_count(contraction.axes), index_space.point_count(contraction.reduce_axes))
+        0
+        in (
+            contraction_index_analysis.iteration_space_point_count(contraction.axes),
+            contraction_index_analysis.iteration_space_point_count(contraction.reduce_axes),
+        )
         or contraction.group
         or contraction.block
     ):
@@ -75,7 +79,7 @@ def schedule_for_arm_mve(
     req = TilingRequest(analyze_contraction(contraction), None, a, b, store, target, 1)
     return (
         _schedule_depthwise_convolution
-        if req.output_channel_axis[0] in index_space.variables_of_dimensions(req.analysis.a)
+        if req.output_channel_axis[0] in contraction_index_analysis.variables_of_dimensions(req.analysis.a)
         else _schedule_full_row_contraction
     )(req).build_loop_nest()
 
@@ -85,10 +89,12 @@ def _schedule_full_row_contraction(request: TilingRequest) -> _ArmMveSchedule:
     data.
     """
     c, channel = request.contraction, request.output_channel_axis
-    number = contiguous_weight_axis(c)
+    number = contiguous_weight_reduction_axis_index(c)
     axis = c.reduce_axes[number]
     taps = [one for one in c.reduce_axes if one is not axis]
-    index_space.require_contiguous_axes(row_major_address(request.analysis.b), [channel, *taps, axis], 1)
+    contraction_index_analysis.require_row_major_contiguous_axes(
+        row_major_address(request.analysis.b), [channel, *taps, axis], 1
+    )
     grouped = TilingRequest(
         *split_reduction_into_dot_groups(replace(c, group=axis[1])),
         request.a,
@@ -115,12 +121,12 @@ def _schedule_depthwise_convolution(request: TilingRequest) -> _ArmMveSchedule:
     position, weights = row_major_address(request.analysis.a), row_major_address(request.analysis.b)
     borders = [d for d in request.analysis.a if not d.inside]
     lies = position.coefficient(channel) == weights.coefficient(channel) == 1
-    if (outputs > 1 and not lies) or channel in index_space.variables_of_dimensions(borders):
+    if (outputs > 1 and not lies) or channel in contraction_index_analysis.variables_of_dimensions(borders):
         raise Irregular("channels that are not in rows")
     taps = request.contraction.reduce_axes
     steps = (weights.coefficient(v) for v, n in reversed(taps) if n > 1)
     apart = next(steps, outputs) or outputs
-    index_space.require_contiguous_axes(weights, taps, apart)
+    contraction_index_analysis.require_row_major_contiguous_axes(weights, taps, apart)
     at = fuse_data_axes(request.analysis, borders, position)
     return _ArmMveSchedule(request, ContractionData(request.a, position, borders), at, taps, 0, (channel,), apart)
 
@@ -152,7 +158,9 @@ class _ArmMveSchedule:
         """True if the data of an output position must be gathered (im2col), as it is not
         contiguous.
         """
-        return index_space.point_count(self.taps) > 1 or bool(self.data.possibly_out_of_range_dims)
+        return contraction_index_analysis.iteration_space_point_count(self.taps) > 1 or bool(
+            self.data.possibly_out_of_range_dims
+        )
 
     def build_loop_nest(self) -> ContractionNest:
         """Return the loop nest of an int8 contraction on Cortex-M Helium with the buffers it needs."""
@@ -160,7 +168,9 @@ class _ArmMveSchedule:
         width = min(MAX_SUMS_PER_CALL, outputs)
         run = self.run or width
         tile = new_private_scratch_buffer("tile", DType("int32"), width, "stack")
-        col = new_private_scratch_buffer("col", DType("int8"), index_space.point_count(self.taps) * run)
+        col = new_private_scratch_buffer(
+            "col", DType("int8"), contraction_index_analysis.iteration_space_point_count(self.taps) * run
+        )
         spare = self.data.allocate_padding_buffers(run, 1)
         first: list[Stmt] = (
             [self._gather_im2col_of_position(col, spare, as_expr(0), run)] if self.needs_im2col and self.run else []
@@ -172,7 +182,9 @@ class _ArmMveSchedule:
                 if self.needs_im2col and not self.run
                 else []
             )
-            sums = Store(tile, as_expr(0), self._micro_kernel_call(col, first_channel, channel_count))
+            sums = Store(
+                tile, as_expr(0), self._micro_kernel_call_for_output_channels(col, first_channel, channel_count)
+            )
             return Block((*own, sums, self._finish_and_store_sums(tile, first_channel, channel_count)))
 
         parts: list[Stmt] = [forall(block, outputs // width, compute_output_channels(block * width, width))]
@@ -210,11 +222,13 @@ class _ArmMveSchedule:
             found, padding, run_bytes, self.taps, copy_runs, self.req.contraction.fill
         )
 
-    def _micro_kernel_call(self, im2col_buffer: Buffer, first_channel: Expr, channel_count: int) -> Expr:
+    def _micro_kernel_call_for_output_channels(
+        self, im2col_buffer: Buffer, first_channel: Expr, channel_count: int
+    ) -> Expr:
         """Return the micro-kernel call that computes the int32 sums of `channel_count` output channels from
         `first_channel` on.
         """
-        size, weights = index_space.point_count(self.taps), self.req.b
+        size, weights = contraction_index_analysis.iteration_space_point_count(self.taps), self.req.b
         zero = {v: as_expr(0) for v, _ in self.taps}
         run = self.run or channel_count
         data = (
@@ -248,12 +262,12 @@ class _ArmMveSchedule:
                 value = last.value
             case _:
                 return None
-        low, high, value = _match_int8_clamp(value)
-        zero, value = _match_addition(value)
+        low, high, value = _int8_clamp_range_and_clamped_value(value)
+        zero, value = _addend_and_rest_of_addition(value)
         if not isinstance(value, Call) or value.name not in ("scale_once", "scale_twice"):
             return None
         total, multiplier, shift = value.args
-        bias, total = _match_addition(total)
+        bias, total = _addend_and_rest_of_addition(total)
         spread = dict(self.spread)
         operands = [
             self._requantize_operand_vector(x, channel_var, channel_count, spread)
@@ -276,7 +290,7 @@ class _ArmMveSchedule:
         """
         if isinstance(value, Load) and linear_form(value.index, {}).coefficient(channel_var) == 1:
             return Load(value.buffer, simplify(substitute(value.index, {channel_var: as_expr(0)}), {}), channel_count)
-        if index_space.variables_in(value):
+        if contraction_index_analysis.variables_in(value):
             return None
         if value not in broadcast_buffers:
             size = min(MAX_SUMS_PER_CALL, self.req.output_channel_axis[1])
@@ -290,7 +304,7 @@ def _fill_buffer_loop(buffer: Buffer, value: Expr) -> Stmt:
     return forall(i, buffer.size, Store(buffer, i, value))
 
 
-def _match_int8_clamp(value: Expr) -> tuple[int, int, Expr]:
+def _int8_clamp_range_and_clamped_value(value: Expr) -> tuple[int, int, Expr]:
     """Return the range to which a value is clamped, and the value itself; an empty range if it is
     not saturated to int8.
     """
@@ -308,7 +322,7 @@ def _match_int8_clamp(value: Expr) -> tuple[int, int, Expr]:
     return 1, 0, value
 
 
-def _match_addition(value: Expr) -> tuple[Expr, Expr]:
+def _addend_and_rest_of_addition(value: Expr) -> tuple[Expr, Expr]:
     """Return (b, a) of an addition a + b; zero and the value for other expressions."""
     if isinstance(value, Binary) and value.op == "add":
         return value.b, value.a

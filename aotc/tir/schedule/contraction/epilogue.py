@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 from aotc.ir import frozen
 from aotc.tir import Buffer, Expr, Intrinsic, Load, Stmt, Store, Var, as_expr, minimum, new_private_scratch_buffer
 from aotc.tir.loops.statement_vectorization import MAX_OPERATIONS_IN_TILE, vectorize_stmt_or_none
-from aotc.tir.schedule.contraction.register_tiling import RegisterTile, RegisterTiling
+from aotc.tir.schedule.contraction.register_tiling_types import RegisterTile, RegisterTiling
 from aotc.tir.schedule.contraction.tile_segments import TileAxis
 from aotc.tir.stmt import loop_nest
 
@@ -53,7 +53,7 @@ class EpilogueBuffers:
         """Return the stack buffers that the widest tile of a tiling needs."""
         vector, dtype = tiling.vector_axis, tiling.product.dtype
         others = [axis for axis in tiling.register_tile_axes if axis is not vector]
-        place = tiling.output.output_axis_number
+        place = tiling.output.output_axis_index_of_tile_axis
         positions = math.prod(axis.max_tile_elements for axis in others)
         across = all(axis.role == "y" and place(axis) > place(vector) for axis in others)
         squares = vector.lanes > 1 and vector.max_tile_elements % vector.lanes == 0
@@ -70,18 +70,21 @@ def finish_and_store_tile(tile: RegisterTile, accs: Accumulators, spill: Epilogu
     """Return the statements that finish (bias, activation, requantization) and store each element
     of a tile.
     """
-    direct = _store_from_registers(tile, accs)
+    direct = _store_accumulators_as_vectors(tile, accs)
     if direct is not None:
         return direct
     strides = _tile_buffer_strides(tile)
     stmts: list[Stmt] = []
     for offsets, value in _sum_partial_accumulators(tile, accs):
-        place = sum(strides[axis] * (offset + tile.segments[axis].overlap_elements) for axis, offset in offsets.items())
+        place = sum(
+            strides[axis] * (offset + tile.segments[axis].elements_overlapping_previous_tile)
+            for axis, offset in offsets.items()
+        )
         stmts.append(Store(spill.buffer, as_expr(place), value))
     if spill.transposed is None:
         return [*stmts, _store_loops_over_tile(tile, strides, spill.buffer)]
     vector = tile.tiling.vector_axis
-    stmts += _transpose_tile_on_stack(tile, strides, spill, spill.transposed)
+    stmts += _store_transposed_tile_to_stack(tile, strides, spill, spill.transposed)
     strides = {axis: stride // vector.max_tile_elements for axis, stride in strides.items()} | {vector: spill.positions}
     return [*stmts, _store_loops_over_tile(tile, strides, spill.transposed)]
 
@@ -94,7 +97,7 @@ def _sum_partial_accumulators(tile: RegisterTile, accs: Accumulators) -> Iterato
         yield {**tile.xs[i], **tile.ys[j]}, reduce(operator.add, (split[i, j] for split in accs))
 
 
-def _store_from_registers(tile: RegisterTile, accs: Accumulators) -> list[Stmt] | None:
+def _store_accumulators_as_vectors(tile: RegisterTile, accs: Accumulators) -> list[Stmt] | None:
     """Return the statements that store each accumulator as a vector; None if vectors are not
     contiguous in the output.
     """
@@ -127,7 +130,7 @@ def _tile_buffer_strides(tile: RegisterTile) -> dict[TileAxis, int]:
     return {axis: math.prod(inner.max_tile_elements for inner in tiled[k + 1 :]) for k, axis in enumerate(tiled)}
 
 
-def _transpose_tile_on_stack(
+def _store_transposed_tile_to_stack(
     tile: RegisterTile, strides: Mapping[TileAxis, int], spill: EpilogueBuffers, target: Buffer
 ) -> list[Stmt]:
     """Return the statements that transpose a register tile on the stack square by square.
@@ -157,9 +160,9 @@ def _store_loops_over_tile(tile: RegisterTile, strides: Mapping[TileAxis, int], 
     values: dict[Var, Expr] = {axis.var: base for axis, base in tile.bases.items()}
     index: Expr = as_expr(0)
     nest: list[tuple[Var, Expr]] = []
-    for axis in sorted(tiling.register_tile_axes, key=tiling.output.output_axis_number):
+    for axis in sorted(tiling.register_tile_axes, key=tiling.output.output_axis_index_of_tile_axis):
         segment, base = tile.segments[axis], tile.bases[axis]
-        index = index + segment.overlap_elements * strides[axis]
+        index = index + segment.elements_overlapping_previous_tile * strides[axis]
         if segment.size == 1 and not segment.clip:
             continue
         loop = Var(axis.var.name)

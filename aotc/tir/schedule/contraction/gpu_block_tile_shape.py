@@ -76,14 +76,14 @@ class BlockTile:
         return False
 
     @property
-    def threads_per_group(self) -> int:
+    def threads_per_thread_group(self) -> int:
         """Threads of a group."""
         return self.rows * self.columns
 
     @property
     def threads_per_block(self) -> int:
         """Threads of a block."""
-        return self.groups * self.threads_per_group
+        return self.groups * self.threads_per_thread_group
 
     @property
     def tile_rows(self) -> int:
@@ -100,7 +100,7 @@ class BlockTile:
         """Elements of the output tile of a thread block."""
         return self.tile_rows * self.tile_columns
 
-    def variants_with_split_reduction(
+    def tile_variants_by_blocks_per_output_tile(
         self, rows: int, columns: int, batch: int, steps: int, gpu: Gpu
     ) -> list[BlockTile]:
         """Return this tile shape with one thread block per tile and, if that leaves multiprocessors
@@ -129,7 +129,7 @@ class BlockTile:
         return (a + self.gap, (a + self.gap) * b), (c + self.gap, (c + self.gap) * d)
 
     @property
-    def shared_partial_sum_elements(self) -> int:
+    def shared_elements_for_thread_group_sums(self) -> int:
         """Elements of shared memory for the sums of the thread groups."""
         return self.tile_elements * self.groups if self.groups > 1 or self.staged else 0
 
@@ -141,14 +141,14 @@ class BlockTile:
         (_, left), (_, right) = self.shared_memory_pitches_and_sizes(True, True)
         (_, high), (_, wide) = self.shared_memory_pitches_and_sizes(False, False)
         pieces = (max(left, high) + max(right, wide)) * operands.itemsize
-        sums = self.shared_partial_sum_elements * sum_dtype.itemsize
+        sums = self.shared_elements_for_thread_group_sums * sum_dtype.itemsize
         return (max(pieces, sums) if operands == sum_dtype else pieces + sums) + pieces <= gpu.shared_bytes
 
     def operand_dtype(self, sum_dtype: DType) -> DType:
         """Return the element type of the operands in shared memory, for sums of type `sum_dtype`."""
         return sum_dtype
 
-    def thread_row_and_column(
+    def functions_to_row_and_column_of_thread(
         self, thread: Expr, neighbors_along_columns: bool
     ) -> tuple[ThreadElementIndex, ThreadElementIndex]:
         """Return functions from (quad, index in it) to a thread's row and column of the tile.
@@ -174,7 +174,7 @@ class BlockTile:
         a, b = (Buffer(name, accumulators.dtype, n, "stack", 16) for name, n in (("a", self.high), ("b", self.wide)))
         return a, b
 
-    def multiply_shared_pieces(
+    def multiply_operand_pieces_in_shared_memory(
         self, buffers: ThreadBuffers, left: TileOperand, right: TileOperand, thread: Expr, thread_group: Expr
     ) -> Stmt:
         """Return the multiplication of operand pieces in shared memory by one thread: load
@@ -197,11 +197,11 @@ class BlockTile:
         return For(depth, self.depth // self.groups, Block(stmts))
 
     @property
-    def work_per_piece(self) -> float:
+    def multiplication_cost_per_operand_piece(self) -> float:
         """Cost of multiplying one piece for the threads of a group: products, and loads from shared
         memory.
         """
-        return self.threads_per_group * self.depth * (self.high * self.wide + 1.5 * (self.high + self.wide))
+        return self.threads_per_thread_group * self.depth * (self.high * self.wide + 1.5 * (self.high + self.wide))
 
     def estimated_cycles(self, rows: int, columns: int, batch: int, steps: int, gpu: Gpu) -> float:
         """Estimate the cycles of a GPU multiprocessor for a contraction with this tile.
@@ -211,7 +211,7 @@ class BlockTile:
         """
         share = -(-self.tile_count(rows, columns, batch) * self.splits // gpu.processors)
         brought = 4 * self.depth * (self.tile_rows + self.tile_columns)
-        work = share * (self.work_per_piece + brought) / _MULTIPLY_ADDS_PER_CYCLE
-        summed = self.shared_partial_sum_elements + (self.splits + 1) * self.tile_elements * (self.splits > 1)
+        work = share * (self.multiplication_cost_per_operand_piece + brought) / _MULTIPLY_ADDS_PER_CYCLE
+        summed = self.shared_elements_for_thread_group_sums + (self.splits + 1) * self.tile_elements * (self.splits > 1)
         last = share * summed / 16 + _LAST_BLOCK_LATENCY_CYCLES * (self.splits > 1)
         return -(-steps // self.depth) / self.splits * max(work, _GLOBAL_MEMORY_LATENCY_CYCLES) + last

@@ -45,22 +45,22 @@ from aotc.tir import (
     te,
 )
 from aotc.tir.expr import Binary, Const, all_of, call, const, substitute, walk
+from aotc.tir.schedule.contraction.contraction_index_analysis import (
+    ContractionAnalysis,
+    Irregular,
+    analyze_contraction,
+    are_weights_finite,
+    axis_values_at_row_major_number,
+    iteration_space_point_count,
+    neighbor_distance_along_last_axis,
+    variables_of_dimensions,
+)
 from aotc.tir.schedule.contraction.gpu_block_tile_shape import BlockTile, ThreadBuffers
 from aotc.tir.schedule.contraction.gpu_dp4a import byte_word_operand, split_into_dp4a_groups
 from aotc.tir.schedule.contraction.gpu_split_reduction import (
     MIN_GEMM_SIDE,
     ContractionOperand,
     schedule_gpu_split_reduction,
-)
-from aotc.tir.schedule.contraction.index_space import (
-    ContractionAnalysis,
-    Irregular,
-    analyze_contraction,
-    are_weights_finite,
-    axis_values_at_number,
-    neighbor_distance_along_last_axis,
-    point_count,
-    variables_of_dimensions,
 )
 from aotc.tir.schedule.contraction.shared_memory_copies import (
     ELEMENTS_PER_MEMORY_SECTOR,
@@ -100,11 +100,15 @@ def schedule_gpu_block_tiles(
     # padding would yield NaN where zero meets an infinity
     dims = analysis.b if are_weights_finite(contraction) else (*analysis.a, *analysis.b)
     staged = contraction.dtype.is_float and not all(dim.inside for dim in dims)
-    store = _recompute_nan_elements(whole, a, b, store) if staged else store
-    store = _skip_elements_outside_output(whole, store) if point_count(contraction.axes) > contraction.size else store
+    store = _store_function_recomputing_nan_elements(whole, a, b, store) if staged else store
+    store = (
+        _store_function_for_inside_elements(whole, store)
+        if iteration_space_point_count(contraction.axes) > contraction.size
+        else store
+    )
     contraction = analysis.c
     columns = [axis for axis in analysis.channel if axis[0] not in variables_of_dimensions(analysis.a)]
-    down, across = point_count(analysis.pixel), point_count(columns)
+    down, across = iteration_space_point_count(analysis.pixel), iteration_space_point_count(columns)
     if not contraction.reduce_axes:
         return None
     sides = (
@@ -116,7 +120,10 @@ def schedule_gpu_block_tiles(
         sides = left, right
     if min(down, across) < MIN_GEMM_SIDE:
         return schedule_gpu_split_reduction(analysis, sides, places, store, gpu)
-    batch, steps = point_count(contraction.axes) // (down * across), point_count(contraction.reduce_axes)
+    batch, steps = (
+        iteration_space_point_count(contraction.axes) // (down * across),
+        iteration_space_point_count(contraction.reduce_axes),
+    )
     sizes = down, across, batch, steps, gpu
     fit = [
         one
@@ -125,7 +132,7 @@ def schedule_gpu_block_tiles(
     ]
     if not fit:
         return None
-    ways = (way for tile in fit for way in tile.variants_with_split_reduction(*sizes))
+    ways = (way for tile in fit for way in tile.tile_variants_by_blocks_per_output_tile(*sizes))
     tile = min(ways, key=lambda one: one.estimated_cycles(*sizes))
     return _block_tile_loop_nest(analysis, sides, places, store, tile)
 
@@ -152,7 +159,7 @@ def _split_axes_used_in_quotients(contraction: te.Contraction) -> tuple[te.Contr
     return replace(contraction, axes=tuple(axes), a_index=a_index, b_index=b_index), tuple(places.values())
 
 
-def _skip_elements_outside_output(contraction: te.Contraction, store: StoreFn) -> StoreFn:
+def _store_function_for_inside_elements(contraction: te.Contraction, store: StoreFn) -> StoreFn:
     """Return a store function that skips elements outside of the output."""
 
     def store_if_inside(indices: tuple[Expr, ...], value: Expr) -> Stmt:
@@ -163,7 +170,9 @@ def _skip_elements_outside_output(contraction: te.Contraction, store: StoreFn) -
     return store_if_inside
 
 
-def _recompute_nan_elements(contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn) -> StoreFn:
+def _store_function_recomputing_nan_elements(
+    contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn
+) -> StoreFn:
     """Return a store function that recomputes NaN elements without the padding, as NaN may stem
     from infinity times zero.
     """
@@ -176,6 +185,13 @@ def _recompute_nan_elements(contraction: te.Contraction, a: Buffer, b: Buffer, s
         return Block((Declare(total, value), If(call("isnan", total), again), store(indices, total)))
 
     return store_with_nan_check
+
+
+def _thread_group_and_number_within(tile: BlockTile, thread: Expr) -> tuple[Expr, Expr]:
+    """Return the number of a thread's group in its block, and the number of the thread in its group."""
+    if tile.groups == 1:
+        return const(0), thread
+    return thread // tile.threads_per_thread_group, thread % tile.threads_per_thread_group
 
 
 def _block_tile_loop_nest(
@@ -194,42 +210,43 @@ def _block_tile_loop_nest(
     own, place = Var("number"), Var("part")
     number, part = (own, place) if tile.splits > 1 else (block, const(0))
     outer = [axis for axis in c.axes if axis not in (*a.axes, *b.axes)]
-    down, across = -(-a.own_output_points // tile.tile_rows), -(-b.own_output_points // tile.tile_columns)
-    names = axis_values_at_number(outer, number // (down * across))
+    down = -(-a.exclusive_output_point_count // tile.tile_rows)
+    across = -(-b.exclusive_output_point_count // tile.tile_columns)
+    names = axis_values_at_row_major_number(outer, number // (down * across))
     steps = ReductionOrder.choose_reduction_order(
         c, tile.depth, tile.threads_per_block, names, neighbor_distance_along_last_axis(b.dims, b.axes) == 1
     )
     thread, along = steps.thread, c.axes[-1] in b.axes and c.axes[-1][1] >= ELEMENTS_PER_MEMORY_SECTOR
-    group, one = (
-        (const(0), thread) if tile.groups == 1 else (thread // tile.threads_per_group, thread % tile.threads_per_group)
-    )
+    group, one = _thread_group_and_number_within(tile, thread)
     left, right, size = _make_tile_operands(
         analysis, row_and_column_operands, tile, steps, one, along, (number // across % down, number % across)
     )
-    pieces, sums = _allocate_pieces_and_sums(tile, left.held.dtype, size, c.dtype)
+    pieces, sums = _allocate_shared_piece_and_sum_buffers(tile, left.held.dtype, size, c.dtype)
     acc = Buffer("acc", c.dtype, tile.high * tile.wide, "stack", 16)
     operands = tile.operand_register_arrays(acc)
 
     def multiply_pieces(shared: Buffer) -> Stmt:
-        return tile.multiply_shared_pieces(ThreadBuffers(shared, operands, acc), left, right, one, group)
+        return tile.multiply_operand_pieces_in_shared_memory(
+            ThreadBuffers(shared, operands, acc), left, right, one, group
+        )
 
     share = steps.piece_count // tile.splits
     walked = _SoftwarePipeline((left, right), pieces, multiply_pieces, steps, part * share, share)
-    grid = point_count(outer) * down * across
+    grid = iteration_space_point_count(outer) * down * across
     parts = Buffer("parts", c.dtype, grid * tile.splits * tile.tile_elements, "workspace", 64)
     partial = _PartialSums(tile, along, thread, parts)
-    store_tile_element = _output_element_store(left, right, steps, output_indices, store)
-    done = store_tile_element if number is block else partial.partial_sum_store(block)
+    store_tile_element = _store_function_for_tile_element(left, right, steps, output_indices, store)
+    done = store_tile_element if number is block else partial.store_function_for_partial_sum(block)
     settled: list[Stmt] = [Wait(0), Sync()] if sums is pieces[0] and share != 2 else []
     body: list[Stmt] = [
         loop_nest([(clear := Var("i"), acc.size)], Store(acc, clear, const(0, c.dtype)), "independent"),
-        *walked.pipeline_stmts(),
+        *walked.double_buffered_multiply_stmts(),
         *settled,
         _add_thread_group_sums(acc, sums, left, right, along, tile, thread, done),
     ]
     counts = Buffer("counts", DType("int32"), grid, "workspace", 64)
     if tile.splits > 1:
-        rest = partial.add_partial_sums(number * tile.splits, tile.splits, store_tile_element)
+        rest = partial.add_partial_sums_and_store(number * tile.splits, tile.splits, store_tile_element)
         registers = Declare(own, block // tile.splits), Declare(place, block % tile.splits)
         body = [*registers, *body, *run_in_last_block_of_group(counts, number, tile.splits, rest)]
     stmt = For(block, grid * tile.splits, For(thread, tile.threads_per_block, Block(body), kind="thread"), kind="block")
@@ -238,7 +255,7 @@ def _block_tile_loop_nest(
     return ContractionNest(stmt, (acc, *held, *operands), (parts, counts) if tile.splits > 1 else (), shared)
 
 
-def _allocate_pieces_and_sums(
+def _allocate_shared_piece_and_sum_buffers(
     tile: BlockTile, operand_dtype: DType, piece_elements: int, sum_dtype: DType
 ) -> tuple[tuple[Buffer, Buffer], Buffer]:
     """Return the shared-memory buffers of a thread block: two for pieces of both operands, and one
@@ -247,14 +264,14 @@ def _allocate_pieces_and_sums(
     The sums reuse the first buffer of pieces if they have the same type, so threads must be done
     with the pieces before they store sums.
     """
-    over = tile.shared_partial_sum_elements if operand_dtype == sum_dtype else 0
+    over = tile.shared_elements_for_thread_group_sums if operand_dtype == sum_dtype else 0
     even = Buffer("even", operand_dtype, max(piece_elements, over), "shared", 16)
     odd = Buffer("odd", operand_dtype, piece_elements, "shared", 16)
-    sums = even if over else Buffer("sums", sum_dtype, tile.shared_partial_sum_elements, "shared", 16)
+    sums = even if over else Buffer("sums", sum_dtype, tile.shared_elements_for_thread_group_sums, "shared", 16)
     return (even, odd), sums
 
 
-def _output_element_store(
+def _store_function_for_tile_element(
     left: TileOperand, right: TileOperand, steps: ReductionOrder, output_indices: Sequence[Expr], store: StoreFn
 ) -> _StoreElement:
     """Return a function (row, column, value) that stores an element of a tile, if it is inside the
@@ -266,15 +283,19 @@ def _output_element_store(
 
     def store_tile_element(row_in_tile: Expr, column_in_tile: Expr, value: Expr) -> Stmt:
         row, column = Var("row"), Var("column")
-        names = {**steps.names, **axis_values_at_number(a.axes, row), **axis_values_at_number(b.axes, column)}
+        names = {
+            **steps.names,
+            **axis_values_at_row_major_number(a.axes, row),
+            **axis_values_at_row_major_number(b.axes, column),
+        }
         body = store(tuple(substitute(place, names) for place in output_indices), value)
         tests = [
-            *a.element_exists_condition(row, left.tile_extent),
-            *b.element_exists_condition(column, right.tile_extent),
+            *a.element_in_operand_condition(row, left.tile_rows_or_columns),
+            *b.element_in_operand_condition(column, right.tile_rows_or_columns),
         ]
         registers = (
-            Declare(row, left.tile * left.tile_extent + row_in_tile),
-            Declare(column, right.tile * right.tile_extent + column_in_tile),
+            Declare(row, left.tile * left.tile_rows_or_columns + row_in_tile),
+            Declare(column, right.tile * right.tile_rows_or_columns + column_in_tile),
         )
         return Block((*registers, If(all_of(*tests), body) if tests else body))
 
@@ -308,7 +329,7 @@ def _make_tile_operands(
     ]
     (high, left), (wide, right) = tile.shared_memory_pitches_and_sizes(found[0][1], found[1][1])
     x, w = (Buffer(name, dtype, size, "stack", 16) for name, size in zip("xw", held, strict=True))
-    rows, cols = tile.thread_row_and_column(thread_in_group, neighbors_along_columns)
+    rows, cols = tile.functions_to_row_and_column_of_thread(thread_in_group, neighbors_along_columns)
     sides = (
         TileOperand(a, 0, x, tile.high, tile.rows, rows, high, tile_row_and_column[0], *found[0]),
         TileOperand(b, left, w, tile.wide, tile.columns, cols, wide, tile_row_and_column[1], *found[1]),
@@ -326,7 +347,7 @@ def _choose_vector_copy_and_layout(
     """
     ways = [(operand.axes, False)]
     if tile.allows_reduction_contiguous_layout:
-        ways.append((steps.axes[-1:] if steps.has_piece_aligned_last_axis else steps.axes, True))
+        ways.append((steps.axes[-1:] if steps.does_piece_depth_divide_last_axis else steps.axes, True))
     for axes, deep in ways:
         piece = VectorPiece.find_aligned_16_byte_vectors(operand, axes, ranges, tile.operand_dtype(dtype))
         if piece is not None and (operand_rows % piece.lanes == 0 or not deep):
@@ -353,22 +374,25 @@ class _SoftwarePipeline:
     first: Expr
     count: int
 
-    def pipeline_stmts(self) -> list[Stmt]:
+    def double_buffered_multiply_stmts(self) -> list[Stmt]:
         """Return the statements for all operand pieces; the loop processes two at a time, one in
         each buffer.
         """
         (even, odd), pair = self.pieces, Var("pair")
-        found = [self.start_copies(even, self.first), self.store_copied_registers(even)]
+        found = [
+            self.start_operand_copies_to_shared_memory(even, self.first),
+            self.store_register_copies_to_shared_memory(even),
+        ]
         if self.count > 1:
             more = pair < self.count // 2 - 1 if self.count % 2 == 0 else None
             both = (
-                *self.multiply_and_prefetch(pair * 2, even, odd),
-                *self.multiply_and_prefetch(pair * 2 + 1, odd, even, more),
+                *self.multiply_piece_and_prefetch_next(pair * 2, even, odd),
+                *self.multiply_piece_and_prefetch_next(pair * 2 + 1, odd, even, more),
             )
             found.append(For(pair, self.count // 2, Block(both)))
-        return found + (self.multiply_and_prefetch(const(self.count - 1), even) if self.count % 2 else [])
+        return found + (self.multiply_piece_and_prefetch_next(const(self.count - 1), even) if self.count % 2 else [])
 
-    def multiply_and_prefetch(
+    def multiply_piece_and_prefetch_next(
         self,
         piece_number: Expr,
         current_buffer: Buffer,
@@ -384,18 +408,18 @@ class _SoftwarePipeline:
         stmts = [*waits, Sync(), self.product(current_buffer)]
         if next_buffer is not None:
             begun, ended = (
-                self.start_copies(next_buffer, self.first + piece_number + 1),
-                self.store_copied_registers(next_buffer),
+                self.start_operand_copies_to_shared_memory(next_buffer, self.first + piece_number + 1),
+                self.store_register_copies_to_shared_memory(next_buffer),
             )
             begun, ended = (begun, ended) if has_next is None else (If(has_next, begun), If(has_next, ended))
             stmts = [*waits, Sync(), begun, self.product(current_buffer), ended]
         return stmts
 
-    def start_copies(self, shared: Buffer, step: Expr) -> Stmt:
+    def start_operand_copies_to_shared_memory(self, shared: Buffer, step: Expr) -> Stmt:
         """Return the statements that start the copies of both operands' pieces to shared memory."""
         return Block(side.start_piece_copy(shared, step, self.steps) for side in self.sides)
 
-    def store_copied_registers(self, shared: Buffer) -> Stmt:
+    def store_register_copies_to_shared_memory(self, shared: Buffer) -> Stmt:
         """Return the statements that store pieces of both operands to shared memory, if they go
         through registers.
         """
@@ -407,7 +431,7 @@ class _SoftwarePipeline:
 _StoreElement = Callable[[Expr, Expr, Expr], Stmt]
 
 
-def _loop_over_accumulators(
+def _store_loops_over_thread_accumulators(
     acc: Buffer, left: TileOperand, right: TileOperand, tile: BlockTile, store_element: _StoreElement
 ) -> Stmt:
     """Return loops that apply `element(row, column, value)` to each accumulator of a thread."""
@@ -431,11 +455,11 @@ def _add_thread_group_sums(
     needed, and finish the elements.
     """
     if not sums.size:
-        return _loop_over_accumulators(acc, left, right, tile, store_element)
+        return _store_loops_over_thread_accumulators(acc, left, right, tile, store_element)
     parts = _PartialSums(tile, is_row_major, thread, sums)
-    keep = parts.partial_sum_store(thread // tile.threads_per_group)
-    rest = parts.add_partial_sums(const(0), tile.groups, store_element)
-    return Block((_loop_over_accumulators(acc, left, right, tile, keep), Sync(), rest))
+    keep = parts.store_function_for_partial_sum(thread // tile.threads_per_thread_group)
+    rest = parts.add_partial_sums_and_store(const(0), tile.groups, store_element)
+    return Block((_store_loops_over_thread_accumulators(acc, left, right, tile, keep), Sync(), rest))
 
 
 @frozen(eq=False)
@@ -450,29 +474,33 @@ class _PartialSums:
     sums: Buffer
 
     @property
-    def contiguous_extent(self) -> int:
+    def contiguous_partial_sum_axis_extent(self) -> int:
         """The extent of the contiguous axis of a tile's partial sums."""
         return self.tile.tile_columns if self.wide else self.tile.tile_rows
 
-    def partial_sum_store(self, partial_sum_number: Expr) -> _StoreElement:
+    def store_function_for_partial_sum(self, partial_sum_number: Expr) -> _StoreElement:
         """Return a function (row, column, value) that stores an element of partial sum `partial_sum_number` of
         a tile.
         """
 
         def store_partial_sum(row: Expr, column: Expr, value: Expr) -> Stmt:
-            place = row * self.contiguous_extent + column if self.wide else column * self.contiguous_extent + row
+            place = (
+                row * self.contiguous_partial_sum_axis_extent + column
+                if self.wide
+                else column * self.contiguous_partial_sum_axis_extent + row
+            )
             return Store(self.sums, partial_sum_number * self.tile.tile_elements + place, value)
 
         return store_partial_sum
 
-    def add_partial_sums(self, first_partial_sum: Expr, count: int, store_element: _StoreElement) -> Stmt:
+    def add_partial_sums_and_store(self, first_partial_sum: Expr, count: int, store_element: _StoreElement) -> Stmt:
         """Return a loop that adds `count` partial sums of a tile from number `first_partial_sum` on, in order,
         and finishes the elements.
         """
         turn, other, total = Var("turn"), Var("group"), Var("total", self.sums.dtype)
         size, threads = self.tile.tile_elements, self.tile.threads_per_block
         place = turn * threads + self.thread
-        m, n = place // self.contiguous_extent, place % self.contiguous_extent
+        m, n = place // self.contiguous_partial_sum_axis_extent, place % self.contiguous_partial_sum_axis_extent
         m, n = (m, n) if self.wide else (n, m)
         add = Assign(total, total + Load(self.sums, (first_partial_sum + other) * size + place))
         others = [For(other, count, add, begin=1)] if count > 1 else []

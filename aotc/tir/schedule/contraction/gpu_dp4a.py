@@ -26,12 +26,12 @@ from aotc.tir import (
     vars_and_buffers_in,
 )
 from aotc.tir.expr import Select, all_of, binary, call, cast, const, substitute
-from aotc.tir.schedule.contraction.gpu_split_reduction import ContractionOperand
-from aotc.tir.schedule.contraction.index_space import (
+from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ContractionAnalysis,
     row_major_address,
     split_reduction_into_dot_groups,
 )
+from aotc.tir.schedule.contraction.gpu_split_reduction import ContractionOperand
 from aotc.tir.simplify import simplify
 
 

@@ -21,12 +21,12 @@ from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import Block, Buffer, Expr, Gpu, Load, Select, Store, Sync, Var, all_of, call, cast, const, substitute, te
-from aotc.tir.schedule.contraction.index_space import (
+from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ContractionAnalysis,
     OperandDimension,
-    axis_values_at_number,
+    axis_values_at_row_major_number,
+    iteration_space_point_count,
     neighbor_distance_along_last_axis,
-    point_count,
     row_major_address,
 )
 from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
@@ -57,15 +57,15 @@ class ContractionOperand:
     fill: int = 0
 
     @property
-    def own_output_points(self) -> int:
+    def exclusive_output_point_count(self) -> int:
         """Number of points of the output axes that only this operand depends on."""
-        return point_count(self.axes)
+        return iteration_space_point_count(self.axes)
 
-    def element_exists_condition(self, element: Expr, tile_size: int) -> list[Expr]:
+    def element_in_operand_condition(self, element: Expr, tile_size: int) -> list[Expr]:
         """Return the condition that an element exists; none if `tile_size`, the size of a tile, divides
         the number of elements.
         """
-        return [element < self.own_output_points] if self.own_output_points % tile_size else []
+        return [element < self.exclusive_output_point_count] if self.exclusive_output_point_count % tile_size else []
 
     def load_element_or_fill(
         self, values_of_vars: Mapping[Var, Expr], dtype: DType, conditions: Sequence[Expr] = ()
@@ -116,24 +116,28 @@ class _SplitReductionBlock:
         """Number of threads of a warp that split one sum."""
         return 1 << len(self.spread)
 
-    def accumulate_thread_part(self, reduction_thread: Expr, column_thread: Expr) -> Stmt:
+    def accumulate_reduction_part_of_thread(self, reduction_thread: Expr, column_thread: Expr) -> Stmt:
         """Return the loops in which a thread accumulates its part of a split reduction."""
         c, thin, long, acc = self.c, self.thin, self.long, self.acc
         turn, k, column, row = (Var(name) for name in ("turn", "k", "column", "row"))
-        steps, value = point_count(c.reduce_axes), Var("value", c.dtype)
-        names = {**self.names, **axis_values_at_number(long.axes, column), **axis_values_at_number(c.reduce_axes, k)}
-        other = thin.load_element_or_fill({**names, **axis_values_at_number(thin.axes, row)}, c.dtype)
+        steps, value = iteration_space_point_count(c.reduce_axes), Var("value", c.dtype)
+        names = {
+            **self.names,
+            **axis_values_at_row_major_number(long.axes, column),
+            **axis_values_at_row_major_number(c.reduce_axes, k),
+        }
+        other = thin.load_element_or_fill({**names, **axis_values_at_row_major_number(thin.axes, row)}, c.dtype)
         a, b = (other, value) if thin is self.sides[0] else (value, other)
         add = Store(acc, row, self.sides[0].multiply_add(Load(acc, row), a, b, self.sides[1]))
-        every = loop_nest([(row, thin.own_output_points)], add, "independent")
+        every = loop_nest([(row, thin.exclusive_output_point_count)], add, "independent")
         body: Stmt = Block((Declare(value, long.load_element_or_fill(names, c.dtype)), every))
-        tests = [*long.element_exists_condition(column, self.wide), *([k < steps] if steps % self.deep else [])]
+        tests = [*long.element_in_operand_condition(column, self.wide), *([k < steps] if steps % self.deep else [])]
         body = If(all_of(*tests), body) if tests else body
         body = Block((Declare(k, turn * self.deep + reduction_thread), body))
         turns = For(turn, -(-steps // self.deep), body)
         return Block((Declare(column, self.first + column_thread), turns))
 
-    def add_warp_sums_to_shared_memory(self, reduction_thread: Expr, column_thread: Expr) -> Stmt:
+    def reduce_in_warp_and_store_to_shared(self, reduction_thread: Expr, column_thread: Expr) -> Stmt:
         """Return the statements that add the partial sums of a warp by shuffles, and store them to
         shared memory.
         """
@@ -144,29 +148,29 @@ class _SplitReductionBlock:
             stmts.append(Declare(far, call("shuffle_xor", total, const(distance, "int32"))))
             stmts.append(Assign(total, total + far))
         place = (
-            reduction_thread // self.threads_of_warp_per_sum * self.thin.own_output_points + row
+            reduction_thread // self.threads_of_warp_per_sum * self.thin.exclusive_output_point_count + row
         ) * self.wide + column_thread
         keep = Store(self.parts, place, total)
         stmts.append(If((reduction_thread % self.threads_of_warp_per_sum).equal(0), keep) if self.spread else keep)
-        return loop_nest([(row, self.thin.own_output_points)], Block(stmts))
+        return loop_nest([(row, self.thin.exclusive_output_point_count)], Block(stmts))
 
-    def add_warp_sums_and_store(self, thread: Var, output_indices: Sequence[Expr], store: StoreFn) -> Stmt:
+    def add_sums_of_all_warps_and_store(self, thread: Var, output_indices: Sequence[Expr], store: StoreFn) -> Stmt:
         """Return the loop that adds the partial sums of all warps, and finishes and stores the
         elements.
         """
         turn, element, other, row, column = (Var(name) for name in ("turn", "element", "other", "row", "column"))
-        total, results = Var("total", self.c.dtype), self.thin.own_output_points * self.wide
+        total, results = Var("total", self.c.dtype), self.thin.exclusive_output_point_count * self.wide
         add = Assign(total, total + Load(self.parts, other * results + element))
         names = {
             **self.names,
-            **axis_values_at_number(self.thin.axes, row),
-            **axis_values_at_number(self.long.axes, column),
+            **axis_values_at_row_major_number(self.thin.axes, row),
+            **axis_values_at_row_major_number(self.long.axes, column),
         }
         place = tuple(substitute(place, names) for place in output_indices)
         sums = Declare(total, Load(self.parts, element))
         others = For(other, self.deep // self.threads_of_warp_per_sum, add, begin=1)
         tests = [
-            *self.long.element_exists_condition(column, self.wide),
+            *self.long.element_in_operand_condition(column, self.wide),
             *([element < results] if results % _THREADS_PER_BLOCK else []),
         ]
         done: Stmt = Block((sums, others, store(place, total)))
@@ -191,35 +195,43 @@ def schedule_gpu_split_reduction(
     store               function that returns the statement to store an element
     """
     c = analysis.c
-    thin, long = sorted(data_and_weights, key=lambda side: side.own_output_points)
+    thin, long = sorted(data_and_weights, key=lambda side: side.exclusive_output_point_count)
     along = (
         neighbor_distance_along_last_axis(long.dims, long.axes) != 1
         and neighbor_distance_along_last_axis(long.dims, c.reduce_axes) == 1
     )
     outer = [axis for axis in c.axes if axis not in (*thin.axes, *long.axes)]
     widths = (
-        (8, 4) if along else [one for one in (_THREADS_PER_BLOCK, 64, 32, 16) if one <= long.own_output_points] + [8]
+        (8, 4)
+        if along
+        else [one for one in (_THREADS_PER_BLOCK, 64, 32, 16) if one <= long.exclusive_output_point_count] + [8]
     )
-    blocks = {wide: point_count(outer) * -(-long.own_output_points // wide) for wide in widths}
+    blocks = {
+        wide: iteration_space_point_count(outer) * -(-long.exclusive_output_point_count // wide) for wide in widths
+    }
     wide = next((one for one in widths if blocks[one] >= _BLOCKS_PER_MULTIPROCESSOR * gpu.processors), widths[-1])
-    deep, tiles = _THREADS_PER_BLOCK // wide, -(-long.own_output_points // wide)
-    if (thin.own_output_points == 1) if deep == 1 else (point_count(c.reduce_axes) < _MIN_SPLIT_REDUCTION_STEPS):
+    deep, tiles = _THREADS_PER_BLOCK // wide, -(-long.exclusive_output_point_count // wide)
+    if (
+        (thin.exclusive_output_point_count == 1)
+        if deep == 1
+        else (iteration_space_point_count(c.reduce_axes) < _MIN_SPLIT_REDUCTION_STEPS)
+    ):
         return None
     block, thread, row = Var("b"), Var("t"), Var("row")
     depth, across = (thread % deep, thread // deep) if along else (thread // wide, thread % wide)
     spread = [distance for distance in (16, 8, 4, 2, 1) if along or distance >= wide]
-    acc = Buffer("acc", c.dtype, thin.own_output_points, "stack", 16)
-    parts = Buffer("parts", c.dtype, (deep >> len(spread)) * wide * thin.own_output_points, "shared", 16)
+    acc = Buffer("acc", c.dtype, thin.exclusive_output_point_count, "stack", 16)
+    parts = Buffer("parts", c.dtype, (deep >> len(spread)) * wide * thin.exclusive_output_point_count, "shared", 16)
     if parts.nbytes > gpu.shared_bytes:
         return None
-    names, first = axis_values_at_number(outer, block // tiles), block % tiles * wide
+    names, first = axis_values_at_row_major_number(outer, block // tiles), block % tiles * wide
     made = _SplitReductionBlock(c, data_and_weights, thin, long, names, wide, deep, spread, first, acc, parts)
     stmts = (
-        loop_nest([(row, thin.own_output_points)], Store(acc, row, const(0, c.dtype)), "independent"),
-        made.accumulate_thread_part(depth, across),
-        made.add_warp_sums_to_shared_memory(depth, across),
+        loop_nest([(row, thin.exclusive_output_point_count)], Store(acc, row, const(0, c.dtype)), "independent"),
+        made.accumulate_reduction_part_of_thread(depth, across),
+        made.reduce_in_warp_and_store_to_shared(depth, across),
         Sync(),
-        made.add_warp_sums_and_store(thread, output_indices, store),
+        made.add_sums_of_all_warps_and_store(thread, output_indices, store),
     )
     over = For(thread, _THREADS_PER_BLOCK, Block(stmts), kind="thread")
     return ContractionNest(For(block, blocks[wide], over, kind="block"), (acc,), shared=(parts,))

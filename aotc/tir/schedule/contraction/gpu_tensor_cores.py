@@ -49,10 +49,10 @@ class TensorCoreTile(BlockTile):
         return self.operands
 
     @property
-    def work_per_piece(self) -> float:
+    def multiplication_cost_per_operand_piece(self) -> float:
         return self.tile_rows * self.tile_columns * self.depth / _TENSOR_CORE_SPEEDUP
 
-    def thread_row_and_column(
+    def functions_to_row_and_column_of_thread(
         self, thread: Expr, neighbors_along_columns: bool
     ) -> tuple[ThreadElementIndex, ThreadElementIndex]:
         warp, lane, across = thread // 32, thread % 32, self.columns // 4
@@ -73,7 +73,7 @@ class TensorCoreTile(BlockTile):
         a, b = (Buffer(name, dtype, 8, "stack", 16) for name in "ab")
         return a, b
 
-    def multiply_shared_pieces(
+    def multiply_operand_pieces_in_shared_memory(
         self, buffers: ThreadBuffers, left: TileOperand, right: TileOperand, thread: Expr, thread_group: Expr
     ) -> Stmt:
         (a, b), acc = buffers.operands, buffers.acc

@@ -42,8 +42,7 @@ from aotc.tir import (
 )
 from aotc.tir.expr import Const, Expr, Load, Var, call, new_private_scratch_buffer, substitute
 from aotc.tir.schedule.contraction import tile_segments
-from aotc.tir.schedule.contraction.epilogue import Accumulators
-from aotc.tir.schedule.contraction.index_space import (
+from aotc.tir.schedule.contraction.contraction_index_analysis import (
     AddressedOperand,
     ChannelSplit,
     Irregular,
@@ -51,8 +50,9 @@ from aotc.tir.schedule.contraction.index_space import (
     row_major_address,
     variables_of_dimensions,
 )
+from aotc.tir.schedule.contraction.epilogue import Accumulators
 from aotc.tir.schedule.contraction.operand_staging import CopyFn
-from aotc.tir.schedule.contraction.register_tiling import (
+from aotc.tir.schedule.contraction.register_tiling_types import (
     MultiplyAddStep,
     OutputStores,
     ReductionLoops,
@@ -128,8 +128,8 @@ def _tiling_of_channel_segment(
     along = axis[1] <= vector_bytes or tiles_apart == [vector_bytes, vector_bytes]
     if steps != [1, 1] or not along or not request.analysis.pixel:
         raise Irregular("channels that do not lie side by side")
-    open_dims = [d for d in split.a if not d.inside and split.lane not in d.variables]
-    static = variables_of_dimensions(open_dims) <= request.data_only_axis_vars | request.reduction_axis_vars
+    open_dims = [d for d in split.a if not d.inside and split.lane not in d.variables_of_index]
+    static = variables_of_dimensions(open_dims) <= request.output_axis_vars_of_data_only | request.reduction_axis_vars
     if not static or not all(isinstance(t, Var) for d in open_dims for t in d.index.terms):
         raise Irregular("borders that are not known when a tile is written")
     lane = TileAxis(
@@ -142,7 +142,8 @@ def _tiling_of_channel_segment(
     panel, dtype = AddressedOperand(made.weights, as_expr(0)), request.contraction.dtype
     # a short row that is a single tile needs no panel
     written = (
-        tiles.total_tile_count == 1 and made.vector_products_per_position * column[1] <= MAX_UNROLLED_VECTOR_PRODUCTS
+        tiles.tile_count_of_all_segments == 1
+        and made.vector_products_per_position * column[1] <= MAX_UNROLLED_VECTOR_PRODUCTS
     )
     copies: dict[TileAxis | None, CopyFn] = {
         lane: made.fill_weight_panel if inner or written else made.fill_weight_and_data_panels
@@ -150,7 +151,7 @@ def _tiling_of_channel_segment(
     if inner and not written:
         copies[inner[-1]] = made.fill_data_panel
     tiling = RegisterTiling(
-        [*request.untiled_outer_axes(axis), lane, *inner, tiles],
+        [*request.output_axes_outside_of_tile(axis), lane, *inner, tiles],
         MultiplyAddStep(panel, made.a, dtype, lane.lanes, True, request.contraction.fill),
         ReductionLoops((), (), request.contraction.reduce_axes, open_dims),
         OutputStores(request.contraction.axes, request.store, {}),
@@ -169,7 +170,9 @@ def _enumerate_axis_points(axes: Sequence[te.Axis]) -> list[dict[Var, int]]:
     return [dict(zip(names, at, strict=True)) for at in places]
 
 
-def _panel_step_and_dilation(address: LinearForm, output_column: Var, kernel_column: Var | None) -> tuple[int, int]:
+def _panel_steps_of_output_and_kernel_column(
+    address: LinearForm, output_column: Var, kernel_column: Var | None
+) -> tuple[int, int]:
     """Return the panel entries between adjacent output columns, and between adjacent kernel columns.
 
     Raise Irregular if the data's address does not increase with both.
@@ -235,14 +238,14 @@ class _InterleavedPanels:
         Raise Irregular if the data's index is not a sum of output column and kernel column.
         """
         taps = [(v, n) for v, n in request.contraction.reduce_axes if n > 1]
-        own = {var for d in split.a if column_axis[0] in d.variables for var in d.variables}
+        own = {var for d in split.a if column_axis[0] in d.variables_of_index for var in d.variables_of_index}
         across = [axis for axis in taps if axis[0] not in own] or taps
         kernel = [axis for axis in taps if axis not in across]
         if len(kernel) > 1:
             raise Irregular("columns of the kernel along several axes")
         position = row_major_address(split.a)
         (tap, count) = kernel[0] if kernel else (None, 1)
-        step, dilation = _panel_step_and_dilation(position, column_axis[0], tap)
+        step, dilation = _panel_steps_of_output_and_kernel_column(position, column_axis[0], tap)
         entry = (Var("entry"), (column_axis[1] - 1) * step + (count - 1) * dilation + 1)
         moved = {column_axis[0], tap}
 
@@ -313,20 +316,22 @@ class _InterleavedPanels:
         """
         stmts: list[Stmt] = []
         taps = [(v, 1 + max(tap[v] for tap in self.across)) for v in self.across[0]]
-        signature = BorderSignature.signature_for_axis(self._dims_along_panel_entry, self.entry[0], taps)
-        for segment in tile_segments.tiles_grouped_by_border_signature(self.entry[1], 1, signature):
+        signature = BorderSignature.signature_for_axis(self._data_dims_depending_on_panel_entry, self.entry[0], taps)
+        for segment in tile_segments.even_tiles_grouped_by_border_signature(self.entry[1], 1, signature):
             var = Var("entry")
             place = var + segment.begin if segment.count > 1 else as_expr(segment.begin)
-            body = self._store_panel_entry({**values_of_vars, self.entry[0]: place}, place, segment.begin)
+            body = self._store_data_panel_entry({**values_of_vars, self.entry[0]: place}, place, segment.begin)
             stmts.append(For(var, segment.count, body) if segment.count > 1 else body)
         return Block(stmts)
 
     @property
-    def _dims_along_panel_entry(self) -> list[OperandDimension]:
+    def _data_dims_depending_on_panel_entry(self) -> list[OperandDimension]:
         """The dimensions of the data whose index depends on the panel entry (the column)."""
-        return [d for d in self.dims if self.entry[0] in d.variables]
+        return [d for d in self.dims if self.entry[0] in d.variables_of_index]
 
-    def _store_panel_entry(self, values_of_vars: Mapping[Var, Expr], entry: Expr, border_reference_entry: int) -> Stmt:
+    def _store_data_panel_entry(
+        self, values_of_vars: Mapping[Var, Expr], entry: Expr, border_reference_entry: int
+    ) -> Stmt:
         """Return statements that store an entry of the data panel, with the set of taps in range
         that entry number `border_reference_entry` has.
         """
@@ -346,7 +351,10 @@ class _InterleavedPanels:
         """
         at: dict[Expr, int] = {self.entry[0]: border_reference_entry}
         for group in self.groups_of_4_taps:
-            here = [all(d.is_index_in_range(at | dict(tap)) for d in self._dims_along_panel_entry) for tap in group]
+            here = [
+                all(d.is_index_in_range(at | dict(tap)) for d in self._data_dims_depending_on_panel_entry)
+                for tap in group
+            ]
             if any(here):
                 rows = [
                     self._load_data_vector_at_tap(values_of_vars, tap, stmts) if inside else self._padding_vector
@@ -368,7 +376,7 @@ class _InterleavedPanels:
         values = dict(values_of_vars) | {var: as_expr(at) for var, at in tap.items()}
         tests: list[Expr] = []
         for dim in self.dims:
-            if self.entry[0] not in dim.variables:
+            if self.entry[0] not in dim.variables_of_index:
                 index = simplify(substitute(dim.index.to_expr(), values), self.ranges)
                 low, high = bounds(index, self.ranges)
                 tests += [index >= 0] * (low < 0) + [index < dim.extent] * (high >= dim.extent)
@@ -463,9 +471,11 @@ class _InterleavedPanels:
         products, and finishing vectors.
         """
         columns = max(segment.size for segment in tiling.levels[-1].segments)
-        trips = math.prod(axis.total_tile_count for axis in tiling.levels)
+        trips = math.prod(axis.tile_count_of_all_segments for axis in tiling.levels)
         filled = (
-            math.prod(axis.total_tile_count for axis in tiling.levels[:-1]) * self.entry[1] * len(self.groups_of_4_taps)
+            math.prod(axis.tile_count_of_all_segments for axis in tiling.levels[:-1])
+            * self.entry[1]
+            * len(self.groups_of_4_taps)
         )
         finish = BYTES_PER_DOT * request.target.tiles.finish_vector
         return filled * 3 * BYTES_PER_DOT / 2 + trips * columns * (self.vector_products_per_position + finish)

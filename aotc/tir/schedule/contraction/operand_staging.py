@@ -32,7 +32,7 @@ from aotc.tir import (
     substitute,
     te,
 )
-from aotc.tir.schedule.contraction.index_space import (
+from aotc.tir.schedule.contraction.contraction_index_analysis import (
     AddressedOperand,
     Irregular,
     OperandDimension,
@@ -113,7 +113,7 @@ def _split_index_by_inner_vars(dim: OperandDimension, inner: set[Var]) -> tuple[
     return LinearForm(outer, dim.index.const), LinearForm(moving)
 
 
-def _stage_dimension(
+def _staged_dimension_of_scratch_copy(
     dim: OperandDimension, inner: set[Var], vector_var: Var, ranges: Ranges, is_clipped: bool
 ) -> _StagedDimension | None:
     """Return a dimension of an operand's scratch copy, None if it does not depend on inner axes.
@@ -162,7 +162,9 @@ def stage_operand_in_scratch(
     clipped        elements left from a previous copy do no harm (lanes that are never stored)
     fill           value outside of the source
     """
-    staged = [s for d in dims if (s := _stage_dimension(d, inner, vector, ranges, clipped)) is not None]
+    staged = [
+        s for d in dims if (s := _staged_dimension_of_scratch_copy(d, inner, vector, ranges, clipped)) is not None
+    ]
     if not staged:
         raise Irregular("nothing but one element at a time")
     staged.sort(key=lambda s: vector in s.inner.terms)

@@ -34,14 +34,14 @@ from aotc.tir import (
     vars_and_buffers_in,
 )
 from aotc.tir.expr import Binary, Buffer, Const, Select, binary, const, minimum, operands, substitute, with_operands
-from aotc.tir.loops.gpu_wide_memory_access import MAX_ACCESS_BYTES
-from aotc.tir.schedule.contraction.gpu_split_reduction import ContractionOperand
-from aotc.tir.schedule.contraction.index_space import (
-    axis_values_at_number,
+from aotc.tir.loops.gpu_vector_access_predicate import MAX_ACCESS_BYTES
+from aotc.tir.schedule.contraction.contraction_index_analysis import (
+    axis_values_at_row_major_number,
+    iteration_space_point_count,
     neighbor_distance_along_last_axis,
-    point_count,
     row_major_address,
 )
+from aotc.tir.schedule.contraction.gpu_split_reduction import ContractionOperand
 from aotc.tir.simplify import simplify
 
 #: Adjacent elements that are loaded together even if the next ones are far away: a sector of 32
@@ -93,10 +93,10 @@ class ReductionOrder:
     @property
     def piece_count(self) -> int:
         """The number of pieces that the reduction is divided into."""
-        return -(-point_count(self.axes) // self.depth)
+        return -(-iteration_space_point_count(self.axes) // self.depth)
 
     @property
-    def has_piece_aligned_last_axis(self) -> bool:
+    def does_piece_depth_divide_last_axis(self) -> bool:
         """True if the depth of a piece divides the extent of the last reduction axis."""
         return self.axes[-1][1] % self.depth == 0
 
@@ -111,11 +111,13 @@ class ReductionOrder:
         step_number      register that holds the number of the position over all pieces
         """
         *outer, (inner, extent) = self.axes
-        if self.has_piece_aligned_last_axis:
-            found = axis_values_at_number([*outer, (inner, extent // self.depth)], piece_number)
+        if self.does_piece_depth_divide_last_axis:
+            found = axis_values_at_row_major_number([*outer, (inner, extent // self.depth)], piece_number)
             return {**found, inner: found[inner] * self.depth + step_in_piece}, []
-        size = point_count(self.axes)
-        return axis_values_at_number(self.axes, step_number), [step_number < size] if size % self.depth else []
+        size = iteration_space_point_count(self.axes)
+        return axis_values_at_row_major_number(self.axes, step_number), [
+            step_number < size
+        ] if size % self.depth else []
 
 
 @frozen(eq=False)
@@ -135,12 +137,12 @@ class VectorPiece:
         """Return the 16-byte vectors along `axes` of an operand; None if they are not aligned, or
         only partly in range.
         """
-        lanes, size = MAX_ACCESS_BYTES // dtype.itemsize, point_count(axes)
+        lanes, size = MAX_ACCESS_BYTES // dtype.itemsize, iteration_space_point_count(axes)
         if operand.buffer.dtype != dtype or operand.fill or size % lanes or operand.buffer.align % MAX_ACCESS_BYTES:
             return None
         number, one = Var("piece"), Var("one")
         within = {**ranges, number: (0, size // lanes - 1), one: (0, lanes - 1)}
-        names = axis_values_at_number(axes, number * lanes + one)
+        names = axis_values_at_row_major_number(axes, number * lanes + one)
 
         def linear_form_per_vector(address: LinearForm) -> LinearForm:
             expr = simplify(substitute(address.to_expr(), names), within)
@@ -184,7 +186,7 @@ class TileOperand:
     deep: bool = False
 
     @property
-    def tile_extent(self) -> int:
+    def tile_rows_or_columns(self) -> int:
         """Rows or columns of the operand's tile."""
         return self.count * self.threads
 
@@ -220,7 +222,7 @@ class TileOperand:
             reduction_order.thread,
             reduction_order.threads,
             self.whole.dims,
-            self.tile_extent // self.elements_per_copy,
+            self.tile_rows_or_columns // self.elements_per_copy,
         )
         if self.deep:
             size = reduction_order.depth // self.elements_per_copy
@@ -242,20 +244,20 @@ class TileOperand:
         turn, number, k = Var("turn"), Var("number"), Var("k")
         depth, within = self.step_and_row_copied_by_thread(turn, reduction_order)
         values, tests = reduction_order.axis_values_and_conditions(piece_number, depth, k)
-        names = {**reduction_order.names, **axis_values_at_number(self.whole.axes, number), **values}
-        one = self.tile * self.tile_extent + within
-        if self.whole.element_exists_condition(
-            number, self.tile_extent
+        names = {**reduction_order.names, **axis_values_at_row_major_number(self.whole.axes, number), **values}
+        one = self.tile * self.tile_rows_or_columns + within
+        if self.whole.element_in_operand_condition(
+            number, self.tile_rows_or_columns
         ):  # beyond the end any element may be loaded, as it is not used
-            one = minimum(one, self.whole.own_output_points - (1 if self.deep else self.elements_per_copy))
+            one = minimum(one, self.whole.exclusive_output_point_count - (1 if self.deep else self.elements_per_copy))
         value = self.whole.load_element_or_fill(names, self.held.dtype, tests)
         registers = [Declare(number, one), Declare(k, piece_number * reduction_order.depth + depth)]
         if self.piece is not None:
             own = Var("piece")
             registers.append(
-                Declare(own, self.number_of_containing_vector(self.piece, number, k, values, reduction_order))
+                Declare(own, self.index_of_vector_containing_element(self.piece, number, k, values, reduction_order))
             )
-            value = _widen_load_to_piece(value, self.piece, {**names, self.piece.number: own})
+            value = _widen_element_load_to_vector_piece(value, self.piece, {**names, self.piece.number: own})
         place = self.shared_memory_address(depth, within)
         store: Stmt = (
             Store(shared, place, value, True) if self.can_copy_asynchronously else Store(self.held, turn, value)
@@ -264,7 +266,7 @@ class TileOperand:
             store = If(depth < reduction_order.depth, store)
         return For(turn, -(-self.held.size // self.elements_per_copy), Block((*registers, store)))
 
-    def number_of_containing_vector(
+    def index_of_vector_containing_element(
         self,
         piece: VectorPiece,
         element_number: Var,
@@ -277,7 +279,7 @@ class TileOperand:
             return element_number // piece.lanes
         return (
             axis_values[reduction_order.axes[-1][0]] // piece.lanes
-            if reduction_order.has_piece_aligned_last_axis
+            if reduction_order.does_piece_depth_divide_last_axis
             else step_number // piece.lanes
         )
 
@@ -309,12 +311,12 @@ def _remove_lane_from_divmod(expr: Expr, lane_var: Var, lanes: int, ranges: Rang
     return expr
 
 
-def _widen_load_to_piece(value: Expr, piece: VectorPiece, values_of_vars: Mapping[Var, Expr]) -> Expr:
+def _widen_element_load_to_vector_piece(value: Expr, piece: VectorPiece, values_of_vars: Mapping[Var, Expr]) -> Expr:
     """Return a vector load of a piece's elements in place of the load of one element; a guarded
     load stays guarded.
     """
     if isinstance(value, Select):
         zeros = const(0, value.dtype, piece.lanes)
-        return Select(value.cond, _widen_load_to_piece(value.a, piece, values_of_vars), zeros)
+        return Select(value.cond, _widen_element_load_to_vector_piece(value.a, piece, values_of_vars), zeros)
     assert isinstance(value, Load)
     return Load(value.buffer, substitute(piece.index, values_of_vars), piece.lanes)

@@ -21,9 +21,9 @@ from aotc.tir.schedule.contraction.arm_multi_group_dot_steps import (
     multi_group_dot_step,
     reorder_matrix_multiply_results,
 )
+from aotc.tir.schedule.contraction.contraction_index_analysis import OperandDimension
 from aotc.tir.schedule.contraction.epilogue import Accumulators, EpilogueBuffers, finish_and_store_tile
-from aotc.tir.schedule.contraction.index_space import OperandDimension
-from aotc.tir.schedule.contraction.register_tiling import (
+from aotc.tir.schedule.contraction.register_tiling_types import (
     MultiplyAddStep,
     RegisterTile,
     RegisterTiling,
@@ -73,7 +73,7 @@ def estimated_code_multiply_adds(tiling: RegisterTiling) -> int:
         tile = RegisterTile.make_register_tile(tiling, {axis: as_expr(0) for axis in segments}, segments)
         accs = len(tile.xs) * len(tile.ys)
         few = accs * reduction.splits <= MAX_UNROLLED_TILE_ACCUMULATORS and not reduction.ordered
-        taps = [n for _, n in reduction.taps] if few else map(len, _tap_ranges_with_constant_borders(tile))
+        taps = [n for _, n in reduction.taps] if few else map(len, _tap_ranges_of_constant_in_range_set(tile))
         total += accs * unrolled * math.prod(taps)
     return total
 
@@ -122,10 +122,10 @@ def _register_tile_stmts(tile: RegisterTile, epilogue_buffers: EpilogueBuffers) 
         return Block(
             (*zeros, _reduction_over_tap_ranges(tile, accs), *reorder_matrix_multiply_results(tile, accs), *ends)
         )
-    return Block((*zeros, *_store_as_early_as_possible(tile.tiling.accumulate(tile, accs), ends)))
+    return Block((*zeros, *_interleave_steps_with_early_stores(tile.tiling.accumulate(tile, accs), ends)))
 
 
-def _store_as_early_as_possible(steps: Sequence[Stmt], stores: Sequence[Stmt]) -> Iterator[Stmt]:
+def _interleave_steps_with_early_stores(steps: Sequence[Stmt], stores: Sequence[Stmt]) -> Iterator[Stmt]:
     """Yield reduction steps, each followed by the stores that need no later step, which frees their
     accumulators early.
     """
@@ -153,7 +153,7 @@ def _reduction_over_tap_ranges(tile: RegisterTile, accumulators: Accumulators) -
         points = list(product(*(range(extent) for _, extent in taps)))
         return _reduction_loops(tile, accumulators, [[range(k, k + 1) for k in at] for at in points], {})
     stmts: list[Stmt] = []
-    for runs in product(*_tap_ranges_with_constant_borders(tile)):
+    for runs in product(*_tap_ranges_of_constant_in_range_set(tile)):
         fixed = {var: as_expr(run.start) for (var, _), run in zip(taps, runs, strict=True) if len(run) == 1}
         body = _reduction_loops(tile, accumulators, [runs], fixed)
         for (var, _), run in reversed(list(zip(taps, runs, strict=True))):
@@ -162,7 +162,7 @@ def _reduction_over_tap_ranges(tile: RegisterTile, accumulators: Accumulators) -
     return Block(stmts)
 
 
-def _tap_ranges_with_constant_borders(tile: RegisterTile) -> list[list[range]]:
+def _tap_ranges_of_constant_in_range_set(tile: RegisterTile) -> list[list[range]]:
     """Return the values of each tap (kernel offset) cut into runs for which the set of positions in
     range is constant.
 
@@ -196,7 +196,7 @@ def _reduction_loops(
         tests += [index >= 0, index < dim.extent]
     condition = all_of(*tests)
 
-    def products_of_tap_ranges(is_in_range: bool) -> Stmt:
+    def multiply_adds_of_tap_ranges(is_in_range: bool) -> Stmt:
         made = tile.tiling.product
         sorts = made.lanes == made.group == len(tile.xs) == 1 and made.dtype.is_integer
         products: _ProductList | None = [] if sorts else None
@@ -210,10 +210,12 @@ def _reduction_loops(
     if isinstance(condition, Const) and not condition.value and not tile.tiling.product.fill:
         return Block(())  # nothing but padding
     if isinstance(condition, Const):
-        body = products_of_tap_ranges(bool(condition.value))
+        body = multiply_adds_of_tap_ranges(bool(condition.value))
     else:
         body = If(
-            condition, products_of_tap_ranges(True), products_of_tap_ranges(False) if tile.tiling.product.fill else None
+            condition,
+            multiply_adds_of_tap_ranges(True),
+            multiply_adds_of_tap_ranges(False) if tile.tiling.product.fill else None,
         )
     return loop_nest(reduction.looped, body, "reduction")
 
@@ -223,9 +225,9 @@ def _split_tap_at_border_changes(tile: RegisterTile, tap: Var, extent: int) -> l
     data in range changes.
     """
     reduction = tile.tiling.reduction
-    dims = [dim for dim in reduction.borders if tap in dim.variables]
+    dims = [dim for dim in reduction.borders if tap in dim.variables_of_index]
     others = {var for var, _ in reduction.taps} - {tap}
-    if any(dim.variables & others for dim in dims):
+    if any(dim.variables_of_index & others for dim in dims):
         return [range(k, k + 1) for k in range(extent)]
     alike = groupby(range(extent), lambda k: [is_tile_element_in_range(tile, y, {tap: k}, dims) for y in tile.ys])
     runs = [list(run) for _, run in alike]
@@ -314,9 +316,9 @@ def _multiply_adds_at_point(
     if len(offsets_in_data) > 1:
         xs = [bind_to_new_register("x", value, stmts) for value in xs]
     for j, y in offsets_in_data.items():
-        shared = made.padding_vector if y is None else None
+        shared = made.padding_value_vector if y is None else None
         if y is not None and not made.along:
-            shared = made.load_and_broadcast({**tile.operand_var_values(y), **point})
+            shared = made.load_and_broadcast_data_operand({**tile.operand_var_values(y), **point})
         if shared is not None and len(xs) > 1:
             shared = bind_to_new_register("y", shared, stmts)
         for i, x in enumerate(xs):

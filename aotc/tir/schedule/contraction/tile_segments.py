@@ -17,7 +17,7 @@ from itertools import pairwise, product
 
 from aotc.ir import frozen
 from aotc.tir import Const, Expr, Var, as_expr, te
-from aotc.tir.schedule.contraction.index_space import OperandDimension
+from aotc.tir.schedule.contraction.contraction_index_analysis import OperandDimension
 from aotc.tir.simplify import simplify
 
 
@@ -36,7 +36,7 @@ class TileSegment:
     clip: bool = False
 
     @property
-    def overlap_elements(self) -> int:
+    def elements_overlapping_previous_tile(self) -> int:
         """Number of elements before the first position of a tile, if a vector overlaps the previous
         tile.
         """
@@ -71,17 +71,17 @@ class TileAxis:
         return {tile: simplify(tile_start // size, {}), lane: as_expr(within + offset)}
 
     @property
-    def operand_vars(self) -> frozenset[Var]:
+    def operand_vars_addressing_axis(self) -> frozenset[Var]:
         """The variables by which the operands address a position of this axis."""
         return frozenset((self.var,) if self.split is None else self.split[:2])
 
     @property
     def max_tile_elements(self) -> int:
         """Number of elements that the widest tile of this axis computes."""
-        return max(s.starts[-1] + self.lanes + s.overlap_elements for s in self.segments)
+        return max(s.starts[-1] + self.lanes + s.elements_overlapping_previous_tile for s in self.segments)
 
     @property
-    def total_tile_count(self) -> int:
+    def tile_count_of_all_segments(self) -> int:
         """Number of tiles of all segments, which is the number of iterations of the loops over
         them.
         """
@@ -105,7 +105,7 @@ def evenly_sized_tiles(extent: int, max_tile_size: int) -> tuple[TileSegment, ..
     return tiles_with_smaller_last(extent, -(-extent // -(-extent // max_tile_size)))
 
 
-def tiles_grouped_by_border_signature(
+def even_tiles_grouped_by_border_signature(
     extent: int, max_tile_size: int, signature: BorderSignature
 ) -> tuple[TileSegment, ...]:
     """Split an output axis into even tiles; adjacent tiles form one segment if their border
@@ -118,7 +118,7 @@ def tiles_grouped_by_border_signature(
         edges = sorted({0, segment.count, *(k for t in tiles for k in (t, t + 1) if 0 < k < segment.count)})
         for k, end in pairwise(edges):
             begin, count = segment.begin + k * segment.size, end - k
-            mark = tuple(signature.in_range_by_tap(begin + s) for s in segment.starts)
+            mark = tuple(signature.is_data_in_range_at_each_tap(begin + s) for s in segment.starts)
             if found and found[-1][0] == mark:
                 last = found.pop()[1]
                 begin, count = last.begin, last.count + count
@@ -171,7 +171,7 @@ class BorderSignature:
         """Return the signature of positions of `axis` for the dimensions in `dims` that depend on
         it.
         """
-        return cls(tuple(dim for dim in dims if axis in dim.variables), axis, tuple(taps))
+        return cls(tuple(dim for dim in dims if axis in dim.variables_of_index), axis, tuple(taps))
 
     def _var_values_at_taps(self, position: int) -> Iterator[dict[Expr, int]]:
         """Yield the values of the variables at an output position, for each combination of kernel
@@ -180,7 +180,7 @@ class BorderSignature:
         for values in product(*([(var, k) for k in range(extent)] for var, extent in self.taps)):
             yield {self.axis: position, **dict(values)}
 
-    def in_range_by_tap(self, position: int) -> tuple[bool, ...]:
+    def is_data_in_range_at_each_tap(self, position: int) -> tuple[bool, ...]:
         """Return, for each combination of kernel offsets (taps), True if the data at an output
         position is in range.
         """

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from aotc.ir import frozen, temporarily_set_context_variable
 from aotc.tir import Buffer, Expr, Target, Var, substitute, te
-from aotc.tir.schedule.contraction.index_space import are_weights_finite
+from aotc.tir.schedule.contraction.contraction_index_analysis import are_weights_finite
 from aotc.tir.schedule.contraction.tiling_completion import TilingCandidate
 
 

@@ -2,7 +2,7 @@
 """Complete a tiling to a candidate: choose loops and partial sums of the reduction, place copies,
 estimate the cost.
 
-The modules `cpu_weight_vectors` and `cpu_data_vectors` propose operands, tiles and borders.
+The modules `cpu_tilings_vector_along_weights` and `cpu_tilings_vector_along_data` propose operands, tiles and borders.
 `complete_tiling_candidate` makes the decisions common to both: which reduction axes are loops, the number of
 partial sums, where scratch is filled, the cost.
 """
@@ -19,8 +19,8 @@ from typing import Any, Final
 from aotc.ir import DType, frozen
 from aotc.tir import Block, Buffer, Expr, LinearForm, Stmt, Target, Var, const, linear_form, substitute, te
 from aotc.tir.arm_sdot_smmla import dot_by_lane_instruction_name, matmul_instruction_name
-from aotc.tir.schedule.contraction import index_space
-from aotc.tir.schedule.contraction.index_space import (
+from aotc.tir.schedule.contraction import contraction_index_analysis
+from aotc.tir.schedule.contraction.contraction_index_analysis import (
     AddressedOperand,
     ChannelSplit,
     ContractionAnalysis,
@@ -29,7 +29,7 @@ from aotc.tir.schedule.contraction.index_space import (
     variables_of_dimensions,
 )
 from aotc.tir.schedule.contraction.operand_staging import CopyFn, StagedOperand, stage_operand_in_scratch
-from aotc.tir.schedule.contraction.register_tiling import RegisterTiling
+from aotc.tir.schedule.contraction.register_tiling_types import RegisterTiling
 from aotc.tir.schedule.contraction.tile_loop_nest import build_tiled_loop_nest
 from aotc.tir.schedule.contraction.tile_segments import TileAxis, untiled_axis
 from aotc.tir.schedule.contraction.tiling_cost import tiling_cycles, weight_load_wait_cycles
@@ -83,7 +83,7 @@ class TilingRequest:
         """Raise Irregular if zero padding could yield NaN, that is, if dimensions have borders and
         weights may be infinite.
         """
-        if not index_space.are_weights_finite(self.contraction) and not all(d.inside for d in dims):
+        if not contraction_index_analysis.are_weights_finite(self.contraction) and not all(d.inside for d in dims):
             raise Irregular("padding beside weights that may be infinite")
 
     @property
@@ -94,19 +94,22 @@ class TilingRequest:
         found = self.target.dots if self.group else None
         if found is None or found.groups == 1:
             return found
-        position, types = index_space.row_major_address(self.analysis.a), (str(self.a.dtype), str(self.b.dtype))
+        position, types = (
+            contraction_index_analysis.row_major_address(self.analysis.a),
+            (str(self.a.dtype), str(self.b.dtype)),
+        )
         steps = [n for v, n in self.contraction.reduce_axes if position.coefficient(v) == self.contraction.group]
         known = dot_by_lane_instruction_name(*types, 0) if found.rows == 1 else matmul_instruction_name(*types)
         fitting = known and any(n % found.groups == 0 for n in steps)
         return found if fitting else replace(found, groups=1, rows=1)
 
     @property
-    def requires_reduction_order(self) -> bool:
-        """True if float sums must have the order of the reduction axes (an `requires_reduction_order` target)."""
+    def must_sum_floats_in_reduction_order(self) -> bool:
+        """True if float sums must have the order of the reduction axes (an `ordered` target)."""
         return self.target.ordered and self.contraction.dtype.is_float
 
     @property
-    def data_only_axis_vars(self) -> set[Var]:
+    def output_axis_vars_of_data_only(self) -> set[Var]:
         """The variables of the output axes that only the data depends on."""
         return {var for var, _ in self.analysis.pixel}
 
@@ -122,7 +125,7 @@ class TilingRequest:
         to neither operand.
         """
         channel = self.analysis.channel
-        others = {v for v, n in self.contraction.axes if n > 1} - self.data_only_axis_vars
+        others = {v for v, n in self.contraction.axes if n > 1} - self.output_axis_vars_of_data_only
         if len(channel) != 1 or not others <= {channel[0][0]}:
             raise Irregular("outputs along several axes")
         return channel[0]
@@ -150,7 +153,7 @@ class TilingRequest:
         first = substitute(address.to_expr(), {} if self.group is None else {self.group: const(0)})
         return AddressedOperand(buffer if staging is None else staging.operand.buffer, first)
 
-    def stage_operand(
+    def operand_scratch_copy(
         self, name: str, operand: Buffer, dims: Sequence[OperandDimension], split: ChannelSplit, **how: Any
     ) -> StagedOperand:
         """Return a scratch copy of an operand, made by `operand_staging.stage_operand_in_scratch`."""
@@ -158,11 +161,11 @@ class TilingRequest:
             name, operand, dims, ranges=split.ranges, dtype=self.dtype_of_scratch_copy(operand), **how
         )
 
-    def untiled_outer_axes(self, axis: te.Axis | None) -> list[TileAxis]:
+    def output_axes_outside_of_tile(self, axis: te.Axis | None) -> list[TileAxis]:
         """Return the output axes that neither `axis` nor the data's tile covers, as outermost
         loops.
         """
-        tiled = self.data_only_axis_vars | ({axis[0]} if axis else set())
+        tiled = self.output_axis_vars_of_data_only | ({axis[0]} if axis else set())
         return [untiled_axis(var, extent) for var, extent in self.contraction.axes if var not in tiled]
 
 
@@ -208,19 +211,21 @@ def complete_tiling_candidate(
     tiling = _add_partial_sums_to_hide_latency(
         request,
         _limit_unrolling_to_budget(
-            request, _combine_byte_groups_per_step(request, _choose_reduction_loops(request, tiling, short))
+            request, _combine_byte_groups_into_one_dot_step(request, _choose_reduction_loops(request, tiling, short))
         ),
     )
     levels = tiling.levels
     products = tiling_cycles(tiling, request.target)
     weights = {var for var, _ in request.analysis.channel}
-    passes = math.prod(axis.total_tile_count for axis in levels if axis.var not in weights)
+    passes = math.prod(axis.tile_count_of_all_segments for axis in levels if axis.var not in weights)
     cost = products + weight_load_wait_cycles(request.b.nbytes, passes, products, request.target)
-    cost += sum(_copy_cycles(staging, levels) for staging in stagings)
+    cost += sum(_scratch_copy_cycles_in_all_iterations(staging, levels) for staging in stagings)
     scratch = tuple(staging.operand.buffer for staging in stagings)
     if sum(b.nbytes for b in scratch) > MAX_COPY_SIZE_IN_L1_CACHES * request.target.l1:
         cost *= request.target.tiles.large_copies
-    return TilingCandidate(replace(tiling, copies=_place_copies_in_loops(stagings, levels)), scratch, cost, name)
+    return TilingCandidate(
+        replace(tiling, copies=_scratch_copies_by_containing_loop_axis(stagings, levels)), scratch, cost, name
+    )
 
 
 def _max_tile_accumulators(tiling: RegisterTiling) -> int:
@@ -253,12 +258,14 @@ def _choose_reduction_loops(request: TilingRequest, tiling: RegisterTiling, unro
     axes = [a for a in request.contraction.reduce_axes if a not in reduction.taps]
     looped, written = ([a for a in axes if (a[0] in unrolled) == out] for out in (False, True))
     walked, wanted = [*reduction.taps, *looped, *written], request.contraction.reduce_axes
-    if request.requires_reduction_order and [v for v, n in walked if n > 1] != [v for v, n in wanted if n > 1]:
+    if request.must_sum_floats_in_reduction_order and [v for v, n in walked if n > 1] != [
+        v for v, n in wanted if n > 1
+    ]:
         raise Irregular("sums in another order")
     return replace(tiling, reduction=replace(reduction, looped=looped, unrolled=written))
 
 
-def _combine_byte_groups_per_step(request: TilingRequest, tiling: RegisterTiling) -> RegisterTiling:
+def _combine_byte_groups_into_one_dot_step(request: TilingRequest, tiling: RegisterTiling) -> RegisterTiling:
     """Combine several groups of bytes into one reduction step, where the target has instructions
     for it.
     """
@@ -278,7 +285,7 @@ def _add_partial_sums_to_hide_latency(request: TilingRequest, tiling: RegisterTi
     dots = request.usable_dot_instruction
     chains = chains if dots is None else int(dots.rate * dots.latency)
     reduction, wanted = tiling.reduction, -(-chains // _max_tile_accumulators(tiling))
-    if wanted == 1 or request.lanes == 1 or request.requires_reduction_order or tiling.product.groups > 1:
+    if wanted == 1 or request.lanes == 1 or request.must_sum_floats_in_reduction_order or tiling.product.groups > 1:
         return tiling
     written = math.prod(n for _, n in reduction.unrolled)
     if written >= 2:
@@ -300,7 +307,7 @@ def _limit_unrolling_to_budget(request: TilingRequest, tiling: RegisterTiling) -
     most = request.target.budget.unrolled // _max_tile_accumulators(tiling)
     while (steps := math.prod(n for _, n in tiling.reduction.unrolled)) > max(1, most):
         first, *others = tiling.reduction.unrolled
-        if request.requires_reduction_order and others:
+        if request.must_sum_floats_in_reduction_order and others:
             looped = [*tiling.reduction.looped, first]
             tiling = replace(tiling, reduction=replace(tiling.reduction, looped=looped, unrolled=others))
             continue
@@ -324,7 +331,7 @@ def _split_reduction_axis(tiling: RegisterTiling, axis: te.Axis, factor: int) ->
     return replace(tiling, product=replace(made, x=x, y=y), reduction=reduction)
 
 
-def _place_copies_in_loops(
+def _scratch_copies_by_containing_loop_axis(
     staged_operands: Sequence[StagedOperand], axes: Sequence[TileAxis]
 ) -> dict[TileAxis | None, CopyFn]:
     """Place each scratch copy in the outermost loop where the axes that it depends on are known;
@@ -345,14 +352,14 @@ def _concatenate_copy_stmts(copies: Sequence[CopyFn], values_of_vars: dict[Var, 
 
 def _innermost_needed_axis(staging: StagedOperand, axes: Sequence[TileAxis]) -> TileAxis | None:
     """Return the innermost output axis that a scratch copy depends on; None if it depends on none."""
-    return next((axis for axis in reversed(axes) if axis.operand_vars & staging.needs), None)
+    return next((axis for axis in reversed(axes) if axis.operand_vars_addressing_axis & staging.needs), None)
 
 
-def _copy_cycles(staging: StagedOperand, axes: Sequence[TileAxis]) -> float:
+def _scratch_copy_cycles_in_all_iterations(staging: StagedOperand, axes: Sequence[TileAxis]) -> float:
     """Return the cycles of a scratch copy, times the iterations of the loops around it."""
     home = _innermost_needed_axis(staging, axes)
     outside = () if home is None else axes[: axes.index(home) + 1]
-    return math.prod(axis.total_tile_count for axis in outside) * staging.scratch_elements * staging.effort
+    return math.prod(axis.tile_count_of_all_segments for axis in outside) * staging.scratch_elements * staging.effort
 
 
 def feasible_candidates(

@@ -12,7 +12,7 @@ from typing import Final
 
 from aotc.ir.dtype import DType
 from aotc.tir.schedule.contraction.gpu_split_reduction import MIN_GEMM_SIDE
-from aotc.tir.schedule.contraction.register_tiling import RegisterTiling
+from aotc.tir.schedule.contraction.register_tiling_types import RegisterTiling
 from aotc.tir.target import Dots, Target
 
 #: Numbers of weight vectors of a tile that are tried.
@@ -98,10 +98,10 @@ def weight_packing_block(
     # vectors of half the length, two per cycle, may fit the channels better: 24 are 3 of 8, but 2
     # of 16
     halves = [lanes // 2 * v for v in (3, 1)]
-    best = min(halves, key=lambda b: _cycles_per_position(output_channels, b, lanes // 2, target))
-    worth = _cycles_per_position(
+    best = min(halves, key=lambda b: _reduction_step_cycles_per_position(output_channels, b, lanes // 2, target))
+    worth = _reduction_step_cycles_per_position(
         output_channels, best, lanes // 2, target
-    ) < MAX_HALF_WIDTH_TIME_FRACTION * _cycles_per_position(output_channels, block, lanes, target)
+    ) < MAX_HALF_WIDTH_TIME_FRACTION * _reduction_step_cycles_per_position(output_channels, block, lanes, target)
     return best if worth else block
 
 
@@ -110,13 +110,13 @@ def _multiply_adds_per_cycle(target: Target, lanes: int) -> int:
     return min(2, max(1, target.fma_bytes // (4 * lanes)))
 
 
-def _cycles_per_position(channels: int, block: int, lanes: int, target: Target) -> float:
+def _reduction_step_cycles_per_position(channels: int, channels_per_block: int, lanes: int, target: Target) -> float:
     """Return the cycles of one reduction step for `channels` channels at one position, with weights packed
     in blocks.
     """
-    vectors = block // lanes
+    vectors = channels_per_block // lanes
     columns = max_tile_columns(target, vectors, lanes)
-    return -(-channels // block) * reduction_step_cycles(target, vectors, columns, lanes) / columns
+    return -(-channels // channels_per_block) * reduction_step_cycles(target, vectors, columns, lanes) / columns
 
 
 def reduction_step_cycles(
@@ -169,7 +169,9 @@ def fraction_of_unpadded_products(tiling: RegisterTiling) -> float:
     share = 1.0
     for dim in () if tiling.product.fill else (*reduction.borders, *reduction.guards):
         if extents.keys() >= dim.index.terms.keys():
-            share *= dim.points_in_range(extents) / math.prod(extents[var] for var in dim.variables)
+            share *= dim.estimated_points_with_index_in_range(extents) / math.prod(
+                extents[var] for var in dim.variables_of_index
+            )
     return share
 
 

@@ -39,18 +39,18 @@ from aotc.tir import (
 from aotc.tir.amx_kernels import AMX_TILE_ROW_BYTES, AMX_TILE_ROWS, OUTPUTS_PER_BLOCK, amx_kernel_name
 from aotc.tir.loops.statement_vectorization import MAX_OPERATIONS_IN_TILE, vectorize_stmt_or_none
 from aotc.tir.schedule.contraction.arm_dsp import ContractionData
-from aotc.tir.schedule.contraction.index_space import (
+from aotc.tir.schedule.contraction.contraction_index_analysis import (
     ChannelSplit,
     FusedDataAxes,
     Irregular,
-    contiguous_weight_axis,
+    contiguous_weight_reduction_axis_index,
     fuse_data_axes,
-    point_count,
+    iteration_space_point_count,
     row_major_address,
     split_reduction_into_dot_groups,
 )
 from aotc.tir.schedule.contraction.operand_staging import pack_operand_in_axis_order
-from aotc.tir.schedule.contraction.register_tiling import OutputStores
+from aotc.tir.schedule.contraction.register_tiling_types import OutputStores
 from aotc.tir.schedule.contraction.tiling_completion import TilingRequest
 from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
 from aotc.tir.simplify import LinearForm, linear_form, simplify
@@ -83,11 +83,11 @@ def schedule_for_x86_amx(
     )
     if target.dots is None or not target.dots.matrices or not known:
         raise Irregular("no matrices of bytes")
-    if 0 in (point_count(contraction.axes), point_count(contraction.reduce_axes)):
+    if 0 in (iteration_space_point_count(contraction.axes), iteration_space_point_count(contraction.reduce_axes)):
         raise Irregular("nothing to add")
     req = TilingRequest(*split_reduction_into_dot_groups(contraction), a, b, store, target, OUTPUTS_PER_BLOCK)
     return _AmxSchedule.cheapest_amx_schedule(
-        req, req.contraction.reduce_axes[contiguous_weight_axis(contraction)]
+        req, req.contraction.reduce_axes[contiguous_weight_reduction_axis_index(contraction)]
     ).build_loop_nest()
 
 
@@ -147,8 +147,9 @@ class _AmxSchedule:
             request, split, step_axis, _data_with_adjacent_byte_groups(request, split, step_axis)
         )
         if (
-            found.estimated_positions_computed
-            > MAX_EXTRA_POSITION_FACTOR * _call_time_in_positions(point_count(found.axes[-2:]))
+            found.estimated_time_in_output_positions
+            > MAX_EXTRA_POSITION_FACTOR
+            * _amx_call_time_in_output_positions(iteration_space_point_count(found.axes[-2:]))
             and step_axis[1] * BYTES_PER_DOT >= MIN_REDUCTION_BYTES
         ):
             with suppress(Irregular):
@@ -172,7 +173,7 @@ class _AmxSchedule:
         while beside := [tap for tap in taps if tap[1:] == (run, run * OUTPUTS_PER_BLOCK)]:
             taps.remove(beside[0])
             run *= beside[0][0]
-        depth = run * point_count([(var, n) for n, *_ in taps])
+        depth = run * iteration_space_point_count([(var, n) for n, *_ in taps])
         if len(taps) > 2 or depth < MIN_REDUCTION_BYTES or _step_bytes_dividing_run(run) < MIN_STEP_BYTES:
             raise Irregular("a reduction that does not lie in rows")
         pixels = fuse_data_axes(request.analysis, (), data.position)
@@ -187,32 +188,34 @@ class _AmxSchedule:
         return _AmxSchedule(request, split, data, pixels, axes, pitch, row // pitch, run, taps, weights)
 
     @property
-    def best_rows_per_call(self) -> int:
+    def best_output_rows_per_amx_call(self) -> int:
         """Rows of a call."""
         (_, high), (_, wide) = self.axes[-2:]
         fitting = [r for r in range(1, high + 1) if (r - 1) * self.apart + wide <= MAX_POSITIONS_PER_CALL]
-        return min(fitting, key=self._positions_computed_with_rows) if fitting else 1
+        return min(fitting, key=self._time_in_positions_for_rows_per_call) if fitting else 1
 
     @property
-    def estimated_positions_computed(self) -> int:
+    def estimated_time_in_output_positions(self) -> int:
         """Estimated time of the last two position axes, in output positions computed."""
-        return self._positions_computed_with_rows(self.best_rows_per_call)
+        return self._time_in_positions_for_rows_per_call(self.best_output_rows_per_amx_call)
 
-    def _positions_computed_with_rows(self, rows_per_call: int) -> int:
+    def _time_in_positions_for_rows_per_call(self, rows_per_call: int) -> int:
         """Estimate the time of the last two position axes with `rows_per_call` rows per AMX call, in output
         positions computed.
         """
         (_, high), (_, wide) = self.axes[-2:]
-        return -(-high // rows_per_call) * _call_time_in_positions((rows_per_call - 1) * self.apart + wide)
+        return -(-high // rows_per_call) * _amx_call_time_in_output_positions((rows_per_call - 1) * self.apart + wide)
 
     def build_loop_nest(self) -> ContractionNest:
         """Return the loop nest of an int8 contraction on AMX with the buffers it needs."""
-        rows, (_, wide) = self.best_rows_per_call, self.axes[-1]
+        rows, (_, wide) = self.best_output_rows_per_amx_call, self.axes[-1]
         positions = min(wide, MAX_POSITIONS_PER_CALL) if rows == 1 else (rows - 1) * self.apart + wide
         tile = new_private_scratch_buffer(
             "tile", DType("int32"), positions * self.output_blocks_per_call * OUTPUTS_PER_BLOCK
         )
-        parts = Block(self._loops_over_calls(tile, part) for part in self._groups_of_equal_calls(rows))
+        parts = Block(
+            self._loops_over_equal_amx_calls(tile, part) for part in self._groups_of_equally_shaped_amx_calls(rows)
+        )
         nest = loop_nest(self.axes[:-2], parts, "independent")
         return ContractionNest(Block((*self.data.before, nest)), (), (*self.data.workspace, tile))
 
@@ -221,7 +224,7 @@ class _AmxSchedule:
         """Number of output-channel blocks of an AMX call."""
         return min(MAX_OUTPUT_BLOCKS_PER_CALL, -(-self.req.output_channel_axis[1] // OUTPUTS_PER_BLOCK))
 
-    def _groups_of_equal_calls(self, rows_per_call: int) -> Iterator[tuple[Var, int, _CallPositions]]:
+    def _groups_of_equally_shaped_amx_calls(self, rows_per_call: int) -> Iterator[tuple[Var, int, _CallPositions]]:
         """Yield groups of AMX calls of equal shape: loop variable, number of calls, and the output
         positions of one call.
         """
@@ -245,7 +248,7 @@ class _AmxSchedule:
         skipped = max(0, AMX_TILE_ROWS - rest)
         yield row, high * (rest > 0), _CallPositions(row, 1, as_expr(wide - rest), rest, skipped)
 
-    def _loops_over_calls(self, sums_buffer: Buffer, call_group: tuple[Var, int, _CallPositions]) -> Stmt:
+    def _loops_over_equal_amx_calls(self, sums_buffer: Buffer, call_group: tuple[Var, int, _CallPositions]) -> Stmt:
         """Return the loops over AMX calls of equal shape, and over the blocks of output channels."""
         var, count, one = call_group
         if not count:
@@ -256,12 +259,14 @@ class _AmxSchedule:
         last = outputs % OUTPUTS_PER_BLOCK
         # if the last block is partial and alone in its call, all other blocks are full
         alone = int(bool(last) and not rest)
-        calls: list[Stmt] = [forall(block, whole - alone, self._call_and_store(sums_buffer, one, block * size, size))]
+        calls: list[Stmt] = [
+            forall(block, whole - alone, self._amx_call_and_stores(sums_buffer, one, block * size, size))
+        ]
         if alone or rest:
-            calls.append(self._call_and_store(sums_buffer, one, as_expr((whole - alone) * size), rest or size))
+            calls.append(self._amx_call_and_stores(sums_buffer, one, as_expr((whole - alone) * size), rest or size))
         return forall(var, count, Block(calls))
 
-    def _call_and_store(
+    def _amx_call_and_stores(
         self, sums_buffer: Buffer, call_positions: _CallPositions, first_block: Expr, block_count: int
     ) -> Stmt:
         """Return an AMX call that computes the sums of some output positions and blocks of
@@ -293,11 +298,11 @@ class _AmxSchedule:
         return Block(
             (
                 Store(sums_buffer, as_expr(0), sums),
-                self._store_loops_of_call(sums_buffer, call_positions, first_block, block_count),
+                self._store_loops_of_amx_call(sums_buffer, call_positions, first_block, block_count),
             )
         )
 
-    def _store_loops_of_call(
+    def _store_loops_of_amx_call(
         self, sums_buffer: Buffer, positions: _CallPositions, first_block: Expr, block_count: int
     ) -> Stmt:
         """Return the loops that finish and store the int32 sums of an AMX call."""
@@ -307,7 +312,7 @@ class _AmxSchedule:
         values = {v: as_expr(0) for v, n in self.req.contraction.axes if n == 1}
         values |= {high: positions.row + below, wide: positions.begin + beside}
         stmts = [
-            self._store_channel_block(
+            self._store_sums_of_channel_block(
                 sums_buffer,
                 values,
                 (position * block_count + k) * OUTPUTS_PER_BLOCK,
@@ -317,7 +322,7 @@ class _AmxSchedule:
         ]
         return loop_nest([(below, positions.rows), (beside, positions.count)], Block(stmts), "independent")
 
-    def _store_channel_block(
+    def _store_sums_of_channel_block(
         self, sums_buffer: Buffer, axis_values: dict[Var, Expr], sums_index: Expr, first_channel: Expr
     ) -> Stmt:
         """Return the statement that finishes and stores the sums of one block of channels, as a
@@ -362,7 +367,7 @@ def _data_with_adjacent_byte_groups(request: TilingRequest, split: ChannelSplit,
     near = position.coefficient(place) == 1 and (extent == 1 or position.coefficient(var) == BYTES_PER_DOT)
     if near and all(d.inside for d in split.a):
         return ContractionData(request.a, position, ())
-    return ContractionData.copy_with_padding(request, split)
+    return ContractionData.padded_contraction_data_copy(request, split)
 
 
 def _im2col_copy(request: TilingRequest, split: ChannelSplit, step_axis: te.Axis) -> ContractionData:
@@ -373,7 +378,7 @@ def _im2col_copy(request: TilingRequest, split: ChannelSplit, step_axis: te.Axis
     assert place is not None
     taps = [axis for axis in c.reduce_axes if axis is not step_axis]
     axes = (*request.analysis.pixel, *taps, step_axis, (place, c.group))
-    if point_count(axes) > request.target.l2:
+    if iteration_space_point_count(axes) > request.target.l2:
         raise Irregular("large columns")
     return ContractionData.from_staging(pack_operand_in_axis_order("columns", request.a, split.a, axes, c.fill), split)
 
@@ -397,7 +402,7 @@ def _other_reduction_axes_with_strides(
     return found[::-1]
 
 
-def _call_time_in_positions(positions: int) -> int:
+def _amx_call_time_in_output_positions(positions: int) -> int:
     """Estimate the time of an AMX call, in output positions.
 
     Counts whole tile registers of positions, the weights for each pair of registers, and the call

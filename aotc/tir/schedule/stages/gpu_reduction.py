@@ -65,7 +65,7 @@ class LongReduction:
     scratch: Callable[..., Buffer]
 
     @property
-    def reduction_loops(self) -> list[For]:
+    def reduction_loops_beginning_at_0(self) -> list[For]:
         """The loops over the elements of a reduction, the outermost first; none if they do not
         begin at 0.
         """
@@ -83,8 +83,8 @@ class LongReduction:
     def reduced_element_count(self) -> int:
         """The number of elements that are combined."""
         return (
-            math.prod(len(constant_unit_step_range(loop)) for loop in self.reduction_loops)
-            if self.reduction_loops
+            math.prod(len(constant_unit_step_range(loop)) for loop in self.reduction_loops_beginning_at_0)
+            if self.reduction_loops_beginning_at_0
             else 0
         )
 
@@ -92,14 +92,16 @@ class LongReduction:
         """Return the loop that combines the elements with numbers from `begin` to `end`, `step`
         apart.
         """
-        *outer, inner = self.reduction_loops
+        *outer, inner = self.reduction_loops_beginning_at_0
         if not outer:
             return replace(inner, begin=begin, end=end, step=step)
         number = Var("k")
         places = tensor_graph.indices_from_flat_offset(
-            number, [len(constant_unit_step_range(loop)) for loop in self.reduction_loops]
+            number, [len(constant_unit_step_range(loop)) for loop in self.reduction_loops_beginning_at_0]
         )
-        digits = (Declare(loop.var, place) for loop, place in zip(self.reduction_loops, places, strict=True))
+        digits = (
+            Declare(loop.var, place) for loop, place in zip(self.reduction_loops_beginning_at_0, places, strict=True)
+        )
         return For(number, end, Block((*digits, inner.body)), begin=begin, step=step, kind="reduction")
 
 
@@ -125,7 +127,7 @@ def split_reduction_among_threads(
             count = min(4 * gpu.threads, MAX_THREADS_PER_BLOCK)
         if count == 1:
             return None
-        folded = _reduce_and_fold_partial_results(reduction, count, as_expr(0), as_expr(size))
+        folded = _reduce_to_strided_partials_and_combine(reduction, count, as_expr(0), as_expr(size))
         return loop_nest(reduction.free, folded, "independent")
     chunk = -(-size // (parts * count)) * count
     return _reduce_parts_in_separate_blocks(reduction, gpu, result_count, count, chunk)
@@ -168,7 +170,7 @@ def _reduce_parts_in_separate_blocks(
         place = place * extent + var
     kept = reduction.scratch(f"{reduction.acc.name}_parts", reduction.acc.dtype, parts * result_count, shared=True)
     one = replace(reduction, finish=Store(kept, part * result_count + place, reduction.acc))
-    first = _reduce_and_fold_partial_results(
+    first = _reduce_to_strided_partials_and_combine(
         one, partial_result_count, part * elements_per_part, binary("min", (part + 1) * elements_per_part, size)
     )
     total = binary(reduction.op, reduction.acc, Load(kept, other * result_count + place))
@@ -181,7 +183,7 @@ def _reduce_parts_in_separate_blocks(
     return Block((loop_nest([(part, parts), *reduction.free], first, "independent"), rename_declared_vars(last)))
 
 
-def _reduce_and_fold_partial_results(
+def _reduce_to_strided_partials_and_combine(
     reduction: LongReduction, partial_result_count: int, begin: Expr, end: Expr
 ) -> Block:
     """Return the statements that compute partial results of elements `partial_result_count` apart, and combine

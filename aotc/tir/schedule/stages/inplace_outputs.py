@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from aotc.ir import frozen
 from aotc.tir import bounds, te, tensor_graph
 from aotc.tir.schedule.stages.stage_grouping import StageGroup
-from aotc.tir.schedule.stages.storage_plan import StoragePlan, TensorRead
+from aotc.tir.schedule.stages.store_or_inline_tensors import StoragePlan, TensorRead
 from aotc.tir.simplify import simplify
 
 

@@ -2,9 +2,10 @@
 """A kernel under construction: the buffers of its tensors, its scratch memory, and the epilogues of
 its stages.
 
-    builder = KernelBuilder(plan, target)
-    row = builder.allocate_scratch("row", "float32", 64)  # a buffer of the kernel, on the stack while there is room
-    builder.compute_and_store_element(stage, acc)  # statements: bias, ReLU ... of one element, and its store
+    builder = KernelBuilder(plan, target) row = builder.allocate_scratch("row", "float32", 64)  # a
+    buffer of the kernel, on the stack while there is room
+    builder.compute_and_store_element_of_all_roots(stage, acc)  # statements: bias, ReLU ... of one
+    element, and its store
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import TypeAlias
 
 from aotc.ir import DType, frozen
 from aotc.tir import Block, Buffer, Declare, Expr, Stmt, Store, Target, Var, substitute_in_stmt, te, tensor_graph
-from aotc.tir.loops.gpu_wide_memory_access import MAX_ACCESS_BYTES
+from aotc.tir.loops.gpu_vector_access_predicate import MAX_ACCESS_BYTES
 from aotc.tir.schedule.contraction.untiled_contraction import ContractionNest, StoreFn
-from aotc.tir.schedule.stages.scalar_expressions import ElementLowering, TensorLocation
 from aotc.tir.schedule.stages.stage_grouping import ComputeStage
-from aotc.tir.schedule.stages.storage_plan import StoragePlan
+from aotc.tir.schedule.stages.store_or_inline_tensors import StoragePlan
+from aotc.tir.schedule.stages.tensor_element_lowering import ElementLowering, TensorLocation
 
 Indices: TypeAlias = "tuple[Expr, ...]"
 
@@ -64,7 +65,7 @@ class KernelBuilder:
         found.append(Buffer(name, dt, size, place, private=private))
         return found[-1]
 
-    def add_nest_with_scratch(self, nest: ContractionNest) -> Stmt:
+    def add_buffers_of_nest_and_return_stmt(self, nest: ContractionNest) -> Stmt:
         """Return the statement of a contraction's loop nest, and add its scratch buffers to the
         kernel.
         """
@@ -73,7 +74,7 @@ class KernelBuilder:
         self.shared.extend(nest.shared)
         return nest.stmt
 
-    def expression_lowering(self, stage: ComputeStage) -> ElementLowering:
+    def new_element_lowering_for_stage(self, stage: ComputeStage) -> ElementLowering:
         """Return an empty `ElementLowering`, which lowers expressions, for the elements of a stage."""
         return ElementLowering(
             self.plan,
@@ -81,11 +82,11 @@ class KernelBuilder:
             tensor_graph.inclusive_ranges_of_axes(tensor_graph.output_and_reduction_axes(stage.anchor)),
         )
 
-    def compute_and_store_element(self, stage: ComputeStage, anchor_value: Expr | None) -> Stmt:
+    def compute_and_store_element_of_all_roots(self, stage: ComputeStage, anchor_value: Expr | None) -> Stmt:
         """Return the statements that compute and store one element of all tensors of a stage, given
         the anchor's `anchor_value`.
         """
-        body = self.expression_lowering(stage)
+        body = self.new_element_lowering_for_stage(stage)
         own = [var for var, _ in stage.anchor_axes]
         for root in stage.roots:
             indices = tensor_graph.indices_in_reshaped_tensor(stage.anchor, own, root, body.ranges)
@@ -95,7 +96,7 @@ class KernelBuilder:
                     raise AssertionError(f"{root.name} cannot follow {stage.anchor.name}")
                 result = body.lower_definition_of_element(root, indices)
             if root is not stage.roots[-1]:
-                result = body.set_known_element_value(root, result)
+                result = body.bind_known_value_of_current_element(root, result)
             if root in self.memory:
                 slot = self.memory[root]
                 body.needed_register_declarations.append(
@@ -103,7 +104,7 @@ class KernelBuilder:
                 )
         return Block(body.needed_register_declarations)
 
-    def element_store_function(
+    def function_finishing_and_storing_element(
         self, stage: ComputeStage, map_indices: Callable[[Indices], Indices] = lambda indices: indices
     ) -> StoreFn:
         """Return the function that finishes and stores an element of a stage's contraction.
@@ -115,11 +116,14 @@ class KernelBuilder:
         def finish_and_store_element(indices: Indices, value: Expr) -> Stmt:
             mapping = tensor_graph.substitution_for_axes(stage.anchor_axes, map_indices(indices))
             if isinstance(value, Var) and value not in mapping:
-                return substitute_in_stmt(self.compute_and_store_element(stage, value), mapping)
+                return substitute_in_stmt(self.compute_and_store_element_of_all_roots(stage, value), mapping)
             # the value may use the axes as loop variables of its own
             register = Var(anchor.name, anchor.dtype)
             return Block(
-                (Declare(register, value), substitute_in_stmt(self.compute_and_store_element(stage, register), mapping))
+                (
+                    Declare(register, value),
+                    substitute_in_stmt(self.compute_and_store_element_of_all_roots(stage, register), mapping),
+                )
             )
 
         return finish_and_store_element

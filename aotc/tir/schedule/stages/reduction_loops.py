@@ -97,7 +97,7 @@ def build_reduction_nest(builder: KernelBuilder, stage: ComputeStage, anchor: te
         (
             Declare(acc, start),
             _reduction_loops_by_stride(builder, stage, anchor, acc),
-            builder.compute_and_store_element(stage, acc),
+            builder.compute_and_store_element_of_all_roots(stage, acc),
         )
     )
     free: list[tuple[Var, int]] = []
@@ -108,14 +108,14 @@ def build_reduction_nest(builder: KernelBuilder, stage: ComputeStage, anchor: te
     if not isinstance(nest, Block):
         raise AssertionError("a reduction is a block")
     parts = _ReductionParts(builder, OP_OF_COMBINER[anchor.combiner], acc, start, nest.stmts[1], nest.stmts[2:])
-    return _choose_reduction_shape(parts, free, nest, outer_loop_count, stage.anchor_axes)
+    return _choose_reduction_loop_nest(parts, free, nest, outer_loop_count, stage.anchor_axes)
 
 
 def _reduction_loops_by_stride(
     builder: KernelBuilder, stage: ComputeStage, anchor: te.Reduce, accumulator: Var
 ) -> Stmt:
     """Return the loops over the reduction axes, with the axis of the smallest stride innermost."""
-    body = builder.expression_lowering(stage)
+    body = builder.new_element_lowering_for_stage(stage)
     value = body.lower_tensor_expr(anchor.body, {})
     update: Stmt = Block(
         (
@@ -124,7 +124,7 @@ def _reduction_loops_by_stride(
         )
     )
     if anchor.guard is not None:
-        outer = builder.expression_lowering(stage)
+        outer = builder.new_element_lowering_for_stage(stage)
         guard = outer.lower_tensor_expr(anchor.guard, {})
         update = Block((*outer.needed_register_declarations, If(guard, update)))
     axes = sorted(anchor.reduce_axes, key=lambda axis: -(_max_load_stride(update, axis[0]) or 0))
@@ -149,10 +149,10 @@ def _max_load_stride(stmt: Stmt, var: Var) -> int | None:
     return None if None in found else max((abs(factor or 0) for factor in found), default=0)
 
 
-def _choose_reduction_shape(
+def _choose_reduction_loop_nest(
     reduction: _ReductionParts,
     free_axes: Sequence[tuple[Var, int]],
-    scalar: Stmt,
+    scalar_nest: Stmt,
     outer_loop_count: int,
     axes: Sequence[te.Axis],
 ) -> Stmt:
@@ -174,13 +174,15 @@ def _choose_reduction_shape(
         return loop_nest(
             free_axes, Block((Declare(reduction.acc, reduction.start), *window, *reduction.finish)), "independent"
         )
-    if (gpu := builder.target.gpu) is not None and builder.target.can_split_reduction_in_block:
+    if (gpu := builder.target.gpu) is not None and builder.target.can_split_reduction_in_thread_block:
         return _split_reduction_among_gpu_threads(reduction, gpu, free_axes, outer_loop_count, axes) or loop_nest(
-            free_axes, scalar, "independent"
+            free_axes, scalar_nest, "independent"
         )
     if row is not None and row <= 1 and free_axes[-1][1] >= MIN_ACCUMULATOR_ROW_EXTENT:
-        if outer_loop_count == 0 and (count := _thread_part_count(reduction, free_axes)):
-            return loop_nest(free_axes[:-1], _reduce_in_thread_parts(reduction, *free_axes[-1], count), "independent")
+        if outer_loop_count == 0 and (count := _part_count_of_reduction_for_threads(reduction, free_axes)):
+            return loop_nest(
+                free_axes[:-1], _reduce_in_parts_of_accumulator_rows(reduction, *free_axes[-1], count), "independent"
+            )
         return loop_nest(free_axes[:-1], _reduce_with_accumulator_row(reduction, *free_axes[-1]), "independent")
     inner = _innermost_straight_line_loop(reduction.update)
     # adding integers one after the other has no latency to hide
@@ -195,7 +197,7 @@ def _choose_reduction_shape(
             )
     if strided:
         return loop_nest(free_axes[:-1], _reduce_with_accumulator_row(reduction, *free_axes[-1]), "independent")
-    return loop_nest(free_axes, scalar, "independent")
+    return loop_nest(free_axes, scalar_nest, "independent")
 
 
 def _split_reduction_among_gpu_threads(
@@ -253,7 +255,7 @@ def _innermost_straight_line_loop(stmt: Stmt) -> For | None:
     return stmt if isinstance(stmt, For) and straight_line_stmts(stmt) is not None else None
 
 
-def _thread_part_count(reduction: _ReductionParts, free_axes: Sequence[tuple[Var, int]]) -> int:
+def _part_count_of_reduction_for_threads(reduction: _ReductionParts, free_axes: Sequence[tuple[Var, int]]) -> int:
     """Return the number of parts into which a long reduction to one row is divided for threads; 0
     for no division.
     """
@@ -267,7 +269,7 @@ def _thread_part_count(reduction: _ReductionParts, free_axes: Sequence[tuple[Var
     return threads.parts if long else 0
 
 
-def _reduce_in_thread_parts(reduction: _ReductionParts, var: Var, extent: int, part_count: int) -> Stmt:
+def _reduce_in_parts_of_accumulator_rows(reduction: _ReductionParts, var: Var, extent: int, part_count: int) -> Stmt:
     """Return a row of accumulators for each part of the outermost reduction loop, followed by the
     combination of the rows.
     """
@@ -296,13 +298,13 @@ def _reduce_with_accumulator_row(reduction: _ReductionParts, var: Var, extent: i
     long.
     """
     limit = max(reduction.builder.target.budget.row_bytes // reduction.acc.dtype.itemsize, 1)
-    tile = extent if extent <= limit else _divisor_tile_size(extent, limit)
+    tile = extent if extent <= limit else _largest_divisor_or_max_tile_size(extent, limit)
     row = reduction.builder.allocate_scratch(f"{reduction.acc.name}_row", reduction.acc.dtype, tile, private=True)
     outer = Var(var.name)
     width = minimum(tile, extent - outer) if extent % tile else as_expr(tile)
     along = partial(_loop_over_accumulator_row, reduction.acc, row, var, outer, width)
     init = along(Assign(reduction.acc, reduction.start))
-    update = _wrap_innermost_body(reduction.update, along)
+    update = _apply_to_innermost_body_or_loop(reduction.update, along)
     return forall(outer, extent, Block((init, update, along(Block(reduction.finish)))), step=tile)
 
 
@@ -320,7 +322,7 @@ def _loop_over_accumulator_row(
     )
 
 
-def _divisor_tile_size(extent: int, max_size: int) -> int:
+def _largest_divisor_or_max_tile_size(extent: int, max_size: int) -> int:
     """Return a tile size for an axis: its largest divisor up to a limit, or the limit itself if all
     divisors are small.
     """
@@ -328,12 +330,12 @@ def _divisor_tile_size(extent: int, max_size: int) -> int:
     return best if best >= max_size // 4 else max_size
 
 
-def _wrap_innermost_body(stmt: Stmt, wrap: Callable[[Stmt], Stmt], target_loop: For | None = None) -> Stmt:
+def _apply_to_innermost_body_or_loop(stmt: Stmt, wrap: Callable[[Stmt], Stmt], target_loop: For | None = None) -> Stmt:
     """Apply `wrap` to the body of a perfect loop nest or, if `target_loop` is given, to that loop of the
     nest.
     """
     if isinstance(stmt, For) and stmt is not target_loop:
-        return replace(stmt, body=_wrap_innermost_body(stmt.body, wrap, target_loop))
+        return replace(stmt, body=_apply_to_innermost_body_or_loop(stmt.body, wrap, target_loop))
     return wrap(stmt)
 
 
@@ -369,5 +371,11 @@ def _reduce_with_several_accumulators(reduction: _ReductionParts, inner: For, ex
         folds.append(forall(lane, width, Store(buffer, lane, pair)))
     declare = Declare(reduction.acc, Load(buffer, as_expr(0)))
     return Block(
-        (init, _wrap_innermost_body(reduction.update, lambda _: chunks, inner), *folds, declare, *reduction.finish)
+        (
+            init,
+            _apply_to_innermost_body_or_loop(reduction.update, lambda _: chunks, inner),
+            *folds,
+            declare,
+            *reduction.finish,
+        )
     )

@@ -18,7 +18,7 @@ from itertools import takewhile
 from typing import Final
 
 from aotc.tir import Expr, Gpu, Target, as_expr, is_separate_launch_faster, linear_form, te, tensor_graph
-from aotc.tir.schedule.stages.storage_plan import StoragePlan, TensorRead
+from aotc.tir.schedule.stages.store_or_inline_tensors import StoragePlan, TensorRead
 
 #: Least extent of an output axis along which a reduction has a row of accumulators.
 MIN_ACCUMULATOR_ROW_EXTENT: Final = 8
@@ -110,8 +110,8 @@ def group_stages_with_shared_loops(
     groups: list[StageGroup] = []
     for stage in stages:
         group = groups[-1] if groups else None
-        depth = 0 if group is None else _shared_loop_count(group, stage, plan)
-        if group is not None and depth and target.gpu is not None and target.can_split_reduction_in_block:
+        depth = 0 if group is None else _loop_count_worth_sharing_with_group(group, stage, plan)
+        if group is not None and depth and target.gpu is not None and target.can_split_reduction_in_thread_block:
             inside = all(_are_reduction_loops_all_shared(s, depth) for s in (*group.stages, stage))
             depth *= inside and not _should_run_on_whole_gpu(group, stage, depth, plan, target.gpu)
         if group is None or depth == 0:
@@ -184,7 +184,7 @@ def contiguous_output_axis_of_reduction(tensor: te.Reduce, plan: StoragePlan) ->
     return position if contiguous else None
 
 
-def _shared_loop_count(group: StageGroup, stage: ComputeStage, plan: StoragePlan) -> int:
+def _loop_count_worth_sharing_with_group(group: StageGroup, stage: ComputeStage, plan: StoragePlan) -> int:
     """Return the number of outer loops that a stage can share with a group; 0 if it gains nothing."""
     depth = _common_prefix_length(
         min(group.depth, _shareable_loop_count(stage, plan)), group.stages[0].anchor_extents, stage.anchor_extents

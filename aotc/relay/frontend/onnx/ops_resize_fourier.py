@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX converters of signal operators: resizing, grid sampling, Fourier transforms (as products
+with constant matrices) and Col2Im (as a scatter).
+
+At most three axes can be resized; they are transposed to the end and become the spatial axes of
+`image.resize1d`, `resize2d` or `resize3d`.
+
+    OPS["Resize"](x, None, scales)          # image.resize2d(x, size=(8, 8), ...)
+    OPS["DFT"](x)                           # real and imaginary parts along the last axis
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from aotc.ir import AotcError, Array, require
+from aotc.relay.expr import Expr
+from aotc.relay.frontend import conv_pool
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.matmul_einsum import matmul
+from aotc.relay.frontend.onnx.node import KnownInt, KnownInts, OnnxNode, Table, table_by_function_name
+from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices, pad_or_crop
+from aotc.relay.op.dft_as_matrix_product import expand_fourier_transform, fourier_matrix
+
+# --- resizing
+
+_METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "bilinear": "linear", "cubic": "cubic"}
+
+
+class _AxisResize(NamedTuple):
+    """The resizing of one axis: result extent, scale factor, and the start and end of the cropped
+    region as fractions of the extent.
+    """
+
+    size: int
+    scale: float = 1.0
+    start: float = 0.0
+    end: float = 1.0
+
+
+def _resized_axes(node: OnnxNode, shape: Sequence[int], crops: bool) -> dict[int, _AxisResize]:
+    """Return the resizing of each axis in the attribute `axes` (all axes by default) of a Resize
+    node, computed from its inputs `scales` or `sizes`, and `roi` if it crops.
+
+    Raises AotcError (code "onnx-resize") for inputs that do not fit.
+    """
+    places = [g.normalize_axis(a, len(shape)) for a in node.attrs.get("axes") or range(len(shape))]
+    scales, sizes = _resize_scales_and_sizes(node)
+    count, extents = len(places), [shape[a] for a in places]
+    starts, ends = [0.0] * count, [1.0] * count
+    if crops:
+        roi = node.constant_value_of_attribute_or_input(1, "roi")
+        if roi is None or roi.size != 2 * count:
+            text = "tf_crop_and_resize needs a region with a start and an end per axis"
+            raise AotcError("onnx-resize", text)
+        starts, ends = roi.reshape(2, count).tolist()
+    finite = all(map(math.isfinite, (*scales, *starts, *ends)))
+    require("onnx-resize", finite, f"scales {scales} and the region must be finite")
+    if sizes:
+        fits = len(sizes) == count and min(sizes) >= 0
+        require("onnx-resize", fits, f"sizes {sizes} must have one value of at least 0 for each of {count} axes")
+        policy = node.attrs.get("keep_aspect_ratio_policy", "")
+        sizes, scales = _apply_aspect_ratio_policy(sizes, extents, policy)
+    else:
+        fits = len(scales) == count and min(scales, default=1.0) > 0
+        require("onnx-resize", fits, f"scales {scales} must have one positive value for each of {count} axes")
+        sizes = list(itertools.starmap(_scaled_extent, zip(extents, starts, ends, scales, strict=True)))
+    return dict(zip(places, itertools.starmap(_AxisResize, zip(sizes, scales, starts, ends, strict=True)), strict=True))
+
+
+def _scaled_extent(extent: int, start: float, end: float, scale: float) -> int:
+    """Return floor(extent * (end - start) * scale), with the product rounded to float32 as in ONNX
+    Runtime: 5 * 1.4 is 7.
+
+    The standard does not define the rounding of the product; the exact product with float32(1.4) is
+    6.99999988.
+    """
+    part = np.float32(end) - np.float32(start)
+    return math.floor(float(np.float32(scale) * (part * np.float32(extent))))
+
+
+def _resize_scales_and_sizes(node: OnnxNode) -> tuple[list[float], list[int]]:
+    """Return the inputs `scales` and `sizes` of a Resize node, one of which is empty. Raises
+    AotcError (code "onnx-resize") if both or neither is given.
+    """
+    newer = node.op_type != "Upsample" and node.since >= 11
+    factors = node.constant_value_of_attribute_or_input(2 if newer else 1, "scales")
+    given = node.constant_value_of_attribute_or_input(3, "sizes") if newer else None
+    scales = [] if factors is None else [float(s) for s in factors.reshape(-1)]
+    sizes = [] if given is None else [int(s) for s in given.reshape(-1)]
+    require("onnx-resize", bool(scales) != bool(sizes), f"{node.op_type} needs either scales or sizes")
+    return scales, sizes
+
+
+def _apply_aspect_ratio_policy(sizes: list[int], extents: list[int], policy: str) -> tuple[list[int], list[float]]:
+    """Return result extents and scale factors. With the policy "not_larger" or "not_smaller" all
+    axes use the smallest or the largest factor, as ONNX's keep_aspect_ratio_policy defines;
+    otherwise `sizes` are used unchanged.
+    """
+    factors = [size / extent for size, extent in zip(sizes, extents, strict=True)]
+    common = {"not_larger": min, "not_smaller": max}.get(policy)
+    if common is None:
+        return sizes, factors
+    factor = common(factors)
+    return [math.floor(extent * factor + 0.5) for extent in extents], [factor] * len(sizes)
+
+
+def _resize(
+    x: Expr,
+    *,
+    mode: str = "nearest",
+    coordinate_transformation_mode: str = "asymmetric",  # default for operator sets up to 10, as is the next
+    nearest_mode: str = "floor",
+    node: OnnxNode,
+    **numbers: Any,
+) -> Expr:
+    """Convert Resize and Upsample: transpose the resized axes to the end, flatten the other axes to
+    one, resize, and undo both.
+    """
+    shape, crops = g.shape(x), coordinate_transformation_mode == "tf_crop_and_resize"
+    method = _METHODS.get(mode, "")
+    require("onnx-resize", bool(method), f"mode {mode!r} is not known")
+    axes = _resized_axes(node, shape, crops)
+    wanted = [axes[k].size if k in axes else n for k, n in enumerate(shape)]
+    g.checked_shape(wanted, g.dtype(x), f"the result of {node.op_type}")
+    changed = [k for k in sorted(axes) if axes[k] != _AxisResize(shape[k])]
+    count = len(changed)
+    require("onnx-resize", count <= 3, f"resizing {count} axes at once is not supported (3 are)")
+    if not changed:
+        return x
+    kept = [k for k in range(len(shape)) if k not in changed]
+    order, extents = [*kept, *changed], [shape[k] for k in changed]
+    sizes, scales, starts, ends = zip(*(axes[k] for k in changed), strict=True)
+    exact = not crops and all(n * scale == size for n, scale, size in zip(extents, scales, sizes, strict=True))
+    y = conv_pool.build_resize(
+        g.reshape(g.transpose(x, order), (1, math.prod(shape[k] for k in kept), *extents)),
+        sizes,
+        method,
+        coordinate_transformation_mode,
+        nearest_mode,
+        numbers.get("cubic_coeff_a", -0.75),
+        roi=(*starts, *ends) if crops else None,
+        cubic_exclude=numbers.get("exclude_outside", 0),
+        extrapolation_value=numbers.get("extrapolation_value", 0.0),
+        scales=None if exact else scales,
+        antialias=bool(numbers.get("antialias")) and method != "nearest_neighbor",
+    )
+    y = g.reshape(y, [wanted[k] for k in order])
+    return g.transpose(y, [order.index(k) for k in range(len(shape))])
+
+
+_SAMPLING = {"linear": "bilinear", "cubic": "bicubic"}
+
+
+def _grid_sample(x: Expr, grid: Expr, *, mode: str, padding_mode: str, align_corners: bool) -> Expr:
+    return conv_pool.grid_sample(x, grid, _SAMPLING.get(mode, mode), padding_mode, align_corners)
+
+
+def _affine_grid(theta: Expr, size: KnownInts, *, align_corners: bool = False) -> Expr:
+    """Convert AffineGrid: the sampling positions of all output elements as the product of constant
+    coordinates with the matrices `theta`.
+    """
+    spatial = size[2:]
+    fits = len(spatial) in (2, 3) and g.shape(theta)[1:] == (len(spatial), len(spatial) + 1)
+    require("onnx-grid", fits, lambda: f"matrices of shape {g.shape(theta)} do not fit the size {size}")
+    g.check_materialization_cost((*spatial, len(spatial) + 1), "float64", "the positions of AffineGrid")
+    axes = [np.linspace(-1.0, 1.0, n) if align_corners else (np.arange(n) * 2 + 1) / n - 1 for n in spatial]
+    places = np.stack([*reversed(np.meshgrid(*axes, indexing="ij")), np.ones(spatial)], -1)
+    base = g.constant(places.reshape(1, -1, len(spatial) + 1), g.dtype(theta))
+    grid = matmul(base, g.transpose(theta, (0, 2, 1)))
+    return g.reshape(grid, (g.shape(theta)[0], *spatial, len(spatial)))
+
+
+# --- Fourier transforms
+
+
+def _fourier_transform(x: Expr, length: int, inverse: bool, onesided: bool) -> Expr:
+    """Return the Fourier transform of (..., n, 1 or 2) along its second last axis, zero-padded or
+    truncated to `length`, as (..., bins, 2); an inverse one-sided transform returns a real signal
+    (..., length, 1).
+    """
+    *lead, size, parts = g.shape(x)
+    dtype, fits = g.dtype(x), parts in (1, 2) and length >= 1
+    require("onnx-dft", fits, f"a signal of shape {g.shape(x)} cannot be transformed to length {length}")
+    if inverse and onesided:
+        bins = length // 2 + 1
+        x = _crop_or_zero_pad(x, size, bins, len(lead))
+        if parts == 1:
+            x = g.pad(x, [(0, 0)] * (len(lead) + 1) + [(0, 1)])
+        back = fourier_matrix(partial(np.fft.irfft, n=length), bins, length, dtype)
+        return g.reshape(matmul(g.reshape(x, (*lead, 2 * bins)), g.constant(back)), (*lead, length, 1))
+    bins = length // 2 + 1 if onesided else length
+    x = g.reshape(_crop_or_zero_pad(x, size, length, len(lead)), (math.prod(lead), length, parts))
+    return g.reshape(expand_fourier_transform(x, bins, inverse, 1 / length if inverse else 1.0), (*lead, bins, 2))
+
+
+def _crop_or_zero_pad(x: Expr, signal_length: int, result_length: int, axis: int) -> Expr:
+    """Truncate a signal, or pad it with zeros, to `result_length` elements along `axis`."""
+    return pad_or_crop(x, [(0, result_length - signal_length) if k == axis else (0, 0) for k in range(g.rank(x))])
+
+
+def _dft(x: Expr, dft_length: KnownInt | None = None, axis: KnownInt = -2, *, inverse: bool, onesided: bool) -> Expr:
+    """Convert DFT; the axis is an attribute up to version 17 and an input later."""
+    rank = g.rank(x)
+    place = g.normalize_axis(axis, rank)
+    size = g.shape(x)[place]
+    usual = 2 * (size - 1) if inverse and onesided else size
+    order = [k for k in range(rank - 1) if k != place] + [place, rank - 1]
+    length = usual if dft_length is None else dft_length
+    y = _fourier_transform(g.transpose(x, order), length, inverse, onesided)
+    return g.transpose(y, [order.index(k) for k in range(rank)])
+
+
+def _stft(
+    x: Expr, step: KnownInt, window: Expr | None = None, frame_length: KnownInt | None = None, *, onesided: bool = True
+) -> Expr:
+    """Convert STFT: gather overlapping frames, multiply them by the window and transform them."""
+    if g.rank(x) == 2:
+        x = g.reshape(x, (*g.shape(x), 1))
+    batch, size, parts = g.shape(x)
+    length = size if window is None else g.shape(window)[0]
+    length = length if frame_length is None else frame_length
+    fits = step >= 1 and 1 <= length <= size
+    require("onnx-dft", fits, f"frames of {length} every {step} do not fit a signal of {size}")
+    count = (size - length) // step + 1
+    g.check_materialization_cost((count, length), "int64", "the frames of STFT")
+    index = np.arange(count)[:, None] * step + np.arange(length)[None, :]
+    frames = gather_slices(x, g.constant(index.reshape(-1), "int64"), 1)
+    frames = g.reshape(frames, (batch, count, length, parts))
+    if window is not None:
+        frames = g.mul(frames, g.reshape(window, (1, 1, length, 1)))
+    return _fourier_transform(frames, length, False, onesided)
+
+
+# --- Col2Im
+
+
+def _col2im(
+    x: Expr, image: KnownInts, block: KnownInts, *, strides: Any = None, dilations: Any = None, pads: Any = None
+) -> Expr:
+    """Convert Col2Im: add each column into the image at the position of its window, with
+    scatter_elements.
+    """
+    rank, taps, (batch, rows, columns) = len(image), math.prod(block), g.shape(x)
+    before = (pads or [0] * rank)[:rank]
+    total = [n + b + a for n, b, a in zip(image, before, (pads or [0] * (2 * rank))[rank:], strict=True)]
+    g.check_materialization_cost((taps, math.prod(total)), "int64", "the positions of Col2Im")
+    index = _col2im_positions(total, block, strides or [1] * rank, dilations or [1] * rank)
+    channels = rows // max(taps, 1)
+    fits = channels * taps == rows and index.size == taps * columns
+    text = f"columns of shape {g.shape(x)} do not fit image {image} and block {block}"
+    require("onnx-col2im", fits, text)
+    flat = g.reshape(x, (batch, channels, taps * columns))
+    places = g.broadcast_to(g.constant(index.reshape(1, 1, -1), "int64"), (batch, channels, taps * columns))
+    zeros = g.full(0, (batch, channels, math.prod(total)), g.dtype(x))
+    y = g.call_op("scatter_elements", zeros, places, flat, axis=2, reduction="add")
+    y = g.reshape(y, (batch, channels, *total))
+    ends = [b + n for b, n in zip(before, image, strict=True)]
+    return g.strided_slice(y, before, ends, list(range(2, rank + 2)))
+
+
+def _col2im_positions(
+    padded_extents: Sequence[int], block: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> Array:
+    """Return an array (kernel elements, windows) of the flat position in the padded image, of shape
+    `padded_extents`, of each kernel element of each window.
+    """
+    flat = np.zeros((1, 1), np.int64)
+    for k, extent in enumerate(padded_extents):
+        count = (extent - dilations[k] * (block[k] - 1) - 1) // strides[k] + 1
+        at = np.arange(block[k])[:, None] * dilations[k] + np.arange(count)[None, :] * strides[k]
+        joined = flat[:, None, :, None] * extent + at[None, :, None, :]
+        flat = joined.reshape(flat.shape[0] * block[k], -1)
+    return flat
+
+
+OPS: Table = {
+    **table_by_function_name(_affine_grid, _grid_sample, _resize),
+    "Col2Im": _col2im,
+    "DFT": _dft,
+    "STFT": _stft,
+    "Upsample": _resize,
+}

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PackWeights: keep constant weights of float32 products quantized to 2, 4 or 8 bits until they are
+in registers.
+
+nn.dense(%x, multiply(subtract(cast(meta[Constant][0] /* Tensor[(64, 256), int4] */, "float32"), %zeros), %scales))
+nn.contrib_dense_bits(%x, meta[Constant][0] /* Tensor[(1, 32, 64), uint32] */, ..., units=64, bits=4, block_size=32)
+
+Scales and zero points are constants, one for each unit and each block of consecutive inputs; the
+block size is derived from their values. Input: typed functions. Output: equivalent functions. With
+"compile.accuracy" = "fast", a partial sum is multiplied by its block's scale once, instead of every
+weight by its scale. With other settings each weight is scaled first, so that large sums overflow
+exactly where the original definition does.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from aotc.ir import DType, Op, PassContext, frozen
+from aotc.relay.graph_api import Call, Constant, Expr, Function, evaluate_constant_call, tensor_type_of
+from aotc.relay.op.dense import DenseAttrs, MatmulAttrs
+from aotc.relay.op.opdef import Array
+from aotc.relay.op.packed_dense import contrib_dense_bits, pack_quantized_weights
+from aotc.relay.op.shape import TransposeAttrs, transpose_permutation
+from aotc.relay.transform.pass_base import FunctionPass, as_op_call, rewrite_nodes
+from aotc.tir import C, Target
+from aotc.tir.schedule.algorithms.low_bit_weight_matmul import UINT32, packed_weight_columns_per_tile
+
+#: Largest constant, in bytes, that is evaluated for the analysis.
+_MAX_EVALUATED_BYTES = 1 << 31
+#: Largest magnitude of a zero point.
+_MAX_ZERO_POINT = 1 << 16
+
+
+@dataclass(frozen=True, repr=False)
+class PackWeights(FunctionPass):
+    """Pass that keeps constant weights of float32 products in 2, 4 or 8 bits, if they are
+    dequantized integers.
+
+    It does nothing for GPUs, nor for weights whose scale blocks are not whole 32-bit words.
+    """
+
+    opt_level = 3
+
+    target: Target = C
+
+    def rewrite_function_body(self, function: Function) -> Function:
+        if self.target.gpu is not None:
+            return function
+        return rewrite_nodes(function, lambda _, new: self._pack_product_weights(new))
+
+    def _pack_product_weights(self, node: Expr) -> Expr:
+        if not isinstance(node, Call) or not isinstance(node.attrs, (DenseAttrs, MatmulAttrs)):
+            return node
+        a = node.attrs
+        swapped = isinstance(a, MatmulAttrs) and not a.transpose_b
+        x = tensor_type_of(node.args[0])
+        plain = x.dtype == "float32" and x.is_static and a.out_dtype in ("", "float32")
+        if not plain or (isinstance(a, MatmulAttrs) and a.transpose_a):
+            return node
+        found = _match_dequantized_matrix(node.args[1])
+        if found is None:
+            return node
+        packed = _dense_bits_arguments_and_attrs(found.transposed() if swapped else found, self.target)
+        return node if packed is None else contrib_dense_bits(node.args[0], *packed[0], **packed[1])
+
+
+@frozen
+class _DequantizedMatrix:
+    """A matrix of integers with the scale and the zero point of each element."""
+
+    integers: Array
+    scale: Array
+    zero: Array
+
+    def transposed(self) -> _DequantizedMatrix:
+        return _DequantizedMatrix(self.integers.T, self.scale.T, self.zero.T)
+
+
+def _match_dequantized_matrix(expr: Expr) -> _DequantizedMatrix | None:
+    """Return a weight matrix that is made of dequantized constants and perhaps transposed; None for
+    other expressions.
+    """
+    moved = as_op_call(expr, "transpose")
+    if moved is not None:
+        found = _match_dequantized_matrix(moved.args[0])
+        assert isinstance(moved.attrs, TransposeAttrs)
+        swaps = transpose_permutation(moved.attrs, tensor_type_of(moved).rank) == (1, 0)
+        return found.transposed() if found is not None and swaps else found
+    plain = as_op_call(expr, "qnn.dequantize")
+    if plain is not None:
+        axis = plain.attrs.axis  # type: ignore[attr-defined]
+        parts = [_per_row_values_as_column(_evaluate_constant(arg), axis) for arg in plain.args[1:]]
+        return _dequantized_matrix_if_suitable(plain, plain.args[0], *parts)
+    scaled = as_op_call(expr, "multiply")
+    if scaled is None:
+        return None
+    centered = as_op_call(scaled.args[0], "subtract")
+    whole = as_op_call(scaled.args[0] if centered is None else centered.args[0], "cast")
+    zero = np.zeros(()) if centered is None else _evaluate_constant(centered.args[1])
+    return (
+        None
+        if whole is None
+        else _dequantized_matrix_if_suitable(scaled, whole.args[0], _evaluate_constant(scaled.args[1]), zero)
+    )
+
+
+def _per_row_values_as_column(values: Array | None, axis: int) -> Array | None:
+    """Return per-channel values as a column if they lie along axis 0 of a matrix; other values
+    unchanged.
+    """
+    return values.reshape(-1, 1) if values is not None and values.size > 1 and axis % 2 == 0 else values
+
+
+def _dequantized_matrix_if_suitable(
+    dequantized: Expr, integers: Expr, scale: Array | None, zero: Array | None
+) -> _DequantizedMatrix | None:
+    """Return the weights if integers, scales and zero points are all suitable constants; None
+    otherwise.
+
+    Integers must have at most 8 bits; scales must be finite and float32; zero points must be whole
+    numbers.
+
+    dequantized    the dequantized matrix; its shape must be that of the integers
+    """
+    if not isinstance(integers, Constant) or scale is None or zero is None or integers.data.ndim != 2:
+        return None
+    dtype = DType.from_numpy(integers.data)
+    if not dtype.is_integer or dtype.bits > 8 or scale.dtype != np.float32:
+        return None
+    # an infinite scale times a sum is not NaN where a weight of zero times it would be
+    if tensor_type_of(dequantized).shape != integers.data.shape or not np.isfinite(scale).all():
+        return None
+    zero = zero.astype(np.float64)
+    if not (np.rint(zero) == zero).all() or np.abs(zero).max(initial=0) > _MAX_ZERO_POINT:
+        return None
+    shape = integers.data.shape
+    numbers = (np.broadcast_to(v.astype(np.float32), shape) for v in (scale, zero))
+    return _DequantizedMatrix(integers.data.astype(np.int16), *numbers)
+
+
+def _evaluate_constant(expr: Expr) -> Array | None:
+    """Return the value of an expression of constants; None if it cannot be evaluated."""
+    if isinstance(expr, Constant):
+        return expr.data
+    if not isinstance(expr, Call) or not isinstance(expr.op, Op):
+        return None
+    parts = [_evaluate_constant(arg) for arg in expr.args]
+    known = [Constant(part) for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    made = evaluate_constant_call(
+        Call(expr.op, known, expr.attrs, None, expr.span, expr.checked_type), _MAX_EVALUATED_BYTES
+    )
+    return made.data if isinstance(made, Constant) else None
+
+
+def _dense_bits_arguments_and_attrs(
+    matrix: _DequantizedMatrix, target: Target
+) -> tuple[list[Constant], dict[str, Any]] | None:
+    """Return the constant arguments and the attributes of nn.contrib_dense_bits; None if the
+    weights cannot be packed.
+    """
+    units, depth = matrix.integers.shape
+    if not units or not depth:
+        return None
+    edges = np.zeros(depth - 1, bool)
+    for values in (matrix.scale, matrix.zero):
+        edges |= (values[:, 1:] != values[:, :-1]).any(0)
+    block = math.gcd(*(int(k) + 1 for k in np.flatnonzero(edges))) or depth
+    starts = slice(None, None, block)
+    made = pack_quantized_weights(
+        matrix.integers, matrix.scale[:, starts], matrix.zero[:, starts], packed_weight_columns_per_tile(units, target)
+    )
+    if made is None or (block < depth and block % (UINT32.bits // made.bits)):
+        return None
+    exact = PassContext.current().get_config("compile.accuracy", "fast") != "fast"
+    attrs = {"units": units, "bits": made.bits, "block_size": block, "scale_first": exact}
+    return [Constant(part) for part in made.operator_arguments], attrs

@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Product of float rows and a weight matrix quantized to few bits, whose integers are converted to
+float in registers.
+
+Input: the sizes of a product. Output: a program for a target:
+
+    for tile of columns: for rows:
+        for block of the depth:
+            part = 0
+            for word: for field: part += (float(field) - zero) * x        # in all columns of the tile
+            acc += part * scale
+
+or, if each integer is multiplied by its scale first, as the definition says:
+
+            for word: for field: acc += (float(field) - zero) * scale * x
+
+Consecutive integers of a column are packed in 32-bit words, the first in the lowest bits; the words
+of a tile's columns are adjacent. Shifting a field of b bits to the highest bits of the mantissa of
+2.0 ** b gives the float 2 ** b + field. Zero points have 2 ** b added as well, so that the
+difference is exact and no integer conversion is needed. For 4 bits with a single zero point, a
+vector of 16 elements is a table of these differences, indexed by the fields.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
+
+from aotc.ir import DType, frozen
+from aotc.tir import (
+    Assign,
+    Block,
+    Declare,
+    ExternProgram,
+    For,
+    Scratch,
+    Stmt,
+    Store,
+    Target,
+    bind_to_new_register,
+    forall,
+)
+from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Operand, Pack, Var, as_expr, bitcast, call, const
+from aotc.tir.int4_unpacking import INT4_VALUE_COUNT, TABLE_LOOKUP_INSTRUCTION
+
+FLOAT32: Final = DType("float32")
+UINT32: Final = DType("uint32")
+#: Vectors of columns in a tile for a single row, which is also the layout of the weights; then the
+#: number for several rows.
+MAX_VECTORS_PER_TILE: Final = 4
+_VECTORS_PER_TILE_OF_ROWS: Final = 2
+#: Registers for constants and temporaries.
+_RESERVED_REGISTERS: Final = 6
+#: Bits of the mantissa of float32, and bias of its exponent.
+_FLOAT32_MANTISSA_BITS: Final = 23
+_FLOAT32_EXPONENT_BIAS: Final = 127
+#: Accumulators for each row and vector of columns.
+_AccumulatorGrid: TypeAlias = Sequence[Sequence[Var]]
+
+
+def packed_weight_columns_per_tile(columns: int, target: Target) -> int:
+    """Return the number of columns of a tile of packed low-bit weights, which is part of their
+    layout.
+    """
+    lanes = target.lanes(FLOAT32)
+    return lanes * min(MAX_VECTORS_PER_TILE, -(-columns // lanes))
+
+
+@frozen
+class PackedProduct:
+    """y (rows, columns) = x (rows, depth) times the transpose of (columns, depth) integers of
+    `bits` bits.
+
+    The program's arguments are x, words (tiles, words of a column, tile), scales (tiles, blocks,
+    tile), and zero points of the shape of the scales, or a single one.
+
+    rows, depth, columns, bits   sizes of the product
+    block                        consecutive integers of a column with a common scale; whole words,
+                                 or the whole depth
+    tile                         columns of a tile
+    scale_first                  multiply each integer by its scale instead of the sum of a block,
+                                 which might overflow
+    """
+
+    rows: int
+    depth: int
+    columns: int
+    bits: int
+    block: int
+    tile: int
+    scale_first: bool = False
+
+    @property
+    def integers_per_word(self) -> int:
+        """Integers in a word."""
+        return UINT32.bits // self.bits
+
+    @property
+    def words_per_column(self) -> int:
+        """Words of a column."""
+        return -(-self.depth // self.integers_per_word)
+
+    @property
+    def scales_per_column(self) -> int:
+        """Scales of a column."""
+        return -(-self.depth // self.block)
+
+    @property
+    def macs(self) -> int:
+        """Number of multiply-adds of the product."""
+        return self.rows * self.depth * self.columns
+
+
+def build_packed_product(product: PackedProduct, target: Target) -> ExternProgram:
+    """Return the program that multiplies float rows by a packed low-bit weight matrix on a target."""
+    lanes = math.gcd(target.lanes(FLOAT32), product.tile)
+    edge = (Scratch(FLOAT32, lanes, private=True),) if product.columns % lanes else ()
+    return ExternProgram(
+        lambda i, o, s: _PackedProductBuilder(product, target, lanes, (*i, *o, *s)).build_loop_nest(), edge
+    )
+
+
+class _PackedProductBuilder:
+    """Builds the statements of a product of float rows and packed low-bit weights over its buffers."""
+
+    def __init__(self, product: PackedProduct, target: Target, lanes: int, buffers: Sequence[Buffer]) -> None:
+        self.product, self.lanes = product, lanes
+        self.x, self.packed, self.scale, self.zero, self.y, *self.edge = buffers
+        most = product.tile // lanes
+        self.vectors = most if product.rows == 1 else min(_VECTORS_PER_TILE_OF_ROWS, most)
+        room = max(1, (target.registers - _RESERVED_REGISTERS) // (2 * self.vectors))
+        self.height = -(-product.rows // -(-product.rows // room))
+
+    def build_loop_nest(self) -> Stmt:
+        """Return the loop over all tiles of columns of the product."""
+        whole, left = divmod(self.product.columns, self.product.tile)
+        tile = Var("tile")
+        stmts = [forall(tile, whole, Block(self._loops_over_tile_rows(tile, self.product.tile)))] if whole else []
+        return Block([*stmts, *(self._loops_over_tile_rows(as_expr(whole), left) if left else ())])
+
+    def _loops_over_tile_rows(self, tile: Expr, columns: int) -> Iterator[Stmt]:
+        """Yield the loops over all rows of a tile (or of the narrower last tile), a few rows and
+        vectors at a time.
+        """
+        size = self.vectors * self.lanes
+        for first in range(0, columns, size):
+            width = min(size, columns - first)
+            count, left = divmod(self.product.rows, self.height)
+            row = Var("row")
+            yield forall(
+                row, count, self._compute_and_store_register_tile(tile, first, width, row * self.height, self.height)
+            )
+            if left:
+                yield self._compute_and_store_register_tile(tile, first, width, as_expr(count * self.height), left)
+
+    def _compute_and_store_register_tile(
+        self, tile: Expr, first_column: int, width: int, row: Expr, height: int
+    ) -> Stmt:
+        """Return the statements that compute and store `height` rows and `width` columns of the
+        product.
+        """
+        piece = _RegisterTile(self, tile, [first_column + v for v in range(0, width, self.lanes)], row, height)
+        return Block((*piece.accumulate_all_weight_blocks(), *self._store_register_tile(piece, width)))
+
+    def _store_register_tile(self, register_tile: _RegisterTile, width: int) -> Iterator[Stmt]:
+        """Yield the stores of a register tile's sums; of a partial last vector, only the columns
+        that exist.
+        """
+        for r, row in enumerate(register_tile.acc):
+            start = (register_tile.row + r) * self.product.columns + register_tile.tile * self.product.tile
+            for v, acc in enumerate(row):
+                place, left = start + register_tile.firsts[v], width - v * self.lanes
+                if left >= self.lanes:
+                    yield Store(self.y, place, acc)
+                    continue
+                lane = Var("lane")
+                yield Store(self.edge[0], as_expr(0), acc)
+                yield forall(lane, left, Store(self.y, place + lane, Load(self.edge[0], lane)))
+
+
+class _RegisterTile:
+    """A register tile: a few rows of a few vectors of columns.
+
+    acc      accumulators
+    part     sums of the current block
+    firsts   the first column of each vector, relative to the tile
+    table    vector of the floats that fields stand for, minus the zero point, if one vector holds
+             them
+    """
+
+    table: Var | None = None
+
+    def __init__(
+        self, builder: _PackedProductBuilder, tile: Expr, firsts: Sequence[int], row: Expr, height: int
+    ) -> None:
+        self.builder, self.product, self.lanes = builder, builder.product, builder.lanes
+        self.tile, self.firsts, self.row = tile, firsts, row
+        self.acc, self.part = (
+            [[Var(f"{name}{r}_{v}", FLOAT32, self.lanes) for v in range(len(firsts))] for r in range(height)]
+            for name in ("acc", "part")
+        )
+
+    def accumulate_all_weight_blocks(self) -> list[Stmt]:
+        """Return the statements that accumulate all blocks of the depth; the last block may be
+        shorter.
+        """
+        product, block = self.product, Var("block")
+        whole, left = divmod(product.depth, product.block)
+        stmts: list[Stmt] = [Declare(acc, self._float_constant_vector(0.0)) for row in self.acc for acc in row]
+        if self.lanes == INT4_VALUE_COUNT == 1 << product.bits and self.builder.zero.size == 1:
+            values = Pack(tuple(const(INT4_VALUE_COUNT + k, FLOAT32) for k in range(INT4_VALUE_COUNT)))
+            self.table = bind_to_new_register(
+                "table", values - self._zero_points_of_column_vector(as_expr(0), 0), stmts
+            )
+        if whole:
+            stmts.append(
+                For(block, whole, Block(self._accumulate_scaled_weight_block(block, product.block)), kind="reduction")
+            )
+        return stmts + (self._accumulate_scaled_weight_block(as_expr(whole), left) if left else [])
+
+    def _accumulate_scaled_weight_block(self, block: Expr, depth: int) -> list[Stmt]:
+        """Return the statements that add the products of a block of `depth` low-bit weights to the
+        accumulators.
+        """
+        places = [
+            self._row_address_in_column_tiled_array(self.product.scales_per_column, block, first)
+            for first in self.firsts
+        ]
+        scales = [Load(self.builder.scale, place, self.lanes) for place in places]
+        if self.product.scale_first:
+            stmts: list[Stmt] = []
+            factors = [bind_to_new_register("scale", scale, stmts) for scale in scales]
+            return stmts + self._accumulate_weight_block(block, depth, self.acc, factors)
+        stmts = [Declare(part, self._float_constant_vector(0.0)) for row in self.part for part in row]
+        stmts += self._accumulate_weight_block(block, depth, self.part, ())
+        for accs, parts in zip(self.acc, self.part, strict=True):
+            for acc, part, scale in zip(accs, parts, scales, strict=True):
+                stmts.append(Assign(acc, acc + part * scale))
+        return stmts
+
+    def _accumulate_weight_block(
+        self, block: Expr, depth: int, sums: _AccumulatorGrid, weight_factors: Sequence[Expr]
+    ) -> list[Stmt]:
+        """Return the statements that add the products of a block of weights to
+        `accumulate_all_weight_blocks`, each weight times its factor, if given.
+        """
+        stmts: list[Stmt] = []
+        zeros: list[Expr] = [
+            self.table or bind_to_new_register("zero", self._zero_points_of_column_vector(block, first), stmts)
+            for first in self.firsts
+        ]
+
+        def accumulate_word(word: Expr, count: int) -> list[Stmt]:
+            return self._accumulate_products_of_packed_word(word, count, zeros, weight_factors, sums)
+
+        fields, start = self.product.integers_per_word, block * (self.product.block // self.product.integers_per_word)
+        words, left = divmod(depth, fields)
+        word = Var("word")
+        if words:
+            step = Block(accumulate_word(start + word, fields))
+            stmts.append(For(word, words, step, kind="reduction"))
+        return stmts + (accumulate_word(start + words, left) if left else [])
+
+    def _accumulate_products_of_packed_word(
+        self, word: Expr, fields: int, zeros: Sequence[Expr], factors: Sequence[Expr], sums: _AccumulatorGrid
+    ) -> list[Stmt]:
+        """Return the statements that add the products of the weights in one word per column to
+        `accumulate_all_weight_blocks`.
+        """
+        stmts: list[Stmt] = []
+        places = [
+            self._row_address_in_column_tiled_array(self.product.words_per_column, word, first) for first in self.firsts
+        ]
+        words = [bind_to_new_register("w", Load(self.builder.packed, place, self.lanes), stmts) for place in places]
+        for field in range(fields):
+            found = [self._weight_minus_zero_point(w, field, zero) for w, zero in zip(words, zeros, strict=True)]
+            if factors:
+                found = [value * factor for value, factor in zip(found, factors, strict=True)]
+            if len(sums) > 1:
+                found = [bind_to_new_register("real", value, stmts) for value in found]
+            for r, row in enumerate(sums):
+                at = (self.row + r) * self.product.depth + word * self.product.integers_per_word + field
+                x = bind_to_new_register("x", self._broadcast_to_lanes(Load(self.builder.x, at)), stmts)
+                stmts += (Assign(acc, acc + value * x) for acc, value in zip(row, found, strict=True))
+        return stmts
+
+    def _weight_minus_zero_point(self, word: Expr, field: int, zero: Expr) -> Expr:
+        """Return a low-bit integer in a field of a word minus its zero point, as a float."""
+        if self.table is None:
+            return self._packed_weight_as_float_plus_2_to_bits(word, field) - zero
+        return call(
+            TABLE_LOOKUP_INSTRUCTION,
+            self.table,
+            word >> self._uint32_constant_vector(field * self.product.bits) if field else word,
+        )
+
+    def _packed_weight_as_float_plus_2_to_bits(self, word: Expr, field: int) -> Expr:
+        """Return 2 ** bits plus the low-bit integer in a field of a word, as a float built by bit
+        operations.
+        """
+        bits = self.product.bits
+        low = _FLOAT32_MANTISSA_BITS - bits
+        shift = low - field * bits
+        moved = (
+            word << self._uint32_constant_vector(shift)
+            if shift > 0
+            else word >> self._uint32_constant_vector(-shift)
+            if shift
+            else word
+        )
+        mask, power = ((1 << bits) - 1) << low, _FLOAT32_EXPONENT_BIAS + bits << _FLOAT32_MANTISSA_BITS
+        return bitcast(moved & self._uint32_constant_vector(mask) | self._uint32_constant_vector(power), FLOAT32)
+
+    def _zero_points_of_column_vector(self, block: Expr, first_column: int) -> Expr:
+        """Return the zero points of the columns of a vector, for one block of the depth."""
+        zero = self.builder.zero
+        if zero.size == 1:
+            return self._broadcast_to_lanes(Load(zero, as_expr(0)))
+        return Load(
+            zero,
+            self._row_address_in_column_tiled_array(self.product.scales_per_column, block, first_column),
+            self.lanes,
+        )
+
+    def _row_address_in_column_tiled_array(self, rows_per_tile: int, row: Expr, first_column: Operand) -> Expr:
+        """Return the address of a row of a column tile in an array with `rows_per_tile` rows per tile."""
+        return (self.tile * rows_per_tile + row) * self.product.tile + first_column
+
+    def _broadcast_to_lanes(self, value: Expr) -> Expr:
+        """Return a scalar expression broadcast to all lanes."""
+        return Broadcast(value, self.lanes) if self.lanes > 1 else value
+
+    def _float_constant_vector(self, value: float) -> Expr:
+        """Return a vector of floats with a constant in all lanes."""
+        return Const(value, FLOAT32, self.lanes)
+
+    def _uint32_constant_vector(self, value: int) -> Expr:
+        """Return a vector of 32-bit words with a constant in all lanes."""
+        return const(value, UINT32, self.lanes)

@@ -81,7 +81,8 @@ class ConvolutionCase:
         return text + (f" dilation={self.dilation}" if self.dilation > 1 else "")
 
     @property
-    def same_size_padding(self) -> int:
+    def padding_per_side(self) -> int:
+        """Padding on each side with which a convolution of stride 1 keeps the size."""
         return self.dilation * (self.kernel // 2)
 
     @property
@@ -99,7 +100,7 @@ class ConvolutionCase:
         shape = (self.outputs, self.inputs // self.groups, self.kernel, self.kernel)
         weights = rng.standard_normal(shape, np.float32) / np.float32(math.sqrt(math.prod(shape[1:])))
         constants = {"w": weights, "b": rng.standard_normal(self.outputs, np.float32)}
-        how = {"strides": [self.stride] * 2, "dilations": [self.dilation] * 2, "pads": [self.same_size_padding] * 4}
+        how = {"strides": [self.stride] * 2, "dilations": [self.dilation] * 2, "pads": [self.padding_per_side] * 4}
         node = helper.make_node("Conv", ["x", "w", "b"], ["y"], group=self.groups, **how)
         size = [1, self.inputs, self.height, self.width]
         out = [1, self.outputs, *(-(-extent // self.stride) for extent in size[2:])]

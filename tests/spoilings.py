@@ -25,12 +25,12 @@ import onnxruntime  # type: ignore[import-untyped]
 from aotc.checking.dequantized_model import expand_quantized_operators_to_qdq, remove_quantization_rounding
 from aotc.checking.float64_reference import Float64Evaluator
 from aotc.checking.input_generation import Arrays
+from aotc.checking.model_reference_runs import convert_inputs_to_float64, has_quantized_operators
 from aotc.checking.output_comparison import (
     largest_accepted_rms_deviation,
     relative_error_against_float64,
     root_mean_square_difference,
 )
-from aotc.checking.reference_implementations import convert_inputs_to_float64, has_quantized_operators
 from aotc.checking.verify import verify
 from aotc.ir import Array
 from aotc.runtime.library import read_project_metadata

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.checking.input_generation import Arrays
-from aotc.checking.reference_implementations import Reference, make_session_runner
+from aotc.checking.model_reference_runs import Reference, make_session_runner
 from aotc.ir import AotcError, frozen, open_regular_file
 
 #: Module and package name of the interpreter for each rounding.

@@ -17,7 +17,7 @@ from torch.fx.node import map_aggregate
 
 from aotc.checking.evaluation_memory_budget import DEFAULT_MEMORY_BYTES, EVALUATION_BYTES_PER_RESULT_BYTE, MemoryBudget
 from aotc.checking.input_generation import Arrays
-from aotc.checking.reference_implementations import Reference, run_or_none_on_exception
+from aotc.checking.model_reference_runs import Reference, run_or_none_on_exception
 
 
 def make_torch_reference(

@@ -16,6 +16,7 @@ from dataclasses import field, replace
 from functools import cache
 
 from aotc.checking.input_generation import Arrays, InputSet
+from aotc.checking.model_reference_runs import OptionalModelRunner, Reference, return_none_as_unavailable_evaluation
 from aotc.checking.output_comparison import (
     LARGE_NOISE,
     MAX_TRUSTED_REFERENCE_ERROR,
@@ -29,11 +30,6 @@ from aotc.checking.output_comparison import (
     relative_error_bound_for_dtype,
     why_comparison_is_weak,
     why_no_comparison_is_possible,
-)
-from aotc.checking.reference_implementations import (
-    OptionalModelRunner,
-    Reference,
-    return_none_as_unavailable_evaluation,
 )
 from aotc.ir import Array, DType, frozen
 

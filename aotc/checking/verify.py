@@ -30,13 +30,13 @@ from aotc.checking.input_generation import (
     quantize_real_inputs,
 )
 from aotc.checking.kernel_bisection import find_first_wrong_kernel
-from aotc.checking.prebuilt_project import load_prebuilt_project
-from aotc.checking.reference_implementations import (
+from aotc.checking.model_reference_runs import (
     Reference,
     has_quantized_operators,
     make_onnx_reference,
     make_relay_reference,
 )
+from aotc.checking.prebuilt_project import load_prebuilt_project
 from aotc.checking.reference_tflite import TfliteFile, make_tflite_reference, stated_or_installed_interpreter_rounding
 from aotc.checking.run_comparison import (
     Case,

@@ -193,7 +193,7 @@ def declare_option(
     """Declare an option by its names and help text, which shows the default, if there is one.
 
     read    function that parses the value
-    more    further arguments of `click.declare_option`
+    more    further arguments of `click.option`
     """
     if read is not None:
         more["callback"] = lambda context, parameter, value: read(value)

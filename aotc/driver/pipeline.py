@@ -63,7 +63,7 @@ from aotc.relay.backend.kernel_deduplication import lower_function_to_kernel
 from aotc.relay.backend.module_to_program import lower_main_to_program
 from aotc.relay.graph_api import Function, IRModule, post_order
 from aotc.relay.op.input_value_range_inference import infer_input_domains
-from aotc.relay.transform.alter_op_layout import is_byte_contraction
+from aotc.relay.transform.pack_constant_weights import is_byte_contraction
 from aotc.relay.transform.pipeline import optimize, require_lowering_passes
 from aotc.relay.value_domains import ValueDomain
 from aotc.runtime.fork_safety import ScratchDirectory

@@ -16,9 +16,6 @@ from aotc.ir.attrs import attribute_field as attribute_field
 from aotc.ir.attrs import attrs_class_from_fields as attrs_class_from_fields
 from aotc.ir.attrs import attrs_class_with_defaults as attrs_class_with_defaults
 from aotc.ir.attrs import make_node as make_node
-from aotc.ir.bytecode import Instruction as Instruction
-from aotc.ir.bytecode import Opcode as Opcode
-from aotc.ir.bytecode import VMFunction as VMFunction
 from aotc.ir.compile_time_limits import Cost as Cost
 from aotc.ir.compile_time_limits import budget_scope as budget_scope
 from aotc.ir.device import Device as Device
@@ -135,6 +132,9 @@ from aotc.ir.types import substitute_type_vars as substitute_type_vars
 from aotc.ir.types import tensor_types as tensor_types
 from aotc.ir.types import type_vars as type_vars
 from aotc.ir.types import walk_nested_types as walk_nested_types
+from aotc.ir.vm_bytecode import Instruction as Instruction
+from aotc.ir.vm_bytecode import Opcode as Opcode
+from aotc.ir.vm_bytecode import VMFunction as VMFunction
 from aotc.relay.expr import GlobalVar as GlobalVar
 from aotc.relay.module import IRModule as IRModule
 from aotc.relay.structural_equality import assert_structural_equal as assert_structural_equal

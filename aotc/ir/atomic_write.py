@@ -103,4 +103,4 @@ def require_not_an_input_file(path: Path, error_code: str, inputs: Iterable[obje
     for given in inputs:
         if isinstance(given, (str, Path)) and path.is_file() and Path(given).exists() and path.samefile(given):
             text = f"cannot write {path}: it is the input {given}"
-            raise AotcError(error_code, text, hint="give the output another name")
+            raise AotcError(error_code, text, hint="write to another file")

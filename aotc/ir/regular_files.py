@@ -52,7 +52,7 @@ def open_regular_file(path: str | Path, error_code: str) -> IO[bytes]:
         with translate_os_errors(error_code, f"read {path}"):
             descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except ValueError as error:  # a null character
-        raise AotcError(error_code, f"cannot read {str(path)!r}: {error}") from error
+        raise AotcError(error_code, f"the path {str(path)!r} is not valid: {error}") from error
     mode = os.fstat(descriptor).st_mode
     for is_kind, text in _REFUSED_FILE_KINDS:
         if is_kind(mode):

@@ -33,7 +33,7 @@ from aotc.checking.input_generation import (
     read_or_draw_session_inputs,
     session_input_types,
 )
-from aotc.checking.reference_implementations import Reference
+from aotc.checking.model_reference_runs import Reference
 from aotc.checking.run_comparison import Run, compare_runs_with_reference, messages_on_inconclusive_or_weak_outputs
 from aotc.checking.verify import load_model_of_any_format, make_reference_for_model, pin_static_input_shapes
 from aotc.driver.compile import CompileOptions

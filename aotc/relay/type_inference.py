@@ -284,7 +284,7 @@ class _ExpressionInference:
         ]
 
     def rebuild_with_types(self) -> Expr:
-        """Return the root expression with all types filled in."""
+        """Return the root expression with all inferred types filled in, the last step of type inference."""
         memo: dict[Expr, Expr] = {}
         for step, node in self.steps:
             if step is _Step.FINISH:

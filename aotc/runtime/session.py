@@ -114,7 +114,7 @@ class Session:
         self.threads = threads if isinstance(threads, ThreadPool) else library.start_thread_pool(threads)
         self.device = open_gpu_for_library(library, device)
         self._arguments = self.threads or threads, isa, device
-        self._options = self._create_run_options()
+        self._options = self._allocate_run_options()
         self._call = library.run
         self._lock = fork_safe_lock_of(self)
         self._calls = 0
@@ -208,7 +208,7 @@ class Session:
         numbers = self._require_output_positions(output_names)
         sources = exchange.input_pointers(inputs, self._library.inputs)
         targets = exchange.output_pointers(outputs, self._library.outputs)
-        options = self._create_run_options(cuda=exchange.options)
+        options = self._allocate_run_options(cuda=exchange.options)
         frame = self._take_or_create_run_frame()
         try:
             read, written, workspace, _ = frame
@@ -313,9 +313,9 @@ class Session:
         memory = tensors.allocate_aligned_bytes(self.workspace_bytes, self._library.workspace_alignment)
         return memory, ffi.cast("void *", tensors.memory_address(memory))
 
-    def _create_run_options(self, on_step: Any = ffi.NULL, context: Any = ffi.NULL, cuda: Any = ffi.NULL) -> Any:
-        """Return the C structure of run options: step callback, threads, instruction set and GPU
-        options.
+    def _allocate_run_options(self, on_step: Any = ffi.NULL, context: Any = ffi.NULL, cuda: Any = ffi.NULL) -> Any:
+        """Allocate the C structure `aotc_run_options` that is passed to a run of the compiled model: step
+        callback, threads, instruction set and GPU options.
         """
         size = ffi.sizeof("aotc_run_options")
         threads = ffi.NULL if self.threads is None else self.threads.pointer
@@ -377,7 +377,7 @@ class Binding:
         context    address passed to it
         """
         self._run_with_options(
-            self._session._create_run_options(ffi.cast("aotc_step_fn", on_step), ffi.cast("void *", context))
+            self._session._allocate_run_options(ffi.cast("aotc_step_fn", on_step), ffi.cast("void *", context))
         )
 
     def run_recording_cuda_events(self, events: Any) -> None:
@@ -387,7 +387,7 @@ class Binding:
         events    C array of event handles, one more than there are steps
         """
         how = ffi.new("aotc_cuda_options *", {"size": ffi.sizeof("aotc_cuda_options"), "events": events})
-        self._run_with_options(self._session._create_run_options(cuda=how))
+        self._run_with_options(self._session._allocate_run_options(cuda=how))
 
     def _run_with_options(self, options: Any) -> None:
         with self._lock:

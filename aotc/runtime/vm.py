@@ -37,7 +37,6 @@ from aotc.ir import (
     require_usable_device,
     serialize_array,
 )
-from aotc.ir.bytecode import Instruction, Opcode, VMFunction
 from aotc.ir.ndarray import convert_argument_to_array, convert_arrays_to_ndarrays
 from aotc.ir.quantization import Quantization
 from aotc.ir.types import (
@@ -49,6 +48,7 @@ from aotc.ir.types import (
     nest_values_like_type,
     tensor_types,
 )
+from aotc.ir.vm_bytecode import Instruction, Opcode, VMFunction
 from aotc.runtime.kernel_library import KernelInfo, KernelLibrary
 from aotc.runtime.library_integrity import require_file_checksum, sha256_of_file
 from aotc.runtime.module import KernelModule

@@ -36,8 +36,8 @@ from aotc.tir import (
     walk,
 )
 from aotc.tir.expr import BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, loads_in
+from aotc.tir.functions.elementary_function_table import EXACT_FUNCTIONS, elementary_function_definition
 from aotc.tir.functions.function_from_formula import ElementaryFunction
-from aotc.tir.functions.function_table import EXACT_FUNCTIONS, elementary_function_definition
 from aotc.tir.instruction_table import INSTRUCTIONS, THREADS_PER_WARP
 from aotc.tir.loops.loop_dependence import (
     assigns_to_outer_registers,

@@ -181,7 +181,10 @@ class _KernelParser(_TokenReader):
         return self.buffers[name]
 
     def declare_var(self, name: str, dtype: DType, lanes: int) -> Var:
-        """Declare a loop variable or register; a name may be reused after its scope has ended."""
+        """Return the variable for a name that the parsed kernel text declares (a loop variable or register):
+        the known one if dtype and lanes are equal, else a new one, since a name may be declared again
+        after its scope has ended.
+        """
         known = self.vars.get(name)
         if known is None or (known.dtype, known.lanes) != (dtype, lanes):
             self.vars[name] = Var(name, dtype, lanes)

@@ -153,7 +153,7 @@ def _carry_subbyte_ints_in_int8(function: Callable[..., Value]) -> Callable[...,
 def _shift_with_overflow_result(
     shift: Callable[[Value, Value], Value], result_of_oversized_shift: Callable[[Value], Value]
 ) -> Callable[..., Value]:
-    """Return a shift whose result for counts of at least the width is `beyond(a, count)`."""
+    """Return a shift whose result for counts of at least the width is `result_of_oversized_shift(a)`."""
 
     def shift_or_overflow(a: Value, b: Value) -> Value:
         width = _bit_width(a)

@@ -12,7 +12,7 @@ import numpy as np
 
 from aotc.ir.dtype import DTYPES, DType
 from aotc.tir.expr import BITWISE, BOOL, COMPARE, Binary, Buffer, Call, Cast, Expr, Load, Select, Unary, Var
-from aotc.tir.functions.function_table import INTEGER_FUNCTION_NAMES as WORDS
+from aotc.tir.functions.elementary_function_table import INTEGER_FUNCTION_NAMES as WORDS
 from aotc.tir.instruction_definition import OPERAND_KIND_DTYPES
 from aotc.tir.instruction_table import INSTRUCTIONS
 from aotc.tir.stmt import For, Kernel, Store

@@ -73,7 +73,7 @@ def test_the_fake_driver_defines_what_there_is(theirs: str, tmp_path: Path) -> N
     names = re.findall(r"R\((\w+), \d+\)", FAKE.read_text(encoding="utf-8"))
     same = "".join(f'static_assert(int({name}) == int(CUDA_{name}), "{name}");\n' for name in names)
     assert names
-    compiles(theirs, f'#include "build_fake_cuda_driver.cpp"\n#include "fake_graphs.cpp"\n{same}', tmp_path)
+    compiles(theirs, f'#include "fake_driver.cpp"\n#include "fake_graphs.cpp"\n{same}', tmp_path)
 
 
 def test_the_fake_driver_has_all_that_the_runtime_calls() -> None:

@@ -25,9 +25,9 @@ from aotc.relay.op.conv import conv2d
 from aotc.relay.op.elementwise_unary import relu
 from aotc.relay.structural_equality import structural_equal
 from aotc.relay.text.parser import parse
-from aotc.relay.transform.alter_op_layout import AlterOpLayout
 from aotc.relay.transform.convert_layout import ConvertLayout
 from aotc.relay.transform.fuse_ops import FuseOps
+from aotc.relay.transform.pack_constant_weights import AlterOpLayout
 from aotc.relay.transform.select_layout import SelectLayout
 from aotc.relay.transform.to_mixed_precision import ToMixedPrecision
 from aotc.tir.passes import PlanMemory

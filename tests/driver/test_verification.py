@@ -13,16 +13,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from aotc.checking import reference_implementations
+from aotc.checking import model_reference_runs
 from aotc.checking.float64_reference import evaluate_model_in_float64
 from aotc.checking.input_generation import INPUT_SCALE_FACTORS, draw_random_inputs, read_npz_inputs, save_arrays_to_npz
+from aotc.checking.model_reference_runs import make_onnx_reference, run_or_none_on_exception
 from aotc.checking.output_comparison import (
     Comparison,
     compare_arrays,
     rejudge_against_float64_result,
     relative_error_against_float64,
 )
-from aotc.checking.reference_implementations import make_onnx_reference, run_or_none_on_exception
 from aotc.checking.verify import verify
 from aotc.driver.compile import CompileOptions
 from aotc.driver.pipeline import Compilation
@@ -140,7 +140,7 @@ def test_the_error_that_rounding_explains(reference_error: float, rounding: floa
 
 def test_a_second_evaluation_keeps_a_wrong_reference_from_excusing_us(monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime gives results that are 2 % off, the compiled model ones that are 1 % off: both are wrong."""
-    real_run, real_session = Session.run, reference_implementations._onnxruntime_session_or_none
+    real_run, real_session = Session.run, model_reference_runs._onnxruntime_session_or_none
 
     class Off:
         def __init__(self, session: Any) -> None:
@@ -149,9 +149,7 @@ def test_a_second_evaluation_keeps_a_wrong_reference_from_excusing_us(monkeypatc
         def run(self, *arguments: Any) -> list[Any]:
             return [y * np.float32(1.02) for y in self.session.run(*arguments)]
 
-    monkeypatch.setattr(
-        reference_implementations, "_onnxruntime_session_or_none", lambda model: Off(real_session(model))
-    )
+    monkeypatch.setattr(model_reference_runs, "_onnxruntime_session_or_none", lambda model: Off(real_session(model)))
     right = verify(small_model(), dims={"batch": 3}, seeds=1, check_compiler=False, **FAST)
     assert right.ok and right.cases[0].outputs[0].reference_is_off
     monkeypatch.setattr(Session, "run", lambda *a: [y * np.float32(1.01) for y in real_run(*a)])

@@ -12,7 +12,7 @@ import pytest
 
 import aotc
 from aotc import relay
-from aotc.checking.reference_implementations import convert_module_to_float64, make_relay_reference
+from aotc.checking.model_reference_runs import convert_module_to_float64, make_relay_reference
 from aotc.checking.verify import verify
 from aotc.driver.compile import CompileOptions
 from aotc.driver.pipeline import Compilation

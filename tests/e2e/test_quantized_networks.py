@@ -22,8 +22,8 @@ from onnx import TensorProto, helper, numpy_helper
 from aotc.checking.dequantized_model import expand_quantized_operators_to_qdq, remove_quantization_rounding
 from aotc.checking.float64_reference import evaluate_model_in_float64
 from aotc.checking.input_generation import draw_scaled_random_inputs
+from aotc.checking.model_reference_runs import convert_inputs_to_float64
 from aotc.checking.output_comparison import MAX_SNR_LOSS_DB, signal_to_noise_decibels
-from aotc.checking.reference_implementations import convert_inputs_to_float64
 from aotc.checking.verify import verify
 from aotc.driver.compile import CompileOptions
 from aotc.ir import TensorType

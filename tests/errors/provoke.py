@@ -34,7 +34,7 @@ from onnx import TensorProto, helper, parser
 import aotc
 from aotc import relay
 from aotc.checking.input_generation import draw_random_inputs
-from aotc.checking.reference_implementations import make_session_runner
+from aotc.checking.model_reference_runs import make_session_runner
 from aotc.cli.console import report_errors_and_exit
 from aotc.cli.main import main
 from aotc.contrib import graph_executor

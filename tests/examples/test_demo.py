@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
-from aotc.checking.reference_implementations import Reference
+from aotc.checking.model_reference_runs import Reference
 from examples import demo
 from tests.conftest import missing, require_tool
 from tests.examples.conftest import ROOT

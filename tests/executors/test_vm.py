@@ -16,12 +16,12 @@ from relay.programs import chain, if_chain, let_chain
 import aotc
 from aotc import relay
 from aotc.driver.pipeline import Compilation
-from aotc.ir.bytecode import Opcode
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dimensions import SymDim
 from aotc.ir.op import Op
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
+from aotc.ir.vm_bytecode import Opcode
 from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.testing import mlp, resnet

@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).parents[1] / "conformance"))
 
 from onnx_suite import all_cases, check, reason
 
-from aotc.checking.reference_implementations import convert_inputs_to_float64, convert_module_to_float64
+from aotc.checking.model_reference_runs import convert_inputs_to_float64, convert_module_to_float64
 from aotc.relay.frontend.onnx import from_onnx
 
 LEAST = {"node": 1462, "simple": 10, "real": 9, "pytorch-operator": 35, "pytorch-converted": 82}

@@ -19,8 +19,8 @@ from aotc.relay.op.dense import dense, matmul
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.op.recurrent import gru, lstm, rnn
 from aotc.relay.structural_equality import structural_equal
-from aotc.relay.transform.alter_op_layout import AlterOpLayout
 from aotc.relay.transform.fold_constant import FoldConstant
+from aotc.relay.transform.pack_constant_weights import AlterOpLayout
 from aotc.relay.visitor import post_order
 from aotc.tir.target import TARGETS, Target, target_optimized_for_size
 

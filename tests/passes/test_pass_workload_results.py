@@ -18,8 +18,8 @@ from aotc.relay.binding import bind_params_by_name
 from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet
-from aotc.relay.transform.alter_op_layout import AlterOpLayout
 from aotc.relay.transform.convert_layout import ConvertLayout
+from aotc.relay.transform.pack_constant_weights import AlterOpLayout
 from aotc.relay.transform.pipeline import optimize
 from aotc.tir.target import get_target
 

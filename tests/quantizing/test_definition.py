@@ -21,7 +21,7 @@ import pytest
 
 from aotc.checking.float64_reference import evaluate_model_in_float64
 from aotc.checking.input_generation import draw_random_inputs
-from aotc.checking.reference_implementations import convert_inputs_to_float64
+from aotc.checking.model_reference_runs import convert_inputs_to_float64
 from aotc.driver.compile import CompileOptions
 from benchmarks.networks import NETWORK_BUILD_FUNCTIONS
 from tests.ops.exact import Array, defined, outside

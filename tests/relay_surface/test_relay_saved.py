@@ -16,7 +16,7 @@ import pytest
 import aotc
 from aotc import relay
 from aotc.ir import load_json, save_json
-from aotc.ir.bytecode import Instruction, Opcode
+from aotc.ir.vm_bytecode import Instruction, Opcode
 from aotc.runtime import vm
 from aotc.runtime.vm import Executable, VirtualMachine
 

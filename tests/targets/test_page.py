@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import aotc
-from aotc.tir.functions.function_table import ULP
+from aotc.tir.functions.elementary_function_table import ULP
 from aotc.tir.target import TARGETS, Target
 from tests.e2e.projects import DIGITS, ROOT, run
 from tests.targets.machines import machine

@@ -29,7 +29,7 @@ from aotc.relay.op.opdef import OpDef, Sample
 from aotc.relay.text.parser import parse
 from aotc.relay.visitor import post_order
 from aotc.tir.expr import Call
-from aotc.tir.functions.function_table import elementary_function_definition
+from aotc.tir.functions.elementary_function_table import elementary_function_definition
 from aotc.tir.instruction_table import INSTRUCTIONS
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.passes import kernel_passes

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from aotc_codegen.c.compiler_flags import kernel_cflags
 
-from aotc.tir.functions.function_table import ULP
+from aotc.tir.functions.elementary_function_table import ULP
 from aotc.tir.target import get_target
 from tests.codegen.batch import STRICT
 from tests.conftest import require_tool

@@ -12,8 +12,8 @@ import pytest
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Buffer, Load, Var, binary, call, cast
+from aotc.tir.functions.elementary_function_table import elementary_function_definition
 from aotc.tir.functions.fma_contraction import contract_to_fma
-from aotc.tir.functions.function_table import elementary_function_definition
 from aotc.tir.instruction_table import INSTRUCTIONS
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_text import to_text

@@ -17,7 +17,7 @@ from aotc_codegen.c.compiler_flags import kernel_cflags
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Buffer, Load, Var, call
-from aotc.tir.functions.function_table import ULP_DOUBLE
+from aotc.tir.functions.elementary_function_table import ULP_DOUBLE
 from aotc.tir.instruction_table import INSTRUCTIONS
 from aotc.tir.interpreter import run_kernel
 from aotc.tir.kernel_verifier import verify

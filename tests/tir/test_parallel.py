@@ -40,7 +40,12 @@ from aotc.tir.stmt import (
 )
 from aotc.tir.target import C, Target, get_target
 from aotc.tir.threads import parallel_kernels
-from aotc.tir.threads.loop_division import DividedLeaf, DividedNest, largest_thread_share, thread_share_of_nests
+from aotc.tir.threads.cpu_thread_loop_division import (
+    DividedLeaf,
+    DividedNest,
+    largest_thread_share,
+    thread_share_of_nests,
+)
 from tests.tir.graphs import Graph, graphs
 from tests.tir.teams import EAGER, TEAMS, wrong_teams
 

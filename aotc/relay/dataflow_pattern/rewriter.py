@@ -43,7 +43,7 @@ class DFPatternCallback:
 
     def rewrite(self, expr: Expr) -> Expr:
         """Return `expr` after applying this rule; see
-        `aotc.relay.dataflow_pattern.rewriter.rewrite_rebuilt_node`.
+        `aotc.relay.dataflow_pattern.rewriter.rewrite`.
         """
         return rewrite(self, expr)
 

@@ -43,7 +43,7 @@ _OPERATOR_MODULE_NAMES = (
     "reshape_slice_cast_like",
     "sequence_mask_set_diagonal",
     "loss",
-    "sparse",
+    "sparse_coordinates",
     "roi_ops",
     "morphology_correlation",
     "non_max_suppression",

@@ -34,7 +34,7 @@ def to_int_tuple(value: Any, _: Any = None) -> tuple[int, ...]:
 
 
 def number_to_constant_converter(dtype_from_arguments: Callable[[Mapping[str, Any]], Any]) -> Takes:
-    """Return a converter that turns a number into a constant of type `dtype(all parameters)`;
+    """Return a converter that turns a number into a constant of type `dtype_from_arguments(all parameters)`;
     expressions are unchanged.
     """
 

@@ -36,7 +36,7 @@ from aotc.ir import (
 from aotc.ir.op import Arg, AxisMap, PrecisionTreatment, Types, require
 from aotc.relay.expr import typed_op_call as node
 from aotc.relay.graph_api import Call, Constant, Expr, compile_time_elements
-from aotc.relay.op import concat_split, gather, resize, shape, slice, sorting, sparse, tensor_creation
+from aotc.relay.op import concat_split, gather, resize, shape, slice, sorting, sparse_coordinates, tensor_creation
 from aotc.relay.op import pad as padding
 from aotc.relay.op.operator_definition import (
     Array,
@@ -290,7 +290,9 @@ topk = _dynamic_variant_of(
     keeps_mapped_extents=True,
 )
 sparse_to_dense = _dynamic_variant_of(
-    sparse.sparse_to_dense, "output_shape", (({}, [[0, 1], [2, 2]], [3, 4], (2,), 0.5), ({}, [1, 3], [5], 2.0, 0.0))
+    sparse_coordinates.sparse_to_dense,
+    "output_shape",
+    (({}, [[0, 1], [2, 2]], [3, 4], (2,), 0.5), ({}, [1, 3], [5], 2.0, 0.0)),
 )
 pad = _dynamic_variant_of(
     padding.pad,

@@ -110,7 +110,7 @@ def element_of_broadcast_tensor(x: Tensor, indices: Sequence[Any]) -> Scalar:
 
 
 def element_function_of_scalar_function(fn: ScalarFn) -> ScalarFn:
-    """Return an `combine_with_vector_element` function that applies `fn` to the elements of broadcast arguments."""
+    """Return an element function that applies `fn` to the elements of broadcast arguments."""
     return lambda _, i, *args: fn(*(element_of_broadcast_tensor(x, i) for x in args))
 
 

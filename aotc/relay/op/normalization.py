@@ -196,7 +196,7 @@ def _normalize_over_axes(data: Tensor, axes: Sequence[int], epsilon: float, subt
 
 
 def _inverse_square_root_per_group(group: Reduction, group_value: Callable[..., Scalar]) -> Tensor:
-    """Return 1 / sqrt(of(group)) for each group of elements."""
+    """Return 1 / sqrt(group_value(group)) for each group of elements."""
     return te.compute(group.result_shape, lambda *v: 1.0 / call("sqrt", group_value(*v)), "scale", materialize=True)
 
 

@@ -57,7 +57,7 @@ def _op_with_derived_shape(
     accepts: Callable[[DType], bool] = lambda _: True,
     **facets: Any,
 ) -> OpDef:
-    """Return an OpDef whose result has the shape wanted(attributes, shape of the data, shape of the
+    """Return an OpDef whose result has the shape result_shape(attributes, shape of the data, shape of the
     other argument).
     """
 

@@ -349,7 +349,9 @@ def _infer_trilu_type(a: TriluAttrs, types: Types) -> Type:
     data, k = require_tensor_type(types[0], "data"), require_tensor_type(types[1], "k")
     require("trilu.rank", data.rank >= 2, lambda: f"a matrix or a batch of them expected, got {data}")
     require_dtype(data.dtype, data.dtype.can_represent_zero)
-    require("trilu.k", k.rank == 0 and k.dtype.is_integer, f"k must be an integer scalar, got {k}")
+    require(
+        "trilu.k", k.rank == 0 and k.dtype.is_integer, f"the number k of a diagonal must be an integer scalar, got {k}"
+    )
     return data
 
 

@@ -114,8 +114,8 @@ class _RowSortBuilder:
         return Load(self.source, self.base + position.astype(INDEX) * self.stride)
 
     def element_sorts_before(self, first_position: Scalar, second_position: Scalar) -> Scalar:
-        """Return a condition that is True if element `first_position` must come before
-        `second_position`, where `second_position` may have a lower index.
+        """Return a condition that is True if element `first_position` sorts strictly before
+        element `second_position`; False for equal elements, whose order the caller retains.
         """
         return _sorts_before(self.load_element(first_position), self.load_element(second_position), self.ascend)
 

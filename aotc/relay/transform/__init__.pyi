@@ -3,7 +3,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from aotc.ir import Pass
-from aotc.relay.transform.alter_op_layout import AlterOpLayout as AlterOpLayout
 from aotc.relay.transform.annotate_spans import AnnotateSpans as AnnotateSpans
 from aotc.relay.transform.annotate_spans import InferTypeLocal as InferTypeLocal
 from aotc.relay.transform.canonicalize_qnn_ops import QnnCanonicalizeOps as QnnCanonicalizeOps
@@ -45,6 +44,7 @@ from aotc.relay.transform.let_conversion import ToANormalForm as ToANormalForm
 from aotc.relay.transform.let_conversion import ToBasicBlockNormalForm as ToBasicBlockNormalForm
 from aotc.relay.transform.let_conversion import ToGraphNormalForm as ToGraphNormalForm
 from aotc.relay.transform.move_widening_to_readers import StoreNarrow as StoreNarrow
+from aotc.relay.transform.pack_constant_weights import AlterOpLayout as AlterOpLayout
 from aotc.relay.transform.pack_int4 import PackNibbles as PackNibbles
 from aotc.relay.transform.pass_base import InferType as InferType
 from aotc.relay.transform.pass_base import function_pass as function_pass

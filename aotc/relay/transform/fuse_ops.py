@@ -405,15 +405,17 @@ class _Rewriter:
                 return self._rebuild_in_fused_function(node, node.args)
             case Tuple() if self._fusion_group(node).root_ref is not node:
                 return self._rebuild_in_fused_function(node, node.fields)
-            case TupleGetItem(tuple_value=value) if self._is_fused_tuple_field(node, value):
+            case TupleGetItem(tuple_value=value) if self._is_field_read_inside_fused_function(node, value):
                 return self._rebuild_in_fused_function(node, (value,))
             case Function() if is_fused_or_external_function(node):
                 return node
             case _:
                 return map_children(node, self.new.__getitem__)
 
-    def _is_fused_tuple_field(self, field: Expr, value: Expr) -> bool:
-        """Return True if a tuple field is read inside a group that computes something."""
+    def _is_field_read_inside_fused_function(self, field: Expr, value: Expr) -> bool:
+        """Return True if the TupleGetItem `field` belongs inside a fused function: its group has another
+        root, or computes the tuple too.
+        """
         group = self._fusion_group(field)
         return group.root_ref is not field or self._fusion_group(value) is group
 

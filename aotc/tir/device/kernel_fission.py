@@ -23,8 +23,8 @@ from aotc.tir import (
     Intrinsic,
     Kernel,
     MemoryEffects,
-    SharedAccesses,
     Stmt,
+    ThreadSharedAccesses,
     elements_always_written,
     stmt_exprs,
     walk_stmts,
@@ -233,7 +233,7 @@ def group_parts_into_independent_runs(kernel: Kernel, parts: Sequence[KernelPart
     return runs
 
 
-def _accessed_interval(uses: SharedAccesses, buffer: Buffer) -> Interval:
+def _accessed_interval(uses: ThreadSharedAccesses, buffer: Buffer) -> Interval:
     """Return the interval of elements of a buffer that a part may access; an infinite interval if
     that is unknown.
     """

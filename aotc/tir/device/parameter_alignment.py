@@ -50,7 +50,7 @@ def _argument_alignment_bytes(param: Buffer, argument: View) -> int:
 
 
 def new_temporary_view(kernel: Kernel, param: Buffer) -> View:
-    """Return a view of newly allocated memory for a parameter of a kernel."""
+    """Return a view of a new temporary of the program, with a kernel parameter's dtype and size."""
     name = f"{kernel.name}_{param.name}"
     return View(Storage(name=name, dtype=param.dtype, shape=(param.size,)))
 

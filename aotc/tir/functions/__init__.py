@@ -10,7 +10,7 @@ float32: `float32_functions`, `float32_exponential`, `float32_logarithm`, `float
 doubles in `double_double`. Both: `float_rounding` rounds to integral values, `float_remainder` is
 fmod. `float16_conversion` converts floats of at most 16 bits; `integer_functions` has bit counts
 and fixed-point multiplications. `function_from_formula` makes straight-line programs from formulas,
-`fma_contraction` replaces products and sums by fused multiply-adds, and `function_table` looks up
+`fma_contraction` replaces products and sums by fused multiply-adds, and `elementary_function_table` looks up
 the program of a call. Polynomials for float32 are Lawson-weighted least-squares fits on Chebyshev
 nodes, rounded coefficient by coefficient.
 

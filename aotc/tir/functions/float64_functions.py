@@ -278,7 +278,7 @@ def _bits_of_two_over_pi_from(bit_position: Expr) -> list[Expr]:
     return [(words[k] << s) | ((words[k + 1] >> 1) >> r) for k in range(3)]
 
 
-def _multiply_to_128_bits(a: Expr, b: Expr) -> FloatPair:
+def _multiply_to_128_bits(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     """Return the upper and the lower 64 bits of the product of two integers, a below 2^53."""
     mask = 2**32 - 1
     ah, al, bh, bl = a >> 32, a & mask, b >> 32, b & mask

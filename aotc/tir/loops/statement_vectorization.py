@@ -31,7 +31,7 @@ from aotc.tir import (
     vars_and_buffers_in,
 )
 from aotc.tir.expr import COMPARE, INDEX, Binary, Bitcast, Call, Pack, Select, Unary, bitcast, loads_in, walk, walk_once
-from aotc.tir.functions.function_table import elementary_function_definition
+from aotc.tir.functions.elementary_function_table import elementary_function_definition
 from aotc.tir.simplify import linear_form, simplify
 from aotc.tir.stmt import (
     Assign,

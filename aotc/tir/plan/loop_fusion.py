@@ -250,7 +250,9 @@ _AccessMapping = Callable[[Buffer, Expr], tuple[Buffer, Expr]]
 
 
 def _map_accesses(stmt: Stmt, map_access: _AccessMapping) -> Stmt:
-    """Return a statement without block intrinsics whose loads and stores are replaced by `map_access`."""
+    """Return a statement with buffer and index of each load and store replaced by `map_access`; the
+    statement must not contain intrinsics on blocks of memory.
+    """
 
     def map_loads(expr: Expr) -> Expr:
         made = with_operands(expr, tuple(map(map_loads, operands(expr))))

@@ -26,7 +26,7 @@ from aotc.tir import (
     strip_loop_kinds,
     to_text,
 )
-from aotc.tir.functions.function_table import elementary_function_definition
+from aotc.tir.functions.elementary_function_table import elementary_function_definition
 
 #: Version of the IR semantics, which is increased if a tensor program changes its meaning.
 SEMANTICS_VERSION: Final = 1

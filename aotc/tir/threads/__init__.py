@@ -3,5 +3,5 @@
 
 `parallel_kernels` chooses the loops to divide and where the threads synchronize; `memory_effects`
 lists the memory that statements read and write, `thread_costs` estimates their time, and
-`loop_division` assigns each thread its iterations.
+`cpu_thread_loop_division` assigns each thread its iterations.
 """

@@ -40,9 +40,9 @@ from aotc.tir.stmt import Store, block_stmts_or_self, stmt_children
 
 
 @frozen
-class SharedAccesses:
-    """The accesses of a statement to shared buffers; an empty list of accesses means that the
-    addresses are unknown.
+class ThreadSharedAccesses:
+    """The accesses of a statement to buffers that all threads of a CPU team share; an empty list of
+    accesses means that the addresses are unknown.
 
     reads, writes   for each buffer, the addresses that are read and written
     single          one thread runs the statement alone
@@ -52,7 +52,7 @@ class SharedAccesses:
     writes: Accesses
     single: bool = False
 
-    def needs_barrier_with(self, other: SharedAccesses) -> bool:
+    def needs_barrier_with(self, other: ThreadSharedAccesses) -> bool:
         """Return True if two statements need a barrier between them: one may write elements that
         the other accesses.
 
@@ -75,7 +75,7 @@ class MemoryEffects:
 
     kernel: Kernel
     private: set[Buffer] = field(default_factory=set)
-    _known: dict[object, SharedAccesses] = field(default_factory=dict)
+    _known: dict[object, ThreadSharedAccesses] = field(default_factory=dict)
     _buffers: dict[Stmt, tuple[frozenset[Buffer], frozenset[Buffer]]] = field(default_factory=dict)
 
     def buffers_written_and_read(self, stmt: Stmt) -> tuple[frozenset[Buffer], frozenset[Buffer]]:
@@ -110,7 +110,7 @@ class MemoryEffects:
         """Return the buffers shared between threads that a statement writes."""
         return {b for b in self.buffers_written_and_read(stmt)[0] if not self.is_thread_local(b)}
 
-    def accesses_to_thread_shared_buffers(self, stmt: Stmt, ranges: Ranges) -> SharedAccesses:
+    def accesses_to_thread_shared_buffers(self, stmt: Stmt, ranges: Ranges) -> ThreadSharedAccesses:
         """Return the accesses of a statement to shared buffers, given the ranges of the variables
         around it.
         """
@@ -120,7 +120,7 @@ class MemoryEffects:
             writes: Accesses = {b: [] for b in self.thread_shared_buffers_written(stmt)}
             collect_accesses(stmt, ranges, reads, stores=False)
             collect_accesses(stmt, ranges, writes, reads=False)
-            self._known[key] = SharedAccesses(reads, writes)
+            self._known[key] = ThreadSharedAccesses(reads, writes)
         return self._known[key]
 
     def can_run_on_one_thread(self, stmts: Sequence[Stmt]) -> bool:
@@ -165,7 +165,7 @@ class MemoryEffects:
     def may_later_stmts_read_private_scratch(
         self, group: Sequence[Stmt], stmts: Sequence[Stmt], ranges: Ranges
     ) -> bool:
-        """Return True if a statement after `stmts` in `stmts` may read values that the group left
+        """Return True if a statement after `group` in `stmts` may read values that the group left
         in private scratch.
         """
         left = {b for s in group for b in self.buffers_written_and_read(s)[0] if b.private and self.is_thread_local(b)}

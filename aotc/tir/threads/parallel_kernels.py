@@ -31,9 +31,9 @@ from aotc.tir import (
     For,
     MemoryEffects,
     Program,
-    SharedAccesses,
     ThreadCostModel,
     Threads,
+    ThreadSharedAccesses,
     largest_thread_share,
     loops_stripped_to_leaf_stmts,
     thread_share_of_nests,
@@ -146,7 +146,7 @@ class _KernelDivider:
         """
         self.uses.mark_private_scratch_filled_before_read(stmts)
         found: list[Stmt] = []
-        pending: list[SharedAccesses] = []
+        pending: list[ThreadSharedAccesses] = []
         time, divided = 0.0, False
         for group in self._groups_joined_to_continued_loops(stmts, ranges):
             block = Block(group)

@@ -19,8 +19,8 @@ from aotc.tir import (
     LinearAccess,
     Load,
     MemoryEffects,
-    SharedAccesses,
     Threads,
+    ThreadSharedAccesses,
     Var,
     largest_thread_share,
     walk,
@@ -132,7 +132,7 @@ class ThreadCostModel:
         return total
 
     def _cache_to_cache_transfer_ns(
-        self, buffer: Buffer, nbytes: int, read_part: float, own_part: float, accesses: SharedAccesses
+        self, buffer: Buffer, nbytes: int, read_part: float, own_part: float, accesses: ThreadSharedAccesses
     ) -> float:
         """Return the nanoseconds to transfer data between caches.
 
@@ -143,7 +143,7 @@ class ThreadCostModel:
         fetching = nbytes * read_part / self.threads.fetched_bytes_per_ns if buffer in accesses.reads else 0.0
         return fetching + (0.0 if buffer in self.constants else nbytes * own_part / self.threads.owned_bytes_per_ns)
 
-    def ns_of_stmt_while_other_threads_wait(self, accesses: SharedAccesses, stmt: Stmt, ranges: Ranges) -> float:
+    def ns_of_stmt_while_other_threads_wait(self, accesses: ThreadSharedAccesses, stmt: Stmt, ranges: Ranges) -> float:
         """Return the nanoseconds of a statement that one thread runs while the other threads wait."""
         places = {**accesses.reads, **accesses.writes}
         others = self._share_accessed_by_other_threads

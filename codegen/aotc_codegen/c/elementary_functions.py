@@ -12,8 +12,8 @@ from typing import Final
 
 from aotc.ir import DType
 from aotc.tir import Block, Declare, Var, vectorize_stmt_or_none
+from aotc.tir.functions.elementary_function_table import elementary_function_definition
 from aotc.tir.functions.function_from_formula import ElementaryFunction
-from aotc.tir.functions.function_table import elementary_function_definition
 from aotc_codegen.c.c_identifiers import UniqueIdentifiers
 from aotc_codegen.c.expression_printer import print_assigned_value, print_value, register_c_type
 from aotc_codegen.c.float16_conversions import float16_conversion_definition

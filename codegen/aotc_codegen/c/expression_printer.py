@@ -19,8 +19,8 @@ from typing import Final
 from aotc.ir import AotcError, DType, frozen
 from aotc.tir import INSTRUCTIONS, InstructionText, bounds
 from aotc.tir import expr as tir
+from aotc.tir.functions.elementary_function_table import EXACT_FUNCTIONS, elementary_function_definition
 from aotc.tir.functions.float16_conversion import storage_dtype_of_narrow_float
-from aotc.tir.functions.function_table import EXACT_FUNCTIONS, elementary_function_definition
 from aotc_codegen.c.c_types import computation_dtype, is_sub_byte_integer
 from aotc_codegen.c.helper_functions import BLOCK_HELPER_BY_INSTRUCTION
 from aotc_codegen.c.printing_scope import (

@@ -197,7 +197,7 @@ class _InstructionSetVersion:
 
     def __init__(self, program: Program, target: Target, params: ParameterLayout, suffix: str) -> None:
         self.program, self.target, self.suffix = program, target, suffix
-        require_known_name("target", f"dialect of target {target.name}:", target.dialect, DIALECTS)
+        require_known_name("target", f"C dialect of target {target.name}:", target.dialect, DIALECTS)
         self.kernels = print_kernels(
             program.distinct_kernels, program.name, DIALECTS[target.dialect], suffix, share="values"
         )

@@ -116,7 +116,7 @@ class ParameterLayout:
         return f"{self.model}_params{piece.suffix}"
 
     def c_address_of_byte(self, offset: int) -> str:
-        """Return a C expression for the address of the byte at `byte_offset_in_file` of the parameter file."""
+        """Return a C expression for the address of the byte at `offset` of the parameter file."""
         piece = next(p for p in reversed(self.pieces) if p.begin <= offset)
         return f"{self.c_array_name(piece)} + {offset - piece.begin}"
 

@@ -14,14 +14,22 @@ from aotc.relay.frontend.onnx import (
     ops_conv,
     ops_low_bit_weights,
     ops_math,
-    ops_nn,
+    ops_matmul_norm_recurrent,
     ops_quant,
     ops_resize_fourier,
     ops_shape,
 )
 from aotc.relay.frontend.onnx.node import Converter, Table
 
-_CONVERTER_MODULES = (ops_control, ops_conv, ops_math, ops_nn, ops_quant, ops_shape, ops_resize_fourier)
+_CONVERTER_MODULES = (
+    ops_control,
+    ops_conv,
+    ops_math,
+    ops_matmul_norm_recurrent,
+    ops_quant,
+    ops_shape,
+    ops_resize_fourier,
+)
 
 _CONVERTERS_BY_DOMAIN: Final[Mapping[str, Table]] = {
     "": {name: converter for family in _CONVERTER_MODULES for name, converter in family.OPS.items()},

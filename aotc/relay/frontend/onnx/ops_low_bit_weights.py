@@ -17,7 +17,7 @@ from aotc.relay.frontend import quantization as q
 from aotc.relay.frontend.converter_signatures import OptionalExpr
 from aotc.relay.frontend.matmul_einsum import matmul
 from aotc.relay.frontend.onnx.node import Converted, OnnxNode, Table, table_by_function_name
-from aotc.relay.frontend.onnx.ops_nn import convert_recurrent
+from aotc.relay.frontend.onnx.ops_matmul_norm_recurrent import convert_recurrent
 from aotc.relay.frontend.onnx.ops_quant import matmul_to_float, quantized_tensor_of_scale_zero_inputs
 from aotc.relay.frontend.slice_pad_depth_to_space import gather_slices, normalize_negative_indices, select_element
 from aotc.relay.graph_api import Expr, compile_time_elements

@@ -113,7 +113,11 @@ def _split(
         part = -(-size // max(count, 1))
         split = [min(part, size - k * part) for k in range(count)]
         fits = 0 < count <= max(size, names) and min(split) >= 0
-        require("onnx-split", fits, f"{size} elements cannot be split into {count} parts")
+        require(
+            "onnx-split",
+            fits,
+            f"{size} elements cannot be split into {count} parts of {part} elements with a smaller last part",
+        )
     fits = sum(split) == size and min(split, default=0) >= 0 and len(split) >= names
     require("onnx-split", fits, f"parts {split} do not add up to {size} elements")
     return g.split(x, split, axis)

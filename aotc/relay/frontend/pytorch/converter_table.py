@@ -8,11 +8,18 @@ converter_of("add_", "Tensor")          # in place or not, all overloads: the co
 import re
 from typing import Final
 
-from aotc.relay.frontend.pytorch import ops_conv, ops_create, ops_math, ops_nn, ops_quant, ops_shape
+from aotc.relay.frontend.pytorch import (
+    ops_conv,
+    ops_create,
+    ops_math,
+    ops_norm_attention_recurrent,
+    ops_quant,
+    ops_shape,
+)
 from aotc.relay.frontend.pytorch.inplace_and_out_forms import functional_operator_name
 from aotc.relay.frontend.pytorch.value_conversion_and_promotion import Converter, Table
 
-_CONVERTER_MODULES: Final = (ops_conv, ops_create, ops_math, ops_nn, ops_quant, ops_shape)
+_CONVERTER_MODULES: Final = (ops_conv, ops_create, ops_math, ops_norm_attention_recurrent, ops_quant, ops_shape)
 
 #: Alternative names in PyTorch for operators that have a converter, and the name of the converter.
 ALIASES: Final = {

@@ -179,7 +179,9 @@ def to_python_number(value: TorchValue) -> Any:
         return value.data.reshape(-1)[0].item()
     if is_tensor(value):
         text = "a value that is only known at run time is used as a number or in a shape"
-        raise AotcError("torch-dynamic", text, hint="torch.where chooses between tensors element by element")
+        raise AotcError(
+            "torch-dynamic", text, hint="to choose by a value known at run time, use torch.where(condition, a, b)"
+        )
     return value
 
 

@@ -2,7 +2,7 @@
 """Fixed-point functions of gemmlowp, which TFLite's integer kernels use: exp, logistic, tanh and
 reciprocal of 32-bit or 16-bit fixed-point numbers.
 
-A fixed-point number has `word` bits (31 or 15) and a sign; `integer_bits` of them are before the
+A fixed-point number has `word_bits` bits (31 or 15) and a sign; `integer_bits` of them are before the
 binary point. Input: integer tensors. Output: int64 tensors that hold such numbers; constants give
 constants.
 
@@ -57,7 +57,7 @@ def rounding_divide_by_power_of_two(x: Expr, bits: int | Expr) -> Expr:
 
 
 def fixed_point_product(a: Expr, b: Expr | int, word_bits: int = 31) -> Expr:
-    """Return a * b / 2^word, rounded half up."""
+    """Return a * b / 2^word_bits, rounded half up."""
     return shift_right(g.add(g.mul(a, b), 1 << (word_bits - 1)), word_bits)
 
 

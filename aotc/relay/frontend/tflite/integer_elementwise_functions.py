@@ -195,7 +195,7 @@ def _inverse_sqrt_multiplier_and_shift(x: Expr) -> tuple[Expr, Expr]:
 
 
 def _rounding_multiply_and_shift_right(x: Expr, multiplier: Expr, right_shift: Expr) -> Expr:
-    """Return x * multiplier / 2^(31 + right), rounded after the product and after the shift; a
+    """Return x * multiplier / 2^(31 + right_shift), rounded after the product and after the shift; a
     negative `right_shift` shifts left.
     """
     y = fx.fixed_point_product(g.call_op("left_shift", x, g.maximum(g.negative(right_shift), 0)), multiplier)

@@ -89,7 +89,8 @@ class _Layer:
         inner = self.node.inner[_HIDDEN_SCALE_INDEX : _HIDDEN_SCALE_INDEX + 1]
         found = inner[0] if inner and self.node.rounding.name == "litert" else None
         found = found or self.node.input_declaration(_STATE)
-        require("tflite-quant", found.scale.size == 1, "the outputs of an integer LSTM must share one scale")
+        text = f"the output of an integer LSTM must be quantized with exactly one scale, not {found.scale.size}"
+        require("tflite-quant", found.scale.size == 1, text)
         return found
 
     def build_integer_lstm(self, x: Expr, h: Expr, c: Expr) -> Expr:

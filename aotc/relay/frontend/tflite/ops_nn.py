@@ -268,7 +268,8 @@ def _convert_fully_connected_node(
 def _window_of_pool_options(x: Expr, node: TfliteNode) -> Window:
     options = ("FilterHeight", "FilterWidth", "StrideH", "StrideW", "Padding")
     fh, fw, sh, sw, padding = (node.op.option_value(name) for name in options)
-    require("tflite-options", fh is not None, f"{node.op.name} has no options")
+    text = f"the file states no window, strides and padding for {node.op.name}"
+    require("tflite-options", fh is not None, text)
     return nhwc_window(x, (fh, fw), (sh, sw), padding)
 
 

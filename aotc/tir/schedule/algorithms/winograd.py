@@ -356,7 +356,7 @@ class _WinogradBuilder:
         body = Block(
             (
                 self._winograd_output_transform_to_stack(row, part, group),
-                self._store_transformed_tiles(row, part, group),
+                self._finish_and_store_output_tiles(row, part, group),
             )
         )
         groups = -(-self.w.shape[1] // self.lanes)
@@ -386,9 +386,9 @@ class _WinogradBuilder:
             return as_expr(self.chunk)
         return minimum(self.chunk, self.columns - row_part * self.chunk)
 
-    def _store_transformed_tiles(self, row: Var, row_part: Var, channel_group: Var) -> Stmt:
-        """Return loops that finish and store the elements of the transformed tiles that are in the
-        output.
+    def _finish_and_store_output_tiles(self, row: Var, row_part: Var, channel_group: Var) -> Stmt:
+        """Return loops that apply the epilogue to the tiles after the output transform, and store the
+        elements that are in the output.
         """
         m, (_, outputs, height, width) = self.w.tile, self.w.shape
         lane, i, x = Var("lane"), Var("y"), Var("x")

@@ -297,7 +297,7 @@ class TileOperand:
 
 
 def _remove_lane_from_divmod(expr: Expr, lane_var: Var, lanes: int, ranges: Ranges) -> Expr:
-    """Remove `lane_var` from quotients and remainders, given that it counts from a multiple of `elements_per_copy`
+    """Remove `lane_var` from quotients and remainders, given that it counts from a multiple of `lanes`
     to the next one.
     """
     expr = with_operands(expr, tuple(_remove_lane_from_divmod(e, lane_var, lanes, ranges) for e in operands(expr)))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backend interface of ONNX: models run as compiled C.
 
-In: a ModelProto and inputs.  Out: outputs, computed by a library that was compiled from the model; nothing
-is interpreted.
+In: a ModelProto and inputs.  Out: outputs, computed by a library that was compiled from the model;
+nothing is interpreted.
 
     import aotc.onnx_backend as backend
     outputs = backend.prepare(model).run([array])
@@ -30,8 +30,8 @@ _IGNORED_OPTIONS: Final = ("rtol", "atol", "opset_version")
 class AotcRep(BackendRep):  # type: ignore[misc]
     """A model ready to run.  `calls` counts the calls into compiled code.
 
-    A model whose input shapes are all known is compiled at once; one with dynamic dimensions is compiled for
-    the shapes of the inputs it is run on, once for each combination.
+    A model whose input shapes are all known is compiled at once; one with dynamic dimensions is
+    compiled for the shapes of the inputs it is run on, once for each combination.
     """
 
     def __init__(self, model: ModelProto, options: Mapping[str, Any]) -> None:
@@ -47,7 +47,9 @@ class AotcRep(BackendRep):  # type: ignore[misc]
             self._session_for_input_shapes(())
 
     def run(self, inputs: Any, **_: Any) -> tuple[Any, ...]:
-        """The outputs for inputs given as a sequence in order, as a mapping by name, or as a single array."""
+        """The outputs for inputs given as a sequence in order, as a mapping by name, or as a single
+        array.
+        """
         feeds = self._arrays_by_input_name(inputs)
         shapes = tuple(feeds[n].shape for n in self.input_names if n in feeds) if self._dynamic else ()
         session = self._session_for_input_shapes(shapes)
@@ -92,7 +94,8 @@ class AotcBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> AotcRep:
-        """A model ready to run; keywords are those of `aotc.compile` (target, opt_level, cc, cflags, ...).
+        """A model ready to run; keywords are those of `aotc.compile` (target, opt_level, cc,
+        cflags, ...).
 
         Raises AotcError for what cannot be compiled, and for unknown keywords and devices.
         """
@@ -114,7 +117,9 @@ class AotcBackend(Backend):  # type: ignore[misc]
         outputs_info: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """The outputs of a single node; `opset_version` chooses the operator set (the newest by default)."""
+        """The outputs of a single node; `opset_version` chooses the operator set (the newest by
+        default).
+        """
         arrays = [_as_numpy_array(x) for x in (inputs if isinstance(inputs, (list, tuple)) else [inputs])]
         names = [name for name in node.input if name]
         values = [

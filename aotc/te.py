@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dimensions that are not known and the limits of data types, under the names of TVM's tensor expressions.
+"""Dimensions that are not known and the limits of data types, under the names of TVM's tensor
+expressions.
 
 n = aotc.te.size_var("n")
 x = relay.var("x", shape=(n, 3))       # equal names are equal dimensions

@@ -226,8 +226,8 @@ def compare_outputs_with_emulator(case_name: str, first_sample: int, end_sample:
     """Compare the outputs of samples with the known outputs; return the number of samples and the
     differences.
 
-    Samples `first_sample` up to `end_sample` (exclusive) are compared, all samples if `end_sample` is 0. "far" is the
-    largest difference of results from tensor cores, in standard deviations.
+    Samples `first_sample` up to `end_sample` (exclusive) are compared, all samples if `end_sample`
+    is 0. "far" is the largest difference of results from tensor cores, in standard deviations.
     """
     case = PreparedCase(CASES_FOLDER / f"{case_name}.npz")
     chosen = slice(first_sample, end_sample) if end_sample else slice(None)

@@ -245,8 +245,8 @@ def zero_out_randomized_weights(program: Program, params: ParameterLayout) -> tu
 def build_library_without_weights(
     program: Program, kernels_and_source: tuple[PrintedKernels, str], emulated: bool, archs: Sequence[int]
 ) -> Array:
-    """Build the library of a program without its weights and return its bytes; `kernels_and_source` is the result
-    of `print_cuda_kernels_and_source`.
+    """Build the library of a program without its weights and return its bytes; `kernels_and_source`
+    is the result of `print_cuda_kernels_and_source`.
     """
     printed, text = kernels_and_source
     compiler = EMULATOR_DEVICE_COMPILER if emulated else find_nvrtc_compiler(user_object_cache(), strict=False)

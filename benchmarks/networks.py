@@ -65,8 +65,8 @@ class NetworkBuilder(OnnxGraphBuilder):
         groups: int = 1,
         activation: str = "",
     ) -> str:
-        """Append a convolution with "same" padding, a batch normalization, and the activation `activation`
-        ("" for none).
+        """Append a convolution with "same" padding, a batch normalization, and the activation
+        `activation` ("" for none).
         """
         weight = self.add_uniform_weights(out_channels, in_channels // groups, kernel, kernel)
         pad = kernel // 2

@@ -98,8 +98,8 @@ class OnnxGraphBuilder:
 def _append_preactivation_residual_unit(
     b: OnnxGraphBuilder, x: str, name: str, in_out_channels: tuple[int, int], stride: int
 ) -> str:
-    """Append a pre-activation residual unit (He et al., 2016, arXiv 1603.05027); `in_out_channels` are
-    those before and after.
+    """Append a pre-activation residual unit (He et al., 2016, arXiv 1603.05027); `in_out_channels`
+    are those before and after.
     """
     before, after = in_out_channels
     first = b.append_batch_norm_relu(x, f"{name}_bn1", before)

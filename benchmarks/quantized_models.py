@@ -178,8 +178,8 @@ def minimum_milliseconds_of_engine(
 ) -> float | None:
     """Return the minimum time of an engine over the versions of a model, or None.
 
-    Only versions with agreeing outputs count, unless `must_agree` is False; `round_index` is the index of
-    the round.
+    Only versions with agreeing outputs count, unless `must_agree` is False; `round_index` is the
+    index of the round.
     """
     rows = (row for r in results for row in r["rounds"][round_index]["contestants"] if row.get("milliseconds"))
     found = (r for r in rows if r["name"] == engine and (r["agrees"] or not must_agree))

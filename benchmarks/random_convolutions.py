@@ -4,8 +4,8 @@ which aotc is slower.
 
 A case is a float32 convolution with bias and "same" padding: 1 to 64 groups, images of 1 to 56 rows
 and columns, 16 to 2,048 channels, kernels of 1, 3, 5 and 7, strides 1 and 2, dilations 1 to 3.
-Cases of more than `MAX_MULTIPLY_ADDS` multiply-adds or `MAX_WEIGHTS` weights are drawn again. Case N
-of a seed does not depend on other options.
+Cases of more than `MAX_MULTIPLY_ADDS` multiply-adds or `MAX_WEIGHTS` weights are drawn again. Case
+N of a seed does not depend on other options.
 
 Both engines run alternately in one process: an untimed run followed by timed runs for a few
 milliseconds. Times are CPU times of the calling thread in milliseconds, since wall-clock times

@@ -104,7 +104,9 @@ def benchmark_models_against_rivals(
     json_file: Path | None,
     **pins: Any,
 ) -> None:
-    """Measure MODELS (.onnx), or the networks built here and the trained models at hand, beside the rivals."""
+    """Measure MODELS (.onnx), or the networks built here and the trained models at hand, beside the
+    rivals.
+    """
     folder = Path(os.environ.get("AOTC_MODELS", REPOSITORY_ROOT.parent / "shared" / "models"))
     how: dict[str, Any] = {"against": against, "threads": threads, "repeat": repeat, "seconds": seconds, "cache": False}
     results, notes = [], []

@@ -100,8 +100,8 @@ class _UnroundedGraphBuilder:
     def append_saturation_to_quantized_range(
         self, input_name: str, scale_and_zero_names: Sequence[str], output_name: str
     ) -> None:
-        """Append a node that clips the tensor `input_name` to the real range of a quantized dtype; the
-        result is the tensor `output_name`.
+        """Append a node that clips the tensor `input_name` to the real range of a quantized dtype;
+        the result is the tensor `output_name`.
 
         The node is an Identity if scale or zero point is not constant or is given per channel.
 

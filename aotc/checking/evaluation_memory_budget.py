@@ -65,7 +65,9 @@ class MemoryBudget:
             self.held += size if self._counts[key] == 1 else 0
 
     def uncount_buffers_of_value(self, value: Any) -> None:
-        """Undo one `count_buffers_of_value` of a value; a buffer that no held value uses is no longer counted."""
+        """Undo one `count_buffers_of_value` of a value; a buffer that no held value uses is no
+        longer counted.
+        """
         for key, size in _buffer_identities_and_sizes(value):
             self._counts[key] -= 1
             if not self._counts[key]:
@@ -73,8 +75,8 @@ class MemoryBudget:
                 self.held -= size
 
     def require_bytes_fit_in_memory_budget(self, node_or_tensor: str, additional_bytes: int) -> None:
-        """Raise AotcError (code "memory") unless `additional_bytes` bytes fit in the budget in addition to
-        those held; `node_or_tensor` names the node or tensor in the error.
+        """Raise AotcError (code "memory") unless `additional_bytes` bytes fit in the budget in
+        addition to those held; `node_or_tensor` names the node or tensor in the error.
         """
         if self.held + additional_bytes > self._limit:
             raise memory_budget_exceeded_error(node_or_tensor, self.held + additional_bytes, self._limit, self._purpose)

@@ -156,8 +156,8 @@ def make_onnx_reference(model: ModelProto, max_bytes: int = DEFAULT_MEMORY_BYTES
     """Return the Reference of an ONNX model: ONNX Runtime if it is installed and accepts the model,
     else onnx's reference evaluator.
 
-    Its float64 results and second evaluations come from onnx's evaluator. `max_bytes` is the largest
-    number of bytes that each of them may take.
+    Its float64 results and second evaluations come from onnx's evaluator. `max_bytes` is the
+    largest number of bytes that each of them may take.
     """
     quantized = has_quantized_operators(model)
     name = "onnxruntime's integer kernels" if quantized else "onnxruntime"
@@ -217,8 +217,8 @@ def make_onnx_reference(model: ModelProto, max_bytes: int = DEFAULT_MEMORY_BYTES
 def make_relay_reference(
     module: IRModule, output_names: Sequence[str], max_bytes: int = DEFAULT_MEMORY_BYTES
 ) -> Reference:
-    """Return the Reference of a graph module: the numpy interpreter of its main function; `output_names`
-    are the output names, in order.
+    """Return the Reference of a graph module: the numpy interpreter of its main function;
+    `output_names` are the output names, in order.
 
     max_bytes    largest number of bytes that each evaluation may take
     """

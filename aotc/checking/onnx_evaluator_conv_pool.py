@@ -66,8 +66,8 @@ class SlidingWindow:
         return (..., *data), (..., *results)
 
     def memory_bounded_result_row_ranges(self, bytes_per_element: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges (first, last) of result rows whose temporary arrays fit in MAX_STRIP_BYTES, at
-        least one row each.
+        """Yield ranges (first, last) of result rows whose temporary arrays fit in MAX_STRIP_BYTES,
+        at least one row each.
 
         bytes_per_element    bytes of temporary arrays per position of the result
         """
@@ -206,8 +206,8 @@ def _transposed_convolution_window(
 def _combine_elements_in_windows(
     x: Array, window: SlidingWindow, initial_value: float, combine: Callable[..., Any]
 ) -> Array:
-    """Return an array of `initial_value` values, each combined by `combine` with all data elements in its
-    window.
+    """Return an array of `initial_value` values, each combined by `combine` with all data elements
+    in its window.
     """
     y = np.full((*x.shape[:2], *window.results), initial_value, x.dtype)
     for first, last in window.memory_bounded_result_row_ranges(2 * prod(x.shape[:2]) * x.itemsize):

@@ -128,7 +128,8 @@ def max_error_explained_by_rounding(bound: float, reference_error: float) -> flo
     """Return the largest error against the exact result that rounding explains, given the error
     `reference_error` of other implementations.
 
-    The result is `bound` if `reference_error` exceeds MAX_TRUSTED_REFERENCE_ERROR, and at least `bound` otherwise.
+    The result is `bound` if `reference_error` exceeds MAX_TRUSTED_REFERENCE_ERROR, and at least
+    `bound` otherwise.
     """
     if reference_error > MAX_TRUSTED_REFERENCE_ERROR:
         return bound
@@ -206,9 +207,9 @@ def rejudge_against_reference_spread(
 
 
 def always_accepted_relative_error(dtype: np.dtype[Any], exact: Array) -> float:
-    """Return the relative error that is always accepted: ALWAYS_ACCEPTED_ULPS units in the last place of the
-    largest value of `exact`, or the smallest normal number where subnormal numbers may flush to
-    zero.
+    """Return the relative error that is always accepted: ALWAYS_ACCEPTED_ULPS units in the last
+    place of the largest value of `exact`, or the smallest normal number where subnormal numbers may
+    flush to zero.
     """
     finite = exact[np.isfinite(exact)].astype(np.float64)
     largest = float(np.abs(finite).max()) if finite.size else 0.0
@@ -272,10 +273,11 @@ def rejudge_by_signal_to_noise_ratio(
 
     A network rounds to integers at thousands of places, where implementations that compute some
     operators in floating point differ. The output passes if two conditions hold. Its
-    signal-to-noise ratio is at most MAX_SNR_LOSS_DB below the reference's. If the output by definition
-    is known, its distance from the definition is at most `largest_accepted_rms_deviation`: about the reference's
-    distance, or small against the quantization noise. The comparison is returned unchanged if the
-    output is not a float or has NaN or infinite elements.
+    signal-to-noise ratio is at most MAX_SNR_LOSS_DB below the reference's. If the output by
+    definition is known, its distance from the definition is at most
+    `largest_accepted_rms_deviation`: about the reference's distance, or small against the
+    quantization noise. The comparison is returned unchanged if the output is not a float or has NaN
+    or infinite elements.
 
     runs    for each run: the output, the reference's output, the output without rounding, and the
             output by definition (None if it is unknown)
@@ -325,8 +327,9 @@ def compare_arrays(name: str, actual: Array, expected: Array, bound: float) -> C
     they agree.
 
     Floats agree if the error relative to the standard deviation of `expected` is at most `bound` or
-    `always_accepted_relative_error`, whichever is larger; integers and bools must be equal. NaN equals NaN, and an
-    infinity equals an infinity of its sign. A different shape or dtype is a failure.
+    `always_accepted_relative_error`, whichever is larger; integers and bools must be equal. NaN
+    equals NaN, and an infinity equals an infinity of its sign. A different shape or dtype is a
+    failure.
     """
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         got = f"{actual.dtype}{list(actual.shape)}"

@@ -92,8 +92,8 @@ def _newest_project_library(path: Path, metadata: dict[str, Any]) -> Path:
 def _input_or_output_type_mismatches(
     input_or_output: str, infos: Sequence[TensorInfo], expected: Sequence[tuple[str, Any]]
 ) -> list[str]:
-    """Return messages about inputs or outputs (`input_or_output`) whose name, shape or dtype in a library
-    differs from the model's.
+    """Return messages about inputs or outputs (`input_or_output`) whose name, shape or dtype in a
+    library differs from the model's.
     """
     have, want = [i.name for i in infos], [name for name, _ in expected]
     if have != want:

@@ -76,8 +76,8 @@ def _read_tflite_file(path: Path) -> bytes:
 
 
 def make_tflite_reference(model: TfliteFile, output_names: Sequence[str]) -> Reference:
-    """Return a Reference that runs the interpreter for the rounding of a TFLite file; `output_names` are
-    the model's output names, in order.
+    """Return a Reference that runs the interpreter for the rounding of a TFLite file;
+    `output_names` are the model's output names, in order.
 
     Raise AotcError (code "reference") if the interpreter is not installed.
     """

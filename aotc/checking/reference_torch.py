@@ -23,8 +23,8 @@ from aotc.checking.model_reference_runs import Reference, run_or_none_on_excepti
 def make_torch_reference(
     program: Any, output_names: Sequence[str], max_float64_bytes: int = DEFAULT_MEMORY_BYTES
 ) -> Reference:
-    """Return a Reference that runs an ExportedProgram in torch; `output_names` are the output names, in
-    order.
+    """Return a Reference that runs an ExportedProgram in torch; `output_names` are the output
+    names, in order.
 
     max_float64_bytes    largest number of bytes that a float64 evaluation may take
     """

@@ -105,8 +105,8 @@ def compare_runs_with_reference(runs: Sequence[Run], float32_bound: float, refer
 def compare_runs_grouped_by_input_scale(
     runs: Sequence[Run], float32_bound: float, reference: Reference
 ) -> tuple[Case, ...]:
-    """Compare the outputs of all runs as `compare_runs_with_reference` does, with float64 results only for ordinary
-    inputs and for inputs whose outputs differ.
+    """Compare the outputs of all runs as `compare_runs_with_reference` does, with float64 results
+    only for ordinary inputs and for inputs whose outputs differ.
 
     Runs are judged in groups by scale factor, together with the ordinary runs: the rounding error
     for scaled inputs says nothing about inputs of another magnitude.

@@ -192,15 +192,18 @@ def verify(
     project: Path | None = None,
     **options: Any,
 ) -> Report:
-    """Compile a model, run it, compare its outputs with an independent implementation; return a Report.
+    """Compile a model, run it, compare its outputs with an independent implementation; return a
+    Report.
 
-    The implementation is ONNX Runtime or onnx's evaluator for ONNX models, torch for .pt2 files, tflite-micro or LiteRT
-    for .tflite files (by the rounding that is asked for, else the one that is installed), and the numpy interpreter for
-    .relay files. A model for GPUs runs on the first GPU; without one, the CPU emulates it.
+    The implementation is ONNX Runtime or onnx's evaluator for ONNX models, torch for .pt2 files,
+    tflite-micro or LiteRT for .tflite files (by the rounding that is asked for, else the one that
+    is installed), and the numpy interpreter for .relay files. A model for GPUs runs on the first
+    GPU; without one, the CPU emulates it.
 
-    An output passes if its error relative to the reference's standard deviation is within the bound of its dtype. In
-    networks that amplify rounding errors beyond the bound, it passes if it is about as close to the float64 result as
-    the reference is, and as a second evaluation in the precision of the model.
+    An output passes if its error relative to the reference's standard deviation is within the bound
+    of its dtype. In networks that amplify rounding errors beyond the bound, it passes if it is
+    about as close to the float64 result as the reference is, and as a second evaluation in the
+    precision of the model.
 
     If an output has no finite element in any run, the verdict is "inconclusive", which is not ok.
 

@@ -124,7 +124,9 @@ class Reporter:
 
 
 def _make_result_console() -> Console:
-    """Return the console for results, where tables are as wide as their contents if the output is not a terminal."""
+    """Return the console for results, where tables are as wide as their contents if the output is
+    not a terminal.
+    """
     console = Console(highlight=False, soft_wrap=True, markup=False)
     if not console.is_terminal:
         console.width = PIPE_WIDTH_COLUMNS

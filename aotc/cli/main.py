@@ -226,12 +226,12 @@ def run_command(
 def verify_command(out: Reporter, model: Path, **options: Any) -> None:
     """Compare the compiled MODEL with another implementation.
 
-    An .onnx model with ONNX Runtime (or onnx's reference evaluator), an exported program of PyTorch (.pt2) with torch,
-    a TFLite model (.tflite) with the interpreter whose integers are asked for (tflite-micro, ai-edge-litert), Relay
-    text (.relay) with the numpy interpreter.
+    An .onnx model with ONNX Runtime (or onnx's reference evaluator), an exported program of PyTorch
+    (.pt2) with torch, a TFLite model (.tflite) with the interpreter whose integers are asked for
+    (tflite-micro, ai-edge-litert), Relay text (.relay) with the numpy interpreter.
 
-    The exit code is 0 if all outputs agree, 1 if one differs, 3 if the run is inconclusive, since an output is NaN,
-    infinite or empty throughout.
+    The exit code is 0 if all outputs agree, 1 if one differs, 3 if the run is inconclusive, since
+    an output is NaN, infinite or empty throughout.
     """
     report = verify(model, progress=out.report_stage, **options)
     out.print_result(report.as_dict(), result_tables.render_verify_report)
@@ -258,11 +258,12 @@ def verify_command(out: Reporter, model: Path, **options: Any) -> None:
 def bench_command(out: Reporter, model: Path, output: Path | None, **options: Any) -> None:
     """Measure the compiled MODEL beside other implementations, in turns, and compare the outputs.
 
-    Milliseconds: the minimum and the median of all runs, the first run, and the time until the model was loaded.  MB is
-    by how much memory the process grew for both of these.  The ratio is our minimum over the rival's.
+    Milliseconds: the minimum and the median of all runs, the first run, and the time until the
+    model was loaded.  MB is by how much memory the process grew for both of these.  The ratio is
+    our minimum over the rival's.
 
-    The exit code is 1 if an output of ours differs, 3 if the comparison is inconclusive, since an output is NaN,
-    infinite or empty throughout.
+    The exit code is 1 if an output of ours differs, 3 if the comparison is inconclusive, since an
+    output is NaN, infinite or empty throughout.
     """
     if output is not None:
         require_not_an_input_file(output, "output", [model, options["inputs"]])
@@ -335,10 +336,11 @@ def quantize_command(out: Reporter, model: Path, **options: Any) -> None:
     renamed={"--profile": "--environment"},
 )
 def inspect_command(out: Reporter, model: Path, memory: bool, **options: Any) -> None:
-    """Show what MODEL (.onnx, .pt2, .tflite, .relay) needs, or what a compiled project or library does.
+    """Show what MODEL (.onnx, .pt2, .tflite, .relay) needs, or what a compiled project or library
+    does.
 
-    What of it cannot be compiled is part of the answer: the exit code is 0 then, too. --json prints the metadata of a
-    project.
+    What of it cannot be compiled is part of the answer: the exit code is 0 then, too. --json prints
+    the metadata of a project.
     """
     if model.is_dir() or model.suffix in SHARED_LIBRARY_SUFFIXES:
         out.print_result(inspect_project(model), result_tables.render_project_metadata)
@@ -357,8 +359,8 @@ def inspect_command(out: Reporter, model: Path, memory: bool, **options: Any) ->
 def replay_command(out: Reporter, file: Path) -> None:
     """Do again the pass or the kernel that failed and left FILE, and print the program after it.
 
-    Such files are written to $AOTC_REPLAY_DIR, else to a private folder among the temporary files.  What the step
-    raises is printed with its traceback to the error stream, and the exit code is 1.
+    Such files are written to $AOTC_REPLAY_DIR, else to a private folder among the temporary files.
+    What the step raises is printed with its traceback to the error stream, and the exit code is 1.
     """
     data = read_failure_report(file)
     step = {key: data[key] for key in ("stage", "name")}

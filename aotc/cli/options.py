@@ -160,7 +160,8 @@ _BYTES_PER_UNIT: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def parse_byte_count(value: str | None) -> int | None:
     """Parse an amount of memory; return bytes, None for None.
 
-    65536, 64K, 64KB and 64KiB are the same amount: every unit (K, M, G) is a power of 1,024, in either case.
+    65536, 64K, 64KB and 64KiB are the same amount: every unit (K, M, G) is a power of 1,024, in
+    either case.
     """
     if value is None:
         return None

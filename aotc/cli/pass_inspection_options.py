@@ -39,8 +39,8 @@ class StageTimes:
     begins: list[tuple[str, float]] = field(default_factory=lambda: [("preparing", time.perf_counter())])
 
     def wrap_callback_to_record_stage_times(self, callback: Callable[[str], None]) -> Callable[[str], None]:
-        """Return a function that records the time when a stage begins and then calls `callback` with
-        its name.
+        """Return a function that records the time when a stage begins and then calls `callback`
+        with its name.
         """
 
         def record_and_show_stage(stage_name: str) -> None:

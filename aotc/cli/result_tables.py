@@ -229,7 +229,9 @@ def render_memory_per_step(report: JsonObject) -> RenderedParts:
 
 
 def _output_comparison_row(inputs_source: str, comparison: JsonObject) -> list[str | Text]:
-    """Return a table row that compares an output with the reference, for inputs from `inputs_source`."""
+    """Return a table row that compares an output with the reference, for inputs from
+    `inputs_source`.
+    """
     verdict = Text(comparison["text"], "green" if comparison["ok"] else "red")
     figures = [f"{comparison['max_abs']:.2e}", f"{comparison['relative']:.2e}", str(comparison["max_ulp"])]
     return [inputs_source, comparison["name"], *figures, verdict]
@@ -385,8 +387,8 @@ MAX_NODES_SHOWN = 3
 
 
 def _kernel_profile_row(row: JsonObject, total_milliseconds: float, model_name: str) -> list[str | Text]:
-    """Return a table row of a kernel: time, share of the total time `total_milliseconds`, calls, rates, name and
-    nodes.
+    """Return a table row of a kernel: time, share of the total time `total_milliseconds`, calls,
+    rates, name and nodes.
     """
     more = len(row["nodes"]) - MAX_NODES_SHOWN
     nodes = ", ".join(row["nodes"][:MAX_NODES_SHOWN])

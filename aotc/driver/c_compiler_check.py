@@ -87,8 +87,8 @@ class InstructionSetKernels:
 def check_c_compiler_on_project(
     directory: Path, metadata: Mapping[str, Any], programs: Sequence[Program], toolchain: Toolchain, target: Target
 ) -> list[str]:
-    """Compare the kernels of an emitted project, compiled as by `build_project_library`, with their results
-    at -O0.
+    """Compare the kernels of an emitted project, compiled as by `build_project_library`, with their
+    results at -O0.
 
     Return a message for each part that was not checked (GPU kernels, bare-metal targets, and
     instruction sets that cannot run here); each message is also logged as a warning.  Raise
@@ -123,8 +123,8 @@ def _warn_compiler_unchecked(target: Target, reason: str) -> str:
 def check_c_compiler_on_kernels(
     directory: Path, metadata: Mapping[str, Any], kernels: Sequence[Kernel], target: Target, toolchain: Toolchain
 ) -> None:
-    """Compare at least one kernel, as `emit_kernel_table_project` wrote it to a directory, with its results at
-    -O0.
+    """Compare at least one kernel, as `emit_kernel_table_project` wrote it to a directory, with its
+    results at -O0.
 
     Raises AotcError as `check_c_compiler_on_project` does.
     """
@@ -316,7 +316,8 @@ def compiler_test_value_bytes_of_round(dtypes: Sequence[DType], round_number: in
 
 @cache
 def draw_compiler_test_values(dtype: DType, round_number: int) -> Array:
-    """Return `TEST_VALUES_PER_DTYPE` elements of a dtype in C's memory format for round `round_number`.
+    """Return `TEST_VALUES_PER_DTYPE` elements of a dtype in C's memory format for round
+    `round_number`.
 
     Round 0: normally distributed floats mixed with zeros, subnormals and halves, or small integers.
     Round 1: floats mixed with infinities, NaN and the extreme finite values, or integers of the
@@ -350,7 +351,9 @@ def draw_compiler_test_values(dtype: DType, round_number: int) -> Array:
 
 
 def _mix_in_special_values(values: Array, special: Array, period: int, rng: np.random.Generator) -> Array:
-    """Return `values` with about one in `period` elements replaced by a random element of `special`."""
+    """Return `values` with about one in `period` elements replaced by a random element of
+    `special`.
+    """
     return np.where(rng.integers(0, period, values.size) == 0, rng.choice(special, values.size), values)
 
 

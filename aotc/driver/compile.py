@@ -151,8 +151,8 @@ class CompileOptions:
     progress      function called with the name of each stage when it begins
 
     Raises AotcError for an unknown level, accuracy, pass, target or configuration key, and for CUDA
-    architectures, memory regions or threads that the target does not support.  Exceeding ram, flash or
-    stack is an error at the end of the compilation.
+    architectures, memory regions or threads that the target does not support.  Exceeding ram, flash
+    or stack is an error at the end of the compilation.
     """
 
     output: str | Path | None = None
@@ -279,8 +279,8 @@ class CompileOptions:
         return self._option_or_config_value("rounding", "tflite.rounding", code="tflite-rounding") or "tflm"
 
     def _option_or_config_value(self, option: str, config_key: str, *, code: str) -> str:
-        """Return the value of an option, or of configuration key `config_key` if the option is unset;
-        AotcError if the two disagree.
+        """Return the value of an option, or of configuration key `config_key` if the option is
+        unset; AotcError if the two disagree.
         """
         own, stated = getattr(self, option), (self.config or {}).get(config_key)
         if own and stated and own != stated:
@@ -370,7 +370,9 @@ _Fields = ParamSpec("_Fields")
 def _make_compile_function(
     options_class: Callable[_Fields, CompileOptions],
 ) -> Callable[Concatenate[Model, _Fields], CompiledModel]:
-    """Build the function `compile(model, **fields)` from the class `CompileOptions`: its fields become keywords."""
+    """Build the function `compile(model, **fields)` from the class `CompileOptions`: its fields
+    become keywords.
+    """
 
     def compile(model: Model, *args: _Fields.args, **fields: _Fields.kwargs) -> CompiledModel:
         return options_class(*args, **fields).compile_model(model)

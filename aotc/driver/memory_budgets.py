@@ -212,8 +212,8 @@ MEMORY_SAVING_CHANGES: Final = (
 def measured_savings_of_changes(
     budget_name: str, bytes_needed: int, measure_change: Callable[[OptionChange], int | None]
 ) -> list[MemorySaving]:
-    """Return the alternatives (`MEMORY_SAVING_CHANGES`) that reduce a budget, each applied by itself, with the
-    bytes saved.
+    """Return the alternatives (`MEMORY_SAVING_CHANGES`) that reduce a budget, each applied by
+    itself, with the bytes saved.
 
     bytes_needed      bytes that the model needs now
     measure_change    returns the bytes needed with a change; None if the change cannot be applied

@@ -10,9 +10,10 @@ cache.trim_cache_to_size_limit()
 
 An entry is a file with a SHA-256 of key and object, followed by the object.  Entries are created by
 renaming, so that other processes see a complete entry or none; an entry with a wrong checksum is
-deleted with a warning.  `trim_cache_to_size_limit` removes the least recently used entries.  Folders that other users
-may write to are not used, because objects are linked into programs that the user runs.  Errors of
-the cache cost time but never change a result; each kind is logged once as a warning.
+deleted with a warning.  `trim_cache_to_size_limit` removes the least recently used entries.
+Folders that other users may write to are not used, because objects are linked into programs that
+the user runs.  Errors of the cache cost time but never change a result; each kind is logged once as
+a warning.
 """
 
 import hashlib
@@ -129,8 +130,8 @@ class ObjectCache:
 
     @contextmanager
     def _suppress_and_log_first_os_error(self, action: str) -> Iterator[None]:
-        """Context manager: log the first OSError of the block as a warning and suppress it; `action`
-        names the action.
+        """Context manager: log the first OSError of the block as a warning and suppress it;
+        `action` names the action.
         """
         try:
             yield
@@ -219,8 +220,8 @@ class ObjectCache:
                 _remove_files_or_warn(self._oldest_cache_entries_over_size_limit())
 
     def _oldest_cache_entries_over_size_limit(self) -> Iterator[Path]:
-        """Yield the least recently used entries to remove: down to `TRIMMED_FRACTION_OF_LIMIT` of the limit if it is
-        exceeded.
+        """Yield the least recently used entries to remove: down to `TRIMMED_FRACTION_OF_LIMIT` of
+        the limit if it is exceeded.
         """
         entries = sorted(self._cache_entries_and_file_states(), key=lambda e: e[1].st_mtime)
         excess = sum(found.st_size for _, found in entries) - self.limit

@@ -5,9 +5,9 @@ write.
 with stage_output_files(Path("build/net")) as work:  # a scratch folder inside of build/net
     ...                                          # write into `staging_folder`; its files take their places on success
 
-The manifest of a project (`aotc.ir.file_checksum_manifest`) holds the names and checksums of all files that were
-written; no other file is replaced or removed, unless `overwrite` is set.  Files are replaced one by
-one:
+The manifest of a project (`aotc.ir.file_checksum_manifest`) holds the names and checksums of all
+files that were written; no other file is replaced or removed, unless `overwrite` is set.  Files are
+replaced one by one:
 
 1. all destination paths are checked; a conflicting file is an error, and nothing is written 2. a
 pending manifest with old and new checksums is written, and the manifest is removed 3. new files are
@@ -158,8 +158,8 @@ class _Exchange:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
     def replace_output_files(self, staging_folder: Path) -> None:
-        """Rename the new files from `staging_folder` to their destinations, and remove obsolete files of the
-        earlier project.
+        """Rename the new files from `staging_folder` to their destinations, and remove obsolete
+        files of the earlier project.
         """
         if (
             not all(map(self.has_new_contents_already, self.new))
@@ -203,8 +203,8 @@ class _Exchange:
 
 
 def _move_project_files_under_folder_lock(staging_folder: Path, output: Path, overwrite: bool) -> None:
-    """Move the files of `staging_folder` to `output` while holding a lock on the folder, so that processes do
-    it one at a time.
+    """Move the files of `staging_folder` to `output` while holding a lock on the folder, so that
+    processes do it one at a time.
     """
     paths = (p.relative_to(staging_folder).as_posix() for p in sorted(staging_folder.rglob("*")) if p.is_file())
     new = checksums_of_files(staging_folder, (path for path in paths if path != MANIFEST_FILE_NAME))
@@ -224,8 +224,8 @@ def stage_output_files(output: Path, overwrite: bool = False) -> Iterator[Path]:
 
     overwrite    allow replacing files that aotc did not write or that were changed since
 
-    Raises AotcError (code "output") as `check_output_folder_is_writable` does, for a conflicting file that aotc
-    did not write, and if the folder is not writable.
+    Raises AotcError (code "output") as `check_output_folder_is_writable` does, for a conflicting
+    file that aotc did not write, and if the folder is not writable.
     """
     check_output_folder_is_writable(output, overwrite)
     try:

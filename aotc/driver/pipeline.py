@@ -100,8 +100,8 @@ Progress = Callable[[str], None]
 class Tilings(Protocol):
     """Chooses the tiling of a contraction (see `aotc.tir.schedule.contraction.tiling_choice`).
 
-    Called with a `TilingSite`, returns a tiling, or None for the tiling with the least estimated cost.
-    Choosers with equal `sha256_of_parts` make equal choices.
+    Called with a `TilingSite`, returns a tiling, or None for the tiling with the least estimated
+    cost. Choosers with equal `sha256_of_parts` make equal choices.
     """
 
     @property
@@ -477,8 +477,8 @@ class Compilation:
             )
 
     def apply_kernel_passes(self, kernel: Kernel) -> Kernel:
-        """Apply the passes that turn a kernel of `lowered_programs` into a kernel of `scheduled_programs`; return the
-        result.
+        """Apply the passes that turn a kernel of `lowered_programs` into a kernel of
+        `scheduled_programs`; return the result.
         """
         for item in kernel_passes(best_runnable_version(self.target)):
             kernel = item.rewrite_kernel(kernel) if self.context.pass_enabled(item.info) else kernel

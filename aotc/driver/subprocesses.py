@@ -71,8 +71,8 @@ def _program_scratch_directory() -> ScratchDirectory:
 
 
 def kill_all_programs() -> None:
-    """Kill all programs started by `run_program` in any thread: they are in other process groups, so
-    signals do not reach them.
+    """Kill all programs started by `run_program` in any thread: they are in other process groups,
+    so signals do not reach them.
     """
     for group, parent in list(_PARENT_ID_BY_PROCESS_GROUP.items()):
         # a forked child must not kill programs that its parent started

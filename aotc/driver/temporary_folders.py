@@ -55,8 +55,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def create_locked_scratch_folder(parent_folder: Path) -> Iterator[Path]:
-    """Context manager: create a folder in `parent_folder`, locked during the block and removed at its end;
-    OSError on failure.
+    """Context manager: create a folder in `parent_folder`, locked during the block and removed at
+    its end; OSError on failure.
     """
     with remove_temporary_path_after_block(parent_folder / random_temporary_name()) as folder:
         folder.mkdir(mode=0o700)
@@ -65,8 +65,8 @@ def create_locked_scratch_folder(parent_folder: Path) -> Iterator[Path]:
 
 
 def unlocked_scratch_folders(parent_folder: Path) -> list[Path]:
-    """Return the folders in a directory that are named like a `create_locked_scratch_folder` and that no process
-    has locked.
+    """Return the folders in a directory that are named like a `create_locked_scratch_folder` and
+    that no process has locked.
     """
     if fcntl is None:
         return []

@@ -163,8 +163,8 @@ def _cycles_saved_by_winograd_tile_size(
 def _cycles_saved_by_winograd_if_profitable(
     output_sizes: tuple[int, int, int, int], input_channels: int, tile_size: int, target: Target
 ) -> float:
-    """Return the cycles that Winograd tiles of size `tile_size` save; 0 if the compiler would not use
-    them.
+    """Return the cycles that Winograd tiles of size `tile_size` save; 0 if the compiler would not
+    use them.
     """
     saved = _cycles_saved_by_winograd_tile_size(output_sizes, input_channels, tile_size, target)
     added = ((tile_size + FILTER_EXTENT - 1) ** 2 - FILTER_EXTENT**2) * output_sizes[1] * input_channels * 4

@@ -8,8 +8,9 @@ knows no concrete operator, pass or target.
     from aotc.ir import DType, TensorType
     TensorType((1, 3), "float32")          # Tensor[(1, 3), float32]
 
-Other modules import these names from this package; `__init__.pyi` lists the module that defines each one.  A few
-further names, such as `aotc.ir.structural_equal`, exist for users of Relay's API only.
+Other modules import these names from this package; `__init__.pyi` lists the module that defines
+each one.  A few further names, such as `aotc.ir.structural_equal`, exist for users of Relay's API
+only.
 """
 
 from aotc.ir.lazy_exports import lazy_getattr_and_dir_from_stub_file

@@ -14,8 +14,8 @@ _ARCHITECTURE_BY_ELF_MACHINE: Final = {3: "x86", 40: "arm", 62: "x86_64", 183: "
 
 
 def normalized_architecture_name(machine_name: str | None = None) -> str:
-    """Return the Linux name of the architecture that platform.machine() calls `machine_name`; None: this
-    machine's.
+    """Return the Linux name of the architecture that platform.machine() calls `machine_name`; None:
+    this machine's.
     """
     name = (platform.machine() if machine_name is None else machine_name).lower()
     return _ARCHITECTURE_ALIASES.get(name, name)

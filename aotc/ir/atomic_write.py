@@ -49,8 +49,8 @@ def make_temporary_folder(prefix: str) -> str:
 
 @contextmanager
 def temporary_folder(prefix: str, parent_folder: Path | None = None) -> Iterator[str]:
-    """Context manager: create a private folder in `parent_folder`, or in the directory for temporary files;
-    remove it after the block.
+    """Context manager: create a private folder in `parent_folder`, or in the directory for
+    temporary files; remove it after the block.
     """
     with remove_temporary_path_after_block(
         Path(parent_folder or tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(8)}"
@@ -85,8 +85,8 @@ def open_for_atomic_write(path: Path, permissions: int = 0o666) -> Iterator[IO[b
 
 @contextmanager
 def open_output_file(path: Path, error_code: str, inputs_to_protect: Iterable[object] = ()) -> Iterator[IO[bytes]]:
-    """Context manager: like `open_for_atomic_write`, but raise AotcError with the given code if the file cannot
-    be written.
+    """Context manager: like `open_for_atomic_write`, but raise AotcError with the given code if the
+    file cannot be written.
 
     inputs_to_protect    paths that must not be overwritten (other values are ignored): AotcError if `path` is
                          one of them

@@ -87,8 +87,8 @@ class Attrs:
 
 
 def attrs_class_with_defaults(base: type[T], name: str, **fields: Any) -> type[T]:
-    """Return a subclass of an attribute record with new defaults, or new `attribute_field`s, for the given
-    fields.
+    """Return a subclass of an attribute record with new defaults, or new `attribute_field`s, for
+    the given fields.
     """
     types = {f.name: f.type for f in dataclasses.fields(base)}  # type: ignore[arg-type]
     return _create_attrs_class(name, base, {field: types[field] for field in fields}, fields)

@@ -76,8 +76,8 @@ class Budget:
         self.spent[limit_key] = self.spent.get(limit_key, 0) + amount
 
     def require_within_compile_time_limit(self, limit_key: str, needed: int, purpose: str) -> None:
-        """Raise AotcError (code "budget") if `needed` exceeds the limit `limit_key`; the message states
-        both and `purpose` needs it.
+        """Raise AotcError (code "budget") if `needed` exceeds the limit `limit_key`; the message
+        states both and `purpose` needs it.
         """
         limit = self.limits[limit_key]
         if needed > limit:

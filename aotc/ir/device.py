@@ -106,8 +106,8 @@ def require_usable_device(requested: Device | None, *, allow_cuda: bool = False)
 
     allow_cuda    allow a GPU
 
-    Raises AotcError (code "device") if `requested` is not a device, is a GPU that is not allowed, or
-    does not exist.
+    Raises AotcError (code "device") if `requested` is not a device, is a GPU that is not allowed,
+    or does not exist.
     """
     if requested is None:
         return Device("cpu")

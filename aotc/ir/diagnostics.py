@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Diagnostic:
     """One problem: a stable `code`, a message, a source location, notes and a hint.
 
-    All texts are made printable (see `aotc.ir.terminal_safe_text`), because they may quote names from the
-    model.
+    All texts are made printable (see `aotc.ir.terminal_safe_text`), because they may quote names
+    from the model.
     """
 
     code: str
@@ -109,8 +109,8 @@ def did_you_mean_hint(name: str, candidates: Iterable[str]) -> str:
 
 
 def require_known_name(error_code: str, kind: str, name: object, known_names: Collection[str]) -> None:
-    """Raise AotcError unless `name` is in `known_names`; the hint names the closest known names, else
-    all.
+    """Raise AotcError unless `name` is in `known_names`; the hint names the closest known names,
+    else all.
     """
     if name not in known_names:
         hint = did_you_mean_hint(str(name), known_names) or f"known: {', '.join(known_names)}"

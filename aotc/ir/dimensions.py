@@ -95,8 +95,8 @@ def indexdiv(a: Dim, b: Dim) -> Dim:
 def _split_symbolic_and_static_dims(
     dims: Iterable[Dim], combine_ints: Callable[[list[int]], int]
 ) -> tuple[list[SymDim], int, list[int] | None]:
-    """Split dimensions into symbols, the combined ints (`combine_ints`), and the symbols' bounds, None
-    unless all are bounded.
+    """Split dimensions into symbols, the combined ints (`combine_ints`), and the symbols' bounds,
+    None unless all are bounded.
     """
     items = list(dims)
     symbols = [d for d in items if isinstance(d, SymDim)]
@@ -138,8 +138,8 @@ def same_dim(a: Dim, b: Dim) -> bool:
 def is_shape_compatible(shape: Shape, sizes: Sequence[int], symbol_sizes: dict[str, int]) -> bool:
     """Return True if a shape can have the given sizes.
 
-    `symbol_sizes` maps names of symbols to sizes: a symbol not in it is added with its size, otherwise
-    sizes must agree.
+    `symbol_sizes` maps names of symbols to sizes: a symbol not in it is added with its size,
+    otherwise sizes must agree.
     """
     return len(shape) == len(sizes) and all(
         _is_dim_compatible(dim, size, symbol_sizes) for dim, size in zip(shape, sizes, strict=True)

@@ -62,8 +62,8 @@ class PathState:
 def manifest_json_text(
     checksum_by_path: Mapping[str, str], former_checksum_by_path: Mapping[str, str] | None = None
 ) -> str:
-    """Return a manifest as JSON text: checksums by path; `former_checksum_by_path` holds checksums of files not yet
-    replaced.
+    """Return a manifest as JSON text: checksums by path; `former_checksum_by_path` holds checksums
+    of files not yet replaced.
     """
     table: dict[str, object] = {
         "generator": "aotc",

@@ -57,14 +57,16 @@ def remove_temporary_path_after_block(path: Path) -> Iterator[Path]:
 
 
 def register_temporary_path(path: Path) -> None:
-    """Register a path to be removed when the process ends, unless `remove_temporary_path` removes it
-    earlier.
+    """Register a path to be removed when the process ends, unless `remove_temporary_path` removes
+    it earlier.
     """
     _TEMPORARY_PATHS[path] = os.getpid()
 
 
 def remove_temporary_path(path: Path) -> None:
-    """Remove the file or folder at a path registered by `register_temporary_path`, and forget the path."""
+    """Remove the file or folder at a path registered by `register_temporary_path`, and forget the
+    path.
+    """
     if os.path.lexists(path):
         _remove_file_or_folder(path)
     if not os.path.lexists(path):

@@ -123,7 +123,9 @@ def empty(shape: int | Sequence[int], dtype: str = "float32", device: Device | N
 
 
 def convert_arrays_to_ndarrays(value: Any, make_sequence: Callable[[Iterable[Any]], Any] = tuple) -> Any:
-    """Convert numpy arrays in a nested result of a model to NDArrays, and tuples to `make_sequence`."""
+    """Convert numpy arrays in a nested result of a model to NDArrays, and tuples to
+    `make_sequence`.
+    """
     match value:
         case np.ndarray():
             return NDArray(value)

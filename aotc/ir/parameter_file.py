@@ -4,8 +4,9 @@
 blob = serialize_array(np.ones((2, 3), "float32"))
 ParameterFileReader(blob).read_array()               # the array; ValueError where the bytes are damaged
 
-Layout (little endian): u64 magic, u64 0, i32 device type (1), i32 device (0), i32 rank, u8 type code (0 int, 1 uint,
-2 float, 4 bfloat), u8 bits, u16 lanes, the shape as i64, i64 bytes, and the data.
+Layout (little endian): u64 magic, u64 0, i32 device type (1), i32 device (0), i32 rank, u8 type
+code (0 int, 1 uint, 2 float, 4 bfloat), u8 bits, u16 lanes, the shape as i64, i64 bytes, and the
+data.
 """
 
 import math

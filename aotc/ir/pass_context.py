@@ -181,8 +181,9 @@ class PassContext:
     instruments      observers, called in this order
     config           values for registered keys (`list_configs`)
 
-    Contexts nest: an inner context replaces the outer one entirely.  Each thread has its own contexts.
-    Raises AotcTypeError for arguments of wrong types, PassConfigError for the configuration.
+    Contexts nest: an inner context replaces the outer one entirely.  Each thread has its own
+    contexts. Raises AotcTypeError for arguments of wrong types, PassConfigError for the
+    configuration.
     """
 
     def __init__(

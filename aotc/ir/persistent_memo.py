@@ -8,8 +8,9 @@ depend on.
         text = load_or_compute_memoized_result("text", kernel, lambda: printed(kernel), Form(str))
 
 Sources are pickled to compute the hash, but no pickle is ever read.  Results are stored in a
-`JsonFormat`, so reading a stored result creates only data, whoever wrote it.  Results that contain code
-or are nested too deeply are not stored, and nothing is stored outside of `memoize_results_in_store`.
+`JsonFormat`, so reading a stored result creates only data, whoever wrote it.  Results that contain
+code or are nested too deeply are not stored, and nothing is stored outside of
+`memoize_results_in_store`.
 """
 
 import hashlib
@@ -67,7 +68,8 @@ _CURRENT_MEMO_STATE: Final[ContextVar[_MemoState | None]] = ContextVar("aotc_mem
 
 
 def memoize_results_in_store(store: Store | None, salt: str) -> AbstractContextManager[object]:
-    """Context manager: store results of `load_or_compute_memoized_result` in `store` (None: do not store).
+    """Context manager: store results of `load_or_compute_memoized_result` in `store` (None: do not
+    store).
 
     `salt` is part of every key; it stands for dependencies outside the sources, such as the version
     of the code.
@@ -78,8 +80,8 @@ def memoize_results_in_store(store: Store | None, salt: str) -> AbstractContextM
 def load_or_compute_memoized_result(
     result_kind: str, dependencies: object, compute: Callable[[], T], form: JsonFormat[T]
 ) -> T:
-    """Return the stored result for an equal source, else call `compute`, store its result and return
-    it.
+    """Return the stored result for an equal source, else call `compute`, store its result and
+    return it.
 
     dependencies    everything that the result depends on; may be, or be a tuple containing, results of
                     `load_or_compute_memoized_result`

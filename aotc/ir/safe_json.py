@@ -76,7 +76,9 @@ class JsonFormat(Generic[T]):
         return known(item)
 
     def load_json(self, data: bytes) -> T:
-        """Deserialize a value from JSON; raise ValueError for data that `dump_json` cannot have written."""
+        """Deserialize a value from JSON; raise ValueError for data that `dump_json` cannot have
+        written.
+        """
         collecting = gc.isenabled()
         # no garbage collection while many live objects are created: it only costs time
         gc.disable()

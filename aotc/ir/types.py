@@ -39,8 +39,8 @@ MAX_RANK: Final = 32
 
 
 def check_rank(rank: int, description: str = "a tensor") -> None:
-    """Raise AotcError (code "rank") if `rank` exceeds MAX_RANK; `description` names the tensor in the
-    message.
+    """Raise AotcError (code "rank") if `rank` exceeds MAX_RANK; `description` names the tensor in
+    the message.
     """
     if rank > MAX_RANK:
         raise AotcError("rank", f"{description} would have {rank} dimensions; at most {MAX_RANK} are supported")
@@ -68,7 +68,8 @@ class TensorType(_Printed):
     """Type of a dense, row-major tensor: `shape` (each dimension an int or a SymDim) and element
     type.
 
-    Raises AotcError for a negative dimension, for more than MAX_RANK of them, and for more than MOST_ELEMENTS elements.
+    Raises AotcError for a negative dimension, for more than MAX_RANK of them, and for more than
+    MOST_ELEMENTS elements.
     """
 
     shape: Shape
@@ -119,8 +120,8 @@ class TensorType(_Printed):
 
 @frozen(init=False)
 class _CompositeType(_Printed):
-    """Base of types composed of other types; raises AotcError if nested more than MAX_TYPE_DEPTH deep
-    (`depth`).
+    """Base of types composed of other types; raises AotcError if nested more than MAX_TYPE_DEPTH
+    deep (`depth`).
     """
 
     depth: int = field(compare=False, repr=False)
@@ -341,7 +342,9 @@ def is_fully_inferred(ty: Type) -> bool:
 
 
 def replace_component_types(ty: Type, components: tuple[Type, ...]) -> Any:
-    """Return a composite type with its component types replaced by `components`, in the order of `component_types`."""
+    """Return a composite type with its component types replaced by `components`, in the order of
+    `component_types`.
+    """
     if components == component_types(ty):
         return ty
     match ty:

@@ -17,7 +17,9 @@ from aotc.ir.types import FuncType
 
 
 class Opcode(Enum):
-    """Opcodes of the bytecode; each uses argument registers and the number `index` of an instruction."""
+    """Opcodes of the bytecode; each uses argument registers and the number `index` of an
+    instruction.
+    """
 
     MOVE = "move"  # copies the argument
     RET = "ret"  # returns the argument

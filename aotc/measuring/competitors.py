@@ -190,8 +190,8 @@ def _load_in_openvino(openvino: Any, entrant: BenchmarkModel, threads: int) -> L
 
 
 def _batch_axes_in_pnnx_script(script: str, call_text: str) -> list[int]:
-    """Return the batch axis in each line of pnnx's example script that contains `call_text`; 233, which
-    means none, if absent.
+    """Return the batch axis in each line of pnnx's example script that contains `call_text`; 233,
+    which means none, if absent.
     """
     found = [re.search(r"batch_index=(\d+)", line) for line in script.splitlines() if call_text in line]
     return [int(axis[1]) if axis else 233 for axis in found]

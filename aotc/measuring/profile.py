@@ -135,7 +135,8 @@ def _measure_steps_and_peaks_on_cpu(
 
 
 def undisturbed_run_mask(run_times: Array) -> Array:
-    """Find the undisturbed runs: those that took at most `MAX_QUIET_RUN_RATIO` times as long as the fastest one.
+    """Find the undisturbed runs: those that took at most `MAX_QUIET_RUN_RATIO` times as long as the
+    fastest one.
 
     run_times    time of each run, shape (runs,)
 
@@ -234,14 +235,14 @@ def profile_library(
     isa, device, check   as for `load`
 
     Entries of the result: "milliseconds" has the minimum and median of the plain runs, and the sum
-    of the times of all steps ("watched"), which are CPU times if a run takes `MIN_CPU_TIMED_MILLISECONDS`
-    milliseconds or more; "disturbed" is the number of runs left out; "machine" has the peak rate
-    and bandwidth, measured between the runs, or as stated by the driver of a GPU.  "steps" follow
-    the schedule; "kernels" are sums over the steps of each kernel, the most expensive first.  Each
-    has its time, multiply-accumulates, bytes of all arguments, the resulting rates, their ratios to
-    the peak and to the roofline, and the names of the model's nodes.  A ratio can exceed 1, because
-    Winograd convolutions count the multiplications of the definition, and activations may be in a
-    faster cache.
+    of the times of all steps ("watched"), which are CPU times if a run takes
+    `MIN_CPU_TIMED_MILLISECONDS` milliseconds or more; "disturbed" is the number of runs left out;
+    "machine" has the peak rate and bandwidth, measured between the runs, or as stated by the driver
+    of a GPU.  "steps" follow the schedule; "kernels" are sums over the steps of each kernel, the
+    most expensive first.  Each has its time, multiply-accumulates, bytes of all arguments, the
+    resulting rates, their ratios to the peak and to the roofline, and the names of the model's
+    nodes.  A ratio can exceed 1, because Winograd convolutions count the multiplications of the
+    definition, and activations may be in a faster cache.
     """
     path = find_library(Path(library))
     metadata = _read_profiling_metadata(path)

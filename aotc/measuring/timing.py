@@ -20,8 +20,8 @@ def milliseconds_per_call(function: Callable[[], object], calls: int = 1) -> flo
 
 
 def repeat_for_seconds(min_count: int, seconds: float, max_count: int = sys.maxsize) -> Iterator[None]:
-    """Yield at least `min_count` times, then until `seconds` have passed, but at most `max_count` times:
-    limits a measuring loop.
+    """Yield at least `min_count` times, then until `seconds` have passed, but at most `max_count`
+    times: limits a measuring loop.
     """
     end = time.perf_counter() + seconds
     for k in range(max_count):

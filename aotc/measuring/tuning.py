@@ -125,8 +125,8 @@ def collect_contractions_of_model(model: Any, options: CompileOptions) -> dict[s
 
 
 def make_tuning_job(signature: str, site: TilingSite, max_candidates: int) -> TuningJob:
-    """Create kernels, which store their plain results, for the `max_candidates` candidate tilings with the
-    lowest estimated cost.
+    """Create kernels, which store their plain results, for the `max_candidates` candidate tilings
+    with the lowest estimated cost.
     """
     c = site.c
     a, b, out = (Buffer(name, t.dtype, t.size) for name, t in (("a", c.a), ("b", c.b), ("out", c)))

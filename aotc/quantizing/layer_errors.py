@@ -198,8 +198,8 @@ class _QuantizedLayerCopyBuilder:
         )
 
     def _add_quantize_dequantize_pair(self, quantize_node: NodeProto, result: str) -> str:
-        """Add a QuantizeLinear like `quantize_node` and its inverse after a result; return the dequantized
-        tensor.
+        """Add a QuantizeLinear like `quantize_node` and its inverse after a result; return the
+        dequantized tensor.
         """
         numbers = [self._prefixed_tensor_name(name) for name in quantize_node.input[1:]]
         stored, read = f"{result}/stored", f"{result}/read"

@@ -74,12 +74,14 @@ def quantize(
     options       as for `aotc.compile`.  With `build=False` nothing is compiled and measured; `io_dtype`
                   applies to the quantized model; for bare-metal targets memory is reported instead of times
 
-    In the report, "layers" has the signal-to-noise ratio in dB of each layer if it alone is quantized, the worst first,
-    None for no error; "suggested_exclusions" are nodes much worse than most; "outputs" has the errors of the whole
-    model; "float32" and "quantized" have sizes and times, and "ratio" is the ratio of times (quantized to float).  For
-    a bare-metal target, both have "ram_bytes" and "flash_bytes" instead, with an estimated code size.
+    In the report, "layers" has the signal-to-noise ratio in dB of each layer if it alone is
+    quantized, the worst first, None for no error; "suggested_exclusions" are nodes much worse than
+    most; "outputs" has the errors of the whole model; "float32" and "quantized" have sizes and
+    times, and "ratio" is the ratio of times (quantized to float).  For a bare-metal target, both
+    have "ram_bytes" and "flash_bytes" instead, with an estimated code size.
 
-    Raises AotcError with a diagnostic for each problem of the model, the settings or the calibration data.
+    Raises AotcError with a diagnostic for each problem of the model, the settings or the
+    calibration data.
     """
     settings = Settings(per_channel, method, weights, tuple(exclude))
     chosen = CompileOptions(**options)

@@ -102,7 +102,8 @@ def array_or_nested_arrays_of_constant(expr: Expr) -> Value:
 
 
 def wrap_result_in_constants(value: Any, ty: Type, origin: Expr) -> Expr:
-    """Wrap arrays that an operator's reference implementation returned in constants of the inferred type.
+    """Wrap arrays that an operator's reference implementation returned in constants of the inferred
+    type.
 
     Raise AotcError (code "reference-type") if the result has another type.
     """

@@ -144,8 +144,8 @@ class GlobalVar(Node):
 class Constant(Node):
     """A tensor known at compile time. `data` is read-only; `data.numpy()` returns a copy.
 
-    A splat (one repeated value) is a zero-stride array made by `splat_constant`: it takes no memory until it
-    is copied.
+    A splat (one repeated value) is a zero-stride array made by `splat_constant`: it takes no memory
+    until it is copied.
     """
 
     data: np.ndarray[Any, Any]
@@ -453,7 +453,9 @@ ExprT = TypeVar(
 
 
 def const(value: Any, dtype: str | TensorType | None = None, span: Span | None = None) -> Constant:
-    """Return a constant with the value of an array, number or list; see `aotc.ir.ndarray.convert_literal_to_array`."""
+    """Return a constant with the value of an array, number or list; see
+    `aotc.ir.ndarray.convert_literal_to_array`.
+    """
     return Constant(convert_literal_to_array(value, dtype), span)
 
 

@@ -73,8 +73,8 @@ class EvaluationObserver(Protocol):
         """Called before an operator is evaluated."""
 
     def count_buffers_of_value(self, value: Value) -> None:
-        """Called when a value was computed and is held from now on, for instance to add its buffers to
-        the memory in use.
+        """Called when a value was computed and is held from now on, for instance to add its buffers
+        to the memory in use.
         """
 
     def uncount_buffers_of_value(self, value: Value) -> None:

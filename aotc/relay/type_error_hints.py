@@ -9,8 +9,8 @@ from aotc.relay.adt import Pattern, PatternConstructor, PatternVar
 
 
 def conversion_hint(actual: Type, expected: Type) -> str:
-    """Return a hint how to convert a value of type `actual` to `expected`; if no operator does that,
-    name the type that fits.
+    """Return a hint how to convert a value of type `actual` to `expected`; if no operator does
+    that, name the type that fits.
     """
     match actual, expected:
         case TupleType(), _ if expected in actual.fields:

@@ -69,7 +69,9 @@ Signature: TypeAlias = "Callable[[GlobalVar], InferredType]"
 
 
 class _TypeNotInferred(Exception):
-    """Exception: a type that is needed has failed or is not known yet; `known` is _FAILED_TYPE or None."""
+    """Exception: a type that is needed has failed or is not known yet; `known` is _FAILED_TYPE or
+    None.
+    """
 
     def __init__(self, known: InferredType) -> None:
         super().__init__()
@@ -284,7 +286,9 @@ class _ExpressionInference:
         ]
 
     def rebuild_with_types(self) -> Expr:
-        """Return the root expression with all inferred types filled in, the last step of type inference."""
+        """Return the root expression with all inferred types filled in, the last step of type
+        inference.
+        """
         memo: dict[Expr, Expr] = {}
         for step, node in self.steps:
             if step is _Step.FINISH:

@@ -67,15 +67,15 @@ class ValueDomain:
 
     @property
     def to_json_fields(self) -> dict[str, Any]:
-        """The fields of the domain that differ from the defaults, as JSON values; `value_domain_from_json`
-        reads them.
+        """The fields of the domain that differ from the defaults, as JSON values;
+        `value_domain_from_json` reads them.
         """
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
 
 def value_domain_from_json(json_fields: Any) -> ValueDomain:
-    """Return the domain of input values from the JSON form written by `to_json_fields`; raise AotcError
-    (code "load") otherwise.
+    """Return the domain of input values from the JSON form written by `to_json_fields`; raise
+    AotcError (code "load") otherwise.
     """
     numbers = {"lo", "hi"}, {"gap", "sides", "values"}, {"whole", "firm"}
     known = isinstance(json_fields, dict) and {*json_fields} <= set().union(*numbers)
@@ -110,8 +110,8 @@ ZERO_ONE_DOMAIN: Final = ValueDomain(0, 1, whole=True)
 
 
 def _thin_out_points(points: Iterable[float]) -> tuple[float, ...]:
-    """Return the distinct points in order; of more than MAX_STORED_POINTS the ends and an even selection
-    of the others.
+    """Return the distinct points in order; of more than MAX_STORED_POINTS the ends and an even
+    selection of the others.
     """
     found = sorted(set(points))
     if len(found) <= MAX_STORED_POINTS:
@@ -142,8 +142,8 @@ def intersect_value_domains(domains: Iterable[ValueDomain]) -> ValueDomain:
 def value_domain_before_affine_map(
     domain_of_result: ValueDomain, slope: float, offset: float, *, is_integer: bool = False
 ) -> ValueDomain:
-    """Return the domain of x for which slope * x + offset is in `domain_of_result`; exact values are
-    preserved for integers only.
+    """Return the domain of x for which slope * x + offset is in `domain_of_result`; exact values
+    are preserved for integers only.
     """
     if not (math.isfinite(slope) and math.isfinite(offset)) or slope == 0:
         return UNCONSTRAINED_DOMAIN

@@ -228,8 +228,9 @@ def rewrite_bottom_up(
 class Mutator:
     """Bottom-up rewriter with a cache of replacements; see `rewrite_bottom_up`.
 
-    A subclass defines `rewrite_rebuilt_node(old, new)`, or a method for each kind of node that it changes:
-    `rewrite_call(old, new)`, `rewrite_var` and so on, by the names in `NODE_KIND_BY_CLASS`.
+    A subclass defines `rewrite_rebuilt_node(old, new)`, or a method for each kind of node that it
+    changes: `rewrite_call(old, new)`, `rewrite_var` and so on, by the names in
+    `NODE_KIND_BY_CLASS`.
     """
 
     memo: dict[Expr, Expr] = field(default_factory=dict, init=False)

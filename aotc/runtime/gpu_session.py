@@ -34,8 +34,8 @@ _POINTER_ATTRIBUTE_DEVICE_ORDINAL: Final = 9
 
 
 def open_gpu_for_library(library: Library, gpu_number: int | None) -> OpenGpu | None:
-    """Open GPU `gpu_number` (0 for None) and load the code and weights of a library; None for a library
-    without GPU code.
+    """Open GPU `gpu_number` (0 for None) and load the code and weights of a library; None for a
+    library without GPU code.
 
     Raises AotcError (code "gpu") if there is no driver, no such GPU, no code for it or not enough
     memory, or if a number is given for a library without GPU code.

@@ -314,8 +314,8 @@ class Library:
         return _reopen_pickled_library, (str(self.absolute),)
 
     def choose_instruction_set(self, requested_isa: str | None) -> str:
-        """Return the instruction set for runs: `requested_isa`, else $AOTC_ISA if the library has several,
-        else the processor's best.
+        """Return the instruction set for runs: `requested_isa`, else $AOTC_ISA if the library has
+        several, else the processor's best.
 
         Raises AotcError: code "isa" if the library has no kernels for it, "cpu" if the processor
         lacks features.

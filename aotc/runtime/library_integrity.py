@@ -53,8 +53,8 @@ class _BinaryHeaders:
     base: int = 0
 
     def read_unsigned(self, offset: int, byte_count: int) -> int:
-        """Read an unsigned number of `byte_count` bytes at an offset of a library file; 0 beyond the end
-        of the file.
+        """Read an unsigned number of `byte_count` bytes at an offset of a library file; 0 beyond
+        the end of the file.
         """
         self.file.seek(min(offset, self.file_bytes))
         data = self.file.read(byte_count)

@@ -4,8 +4,8 @@
 blob = save_param_dict({"w": np.ones((2, 3), "float32")})
 load_param_dict(blob)["w"].shape                     # (2, 3)
 
-Layout (little endian): u64 magic, u64 0, u64 count and (u64 length, bytes) per name, u64 count, then the arrays
-(`aotc.ir.parameter_file`).
+Layout (little endian): u64 magic, u64 0, u64 count and (u64 length, bytes) per name, u64 count,
+then the arrays (`aotc.ir.parameter_file`).
 """
 
 import struct

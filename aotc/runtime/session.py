@@ -314,8 +314,8 @@ class Session:
         return memory, ffi.cast("void *", tensors.memory_address(memory))
 
     def _allocate_run_options(self, on_step: Any = ffi.NULL, context: Any = ffi.NULL, cuda: Any = ffi.NULL) -> Any:
-        """Allocate the C structure `aotc_run_options` that is passed to a run of the compiled model: step
-        callback, threads, instruction set and GPU options.
+        """Allocate the C structure `aotc_run_options` that is passed to a run of the compiled
+        model: step callback, threads, instruction set and GPU options.
         """
         size = ffi.sizeof("aotc_run_options")
         threads = ffi.NULL if self.threads is None else self.threads.pointer

@@ -81,7 +81,9 @@ def _is_memory_usable_by_c(array: Array, info: TensorInfo) -> bool:
 
 
 def pairs_of_distinct_arrays(targets: Iterable[Array], sources: Iterable[Array]) -> list[tuple[Array, Array]]:
-    """Return the pairs of target and source that are different arrays, for `copy_array_pairs` to copy."""
+    """Return the pairs of target and source that are different arrays, for `copy_array_pairs` to
+    copy.
+    """
     return [(t, s) for t, s in zip(targets, sources, strict=False) if t is not s]
 
 

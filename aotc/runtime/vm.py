@@ -249,7 +249,8 @@ def _deserialize_executable(code: bytes) -> tuple[_SavedExecutable, list[Array]]
 def _is_valid_bytecode(function: VMFunction, index_limits: Mapping[Opcode, int]) -> bool:
     """Return True if all instructions of a function are valid.
 
-    Registers must exist, jumps must go forward, and indices must be below the numbers in `index_limits`.
+    Registers must exist, jumps must go forward, and indices must be below the numbers in
+    `index_limits`.
     """
     most, code = function.registers, function.code
     used = all(k in range(most) for ins in code for k in (*ins.args, max(ins.dst, 0)))
@@ -299,8 +300,8 @@ class VirtualMachine:
     exe      the program
     device   device to run on; None: the CPU
 
-    Several threads may call `invoke`; inputs set by `set_input` and results of `call_compiled_kernel` are stored per
-    machine.
+    Several threads may call `invoke`; inputs set by `set_input` and results of
+    `call_compiled_kernel` are stored per machine.
     """
 
     def __init__(self, exe: Executable, device: Device | None = None) -> None:
@@ -334,7 +335,9 @@ class VirtualMachine:
         return self._result
 
     def get_outputs(self) -> list[Any]:
-        """Return the results of the last `call_compiled_kernel` as a list, with one entry per field of a tuple."""
+        """Return the results of the last `call_compiled_kernel` as a list, with one entry per field
+        of a tuple.
+        """
         return list(self._result) if isinstance(self._result, tuple) else [self._result]
 
     def execute_function(self, function: VMFunction, args: Sequence[Value]) -> Value:

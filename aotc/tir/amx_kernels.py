@@ -3,10 +3,11 @@
 
     tile[0:n] = matrices_uint8_int8(x[...], w[...], sizes and distances)
 
-The result has the sums of 16 outputs of each block at each position, one position after the other.  A register has 16
-rows of 64 bytes: of the data, a row is what a step of the reduction reads at a position; of the weights, four steps of
-16 outputs.  Four registers of sums are multiplied at a time, for two registers of positions and two blocks.
-(Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18: LDTILECFG, TILELOADD, TDPBUSD.)
+The result has the sums of 16 outputs of each block at each position, one position after the other.
+A register has 16 rows of 64 bytes: of the data, a row is what a step of the reduction reads at a
+position; of the weights, four steps of 16 outputs.  Four registers of sums are multiplied at a
+time, for two registers of positions and two blocks. (Intel 64 and IA-32 Architectures Software
+Developer's Manual, volume 1, chapter 18: LDTILECFG, TILELOADD, TDPBUSD.)
 """
 
 from collections.abc import Iterator

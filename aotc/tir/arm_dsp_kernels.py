@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""int8 GEMM micro-kernels for Cortex-M with the DSP extension (SMLAD: two 16-bit products per instruction).
+"""int8 GEMM micro-kernels for Cortex-M with the DSP extension (SMLAD: two 16-bit products per
+instruction).
 
     col[8 * g:] = pairs2(x0[0:n], x1[0:n])           # bytes of two positions, widened and interleaved
     tile[0:8] = pairs2x4(col[0:8 * g], w[0:16 * g])  # sums of four outputs by two positions
     tile[0:4] = bytes1x4(x[0:n], w[0:16 * g])        # sums of four outputs of one position
 
-Weights are in groups of four steps of four outputs, "4o4i".  SXTB16 takes bytes 0 and 2 of a word, or 1 and 3: steps 0
-and 2 of a group are one pair, 1 and 3 the other one, and lie so for each position in turn:
+Weights are in groups of four steps of four outputs, "4o4i".  SXTB16 takes bytes 0 and 2 of a word,
+or 1 and 3: steps 0 and 2 of a group are one pair, 1 and 3 the other one, and lie so for each
+position in turn:
 
     pairs of a group: position 0 (0, 2), position 1 (0, 2), position 0 (1, 3), position 1 (1, 3)
 
-A tile is a function by itself, in assembly: its eight sums, four operands and two pointers are all registers there are,
-and a C compiler that sees a loop around it keeps some of them in memory.
+A tile is a function by itself, in assembly: its eight sums, four operands and two pointers are all
+registers there are, and a C compiler that sees a loop around it keeps some of them in memory.
 """
 
 from collections.abc import Iterator
@@ -28,7 +30,9 @@ POSITIONS_PER_TILE: Final = 2
 
 
 def interleaved_int16_count(run_bytes: int) -> int:
-    """Return the number of int16 values that contiguous chunks of `run_bytes` bytes of both positions become."""
+    """Return the number of int16 values that contiguous chunks of `run_bytes` bytes of both
+    positions become.
+    """
     return -(-run_bytes // BYTES_PER_DOT) * BYTES_PER_DOT * POSITIONS_PER_TILE
 
 
@@ -123,7 +127,9 @@ def _assembly_of_two_outputs_by_smlad(weight_address: str, rotation: str, first_
 
 
 def _tile_2x4_assembly() -> Iterator[str]:
-    """Yield the assembly of a tile: r1 points to the pairs, r2 to the weights, r4 to r11 hold the sums."""
+    """Yield the assembly of a tile: r1 points to the pairs, r2 to the weights, r4 to r11 hold the
+    sums.
+    """
     yield "add r3, r1, r3, lsl #4"
     yield "push {r0, r3-r11, lr}"
     yield from (f"mov r{k}, #0" for k in range(4, 12))

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""int8 micro-kernels for Arm Helium (MVE), whose dot products accumulate a vector into a scalar register.
+"""int8 micro-kernels for Arm Helium (MVE), whose dot products accumulate a vector into a scalar
+register.
 
     col[0:n] = bytes(x[0:n])                                     # a copy
     tile[0:n] = byte_rows(x[0:k], w[0:n * k])                    # sums of n outputs, each with a row of weights
     tile[0:n] = byte_taps(col[0:t * n], w[0:...], t, apart)      # sums of n channels, each with weights of its own
     y[0:n] = requantize_twice(tile[0:n], bias[0:n], multiplier[0:n], shift[0:n], zero, low, high)
 
-Rows are of any length: Helium leaves out what is behind the end (Arm, "Armv8-M Architecture Reference Manual", loops
-with tail predication).  VMLADAVA adds 16 products to a number in an even register; what
-widens or narrows in memory takes its address from a low register.
+Rows are of any length: Helium leaves out what is behind the end (Arm, "Armv8-M Architecture
+Reference Manual", loops with tail predication).  VMLADAVA adds 16 products to a number in an even
+register; what widens or narrows in memory takes its address from a low register.
 """
 
 from collections.abc import Iterator

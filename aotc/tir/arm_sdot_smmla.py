@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dot-product instructions that use several groups of four bytes of one vector: SDOT by element and SMMLA (Arm).
+"""Dot-product instructions that use several groups of four bytes of one vector: SDOT by element and
+SMMLA (Arm).
 
     dot4_int8_int8_lane2(acc, words, w)      # acc[k] + the sum of the products of words[2] and w[4 * k : 4 * k + 4]
     mmla_int8_int8(acc, y, x)                # acc + y @ x.T, of matrices of 2 x 8 bytes, row after row
 
-Around the second stand rearrangements: `pair` brings two rows of data together, `zip0` and `zip1` turn groups of four
-outputs into rows of two, `half0` and `half1` bring the sums of four outputs together.  (Arm Architecture Reference
-Manual, SDOT by element, SMMLA.)
+Around the second stand rearrangements: `pair` brings two rows of data together, `zip0` and `zip1`
+turn groups of four outputs into rows of two, `half0` and `half1` bring the sums of four outputs
+together.  (Arm Architecture Reference Manual, SDOT by element, SMMLA.)
 """
 
 from collections.abc import Iterator
@@ -73,7 +74,9 @@ __attribute__((__unused__)) $inline aotc_int32x4 aotc_NAME(aotc_int32x4 a, aotc_
 
 
 def dot_by_lane_instruction_name(data_dtype: str, weight_dtype: str, lane: int) -> str:
-    """Return the name of the dot product with one of four groups of data; "" if there is none for these types."""
+    """Return the name of the dot product with one of four groups of data; "" if there is none for
+    these types.
+    """
     return (
         f"dot4_{data_dtype}_{weight_dtype}_lane{lane}"
         if (data_dtype, weight_dtype) in _DOT_LANE_PREFIX_OF_DTYPES
@@ -82,7 +85,9 @@ def dot_by_lane_instruction_name(data_dtype: str, weight_dtype: str, lane: int) 
 
 
 def matmul_instruction_name(data_dtype: str, weight_dtype: str) -> str:
-    """Return the name of the matrix multiplication instruction; "" if there is none for these types."""
+    """Return the name of the matrix multiplication instruction; "" if there is none for these
+    types.
+    """
     return f"mmla_{data_dtype}_{weight_dtype}" if (data_dtype, weight_dtype) in _MATMUL_PREFIX_OF_DTYPES else ""
 
 

@@ -77,8 +77,8 @@ class _Operators:
 def _cache_node_hash(cls: type[T]) -> type[T]:
     """Class decorator that caches the hash of a node.
 
-    The hash combines those of the operands: without the cache, each dictionary look-up would walk the whole expression
-    as a tree, even where subexpressions are shared.
+    The hash combines those of the operands: without the cache, each dictionary look-up would walk
+    the whole expression as a tree, even where subexpressions are shared.
     """
     computed = cls.__hash__
 
@@ -95,7 +95,9 @@ def _cache_node_hash(cls: type[T]) -> type[T]:
 
 
 def _attribute_path_property(path: str, _type: type[T]) -> T:
-    """Return a property that reads an attribute path: "a.lanes" is the number of lanes of the operand `a`."""
+    """Return a property that reads an attribute path: "a.lanes" is the number of lanes of the
+    operand `a`.
+    """
     return property(operator.attrgetter(path))  # type: ignore[return-value]
 
 
@@ -160,7 +162,9 @@ class Unary(_Operators):
 @_cache_node_hash
 @frozen
 class Cast(_Operators):
-    """Conversion to another dtype, as numpy's astype; the C printer handles the cases that C leaves undefined."""
+    """Conversion to another dtype, as numpy's astype; the C printer handles the cases that C leaves
+    undefined.
+    """
 
     dtype: DType
     a: Expr
@@ -180,7 +184,9 @@ class Bitcast(_Operators):
 @_cache_node_hash
 @frozen
 class Select(_Operators):
-    """`a` where `cond` holds, else `b`.  Only the chosen operand is evaluated (a load may be out of range)."""
+    """`a` where `cond` holds, else `b`.  Only the chosen operand is evaluated (a load may be out of
+    range).
+    """
 
     cond: Expr
     a: Expr
@@ -192,7 +198,9 @@ class Select(_Operators):
 @_cache_node_hash
 @frozen
 class Load(_Operators):
-    """A load of `lanes` elements of a buffer, starting at flat `index`, `stride` elements apart, possibly unaligned."""
+    """A load of `lanes` elements of a buffer, starting at flat `index`, `stride` elements apart,
+    possibly unaligned.
+    """
 
     buffer: Buffer
     index: Expr
@@ -236,7 +244,8 @@ class Pack(_Operators):
 @_cache_node_hash
 @frozen
 class Call(_Operators):
-    """A call of an elementary function or of an instruction; INSTRUCTIONS has its operand and result types.
+    """A call of an elementary function or of an instruction; INSTRUCTIONS has its operand and
+    result types.
 
     fused    True if its definition (`aotc.tir.functions`) uses fused multiply-adds
     """
@@ -258,7 +267,9 @@ class Call(_Operators):
 @_cache_node_hash
 @frozen
 class Element(_Operators):
-    """A read of a te tensor at indices.  Only in tensor expressions: scheduling replaces it by `Load`."""
+    """A read of a te tensor at indices.  Only in tensor expressions: scheduling replaces it by
+    `Load`.
+    """
 
     tensor: Any  # te.Tensor; the module above this one
     indices: tuple[Expr, ...]
@@ -274,10 +285,10 @@ Operand: TypeAlias = "Expr | _Operators | int | float | bool"
 class Buffer:
     """Flat memory: `size` elements of `dtype`, aligned to `align` bytes.  Compares by identity.
 
-    scope: "param" (passed by the caller of the kernel), "workspace" (kernel scratch, planned into the
-    arena and passed like a parameter), "stack" (a small array inside the kernel) or "shared" (memory that
-    the threads of a device's block share).
-    private: scratch memory that each loop iteration writes before it reads it.
+    scope: "param" (passed by the caller of the kernel), "workspace" (kernel scratch, planned into
+    the arena and passed like a parameter), "stack" (a small array inside the kernel) or "shared"
+    (memory that the threads of a device's block share). private: scratch memory that each loop
+    iteration writes before it reads it.
     """
 
     name: str
@@ -321,7 +332,9 @@ _INTEGER_FOLDERS: Final[Mapping[str, Callable[[int, int], int]]] = {
 
 
 def _convert_to_common_type(op: str, a: Operand, b: Operand) -> tuple[Expr, Expr]:
-    """Convert Python numbers among two operands to the type of the other; raise TypeError if types differ."""
+    """Convert Python numbers among two operands to the type of the other; raise TypeError if types
+    differ.
+    """
     left = as_expr(a, b if not isinstance(b, (bool, int, float)) else None)  # type: ignore[arg-type]
     right = as_expr(b, left)
     if left.dtype != right.dtype or left.lanes != right.lanes:
@@ -330,7 +343,9 @@ def _convert_to_common_type(op: str, a: Operand, b: Operand) -> tuple[Expr, Expr
 
 
 def binary(op: str, a: Operand, b: Operand) -> Expr:
-    """`a op b`, folded where both are index literals or one is a neutral element; numbers adopt the other's dtype."""
+    """`a op b`, folded where both are index literals or one is a neutral element; numbers adopt the
+    other's dtype.
+    """
     left, right = _convert_to_common_type(op, a, b)
     if op in ("min", "max") and isinstance(left, Const):
         left, right = right, left  # one comparison is enough where the second one is a number
@@ -338,7 +353,9 @@ def binary(op: str, a: Operand, b: Operand) -> Expr:
 
 
 def _fold_index_or_bool_op(op: str, a: Expr, b: Expr) -> Expr | None:
-    """The result of an index (or bool) operation with literal operands; None if there is nothing to fold."""
+    """The result of an index (or bool) operation with literal operands; None if there is nothing to
+    fold.
+    """
     if a.dtype == BOOL and a.lanes == 1 and op in ("and", "or"):
         return _fold_bool_op(op, a, b)
     if a.dtype != INDEX or a.lanes != 1:
@@ -398,7 +415,9 @@ def select(cond: Expr, a: Operand, b: Operand) -> Expr:
 
 
 def call(name: str, *args: Operand) -> Expr:
-    """Return a call of a function or an instruction; Python numbers adopt the dtype of the first value."""
+    """Return a call of a function or an instruction; Python numbers adopt the dtype of the first
+    value.
+    """
     first = next(a for a in args if not isinstance(a, (bool, int, float)))
     values = tuple(as_expr(a, first) for a in args)  # type: ignore[arg-type]
     if problem := INSTRUCTIONS[name].operand_type_problem((v.dtype, v.lanes) for v in values):
@@ -469,10 +488,11 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 
 def walk_once(expr: Expr) -> Iterator[Expr]:
-    """Every sub-expression, users before operands, an object that is shared by several users only once.
+    """Every sub-expression, users before operands, an object that is shared by several users only
+    once.
 
-    Expressions with shared subexpressions may represent trees of exponential size: use this walk to ask which nodes
-    occur, and `walk` only to count occurrences.
+    Expressions with shared subexpressions may represent trees of exponential size: use this walk to
+    ask which nodes occur, and `walk` only to count occurrences.
     """
     stack, seen = [expr], set[int]()
     while stack:
@@ -496,7 +516,9 @@ def vars_and_buffers_in(expr: Expr) -> Iterator[Var | Buffer]:
 
 
 def substitute(expr: Expr, mapping: Mapping[Var, Expr]) -> Expr:
-    """Return `expr` with variables replaced and the result folded; shared subexpressions stay shared."""
+    """Return `expr` with variables replaced and the result folded; shared subexpressions stay
+    shared.
+    """
     return mapping.get(expr, expr) if isinstance(expr, Var) else _substitute_memoized(expr, mapping, {})
 
 

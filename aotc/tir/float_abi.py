@@ -4,7 +4,8 @@
 with_float_abi(get_target("cortex-m4"), "softfp")        # the FPU computes, integer registers pass floats
 with_float_abi(get_target("cortex-m4"), "soft")          # no instruction of the FPU
 
-A program links only with libraries of the same ABI: what is linked with code of a vendor follows that code.
+A program links only with libraries of the same ABI: what is linked with code of a vendor follows
+that code.
 """
 
 from collections.abc import Sequence
@@ -20,19 +21,24 @@ _FLOAT_ABI_OPTION: Final = "-mfloat-abi="
 
 
 def float_abi_from_cflags(cflags: Sequence[str]) -> str:
-    """Return the float ABI that compiler flags choose, the last one of several; "" where they choose none."""
+    """Return the float ABI that compiler flags choose, the last one of several; "" where they
+    choose none.
+    """
     return next(
         (flag.removeprefix(_FLOAT_ABI_OPTION) for flag in reversed(cflags) if flag.startswith(_FLOAT_ABI_OPTION)), ""
     )
 
 
 def float_abi(target: Target) -> str:
-    """Return the float ABI that a target's code is compiled for; "" for machines without such a choice."""
+    """Return the float ABI that a target's code is compiled for; "" for machines without such a
+    choice.
+    """
     return float_abi_from_cflags(target.base_cflags)
 
 
 def select_float_abi(target: Target, requested_abi: str | None, cflags: Sequence[str]) -> Target:
-    """Return the target with the float ABI that an option asks for, or that the flags of the C compiler choose.
+    """Return the target with the float ABI that an option asks for, or that the flags of the C
+    compiler choose.
 
     requested_abi    the value of the option, None where it is not given
     cflags           of the C compiler
@@ -55,8 +61,8 @@ def select_float_abi(target: Target, requested_abi: str | None, cflags: Sequence
 def with_float_abi(target: Target, abi: str) -> Target:
     """Return the target with code for another float ABI; without an FPU for "soft".
 
-    Raises AotcError (code "float-abi") for an ABI that does not exist, for machines that have no such choice, and for
-    cores without an FPU.
+    Raises AotcError (code "float-abi") for an ABI that does not exist, for machines that have no
+    such choice, and for cores without an FPU.
     """
     require_known_name("float-abi", "float ABI", abi, FLOAT_ABIS)
     present = float_abi(target)

@@ -3,7 +3,8 @@
 
     quantize_uint8_x16(a, b, c, d, z)    # the elements of a, b, c, d as `quantize_uint8` makes them, one by one
 
-Processors narrow int32 to int8 in two saturating steps of half the width; the zero point is added between them.
+Processors narrow int32 to int8 in two saturating steps of half the width; the zero point is added
+between them.
 """
 
 from collections.abc import Iterator

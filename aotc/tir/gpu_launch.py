@@ -3,9 +3,10 @@
 
     for b in 0..56 block { for t in 0..128 thread { ... } }    # launch_of: 56 blocks of 128 threads
 
-Everything else is inside these two loops, which count from 0 to literals.  The threads of one block share the memory in
-`Kernel.shared` and synchronize at every `Sync`; each has its own `Kernel.stack`.  Loops that distribute iterations,
-`for n in 128 * b + t..N step 7168`, are proven to give each value of n to one thread.
+Everything else is inside these two loops, which count from 0 to literals.  The threads of one block
+share the memory in `Kernel.shared` and synchronize at every `Sync`; each has its own
+`Kernel.stack`.  Loops that distribute iterations, `for n in 128 * b + t..N step 7168`, are proven
+to give each value of n to one thread.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ _SHARED_ARRAY_ALIGNMENT_BYTES: Final = 16
 
 @frozen
 class Launch:
-    """A launch configuration: number of blocks, threads per block, and bytes of shared memory per block."""
+    """A launch configuration: number of blocks, threads per block, and bytes of shared memory per
+    block.
+    """
 
     grid: int
     block: int
@@ -46,7 +49,9 @@ class Launch:
 
 
 def launch_of(kernel: Kernel) -> Launch | None:
-    """Return the launch configuration of a GPU kernel; None if the kernel is not a loop over blocks and threads."""
+    """Return the launch configuration of a GPU kernel; None if the kernel is not a loop over blocks
+    and threads.
+    """
     grid, blocks = _trip_count_and_body(kernel.body, "block")
     block, threads = _trip_count_and_body(blocks, "thread")
     fits = 1 <= grid <= MAX_BLOCKS_PER_LAUNCH and 1 <= block <= MAX_THREADS_PER_BLOCK
@@ -89,7 +94,9 @@ def has_gpu_loops(stmt: Stmt) -> bool:
 
 
 def _trip_count_and_body(stmt: Stmt, kind: str) -> tuple[int, Stmt]:
-    """Return the constant trip count and the body of a loop of a kind; 0 if the statement is not such a loop."""
+    """Return the constant trip count and the body of a loop of a kind; 0 if the statement is not
+    such a loop.
+    """
     match block_stmts_or_self(stmt):
         case (For(begin=Const(value=0), end=Const(value=extent), step=1) as loop,) if loop.kind == kind:
             return int(extent), loop.body

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The definition of an instruction (`aotc.tir.instruction_table`), and builders for instructions that are C functions.
+"""The definition of an instruction (`aotc.tir.instruction_table`), and builders for instructions
+that are C functions.
 
 row = define_c_vector_instruction("sum2", ("int8x16",), "int32x4", meaning, "$inline ...")
 row.texts[0].call                        # "aotc_sum2({0})"
@@ -66,7 +67,9 @@ class Instruction:
     least: int = 0
 
     def text_for_dialect(self, dialect: str, lanes: int) -> InstructionText | None:
-        """Return the spelling for a dialect and a number of lanes; None if the language's library has the function."""
+        """Return the spelling for a dialect and a number of lanes; None if the language's library
+        has the function.
+        """
         kinds = ("", "one" if lanes == 1 else "many")
         found = (t for t in self.texts if dialect in (t.dialects or (dialect,)) and t.lanes in kinds)
         return next(found, None)
@@ -76,7 +79,9 @@ class Instruction:
         return parse_vector_type(self.gives, lanes) if self.gives else (operand_dtype, lanes)
 
     def operand_type_problem(self, operand_types: Iterable[tuple[DType, int]], is_memory_block: bool = False) -> str:
-        """Return the problem with operands of these types and lanes, or with a block's rows; "" if valid."""
+        """Return the problem with operands of these types and lanes, or with a block's rows; "" if
+        valid.
+        """
         found = tuple(operand_types)
         if is_memory_block != self.block:
             return f"{self.name} works on {'blocks of memory' if self.block else 'values'}"
@@ -100,7 +105,9 @@ OPERAND_KIND_DTYPES: Final[Mapping[str, frozenset[DType]]] = {
 
 
 def parse_vector_type(text: str, default_lanes: int) -> tuple[DType, int]:
-    """Return the dtype and lanes of a type such as "int32x16"; types without a number have `default_lanes` lanes."""
+    """Return the dtype and lanes of a type such as "int32x16"; types without a number have
+    `default_lanes` lanes.
+    """
     name, _, count = text.partition("x")
     return DType(name), int(count) if count else default_lanes
 
@@ -128,7 +135,9 @@ def define_c_vector_instruction(
     c_template: str,
     **words: object,
 ) -> Instruction:
-    """Return an instruction that is a C function of vectors named aotc_NAME; `words` are replaced in its text."""
+    """Return an instruction that is a C function of vectors named aotc_NAME; `words` are replaced
+    in its text.
+    """
     made = _function_call_text(name, len(operand_types), "gnu-c", fill_template(c_template, NAME=name, **words))
     return Instruction(name=name, takes=tuple(operand_types), gives=result_type, meaning=reference, texts=(made,))
 
@@ -144,7 +153,9 @@ def define_gpu_instruction(
     warp: bool = False,
     **words: object,
 ) -> Instruction:
-    """Return an instruction that is a GPU function; a warp-level one takes the address of its result first."""
+    """Return an instruction that is a GPU function; a warp-level one takes the address of its
+    result first.
+    """
     made = _function_call_text(
         name, len(operand_types) + warp, "cuda", fill_template(cuda_template, NAME=name, **words)
     )
@@ -167,7 +178,9 @@ def define_memory_micro_kernel(
     c_template: str,
     **words: object,
 ) -> Instruction:
-    """Return a micro-kernel: a C function aotc_NAME that takes the address of its result, then `operand_text`."""
+    """Return a micro-kernel: a C function aotc_NAME that takes the address of its result, then
+    `operand_text`.
+    """
     made = InstructionText(
         call=f"aotc_{name}({{0}}, {operand_text})", function=fill_template(c_template, NAME=name, **words)
     )

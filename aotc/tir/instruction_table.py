@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of instructions and functions of `Call` and `Intrinsic`: types, numpy semantics, text per language.
+"""The table of instructions and functions of `Call` and `Intrinsic`: types, numpy semantics, text
+per language.
 
 INSTRUCTIONS["fma"].simulate_warp_shuffle(a, b, c)  # numpy: a * b + c, rounded once
 INSTRUCTIONS["isnan"].text("gnu-c", lanes=1)    # "{0:11} != {0:11}"
@@ -70,7 +71,9 @@ def _define_saturation(dtype: str, assembly_mnemonic: str) -> Instruction:
 
 
 def _define_fixed_point_multiply(name: str, product_statement: str) -> Instruction:
-    """Return the fixed-point multiplication: the product of two integers, shifted right with rounding."""
+    """Return the fixed-point multiplication: the product of two integers, shifted right with
+    rounding.
+    """
     head = f"$inline int32_t aotc_scaled_i32_{name}(int32_t x, int32_t multiplier, int32_t shift) {{"
     function = f"{head}\n{product_statement}\n  return ((v >> shift) + 1) >> 1;\n}}\n"
     call = f"aotc_scaled_i32_{name}({{0}}, {{1}}, {{2}})"
@@ -81,7 +84,9 @@ def _define_fixed_point_multiply(name: str, product_statement: str) -> Instructi
 
 
 def _define_warp_shuffle(name: str, cuda_intrinsic: str, source_lane: Callable[[Any, Any], Any]) -> Instruction:
-    """Return a warp shuffle: each thread reads the value of another thread, or its own if there is none."""
+    """Return a warp shuffle: each thread reads the value of another thread, or its own if there is
+    none.
+    """
 
     def simulate_warp_shuffle(values: Any, shift: Any) -> Any:
         own = np.arange(THREADS_PER_WARP)

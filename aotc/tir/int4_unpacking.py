@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions that unpack int4 values, stored two to a byte, to vectors of int8, with their semantics and C text.
+"""Instructions that unpack int4 values, stored two to a byte, to vectors of int8, with their
+semantics and C text.
 
     nibbles_int8_x32(w[i:16], -8)    # 32 integers, the first of two in the lower half of a byte, each less 8
     picked_float32_x16(table, w)     # table[w[k] % 16], which is one instruction of AVX-512
@@ -78,17 +79,23 @@ def widen_bytes_c_text(lanes: int) -> str:
 
 
 def int4_unpack_instruction_name(dtype: str, lanes: int) -> str:
-    """Return the name of the instruction that unpacks to `lanes` values of a dtype; "" if there is none."""
+    """Return the name of the instruction that unpacks to `lanes` values of a dtype; "" if there is
+    none.
+    """
     return f"nibbles_{dtype}_x{lanes}" if lanes in BYTE_VECTOR_LENGTHS else ""
 
 
 def int4_variant_of_kernel_name(kernel_name: str) -> str:
-    """Return the name of the micro-kernel variant whose second operand is packed int4 and whose last is its minimum."""
+    """Return the name of the micro-kernel variant whose second operand is packed int4 and whose
+    last is its minimum.
+    """
     return f"{kernel_name}_of_nibbles"
 
 
 def pack_int4(values: Any, minimum: int) -> Any:
-    """Pack values between `minimum` and `minimum + 15` two to a byte; an odd count is padded by `minimum`."""
+    """Pack values between `minimum` and `minimum + 15` two to a byte; an odd count is padded by
+    `minimum`.
+    """
     found = (np.ravel(values).astype(np.int16) - minimum).astype(np.uint8)
     found = np.pad(found, (0, found.size % 2))
     return found[::2] | found[1::2] << 4

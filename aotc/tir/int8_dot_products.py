@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dot-product instructions that add four int8 products to int32 (x86, Arm, GPUs): semantics and C text.
+"""Dot-product instructions that add four int8 products to int32 (x86, Arm, GPUs): semantics and C
+text.
 
     word_uint8(x[i:4])                       # four neighboring bytes as the bits of an int32
     dot4_uint8_int8_x16(acc, word, w[j:64])  # acc[k] + the sum of the products of word[k] and w[4 * k : 4 * k + 4]
 
-The second operand has four bytes in each number of int32, the third one four times as many bytes as there are numbers.
-Sums wrap around as those of int32 do; no product and no part of a sum is saturated.  Where a processor multiplies
-operands of one signedness only, the sign bits of the other operand are flipped, which adds 128 to each byte.
+The second operand has four bytes in each number of int32, the third one four times as many bytes as
+there are numbers. Sums wrap around as those of int32 do; no product and no part of a sum is
+saturated.  Where a processor multiplies operands of one signedness only, the sign bits of the other
+operand are flipped, which adds 128 to each byte.
 """
 
 from collections.abc import Callable, Iterator
@@ -149,7 +151,9 @@ def _x86_builtin_dot_text(name: str) -> DotText:
 
 
 def _aarch64_assembly_dot_text(mnemonic: str) -> DotText:
-    """Return the text of an aarch64 instruction as inline assembly, since compilers name the intrinsic differently."""
+    """Return the text of an aarch64 instruction as inline assembly, since compilers name the
+    intrinsic differently.
+    """
     text = f'__asm__("{mnemonic} %0.4s, %1.16b, %2.16b" : "+w"(sum)'
 
     def inline_assembly_text(acc: str, a: str, b: str) -> str:
@@ -160,7 +164,9 @@ def _aarch64_assembly_dot_text(mnemonic: str) -> DotText:
 
 
 def _vnni_dot_variants(data_dtype: str, weight_dtype: str, vector_bytes: int) -> Iterator[tuple[str, str]]:
-    """Yield preprocessor conditions and C texts for VNNI, whose intrinsic has two names in compilers."""
+    """Yield preprocessor conditions and C texts for VNNI, whose intrinsic has two names in
+    compilers.
+    """
     features = "defined(__AVX512VNNI__)"
     if vector_bytes < 64:
         features = f"(({features} && defined(__AVX512VL__)) || defined(__AVXVNNI__))"

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interpreter of kernels: run a kernel on numpy arrays with every memory access checked.
 
-A kernel becomes Python source; innermost loops whose iterations are independent (or only accumulate)
-become numpy operations, with the results that the loop would give, in the loop's order of rounding.
+A kernel becomes Python source; innermost loops whose iterations are independent (or only
+accumulate) become numpy operations, with the results that the loop would give, in the loop's order
+of rounding.
 
     run_kernel(kernel, [x, w])                 # [y], flat
     run = compile_kernel(kernel)               # for repeated runs: run([x, w])
 
-The threads of a team, or of a GPU block, run one after the other, each from one barrier to the next; blocks run one
-after the other.  The 32 threads of a warp synchronize at each warp-level instruction.
+The threads of a team, or of a GPU block, run one after the other, each from one barrier to the
+next; blocks run one after the other.  The 32 threads of a warp synchronize at each warp-level
+instruction.
 """
 
 from __future__ import annotations
@@ -88,15 +90,17 @@ def run_kernel(kernel: Kernel, inputs: Sequence[Array], **how: Any) -> list[Arra
     backwards     True to run threads and blocks in reverse order; a kernel whose results depend on this order lacks
                   a barrier
 
-    Raises AotcError (code "tir-run") for wrong arguments, for any access outside a buffer, and for threads that
-    do not come to the barriers equally often.
+    Raises AotcError (code "tir-run") for wrong arguments, for any access outside a buffer, and for
+    threads that do not come to the barriers equally often.
     """
     return compile_kernel(kernel)(inputs, **how)
 
 
 @frozen
 class CompiledKernel:
-    """A kernel translated to a Python generator, which yields at barriers; `python_source` is its Python text."""
+    """A kernel translated to a Python generator, which yields at barriers; `python_source` is its
+    Python text.
+    """
 
     kernel: Kernel
     source: str
@@ -110,7 +114,9 @@ class CompiledKernel:
         participants: int = 1,
         backwards: bool = False,
     ) -> list[Array]:
-        """Run the kernel on `inputs` and return its outputs; the arguments are those of `run_kernel`."""
+        """Run the kernel on `inputs` and return its outputs; the arguments are those of
+        `run_kernel`.
+        """
         kernel = self.kernel
         arguments = _check_and_flatten_arrays(kernel, "input", kernel.inputs, inputs)
         if output_init is None:
@@ -141,7 +147,9 @@ class CompiledKernel:
         return outputs
 
     def run_kernel_in_place(self, memory: Sequence[Array]) -> None:
-        """Run the kernel in place on one array per parameter; arrays may overlap as `Kernel.overlaps` allows."""
+        """Run the kernel in place on one array per parameter; arrays may overlap as
+        `Kernel.overlaps` allows.
+        """
         scratch = [_poisoned_array(b) for b in self.kernel.stack_and_shared_buffers]
         with np.errstate(all="ignore"):
             self._run_threads_between_barriers(
@@ -159,7 +167,9 @@ class CompiledKernel:
                 raise self._barrier_divergence_error(f"{met} of {len(runs)} threads wait for the others, who are done")
 
     def _run_warp_to_barrier(self, warp: Sequence[Iterator[Any]]) -> int:
-        """Run the threads of a warp to the next barrier and return how many reach it; the others have ended."""
+        """Run the threads of a warp to the next barrier and return how many reach it; the others
+        have ended.
+        """
         while True:
             found = [next(run, self) for run in warp]
             calls = sorted((call for call in found if isinstance(call, list)), key=itemgetter(0))
@@ -213,7 +223,9 @@ def _start_async_copy(copies: list[list[Any]], array: Array, index: Any, value: 
 
 
 def _complete_async_copies(copies: list[list[Any]], pending_groups: int) -> None:
-    """Close the current group of asynchronous copies, and complete all but the latest `pending_groups` groups."""
+    """Close the current group of asynchronous copies, and complete all but the latest
+    `pending_groups` groups.
+    """
     copies.append([])
     while len(copies) > pending_groups + 1:
         for copy in copies.pop(0):
@@ -222,9 +234,11 @@ def _complete_async_copies(copies: list[list[Any]], pending_groups: int) -> None
 
 @cache
 def _compile_elementary_function(name: str, dtype: DType, uses_fma: bool) -> Callable[..., Any]:
-    """Return an elementary function (a tensor program) as a Python function of numpy scalars or arrays.
+    """Return an elementary function (a tensor program) as a Python function of numpy scalars or
+    arrays.
 
-    Results of floats narrower than float32 are rounded once, at the end."""
+    Results of floats narrower than float32 are rounded once, at the end.
+    """
     function = elementary_function_definition(name, dtype, uses_fma)
     assert function is not None
     writer = _PythonWriter(lazy=False)
@@ -263,7 +277,9 @@ def _numpy_dtype_text(expr: Expr) -> str:
 class _PythonWriter:
     """Writer of Python source for a kernel.
 
-    `vector` is the variable of the loop that is written as numpy operations, `mask` the condition of its loads."""
+    `vector` is the variable of the loop that is written as numpy operations, `mask` the condition
+    of its loads.
+    """
 
     lines: list[str] = field(default_factory=list)
     names: dict[object, str] = field(default_factory=dict)
@@ -372,7 +388,9 @@ class _PythonWriter:
             self.write_nested_python_stmt(f"for {self.python_name(loop.var)} in range({span})", loop.body, depth)
 
     def write_gpu_loop_as_python(self, loop: For, depth: int) -> None:
-        """Write a loop over blocks or threads, whose private memory starts uninitialized in each iteration."""
+        """Write a loop over blocks or threads, whose private memory starts uninitialized in each
+        iteration.
+        """
         var, span = self.python_name(loop.var), f"order(range({self.python_expr_text(loop.end)}))"
         meets = loop.kind == "thread" and any(
             is_barrier(s) or warp_instruction_of_stmt(s) for s in walk_stmts(loop.body)
@@ -430,7 +448,9 @@ class _PythonWriter:
         self.append_python_line(depth, f"put({self.python_name(target)}, {to}, {made}, {target.name!r})")
 
     def varies_in_vector_loop(self, expr: Expr) -> bool:
-        """Return True if the value of an expression differs between iterations of the vectorized loop."""
+        """Return True if the value of an expression differs between iterations of the vectorized
+        loop.
+        """
         return any(item in self.arrays for item in vars_and_buffers_in(expr))
 
     # expressions
@@ -533,7 +553,9 @@ def _register_assignment_lines(writer: _PythonWriter, stmt: Declare | Assign, in
 
 
 def _can_run_as_numpy_operations(loop: For) -> bool:
-    """Return True if numpy operations over all iterations give the results of running them in order."""
+    """Return True if numpy operations over all iterations give the results of running them in
+    order.
+    """
     if 0 < constant_trip_count(loop) < _MIN_VECTORIZED_ITERATIONS:
         return False
     stmts = straight_line_stmts(loop) if loop.kind != "serial" else None
@@ -549,7 +571,9 @@ def _can_run_as_numpy_operations(loop: For) -> bool:
 
 
 def _can_accumulate_in_numpy(stmt: Assign, stmts: Sequence[Stmt]) -> bool:
-    """Return True if numpy can compute the running results of an accumulation in the dtype of the register."""
+    """Return True if numpy can compute the running results of an accumulation in the dtype of the
+    register.
+    """
     dtype = stmt.var.dtype
     if dtype.is_narrow_float or (dtype.bits < 8 and not dtype.is_bool):
         return False

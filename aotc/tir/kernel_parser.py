@@ -75,7 +75,9 @@ def _can_be_last_token_of_operand(token: _Token) -> bool:
 
 
 def _parse_type_name(name: str) -> tuple[DType, int] | None:
-    """Return the dtype and the number of lanes of a type name such as "float32x8"; None for other names."""
+    """Return the dtype and the number of lanes of a type name such as "float32x8"; None for other
+    names.
+    """
     stem, _, lanes = name.rpartition("x")
     if stem in DTYPES and lanes.isdigit():
         return DType(stem), int(lanes)
@@ -181,9 +183,9 @@ class _KernelParser(_TokenReader):
         return self.buffers[name]
 
     def declare_var(self, name: str, dtype: DType, lanes: int) -> Var:
-        """Return the variable for a name that the parsed kernel text declares (a loop variable or register):
-        the known one if dtype and lanes are equal, else a new one, since a name may be declared again
-        after its scope has ended.
+        """Return the variable for a name that the parsed kernel text declares (a loop variable or
+        register): the known one if dtype and lanes are equal, else a new one, since a name may be
+        declared again after its scope has ended.
         """
         known = self.vars.get(name)
         if known is None or (known.dtype, known.lanes) != (dtype, lanes):
@@ -259,7 +261,9 @@ class _KernelParser(_TokenReader):
         return Intrinsic(name, buffer, index, stride, source, self.expect_then_read("step", self.parse_integer))
 
     def parse_buffer_access(self) -> tuple[Buffer, Expr, int, int]:
-        """Parse `buffer[index:lanes:stride]`; return the buffer, the index, the lanes and the stride."""
+        """Parse `buffer[index:lanes:stride]`; return the buffer, the index, the lanes and the
+        stride.
+        """
         buffer = self.parse_buffer_reference()
         index = self.expect_then_read("[", self.parse_expr)
         lanes = self.parse_integer() if self.accept_token(":") else 1

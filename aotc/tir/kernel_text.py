@@ -7,10 +7,10 @@
       for i in 0..32 independent { y[i] = max(x[i], 0.0) }
     }
 
-Integer literals are int64 and float literals float32 unless they say otherwise (`1:int8`, `0.5:float64x4`).
-`x[i:8]` loads eight lanes, `x[i:8:2]` every second element, `!a` is logical or bitwise not, `int32(a)` a conversion,
-`bitcast_int32(a)` a reinterpretation of bits, `c ? a : b` a selection, `pack(a, b)` a vector of two scalars.
-A comment begins with `#` and ends with the line.
+Integer literals are int64 and float literals float32 unless they say otherwise (`1:int8`,
+`0.5:float64x4`). `x[i:8]` loads eight lanes, `x[i:8:2]` every second element, `!a` is logical or
+bitwise not, `int32(a)` a conversion, `bitcast_int32(a)` a reinterpretation of bits, `c ? a : b` a
+selection, `pack(a, b)` a vector of two scalars. A comment begins with `#` and ends with the line.
 """
 
 import json
@@ -49,7 +49,9 @@ BUFFER_ROLES: Final = ("input", "output", "workspace", "stack", "shared")
 
 
 def to_text(kernel: Kernel) -> str:
-    """Return the text form of a kernel.  Names become unique identifiers; the span becomes a comment."""
+    """Return the text form of a kernel.  Names become unique identifiers; the span becomes a
+    comment.
+    """
     printer = _KernelPrinter()
     head = [] if kernel.span is None else [f"# {' '.join(str(kernel.span).split())}"]
     head.append(f"kernel {json.dumps(kernel.name)} {{")
@@ -143,7 +145,9 @@ class _KernelPrinter:
         self.append_line(depth, "}")
 
     def expr_text(self, expr: Expr, min_precedence: int = 0) -> str:
-        """Return the text of an expression, in parentheses if its precedence is below `min_precedence`."""
+        """Return the text of an expression, in parentheses if its precedence is below
+        `min_precedence`.
+        """
         text, own = self.expr_text_and_precedence(expr)
         return text if own >= min_precedence else f"({text})"
 

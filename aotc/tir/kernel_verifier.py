@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel verifier: check the rules of the tensor-program language; raise AotcError with every violation.
+"""The kernel verifier: check the rules of the tensor-program language; raise AotcError with every
+violation.
 
     verify(kernel)
 
-Types and lanes of operands agree; buffers and registers are declared before use, each once in a scope; scratch is
-written before it is read; inputs are not written; no access is provably outside its buffer; the kinds that loops
-state (independent, reduction, block, thread) are proven by dependence analysis.
+Types and lanes of operands agree; buffers and registers are declared before use, each once in a
+scope; scratch is written before it is read; inputs are not written; no access is provably outside
+its buffer; the kinds that loops state (independent, reduction, block, thread) are proven by
+dependence analysis.
 """
 
 from __future__ import annotations
@@ -83,7 +85,9 @@ def verify(kernel: Kernel) -> None:
 
 
 def _needs_gpu(stmt: Stmt, shared_memory_buffers: Container[Buffer]) -> bool:
-    """Return True if a statement can run on a GPU only: it has blocks, threads, or operations on shared memory."""
+    """Return True if a statement can run on a GPU only: it has blocks, threads, or operations on
+    shared memory.
+    """
     together = has_gpu_loops(stmt) or any(
         warp_instruction_of_stmt(s) or last_block_counter_increment(s) for s in walk_stmts(stmt)
     )
@@ -362,7 +366,9 @@ class _KernelChecker:
 
 
 def _bounds_of_index(value: Expr, ranges: dict[Var, Interval]) -> Interval:
-    """Return the smallest and largest value of an index, which may depend on a thread's share of a team loop."""
+    """Return the smallest and largest value of an index, which may depend on a thread's share of a
+    team loop.
+    """
     if isinstance(value, Binary) and value.op == "truncdiv" and bounds(value.b, ranges)[0] >= 1:
         low, high = bounds(value.a, ranges)
         return min(low, 0), max(high, 0)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations of tensor programs on numpy scalars and arrays.
 
-`NAMESPACE` holds the functions that the interpreter's Python code calls: `op_...` for operators, and checked memory
-access; `FUNCTIONS` what functions of values mean that are no tensor programs.  Integers wrap, `cast` is numpy's astype.
+`NAMESPACE` holds the functions that the interpreter's Python code calls: `op_...` for operators,
+and checked memory access; `FUNCTIONS` what functions of values mean that are no tensor programs.
+Integers wrap, `cast` is numpy's astype.
 
     NAMESPACE["op_truncdiv"](-7, 2)            # -3
     NAMESPACE["load"](array, 99, "x")          # AotcError: x[99] is outside 0..16
@@ -91,7 +92,8 @@ def _convert_array(array: Any, dtype: Any) -> Any:
 
 
 def _truncate_float_to_integer(x: Any, dtype: Any) -> Any:
-    """Truncate floats to 32-bit integers, or to 64-bit ones if `dtype` needs them, then keep the low bits.
+    """Truncate floats to 32-bit integers, or to 64-bit ones if `dtype` needs them, then keep the
+    low bits.
 
     Values out of range, and NaN, become the smallest integer.
     """
@@ -121,7 +123,9 @@ def _truncdiv(a: Value, b: Value) -> Value:
 
 
 def _floordiv(a: Value, b: Value) -> Value:
-    """Divide and round down; division by zero, which programs must not contain, gives 0 as in numpy."""
+    """Divide and round down; division by zero, which programs must not contain, gives 0 as in
+    numpy.
+    """
     return 0 if isinstance(b, int) and b == 0 else a // b
 
 
@@ -132,7 +136,9 @@ def _truncmod(a: Value, b: Value) -> Value:
 
 
 def _int8_carrier_dtype(a: Value) -> Any:
-    """Return the dtype (int8 or uint8) in which integers of fewer than 8 bits are processed; None for others."""
+    """Return the dtype (int8 or uint8) in which integers of fewer than 8 bits are processed; None
+    for others.
+    """
     dtype = np.asarray(a).dtype
     facts = DType.from_numpy(dtype)
     return None if facts.bits >= 8 or facts.is_bool else np.int8 if facts.is_signed else np.uint8
@@ -153,7 +159,9 @@ def _carry_subbyte_ints_in_int8(function: Callable[..., Value]) -> Callable[...,
 def _shift_with_overflow_result(
     shift: Callable[[Value, Value], Value], result_of_oversized_shift: Callable[[Value], Value]
 ) -> Callable[..., Value]:
-    """Return a shift whose result for counts of at least the width is `result_of_oversized_shift(a)`."""
+    """Return a shift whose result for counts of at least the width is
+    `result_of_oversized_shift(a)`.
+    """
 
     def shift_or_overflow(a: Value, b: Value) -> Value:
         width = _bit_width(a)
@@ -176,7 +184,9 @@ def _not(a: Value) -> Value:
 
 
 def _nan_propagating_min_or_max(is_more_extreme: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
-    """Return a minimum or maximum that propagates NaN; `is_more_extreme` compares the second operand with the first."""
+    """Return a minimum or maximum that propagates NaN; `is_more_extreme` compares the second
+    operand with the first.
+    """
 
     def min_or_max(a: Value, b: Value) -> Value:
         if isinstance(a, int) and isinstance(b, int):
@@ -208,7 +218,9 @@ def _round_away(x: Value) -> Value:
 
 
 def _integer_power(a: Value, b: Value) -> Value:
-    """Raise integers to a power modulo the width; a negative exponent gives 0 except for the bases 1 and -1."""
+    """Raise integers to a power modulo the width; a negative exponent gives 0 except for the bases
+    1 and -1.
+    """
 
     def power_modulo_2_64(base: int, exponent: int) -> int:
         if exponent >= 0:
@@ -228,8 +240,8 @@ def _abs(a: Value) -> Value:
 def _fma(*args: Value) -> Value:
     """a * b + c, rounded once.
 
-    For float32 the product is exact in float64, and the sum is rounded to odd, which makes the second rounding correct
-    (Boldo and Melquiond, 2008); float64 uses the C library's fma.
+    For float32 the product is exact in float64, and the sum is rounded to odd, which makes the
+    second rounding correct (Boldo and Melquiond, 2008); float64 uses the C library's fma.
     """
     dtype = np.asarray(args[0]).dtype
     a, b, c = (np.asarray(x).astype(np.float64) for x in args)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor passes: passes over programs of kernels, run in the order of `program_passes` and visible to instruments.
+"""Tensor passes: passes over programs of kernels, run in the order of `program_passes` and visible
+to instruments.
 
 with PassContext(instruments=[ProgramVerifier()]):
     # no copies; memory planned, kernels divided among threads
@@ -46,7 +47,9 @@ class ProgramPass(Pass[Any]):
 
 
 class TakeViews(ProgramPass):
-    """Eliminate copies: kernels read parts of tensors in place and write directly to the caller's outputs."""
+    """Eliminate copies: kernels read parts of tensors in place and write directly to the caller's
+    outputs.
+    """
 
     def run(self, module: Program, ctx: PassContext) -> Program:
         return eliminate_copies(module)
@@ -54,7 +57,9 @@ class TakeViews(ProgramPass):
 
 @dataclass(frozen=True, repr=False)
 class LaunchOnDevice(ProgramPass):
-    """Turn kernels into GPU kernels of blocks and threads, or into several where all blocks must wait."""
+    """Turn kernels into GPU kernels of blocks and threads, or into several where all blocks must
+    wait.
+    """
 
     target: Target
 
@@ -100,7 +105,9 @@ class OrderSteps(ProgramPass):
 
 @dataclass(frozen=True, repr=False)
 class FuseLoops(ProgramPass):
-    """Fuse a producer and a consumer step block by block where that lowers peak memory (loop fusion)."""
+    """Fuse a producer and a consumer step block by block where that lowers peak memory (loop
+    fusion).
+    """
 
     target: Target = C
 
@@ -120,7 +127,8 @@ class WorkInPlace(ProgramPass):
 
 @dataclass(frozen=True, repr=False)
 class PlanMemory(ProgramPass):
-    """Assign every temporary its offset in the arena; where iterations run in order, outputs may overlap dying inputs.
+    """Assign every temporary its offset in the arena; where iterations run in order, outputs may
+    overlap dying inputs.
 
         Without an operating system the arena may lie in several memories.
 
@@ -137,7 +145,9 @@ class PlanMemory(ProgramPass):
 
 @dataclass(frozen=True, repr=False)
 class DivideAmongThreads(ProgramPass):
-    """Turn expensive kernels into team kernels, which every thread calls and whose iterations the threads divide."""
+    """Turn expensive kernels into team kernels, which every thread calls and whose iterations the
+    threads divide.
+    """
 
     threads: Threads
 
@@ -185,7 +195,8 @@ L2_CACHE_BYTES: Final = 1 << 20
 class HalveBytes(ProgramPass):
     """Pack int8 constants with at most 16 distinct consecutive values as int4, two to a byte.
 
-    Controlled by "compile.halve_bytes"; by default on if memory is limited or the constants exceed the caches.
+    Controlled by "compile.halve_bytes"; by default on if memory is limited or the constants exceed
+    the caches.
     """
 
     target: Target = C
@@ -252,7 +263,8 @@ def run_tensor_passes(program: Program, target: Target, multithreaded: bool = Tr
 
 
 class ProgramVerifier(PassInstrument):
-    """An instrument that verifies kernels, their arguments and the memory plan after each tensor pass.
+    """An instrument that verifies kernels, their arguments and the memory plan after each tensor
+    pass.
 
     Raises AotcError (code "tir-verify") with every violation.
     """

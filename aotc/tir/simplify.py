@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The simplifier: rewrite index arithmetic, conditions and loops to equal, simpler ones.
 
-Index expressions are normalized to linear sums (`LinearForm`), and conditions are decided by interval arithmetic:
+Index expressions are normalized to linear sums (`LinearForm`), and conditions are decided by
+interval arithmetic:
 
     ranges = {i: (0, 15), j: (0, 3)}
     simplify((i * 4 + j) // 4, ranges)          # i
@@ -42,7 +43,8 @@ _UNBOUNDED_INTERVAL: Interval = (-math.inf, math.inf)
 
 @dataclass(slots=True)
 class _SimplifierScope:
-    """The ranges of variables in a scope, with memoized facts about expressions.  Ranges are shared, not copied.
+    """The ranges of variables in a scope, with memoized facts about expressions.  Ranges are
+    shared, not copied.
 
     found   intervals of expressions; without memoization the work would be exponential in the depth
     forms   linear forms of index expressions, by identity, each with the expression to keep it alive
@@ -175,7 +177,9 @@ def _divide_linear_form(op: str, a: LinearForm, b: LinearForm, ranges: _Simplifi
 
 
 def split_into_quotient_and_remainder(dividend: LinearForm, divisor: int) -> tuple[LinearForm, LinearForm]:
-    """Return (q, r) with a == q * divisor + r, where r has the terms that are not multiples of the divisor."""
+    """Return (q, r) with a == q * divisor + r, where r has the terms that are not multiples of the
+    divisor.
+    """
     whole = {t: c // divisor for t, c in dividend.terms.items() if c % divisor == 0}
     rest = {t: c for t, c in dividend.terms.items() if c % divisor}
     return LinearForm(whole, dividend.const // divisor), LinearForm(rest, dividend.const % divisor)
@@ -188,7 +192,9 @@ def _divide_by_common_factor(a: LinearForm, divisor: int) -> tuple[int, LinearFo
 
 
 def _floordiv_with_common_factor_canceled(a: LinearForm, divisor: int) -> LinearForm:
-    """Return a // divisor with common factors canceled: (4i + 3) // 8 == i // 2; (i // 2) // 3 == i // 6."""
+    """Return a // divisor with common factors canceled: (4i + 3) // 8 == i // 2; (i // 2) // 3 == i
+    // 6.
+    """
     common, reduced = _divide_by_common_factor(a, divisor)
     divisor //= common
     if divisor == 1 or not reduced.terms:
@@ -232,7 +238,9 @@ def recombine_divmod_terms(form: LinearForm, ranges: _RangesOrScope) -> LinearFo
 
 
 def bounds(expr: Expr, ranges: _RangesOrScope) -> Interval:
-    """Return the smallest and largest value of an integer expression; infinite if unknown or if it may wrap around."""
+    """Return the smallest and largest value of an integer expression; infinite if unknown or if it
+    may wrap around.
+    """
     ranges = _as_simplifier_scope(ranges)
     if expr.lanes > 1:
         return _UNBOUNDED_INTERVAL
@@ -260,7 +268,9 @@ def _provably_fits_int64(form: LinearForm, ranges: _SimplifierScope) -> bool:
 
 
 def _bounds_of_difference(a: LinearForm, b: LinearForm, ranges: _SimplifierScope) -> Interval:
-    """Return the smallest and largest value of a - b without overflow; infinite if a sum may overflow."""
+    """Return the smallest and largest value of a - b without overflow; infinite if a sum may
+    overflow.
+    """
     exact = _provably_fits_int64(a, ranges) and _provably_fits_int64(b, ranges)
     difference = recombine_divmod_terms(a.add_multiple(b, -1), {})
     return (
@@ -332,8 +342,8 @@ def _truncdiv_bound(value: Bound, divisor: int) -> Bound:
 def simplify(expr: Expr, ranges: _RangesOrScope) -> Expr:
     """Simplify an expression, given the inclusive ranges of its variables.
 
-    Integer index arithmetic (int64 scalars) is normalized; floats are left as they are written, but for
-    their indices and conditions.
+    Integer index arithmetic (int64 scalars) is normalized; floats are left as they are written, but
+    for their indices and conditions.
     """
     ranges = _as_simplifier_scope(ranges)
     if isinstance(expr, Const):
@@ -390,7 +400,9 @@ def conjuncts(cond: Expr) -> Iterator[Expr]:
 
 
 def comparison_as_nonnegative_form(cond: Expr, ranges: _RangesOrScope) -> LinearForm | None:
-    """Return d such that the index comparison `cond` is equivalent to d >= 0; None for other conditions."""
+    """Return d such that the index comparison `cond` is equivalent to d >= 0; None for other
+    conditions.
+    """
     if not (isinstance(cond, Binary) and cond.op in ("lt", "le", "gt", "ge") and cond.a.dtype == INDEX):
         return None
     ranges = _as_simplifier_scope(ranges)
@@ -406,7 +418,9 @@ def comparison_as_nonnegative_form(cond: Expr, ranges: _RangesOrScope) -> Linear
 
 
 def _remove_floordiv_from_nonnegative_form(form: LinearForm, ranges: _SimplifierScope) -> LinearForm:
-    """Return a linear form that is non-negative exactly when d is, without the division if d is +-(x // c) + k."""
+    """Return a linear form that is non-negative exactly when d is, without the division if d is
+    +-(x // c) + k.
+    """
     match list(form.terms.items()):
         case [(Binary(op="floordiv", a=x, b=Const(value=c)), 1 | -1 as sign)] if c > 0:
             c = int(c)
@@ -460,7 +474,9 @@ def _simplify_for(loop: For, ranges: _SimplifierScope) -> Stmt:
 
 
 def _move_guard_into_loop_bounds(loop: For, guard: If, ranges_in_loop: Ranges, ranges: _SimplifierScope) -> Stmt:
-    """Rewrite `For v: If(c, s)`: conditions on v become bounds, conditions without v move out of the loop."""
+    """Rewrite `For v: If(c, s)`: conditions on v become bounds, conditions without v move out of
+    the loop.
+    """
     begin, end = loop.begin, loop.end
     conditions = list(conjuncts(guard.cond))
     outer: list[Expr] = []
@@ -488,7 +504,9 @@ def _move_guard_into_loop_bounds(loop: For, guard: If, ranges_in_loop: Ranges, r
 
 
 def _is_loop_invariant(cond: Expr, loop: For) -> bool:
-    """Return True if `cond` is loop-invariant: it reads no loop variable, register or buffer that the loop changes."""
+    """Return True if `cond` is loop-invariant: it reads no loop variable, register or buffer that
+    the loop changes.
+    """
     return modified_vars_and_buffers(loop).isdisjoint(vars_and_buffers_in(cond))
 
 

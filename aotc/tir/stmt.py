@@ -94,7 +94,8 @@ class Store:
 
 @frozen(eq=False)
 class Intrinsic:
-    """An instruction of INSTRUCTIONS that computes a square block of memory from another one: `turn` transposes it.
+    """An instruction of INSTRUCTIONS that computes a square block of memory from another one:
+    `turn` transposes it.
 
     The rows of the block that is written begin at `buffer[index + i * stride]`, those of the block
     that is read, of which `source` loads the first, `source_stride` elements apart.  A block has
@@ -115,7 +116,9 @@ class Intrinsic:
 
 @frozen(eq=False)
 class Declare:
-    """Declaration of a named register with its initial value, visible to the end of the enclosing block."""
+    """Declaration of a named register with its initial value, visible to the end of the enclosing
+    block.
+    """
 
     var: Var
     value: Expr
@@ -141,7 +144,9 @@ class Block:
 
 @frozen(eq=False)
 class Sync:
-    """A barrier: all threads of a team or block wait for each other.  Nothing where one thread runs alone."""
+    """A barrier: all threads of a team or block wait for each other.  Nothing where one thread runs
+    alone.
+    """
 
 
 @frozen(eq=False)
@@ -302,10 +307,11 @@ def micro_kernel_call_of_stmt(stmt: Stmt) -> Call | None:
 
 
 def last_block_counter_increment(stmt: Stmt) -> Call | None:
-    """Return the call that increments a last-block counter in a statement, or None; it is a barrier for the block.
+    """Return the call that increments a last-block counter in a statement, or None; it is a barrier
+    for the block.
 
-    `let last: bool = arrive(count[g], 8:int32)` is true in the last of 8 blocks that execute it, which then sees the
-    memory writes of the other blocks.  The counter is reset to 0.
+    `let last: bool = arrive(count[g], 8:int32)` is true in the last of 8 blocks that execute it,
+    which then sees the memory writes of the other blocks.  The counter is reset to 0.
     """
     value = stmt.value if isinstance(stmt, Declare) else None
     return value if isinstance(value, Call) and value.name == "arrive" else None
@@ -323,7 +329,8 @@ def modified_vars_and_buffers(stmt: Stmt) -> set[Var | Buffer]:
 
 
 def rebuild_stmt(stmt: Stmt, map_child: Callable[[Stmt], Stmt], map_expr: Callable[[Expr], Expr] = lambda e: e) -> Stmt:
-    """`stmt` with `map_child` applied to the statements directly inside it and `map_expr` to its own expressions.
+    """`stmt` with `map_child` applied to the statements directly inside it and `map_expr` to its
+    own expressions.
 
     The source of an instruction on blocks stays a load: `map_expr` is applied to its index.
     """
@@ -341,7 +348,9 @@ def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
 
 
 def substitute_in_stmt(stmt: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
-    """`stmt` with variables replaced: in its expressions, and by other variables where it declares or assigns them."""
+    """`stmt` with variables replaced: in its expressions, and by other variables where it declares
+    or assigns them.
+    """
     made = rebuild_stmt(stmt, lambda s: substitute_in_stmt(s, mapping), lambda e: substitute(e, mapping))
     if isinstance(made, (For, Declare, Assign)) and isinstance(var := mapping.get(made.var), Var):
         return replace(made, var=var)
@@ -356,7 +365,9 @@ def rename_declared_vars(stmt: Stmt) -> Stmt:
 
 
 def bind_to_new_register(name: str, value: Expr, stmts: list[Stmt]) -> Var:
-    """Bind an expression to a new register: append its declaration to `stmts` and return the register."""
+    """Bind an expression to a new register: append its declaration to `stmts` and return the
+    register.
+    """
     register = Var(name, value.dtype, value.lanes)
     stmts.append(Declare(register, value))
     return register

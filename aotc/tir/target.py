@@ -87,7 +87,9 @@ class Gpu:
 
     @property
     def threads_to_saturate(self) -> int:
-        """Number of threads that usually saturates the GPU: more would only wait (a quarter of full occupancy)."""
+        """Number of threads that usually saturates the GPU: more would only wait (a quarter of full
+        occupancy).
+        """
         return self.processors * self.resident // 4
 
 
@@ -230,7 +232,9 @@ class Target:
                 raise AotcError("target", f"target {self.name}: no memory space is assigned to {' and '.join(parts)}")
 
     def _require_field(self, field: str, holds: bool, requirement: str) -> None:
-        """Raise AotcError (code "target") unless `holds`; the message says that `field` must be `requirement`."""
+        """Raise AotcError (code "target") unless `holds`; the message says that `field` must be
+        `requirement`.
+        """
         if not holds:
             text = f"target {self.name}: {field} must be {requirement}, got {getattr(self, field)!r}"
             raise AotcError("target", text, hint=f"leave {field} out where it is not known")
@@ -471,9 +475,11 @@ ENVIRONMENTS: Final = ("hosted", "bare")
 
 
 def target_for_environment(target: Target, environment: str) -> Target:
-    """Return the target for programs that run on an operating system ("hosted") or without one ("bare").
+    """Return the target for programs that run on an operating system ("hosted") or without one
+    ("bare").
 
-    Raises AotcError (code "target") for another environment, and for a target that does not exist in this one.
+    Raises AotcError (code "target") for another environment, and for a target that does not exist
+    in this one.
     """
     require_known_name("target", "environment", environment, ENVIRONMENTS)
     if target.bare == (environment == "bare"):
@@ -486,7 +492,8 @@ def target_for_environment(target: Target, environment: str) -> Target:
 
 
 def portable_c99_target(target: Target) -> Target:
-    """Return the target whose code is C99 without inline assembly, parameters included, and gives the same bits.
+    """Return the target whose code is C99 without inline assembly, parameters included, and gives
+    the same bits.
 
     Raises AotcError (code "target") for targets with vectors and GPUs, whose code cannot be C99.
     """
@@ -514,8 +521,9 @@ def target_with_fixed_summation_order(target: Target) -> Target:
     """Return the target whose kernels give bit-identical results on all machines, those of
     `target_with_fixed_summation_order(C)`.
 
-    Products are rounded before they are added, and sums have one order (`ordered`); what is computed twice rather than
-    stored, which decides along which axis a reduction runs, is that of `C`.
+    Products are rounded before they are added, and sums have one order (`ordered`); what is
+    computed twice rather than stored, which decides along which axis a reduction runs, is that of
+    `C`.
     """
     budget = replace(target.budget, index_nodes=C.budget.index_nodes)
     versions = tuple(map(target_with_fixed_summation_order, target.versions))
@@ -557,7 +565,9 @@ def host_target(machine: str, cpu_flags: Iterable[str]) -> Target:
 
 
 def get_target(name: str) -> Target:
-    """Return the target of a name; raise AotcError (code "target"), which lists the known names, if none has it."""
+    """Return the target of a name; raise AotcError (code "target"), which lists the known names, if
+    none has it.
+    """
     if name not in TARGETS:
         known = ", ".join(["host", *TARGETS])
         raise AotcError(

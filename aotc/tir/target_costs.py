@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost parameters of a `Target`: multithreading, register tiles, int8 dot products and Winograd convolutions.
+"""Cost parameters of a `Target`: multithreading, register tiles, int8 dot products and Winograd
+convolutions.
 
 replace(get_target("x86-64-v3"), threads=Threads(barrier_ns=250), tiles=Tiles(latency=8))
 """

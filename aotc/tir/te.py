@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensor expressions: definitions of the elements of tensors, independent of loops and memory.
 
-An operator's `compute` turns input tensors into output tensors; `aotc.tir.schedule` turns the outputs of a
-fused function into one kernel.
+An operator's `compute` turns input tensors into output tensors; `aotc.tir.schedule` turns the
+outputs of a fused function into one kernel.
 
     x = placeholder((4, 8), DType("float32"), "x")
     y = compute(x.shape, lambda i, j: maximum(x[i, j], 0.0), "relu")
@@ -59,7 +59,9 @@ class Tensor:
 
 @frozen(eq=False, repr=False, kw_only=True)
 class Placeholder(Tensor):
-    """An input tensor of a kernel; `finite` is true if it is known to hold neither infinities nor NaN."""
+    """An input tensor of a kernel; `finite` is true if it is known to hold neither infinities nor
+    NaN.
+    """
 
     finite: bool = False
 
@@ -68,8 +70,8 @@ class Placeholder(Tensor):
 class Compute(Tensor):
     """A tensor defined element by element: `body` is an expression of the axes.
 
-    A compute is inlined into its consumers unless `materialize` asks for it to be stored (an expensive
-    value that is used more than once).
+    A compute is inlined into its consumers unless `materialize` asks for it to be stored (an
+    expensive value that is used more than once).
     """
 
     axes: tuple[Axis, ...]
@@ -86,7 +88,8 @@ class View(Tensor):
 
 @frozen(eq=False, repr=False, kw_only=True)
 class Reduce(Tensor):
-    """A reduction: each element combines `body` over the reduction axes, for which `guard` (if any) holds.
+    """A reduction: each element combines `body` over the reduction axes, for which `guard` (if any)
+    holds.
 
     combiner   "sum", "prod", "min", "max", "and" or "or".  `min` and `max` propagate NaN; their identity is the
                highest and the lowest value of the type, an infinity where it has one
@@ -105,12 +108,13 @@ class Reduce(Tensor):
 class Contraction(Tensor):
     """out[axes] = sum over reduce_axes of a[a_index] * b[b_index], in the tensor's own dtype.
 
-    The indices are affine in the axes (plus floor division and remainder by constants, for groups and
-    packed blocks).  Products with an index outside an operand are left out, which
-    expresses zero padding; for integers with a `fill` other than 0, `a` has that value there.  `a` is the data
-    operand, `b` the weight operand.  `lane` is the output axis along which `b` is contiguous (its last dimension is
-    that axis, or that axis modulo `block` for weights packed at compile time); None if there is none.  Packed weights
-    may have `group` neighbors of a reduction axis side by side in one further dimension: that axis modulo `group`.
+    The indices are affine in the axes (plus floor division and remainder by constants, for groups
+    and packed blocks).  Products with an index outside an operand are left out, which expresses
+    zero padding; for integers with a `fill` other than 0, `a` has that value there.  `a` is the
+    data operand, `b` the weight operand.  `lane` is the output axis along which `b` is contiguous
+    (its last dimension is that axis, or that axis modulo `block` for weights packed at compile
+    time); None if there is none.  Packed weights may have `group` neighbors of a reduction axis
+    side by side in one further dimension: that axis modulo `group`.
     """
 
     axes: tuple[Axis, ...]
@@ -134,8 +138,8 @@ class Winograd(Tensor):
     """A 3x3 convolution of stride 1 by Winograd's minimal filtering, F(tile x tile, 3x3).
 
     out[n, o, y, x] of shape (N, O, H, W), from `a` (N, C, IH, IW) and the transformed weights `b`
-    ((tile+2)**2, ceil(O/block), C, block).  `pads` are the zeros before the first row and column; what lies
-    outside `a` counts as zero.
+    ((tile+2)**2, ceil(O/block), C, block).  `pads` are the zeros before the first row and column;
+    what lies outside `a` counts as zero.
     """
 
     axes: tuple[Axis, ...]
@@ -158,7 +162,9 @@ BuildFn: TypeAlias = Callable[[Sequence[Buffer], Sequence[Buffer], Sequence[Buff
 
 
 class Scratch(NamedTuple):
-    """A temporary buffer; `private` as in Buffer, `scope` for kernels whose threads and blocks have their own."""
+    """A temporary buffer; `private` as in Buffer, `scope` for kernels whose threads and blocks have
+    their own.
+    """
 
     dtype: DType
     elements: int
@@ -179,7 +185,9 @@ ProgramFn: TypeAlias = Callable[[Target], ExternProgram]
 
 @frozen(eq=False, kw_only=True)
 class ExternGroup:
-    """A hand-written tensor program, built for each target; `macs` is its number of multiply-accumulates."""
+    """A hand-written tensor program, built for each target; `macs` is its number of
+    multiply-accumulates.
+    """
 
     name: str
     inputs: tuple[Tensor, ...]

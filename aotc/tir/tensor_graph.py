@@ -38,7 +38,9 @@ def scalar_exprs_defining_tensor(tensor: te.Tensor) -> tuple[Expr, ...]:
 
 
 def element_reads_in_definition(tensor: te.Tensor) -> list[Element]:
-    """Return every element that the body reads, once per occurrence, including those within indices."""
+    """Return every element that the body reads, once per occurrence, including those within
+    indices.
+    """
     return [node for body in scalar_exprs_defining_tensor(tensor) for node in walk(body) if isinstance(node, Element)]
 
 
@@ -129,7 +131,9 @@ def indices_from_flat_offset(flat: Expr, shape: Sequence[int]) -> tuple[Expr, ..
 def indices_in_reshaped_tensor(
     tensor: te.Tensor, indices: Sequence[Expr], target: te.Tensor, ranges: Ranges
 ) -> tuple[Expr, ...]:
-    """Return the indices in `target` of the element `tensor[indices]`; both tensors have equal row-major elements."""
+    """Return the indices in `target` of the element `tensor[indices]`; both tensors have equal
+    row-major elements.
+    """
     if target is tensor or target.shape == tensor.shape:
         return tuple(indices)
     flat = simplify(te.flat_index(tensor.shape, indices), ranges)
@@ -139,7 +143,9 @@ def indices_in_reshaped_tensor(
 def have_equal_flat_offsets(
     a: te.Tensor, a_indices: Sequence[Expr], b: te.Tensor, b_indices: Sequence[Expr], ranges: Ranges
 ) -> bool:
-    """Return True if two elements have equal row-major offsets in tensors with equal numbers of elements."""
+    """Return True if two elements have equal row-major offsets in tensors with equal numbers of
+    elements.
+    """
     if a.size != b.size:
         return False
     if a.shape == b.shape and tuple(a_indices) == tuple(b_indices):

@@ -4,11 +4,12 @@
     # of 16 x 16 by 16 x 8 elements: what `mma` makes of c[32, 4], a[32, 4], b[32, 2]
     tensor_core_multiply_reference(c, a, b)
 
-Registers have 32 bits: two neighbors of 16 bits, or one number.  Thread 4 * g + q of a warp has, of a matrix on the
-left, register q of those that hold a row, and the fourth from there, of rows g and g + 8; of one on the right, those of
-column g; of the sum, columns 2 * q and 2 * q + 1 of rows g and g + 8.  Of float32, which are multiplied as TF32, there
-are 16 x 8 by 8 x 8 elements; of bytes, four to a number, 16 x 32 by 32 x 8.
-(PTX ISA, "Warp-level matrix instructions": mma.m16n8k16, mma.m16n8k8, ldmatrix.)
+Registers have 32 bits: two neighbors of 16 bits, or one number.  Thread 4 * g + q of a warp has, of
+a matrix on the left, register q of those that hold a row, and the fourth from there, of rows g and
+g + 8; of one on the right, those of column g; of the sum, columns 2 * q and 2 * q + 1 of rows g and
+g + 8.  Of float32, which are multiplied as TF32, there are 16 x 8 by 8 x 8 elements; of bytes, four
+to a number, 16 x 32 by 32 x 8. (PTX ISA, "Warp-level matrix instructions": mma.m16n8k16,
+mma.m16n8k8, ldmatrix.)
 """
 
 import itertools
@@ -25,7 +26,8 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 def tensor_core_multiply_reference(data_dtype: DType, weight_dtype: DType, c: Array, a: Array, b: Array) -> Array:
-    """Compute c + a @ b in numpy, each step rounded to float32; float16, bfloat16 and TF32 products are exact.
+    """Compute c + a @ b in numpy, each step rounded to float32; float16, bfloat16 and TF32 products
+    are exact.
 
     Products of bytes, and their sums, are those of int32.
     """
@@ -42,7 +44,9 @@ def tensor_core_multiply_reference(data_dtype: DType, weight_dtype: DType, c: Ar
 
 
 def ldmatrix_transposed_reference(rows: Array) -> Array:
-    """Load four transposed 8 x 8 blocks (ldmatrix.trans): a thread supplies a row, gets two elements of a column."""
+    """Load four transposed 8 x 8 blocks (ldmatrix.trans): a thread supplies a row, gets two
+    elements of a column.
+    """
     blocks = np.ascontiguousarray(rows).view(np.uint16).reshape(4, 8, 8).swapaxes(1, 2)
     return np.ascontiguousarray(blocks.reshape(4, 32, 2).swapaxes(0, 1)).view(np.uint32)[..., 0]
 
@@ -54,7 +58,9 @@ def ldmatrix_untransposed_reference(rows: Array) -> Array:
 
 
 def ldmatrix_names_semantics_and_cuda_code(dtype: str) -> Iterator[tuple[str, Callable[[Array], Array], str]]:
-    """Yield the instructions that load 8 x 8 blocks of 16-bit elements: name, numpy semantics, function text."""
+    """Yield the instructions that load 8 x 8 blocks of 16-bit elements: name, numpy semantics,
+    function text.
+    """
     for name, meaning, words in (
         ("ldmatrix", ldmatrix_transposed_reference, ("columns", ".trans", _LDMATRIX_COLUMN_CUDA)),
         ("ldmatrix_rows", ldmatrix_untransposed_reference, ("rows", "", _LDMATRIX_ROW_CUDA)),

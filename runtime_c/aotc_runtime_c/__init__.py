@@ -43,7 +43,9 @@ def bare_metal_runtime_files() -> tuple[Path, ...]:
 
 
 def cuda_runtime_files() -> tuple[Path, ...]:
-    """Return the headers and sources that GPU projects contain in addition to `hosted_runtime_files`."""
+    """Return the headers and sources that GPU projects contain in addition to
+    `hosted_runtime_files`.
+    """
     src = source_dir()
     files = src / "aotc_cuda_driver.h", src / "aotc_cuda.c", src / "aotc_cuda_session.c"
     return include_dir() / "aotc_cuda.h", *files

@@ -67,7 +67,10 @@ def _var(*shape: int) -> Any:
     ("build", "message"),
     [
         (lambda: relay.reshape_like(_var(2, 3), _var(7)), r"\(2, 3\) cannot become \(7\)"),
-        (lambda: relay.reshape_like(_var(2, 3), _var(6), lhs_begin=2, lhs_end=1), "axes 2 to 1 are not a range of axes"),
+        (
+            lambda: relay.reshape_like(_var(2, 3), _var(6), lhs_begin=2, lhs_end=1),
+            "axes 2 to 1 are not a range of axes",
+        ),
         (lambda: relay.slice_like(_var(2, 3), _var(2, 4)), "reaches beyond"),
         (lambda: relay.collapse_sum_like(_var(2, 3), _var(3, 3)), "does not broadcast|do not broadcast"),
         (lambda: relay.broadcast_to_like(_var(2, 3), _var(3)), "does not broadcast"),

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lowering of fused functions to programs of kernels; and Relay's Executor and Runtime objects.
 
-relay.build(mod, "llvm", executor=relay.backend.Executor("aot"), runtime=relay.backend.Runtime("crt"))
+relay.build(mod, "llvm", executor=relay.backend.Executor("aot"),
+runtime=relay.backend.Runtime("crt"))
 """
 
 from aotc.relay.backend import te_compiler as te_compiler

@@ -27,15 +27,15 @@ def to_c_function_style(original_name: str) -> str:
 
 
 def to_c_variable_style(original_name: str) -> str:
-    """Return a "TVM_..." name in the style of TVM's C variables: "tvm_model_run" for "TVM_model_Run";
-    raise AotcError if the name is empty or lacks the prefix.
+    """Return a "TVM_..." name in the style of TVM's C variables: "tvm_model_run" for
+    "TVM_model_Run"; raise AotcError if the name is empty or lacks the prefix.
     """
     return "_".join(_split_tvm_prefixed_name(original_name, "Variable")).lower()
 
 
 def to_c_constant_style(original_name: str) -> str:
-    """Return a "TVM_..." name in the style of TVM's C constants: "TVM_MODEL_RUN" for "TVM_model_Run";
-    raise AotcError if the name is empty or lacks the prefix.
+    """Return a "TVM_..." name in the style of TVM's C constants: "TVM_MODEL_RUN" for
+    "TVM_model_Run"; raise AotcError if the name is empty or lacks the prefix.
     """
     return "_".join(_split_tvm_prefixed_name(original_name, "Constant")).upper()
 

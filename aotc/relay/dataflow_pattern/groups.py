@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find all matches of a dataflow pattern in a graph, and partition the graph by them.
 
-`find_pattern_matches` takes a pattern and an expression and returns groups of nodes that do not overlap. Of
-two overlapping matches, the match closer to the result of the expression is chosen. Only the root
-of a group is used by nodes outside of the group.
+`find_pattern_matches` takes a pattern and an expression and returns groups of nodes that do not
+overlap. Of two overlapping matches, the match closer to the result of the expression is chosen.
+Only the root of a group is used by nodes outside of the group.
 
 for root, group in find_pattern_matches(pattern, expr).items():
     group.node_map[x], group.inputs
@@ -166,8 +166,8 @@ def find_pattern_matches(
 ) -> dict[Expr, Group]:
     """Return the matches of `pattern` in `expr`, keyed by their roots, users before operands.
 
-    A match is dropped where `accept_root(root)` is False. Functions made by an earlier `partition` are
-    not searched.
+    A match is dropped where `accept_root(root)` is False. Functions made by an earlier `partition`
+    are not searched.
     """
     return _GroupSearch(pattern, expr).find_disjoint_pattern_matches(accept_root)
 

@@ -56,8 +56,8 @@ class Window:
         return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
 
     def covered_input_extents(self, window_counts: Sequence[int]) -> list[int]:
-        """Return, per axis, the number of input elements that `window_counts` positions of the window
-        cover.
+        """Return, per axis, the number of input elements that `window_counts` positions of the
+        window cover.
         """
         return [
             (n - 1) * stride + span
@@ -141,8 +141,8 @@ def build_transposed_convolution(
     **attributes: Any,
 ) -> Expr:
     """Build a transposed convolution; the weight is (input channels, output channels / groups,
-    *kernel), or in the layout that `kernel_layout` names. `terms` and `window_attributes` are those of
-    `build_convolution`.
+    *kernel), or in the layout that `kernel_layout` names. `terms` and `window_attributes` are those
+    of `build_convolution`.
     """
     place = attributes.get("kernel_layout", "IO").index("O")
     sizes = {"channels": g.shape(weight)[place] * groups, "kernel_size": window.kernel}

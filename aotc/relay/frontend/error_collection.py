@@ -64,8 +64,8 @@ class Problems:
         self, span: Span | None, note: str = "", malformed_message: Callable[[], str] | None = None
     ) -> Iterator[None]:
         """Return a context manager that records errors raised inside it as problems at `span`, with
-        the note `note`, and gives `span` to the nodes built inside. `malformed_message` returns the message for
-        a malformed node.
+        the note `note`, and gives `span` to the nodes built inside. `malformed_message` returns the
+        message for a malformed node.
 
         Raises AotcError if the budget for nodes is exhausted, since every further node would fail
         too.

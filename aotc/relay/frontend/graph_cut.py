@@ -48,8 +48,8 @@ def select_nodes_between_tensors(
     stop_tensors    names of the tensors at which the backward search stops: they become inputs of the
                     subgraph
 
-    Raises AotcError (code "cut") for a name that no node computes, and for a tensor of `stop_tensors`
-    that no output depends on.
+    Raises AotcError (code "cut") for a name that no node computes, and for a tensor of
+    `stop_tensors` that no output depends on.
     """
     producers = {name: k for k, node in enumerate(nodes) for name in node.writes if name}
     _require_known_tensors([*outputs, *stop_tensors], [*producers, *inputs])

@@ -66,8 +66,8 @@ def _matmul_with_broadcast_batches(a: Expr, b: Expr, batch_matmul: Callable[[Exp
 
 def _flatten_batch_axes(x: Expr, batch_shape: Sequence[Dim]) -> Expr:
     """Reshape a stack of matrices to rank 3 for nn.batch_matmul: all leading axes become one axis
-    of extent 1 if they all have extent 1, otherwise they are broadcast to the shape `batch_shape` and
-    flattened.
+    of extent 1 if they all have extent 1, otherwise they are broadcast to the shape `batch_shape`
+    and flattened.
     """
     shape = g.shape(x, "an operand of MatMul")
     own = math.prod(shape[:-2])

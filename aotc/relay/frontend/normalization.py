@@ -39,8 +39,9 @@ def scale_and_shift_channels(x: Expr, scale: Expr, offset: Expr) -> Expr:
 
 
 def rms_norm(x: Expr, scale: Expr | None, normalized_axis_count: int, epsilon: float) -> Expr:
-    """Build RMS normalization: divide `x` by the root of its mean square over the last `normalized_axis_count`
-    axes, then multiply by `scale`, which has the shape of these axes, unless it is None.
+    """Build RMS normalization: divide `x` by the root of its mean square over the last
+    `normalized_axis_count` axes, then multiply by `scale`, which has the shape of these axes,
+    unless it is None.
     """
     if normalized_axis_count == 1:
         gamma = g.full(1, (g.dim(x, -1),), g.dtype(x)) if scale is None else scale
@@ -68,8 +69,8 @@ def batch_norm(x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, e
 def batch_norm_as_elementwise_arithmetic(
     compute_dtype: str, x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, epsilon: float
 ) -> Expr:
-    """Build batch normalization from arithmetic in the data type `compute_dtype`, or in float32 if `compute_dtype` is
-    a narrow float; the result has the data type of `x`.
+    """Build batch normalization from arithmetic in the data type `compute_dtype`, or in float32 if
+    `compute_dtype` is a narrow float; the result has the data type of `x`.
     """
     wide = g.accumulation_dtype(DType(compute_dtype))
     mean, variance, compute_dtype = g.cast(mean, wide), g.cast(variance, wide), str(wide)

@@ -21,8 +21,9 @@ point of each front end replaces this prefix by its own name:
 
 A front end for a further format thus consists of a file reader and a table of converters that call
 these modules. The one for TFLite, for example, whose data is in NHWC, passes `data_layout="NHWC"`
-to `conv_pool.build_convolution`, computes SAME padding with `conv_pool.same_padding`, adds fused activations
-with `activations`, and uses `quantization` for tensors that have a scale and a zero point.
+to `conv_pool.build_convolution`, computes SAME padding with `conv_pool.same_padding`, adds fused
+activations with `activations`, and uses `quantization` for tensors that have a scale and a zero
+point.
 """
 
 import math
@@ -82,7 +83,8 @@ def checked_shape(sizes: Sequence[Any], element_type: DType, subject: str) -> tu
     """Convert `sizes` to a tuple of integers and check that it is a possible tensor shape.
 
     Raises AotcError for too many dimensions, for a negative dimension (code "graph-shape") and for
-    a tensor larger than MAX_TENSOR_BYTES (code "graph-size"). `subject` names the tensor in messages.
+    a tensor larger than MAX_TENSOR_BYTES (code "graph-size"). `subject` names the tensor in
+    messages.
     """
     result = tuple(int(d) for d in sizes)
     check_rank(len(result), subject)
@@ -149,7 +151,9 @@ def call_op_unfolded(name: str, *args: Expr, **attributes: Any) -> Call:
 
 
 def _is_small_constant(expr: Expr) -> bool:
-    """Return True if an operator argument is a constant of at most MAX_FOLDED_BYTES, or a tuple of these."""
+    """Return True if an operator argument is a constant of at most MAX_FOLDED_BYTES, or a tuple of
+    these.
+    """
     if isinstance(expr, Tuple):
         return all(map(_is_small_constant, expr.fields))
     return isinstance(expr, Constant) and expr.data.nbytes <= MAX_FOLDED_BYTES
@@ -280,8 +284,8 @@ def accumulation_dtype(element_type: DType) -> DType:
 
 
 def call_with_narrow_floats_in_float32(function: Callable[..., Expr], *tensors: Expr) -> Expr:
-    """Return `function(*tensors)`; if the first tensor is a narrow float, compute in float32 and round
-    the result once, to the type of the first tensor.
+    """Return `function(*tensors)`; if the first tensor is a narrow float, compute in float32 and
+    round the result once, to the type of the first tensor.
 
     In float16 a square overflows from 256 on and underflows below 2e-4, although the root of a sum
     of squares is in range.
@@ -409,11 +413,11 @@ def split(x: Expr, sizes: Sequence[int], place: int) -> list[Expr]:
 
 
 def equal_part_sizes(size: int, part_size: int) -> list[int]:
-    """Return the extents of the parts into which an axis of extent `size` is split, `part_size` elements
-    each; the last part is smaller if `part_size` does not divide `size`.
+    """Return the extents of the parts into which an axis of extent `size` is split, `part_size`
+    elements each; the last part is smaller if `part_size` does not divide `size`.
 
-    Raises AotcError if `part_size` is less than 1 (code "graph-split") or if there are too many parts
-    (code "budget").
+    Raises AotcError if `part_size` is less than 1 (code "graph-split") or if there are too many
+    parts (code "budget").
     """
     require("graph-split", part_size >= 1, f"{size} elements cannot be split into parts of {part_size}")
     check_unroll_count(-(-size // part_size), "a split")

@@ -122,9 +122,9 @@ def _make_quant_param_broadcastable_to(param: Expr, x: Expr, axis: int = 1, bloc
 
 
 def _repeat_param_per_block(param: Expr, shape: Sequence[int], axis: int, block_size: int) -> Expr:
-    """Repeat each value of `param` along `axis` `block_size` times and cut the result to the extent of the
-    data. Raises AotcError (code "graph-quant") if the shape of `param` does not fit the blocks of
-    `shape`.
+    """Repeat each value of `param` along `axis` `block_size` times and cut the result to the extent
+    of the data. Raises AotcError (code "graph-quant") if the shape of `param` does not fit the
+    blocks of `shape`.
     """
     small = g.shape(param)
     fits = block_size > 0 and len(small) == len(shape)

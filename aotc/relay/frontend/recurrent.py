@@ -130,8 +130,8 @@ class UnrolledLayer:
         sequence of length 0 is zero, as in ONNX Runtime; the specification of ONNX does not define
         it.
 
-        Raises AotcError (code "graph-recurrent") for more than MAX_UNROLLED_STEPS steps, and for reversed
-        sequences with lengths.
+        Raises AotcError (code "graph-recurrent") for more than MAX_UNROLLED_STEPS steps, and for
+        reversed sequences with lengths.
         """
         length = g.shape(x)[0]
         text = f"this kind of layer over a sequence of {length} steps is not supported (1 to {MAX_UNROLLED_STEPS} are)"

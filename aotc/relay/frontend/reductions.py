@@ -34,8 +34,8 @@ def apply_reduction(reduction: Reduction, x: Expr, axes: Iterable[int], keepdims
 
 
 def reduction_in_float32(reduction: Reduction) -> Reduction:
-    """Return the reduction `reduction`, which consists of several operators, computed in float32 for
-    narrow floats and rounded once at the end.
+    """Return the reduction `reduction`, which consists of several operators, computed in float32
+    for narrow floats and rounded once at the end.
     """
     return lambda x, axes, keepdims: g.call_with_narrow_floats_in_float32(lambda y: reduction(y, axes, keepdims), x)
 
@@ -52,8 +52,8 @@ def log_sum_exp(x: Expr, axes: Axes, keepdims: bool) -> Expr:
 
 
 def p_norm(x: Expr, order: float, sum_over_axes: Callable[[Expr], Expr]) -> Expr:
-    """Compute the norm `sum(abs(x)**order)**(1 / order)`, in float32 for narrow floats; `sum_over_axes` is
-    the function that sums the powers over the reduced axes.
+    """Compute the norm `sum(abs(x)**order)**(1 / order)`, in float32 for narrow floats;
+    `sum_over_axes` is the function that sums the powers over the reduced axes.
     """
 
     def p_norm_in_argument_dtype(y: Expr) -> Expr:

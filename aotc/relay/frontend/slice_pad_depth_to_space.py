@@ -20,9 +20,9 @@ from aotc.relay.frontend import op_calls as g
 
 
 def normalize_constant_indices(indices: Expr, axis_extent: int | Sequence[int]) -> Expr:
-    """Check constant indices of a gather into an axis of extent `axis_extent`, and replace negative ones
-    by their equivalents counted from the start. If `axis_extent` is a sequence, the last axis of `indices`
-    holds index tuples, one index per extent.
+    """Check constant indices of a gather into an axis of extent `axis_extent`, and replace negative
+    ones by their equivalents counted from the start. If `axis_extent` is a sequence, the last axis
+    of `indices` holds index tuples, one index per extent.
 
     Indices that are not constant are returned unchanged. Raises AotcError (code "graph-index") for
     a constant index that is out of range.
@@ -45,8 +45,8 @@ def gather_slices(x: Expr, indices: Expr, axis: int) -> Expr:
 
 
 def normalize_negative_indices(indices: Expr, extent: int) -> Expr:
-    """Convert indices into an axis of extent `extent` so that negative indices, which count from the
-    end, count from the start.
+    """Convert indices into an axis of extent `extent` so that negative indices, which count from
+    the end, count from the start.
     """
     if isinstance(indices, Constant):
         return normalize_constant_indices(indices, extent)
@@ -59,8 +59,8 @@ def select_element(x: Expr, axis: int, index: int) -> Expr:
 
 
 def _divide_by_block_size(value: int, block_size: int, power: int = 1) -> int:
-    """Divide `value` by `block_size**power`, where `block_size` is a block size. Raises AotcError (code
-    "graph-shape") if there is a remainder.
+    """Divide `value` by `block_size**power`, where `block_size` is a block size. Raises AotcError
+    (code "graph-shape") if there is a remainder.
     """
     whole: int = block_size**power
     if block_size <= 0 or value % whole:

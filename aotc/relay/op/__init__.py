@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's operators: one OpDef each, defined in one file per family and collected in OPERATORS_BY_NAME.
+"""Relay's operators: one OpDef each, defined in one file per family and collected in
+OPERATORS_BY_NAME.
 
 OPERATORS_BY_NAME["nn.conv2d"].pattern          # OpPattern.OUT_ELEMWISE_FUSABLE
 add(x, y), get("add")                  # Relay's functions that build calls, and its operator registry

@@ -127,7 +127,9 @@ def _numpy_shift_defined_for_large_counts(shift_ufunc: Any) -> Any:
 
 
 def _binary_op_named_as_numpy(name: str, tir_operation: str, dtype_kind: DTypeKind, **facets: Any) -> OpDef:
-    """Return an OpDef for an operator with the same name in numpy, computed by a tir `tir_operation`."""
+    """Return an OpDef for an operator with the same name in numpy, computed by a tir
+    `tir_operation`.
+    """
     return binary(name, getattr(np, name), partial(scalar, tir_operation), dtype_kind, **facets)
 
 

@@ -34,8 +34,8 @@ def to_int_tuple(value: Any, _: Any = None) -> tuple[int, ...]:
 
 
 def number_to_constant_converter(dtype_from_arguments: Callable[[Mapping[str, Any]], Any]) -> Takes:
-    """Return a converter that turns a number into a constant of type `dtype_from_arguments(all parameters)`;
-    expressions are unchanged.
+    """Return a converter that turns a number into a constant of type `dtype_from_arguments(all
+    parameters)`; expressions are unchanged.
     """
 
     def convert_number_to_constant(value: Any, arguments: Mapping[str, Any]) -> Any:
@@ -231,8 +231,8 @@ def build_operator_call(op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 def builder_function_of(
     op: Op, build_call: Callable[..., Call] | None = None, signature: Signature | None = None
 ) -> Callable[..., Call]:
-    """Return a function that builds calls of `op` (by `build_call`, if given), with its name, signature
-    and docstring.
+    """Return a function that builds calls of `op` (by `build_call`, if given), with its name,
+    signature and docstring.
     """
 
     def build_call_of_operator(*args: Any, **kwargs: Any) -> Call:

@@ -27,8 +27,8 @@ _TENSOR_EXPR_CLASSES: Final = (Call, Constant, If, Let, TupleGetItem, Var)
 
 
 def _dtypes_of_shape_parameters(static_op: OpDef, dynamic_op: OpDef) -> Mapping[str, np.dtype[Any]]:
-    """Return the parameters that are attributes of `static_op` and arguments of `dynamic_op`, with their
-    element types.
+    """Return the parameters that are attributes of `static_op` and arguments of `dynamic_op`, with
+    their element types.
     """
     names = {a.name for a in dynamic_op.args}
     fields = [f for f in dataclasses.fields(static_op.attrs) if f.name in names]

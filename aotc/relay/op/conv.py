@@ -200,8 +200,8 @@ def _check_packed_kernel_blocks(
 
 
 def _kernel_blocks_per_group(layout: _ConvLayout, a: ConvAttrs, output_channels: int) -> int:
-    """Return the number of blocks for the channels of one convolution group; `output_channels` is the total
-    of all groups.
+    """Return the number of blocks for the channels of one convolution group; `output_channels` is
+    the total of all groups.
     """
     return -(-(output_channels // a.groups) // layout.block)
 

@@ -162,11 +162,12 @@ def _conv_transpose_reference(spatial_rank: int, a: ConvTransposeAttrs, data: Ar
 def _data_index_and_tap_of_product(
     output_index: Scalar, product_index: Scalar, taps: int, stride: int, dilation: int
 ) -> tuple[Scalar, Scalar]:
-    """Return the data index and the kernel tap of product `product_index` of the uncropped result `output_index`, along
-    one axis.
+    """Return the data index and the kernel tap of product `product_index` of the uncropped result
+    `output_index`, along one axis.
 
-    The indices are out of bounds if there is no such product. They are derived as in `_phase_taps_along_axis`, for
-    a symbolic `output_index`: `output_index` minus the offset of the tap is a multiple of the stride.
+    The indices are out of bounds if there is no such product. They are derived as in
+    `_phase_taps_along_axis`, for a symbolic `output_index`: `output_index` minus the offset of the
+    tap is a multiple of the stride.
     """
     common = gcd(stride, dilation)
     step, phase = stride // common, output_index % stride
@@ -232,8 +233,8 @@ class _Phase:
     shift: int
 
     def conv_padding_for_outputs(self, extent: int, output_count: int) -> tuple[int, int]:
-        """Return the padding (before, after) with which a convolution of the data has `output_count`
-        outputs.
+        """Return the padding (before, after) with which a convolution of the data has
+        `output_count` outputs.
         """
         return (self.count - 1) * self.dilation - self.shift, output_count - extent + self.shift
 

@@ -5,10 +5,10 @@
 reshape(x, shape)                      # shape: a vector of integers, known at run time
 reshape.static(attrs, (x, const))      # reshape(x, newshape=(2, 3)): the static operator
 
-Each is derived from the static operator of that name by a call of `_dynamic_variant_of`, which lists the
-attributes that become arguments. Ranks are known at compile time, extents are not. Dynamic
-operators have no tensor program: the pass DynamicToStatic replaces calls with constant shapes by
-static operators, and the virtual machine executes the remaining ones.
+Each is derived from the static operator of that name by a call of `_dynamic_variant_of`, which
+lists the attributes that become arguments. Ranks are known at compile time, extents are not.
+Dynamic operators have no tensor program: the pass DynamicToStatic replaces calls with constant
+shapes by static operators, and the virtual machine executes the remaining ones.
 """
 
 from __future__ import annotations
@@ -188,7 +188,8 @@ def _dynamic_variant_of(
     fixed_attributes: Mapping[str, Any] = EMPTY_MAPPING,
     keeps_mapped_extents: bool = False,
 ) -> OpDef:
-    """Return the dynamic version of `static_op`, with the attributes named in `attributes_as_arguments` as arguments.
+    """Return the dynamic version of `static_op`, with the attributes named in
+    `attributes_as_arguments` as arguments.
 
     samples                 (attributes, *arguments): tuples are shapes of random data, lists are integer
                             vectors

@@ -70,7 +70,9 @@ def compute_narrow_floats_in_float32(fn: NumpyFn) -> NumpyFn:
 
 
 def dispatch_scalar_or_array(scalar_fn: NumpyFn, array_fn: NumpyFn) -> NumpyFn:
-    """Return a function that applies `scalar_fn` to scalar expressions and `array_fn` to numpy arrays."""
+    """Return a function that applies `scalar_fn` to scalar expressions and `array_fn` to numpy
+    arrays.
+    """
     return lambda *args: (array_fn if isinstance(args[0], (np.ndarray, np.generic)) else scalar_fn)(*args)
 
 

@@ -101,7 +101,9 @@ class Layout:
         )
 
     def primal_indices(self, indices: Sequence[Scalar]) -> dict[str, Scalar]:
-        """Return the index along each primal axis of the element at `indices_in_layout` in this layout."""
+        """Return the index along each primal axis of the element at `indices_in_layout` in this
+        layout.
+        """
         outer = {letter: i for (letter, size), i in zip(self.axes, indices, strict=True) if not size}
         for (letter, size), i in zip(self.axes, indices, strict=True):
             if size:
@@ -109,8 +111,8 @@ class Layout:
         return outer
 
     def permutation_grouping_blocks(self, primal_order: Sequence[str]) -> list[int]:
-        """Return a permutation of the axes: ordered by `primal_order`, a primal axis first and then its
-        blocks in order.
+        """Return a permutation of the axes: ordered by `primal_order`, a primal axis first and then
+        its blocks in order.
         """
         return sorted(
             range(len(self.axes)), key=lambda k: (primal_order.index(self.axes[k][0]), self.axes[k][1] != 0, k)

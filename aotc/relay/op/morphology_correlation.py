@@ -68,8 +68,8 @@ def _batch_only_axis_map_row(attrs: Any) -> tuple[int | None, ...]:
 def _pixel_or_outside_value(
     image: Any, axis_positions: Sequence[int], position: Sequence[Any], outside_value: float
 ) -> Any:
-    """Return the element of an image at canonical position (N, C, H, W), or `outside_value` if it is out
-    of bounds.
+    """Return the element of an image at canonical position (N, C, H, W), or `outside_value` if it
+    is out of bounds.
     """
     space = layout_to_canonical_order(image.shape, axis_positions)[2:]
     (y, height), (z, width) = zip(position[2:], space, strict=True)

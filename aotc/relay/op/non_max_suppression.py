@@ -63,8 +63,8 @@ def to_constant_of_dtype(number: Any, dtype: Any = BOX_INDEX_DTYPE) -> Constant:
 
 
 def require_box_rows_type(ty: Type, error_code: str = "boxes.data") -> TensorType:
-    """Return `ty` as a tensor type (N, A, E) of floats; raise AotcError (`error_code`) for another rank
-    or dtype.
+    """Return `ty` as a tensor type (N, A, E) of floats; raise AotcError (`error_code`) for another
+    rank or dtype.
     """
     data = require_tensor_of_rank(error_code, ty, 3)
     require_dtype(data.dtype, data.dtype in ("float32", "float64"))
@@ -115,8 +115,8 @@ class GetValidCountsAttrs(Attrs):
 
 
 def _check_column_indices(attrs: Any, data: TensorType, *columns_to_check: int) -> None:
-    """Raise AotcError if a column index of the attributes or of `columns_to_check` is out of range for the
-    rows.
+    """Raise AotcError if a column index of the attributes or of `columns_to_check` is out of range
+    for the rows.
     """
     extent = data.shape[2]
     columns = (attrs.score_index, max(attrs.id_index, 0), *columns_to_check)

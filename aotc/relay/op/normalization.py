@@ -64,7 +64,9 @@ class LayerNormAttrs(BatchNormAttrs):
 
 
 class RMSNormAttrs(Attrs):
-    """data / sqrt(mean(data^2) + epsilon) * gamma, the mean along one axis (Zhang and Sennrich, 2019)."""
+    """data / sqrt(mean(data^2) + epsilon) * gamma, the mean along one axis (Zhang and Sennrich,
+    2019).
+    """
 
     axis: int = -1
     epsilon: float = 1e-5

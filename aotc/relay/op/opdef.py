@@ -115,7 +115,9 @@ class OpDef(Op):
             object.__setattr__(self, "compute", compute_from_element_function(self.name, self.infer, self.element))
 
     def __call__(self, *args: Any, **attributes: Any) -> Call:
-        """Build a call of the operator from arguments and attributes (`aotc.relay.op.builder_signature`)."""
+        """Build a call of the operator from arguments and attributes
+        (`aotc.relay.op.builder_signature`).
+        """
         return build_operator_call(self, args, attributes)
 
     def reference_operation_count(self, attributes: Attrs, argument_types: Types, result_type: Type) -> int:
@@ -152,8 +154,8 @@ def elementwise_axis_map(_: Any, types: Types) -> AxisMap:
 
 
 def add_axis_map_rows_of_omitted_arguments(axis_map_function: Axes) -> Axes:
-    """Return a function that extends the axis maps of `axis_map_function` by a row without mapped axes for each
-    omitted argument.
+    """Return a function that extends the axis maps of `axis_map_function` by a row without mapped
+    axes for each omitted argument.
     """
 
     def axis_map_with_row_per_argument(attrs: Any, types: Types) -> AxisMap | None:
@@ -171,8 +173,8 @@ def tensor_types_of_values(values: Iterable[Any]) -> list[TensorType]:
 
 
 def compute_from_element_function(name: str, infer: Infer, element: Callable[..., Scalar]) -> Callable[..., Tensor]:
-    """Return a `compute_every_element` function for a result whose elements are `element(attributes, index,
-    *arguments)`.
+    """Return a `compute_every_element` function for a result whose elements are
+    `element(attributes, index, *arguments)`.
     """
 
     def compute_every_element(attributes: Any, *args: Tensor) -> Tensor:

@@ -57,8 +57,8 @@ _SPECIAL_INTEGERS: Final = (0, 1, 2, 3, -1, -2, 7, 100)
 
 
 def sample_accuracy(dtype: str, exact: bool = False) -> Accuracy:
-    """Return the tolerance of results computed in `dtype`; exact for integers and if `exact_sample` is
-    True.
+    """Return the tolerance of results computed in `dtype`; exact for integers and if `exact_sample`
+    is True.
     """
     dt = DType(dtype)
     if exact or not dt.is_float:

@@ -111,7 +111,8 @@ def _numpy_pad_by_indexing(data: Array, widths: Any, mode: Any) -> Array:
 
 
 def _padding_source_index(padded_index: Scalar, extent: int, width: tuple[int, int], mode: str) -> Scalar:
-    """Return the index of the data element that the padded element `padded_index` along one axis repeats.
+    """Return the index of the data element that the padded element `padded_index` along one axis
+    repeats.
 
     If the padding is no wider than the data, the index is a choice among three affine expressions,
     so that loops can be split at the borders.

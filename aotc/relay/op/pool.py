@@ -325,8 +325,8 @@ def _padded_data_elements(spatial_rank: int, a: MaxPoolAttrs, types: Types) -> i
 
 
 def sum_windows_in_row_major_order(windows: Array, spatial_rank: int) -> Array:
-    """Return the sums over the last `spatial_rank` axes, added in row-major order: float sums depend on the
-    order.
+    """Return the sums over the last `spatial_rank` axes, added in row-major order: float sums
+    depend on the order.
     """
     total = np.zeros(windows.shape[:-spatial_rank], windows.dtype)
     for tap in np.ndindex(*windows.shape[-spatial_rank:]):
@@ -540,8 +540,8 @@ def _adapt_to_global_pool(adaptive_fn: Callable[..., Any]) -> Callable[..., Any]
 
 
 def _adaptive_pool_functions(spatial_rank: int, is_average: bool, name: str) -> dict[str, Any]:
-    """Return the functions that define an adaptive pool over `spatial_rank` axes, whose tensor is called
-    `name`.
+    """Return the functions that define an adaptive pool over `spatial_rank` axes, whose tensor is
+    called `name`.
     """
     return {
         "result_extents": partial(_adaptive_output_sizes, spatial_rank),

@@ -110,8 +110,8 @@ class Reduction:
         return self.select_items_of_result_axes(self.shape, 1)
 
     def select_items_of_result_axes(self, items: Sequence[T], reduced_item: T) -> tuple[T, ...]:
-        """Map a sequence over the data's axes to the result's axes; `reduced_item` replaces items of reduced
-        axes with keepdims.
+        """Map a sequence over the data's axes to the result's axes; `reduced_item` replaces items
+        of reduced axes with keepdims.
         """
         inner = self.axes
         return tuple(
@@ -119,7 +119,9 @@ class Reduction:
         )
 
     def result_index_of(self, data_index: Sequence[Scalar]) -> tuple[Scalar | int, ...]:
-        """Return the index of the result element to which the data element at `data_index` contributes."""
+        """Return the index of the result element to which the data element at `data_index`
+        contributes.
+        """
         return self.select_items_of_result_axes(data_index, 0)
 
     def reduce_terms(self, combiner: str, term: Callable[[tuple[Scalar, ...]], Scalar], name: str = "") -> te.Reduce:

@@ -83,8 +83,8 @@ def _check_scatter_types(types: Types, reduction: str) -> tuple[TensorType, Tens
 def _write_updates_to_array(
     data: Array, flat_positions: Array, is_valid: Array, updates: Array, reduction: str
 ) -> Array:
-    """Return a copy of `data` with `updates` written to the flat positions `flat_positions` for which
-    `is_valid` is True.
+    """Return a copy of `data` with `updates` written to the flat positions `flat_positions` for
+    which `is_valid` is True.
     """
     result: Array = data.reshape(-1).copy()
     at, values = flat_positions[is_valid], updates[is_valid]

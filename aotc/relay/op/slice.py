@@ -164,8 +164,8 @@ strided_slice = OpDef(
 
 
 def _is_in_slice_and_slice_index(position: Any, extent: int, begin: Any, end: Any, stride: Any) -> tuple[Any, Any]:
-    """Return a condition that is True for positions `position` inside a slice of an axis, and their index
-    in the slice.
+    """Return a condition that is True for positions `position` inside a slice of an axis, and their
+    index in the slice.
 
     A stride of 0 counts as 1.
     """

@@ -178,9 +178,9 @@ class _RowSortBuilder:
         """Return statements for a parallel merge sort of the first `count` positions, and the
         buffer with the result.
 
-        The row's positions start at index `row_start` of both buffers. For each element of two merged
-        runs, bisection finds the number of elements from the first run ("merge path": Odeh et al.,
-        IPDPS 2012). Runs are truncated to elements that may be among the first `count`.
+        The row's positions start at index `row_start` of both buffers. For each element of two
+        merged runs, bisection finds the number of elements from the first run ("merge path": Odeh
+        et al., IPDPS 2012). Runs are truncated to elements that may be among the first `count`.
         """
         i, most = Var("i"), 1 << (count - 1).bit_length()
         fill = Store(order, row_start + i, i.astype(_POSITION_DTYPE))

@@ -85,7 +85,9 @@ class Rearrangement:
 
 
 class SubPixelAttrs(Attrs):
-    """`mode`: whether a channel's number counts the pixel of the block first ("DCR") or last ("CRD")."""
+    """`mode`: whether a channel's number counts the pixel of the block first ("DCR") or last
+    ("CRD").
+    """
 
     block_size: int = attribute_field(default=1, parameter_default=REQUIRED)
     layout: str = "NCHW"
@@ -116,8 +118,8 @@ def _infer_depth_space_type(is_space_to_depth: bool, a: SubPixelAttrs, types: Ty
 
 
 def _depth_space_rearrangement(is_space_to_depth: bool, a: SubPixelAttrs, shape: Sequence[int]) -> Rearrangement:
-    """Return the rearrangement between blocks of pixels and channels; `is_space_to_depth` is True for
-    space_to_depth.
+    """Return the rearrangement between blocks of pixels and channels; `is_space_to_depth` is True
+    for space_to_depth.
     """
     n, c, h, w = layout_to_canonical_order(shape, canonical_axis_positions(a.layout, "NCHW"))
     b = a.block_size
@@ -233,7 +235,9 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 class SpaceToBatchNDAttrs(Attrs):
-    """(before, after) positions of `pad_value` around each blocked axis make it a multiple of the block."""
+    """(before, after) positions of `pad_value` around each blocked axis make it a multiple of the
+    block.
+    """
 
     block_shape: tuple[int, ...]
     paddings: tuple[tuple[int, int], ...]

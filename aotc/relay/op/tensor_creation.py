@@ -81,8 +81,8 @@ def _fill_test_samples(attrs_class: type[Attrs], has_fill_value_argument: bool) 
 def _constant_fill_op(name: str, doc: str, fill_value: int | None = None) -> OpDef:
     """Return the OpDef of a constant-filled tensor.
 
-    The fill value is `fill_value`, or the last argument if `fill_value` is None. The shape is an attribute
-    or, for a name that ends with "_like", the shape of the first argument.
+    The fill value is `fill_value`, or the last argument if `fill_value` is None. The shape is an
+    attribute or, for a name that ends with "_like", the shape of the first argument.
     """
     like, given = name.endswith("_like"), fill_value is None
     infer = _infer_filled_like_type if like else _infer_filled_type

@@ -25,8 +25,8 @@ def require_tensor_type(ty: Type, operand_name: str = "argument") -> TensorType:
 
 
 def require_tensor_of_rank(error_code: str, ty: Type, rank: int, operand_name: str = "data") -> TensorType:
-    """Return `ty` as a tensor type with `rank` axes; raise AotcError (`error_code`) if it has another
-    rank.
+    """Return `ty` as a tensor type with `rank` axes; raise AotcError (`error_code`) if it has
+    another rank.
     """
     found = require_tensor_type(ty, operand_name)
     require(error_code, found.rank == rank, lambda: f"{operand_name} must have rank {rank}, got {found}")
@@ -41,8 +41,8 @@ def require_scalar_tensor_type(error_code: str, ty: Type, operand_name: str) -> 
 
 
 def require_known_name(error_code: str, description: str, name: str, known_names: Iterable[str]) -> None:
-    """Raise AotcError (`error_code`) unless `name` is one of the names in `known_names`; `description` describes them
-    in the message.
+    """Raise AotcError (`error_code`) unless `name` is one of the names in `known_names`;
+    `description` describes them in the message.
     """
     require(
         error_code,
@@ -110,8 +110,8 @@ def shape_text(shape: Shape) -> str:
 
 
 def map_extent(extent: Dim, fn: Callable[[int], int], keep_symbolic: bool = False) -> Dim:
-    """Return `fn(extent)` for a static extent d, else a new symbolic dimension whose bound is `fn` the
-    bound of d.
+    """Return `fn(extent)` for a static extent d, else a new symbolic dimension whose bound is `fn`
+    the bound of d.
 
     If `keep_symbolic` is True, a symbolic dimension is returned as it is.
     """
@@ -148,8 +148,8 @@ def require_float_tensor(ty: Type) -> TensorType:
 
 
 def infer_float_along_axis_type(attrs: Any, types: Types) -> TensorType:
-    """Type rule of float operators along `attrs.axis` (one axis, several, or None for all): return the
-    type of the data.
+    """Type rule of float operators along `attrs.axis` (one axis, several, or None for all): return
+    the type of the data.
     """
     data = require_float_tensor(types[0])
     normalize_axes(attrs.axis, data.rank)
@@ -210,8 +210,8 @@ def axis_map_without_worked_axis(attrs: Any, types: Types) -> AxisMap:
     """Return the axis map (from result axes to argument axes) of an operator that works along
     `attrs.axis`.
 
-    `attrs.axis` is one axis, several, or None for all; it is not mapped. The first argument is a tensor
-    or a tuple of tensors with the rank of the result; other arguments are not mapped.
+    `attrs.axis` is one axis, several, or None for all; it is not mapped. The first argument is a
+    tensor or a tuple of tensors with the rank of the result; other arguments are not mapped.
     """
     first = types[0].fields[0] if isinstance(types[0], TupleType) else types[0]
     rank = require_tensor_type(first).rank
@@ -219,8 +219,8 @@ def axis_map_without_worked_axis(attrs: Any, types: Types) -> AxisMap:
 
 
 def axis_map_without_worked_axis_or_flat(attrs: Any, types: Types) -> AxisMap:
-    """Return the axis map of an operator that works along `attrs.axis`, or on the flattened argument if
-    `attrs.axis` is None.
+    """Return the axis map of an operator that works along `attrs.axis`, or on the flattened
+    argument if `attrs.axis` is None.
     """
     return AxisMap(((None,),)) if attrs.axis is None else axis_map_without_worked_axis(attrs, types)
 
@@ -229,8 +229,8 @@ def axis_map_without_worked_axis_or_flat(attrs: Any, types: Types) -> AxisMap:
 
 
 def check_vectors_match_axis(error_code: str, attrs: Any, data: TensorType, vectors: Types, vector_name: str) -> None:
-    """Raise AotcError (`error_code`) unless each of `vectors` has the data's dtype and one element per
-    index of `attrs.axis`.
+    """Raise AotcError (`error_code`) unless each of `vectors` has the data's dtype and one element
+    per index of `attrs.axis`.
     """
     axis = normalize_axis(attrs.axis, data.rank)
     for given in vectors:
@@ -252,8 +252,8 @@ def infer_missing_vector_types(attrs: Any, types: Sequence[Type | None]) -> Sequ
 
 
 def elementwise_with_vectors_axis_map(attrs: Any, types: Types) -> AxisMap:
-    """Return the axis map of an elementwise operator on data and on vectors along `attrs.axis` of the
-    data.
+    """Return the axis map of an elementwise operator on data and on vectors along `attrs.axis` of
+    the data.
     """
     rank = require_tensor_type(types[0]).rank
     axis = normalize_axis(attrs.axis, rank)

@@ -34,8 +34,8 @@ TRANSPOSED_KERNEL_LAYOUT_BY_RANK: Final = {1: "IOW", 2: "IOHW", 3: "IODHW"}
 
 
 def repeat_for_each_axis(value: Ints, axis_count: int) -> tuple[int, ...]:
-    """Return one value for each of `axis_count` spatial axes from one or `axis_count` values; raise AotcError (code
-    "window") for others.
+    """Return one value for each of `axis_count` spatial axes from one or `axis_count` values; raise
+    AotcError (code "window") for others.
     """
     items = (value,) if isinstance(value, int) else tuple(int(v) for v in value)
     require("window", len(items) in (1, axis_count), f"expected 1 or {axis_count} values, got {items}")
@@ -43,8 +43,8 @@ def repeat_for_each_axis(value: Ints, axis_count: int) -> tuple[int, ...]:
 
 
 def pad_pairs_of_axes(padding: Ints, axis_count: int) -> tuple[tuple[int, int], ...]:
-    """Return (before, after) for each spatial axis from 1, `axis_count` or 2n values (all befores, then all
-    afters).
+    """Return (before, after) for each spatial axis from 1, `axis_count` or 2n values (all befores,
+    then all afters).
 
     Raise AotcError (code "padding") for another number of values and for negative ones.
     """
@@ -68,8 +68,8 @@ def befores_then_afters_padding(padding: Ints, axis_count: int) -> tuple[int, ..
 
 
 def per_axis_attribute_field(axis_count: int, default: Any = MISSING, given: Any = ...) -> Any:
-    """Return an attribute field with a value for each of `axis_count` spatial axes; a single value applies
-    to all axes.
+    """Return an attribute field with a value for each of `axis_count` spatial axes; a single value
+    applies to all axes.
     """
     values = (default,) * axis_count if isinstance(default, int) else default
     return attribute_field(
@@ -78,8 +78,8 @@ def per_axis_attribute_field(axis_count: int, default: Any = MISSING, given: Any
 
 
 def padding_attribute_field(axis_count: int, default_length: int | None = None) -> Any:
-    """Return an attribute field for the padding of `axis_count` spatial axes; the default is `default_length` (or
-    `axis_count`) zeros.
+    """Return an attribute field for the padding of `axis_count` spatial axes; the default is
+    `default_length` (or `axis_count`) zeros.
     """
     return attribute_field(
         default=(0,) * (default_length or axis_count),
@@ -88,7 +88,8 @@ def padding_attribute_field(axis_count: int, default_length: int | None = None) 
 
 
 def attrs_class_for_rank(axis_count: int, base: type[T], name: str, **fields: Any) -> type[T]:
-    """Return the attribute class of an operator over `axis_count` spatial axes, derived from `base`.
+    """Return the attribute class of an operator over `axis_count` spatial axes, derived from
+    `base`.
 
     In the docstring of `base`, {n} stands for the number of axes, {axes} for the spatial axes of
     the data and {taps} for those of the kernel.
@@ -110,8 +111,8 @@ def attrs_class_for_rank(axis_count: int, base: type[T], name: str, **fields: An
 
 
 def canonical_axis_positions(layout: str, canonical_layout: str) -> tuple[int, ...]:
-    """Return the position in `layout` of each axis of `canonical_layout`; raise AotcError (code "layout")
-    if the axes differ.
+    """Return the position in `layout` of each axis of `canonical_layout`; raise AotcError (code
+    "layout") if the axes differ.
     """
     same = sorted(layout) == sorted(canonical_layout)
     require("layout", same, lambda: f"layout {layout!r} is not an order of the axes {', '.join(canonical_layout)}")
@@ -129,8 +130,8 @@ def parse_blocked_layout(layout: str, block_letter: str) -> tuple[str, int]:
 
 
 def parse_blocked_and_grouped_layout(layout: str, block_letter: str) -> tuple[str, int, int, str]:
-    """Parse a layout with an optional block, as `parse_blocked_layout` does, and an optional innermost group of
-    another axis.
+    """Parse a layout with an optional block, as `parse_blocked_layout` does, and an optional
+    innermost group of another axis.
 
     The result is ("OHWI", 16, 4, "I") for "OHWI16o4i" and ("OIHW", 16, 0, "") for "OIHW16o".
     """
@@ -178,8 +179,8 @@ def strides_dilations_and_pads(
 def data_and_result_axis_positions(
     axis_count: int, data_layout: str, out_layout: str
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the positions of the canonical axes in the data and in the result; an empty `out_layout`
-    means the data's layout.
+    """Return the positions of the canonical axes in the data and in the result; an empty
+    `out_layout` means the data's layout.
     """
     return canonical_axis_positions(data_layout, DATA_LAYOUT_BY_RANK[axis_count]), canonical_axis_positions(
         out_layout or data_layout, DATA_LAYOUT_BY_RANK[axis_count]
@@ -189,8 +190,8 @@ def data_and_result_axis_positions(
 def axis_map_row_of_leading_axes(
     data_positions: Sequence[int], result_positions: Sequence[int], leading_axis_count: int
 ) -> tuple[int | None, ...]:
-    """Return an axis-map row that maps the first `leading_axis_count` canonical axes of the data; None for the
-    other result axes.
+    """Return an axis-map row that maps the first `leading_axis_count` canonical axes of the data;
+    None for the other result axes.
     """
     found = dict(zip(result_positions[:leading_axis_count], data_positions[:leading_axis_count], strict=True))
     return tuple(found.get(k) for k in range(len(result_positions)))
@@ -222,7 +223,8 @@ def window_count(
     pad: tuple[int, int] = (0, 0),
     count_partial: bool = False,
 ) -> D:
-    """Return the number of windows along an axis; with `count_partial`, a last partial window counts.
+    """Return the number of windows along an axis; with `count_partial`, a last partial window
+    counts.
 
     Raise AotcError (code "window") if no window fits.
     """
@@ -244,8 +246,8 @@ def window_count(
 def window_counts_of_axes(
     axis_count: int, attrs: Any, spatial_extents: Sequence[D], window_sizes: Sequence[int], count_partial: bool = False
 ) -> list[D]:
-    """Return the number of windows of the given sizes along each of `axis_count` axes, with the attributes'
-    strides and padding.
+    """Return the number of windows of the given sizes along each of `axis_count` axes, with the
+    attributes' strides and padding.
     """
     windows = zip(spatial_extents, window_sizes, *strides_dilations_and_pads(axis_count, attrs), strict=True)
     return [window_count(*window, count_partial) for window in windows]

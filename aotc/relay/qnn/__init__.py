@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's quantized dialect: `relay.qnn.op.conv2d(...)` builds calls, `relay.qnn.transform` has its passes.
+"""Relay's quantized dialect: `relay.qnn.op.conv2d(...)` builds calls, `relay.qnn.transform` has its
+passes.
 
 q = relay.qnn.op.quantize(x, relay.const(0.1), relay.const(3), out_dtype="uint8")
 """

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generator of DCGAN: transposed convolutions from a random vector to an image (Radford et al., 2016).
+"""The generator of DCGAN: transposed convolutions from a random vector to an image (Radford et al.,
+2016).
 
 mod, params = get_workload(batch_size=1)         # 64 x 64 RGB
 """

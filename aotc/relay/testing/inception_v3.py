@@ -48,8 +48,8 @@ def _same_size_avg_pool(data: Expr) -> Expr:
 
 def _inception_block(data: Expr, name: str, pool_channels: int, *chains: tuple[_ConvSpec, ...]) -> Expr:
     """Build a block of parallel branches and concatenate their results: one branch per chain of
-    convolutions, and one pooling branch. That is an average pool with a projection to `pool_channels`
-    channels, or for `pool_channels` 0 a max pool of stride 2.
+    convolutions, and one pooling branch. That is an average pool with a projection to
+    `pool_channels` channels, or for `pool_channels` 0 a max pool of stride 2.
     """
     branches = [_conv_chain(data, f"{name}_chain{k}", *chain) for k, chain in enumerate(chains)]
     if pool_channels:

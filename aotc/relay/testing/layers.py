@@ -16,7 +16,9 @@ from aotc.relay.op.builders import conv2d as conv2d_op
 
 
 def parameter_variable(name: str, shape: tuple[Dim, ...], dtype_source: Expr) -> Var:
-    """Create the variable of a layer's parameter, with a name, a shape and the data type of `dtype_source`."""
+    """Create the variable of a layer's parameter, with a name, a shape and the data type of
+    `dtype_source`.
+    """
     return Var(name, TensorType(shape, tensor_type_of(dtype_source).dtype))
 
 

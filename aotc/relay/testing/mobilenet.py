@@ -23,7 +23,9 @@ _CHANNELS_AND_STRIDES = (
 def _conv_batch_norm_relu(
     data: Expr, name: str, batch_norm_name: str, channels: int, kernel_size: int, layout: str, **attributes: Any
 ) -> Expr:
-    """Build a convolution called `name`, followed by batch normalization called `batch_norm_name` and relu."""
+    """Build a convolution called `name`, followed by batch normalization called `batch_norm_name`
+    and relu.
+    """
     body = conv2d(data, name, channels, kernel_size, data_layout=layout, **attributes)
     return relu(batch_norm_infer(body, batch_norm_name, axis=layout.index("C")))
 

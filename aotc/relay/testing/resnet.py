@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ResNet with identity mappings: pre-activation units (He, Zhang, Ren and Sun, "Identity Mappings in Deep
-Residual Networks", 2016).
+"""ResNet with identity mappings: pre-activation units (He, Zhang, Ren and Sun, "Identity Mappings
+in Deep Residual Networks", 2016).
 
 mod, params = get_workload(num_layers=18)        # ImageNet: 18, 34, 50, 101, 152, 200, 269 layers
 mod, params = get_workload(num_layers=20, image_shape=(3, 28, 28), num_classes=10)    # CIFAR: 6 n + 2 or 9 n + 2

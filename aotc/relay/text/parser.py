@@ -332,7 +332,9 @@ class _Parser(Cursor):
     def _build_pending_infix_calls(
         self, operands: list[Expr], pending: list[tuple[int, str, Token]], min_precedence: int
     ) -> None:
-        """Build the calls of all pending infix operators whose precedence is at least `min_precedence`."""
+        """Build the calls of all pending infix operators whose precedence is at least
+        `min_precedence`.
+        """
         while pending and pending[-1][0] >= min_precedence:
             _, name, token = pending.pop()
             right = operands.pop()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load programs that TVM (0.6 and later) saved as JSON graphs of nodes.
 
-{"root": 1, "nodes": [{"type_key": ""}, {"type_key": "GlobalVar", "attrs": {"name_hint": "f"}}], "b64ndarrays": []}
+{"root": 1, "nodes": [{"type_key": ""}, {"type_key": "GlobalVar", "attrs": {"name_hint": "f"}}],
+"b64ndarrays": []}
 
 Supported nodes: types, variables, constants, functions, control flow, modules of functions, numbers
 and containers. Calls of operators with attributes are not supported, since the format does not

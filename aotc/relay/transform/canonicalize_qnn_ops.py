@@ -5,8 +5,8 @@ qnn.conv2d(%x, %w, 3, 0, ...)
 subtract(nn.conv2d(nn.pad(%x, 3), %w, out_dtype="int32"), meta[Constant][0])
 
 Input: typed functions. Output: equivalent functions without qnn operators, except products with
-their own rounding (`aotc.relay.op.qnn.target_independent_rounding`). An invalid scale or zero point is an
-error that names the call; a Python warning is issued for sums that may overflow int32.
+their own rounding (`aotc.relay.op.qnn.target_independent_rounding`). An invalid scale or zero point
+is an error that names the call; a Python warning is issued for sums that may overflow int32.
 """
 
 from typing import ClassVar

@@ -129,8 +129,8 @@ class Concatenation:
         return self.axis(node.attrs, tensor_type_of(node).rank)
 
     def merge_anchor_calls(self, group: ParallelGroup, branch_arguments: Sequence[Sequence[Expr]]) -> Expr:
-        """Return the merged call that replaces the parallel calls of a group; `branch_arguments` are their
-        rewritten arguments.
+        """Return the merged call that replaces the parallel calls of a group; `branch_arguments`
+        are their rewritten arguments.
         """
         first = group.anchors[0]
         weight = concatenate([a[1] for a in branch_arguments], axis=self.weight_axis(first.attrs))

@@ -9,10 +9,10 @@ plan_call_layout(sum_call, [BLOCKS])           # axis 1 -> axes 1 and 4, keepdim
 plan_call_layout(slice_call, [BLOCKS])             # along channels by whole blocks, or None
 
 The rules are derived from each operator's axis map and from the facets that name its axis
-attributes (`Op.layout_treatment`, `Op.moved`). Only operators that support blocked layouts have rules of
-their own. Every plan is checked against the axis maps of the operator before and after, or, for
-blocked layouts, against the extents of its results: a layout whose blocks would need padding is
-rejected.
+attributes (`Op.layout_treatment`, `Op.moved`). Only operators that support blocked layouts have
+rules of their own. Every plan is checked against the axis maps of the operator before and after,
+or, for blocked layouts, against the extents of its results: a layout whose blocks would need
+padding is rejected.
 """
 
 from __future__ import annotations

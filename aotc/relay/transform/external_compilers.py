@@ -159,8 +159,8 @@ def group_nodes_convexly(root: Expr, labels: dict[Expr, str], merge_across_marks
 
 
 def is_supported_by_compiler(expr: Call, compiler: str) -> bool:
-    """Return True if external compiler `compiler` supports a call: by the operator's attribute, or by
-    a composite's name.
+    """Return True if external compiler `compiler` supports a call: by the operator's attribute, or
+    by a composite's name.
     """
     match expr.op:
         case Op(name=name):

@@ -157,8 +157,8 @@ def _quantize_constant(value: Array, ty: TensorAffineType) -> Constant:
 
 
 def _require_integers_of_type(region: IntegerRegion, node: Call, arg: Expr, ty: TensorAffineType) -> Expr:
-    """Return an operand as integers of type `ty`; raise IntegerRuleRefused unless it has that type or is a
-    constant it represents exactly.
+    """Return an operand as integers of type `ty`; raise IntegerRuleRefused unless it has that type
+    or is a constant it represents exactly.
     """
     value = constant_value_or_none(arg)
     if value is None:
@@ -335,8 +335,8 @@ _SELECTION_RULE: Final = AbsorbRule(
 
 
 def _rule_if_attrs_only_select_elements(is_selection: Callable[[Any], bool], reason: str) -> AbsorbRule:
-    """Return the integer rule for an operator that only selects elements if `is_selection` is true of its
-    attributes.
+    """Return the integer rule for an operator that only selects elements if `is_selection` is true
+    of its attributes.
     """
 
     def apply_if_selection(

@@ -8,8 +8,8 @@ integers themselves.
 qnn.quantize(%2, 0.2f, -7)
 
 Input: typed functions. Output: functions in which every operator that has an applicable integer
-rule is computed on integers. The remaining operators stay on real numbers; `find_operators_left_in_float` lists them
-with the reasons.
+rule is computed on integers. The remaining operators stay on real numbers;
+`find_operators_left_in_float` lists them with the reasons.
 """
 
 from __future__ import annotations

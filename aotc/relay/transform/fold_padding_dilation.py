@@ -13,8 +13,8 @@ nothing to a sum, whereas zeros times an infinite weight would add NaN.
 FlattenAtrousConv: recognize a dilated convolution that is written as a convolution over blocks of
 positions.
 
-nn.batch_to_space_nd(nn.conv2d(nn.space_to_batch_nd(%x, block_shape=[2, 2], ...), %w, data_layout="NHWC"), ...)
-nn.conv2d(%x, %w, dilation=[2, 2], padding=..., data_layout="NHWC")
+nn.batch_to_space_nd(nn.conv2d(nn.space_to_batch_nd(%x, block_shape=[2, 2], ...), %w,
+data_layout="NHWC"), ...) nn.conv2d(%x, %w, dilation=[2, 2], padding=..., data_layout="NHWC")
 """
 
 from __future__ import annotations

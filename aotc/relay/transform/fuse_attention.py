@@ -73,8 +73,8 @@ class _Finder:
     users: dict[Expr, list[Expr]]
 
     def attention_operators(self, second_product: Call) -> list[Call] | WhyNot | None:
-        """Return the operators of the attention whose second product is `second_product`, the one that
-        computes the result first.
+        """Return the operators of the attention whose second product is `second_product`, the one
+        that computes the result first.
 
         WhyNot if the operators cannot be fused; None if there is no attention.
         """

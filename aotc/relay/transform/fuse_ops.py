@@ -413,8 +413,8 @@ class _Rewriter:
                 return map_children(node, self.new.__getitem__)
 
     def _is_field_read_inside_fused_function(self, field: Expr, value: Expr) -> bool:
-        """Return True if the TupleGetItem `field` belongs inside a fused function: its group has another
-        root, or computes the tuple too.
+        """Return True if the TupleGetItem `field` belongs inside a fused function: its group has
+        another root, or computes the tuple too.
         """
         group = self._fusion_group(field)
         return group.root_ref is not field or self._fusion_group(value) is group

@@ -34,7 +34,9 @@ _MAX_SCALE_ULPS: Final = 2
 
 
 def require_per_tensor_byte(quantized: QuantizedExpr, node: Call) -> QuantizedExpr:
-    """Return a quantized value if it is an 8-bit tensor with one scale; raise IntegerRuleRefused otherwise."""
+    """Return a quantized value if it is an 8-bit tensor with one scale; raise IntegerRuleRefused
+    otherwise.
+    """
     if not quantized.is_per_tensor_byte:
         raise IntegerRuleRefused("an operand is no tensor of 8 bits with one scale", node)
     return quantized
@@ -44,8 +46,8 @@ def require_per_tensor_byte(quantized: QuantizedExpr, node: Call) -> QuantizedEx
 
 
 def _require_byte_weights(quantized: QuantizedExpr, axis: int, node: Call) -> QuantizedExpr:
-    """Return 8-bit weights with one scale, or with one for each element along `axis`; raise IntegerRuleRefused
-    for others.
+    """Return 8-bit weights with one scale, or with one for each element along `axis`; raise
+    IntegerRuleRefused for others.
 
     Constant weights of fewer bits are widened to int8.
     """
@@ -205,7 +207,8 @@ def integer_bias_add(region: IntegerRegion, node: Call) -> QuantizedExpr:
     """Return nn.bias_add, or a sum with a constant operand, as an int32 addition at the scale of
     the sums.
 
-    Raise IntegerRuleRefused if the data is not a sum of products or the result might overflow int32.
+    Raise IntegerRuleRefused if the data is not a sum of products or the result might overflow
+    int32.
     """
     data, bias = node.args
     sums = region.exact_integers(data)

@@ -44,8 +44,8 @@ def all_byte_values(dtype: str) -> Constant:
 
 
 def _elementwise_nodes_above_leaves(root: Call, leaves: set[Expr]) -> list[Call]:
-    """Return the nodes between `root` and the leaves; raise IntegerRuleRefused unless they are an elementwise
-    function of the leaves.
+    """Return the nodes between `root` and the leaves; raise IntegerRuleRefused unless they are an
+    elementwise function of the leaves.
     """
     found: dict[Call, None] = {}
     stack: list[Expr] = [root]
@@ -105,8 +105,8 @@ def _dequantized_leaves_and_source(region: IntegerRegion, root: Call) -> tuple[s
     """Return the dequantized tensors from which `root` is computed, and the one 8-bit tensor of
     which they are made.
 
-    Raise IntegerRuleRefused if they come from several tensors, or from one that is not 8 bits wide with one
-    scale.
+    Raise IntegerRuleRefused if they come from several tensors, or from one that is not 8 bits wide
+    with one scale.
     """
     leaves: dict[Expr, QuantizedExpr] = {}
     seen: set[Expr] = set()
@@ -250,8 +250,8 @@ def _tensor_and_elementwise_sources(arg: Expr) -> list[Expr]:
 
 
 def _substitute_all_values(arg: Expr, x: Expr, all_values: Constant) -> Expr:
-    """Return an operand with the 8-bit tensor `x` replaced by the constant `all_values`, which holds all
-    of its values.
+    """Return an operand with the 8-bit tensor `x` replaced by the constant `all_values`, which
+    holds all of its values.
     """
     if arg is x:
         return all_values

@@ -2,8 +2,9 @@
 """PackWeights: keep constant weights of float32 products quantized to 2, 4 or 8 bits until they are
 in registers.
 
-nn.dense(%x, multiply(subtract(cast(meta[Constant][0] /* Tensor[(64, 256), int4] */, "float32"), %zeros), %scales))
-nn.contrib_dense_bits(%x, meta[Constant][0] /* Tensor[(1, 32, 64), uint32] */, ..., units=64, bits=4, block_size=32)
+nn.dense(%x, multiply(subtract(cast(meta[Constant][0] /* Tensor[(64, 256), int4] */, "float32"),
+%zeros), %scales)) nn.contrib_dense_bits(%x, meta[Constant][0] /* Tensor[(1, 32, 64), uint32] */,
+..., units=64, bits=4, block_size=32)
 
 Scales and zero points are constants, one for each unit and each block of consecutive inputs; the
 block size is derived from their values. Input: typed functions. Output: equivalent functions. With

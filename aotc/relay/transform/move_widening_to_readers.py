@@ -314,8 +314,8 @@ def _call_arguments_or_indexed_tuple(node: Expr) -> Sequence[Expr]:
 
 
 def _call_element_reads(node: Call, params: Container[Expr]) -> int | None:
-    """Return how often a call reads an element of some kernel parameters, each of which would repeat
-    the widening; None if the parameters must be stored.
+    """Return how often a call reads an element of some kernel parameters, each of which would
+    repeat the widening; None if the parameters must be stored.
     """
     marked: set[te.Tensor] = set()
 

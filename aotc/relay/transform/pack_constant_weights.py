@@ -13,8 +13,8 @@ nn.conv2d(%x, %w3x3)      =>    nn.contrib_conv2d_winograd_without_weight_transf
 Input: typed functions. Output: functions with equal results, except for the rounding of Winograd's
 algorithm. FoldConstant evaluates the weight transforms. Activations stay in their layout.
 
-choose_winograd_tiles selects the convolutions that use Winograd's algorithm: it maps a function and a target
-to tile sizes.
+choose_winograd_tiles selects the convolutions that use Winograd's algorithm: it maps a function and
+a target to tile sizes.
 
 choose_winograd_tiles(function, get_target("x86-64-v4"), ctx)  # {%1: 4, %5: 4, %9: 2}
 
@@ -410,8 +410,8 @@ def _choose_options_greedily(
     byte.
 
     A step transforms a plain weight, or replaces the tile size chosen for it before. Each step
-    saves at least `min_cycles_per_byte` cycles for every byte that it adds, and all steps together add at most
-    `byte_budget` bytes.
+    saves at least `min_cycles_per_byte` cycles for every byte that it adds, and all steps together
+    add at most `byte_budget` bytes.
     """
     chosen: dict[Constant, _WinogradOption] = {}
     while True:

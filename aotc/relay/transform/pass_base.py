@@ -74,7 +74,8 @@ class FunctionPass(Pass[IRModule]):
     """Base of passes that transform one function at a time; types are inferred afterwards by
     InferType.
 
-    A subclass overrides `rewrite_function_body`, or `transform` if it needs the module or the context.
+    A subclass overrides `rewrite_function_body`, or `transform` if it needs the module or the
+    context.
     """
 
     kind = "Function"
@@ -140,8 +141,8 @@ def apply_to_fixpoint(change: Callable[[T], T], value: T) -> T:
 
 
 def rewrite_nodes(function: Function, rewrite: Callable[[Expr, Expr], Expr]) -> Function:
-    """Replace each node by rewrite_to_fixpoint(old node, node with rewritten operands); fused functions are not
-    changed.
+    """Replace each node by rewrite_to_fixpoint(old node, node with rewritten operands); fused
+    functions are not changed.
     """
     return require_function(rewrite_bottom_up(function, rewrite, is_not_primitive_function))
 

@@ -109,8 +109,8 @@ def _row_window_of_conv_or_pool(node: Call, axis: int) -> _RowWindow | None:
 
 
 def _as_chain_call(node: Expr, source: Expr, axis: int) -> _ChainCall | None:
-    """Return a node as the next call of a chain that ends at `data_argument`, or None if it cannot be
-    computed in bands of rows.
+    """Return a node as the next call of a chain that ends at `data_argument`, or None if it cannot
+    be computed in bands of rows.
     """
     types = [e.checked_type for e in (node, *node.args)] if isinstance(node, Call) else []
     if not isinstance(node, Call) or not all(isinstance(ty, TensorType) and ty.is_static for ty in types):
@@ -134,9 +134,11 @@ def _as_chain_call(node: Expr, source: Expr, axis: int) -> _ChainCall | None:
 
 
 def _longest_row_local_chain(begin: Expr, users_of: dict[Expr, list[Expr]], axis: int) -> list[_ChainCall]:
-    """Return the longest chain of calls, from producer to consumer, that can be computed in bands of rows.
+    """Return the longest chain of calls, from producer to consumer, that can be computed in bands
+    of rows.
 
-    The chain begins with the only user of `begin`; each call has one user and is local along `axis`.
+    The chain begins with the only user of `begin`; each call has one user and is local along
+    `axis`.
     """
     found: list[_ChainCall] = []
     end = begin

@@ -160,8 +160,8 @@ def scale_and_zero_point(ty: TensorAffineType) -> tuple[Expr, Expr]:
 def affine_type_of_qnn_call(node: Call, dtype: str) -> TensorAffineType:
     """Return the quantization parameters that a call of qnn.quantize or qnn.dequantize carries.
 
-    Raise IntegerRuleRefused if the scale or the zero point is not constant, or a scale is not positive and
-    finite.
+    Raise IntegerRuleRefused if the scale or the zero point is not constant, or a scale is not
+    positive and finite.
     """
     scale, zero = (constant_value_or_none(a) for a in node.args[1:])
     if scale is None or zero is None:
@@ -227,15 +227,17 @@ class IntegerRegion:
         return self.rules.get(str(node.op)) or self.fallback(node)
 
     def require_rule(self, node: Call) -> AbsorbRule:
-        """Return the integer rule for a float operator call; raise IntegerRuleRefused if there is none."""
+        """Return the integer rule for a float operator call; raise IntegerRuleRefused if there is
+        none.
+        """
         found = self.find_rule(node)
         if found is None:
             raise IntegerRuleRefused(f"there is no rule for {node.op}", node)
         return found
 
     def exact_integers(self, expr: Expr) -> QuantizedExpr:
-        """Return integers that represent the value of `expr` exactly; raise IntegerRuleRefused if there are
-        none.
+        """Return integers that represent the value of `expr` exactly; raise IntegerRuleRefused if
+        there are none.
         """
         if expr not in self._known:
             for node in depth_first_post_order([expr], self._operands_without_known_integers):
@@ -293,8 +295,8 @@ class IntegerRegion:
         raise IntegerRuleRefused("an operand is not quantized", expr)
 
     def quantized_integers(self, expr: Expr, target_type: TensorAffineType) -> Expr:
-        """Return the integers that quantizing `expr` to `target_type` gives; raise IntegerRuleRefused if no rule
-        can compute them.
+        """Return the integers that quantizing `expr` to `target_type` gives; raise
+        IntegerRuleRefused if no rule can compute them.
 
         The operator's own rule is tried first, then exact integers that are rescaled, then a lookup
         table. The first refusal is raised if all of them fail.

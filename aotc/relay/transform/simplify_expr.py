@@ -55,7 +55,9 @@ _ENLARGING_REFUSAL: Final = WhyNot("the constant broadcasts the other operand")
 
 
 def _replace_if_same_type(node: Call, replacement: Expr) -> RewriteOutcome:
-    """Return `replacement` as the replacement of `node`, or WhyNot if `node` broadcasts it to a larger shape."""
+    """Return `replacement` as the replacement of `node`, or WhyNot if `node` broadcasts it to a
+    larger shape.
+    """
     return replacement if replacement.checked_type == node.checked_type else _ENLARGING_REFUSAL
 
 
@@ -81,8 +83,8 @@ def _remove_neutral_operand_rule(value: float, operand_positions: tuple[int, ...
 
 
 def _collapse_repeated_op_rule(name: str, applications_left: int) -> Callable[[Call], RewriteOutcome]:
-    """Return a rewrite rule for an operator applied to its own result, which leaves `applications_left` (0 or 1)
-    applications.
+    """Return a rewrite rule for an operator applied to its own result, which leaves
+    `applications_left` (0 or 1) applications.
     """
 
     def collapse_repeated_op(node: Call) -> RewriteOutcome:

@@ -8,9 +8,9 @@ for i in 0..9 independent {                                            # 9 block
     for k in 0..999 independent { y[i * 999 + k] = z[k] / s }          # by thread t: t, t + 256 and so on
 }
 
-Loops run in program order, with a barrier where one loop reads memory that another loop wrote. No operator is
-treated specially: softmax, normalizations and split reductions all have this form. Values that
-every thread needs are computed by every thread.
+Loops run in program order, with a barrier where one loop reads memory that another loop wrote. No
+operator is treated specially: softmax, normalizations and split reductions all have this form.
+Values that every thread needs are computed by every thread.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class CooperativeRow:
 
     @staticmethod
     def match_cooperative_row(nest: ParallelNest, scratch: Sequence[Buffer]) -> CooperativeRow | None:
-        """Return the rows of a loop nest with the scratch buffers `scratch`; None if a row contains no
-        loop that threads can share.
+        """Return the rows of a loop nest with the scratch buffers `scratch`; None if a row contains
+        no loop that threads can share.
         """
         leaves = _thread_shared_loops_and_stmts(nest.body)
         kept = {*scratch} - (common := _scratch_shared_between_threads(leaves, scratch))
@@ -125,8 +125,8 @@ class CooperativeRow:
         return CooperativeRow(nest, (*scratch,), common, across, widest)
 
     def estimated_statements_per_thread(self, threads_per_row: int) -> int:
-        """Estimate the statements that one of `threads_per_row` threads executes for a row (the body of one
-        outer iteration).
+        """Estimate the statements that one of `threads_per_row` threads executes for a row (the
+        body of one outer iteration).
         """
         return _estimated_statements_per_thread(self.nest.body, threads_per_row, {})
 
@@ -160,8 +160,8 @@ def _scratch_shared_between_threads(stmts: Sequence[Stmt], scratch: Sequence[Buf
 
 
 def _are_accesses_contiguous_along_outer_var(outer_var: Var, stmts: Sequence[Stmt]) -> bool:
-    """Return True if most accesses to parameters are contiguous along the variable `outer_var` rather
-    than the inner loops.
+    """Return True if most accesses to parameters are contiguous along the variable `outer_var`
+    rather than the inner loops.
     """
     votes = 0
     for leaf in filter(is_thread_parallel_loop, stmts):
@@ -220,8 +220,8 @@ def statements_of_single_thread(stmt: Stmt, ranges: Ranges) -> int:
 
 
 def _needs_thread_group_per_iteration(nest: ParallelNest, threads_per_block: int) -> bool:
-    """Return True if a loop has so few iterations that a group of `_THREADS_PER_INNER_ROW` threads, not a single
-    one, should execute each.
+    """Return True if a loop has so few iterations that a group of `_THREADS_PER_INNER_ROW` threads,
+    not a single one, should execute each.
     """
     few = (
         len(nest.loops) == 1
@@ -342,8 +342,8 @@ class RowMapping:
         return BlockWork(blocks, over, (*copied,), (*stack.values(), *writer.stack), (*shared, *writer.shared))
 
     def scratch_of_thread_group_rows(self, scratch: Sequence[Buffer]) -> list[Buffer]:
-        """Return the scratch buffers in `scratch` that belong to inner rows: iterations that groups of
-        threads of the block share.
+        """Return the scratch buffers in `scratch` that belong to inner rows: iterations that groups
+        of threads of the block share.
         """
         leaves = [s for s in _thread_shared_loops_and_stmts(self.row.nest.body) if is_thread_parallel_loop(s)]
         found = [
@@ -521,8 +521,8 @@ def fastest_row_mapping(part: KernelPart, gpu: Gpu) -> RowMapping | None:
 
 
 def _row_mapping_with_threads(row: CooperativeRow, threads_per_row: int, gpu: Gpu) -> RowMapping | None:
-    """Return the mapping of rows to GPU blocks with `threads_per_row` threads per row; None if a block had too
-    many or too few threads.
+    """Return the mapping of rows to GPU blocks with `threads_per_row` threads per row; None if a
+    block had too many or too few threads.
     """
     most = gpu.threads // threads_per_row or int(threads_per_row <= MAX_THREADS_PER_BLOCK)
     size, across = row.nest.iteration_count, row.across

@@ -95,8 +95,8 @@ class _FusedSchedule:
             self.uses.setdefault(storage, []).append((begin, end, at, writes))
 
     def _position_and_fused_step(self, step: Step, first_position: int) -> tuple[int, Step]:
-        """Return the position for a launch, at least `first_position`, and the fused launch to put there;
-        the end of the list if not fused.
+        """Return the position for a launch, at least `first_position`, and the fused launch to put
+        there; the end of the list if not fused.
         """
         if first_position and (made := self.behind(self.steps[first_position - 1], step)) is not None:
             return first_position - 1, made
@@ -111,8 +111,8 @@ class _FusedSchedule:
     def _indices_of_steps_needed_before_access(
         self, storage: Storage, first_element: int, end_element: int, is_write: bool
     ) -> Iterator[int]:
-        """Yield the indices of the steps that must be complete before elements `first_element` to `end_element` of
-        a storage are accessed.
+        """Yield the indices of the steps that must be complete before elements `first_element` to
+        `end_element` of a storage are accessed.
         """
         found = self.uses.get(storage, ())
         return (at for b, e, at, wrote in found if (wrote or is_write) and b < end_element and first_element < e)

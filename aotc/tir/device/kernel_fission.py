@@ -134,8 +134,8 @@ class ParallelNest:
         return threads
 
     def body_of_iteration(self, iteration_number: Expr) -> Block:
-        """Return the body of the loop nest for the iteration whose row-major number is `iteration_number`, with
-        declared loop variables.
+        """Return the body of the loop nest for the iteration whose row-major number is
+        `iteration_number`, with declared loop variables.
         """
         digits: list[Expr] = []
         for loop in reversed(self.loops[1:]):

@@ -262,7 +262,9 @@ class _PartsToLaunchesMapper:
 
 
 def _guard_block_range(block: Var, first_block: int, end_block: int, block_count: int, body: Stmt) -> Stmt:
-    """Return `body` guarded so that only blocks `first_block` to `end_block` - 1 of `block_count` execute it."""
+    """Return `body` guarded so that only blocks `first_block` to `end_block` - 1 of `block_count`
+    execute it.
+    """
     limits = [
         *([block >= first_block] if first_block else []),
         *([block < end_block] if end_block < block_count else []),

@@ -43,8 +43,8 @@ def annotate_parameter_alignment(program: Program) -> Program:
 
 
 def _argument_alignment_bytes(param: Buffer, argument: View) -> int:
-    """Return the alignment in bytes, at most `MAX_ACCESS_BYTES`, of the memory that a call passes for a kernel
-    parameter.
+    """Return the alignment in bytes, at most `MAX_ACCESS_BYTES`, of the memory that a call passes
+    for a kernel parameter.
     """
     return math.gcd(MAX_ACCESS_BYTES, argument.storage.align, argument.offset * param.dtype.itemsize)
 
@@ -71,7 +71,9 @@ def _copy_misaligned_arguments(step: Step) -> list[Step]:
 
 
 def _set_parameter_alignments(kernel: Kernel, alignment_of_param: dict[Buffer, int]) -> Kernel:
-    """Return a kernel with the alignment of its parameters set to the values in `alignment_of_param`."""
+    """Return a kernel with the alignment of its parameters set to the values in
+    `alignment_of_param`.
+    """
     places = {
         b: (replace(b, align=alignment_of_param[b]), Const(0, INDEX))
         for b in kernel.params

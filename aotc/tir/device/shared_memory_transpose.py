@@ -91,8 +91,8 @@ class TransposingLoads:
     def nest_with_shared_memory_tiles(
         self, outer_loops: Iterable[For], body: Block, threads_per_block: int
     ) -> ParallelNest:
-        """Return a loop nest for GPU blocks of `threads_per_block` threads, each of which processes a tile
-        staged in shared memory.
+        """Return a loop nest for GPU blocks of `threads_per_block` threads, each of which processes
+        a tile staged in shared memory.
 
         `outer_loops` are the loops around the tiles.
         """
@@ -143,7 +143,9 @@ class TransposingLoads:
 
 
 def replace_loads(expr: Expr, replacements: Mapping[Load, Expr]) -> Expr:
-    """Return an expression in which the loads that are keys of `replacements` are replaced by its values."""
+    """Return an expression in which the loads that are keys of `replacements` are replaced by its
+    values.
+    """
     if isinstance(expr, Load) and expr in replacements:
         return replacements[expr]
     return with_operands(expr, tuple(replace_loads(e, replacements) for e in operands(expr)))

@@ -275,8 +275,8 @@ class Coarsening:
         return [If(known, Block(stmts))]
 
     def expr_for_window_element(self, expr: Expr, window_var: Var, element: int) -> Expr:
-        """Return an expression for element `element` of a sliding window: `window_var` is that number, and
-        the lane is 0.
+        """Return an expression for element `element` of a sliding window: `window_var` is that
+        number, and the lane is 0.
         """
         return simplify(substitute(expr, {window_var: Const(element, INDEX), self.lane: _INDEX_ZERO}), self.ranges)
 
@@ -302,8 +302,8 @@ class Coarsening:
         return [*before, For(self.lane, self.lanes, stmt)]
 
     def wide_copy_stmts(self, target: Buffer, target_index: Expr, source: Buffer, source_index: Expr) -> list[Stmt]:
-        """Return statements that copy one element per merged iteration from `source` to `target`, in
-        wide memory accesses.
+        """Return statements that copy one element per merged iteration from `source` to `target`,
+        in wide memory accesses.
         """
         size = self.elements_per_wide_access(target.dtype)
         return [
@@ -398,7 +398,9 @@ class Coarsening:
 def _replace_loads_and_vars(
     stmt: Stmt, load_replacements: Mapping[Load, Expr], var_replacements: Mapping[Var, Expr]
 ) -> Stmt:
-    """Return a statement with the loads in `load_replacements`, then the variables in `var_replacements`, replaced."""
+    """Return a statement with the loads in `load_replacements`, then the variables in
+    `var_replacements`, replaced.
+    """
     return map_exprs(stmt, lambda e: substitute(replace_loads(e, load_replacements), var_replacements))
 
 

@@ -314,8 +314,8 @@ class _FusedPair:
         return Step(kernel, tuple(args), kernel.span, (*a.output_shapes, *b.output_shapes))
 
     def fused_thread_body(self, group: Var, second_kernel_work: Stmt, arrival_counters: Buffer) -> Block:
-        """Return the fused body of a thread: that of the first kernel, followed by the work `second_kernel_work`
-        of a group of blocks.
+        """Return the fused body of a thread: that of the first kernel, followed by the work
+        `second_kernel_work` of a group of blocks.
         """
         if self.size == 1:
             return self.level.put([Sync(), second_kernel_work])
@@ -325,7 +325,9 @@ class _FusedPair:
         )
 
     def renumber_blocks_by_group(self, block: Var, group: Var, body: Stmt) -> Block:
-        """Return `fused_thread_body` with GPU blocks renumbered so that the blocks of a group are consecutive."""
+        """Return `fused_thread_body` with GPU blocks renumbered so that the blocks of a group are
+        consecutive.
+        """
         turn, number = Var("turn"), self.level.number
         digits = Declare(group, block // self.size), Declare(turn, block % self.size)
         return Block((*digits, Declare(number, turn * self.stride + group), body))
@@ -345,7 +347,8 @@ class _FusedPair:
         """Assign the shared-memory arrays of the second kernel to the memory of the first kernel's
         arrays, which are unused by then.
 
-        The result for each array that fits is added to `buffer_offsets`; return the arrays that do not fit.
+        The result for each array that fits is added to `buffer_offsets`; return the arrays that do
+        not fit.
         """
         room = dict.fromkeys(self.a.kernel.shared, 0)
         more = list[Buffer]()

@@ -200,8 +200,8 @@ def storage_dtype_of_narrow_float(dtype: DType) -> DType:
 
 
 def narrow_float_conversion(name: str, dtype: DType) -> ElementaryFunction:
-    """Return a conversion function of CONVERSION_NAMES ("load", "store", "round") for a narrow float;
-    "odd" is for float64.
+    """Return a conversion function of CONVERSION_NAMES ("load", "store", "round") for a narrow
+    float; "odd" is for float64.
     """
     bits = storage_dtype_of_narrow_float(dtype)
     match name:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elementary functions of float32: exp, log, tanh, erf and rsqrt.
 
-`ULP` of `aotc.tir.functions.elementary_function_table` bounds their errors. Infinities, NaN and subnormal
-results are as in C99 Annex F. Polynomials are Lawson-weighted least-squares fits on Chebyshev
-nodes.
+`ULP` of `aotc.tir.functions.elementary_function_table` bounds their errors. Infinities, NaN and
+subnormal results are as in C99 Annex F. Polynomials are Lawson-weighted least-squares fits on
+Chebyshev nodes.
 """
 
 from __future__ import annotations

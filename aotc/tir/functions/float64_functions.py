@@ -264,8 +264,8 @@ _TWO_OVER_PI_BITS: Final = (
 
 
 def _bits_of_two_over_pi_from(bit_position: Expr) -> list[Expr]:
-    """Return the 192 bits of 2/pi from bit `bit_position` (0 to 1024) of _TWO_OVER_PI_BITS on, as three 64-bit
-    words.
+    """Return the 192 bits of 2/pi from bit `bit_position` (0 to 1024) of _TWO_OVER_PI_BITS on, as
+    three 64-bit words.
     """
     words = [as_expr(d, bit_position) for d in _TWO_OVER_PI_BITS]
     for step in (16, 8, 4, 2, 1):

@@ -105,9 +105,9 @@ class BarrierPhases:
     def add_stmt_to_phases(self, stmt: Stmt, value_of_var: _Env) -> None:
         """Add a statement to the current phase, and end the phase at each barrier in it.
 
-        `value_of_var` maps variables to values: loop variables of loops around barriers, and index registers
-        declared in earlier phases. Set `problem` if a barrier is skipped in some iterations of a
-        loop.
+        `value_of_var` maps variables to values: loop variables of loops around barriers, and index
+        registers declared in earlier phases. Set `problem` if a barrier is skipped in some
+        iterations of a loop.
         """
         if not contains_barrier(stmt):
             self.present.append(self.substitute_if_accessing_written_memory(stmt, value_of_var))
@@ -163,8 +163,8 @@ class BarrierPhases:
         return isinstance(stmt, Declare) and stmt.var.dtype == INDEX and stmt.var not in self.changing
 
     def substitute_if_accessing_written_memory(self, stmt: Stmt, value_of_var: _Env) -> Stmt:
-        """Return a statement with the variables in `value_of_var` replaced; an empty block if it accesses no
-        memory that the loop writes.
+        """Return a statement with the variables in `value_of_var` replaced; an empty block if it
+        accesses no memory that the loop writes.
         """
         touched = self.declares_never_reassigned_index(stmt) or self.written.intersection(
             written_buffers(stmt) | read_buffers(stmt)
@@ -186,8 +186,8 @@ def _always_reaches_barrier(stmt: Stmt) -> bool:
 
 
 def _has_divergent_barrier(loop: For, *, within_warp: bool) -> bool:
-    """Return True if threads may diverge around a barrier or, with `within_warp`, threads of one warp
-    around a warp-wide instruction.
+    """Return True if threads may diverge around a barrier or, with `within_warp`, threads of one
+    warp around a warp-wide instruction.
     """
     own: set[Var] = set()
     spread = _DivergenceAnalysis(loop.var, own, within_warp)

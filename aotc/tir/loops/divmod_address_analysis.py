@@ -36,8 +36,8 @@ class LinearAccess(NamedTuple):
     lasts: Mapping[Var, Sequence[LinearForm]]
 
     def upper_bound_of_address(self, address: LinearForm) -> float:
-        """Return an upper bound of `address`, using the bounds in `lasts` where they are tighter than
-        the ranges.
+        """Return an upper bound of `address`, using the bounds in `lasts` where they are tighter
+        than the ranges.
         """
         high = bounds_of_linear_form(address, self.ranges)[1]
         for var in [a for a, factor in address.terms.items() if isinstance(a, Var) and factor > 0]:

@@ -215,8 +215,8 @@ class _DisjointAccessProof:
         """Return True if addresses are injective in each counter used, and these counters determine
         the iteration.
 
-        A counter may determine it through other counters, on which it depends; `unused_counters` are the
-        counters not used so far.
+        A counter may determine it through other counters, on which it depends; `unused_counters`
+        are the counters not used so far.
         """
         used = {n for access in accesses for atom in access.form.terms for n in walk(atom)}
         own = {var: value for var, value in counters.items() if var in used}

@@ -14,11 +14,11 @@ MAX_ACCESS_BYTES: Final = 16
 
 
 def is_single_instruction_vector_access(buffer: Buffer, first_address: LinearForm, lanes: int) -> bool:
-    """Return True if `lanes` elements from the address `first_address` on can be loaded or stored by one
-    instruction.
+    """Return True if `lanes` elements from the address `first_address` on can be loaded or stored
+    by one instruction.
 
-    Their total size must be a power of two of at most `MAX_ACCESS_BYTES` bytes, and the address must always be
-    a multiple of it.
+    Their total size must be a power of two of at most `MAX_ACCESS_BYTES` bytes, and the address
+    must always be a multiple of it.
     """
     size = lanes * buffer.dtype.itemsize
     fits = size <= MAX_ACCESS_BYTES and not size & (size - 1)

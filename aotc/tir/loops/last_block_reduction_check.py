@@ -13,8 +13,8 @@ The kernel is right if two loops over blocks without atomic counters are right: 
 without the final work; second, groups of four blocks one after the other, each followed by its
 final work:
 
-for b in 0..12 block { ... part[64 * b + t] = x[64 * b + t] }
-for g in 0..3 block { ... for r in 0..4 { part[64 * (4 * g + r) + t] = ... } y[64 * g + t] = part[256 * g + t] + ... }
+for b in 0..12 block { ... part[64 * b + t] = x[64 * b + t] } for g in 0..3 block { ... for r in
+0..4 { part[64 * (4 * g + r) + t] = ... } y[64 * g + t] = part[256 * g + t] + ... }
 
 Which block is the last one depends on timing, so the final work may depend on the number of the
 group only.
@@ -118,8 +118,8 @@ class _NumberedBlocks:
         """Split the body of GPU blocks at its atomic counter: work before it, number of groups,
         work of a whole group.
 
-        `block_group_number` is the number of a group in the result. A body without a counter has groups of one
-        block. Return None if the body has another form.
+        `block_group_number` is the number of a group in the result. A body without a counter has
+        groups of one block. Return None if the body has another form.
         """
         match block_stmts_or_self(stmt):
             case (If(cond=Binary(op="lt", a=Var() as var, b=Const(value=n)), orelse=Block() as rest) as branch,):
@@ -142,8 +142,8 @@ class _NumberedBlocks:
     def split_branches_at_atomic_counters(
         self, branch: If, else_body: Block, first_else_block: int, block_group_number: Var
     ) -> _CounterSplit | None:
-        """Split both branches of `if block < first_else_block {...} else {...}`, in which different blocks do
-        different work.
+        """Split both branches of `if block < first_else_block {...} else {...}`, in which different
+        blocks do different work.
 
         The groups of the second branch are numbered after the groups of the first. Return None if a
         branch has another form.

@@ -174,15 +174,15 @@ def are_accesses_disjoint(a: Sequence[LinearAccess], b: Sequence[LinearAccess]) 
 
 
 def is_entirely_at_higher_addresses(upper: Sequence[LinearAccess], lower: Sequence[LinearAccess]) -> bool:
-    """Return True if every element of the accesses `upper` is at a higher address than every element of
-    the accesses `lower`.
+    """Return True if every element of the accesses `upper` is at a higher address than every
+    element of the accesses `lower`.
     """
     return bool(lower and upper) and accessed_interval(lower, 0)[1] < accessed_interval(upper, 0)[0]
 
 
 def _are_disjoint_within_row(a: Interval, b: Interval, row_length: int) -> bool:
-    """Return True if two intervals are disjoint and, for `row_length` > 0, both within the row of elements
-    0 to `row_length` - 1.
+    """Return True if two intervals are disjoint and, for `row_length` > 0, both within the row of
+    elements 0 to `row_length` - 1.
     """
     in_row = row_length == 0 or (min(a[0], b[0]) >= 0 and max(a[1], b[1]) < row_length)
     return in_row and (a[1] < b[0] or b[1] < a[0])
@@ -191,8 +191,8 @@ def _are_disjoint_within_row(a: Interval, b: Interval, row_length: int) -> bool:
 def accessed_interval(accesses: Sequence[LinearAccess], row_length: int = 0) -> Interval:
     """Return the interval from the first to the last accessed element.
 
-    For `row_length` > 0 the interval is that of the columns in rows of `row_length` elements: terms that are
-    multiples of it are dropped.
+    For `row_length` > 0 the interval is that of the columns in rows of `row_length` elements: terms
+    that are multiples of it are dropped.
     """
     rests: list[LinearForm] = []
     for access in accesses:
@@ -323,8 +323,8 @@ class _IndexLinearizer:
 
 
 def operands_of_nested_min_max(min_or_max: str, expr: Expr) -> list[Expr]:
-    """Return the operands of nested minima (`min_or_max` "min") or maxima ("max"): `expr` is the minimum or
-    maximum of them all.
+    """Return the operands of nested minima (`min_or_max` "min") or maxima ("max"): `expr` is the
+    minimum or maximum of them all.
     """
     if isinstance(expr, Binary) and expr.op == min_or_max:
         return [*operands_of_nested_min_max(min_or_max, expr.a), *operands_of_nested_min_max(min_or_max, expr.b)]
@@ -349,8 +349,8 @@ def elements_always_written(stmt: Stmt, buffer: Buffer, loop_var_values: Mapping
     """Return the elements of a buffer that a statement writes in every execution, as far as they
     are known.
 
-    `loop_var_values` are the values of the loop variables around the statement. Stores under conditions do
-    not count.
+    `loop_var_values` are the values of the loop variables around the statement. Stores under
+    conditions do not count.
     """
     match stmt:
         case Block():
@@ -391,7 +391,8 @@ def elements_possibly_read(stmt: Stmt, buffer: Buffer, ranges: Ranges) -> set[in
 def _enumerate_elements(index: Expr, lanes: int, loop_var_values: Mapping[Var, range]) -> set[int] | None:
     """Return the elements `index` to `index + lanes - 1` over all values of the variables.
 
-    Return None if an index contains other terms, or if there are more than `_MAX_ENUMERATED_ELEMENTS` elements.
+    Return None if an index contains other terms, or if there are more than
+    `_MAX_ENUMERATED_ELEMENTS` elements.
     """
     form = linear_form(index, {var: (numbers[0], numbers[-1]) for var, numbers in loop_var_values.items()})
     found = set(range(form.const, form.const + lanes))
@@ -455,8 +456,8 @@ def _changes_by_accumulation_only(target: Var | Buffer, updates: Sequence[Stmt],
 
 
 def _associative_update_op(stmt: Stmt) -> str | None:
-    """Return the associative operation of `target = target op value`; None if the statement does not
-    have this form.
+    """Return the associative operation of `target = target op value`; None if the statement does
+    not have this form.
     """
     if not isinstance(stmt, (Assign, Store)):
         return None
@@ -551,8 +552,8 @@ def _are_distinct_by_linear_forms(accesses: Sequence[LinearAccess], loop: For, i
 
 
 def is_iteration_invariant(term: Expr, invariant_vars: Container[Var]) -> bool:
-    """Return True if a term has one value in all iterations: all its variables are in `invariant_vars`, and
-    it loads no memory.
+    """Return True if a term has one value in all iterations: all its variables are in
+    `invariant_vars`, and it loads no memory.
     """
     return all(n in invariant_vars if isinstance(n, Var) else not isinstance(n, Load) for n in walk(term))
 
@@ -565,8 +566,8 @@ def _address_span_of_loop(elements_per_iteration: int, loop: For) -> int:
 def _are_distinct_modulo_row(
     accesses: Sequence[LinearAccess], other_terms: Sequence[dict[Expr, int]], loop: For, factor: int, row_length: int
 ) -> bool:
-    """Return True if the addresses, modulo a row length `row_length`, show that different iterations
-    access different elements.
+    """Return True if the addresses, modulo a row length `row_length`, show that different
+    iterations access different elements.
 
     The addresses of one iteration must span less than a step of the loop, and all iterations
     together less than a row.

@@ -143,8 +143,8 @@ class _LoopVectorizer:
         return self._strip_mine_and_vectorize(stmt, lanes, _are_loads_in_bounds(stmt.body, ranges)) or made
 
     def _pack_and_vectorize_short_loop(self, nest: For, ranges: Ranges) -> Stmt | None:
-        """Return a loop nest with its short inner loop packed (`pack_outer_iterations_to_vector`) and vectorized;
-        None if it cannot be packed.
+        """Return a loop nest with its short inner loop packed (`pack_outer_iterations_to_vector`)
+        and vectorized; None if it cannot be packed.
         """
         shared = {buffer for pair in self.shared for buffer in pair}
         lanes = self.width // _widest_element_bytes(nest) if isinstance(nest.body, For) else 0
@@ -186,8 +186,8 @@ class _LoopVectorizer:
     def _remainder_as_overlapping_last_vector(
         self, loop: For, first_remaining: Const, lanes: int, loads_in_bounds: bool
     ) -> Stmt | None:
-        """Return the elements from `first_remaining` on computed by one vector, which may repeat some
-        elements; None if that is unsafe.
+        """Return the elements from `first_remaining` on computed by one vector, which may repeat
+        some elements; None if that is unsafe.
 
         Repeating an iteration is safe if the loop reads nothing that it writes. Vectors with
         function calls have the width of the main loop, as each width would need its own definitions
@@ -206,8 +206,8 @@ class _LoopVectorizer:
         return self._vector_form_of_body(loop, loop.end - lanes, lanes, loads_in_bounds)
 
     def _vector_form_of_body(self, loop: For, first_iteration: Expr, lanes: int, loads_in_bounds: bool) -> Stmt | None:
-        """Return the vector form of a loop body for `lanes` iterations from `first_iteration` on; None if it
-        has none.
+        """Return the vector form of a loop body for `lanes` iterations from `first_iteration` on;
+        None if it has none.
         """
         return vectorize_stmt_or_none(
             *_loop_body_at_new_lane_variable(loop, first_iteration),

@@ -160,8 +160,8 @@ class _QuantizedStoreMerger:
 
 
 def _is_proven_not_to_access_elements(load: Load, buffer: Buffer, address: LinearForm, element_count: int) -> bool:
-    """Return True if a load is proven not to access the `element_count` elements of a buffer from the
-    address `address` on.
+    """Return True if a load is proven not to access the `element_count` elements of a buffer from
+    the address `address` on.
     """
     if load.buffer is not buffer:
         return True

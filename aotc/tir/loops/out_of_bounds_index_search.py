@@ -27,7 +27,9 @@ _MAX_CORNERS: Final = 4096
 
 
 def index_values_reached(enclosing: Sequence[EnclosingContext], index: Expr) -> Iterator[int]:
-    """Yield values that an index takes inside loops and conditions (`enclosing`, the outermost first)."""
+    """Yield values that an index takes inside loops and conditions (`enclosing`, the outermost
+    first).
+    """
     if _has_unknown_variable_condition(enclosing):
         return
     for values in itertools.islice(_iteration_space_corners(enclosing), _MAX_CORNERS):
@@ -56,8 +58,8 @@ def _iteration_space_corners(enclosing: Sequence[EnclosingContext]) -> Iterator[
     """Yield values of all variables at the first and last iterations of all loops, and where
     conditions change.
 
-    Corners at which a condition is not certainly true are skipped. `THREAD_NUMBER` of `THREAD_COUNT` is 0
-    of 1, 0 of 2 and 1 of 2.
+    Corners at which a condition is not certainly true are skipped. `THREAD_NUMBER` of
+    `THREAD_COUNT` is 0 of 1, 0 of 2 and 1 of 2.
     """
     alone: VarIntervals = {THREAD_NUMBER: (0, 0), THREAD_COUNT: (1, 1)}
     last_of_two: VarIntervals = {THREAD_NUMBER: (1, 1), THREAD_COUNT: (2, 2)}

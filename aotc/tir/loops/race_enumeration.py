@@ -81,8 +81,8 @@ def is_race_free_by_enumeration(
     """Return True if enumeration shows that no iteration of `loop` accesses an element of `buffer`
     that another iteration writes.
 
-    False means that nothing was proven: an address is unknown, or there are more than `_MAX_ENUMERATED_POINTS`
-    points or elements.
+    False means that nothing was proven: an address is unknown, or there are more than
+    `_MAX_ENUMERATED_POINTS` points or elements.
 
     buffer            the buffer whose accesses are compared
     stmt              the part of the loop body that is examined

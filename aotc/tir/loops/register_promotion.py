@@ -62,7 +62,8 @@ class _RegisterPromoter:
         return Block(rebuild_stmt(s, self.promote_in_stmt) for s in stmts)
 
     def promote_one_scratch_array_of_loop(self, stmts: Sequence[Stmt], loop_position: int) -> list[Stmt] | None:
-        """Promote one scratch array of the loop at index `loop_position` of a sequence of statements.
+        """Promote one scratch array of the loop at index `loop_position` of a sequence of
+        statements.
 
         The adjacent statements that use the array are included. Return the new sequence, or None if
         no array can be promoted.
@@ -90,8 +91,8 @@ class _RegisterPromoter:
     def unrolled_adjacent_stmts_using_buffer(
         self, stmts: Iterable[Stmt], promoted_stmts: Sequence[Stmt], buffer: Buffer
     ) -> list[Stmt]:
-        """Return the statements next to `promoted_stmts` that use the buffer and fit into the registers
-        together with it, unrolled.
+        """Return the statements next to `promoted_stmts` that use the buffer and fit into the
+        registers together with it, unrolled.
 
         Statements that do not use the buffer may be between them; the first statement that does not
         fit ends the search.

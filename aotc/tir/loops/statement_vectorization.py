@@ -267,8 +267,8 @@ class _StmtVectorizer:
         )
 
     def _pack_lane_by_lane(self, expr: Expr, reason: str) -> Pack:
-        """Return a vector built from an expression for each lane; raise ScalarError with `reason` if
-        it is not small.
+        """Return a vector built from an expression for each lane; raise ScalarError with `reason`
+        if it is not small.
         """
         if self.scalars is None:
             raise ScalarError(reason)

@@ -72,7 +72,9 @@ AllowedOverlaps: TypeAlias = Mapping[tuple[int, int], int]
 
 
 def arena_size_lower_bound(blocks: Sequence[LiveBlock], align: int, overlaps: AllowedOverlaps | None = None) -> int:
-    """Return a lower bound of the arena: the largest sum of aligned bytes live at one step, less allowed overlaps."""
+    """Return a lower bound of the arena: the largest sum of aligned bytes live at one step, less
+    allowed overlaps.
+    """
     twice: dict[int, int] = {}
     for (late, early), distance in (overlaps or {}).items():
         twice[late] = twice.get(late, 0) + max_overlap_bytes(blocks[late].size, blocks[early].size, distance, align)
@@ -88,13 +90,17 @@ def arena_size_lower_bound(blocks: Sequence[LiveBlock], align: int, overlaps: Al
 
 
 def max_overlap_bytes(late_bytes: int, early_bytes: int, distance_bytes: int, align: int) -> int:
-    """Return the largest overlap of two blocks, in bytes, if the later one starts `distance_bytes` bytes lower."""
+    """Return the largest overlap of two blocks, in bytes, if the later one starts `distance_bytes`
+    bytes lower.
+    """
     late_bytes, early_bytes = align_up(late_bytes, align), align_up(early_bytes, align)
     return late_bytes + early_bytes - max(late_bytes, early_bytes + align_up(max(distance_bytes, 0), align))
 
 
 def _blocks_by_start_with_ended_blocks(blocks: Sequence[LiveBlock]) -> Iterator[tuple[int, list[int]]]:
-    """Yield block indices in order of their first step, each with the blocks whose lifetimes have ended by then."""
+    """Yield block indices in order of their first step, each with the blocks whose lifetimes have
+    ended by then.
+    """
     live: list[tuple[int, int]] = []  # last step, block
     for k in sorted(range(len(blocks)), key=lambda k: blocks[k].first):
         over: list[int] = []
@@ -111,7 +117,9 @@ def _overlapping_lifetime_pair_count(blocks: Sequence[LiveBlock]) -> int:
 
 
 def _place_blocks_by_first_step(blocks: Sequence[LiveBlock], align: int) -> tuple[list[int], int]:
-    """Place blocks in order of their first step, each in the lowest free gap; return the offsets and the peak."""
+    """Place blocks in order of their first step, each in the lowest free gap; return the offsets
+    and the peak.
+    """
     offsets, peak = [0] * len(blocks), 0
     gaps: list[tuple[int, int]] = []  # (begin, end), sorted; all memory after `peak` is free
     for k, over in _blocks_by_start_with_ended_blocks(blocks):
@@ -164,7 +172,9 @@ class _ArenaPacker:
         return result
 
     def lowest_free_offset(self, block: int, offsets: Sequence[int]) -> int:
-        """Return the lowest free offset for block `block` among the blocks already placed (offset >= 0)."""
+        """Return the lowest free offset for block `block` among the blocks already placed (offset
+        >= 0).
+        """
         offset = 0
         for low, high in sorted(
             self._forbidden_offsets(block, j, offsets[j]) for j in self.neighbors[block] if offsets[j] >= 0
@@ -175,7 +185,9 @@ class _ArenaPacker:
         return offset
 
     def _forbidden_offsets(self, block: int, placed_block: int, placed_offset: int) -> tuple[int, int]:
-        """Return the interval of arena offsets that the placed block `placed_block` forbids for block `block`."""
+        """Return the interval of arena offsets that the placed block `placed_block` forbids for
+        block `block`.
+        """
         low, high = placed_offset - self.sizes[block], placed_offset + self.sizes[placed_block]
         if (block, placed_block) in self.overlaps:
             low = max(low, placed_offset - align_up(self.overlaps[block, placed_block], self.align))
@@ -184,7 +196,9 @@ class _ArenaPacker:
         return low, high
 
     def place_in_order(self, order: Sequence[int], peak_limit: float = math.inf) -> tuple[list[int], int] | None:
-        """Place the blocks in `order`; return offsets and peak, or None when the peak reaches `peak_limit`."""
+        """Place the blocks in `order`; return offsets and peak, or None when the peak reaches
+        `peak_limit`.
+        """
         offsets = [-1] * len(self.blocks)
         peak = 0
         for k in order:
@@ -195,7 +209,9 @@ class _ArenaPacker:
         return offsets, peak
 
     def heuristic_block_placement_orders(self) -> list[list[int]]:
-        """Return heuristic orders: by size, by length of lifetime, by occupancy of steps, by first step."""
+        """Return heuristic orders: by size, by length of lifetime, by occupancy of steps, by first
+        step.
+        """
         blocks, sizes = self.blocks, self.sizes
         conflict = [sum(sizes[j] for j in near) for near in self.neighbors]
         keys: list[Callable[[int], tuple[int, ...]]] = [

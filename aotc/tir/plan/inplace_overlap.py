@@ -8,11 +8,11 @@ least this many bytes before the input, every byte is overwritten only after its
     for r in 0..8: for c in 0..16: y[16 * r + c] = x[16 * r + c] + x[16 * r + c + 16]     # 0: reads ahead only
     for r in 1..8: for c in 0..16: y[16 * r + c] = x[16 * r + c] + x[16 * r + c - 16]     # 17: reads the previous row
 
-The order of reads and writes is enumerated over the iterations of the outer loops, up to `MAX_ENUMERATED_ITERATIONS`
-iterations. For the statements inside, only the smallest element read and the largest element
-written count, as if the reads came last. Sources: row-delayed convolutions in Pisarchyk and Lee,
-"Efficient memory management for deep neural net inference" (2020), and diagonal memory
-optimization, Blacker et al. (2023); the distance is derived from the indices here.
+The order of reads and writes is enumerated over the iterations of the outer loops, up to
+`MAX_ENUMERATED_ITERATIONS` iterations. For the statements inside, only the smallest element read
+and the largest element written count, as if the reads came last. Sources: row-delayed convolutions
+in Pisarchyk and Lee, "Efficient memory management for deep neural net inference" (2020), and
+diagonal memory optimization, Blacker et al. (2023); the distance is derived from the indices here.
 """
 
 import math
@@ -50,7 +50,8 @@ def may_alias_by_c_rules(output: Buffer, source: Buffer) -> bool:
 
 
 def min_overlap_distance_bytes(kernel: Kernel, output: Buffer, source: Buffer) -> int | None:
-    """Return by how many bytes an output must start before an input to overlap it safely; None if it must not.
+    """Return by how many bytes an output must start before an input to overlap it safely; None if
+    it must not.
 
     A negative distance means that the output may start that many bytes after the input.
     """
@@ -86,7 +87,9 @@ class _AccessTrace:
         self.plain: list[Any] = []
 
     def trace_stmt(self, stmt: Stmt, start_times: Array, outer_loops: tuple[For, ...]) -> None:
-        """Add the events of a statement, given its start time for each iteration of the enclosing loops."""
+        """Add the events of a statement, given its start time for each iteration of the enclosing
+        loops.
+        """
         if isinstance(stmt, Block):
             changing, values = assigned_registers(stmt) | written_buffers(stmt), dict[Var, Expr]()
             for inner in stmt.stmts:
@@ -119,7 +122,9 @@ class _AccessTrace:
     def _lowest_read_and_highest_write(
         self, stmt: Stmt, ranges: Ranges, outer_loops: tuple[For, ...]
     ) -> tuple[Array, Array]:
-        """Return the smallest element read and the largest written, for each iteration of the enclosing loops."""
+        """Return the smallest element read and the largest written, for each iteration of the
+        enclosing loops.
+        """
         read: Accesses = {self.source: []}
         written: Accesses = {self.output: []}
         collect_accesses(stmt, ranges, read, stores=False, expands_registers=True)

@@ -13,10 +13,10 @@ its kernels:
         for s in 0..2: for c in 0..320: ... block[320 * s + c] ...
 
 For example, the products of all inputs of a recurrent layer are consumed step by step. Two steps
-are fused if the peak of memory falls by at least the fraction `MIN_PEAK_SAVING_FRACTION`, since the fused kernel
-cannot be shared with other layers. The iterations of each kernel keep their order, so that results
-do not change in any bit. Source: Gao, Olsen, Sarkar and Thekkath, "Collective loop fusion for array
-contraction" (1992).
+are fused if the peak of memory falls by at least the fraction `MIN_PEAK_SAVING_FRACTION`, since the
+fused kernel cannot be shared with other layers. The iterations of each kernel keep their order, so
+that results do not change in any bit. Source: Gao, Olsen, Sarkar and Thekkath, "Collective loop
+fusion for array contraction" (1992).
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ class _BlockwiseLoop:
         return None
 
     def iterations_for_block(self, block_number: Var, iterations_per_block: int) -> Stmt:
-        """Return the `iterations_per_block` iterations that work on the block with a given number; the last block
-        may have fewer.
+        """Return the `iterations_per_block` iterations that work on the block with a given number;
+        the last block may have fewer.
         """
         if iterations_per_block == 1:
             return substitute_in_stmt(self.loop.body, {self.loop.var: block_number})

@@ -76,7 +76,9 @@ def peak_memory_step(program: Program) -> tuple[StepMemoryUse, Step] | None:
 
 
 def estimated_code_bytes(kernels: Iterable[Kernel], call_count: int = 0) -> int:
-    """Estimate the code size in bytes of kernels and of a schedule of `call_count` calls, for Thumb-2 and -Os."""
+    """Estimate the code size in bytes of kernels and of a schedule of `call_count` calls, for
+    Thumb-2 and -Os.
+    """
     size: float = _ENTRY + _STEP * call_count if call_count else 0
     for kernel in kernels:
         body = remove_dead_registers(kernel.body)

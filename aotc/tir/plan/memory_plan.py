@@ -2,9 +2,9 @@
 """Static memory plan of a program: in-place computation, and offsets of temporaries that share one
 arena.
 
-Input: a Program whose temporaries have no addresses yet. Output of `run_kernels_in_place`: a Program whose
-kernels overwrite dying inputs where possible; output of `plan_memory`: a Program with `plan` filled
-in.
+Input: a Program whose temporaries have no addresses yet. Output of `run_kernels_in_place`: a
+Program whose kernels overwrite dying inputs where possible; output of `plan_memory`: a Program with
+`plan` filled in.
 
     program = plan_memory(run_kernels_in_place(program))
     program.plan.peak, program.plan.lower_bound, program.plan.gap
@@ -70,7 +70,9 @@ def lifetimes_of_temporaries(program: Program) -> dict[Storage, Lifetime]:
 def _pairs_sharing_memory_in_place(
     step: Step, step_number: int, lives: dict[Storage, Lifetime]
 ) -> list[tuple[int, int]]:
-    """Return (output, input) pairs that can share a buffer: the input dies in the step and the sizes are equal."""
+    """Return (output, input) pairs that can share a buffer: the input dies in the step and the
+    sizes are equal.
+    """
     pairs: list[tuple[int, int]] = []
     for out_index, in_index in step.kernel.inplace:
         out, source = step.outputs[out_index], step.inputs[in_index]
@@ -104,7 +106,9 @@ def merge_inplace_params(kernel: Kernel, output_input_pairs: tuple[tuple[int, in
 
 
 def run_kernels_in_place(program: Program) -> Program:
-    """Let kernels write outputs over dying inputs where the kernel allows it; return the new program."""
+    """Let kernels write outputs over dying inputs where the kernel allows it; return the new
+    program.
+    """
     lives = lifetimes_of_temporaries(program)
     homes: dict[Storage, Storage] = {}
     merged = cache(merge_inplace_params)
@@ -122,7 +126,9 @@ def run_kernels_in_place(program: Program) -> Program:
 
 
 def place_inputs_and_outputs_in_arena(program: Program) -> Program:
-    """Place inputs and outputs in the arena; steps at the beginning and end copy the caller's arrays."""
+    """Place inputs and outputs in the arena; steps at the beginning and end copy the caller's
+    arrays.
+    """
     resident = {
         storage: Storage(name=storage.name, dtype=storage.dtype, shape=storage.shape)
         for storage in dict.fromkeys((*program.inputs, *program.outputs))
@@ -159,7 +165,8 @@ def min_distances_of_overlapping_pairs(program: Program) -> dict[tuple[Storage, 
 
 
 def shareable_bytes_of_pairs(program: Program, may_overlap: bool, align: int) -> dict[tuple[Storage, Storage], int]:
-    """Return, for each (output, dying input) pair of a step, the number of bytes that can be shared.
+    """Return, for each (output, dying input) pair of a step, the number of bytes that can be
+    shared.
 
     may_overlap    True if outputs may overlap inputs
     align          bytes that every temporary is aligned to

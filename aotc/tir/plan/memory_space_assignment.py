@@ -92,8 +92,8 @@ def spread_over_memories(
     align: int,
     overlaps: AllowedOverlaps | None = None,
 ) -> MultiMemoryArrangement | None:
-    """Return the blocks spread over memories of `memory_bytes` bytes each (0 for unlimited); None if they
-    do not all fit.
+    """Return the blocks spread over memories of `memory_bytes` bytes each (0 for unlimited); None
+    if they do not all fit.
 
     access_counts    number of accesses to each block
     """

@@ -155,8 +155,8 @@ def _read_buffers_as_int4(kernel: Kernel, range_start_of_buffer: Mapping[Buffer,
 
 
 def _load_packed_bytes(load: Load, buffer: Buffer) -> Load:
-    """Return a load of the bytes that hold the elements of a load; raise _NeedsWholeBytesError unless these
-    are whole bytes.
+    """Return a load of the bytes that hold the elements of a load; raise _NeedsWholeBytesError
+    unless these are whole bytes.
     """
     place = linear_form(load.index, {})
     if load.lanes % 2 or load.stride != 1 or any(c % 2 for c in (place.const, *place.terms.values())):

@@ -129,8 +129,8 @@ def _is_merged_code_smaller(merged: Kernel, argument_count: int, group: Sequence
 
 
 def _replaceable_constants(kernel: Kernel, may_differ_in_sizes: bool) -> list[Const]:
-    """Return the constants of a kernel that may become arguments, in the order in which `_replace_constants`
-    visits them.
+    """Return the constants of a kernel that may become arguments, in the order in which
+    `_replace_constants` visits them.
     """
     found: list[Const] = []
 

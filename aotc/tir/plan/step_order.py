@@ -9,9 +9,9 @@ this saves memory.
 
 A step comes after every earlier step with which it shares memory that one of them writes. The order
 with the least peak is a shortest path in the graph of sets of executed steps, where the length of a
-path is its peak; it is found by Dijkstra's algorithm. Beyond `MAX_VISITED_STEP_SETS` sets a greedy order is used:
-the next step is the step with the least usage during it, and among those with the least usage after
-it.
+path is its peak; it is found by Dijkstra's algorithm. Beyond `MAX_VISITED_STEP_SETS` sets a greedy
+order is used: the next step is the step with the least usage during it, and among those with the
+least usage after it.
 """
 
 import heapq
@@ -43,7 +43,9 @@ def reorder_steps_for_least_peak(
 def least_peak_bytes(
     program: Program, shareable_bytes: Mapping[tuple[Storage, Storage], int] | None = None, align: int = 1
 ) -> int:
-    """Return the peak memory usage in bytes under the order that `reorder_steps_for_least_peak` chooses."""
+    """Return the peak memory usage in bytes under the order that `reorder_steps_for_least_peak`
+    chooses.
+    """
     return _StepOrderSearch(program, dict(shareable_bytes or {}), align).best_order_and_peak()[1]
 
 
@@ -99,8 +101,8 @@ class _StepOrderSearch:
         return sum(align_up(s.nbytes, self.align) for s in storages)
 
     def bytes_during_and_after_step(self, step_number: int, executed_mask: int, live_bytes: int) -> tuple[int, int]:
-        """Return the bytes in use during and after step `step_number`, given `live_bytes` bytes before it and the
-        executed steps `executed_mask`.
+        """Return the bytes in use during and after step `step_number`, given `live_bytes` bytes
+        before it and the executed steps `executed_mask`.
         """
         step, now = self.program.steps[step_number], executed_mask | 1 << step_number
         mentioned = accessed_temporaries(step)
@@ -134,8 +136,8 @@ class _StepOrderSearch:
         ]
 
     def least_peak_order_by_dijkstra(self, peak_bound: int) -> tuple[int, ...] | None:
-        """Return an order of least peak by Dijkstra's algorithm; None if no peak is below `peak_bound`
-        or there are too many sets.
+        """Return an order of least peak by Dijkstra's algorithm; None if no peak is below
+        `peak_bound` or there are too many sets.
         """
         every = (1 << len(self.behind)) - 1
         # (peak so far, number of remaining steps, bit mask of executed steps, live bytes)

@@ -79,8 +79,8 @@ class DividedNest:
 
     @property
     def is_divided_in_runs(self) -> bool:
-        """True if the divided loop is an innermost loop, which is divided into whole runs of `_ITERATIONS_PER_RUN`
-        iterations.
+        """True if the divided loop is an innermost loop, which is divided into whole runs of
+        `_ITERATIONS_PER_RUN` iterations.
         """
         return not self.loops and self.leaf.loop is not None and is_innermost(self.leaf.loop)
 
@@ -103,8 +103,8 @@ class DividedNest:
         return next((loop.var for loop in order if constant_trip_count(loop) > 1), None)
 
     def restrict_to_units(self, first_unit: Expr, end_unit: Expr) -> Stmt:
-        """Return the loop nest restricted to its units (iterations) from `first_unit` to `end_unit`, clipped
-        to the units that exist.
+        """Return the loop nest restricted to its units (iterations) from `first_unit` to
+        `end_unit`, clipped to the units that exist.
         """
         if self.inner_first:
             return self._restrict_inner_loop_to_units(
@@ -114,8 +114,8 @@ class DividedNest:
         return self._restrict_to_units_in_loop_order(self.loops, first_unit * run, end_unit * run)
 
     def _restrict_to_units_in_loop_order(self, loops: Sequence[For], first_unit: Expr, end_unit: Expr) -> Stmt:
-        """Return the loop nest over units `first_unit` to `end_unit` in loop order; inner bounds are clipped
-        in the first and last iteration.
+        """Return the loop nest over units `first_unit` to `end_unit` in loop order; inner bounds
+        are clipped in the first and last iteration.
         """
         if not loops:
             # an iteration that is entered runs its only unit
@@ -164,7 +164,9 @@ class DividedNest:
         return _restrict_loop_to_iterations(loop, low, high, loop.body)
 
     def _replace_divided_part_of_body(self, loop: For, inner_loops: Sequence[For], replacement: Stmt) -> Block:
-        """Return the body of a loop around a divided part, with that part replaced by `replacement`."""
+        """Return the body of a loop around a divided part, with that part replaced by
+        `replacement`.
+        """
         first, *others = (inner_loops[0],) if inner_loops else self.leaf.stmts
         return Block(replacement if s is first else s for s in block_stmts_or_self(loop.body) if s not in others)
 
@@ -175,8 +177,8 @@ def _iteration_number(loop: For) -> Expr:
 
 
 def _restrict_loop_to_iterations(loop: For, first_iteration: Expr, end_iteration: Expr, body: Stmt) -> For:
-    """Return a loop over the iterations from `first_iteration` to `end_iteration`, clipped to those of `loop`, with
-    another body.
+    """Return a loop over the iterations from `first_iteration` to `end_iteration`, clipped to those
+    of `loop`, with another body.
     """
     begin, end = (
         loop.begin + n * loop.step
@@ -196,8 +198,8 @@ def loops_stripped_to_leaf_stmts(loops: Sequence[For], leaf: DividedLeaf) -> tup
 
 
 def thread_share_of_nests(parts: Sequence[Sequence[DividedNest]]) -> Block:
-    """Return the statements of thread number `THREAD_NUMBER`: its share of the iterations of some loop
-    nests.
+    """Return the statements of thread number `THREAD_NUMBER`: its share of the iterations of some
+    loop nests.
 
     The units of the nests of one part are numbered consecutively and divided together; each part is
     divided by itself.
@@ -230,8 +232,8 @@ def _total_unit_and_preceding_weights(nests: Sequence[DividedNest]) -> tuple[int
 
 
 def largest_thread_share(parts: Sequence[Sequence[DividedNest]], thread_count: int) -> float:
-    """Return the largest fraction of the work that one of `thread_count` threads gets (0.5 for two equal
-    shares).
+    """Return the largest fraction of the work that one of `thread_count` threads gets (0.5 for two
+    equal shares).
     """
     most = max(
         sum(_weight_of_thread_share(nests, part, thread_count) for nests in parts) for part in range(thread_count)
@@ -252,8 +254,8 @@ def _weight_of_thread_share(nests: Sequence[DividedNest], thread_number: int, th
 
 
 def _first_unit_of_thread(total: int, thread_number: Expr) -> Expr:
-    """Return the number of the first unit of thread `thread_number`, as an expression of the number of
-    threads.
+    """Return the number of the first unit of thread `thread_number`, as an expression of the number
+    of threads.
     """
     return Binary("truncdiv", thread_number * total, THREAD_COUNT)
 

@@ -209,8 +209,8 @@ class _KernelDivider:
     def _continues_output_of_loop_group(
         self, group: Sequence[Stmt], next_group: Sequence[Stmt], ranges: Ranges
     ) -> bool:
-        """Return True if `next_group` is the remainder of the loop in `group`, or writes directly after
-        its output (for example a border).
+        """Return True if `next_group` is the remainder of the loop in `group`, or writes directly
+        after its output (for example a border).
         """
         if not isinstance(group[0], For) or any(
             is_innermost(s) for s in (group[0], *next_group[:1]) if isinstance(s, For)

@@ -111,8 +111,8 @@ class ThreadCostModel:
         """Return the nanoseconds of waiting for data in the caches of other threads, if each thread
         has a share of every buffer.
 
-        Buffers that are divided along `divided_var` cost nothing if the range of that variable covers most
-        of the buffer: then the thread that needs an element has it in its own cache.
+        Buffers that are divided along `divided_var` cost nothing if the range of that variable
+        covers most of the buffer: then the thread that needs an element has it in its own cache.
         """
         use = self.uses.accesses_to_thread_shared_buffers(Block(group), ranges)
         mine = self._mean_over_team_sizes(lambda threads: 1 / threads)

@@ -15,8 +15,9 @@ Padding: TypeAlias = "int | str | Sequence[int]"
 def _padding_before_and_after(padding: Padding, kernel: Sequence[int]) -> tuple[int, ...]:
     """The elements before the first one of each axis, then those after the last one.
 
-    Those that are given for an axis as a whole are as many on both sides; "SAME" adds one less than the window has, the
-    greater half before.  Raises AotcValueError for another word or number of elements.
+    Those that are given for an axis as a whole are as many on both sides; "SAME" adds one less than
+    the window has, the greater half before.  Raises AotcValueError for another word or number of
+    elements.
     """
     rank = len(kernel)
     if isinstance(padding, str):

@@ -121,8 +121,8 @@ class Dialect:
         return self.types[DType(f"uint{max(32, dtype.bits)}")]
 
     def require_vector_spelling(self, printed_thing: str) -> VectorSpelling:
-        """Return the spelling of vectors; raise AotcError (code "c-vector"), which names `printed_thing`, if
-        the language has none.
+        """Return the spelling of vectors; raise AotcError (code "c-vector"), which names
+        `printed_thing`, if the language has none.
         """
         if self.vectors is None:
             raise AotcError("c-vector", f"{printed_thing} cannot be printed: {self.name} has no vectors")

@@ -3,8 +3,8 @@
 processor.
 
 Input: feature names. Output: C text that defines `cpu_features`, the names, and `cpu_missing()`, a
-bit mask in which bit k is set if the processor lacks the k-th feature. `isa_feature_mask_rows` prints the
-features that each instruction set needs.
+bit mask in which bit k is set if the processor lacks the k-th feature. `isa_feature_mask_rows`
+prints the features that each instruction set needs.
 
     text = cpu_feature_check_code(("avx2", "fma"))
 """

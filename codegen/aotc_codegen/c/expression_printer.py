@@ -118,7 +118,9 @@ def register_c_type(scope: PrintingScope, var: tir.Var) -> str:
 
 
 def print_assigned_value(scope: PrintingScope, var: tir.Var, assigned_expr: tir.Expr) -> str:
-    """Return the C expression of the value `assigned_expr` that is assigned to the register variable `var`."""
+    """Return the C expression of the value `assigned_expr` that is assigned to the register
+    variable `var`.
+    """
     if var in scope.indices.registers:
         return print_index(scope, assigned_expr)
     if not (var.dtype.is_bool and var.lanes > 1):

@@ -5,7 +5,8 @@ tensor IR.
 Each function is a template with placeholders: $name, $inline (the specifiers before the function),
 the types $T (of elements in memory), $V (of scalar values), $U (unsigned, in which integers wrap),
 $I (of indices), $vector and $M (the mask that a vector comparison yields), and the names of the
-helper functions that it calls. `HelperFunctions` instantiates the templates that the printer asks for:
+helper functions that it calls. `HelperFunctions` instantiates the templates that the printer asks
+for:
 
     helpers = HelperFunctions(GNU_C)
     helpers.define_helper_and_return_name("max", DType("float32"))  # "aotc_max_f32"
@@ -205,8 +206,8 @@ _X86_BUILTINS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _builtin_conditions_and_calls(helper: str, dtype_name: str, vector_bytes: int) -> Iterator[tuple[str, str]]:
-    """Yield the preprocessor conditions of each builtin for vectors of `vector_bytes` bytes, and the call
-    of the builtin.
+    """Yield the preprocessor conditions of each builtin for vectors of `vector_bytes` bytes, and
+    the call of the builtin.
     """
     features, names, operands, masked = _X86_BUILTINS[f"{helper} {dtype_name}"]
     name, *longest = names.split()
@@ -390,8 +391,8 @@ class HelperFunctions:
     definitions: dict[str, str] = field(default_factory=dict)
 
     def define_helper_and_return_name(self, helper: str, dtype: DType, lanes: int = 1) -> str:
-        """Return the C name of the helper `helper` for a dtype and lane count, and add its definition
-        to `definitions`.
+        """Return the C name of the helper `helper` for a dtype and lane count, and add its
+        definition to `definitions`.
 
         The helper `blend` selects lanes by a mask; `splat` copies a scalar to all lanes.
         """
@@ -421,8 +422,8 @@ class HelperFunctions:
         return Template(made.text).substitute(self._vector_placeholder_values(dtype, lanes))
 
     def define_function_used_by_instruction(self, name: str, template_text: str) -> None:
-        """Add a function that an instruction brings along; `template_text` is a template that contains its
-        `name`.
+        """Add a function that an instruction brings along; `template_text` is a template that
+        contains its `name`.
         """
         self.definitions[name] = Template(template_text).substitute(self._scalar_placeholder_values(DType("float32")))
 

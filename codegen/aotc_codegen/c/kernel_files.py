@@ -73,7 +73,9 @@ class ExternalKernel:
         return f"{self.code.rstrip()}\n\n/* How it is called. */\n#include <stdint.h>\n{self.prototype};\n"
 
     def metadata_entry(self, source_path: str) -> dict[str, str]:
-        """Return the kernel's entry in the metadata; `source_path` is the path of its file in the project."""
+        """Return the kernel's entry in the metadata; `source_path` is the path of its file in the
+        project.
+        """
         return {"kernel": self.name, "prototype": self.prototype, "generator": self.author, "source": source_path}
 
 

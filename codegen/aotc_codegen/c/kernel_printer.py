@@ -74,8 +74,8 @@ class PrintedKernel:
 def print_kernel(
     kernel: tir.Kernel, dialect: Dialect, integer_parameters: Mapping[Var, Interval] | None = None
 ) -> PrintedKernel:
-    """Print a kernel; `integer_parameters` are extra integer parameters after its buffers, with their value
-    ranges.
+    """Print a kernel; `integer_parameters` are extra integer parameters after its buffers, with
+    their value ranges.
 
     Return the text together with the helper functions and vector types that it needs.
     """

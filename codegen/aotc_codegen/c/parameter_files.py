@@ -45,8 +45,8 @@ class ParameterFilePiece:
 
 
 class ParameterLayout:
-    """Layout of a program's constants; if their total is below `array_bytes`, they are `stores_parameters_as_c_arrays`:
-    emitted as C arrays.
+    """Layout of a program's constants; if their total is below `array_bytes`, they are
+    `stores_parameters_as_c_arrays`: emitted as C arrays.
 
     Equal constants are stored once.
 

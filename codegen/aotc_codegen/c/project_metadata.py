@@ -87,7 +87,9 @@ def describe_compiled_program(
 
 
 def _memory_name_of_each_role(program: Program, target: Target, params: ParameterLayout) -> dict[str, str]:
-    """Return the name of the memory for each role of `target.DATA_KINDS_OF_ROLE`: arena, parameters and others."""
+    """Return the name of the memory for each role of `target.DATA_KINDS_OF_ROLE`: arena, parameters
+    and others.
+    """
     taken = {part.memory: part.bytes for part in program.plan.parts}
     known = {"arena": " and ".join(taken), "parameters": " and ".join(piece.memory for piece in params.pieces)}
     sizes = {"arena": program.plan.peak, "parameters": params.bytes + params.behind}

@@ -105,7 +105,9 @@ def _tensors_with_unique_idents(role: str, storages: Iterable[Storage], macro_pr
 
 
 def round_up_to_team_alignment(size: int) -> int:
-    """Return a size in bytes rounded up to `TEAM_SCRATCH_ALIGNMENT_BYTES`, so that threads share no cache line."""
+    """Return a size in bytes rounded up to `TEAM_SCRATCH_ALIGNMENT_BYTES`, so that threads share no
+    cache line.
+    """
     return -(-size // TEAM_SCRATCH_ALIGNMENT_BYTES) * TEAM_SCRATCH_ALIGNMENT_BYTES
 
 
@@ -135,7 +137,8 @@ def _c_pointer_argument(
 ) -> str:
     """Return the C argument for a view.
 
-    `thread_scratch_offset` is the view's offset in a thread's scratch, "" if all threads share the view's memory.
+    `thread_scratch_offset` is the view's offset in a thread's scratch, "" if all threads share the
+    view's memory.
     """
     storage = view.storage
     if storage.kind == "temp":

@@ -63,8 +63,8 @@ def selftest_template_values(
     """Return the values of the template selftest.c: input pointers, output comparisons and
     comparison functions.
 
-    `address_expressions` are C expressions for the addresses of the example values of `tensors`. Raise AotcError
-    (code "selftest") for an output of a float type other than float32.
+    `address_expressions` are C expressions for the addresses of the example values of `tensors`.
+    Raise AotcError (code "selftest") for an output of a float type other than float32.
     """
     members, checks, helpers = [], [], []
     for tensor, place in zip(tensors, address_expressions, strict=True):

@@ -242,7 +242,9 @@ class VectorPrinter:
                 return _BOOL_BITS_IN_MEMORY
 
     def print_bool_vector_as_mask(self, expr: tir.Expr, lane_bits: int) -> str:
-        """Print a vector of bool as a C mask: integers of `lane_bits` bits per lane, all set or none."""
+        """Print a vector of bool as a C mask: integers of `lane_bits` bits per lane, all set or
+        none.
+        """
         dtype, lanes = DType(f"int{lane_bits}"), expr.lanes
         self.scope.record_vector_type_and_return_c_name(dtype, lanes)
         match expr:
@@ -306,8 +308,8 @@ class VectorPrinter:
 
 
 def _does_load_give_bits_in_memory(dtype: DType) -> bool:
-    """Return True if a load gives the bits in memory: narrow floats are converted, and the undefined
-    upper bits of integers of fewer than 8 bits are removed.
+    """Return True if a load gives the bits in memory: narrow floats are converted, and the
+    undefined upper bits of integers of fewer than 8 bits are removed.
     """
     return not (dtype.is_narrow_float or is_sub_byte_integer(dtype))
 

@@ -94,8 +94,8 @@ def sign_dependent_conversion_placeholders(dtype: DType) -> dict[str, str]:
 
 
 def c_body_narrowing_or_widening_vector(narrow_or_widen: str, lanes: int) -> str:
-    """Return the body of a C function that narrows or widens a vector v; `narrow_or_widen` is "narrow" or
-    "widen".
+    """Return the body of a C function that narrows or widens a vector v; `narrow_or_widen` is
+    "narrow" or "widen".
     """
     made = "B" if narrow_or_widen == "narrow" else "M32"
     steps = f"  return __builtin_convertvector(__builtin_convertvector(v, $H), ${made});\n"
@@ -104,8 +104,8 @@ def c_body_narrowing_or_widening_vector(narrow_or_widen: str, lanes: int) -> str
 
 
 def c_body_of_interleaved_vector_quarter(quarter_index: int, lanes: int) -> str:
-    """Return the body of a C function that yields quarter `quarter_index` of the interleaving a[0], b[0], c[0],
-    d[0], a[1], ...
+    """Return the body of a C function that yields quarter `quarter_index` of the interleaving a[0],
+    b[0], c[0], d[0], a[1], ...
 
     The operands a, b, c, d are vectors of `lanes` bytes.
     """

@@ -244,8 +244,8 @@ def from_onnx(
     several outputs are returned as a tuple. Declared shapes of intermediate and output tensors are
     never relied on.
 
-    Raises AotcError listing every problem of the model: see `read_model` and `resolve_input_types`; and
-    every node that cannot be converted, with its operator, version and name.
+    Raises AotcError listing every problem of the model: see `read_model` and `resolve_input_types`;
+    and every node that cannot be converted, with its operator, version and name.
     """
     loaded = load.read_model(model)
     if name is not None:

@@ -286,8 +286,8 @@ def initializer_names(graph: GraphProto) -> set[str]:
 
 
 def nesting_depth_error() -> AotcError:
-    """Return the AotcError for ONNX functions or subgraphs that are nested more than MAX_NESTING_DEPTH
-    deep.
+    """Return the AotcError for ONNX functions or subgraphs that are nested more than
+    MAX_NESTING_DEPTH deep.
     """
     return AotcError("onnx-depth", f"functions and subgraphs are nested more than {MAX_NESTING_DEPTH} deep")
 

@@ -86,8 +86,8 @@ class OnnxNode:
         return index < len(self.wanted) and self.wanted[index]
 
     def constant_value_of_attribute_or_input(self, input_index: int, attribute_name: str) -> Array | None:
-        """Return the compile-time value of the attribute `attribute_name` of an ONNX node, or else of its
-        input `input_index`; None if the node omits both.
+        """Return the compile-time value of the attribute `attribute_name` of an ONNX node, or else
+        of its input `input_index`; None if the node omits both.
 
         Raises AotcError (code "onnx-runtime-shape") if the value depends on run-time data.
         """

@@ -186,8 +186,8 @@ def _convert_loop_body(node: OnnxNode, body: GraphProto, inputs: Sequence[Expr],
 
 def _normalize_sequence_index(index: int, count: int, valid_positions_past_end: int = 0) -> int:
     """Convert a possibly negative position in a sequence of `count` elements to one counted from 0.
-    `valid_positions_past_end` is 1 where the position after the last element is valid too. Raises AotcError (code
-    "onnx-sequence") if it is out of range.
+    `valid_positions_past_end` is 1 where the position after the last element is valid too. Raises
+    AotcError (code "onnx-sequence") if it is out of range.
     """
     fits = -count <= index < count + valid_positions_past_end
     require("onnx-sequence", fits, f"index {index} is out of range for a sequence of {count} elements")

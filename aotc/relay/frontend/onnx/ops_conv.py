@@ -185,8 +185,8 @@ def _max_unpool(x: Expr, indices: Expr, output_shape: KnownInts | None = None, *
 
 
 def _remap_flat_indices(indices: Expr, source_shape: Sequence[int], target_shape: Sequence[int]) -> Expr:
-    """Convert flat indices into a tensor of shape `source_shape` to flat indices of equal coordinates in
-    a tensor of shape `target_shape`.
+    """Convert flat indices into a tensor of shape `source_shape` to flat indices of equal
+    coordinates in a tensor of shape `target_shape`.
     """
 
     def flat_index_along_axis(k: int) -> Expr:

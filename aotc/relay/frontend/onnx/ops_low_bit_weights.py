@@ -143,8 +143,8 @@ def _dynamic_quantize_lstm(*, direction: str, node: OnnxNode) -> Converted:
 
 
 def _dequantize_recurrent_weights(node: OnnxNode, weight_input: int, scale_input: int) -> Expr:
-    """Dequantize the weights (directions, inputs, gates) of input `weight_input` and transpose them to
-    (directions, gates, inputs); there is one scale per direction, or one per direction and gate.
+    """Dequantize the weights (directions, inputs, gates) of input `weight_input` and transpose them
+    to (directions, gates, inputs); there is one scale per direction, or one per direction and gate.
     Input `scale_input` is the scale, the next input the zero point.
     """
     scale, zero = (

@@ -219,8 +219,8 @@ def _reduction_converter(reduction: Reduction, elementwise_part: Callable[[Expr]
 
 
 def _reduce_integers_in_float64(reduction: Reduction) -> Reduction:
-    """Return a reduction that casts integer data to float64, applies `reduction`, and casts the result
-    back.
+    """Return a reduction that casts integer data to float64, applies `reduction`, and casts the
+    result back.
     """
 
     def reduce_in_float64(x: Expr, axes: Axes, keepdims: bool) -> Expr:
@@ -233,8 +233,8 @@ def _reduce_integers_in_float64(reduction: Reduction) -> Reduction:
 def _reduction_of_mapped_sum(
     map_before: Callable[[Expr], Expr], map_after: Callable[[Expr], Expr] = _identity
 ) -> Reduction:
-    """Return a reduction that computes `map_after(sum(map_before(x)))` with elementwise functions `map_before`
-    and `map_after`, in float32 for narrow floats.
+    """Return a reduction that computes `map_after(sum(map_before(x)))` with elementwise functions
+    `map_before` and `map_after`, in float32 for narrow floats.
     """
     return reductions.reduction_in_float32(
         lambda x, axes, keepdims: map_after(g.call_reduction("sum", map_before(x), axes, keepdims))

@@ -35,8 +35,8 @@ _UINT8: Final = DType("uint8")
 
 
 def _quantized_from_inputs(node: OnnxNode, first_input: int) -> QuantizedTensor:
-    """Return the quantized tensor that three consecutive inputs from `first_input` on describe: integers,
-    scale, zero point.
+    """Return the quantized tensor that three consecutive inputs from `first_input` on describe:
+    integers, scale, zero point.
     """
     return quantized_tensor_of_scale_zero_inputs(node, node[first_input], first_input + 1, first_input + 2)
 
@@ -44,8 +44,8 @@ def _quantized_from_inputs(node: OnnxNode, first_input: int) -> QuantizedTensor:
 def quantized_tensor_of_scale_zero_inputs(
     node: OnnxNode, integers: Expr, scale_input: int, zero_input: int
 ) -> QuantizedTensor:
-    """Return a quantized tensor of the integers `integers` with the inputs `scale_input` and `zero_input` as scale and
-    zero point.
+    """Return a quantized tensor of the integers `integers` with the inputs `scale_input` and
+    `zero_input` as scale and zero point.
     """
     return QuantizedTensor(
         integers,
@@ -59,8 +59,8 @@ def _checked_quantization_scale_input(node: OnnxNode, index: int) -> Expr:
 
 
 def _output_quantization(node: OnnxNode, scale_input: int, dtype: DType) -> OutputQuantization:
-    """Return the quantization parameters of a result from the inputs `scale_input` (scale) and `scale_input + 1`
-    (zero point); both must be single values.
+    """Return the quantization parameters of a result from the inputs `scale_input` (scale) and
+    `scale_input + 1` (zero point); both must be single values.
     """
     scale, zero = (
         _checked_quantization_scale_input(node, scale_input),
@@ -80,8 +80,8 @@ def _require_single_scales_and_zero_points(node: OnnxNode, *values: Expr) -> Non
 
 
 def _require_per_tensor_quantized_inputs(node: OnnxNode, first_input: int) -> QuantizedTensor:
-    """Return the quantized tensor that three consecutive inputs from `first_input` on describe; its scale
-    and zero point must be single values.
+    """Return the quantized tensor that three consecutive inputs from `first_input` on describe; its
+    scale and zero point must be single values.
     """
     found = _quantized_from_inputs(node, first_input)
     _require_single_scales_and_zero_points(node, found.scale, found.zero)

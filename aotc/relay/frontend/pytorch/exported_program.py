@@ -159,8 +159,8 @@ def _example_tensor_dims(tensor: Any, program: Any, dim_values: Mapping[str, int
 
 
 def _check_dim_values(program: Any, dim_values: Mapping[str, int]) -> None:
-    """Raise AotcError (code "torch-dims") if `dim_values` has a symbol that the program does not have, or
-    a value outside the range that the program allows.
+    """Raise AotcError (code "torch-dims") if `dim_values` has a symbol that the program does not
+    have, or a value outside the range that the program allows.
     """
     bounds = {str(symbol): limits for symbol, limits in program.range_constraints.items()}
     for name, value in dim_values.items():

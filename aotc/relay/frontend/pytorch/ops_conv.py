@@ -28,8 +28,9 @@ def _ints_per_axis(value: TorchValue, rank: int) -> tuple[int, ...]:
 def _call_with_batch_axis(
     builder: Callable[..., Expr], x: Expr, spatial_rank: int, *args: Any, **attributes: Any
 ) -> Expr:
-    """Call the graph builder `builder` on x; if x has no batch axis, add one before and remove it from
-    the result. Raises AotcError (code "torch-shape") if x does not have `spatial_rank` spatial axes.
+    """Call the graph builder `builder` on x; if x has no batch axis, add one before and remove it
+    from the result. Raises AotcError (code "torch-shape") if x does not have `spatial_rank` spatial
+    axes.
     """
     if g.rank(x) == spatial_rank + 1:
         return g.squeeze(builder(g.unsqueeze(x, [0]), *args, **attributes), [0])

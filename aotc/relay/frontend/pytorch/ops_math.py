@@ -43,8 +43,8 @@ def _sub(x: TorchValue, other: TorchValue, alpha: TorchValue = 1) -> Expr:
 
 
 def _bool_or_numeric_op(bool_op: str, numeric_op: str, x: TorchValue, other: TorchValue) -> Expr:
-    """Call the binary operator `numeric_op`, or for bool operands the operator `bool_op` (`add` of bools
-    is `logical_or`).
+    """Call the binary operator `numeric_op`, or for bool operands the operator `bool_op` (`add` of
+    bools is `logical_or`).
     """
     a, b = tv.promote_operands(x, other)
     return g.call_op(bool_op if g.dtype(a).is_bool else numeric_op, a, b)

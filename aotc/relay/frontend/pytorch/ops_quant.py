@@ -34,8 +34,8 @@ def _zero_point_as_int32_expr(value: TorchValue) -> Expr:
 
 
 def _clip_quantized(x: Expr, quant_min: TorchValue, quant_max: TorchValue) -> Expr:
-    """Clip integers to the range from `quant_min` to `quant_max`, unless that contains the whole range
-    of their data type.
+    """Clip integers to the range from `quant_min` to `quant_max`, unless that contains the whole
+    range of their data type.
     """
     dtype = g.dtype(x)
     low, high = (tv.to_python_number(v) for v in (quant_min, quant_max))

@@ -34,8 +34,9 @@ _INT64_MAX = (1 << 63) - 1
 def _replace_minus_one_in_reshape_target(
     dims: Sequence[Dim], target_dims: Sequence[TorchValue]
 ) -> Sequence[TorchValue]:
-    """Return the target shape of a reshape with -1 replaced by its value, if `dims` and `target_dims`
-    contain exactly one dynamic dimension each and these are equal; otherwise return it unchanged.
+    """Return the target shape of a reshape with -1 replaced by its value, if `dims` and
+    `target_dims` contain exactly one dynamic dimension each and these are equal; otherwise return
+    it unchanged.
     """
     unknown = [d for d in dims if isinstance(d, SymDim)]
     if -1 not in target_dims or len(unknown) != 1 or unknown != [v for v in target_dims if isinstance(v, SymDim)]:

@@ -89,14 +89,14 @@ class Memory:
     def record_view_of_parent_value(
         self, name: str, parent: str, view_function: ViewFunction | None, is_certainly_view: bool = True
     ) -> None:
-        """Record that the value `name` is a view of the value `parent`, which `view_function` computes from
-        it.
+        """Record that the value `name` is a view of the value `parent`, which `view_function`
+        computes from it.
         """
         self.views[name] = View(parent, view_function, is_certainly_view)
 
     def record_container_elements(self, name: str, parts: Sequence[str], in_order: bool) -> None:
-        """Record that the list, tuple or dictionary `name` holds the values `container_element_names`, in this order
-        or in an unknown one.
+        """Record that the list, tuple or dictionary `name` holds the values
+        `container_element_names`, in this order or in an unknown one.
         """
         if in_order:
             self.elements[name] = tuple(parts)
@@ -194,8 +194,8 @@ class Memory:
         return name in self.views or any(seen)
 
     def _recompute_views_of(self, base: str, except_view: str = "") -> None:
-        """Recompute all views of `base` and the containers that hold them, except the view `except_view`
-        and its own views.
+        """Recompute all views of `base` and the containers that hold them, except the view
+        `except_view` and its own views.
         """
         changed, work = {base}, [base]
         while work:

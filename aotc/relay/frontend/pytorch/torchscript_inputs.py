@@ -17,7 +17,8 @@ from aotc.relay.frontend.pytorch.value_conversion_and_promotion import dtype_nam
 
 def parse_input_infos(input_infos: Any, inputs: Sequence[Any], default_dtype: str) -> list[tuple[str, TensorType]]:
     """Return the names and types of the inputs of a TorchScript graph. Raises AotcValueError
-    listing all problems of the descriptions `input_infos`, each (name, shape) or (name, (shape, dtype)).
+    listing all problems of the descriptions `input_infos`, each (name, shape) or (name, (shape,
+    dtype)).
     """
     if not isinstance(input_infos, (list, tuple)):
         raise AotcTypeError("torch-inputs", "input_infos is a list of (name, shape) or (name, (shape, dtype))")

@@ -41,7 +41,8 @@ class DynamicallyQuantized:
 
     def qnn_zero_points_and_scales(self, w: QuantizedTensor) -> tuple[Expr, ...]:
         """Return the arguments of quantized convolutions and products that follow data and weights:
-        zero points, then scales. Several zero points are passed as 0 and are corrected by `dequantize_sums`.
+        zero points, then scales. Several zero points are passed as 0 and are corrected by
+        `dequantize_sums`.
         """
         zero = g.reshape(self.zero, ()) if has_only_unit_extents(self.zero) else g.constant(0, "int32")
         return zero, w.zero, g.constant(1.0, "float32"), w.scale

@@ -2,9 +2,9 @@
 """Fixed-point functions of gemmlowp, which TFLite's integer kernels use: exp, logistic, tanh and
 reciprocal of 32-bit or 16-bit fixed-point numbers.
 
-A fixed-point number has `word_bits` bits (31 or 15) and a sign; `integer_bits` of them are before the
-binary point. Input: integer tensors. Output: int64 tensors that hold such numbers; constants give
-constants.
+A fixed-point number has `word_bits` bits (31 or 15) and a sign; `integer_bits` of them are before
+the binary point. Input: integer tensors. Output: int64 tensors that hold such numbers; constants
+give constants.
 
     fixed_point_exp_of_negative(x, 5)       # x has 5 bits before the point, the result 0
     fixed_point_product(a, b)               # a * b / 2^31, rounded

@@ -188,8 +188,8 @@ def int16_logistic_or_tanh(name: str, x: QuantizedTensor, output: OutputQuantiza
 
 def _interpolation_samples(function: Callable[[Array], Array], low: float, high: float, compute_dtype: Any) -> Array:
     """Sample a function at 513 equidistant points from `low` to `high`, times 2^15, computed in the
-    data type `compute_dtype`. Each sample is corrected by half of the interpolation error in the middle
-    between it and the next one.
+    data type `compute_dtype`. Each sample is corrected by half of the interpolation error in the
+    middle between it and the next one.
     """
     step, unit = compute_dtype(high - low) / compute_dtype(512), compute_dtype(1 << 15)
     places = compute_dtype(low) + np.arange(513).astype(compute_dtype) * step
@@ -227,8 +227,8 @@ def interpolate_table(values: Array, x: Expr) -> Expr:
 
 def int16_softmax(x: QuantizedTensor, output: OutputQuantization, beta: float, compute_dtype: Any = np.float32) -> Expr:
     """Compute softmax of int16: exponentials from a table over the range -10 to 0, and the
-    reciprocal of their sum from another table. Both tables are computed in the data type `compute_dtype`:
-    float32 for TFLite Micro, float64 for LiteRT.
+    reciprocal of their sum from another table. Both tables are computed in the data type
+    `compute_dtype`: float32 for TFLite Micro, float64 for LiteRT.
     """
     data = g.cast(x.data, _INT)
     last = g.rank(data) - 1

@@ -195,15 +195,17 @@ def _inverse_sqrt_multiplier_and_shift(x: Expr) -> tuple[Expr, Expr]:
 
 
 def _rounding_multiply_and_shift_right(x: Expr, multiplier: Expr, right_shift: Expr) -> Expr:
-    """Return x * multiplier / 2^(31 + right_shift), rounded after the product and after the shift; a
-    negative `right_shift` shifts left.
+    """Return x * multiplier / 2^(31 + right_shift), rounded after the product and after the shift;
+    a negative `right_shift` shifts left.
     """
     y = fx.fixed_point_product(g.call_op("left_shift", x, g.maximum(g.negative(right_shift), 0)), multiplier)
     return _rounding_divide_by_power_of_two(y, right_shift)
 
 
 def _rounding_divide_by_power_of_two(y: Expr, right_shift: Expr) -> Expr:
-    """Return y / 2^right, rounded half away from zero, where `right_shift` is positive, otherwise y."""
+    """Return y / 2^right, rounded half away from zero, where `right_shift` is positive, otherwise
+    y.
+    """
     return g.where(g.less(right_shift, 1), y, fx.rounding_divide_by_power_of_two(y, g.maximum(right_shift, 1)))
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read TFLite files: parse the flatbuffer and check every number in it.
 
-Input: a path, bytes, or a `tflite.Model`. Output: a `TfliteModel` of tensors and operators. Constants are
-views of the bytes of the file.
+Input: a path, bytes, or a `tflite.Model`. Output: a `TfliteModel` of tensors and operators.
+Constants are views of the bytes of the file.
 
     model = read_model("net.tflite")
     model.operators[0].name                 # "CONV_2D"
@@ -155,8 +155,8 @@ def _report_damaged_file(subject: str, code: str = "tflite-file") -> Iterator[No
 
 
 def _checked_vector_length(length: Any, table: Any, element_bytes: int, subject: str) -> int:
-    """Return the length of a flatbuffer vector whose elements have `element_bytes` bytes. Raises AotcError
-    (code "tflite-file") if the file is too small for it.
+    """Return the length of a flatbuffer vector whose elements have `element_bytes` bytes. Raises
+    AotcError (code "tflite-file") if the file is too small for it.
     """
     found, most = int(length), len(table._tab.Bytes) // element_bytes
     require_valid_file("tflite-file", found <= most, f"{subject}: {found} of them are more than the file has room for")

@@ -54,9 +54,9 @@ class _Layer:
     node: TfliteNode
 
     def gate_weights_and_ratios(self, data_input: int, first_weight_input: int) -> tuple[Expr, Array]:
-        """Return the concatenated weights of all gates of an integer LSTM from input `first_weight_input` on,
-        and for each gate the factor that scales products of the tensor `data_input` with its weights to
-        12 fractional bits.
+        """Return the concatenated weights of all gates of an integer LSTM from input
+        `first_weight_input` on, and for each gate the factor that scales products of the tensor
+        `data_input` with its weights to 12 fractional bits.
         """
         x, gates = (
             self.node.per_tensor_quantized_input(data_input),

@@ -235,8 +235,8 @@ class TfliteNode:
 
     def clip_to_activation_bounds(self, y: Expr, activation: str, half_to_even: bool = False) -> Expr:
         """Clip `y` to the interval of RELU, RELU6, RELU_N1_TO_1 or RELU_0_TO_1. For integers the
-        bounds are quantized with rounding half away from zero, or with `half_to_even` half to even after
-        adding the zero point, as XNNPACK does.
+        bounds are quantized with rounding half away from zero, or with `half_to_even` half to even
+        after adding the zero point, as XNNPACK does.
         """
         low, high = ACTIVATION_BOUNDS[activation]
         if not self.has_quantized_output:
@@ -261,8 +261,8 @@ class TfliteNode:
 def arithmetic_for_operator(
     requested: IntegerArithmetic, name: str, tensors: Sequence[TfliteTensor | None]
 ) -> IntegerArithmetic:
-    """Return the integer arithmetic that computes a TFLite operator, given the interpreter `requested`
-    whose results are wanted.
+    """Return the integer arithmetic that computes a TFLite operator, given the interpreter
+    `requested` whose results are wanted.
 
     XNNPACK leaves the following to LiteRT's own kernels: uint8 depthwise convolutions, int16,
     convolutions with 4-bit weights, and layers whose bias has no scale.
@@ -344,8 +344,8 @@ def has_equal_quantization(a: TfliteTensor, b: TfliteTensor) -> bool:
 
 def check_quantization_support(node: TfliteNode, moves_integers: bool) -> None:
     """Raise AotcError (code "tflite-quant") if quantized tensors occur in an operator whose
-    converter supports only real numbers, or, if it `moves_integers` integers unchanged, if their scales
-    differ.
+    converter supports only real numbers, or, if it `moves_integers` integers unchanged, if their
+    scales differ.
     """
     found = [t for t in (*node.inputs, *node.results) if t is not None and t.is_quantized]
     if not moves_integers:

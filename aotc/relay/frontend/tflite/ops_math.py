@@ -115,8 +115,8 @@ def _convert_quantize_node(x: Expr, *, node: TfliteNode) -> Expr:
 
 
 def _require_supported_dtype(node: TfliteNode, is_supported: bool) -> None:
-    """Raise AotcError (code "tflite-quant") unless `is_supported`: 32-bit integers, whose scales are not
-    read, are not supported.
+    """Raise AotcError (code "tflite-quant") unless `is_supported`: 32-bit integers, whose scales
+    are not read, are not supported.
     """
     require("tflite-quant", is_supported, f"{node.op.name} of {node.input_declaration(0).dtype} is not supported")
 

@@ -92,8 +92,8 @@ def _require_weight_zero_point_zero(node: TfliteNode) -> None:
 
 def _checked_dtype_of_layer_sums(node: TfliteNode, axis: int, bias_input: int = 2) -> str:
     """Return the data type of a layer's sums of products; `axis` is the axis of output channels of
-    the weights, `bias_input` the index of the bias input. Raises AotcError (code "tflite-quant") for
-    int16 layers that are not supported.
+    the weights, `bias_input` the index of the bias input. Raises AotcError (code "tflite-quant")
+    for int16 layers that are not supported.
     """
     if not node.has_int16_output:
         return "int32"

@@ -329,8 +329,8 @@ def _convert_range_node(start: KnownArray, limit: KnownArray, delta: KnownArray)
 def _nearest_source_indices(
     input_extent: int, output_count: int, align_corners: bool, half_pixel_centers: bool
 ) -> Array:
-    """Return for each of `output_count` result positions of a nearest-neighbor resize the index of its
-    source element.
+    """Return for each of `output_count` result positions of a nearest-neighbor resize the index of
+    its source element.
     """
     aligned = align_corners and output_count > 1
     scale = (

@@ -40,8 +40,8 @@ class ConcatenateAttrs(Attrs):
 
 
 def _converter_of_sequence_to_tuple_expr(convert_item: Any) -> Callable[[Any, Any], Any]:
-    """Return a converter of call arguments that applies `convert_item` to each item of a sequence and
-    builds a tuple.
+    """Return a converter of call arguments that applies `convert_item` to each item of a sequence
+    and builds a tuple.
     """
     return lambda value, given: Tuple([convert_item(v, given) for v in value]) if isinstance(value, Sequence) else value
 

@@ -2,7 +2,8 @@
 """Convolutions of quantized tensors: qnn.conv1d to qnn.conv3d, and qnn.conv1d_transpose to
 qnn.conv3d_transpose.
 
-sum((data - input_zero_point) * (kernel - kernel_zero_point)) over each window, padded with the zero point
+sum((data - input_zero_point) * (kernel - kernel_zero_point)) over each window, padded with the zero
+point
 
     conv2d(x, w, 128, 0, 0.05, 0.01, padding=(1, 1))           # int32, with scale 0.05 * 0.01
 """
@@ -210,8 +211,8 @@ _ZERO_POINT_SAMPLES: Final = (  # dtypes of data and kernel, zero points of data
 
 
 def _quantized_conv_test_samples(attrs_class: type[Attrs], test_cases: Any) -> Samples:
-    """Yield samples: the first shape with every combination in _ZERO_POINT_SAMPLES, each other shape with one
-    combination.
+    """Yield samples: the first shape with every combination in _ZERO_POINT_SAMPLES, each other
+    shape with one combination.
     """
     plain = [row for row in test_cases if len(row) == 2 and "4o" not in str(row)]
     for k, ((shape, kernel), given) in enumerate(plain):

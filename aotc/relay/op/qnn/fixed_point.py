@@ -117,8 +117,8 @@ class FixedPointFactors:
 
 
 def fixed_point_factors_of_scales(source_scale: Array, result_scale: Array, rounding: str) -> FixedPointFactors:
-    """Return the fixed-point factors that convert integers with scale `source_scale` to integers with
-    scale `result_scale`.
+    """Return the fixed-point factors that convert integers with scale `source_scale` to integers
+    with scale `result_scale`.
 
     Scales must be positive and finite.
     """

@@ -64,8 +64,8 @@ def scale_by_fixed_point_factor(x: Any, factor: FixedPointFactor, bind: BindVari
 
 
 def _interpolate_logistic_table(position: Any, fraction_bits: int, table: Any, bind: BindVariable) -> Any:
-    """Interpolate linearly in `table` at the fixed-point position `position` with `fraction_bits` fractional
-    bits.
+    """Interpolate linearly in `table` at the fixed-point position `position` with `fraction_bits`
+    fractional bits.
 
     The result has `fraction_bits` more fractional bits than the table's entries.
     """

@@ -209,8 +209,8 @@ class _LstmLoopBuilder:
         return Load(self.inputs[3], gate), Load(self.inputs[4], gate)
 
     def _build_lstm_gate_sums(self, row: Any, sequence: Any) -> Stmt:
-        """Return the statements that compute the sums of all gates of sequence `sequence` at time step and
-        batch row `row`.
+        """Return the statements that compute the sums of all gates of sequence `sequence` at time
+        step and batch row `row`.
         """
         x, weight, bias = self.inputs[:3]
         hidden = self.shape[2]

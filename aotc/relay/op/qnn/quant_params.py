@@ -274,7 +274,8 @@ def subtract_zero_point(x: Expr, zero_point: Expr, axis: int | None = None) -> E
 def add_zero_point_and_saturate(
     integers: Expr, zero_point: Expr, axis: int | None, dtype: DType, is_nan_free: bool = True
 ) -> Expr:
-    """Return whole numbers `integers` plus a zero point, saturated to the range of `dtype` and cast to it.
+    """Return whole numbers `integers` plus a zero point, saturated to the range of `dtype` and cast
+    to it.
 
     integers       floats, or integers wide enough for the sum
     is_nan_free    True if no element is NaN; otherwise NaN becomes the smallest value
@@ -306,8 +307,8 @@ def add_zero_point_and_saturate(
 def round_add_zero_point_saturate(
     floats: Expr, zero_point: Expr, axis: int | None, dtype: DType, is_nan_free: bool = True
 ) -> Expr:
-    """Return floats rounded to nearest even plus a zero point, saturated to `dtype`; `is_nan_free` as in
-    `add_zero_point_and_saturate`.
+    """Return floats rounded to nearest even plus a zero point, saturated to `dtype`; `is_nan_free`
+    as in `add_zero_point_and_saturate`.
     """
     work = tensor_type_of(floats)
     if dtype in target_independent_rounding.ROUND_NEAREST_OPS_BY_DTYPE and work.dtype == "float32":
@@ -384,8 +385,8 @@ def quantized_op_facets(pattern: OpPattern, sums_products: bool = False) -> dict
 def exact_sample_with_constants(
     attributes: Attrs, *values: Array | tuple[Array, ...], variable_argument_count: int = 1
 ) -> Sample:
-    """Return a sample with an exact result in which all arguments except the first `variable_argument_count` are
-    constants.
+    """Return a sample with an exact result in which all arguments except the first
+    `variable_argument_count` are constants.
     """
     known = tuple(range(variable_argument_count, len(values)))
     return Sample(args=values, attrs=attributes, accuracy=Accuracy.EXACT, known=known)

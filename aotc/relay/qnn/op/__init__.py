@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's quantized operators: `relay.qnn.op.quantize(data, output_scale, output_zero_point)` and others."""
+"""Relay's quantized operators: `relay.qnn.op.quantize(data, output_scale, output_zero_point)` and
+others.
+"""
 
 import sys
 from functools import partial

@@ -343,8 +343,8 @@ def cache_friendly_row_pitch(columns: int, itemsize: int, target: Target) -> int
 def build_attention_chain(
     builder: KernelBuilder, chain: AttentionChain, middle_stmts: Callable[[], list[Stmt]]
 ) -> Stmt:
-    """Return the loop nest of a chain of two products; `middle_stmts` returns the statements between them
-    for one row.
+    """Return the loop nest of a chain of two products; `middle_stmts` returns the statements
+    between them for one row.
     """
     return _AttentionNest.allocate_strip_buffers(builder, chain, middle_stmts).build_loop_nest()
 
@@ -564,8 +564,8 @@ class _AttentionNest:
 
 
 def _transposing_copy_in_register_squares(store: Store, row: te.Axis, lane: te.Axis, square_side: int) -> Stmt | None:
-    """Return a transposing copy in which squares of `square_side` elements are transposed in registers;
-    None for other copies.
+    """Return a transposing copy in which squares of `square_side` elements are transposed in
+    registers; None for other copies.
     """
     load = store.value
     squares = {var: extent // square_side for var, extent in (row, lane)}

@@ -324,7 +324,9 @@ class _RegisterTile:
         )
 
     def _row_address_in_column_tiled_array(self, rows_per_tile: int, row: Expr, first_column: Operand) -> Expr:
-        """Return the address of a row of a column tile in an array with `rows_per_tile` rows per tile."""
+        """Return the address of a row of a column tile in an array with `rows_per_tile` rows per
+        tile.
+        """
         return (self.tile * rows_per_tile + row) * self.product.tile + first_column
 
     def _broadcast_to_lanes(self, value: Expr) -> Expr:

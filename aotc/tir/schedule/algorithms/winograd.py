@@ -49,8 +49,8 @@ def build_winograd(
     """Return the loop nest that computes a Winograd convolution `winograd` from the buffers of its
     operands.
 
-    `store_product_element(indices, value)` returns the statement that finishes an output element, as in
-    `build_contraction_nest`.
+    `store_product_element(indices, value)` returns the statement that finishes an output element,
+    as in `build_contraction_nest`.
     """
     return _WinogradBuilder(winograd, data, weights, store, target).build_loop_nest()
 
@@ -91,8 +91,8 @@ def divide_tiles_into_strips(winograd: te.Winograd, target: Target) -> TileStrip
 def convolution_cycles_3x3(
     shape: tuple[int, int, int, int], channels: int, winograd_tile: int, target: Target
 ) -> float:
-    """Return the cycles of a 3x3 convolution from `channels` to (N, O, H, W); `winograd_tile` 0 means the
-    direct algorithm.
+    """Return the cycles of a 3x3 convolution from `channels` to (N, O, H, W); `winograd_tile` 0
+    means the direct algorithm.
 
     The cost is the time of the products, of waiting for weights, and of the transforms of each
     channel of each tile.
@@ -280,8 +280,8 @@ class _WinogradBuilder:
         return forall(t, self.pitch, Block(Store(self.phases, place, zero) for place in places))
 
     def _copy_row_by_phase(self, phase: int, row: Var, source: Expr, first_column: Expr) -> Stmt:
-        """Return statements that copy an input row from column `first_column` on, split by remainder
-        modulo the tile size.
+        """Return statements that copy an input row from column `first_column` on, split by
+        remainder modulo the tile size.
 
         Columns outside of the image become zeros.
         """
@@ -387,8 +387,8 @@ class _WinogradBuilder:
         return minimum(self.chunk, self.columns - row_part * self.chunk)
 
     def _finish_and_store_output_tiles(self, row: Var, row_part: Var, channel_group: Var) -> Stmt:
-        """Return loops that apply the epilogue to the tiles after the output transform, and store the
-        elements that are in the output.
+        """Return loops that apply the epilogue to the tiles after the output transform, and store
+        the elements that are in the output.
         """
         m, (_, outputs, height, width) = self.w.tile, self.w.shape
         lane, i, x = Var("lane"), Var("y"), Var("x")
@@ -402,8 +402,8 @@ class _WinogradBuilder:
 
 
 def _round_up_to_odd_cache_line_count(elements: int, cache_line_elements: int) -> int:
-    """Return a size of at least `elements` elements that is an odd number of cache lines of `cache_line_elements`
-    elements.
+    """Return a size of at least `elements` elements that is an odd number of cache lines of
+    `cache_line_elements` elements.
 
     A patch has an element in each of 16 or 36 layers: at distances of multiples of 4096 bytes, or
     of smaller powers of two, they would all compete for few sets of the first-level cache.

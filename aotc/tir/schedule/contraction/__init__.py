@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contraction generator: build a register-tiled loop nest for one contraction (a sum of products).
+"""The contraction generator: build a register-tiled loop nest for one contraction (a sum of
+products).
 
-Convolutions, depthwise convolutions, matrix products and batched matrix products are recognized by how the indices of
-the operands depend on the axes, never by the name of an operator.
+Convolutions, depthwise convolutions, matrix products and batched matrix products are recognized by
+how the indices of the operands depend on the axes, never by the name of an operator.
 
     >>> from aotc.tir import target, te
     >>> from aotc.tir.stmt import Store
@@ -42,8 +43,8 @@ Modules, in the order in which a contraction passes through them:
     untiled_contraction     the loop nest of the definition, used where no tiling applies
 
 Packed layouts appear only in the indices of an operand (`o // 32, k, o % 32`);
-`index_space.ChannelSplit` makes them affine
-within a tile.  Tile sizes are constants; the number of tiles (`tile_segments.TileSegment.count`) becomes a trip count.
+`index_space.ChannelSplit` makes them affine within a tile.  Tile sizes are constants; the number of
+tiles (`tile_segments.TileSegment.count`) becomes a trip count.
 """
 
 from contextlib import suppress
@@ -82,7 +83,8 @@ __all__ = [
 def build_contraction_nest(
     contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target
 ) -> ContractionNest:
-    """Return the loop nest that computes the contraction `contraction` from the buffers of its operands.
+    """Return the loop nest that computes the contraction `contraction` from the buffers of its
+    operands.
 
     `store(indices of the output axes, value)` returns the statement that finishes one element; it
     is called for every element exactly once. The order of summation depends on shapes, target and
@@ -105,8 +107,8 @@ def build_contraction_nest(
 def cpu_tiling_candidates(
     contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target
 ) -> list[TilingCandidate]:
-    """Return every CPU tiling of `contraction`, each with its cost in cycles; none if the contraction is
-    empty or irregular.
+    """Return every CPU tiling of `contraction`, each with its cost in cycles; none if the
+    contraction is empty or irregular.
     """
     if any(extent == 0 for _, extent in (*contraction.axes, *contraction.reduce_axes)):
         return []

@@ -183,8 +183,8 @@ class ContractionData:
     def load_run_or_padding(
         self, index: Expr, padding: PaddingBuffers, byte_count: int, axis_values: Mapping[Var, Expr]
     ) -> Expr:
-        """Return the load of `byte_count` contiguous bytes of data from `index` on, or of padding if they
-        are out of range.
+        """Return the load of `byte_count` contiguous bytes of data from `index` on, or of padding
+        if they are out of range.
 
         axis_values    values of the data's axes
         """
@@ -193,8 +193,8 @@ class ContractionData:
         )
 
     def conditions_for_run_in_bounds(self, byte_count: int, axis_values: Mapping[Var, Expr]) -> list[Expr]:
-        """Return the conditions under which no run (contiguous bytes) of `byte_count` bytes crosses a
-        border of the data.
+        """Return the conditions under which no run (contiguous bytes) of `byte_count` bytes crosses
+        a border of the data.
         """
         first, last = (
             _conditions_for_indices_in_extents(
@@ -254,8 +254,8 @@ class ContractionData:
         stmt_from_runs: Callable[[list[Expr]], Stmt],
         fill: int,
     ) -> Stmt:
-        """Return loops over kernel offsets (taps) around a statement that `stmt_from_runs` makes from the
-        data runs of some positions.
+        """Return loops over kernel offsets (taps) around a statement that `stmt_from_runs` makes
+        from the data runs of some positions.
 
         positions    for each position, the index of its first element, and the values of the data's axes
         padding      buffers for runs outside of the data

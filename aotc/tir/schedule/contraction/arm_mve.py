@@ -225,8 +225,8 @@ class _ArmMveSchedule:
     def _micro_kernel_call_for_output_channels(
         self, im2col_buffer: Buffer, first_channel: Expr, channel_count: int
     ) -> Expr:
-        """Return the micro-kernel call that computes the int32 sums of `channel_count` output channels from
-        `first_channel` on.
+        """Return the micro-kernel call that computes the int32 sums of `channel_count` output
+        channels from `first_channel` on.
         """
         size, weights = contraction_index_analysis.iteration_space_point_count(self.taps), self.req.b
         zero = {v: as_expr(0) for v, _ in self.taps}

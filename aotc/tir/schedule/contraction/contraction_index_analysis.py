@@ -2,8 +2,8 @@
 """Index algebra of a contraction: which operand depends on which axis, and where an operand is out
 of range.
 
-Input: a te.Contraction. Output: an `ContractionAnalysis`, whose operands become `AddressedOperand`s with flat addresses
-in a buffer:
+Input: a te.Contraction. Output: an `ContractionAnalysis`, whose operands become `AddressedOperand`s
+with flat addresses in a buffer:
 
     analysis = analyze_contraction(conv)
     analysis.pixel                         # the axes of the data only: n, oh, ow
@@ -46,7 +46,9 @@ class Irregular(Exception):
 
 @frozen
 class AddressedOperand:
-    """Elements of `buffer` at the address `row_major_address`, an expression of the contraction's axes."""
+    """Elements of `buffer` at the address `row_major_address`, an expression of the contraction's
+    axes.
+    """
 
     buffer: Buffer
     flat: Expr
@@ -146,8 +148,8 @@ def contiguous_weight_reduction_axis_index(contraction: te.Contraction) -> int:
 
 
 def require_row_major_contiguous_axes(address: LinearForm, axes: Sequence[te.Axis], element_distance: int) -> None:
-    """Raise Irregular unless the points of some axes are contiguous in row-major order, `element_distance`
-    elements apart.
+    """Raise Irregular unless the points of some axes are contiguous in row-major order,
+    `element_distance` elements apart.
     """
     for var, extent in reversed(axes):
         if extent > 1 and address.coefficient(var) != element_distance:

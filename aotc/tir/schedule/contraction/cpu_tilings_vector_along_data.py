@@ -52,8 +52,8 @@ def tilings_vectorized_along_data(request: TilingRequest) -> Iterator[TilingCand
 def _tiling_for_columns_and_channels(
     request: TilingRequest, channel_axis: te.Axis | None, column_vectors: int, channel_positions: int
 ) -> TilingCandidate:
-    """Return the CPU tiling with tiles of `column_vectors` vectors of columns and `channel_positions` positions of the
-    channel axis.
+    """Return the CPU tiling with tiles of `column_vectors` vectors of columns and
+    `channel_positions` positions of the channel axis.
 
     Raise Irregular if there is none.
     """
@@ -157,8 +157,8 @@ def _weights_in_accumulator_dtype(request: TilingRequest, split: ChannelSplit) -
 def _tile_axes(
     request: TilingRequest, split: ChannelSplit, data: _TileData, max_vectors: int, lanes: int
 ) -> list[TileAxis]:
-    """Return the loops of a tiling; tiles have at most `max_vectors` vectors, or fewer if that divides the
-    columns more evenly.
+    """Return the loops of a tiling; tiles have at most `max_vectors` vectors, or fewer if that
+    divides the columns more evenly.
     """
     staging, axes = data.staging, data.pixels.axes
     column, extent = axes[-1]

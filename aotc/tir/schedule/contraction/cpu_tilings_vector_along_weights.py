@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU tilings with vectors along the weights, for convolutions and matrix products: from a TilingRequest,
-candidates.
+"""CPU tilings with vectors along the weights, for convolutions and matrix products: from a
+TilingRequest, candidates.
 
 Vectors run along an axis of the weights (output channels), and elements of the data are broadcast.
 In depthwise convolutions with the channels last, data and weights have that axis in common, and
@@ -142,7 +142,8 @@ def _preferred_tiling_for_tile_size(attempt: _TileAttempt) -> TilingCandidate | 
 def _cheaper_of_direct_and_padded_tiling(
     attempt: _TileAttempt, direct: TilingCandidate | None
 ) -> TilingCandidate | None:
-    """Return the cheaper one of a tiling of the data with channels last and a tiling of a padded copy.
+    """Return the cheaper one of a tiling of the data with channels last and a tiling of a padded
+    copy.
 
     Positions map to few sets of the L1 cache if their distance, the number of channels, is a
     multiple of a large power of two. If a tile reads many more cache lines than these sets hold,
@@ -161,7 +162,9 @@ def _cheaper_of_direct_and_padded_tiling(
 
 
 def _does_tile_data_exceed_its_l1_cache_sets(attempt: _TileAttempt, tiling: RegisterTiling) -> bool:
-    """Return True if a tile reads more cache lines than the L1 cache sets that they map to can hold."""
+    """Return True if a tile reads more cache lines than the L1 cache sets that they map to can
+    hold.
+    """
     target, dims, dtype = attempt.req.target, attempt.split.a, attempt.req.a.dtype
     tile = {axis.var: max(s.size for s in axis.segments) for axis in tiling.levels if axis.role == "y"}
     if not tile or _data_bytes_read_by_output_positions(attempt, tile) <= target.l1:

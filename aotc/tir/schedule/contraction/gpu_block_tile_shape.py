@@ -153,7 +153,8 @@ class BlockTile:
     ) -> tuple[ThreadElementIndex, ThreadElementIndex]:
         """Return functions from (quad, index in it) to a thread's row and column of the tile.
 
-        Neighboring threads have neighboring columns if `neighbors_along_columns`, else neighboring rows.
+        Neighboring threads have neighboring columns if `neighbors_along_columns`, else neighboring
+        rows.
         """
         quick, slow = thread % self.rows, thread // self.rows
         if neighbors_along_columns:
@@ -164,8 +165,8 @@ class BlockTile:
         )
 
     def accumulator_index(self, row_group: Expr, row_in_group: Expr, column_group: Expr, column_in_group: Expr) -> Expr:
-        """Return the index of a GPU thread's accumulator for row `row_in_group` of its row group `row_group` and
-        column `column_in_group` of group `column_group`.
+        """Return the index of a GPU thread's accumulator for row `row_in_group` of its row group
+        `row_group` and column `column_in_group` of group `column_group`.
         """
         return (row_group * self.quad + row_in_group) * self.wide + column_group * self.quad + column_in_group
 

@@ -81,8 +81,8 @@ SCALAR_BLOCK_TILES: Final = (
 def schedule_gpu_block_tiles(
     contraction: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target, tiles: Sequence[BlockTile] = ()
 ) -> ContractionNest | None:
-    """Return the GPU loop nest that computes `contraction`, a whole kernel; None if the contraction does not
-    fit this schedule.
+    """Return the GPU loop nest that computes `contraction`, a whole kernel; None if the contraction
+    does not fit this schedule.
 
     contraction, a, b, store, target    as for `build_contraction_nest`
     tiles                               tile shapes, of which the cheapest is chosen; by default
@@ -188,7 +188,9 @@ def _store_function_recomputing_nan_elements(
 
 
 def _thread_group_and_number_within(tile: BlockTile, thread: Expr) -> tuple[Expr, Expr]:
-    """Return the number of a thread's group in its block, and the number of the thread in its group."""
+    """Return the number of a thread's group in its block, and the number of the thread in its
+    group.
+    """
     if tile.groups == 1:
         return const(0), thread
     return thread // tile.threads_per_thread_group, thread % tile.threads_per_thread_group
@@ -399,8 +401,8 @@ class _SoftwarePipeline:
         next_buffer: Buffer | None = None,
         has_next: Expr | None = None,
     ) -> list[Stmt]:
-        """Return the statements that multiply operand piece `piece_number` in buffer `current_buffer`, and copy the
-        next one to `next_buffer`.
+        """Return the statements that multiply operand piece `piece_number` in buffer
+        `current_buffer`, and copy the next one to `next_buffer`.
 
         `has_next` is the condition under which there is a next piece; None for always.
         """
@@ -479,8 +481,8 @@ class _PartialSums:
         return self.tile.tile_columns if self.wide else self.tile.tile_rows
 
     def store_function_for_partial_sum(self, partial_sum_number: Expr) -> _StoreElement:
-        """Return a function (row, column, value) that stores an element of partial sum `partial_sum_number` of
-        a tile.
+        """Return a function (row, column, value) that stores an element of partial sum
+        `partial_sum_number` of a tile.
         """
 
         def store_partial_sum(row: Expr, column: Expr, value: Expr) -> Stmt:
@@ -494,8 +496,8 @@ class _PartialSums:
         return store_partial_sum
 
     def add_partial_sums_and_store(self, first_partial_sum: Expr, count: int, store_element: _StoreElement) -> Stmt:
-        """Return a loop that adds `count` partial sums of a tile from number `first_partial_sum` on, in order,
-        and finishes the elements.
+        """Return a loop that adds `count` partial sums of a tile from number `first_partial_sum`
+        on, in order, and finishes the elements.
         """
         turn, other, total = Var("turn"), Var("group"), Var("total", self.sums.dtype)
         size, threads = self.tile.tile_elements, self.tile.threads_per_block

@@ -62,8 +62,8 @@ class ContractionOperand:
         return iteration_space_point_count(self.axes)
 
     def element_in_operand_condition(self, element: Expr, tile_size: int) -> list[Expr]:
-        """Return the condition that an element exists; none if `tile_size`, the size of a tile, divides
-        the number of elements.
+        """Return the condition that an element exists; none if `tile_size`, the size of a tile,
+        divides the number of elements.
         """
         return [element < self.exclusive_output_point_count] if self.exclusive_output_point_count % tile_size else []
 

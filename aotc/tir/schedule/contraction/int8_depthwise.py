@@ -117,8 +117,8 @@ def _depthwise_tiling(request: TilingRequest, tile_columns: int) -> TilingCandid
 def _tiling_of_channel_segment(
     request: TilingRequest, tile_columns: int, channels: TileSegment, vector_bytes: int
 ) -> TilingCandidate:
-    """Return the tiling of a segment of the channels, in vectors of `vector_bytes` bytes; raise Irregular
-    if the layout is unsuitable.
+    """Return the tiling of a segment of the channels, in vectors of `vector_bytes` bytes; raise
+    Irregular if the layout is unsuitable.
     """
     axis = request.contraction.axes[-1]
     split = ChannelSplit.split_channel_axis(request.analysis, axis, vector_bytes)
@@ -173,7 +173,8 @@ def _enumerate_axis_points(axes: Sequence[te.Axis]) -> list[dict[Var, int]]:
 def _panel_steps_of_output_and_kernel_column(
     address: LinearForm, output_column: Var, kernel_column: Var | None
 ) -> tuple[int, int]:
-    """Return the panel entries between adjacent output columns, and between adjacent kernel columns.
+    """Return the panel entries between adjacent output columns, and between adjacent kernel
+    columns.
 
     Raise Irregular if the data's address does not increase with both.
 

@@ -157,8 +157,8 @@ class OutputStores:
         return [var for var, _ in self.axes].index(axis.var)
 
     def store_element(self, positions: dict[Var, Expr], value: Expr) -> Stmt:
-        """Return the statement that stores an element; `positions` are its positions along the axes of
-        the tiling.
+        """Return the statement that stores an element; `positions` are its positions along the axes
+        of the tiling.
         """
         return self.store(tuple(substitute(self.unfuse.get(var, var), positions) for var, _ in self.axes), value)
 

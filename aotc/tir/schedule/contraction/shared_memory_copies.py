@@ -80,8 +80,8 @@ class ReductionOrder:
         outer_axis_values: Mapping[Var, Expr],
         may_reorder_axes: bool,
     ) -> ReductionOrder:
-        """Return the reduction order of a contraction; if `may_reorder_axes`, an axis that `steps_per_piece` divides
-        becomes the last one.
+        """Return the reduction order of a contraction; if `may_reorder_axes`, an axis that
+        `steps_per_piece` divides becomes the last one.
         """
         axes = [axis for axis in contraction.reduce_axes if axis[1] > 1] or contraction.reduce_axes[:1]
         last = next((axis for axis in reversed(axes) if axis[1] % steps_per_piece == 0), axes[-1])
@@ -122,8 +122,8 @@ class ReductionOrder:
 
 @frozen(eq=False)
 class VectorPiece:
-    """A vector of `elements_per_copy` adjacent elements of an operand at the address `index`, a function of its
-    `number`.
+    """A vector of `elements_per_copy` adjacent elements of an operand at the address `index`, a
+    function of its `number`.
     """
 
     number: Var
@@ -208,8 +208,8 @@ class TileOperand:
         )
 
     def shared_memory_address(self, reduction_step: Expr, row_or_column: Expr) -> Expr:
-        """Return the address in shared memory of an operand's row or column `row_or_column` at reduction
-        step `reduction_step` of a piece.
+        """Return the address in shared memory of an operand's row or column `row_or_column` at
+        reduction step `reduction_step` of a piece.
         """
         slow, quick = (row_or_column, reduction_step) if self.deep else (reduction_step, row_or_column)
         return slow * self.pitch + quick + self.first
@@ -297,8 +297,8 @@ class TileOperand:
 
 
 def _remove_lane_from_divmod(expr: Expr, lane_var: Var, lanes: int, ranges: Ranges) -> Expr:
-    """Remove `lane_var` from quotients and remainders, given that it counts from a multiple of `lanes`
-    to the next one.
+    """Remove `lane_var` from quotients and remainders, given that it counts from a multiple of
+    `lanes` to the next one.
     """
     expr = with_operands(expr, tuple(_remove_lane_from_divmod(e, lane_var, lanes, ranges) for e in operands(expr)))
     match expr:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generate the loop nest of a tiling: loops over tiles, and in each tile the unrolled inner kernel.
 
-A tile is a set of named accumulators acc[i][j]: i counts vectors of the operand `x` (loaded as vectors), j
-elements of the operand `offsets` (broadcast).  For a convolution with packed weights and rows of 56 columns:
+A tile is a set of named accumulators acc[i][j]: i counts vectors of the operand `x` (loaded as
+vectors), j elements of the operand `offsets` (broadcast).  For a convolution with packed weights
+and rows of 56 columns:
 
     for tile: acc00 = 0 ...; for ic: for kh: for kw: { w0 = load; w1 = load; y = broadcast; acc00 += w0 * y; ... }
 
@@ -84,8 +85,8 @@ def _loops_over_remaining_axes(
     outer_positions: dict[TileAxis, Expr],
     outer_segments: dict[TileAxis, TileSegment],
 ) -> Stmt:
-    """Return the loops over the output axes that are not yet among `outer_positions`, the axes of the outer
-    loops.
+    """Return the loops over the output axes that are not yet among `outer_positions`, the axes of
+    the outer loops.
 
     outer_positions, outer_segments    first position, and segment, of the current tile along each outer axis
     """
@@ -254,8 +255,8 @@ def _multiply_adds_of_taps(
     is_in_range: bool,
     products: _ProductList | None,
 ) -> list[Stmt]:
-    """Return the multiply-adds for one range of taps (kernel offsets), unrolled; `is_in_range` is False
-    if no data is in range.
+    """Return the multiply-adds for one range of taps (kernel offsets), unrolled; `is_in_range` is
+    False if no data is in range.
     """
     reduction = tile.tiling.reduction
     taps = {var: run for (var, _), run in zip(reduction.taps, tap_ranges, strict=True)}

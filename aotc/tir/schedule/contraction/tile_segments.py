@@ -94,13 +94,15 @@ def untiled_axis(var: Var, extent: int) -> TileAxis:
 
 
 def tiles_with_smaller_last(extent: int, tile_size: int) -> tuple[TileSegment, ...]:
-    """Split an extent into tiles of `tile_size` positions, and a smaller last tile if positions remain."""
+    """Split an extent into tiles of `tile_size` positions, and a smaller last tile if positions
+    remain.
+    """
     return tiles_of_vectors(extent, tile_size, 1, may_exceed_axis=True, merges_last_tile=False)
 
 
 def evenly_sized_tiles(extent: int, max_tile_size: int) -> tuple[TileSegment, ...]:
-    """Split an extent into tiles of at most `max_tile_size` positions, with sizes as equal as one smaller
-    last tile permits.
+    """Split an extent into tiles of at most `max_tile_size` positions, with sizes as equal as one
+    smaller last tile permits.
     """
     return tiles_with_smaller_last(extent, -(-extent // -(-extent // max_tile_size)))
 
@@ -131,10 +133,10 @@ def tiles_of_vectors(
 ) -> tuple[TileSegment, ...]:
     """Split an extent into tiles of `vectors` vectors of `lanes` elements.
 
-    The last vector of the axis may extend beyond it if operands are `may_exceed_axis`; if not, it overlaps
-    the previous vector, and only its new elements are stored. With `merges_last_tile`, a last tile of as many
-    vectors as the others is an iteration of their loop (less code, but the loops of the stores no
-    longer have a constant length).
+    The last vector of the axis may extend beyond it if operands are `may_exceed_axis`; if not, it
+    overlaps the previous vector, and only its new elements are stored. With `merges_last_tile`, a
+    last tile of as many vectors as the others is an iteration of their loop (less code, but the
+    loops of the stores no longer have a constant length).
     """
     size = vectors * lanes
     count, left = divmod(extent, size)

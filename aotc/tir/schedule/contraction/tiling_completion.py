@@ -2,9 +2,9 @@
 """Complete a tiling to a candidate: choose loops and partial sums of the reduction, place copies,
 estimate the cost.
 
-The modules `cpu_tilings_vector_along_weights` and `cpu_tilings_vector_along_data` propose operands, tiles and borders.
-`complete_tiling_candidate` makes the decisions common to both: which reduction axes are loops, the number of
-partial sums, where scratch is filled, the cost.
+The modules `cpu_tilings_vector_along_weights` and `cpu_tilings_vector_along_data` propose operands,
+tiles and borders. `complete_tiling_candidate` makes the decisions common to both: which reduction
+axes are loops, the number of partial sums, where scratch is filled, the cost.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ class TilingRequest:
         return channel[0]
 
     def split_output_channels(self, block_size: int) -> ChannelSplit:
-        """Return the operands with the output channels in blocks of `block_size`; raise Irregular if the
-        data depends on the channel.
+        """Return the operands with the output channels in blocks of `block_size`; raise Irregular
+        if the data depends on the channel.
         """
         found = ChannelSplit.split_channel_axis(self.analysis, self.output_channel_axis, block_size)
         if variables_of_dimensions(found.a) & {found.tile, found.lane}:

@@ -32,8 +32,8 @@ MAX_HALF_WIDTH_TIME_FRACTION: Final = 0.9
 
 
 def max_tile_columns(target: Target, weight_vectors: int, lanes: int = 0, dots: Dots | None = None) -> int:
-    """Return the number of output columns of a tile with `weight_vectors` vectors of weights, such that
-    its registers suffice.
+    """Return the number of output columns of a tile with `weight_vectors` vectors of weights, such
+    that its registers suffice.
 
     Accumulators, weights and one broadcast value need registers. Return 1 where even one column
     does not fit: then the C compiler spills to memory.
@@ -58,8 +58,8 @@ def accumulator_lanes(target: Target, *dtypes: str) -> int:
 def weight_packing_block(
     output_channels: int, target: Target, dtype: str, *, output_positions: int = 0, position_pitch_bytes: int = 0
 ) -> int:
-    """Return the block size for packing the weights of `output_channels` output channels at compile time; 0 if
-    they should not be packed.
+    """Return the block size for packing the weights of `output_channels` output channels at compile
+    time; 0 if they should not be packed.
 
     output_positions        output positions that share the weights, 0 if unknown
     position_pitch_bytes    bytes from the data of one position to the data of the next, 0 if it varies
@@ -111,8 +111,8 @@ def _multiply_adds_per_cycle(target: Target, lanes: int) -> int:
 
 
 def _reduction_step_cycles_per_position(channels: int, channels_per_block: int, lanes: int, target: Target) -> float:
-    """Return the cycles of one reduction step for `channels` channels at one position, with weights packed
-    in blocks.
+    """Return the cycles of one reduction step for `channels` channels at one position, with weights
+    packed in blocks.
     """
     vectors = channels_per_block // lanes
     columns = max_tile_columns(target, vectors, lanes)

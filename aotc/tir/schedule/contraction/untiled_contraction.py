@@ -25,9 +25,11 @@ class ContractionNest:
 
 
 def accumulate_all_products(contraction: te.Contraction, a: Buffer, b: Buffer, accumulator: Var) -> Stmt:
-    """Return the reduction loops that add all products of one output element to the register `accumulator`.
+    """Return the reduction loops that add all products of one output element to the register
+    `accumulator`.
 
-    Products with indices out of range are skipped, or use `contraction.fill` as the data if that is not 0.
+    Products with indices out of range are skipped, or use `contraction.fill` as the data if that is
+    not 0.
     """
     places = [
         *zip(contraction.a_index, contraction.a.shape, strict=True),

@@ -2,9 +2,9 @@
 """int8 GEMM schedule for x86 AMX: call micro-kernels that multiply matrices in memory
 (`aotc.tir.amx_kernels`).
 
-From a TilingRequest, statements. One call multiplies the data of consecutive positions, of one or several
-rows, by some blocks of outputs, over the whole reduction; data with a border is copied with its
-padding before:
+From a TilingRequest, statements. One call multiplies the data of consecutive positions, of one or
+several rows, by some blocks of outputs, over the whole reduction; data with a border is copied with
+its padding before:
 
     for part of the positions: for 4 blocks of outputs:
       tile = matrices(data, weights, sizes, distances)
@@ -135,8 +135,8 @@ class _AmxSchedule:
 
     @staticmethod
     def cheapest_amx_schedule(request: TilingRequest, step_axis: te.Axis) -> _AmxSchedule:
-        """Return the schedule of a contraction whose reduction steps are counted by `step_axis`; raise
-        Irregular if there is none.
+        """Return the schedule of a contraction whose reduction steps are counted by `step_axis`;
+        raise Irregular if there is none.
         """
         channel, outputs = request.output_channel_axis
         last = next((v for v, n in reversed(request.contraction.axes) if n > 1), None)
@@ -200,8 +200,8 @@ class _AmxSchedule:
         return self._time_in_positions_for_rows_per_call(self.best_output_rows_per_amx_call)
 
     def _time_in_positions_for_rows_per_call(self, rows_per_call: int) -> int:
-        """Estimate the time of the last two position axes with `rows_per_call` rows per AMX call, in output
-        positions computed.
+        """Estimate the time of the last two position axes with `rows_per_call` rows per AMX call,
+        in output positions computed.
         """
         (_, high), (_, wide) = self.axes[-2:]
         return -(-high // rows_per_call) * _amx_call_time_in_output_positions((rows_per_call - 1) * self.apart + wide)
@@ -354,8 +354,8 @@ def _substitute_in_address(address: LinearForm, values_of_vars: dict[Var, Expr])
 
 
 def _step_bytes_dividing_run(run_bytes: int) -> int:
-    """Return the bytes of an AMX reduction step: the largest multiple of four up to `AMX_TILE_ROW_BYTES` that
-    divides a run.
+    """Return the bytes of an AMX reduction step: the largest multiple of four up to
+    `AMX_TILE_ROW_BYTES` that divides a run.
     """
     return max(n for n in range(BYTES_PER_DOT, AMX_TILE_ROW_BYTES + 1, BYTES_PER_DOT) if run_bytes % n == 0)
 
@@ -386,8 +386,8 @@ def _im2col_copy(request: TilingRequest, split: ChannelSplit, step_axis: te.Axis
 def _other_reduction_axes_with_strides(
     request: TilingRequest, data_address: LinearForm, weight_address: LinearForm, step_var: Var
 ) -> list[tuple[int, int, int]]:
-    """Return the reduction axes other than `step_var`: extent, distance in the data, distance in the
-    weights; inner axes first.
+    """Return the reduction axes other than `step_var`: extent, distance in the data, distance in
+    the weights; inner axes first.
 
     Raise Irregular if a distance is not constant.
     """

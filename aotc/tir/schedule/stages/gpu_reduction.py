@@ -186,8 +186,8 @@ def _reduce_parts_in_separate_blocks(
 def _reduce_to_strided_partials_and_combine(
     reduction: LongReduction, partial_result_count: int, begin: Expr, end: Expr
 ) -> Block:
-    """Return the statements that compute partial results of elements `partial_result_count` apart, and combine
-    them in two steps.
+    """Return the statements that compute partial results of elements `partial_result_count` apart,
+    and combine them in two steps.
     """
     part = reduction.scratch(f"{reduction.acc.name}_part", reduction.acc.dtype, partial_result_count, private=True)
     lane, acc = Var("l"), Var(reduction.acc.name, reduction.acc.dtype)

@@ -311,8 +311,8 @@ def _reduce_with_accumulator_row(reduction: _ReductionParts, var: Var, extent: i
 def _loop_over_accumulator_row(
     accumulator: Var, row: Buffer, var: Var, first_value: Expr, width: Operand, body: Stmt
 ) -> Stmt:
-    """Return a loop over `width` values of a variable from `first_value` on, each with its own accumulator
-    in a row.
+    """Return a loop over `width` values of a variable from `first_value` on, each with its own
+    accumulator in a row.
     """
     lane = Var("l")
     return forall(
@@ -331,8 +331,8 @@ def _largest_divisor_or_max_tile_size(extent: int, max_size: int) -> int:
 
 
 def _apply_to_innermost_body_or_loop(stmt: Stmt, wrap: Callable[[Stmt], Stmt], target_loop: For | None = None) -> Stmt:
-    """Apply `wrap` to the body of a perfect loop nest or, if `target_loop` is given, to that loop of the
-    nest.
+    """Apply `wrap` to the body of a perfect loop nest or, if `target_loop` is given, to that loop
+    of the nest.
     """
     if isinstance(stmt, For) and stmt is not target_loop:
         return replace(stmt, body=_apply_to_innermost_body_or_loop(stmt.body, wrap, target_loop))

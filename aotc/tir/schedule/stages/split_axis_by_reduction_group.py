@@ -84,8 +84,8 @@ def _rebuild_tensor_on_replaced_sources(tensor: te.Tensor, replacements: Mapping
 
 
 def _view_of_tensor_with_split_axis(tensor: te.Compute, axis: int, group_size: int) -> te.View:
-    """Return a view of a tensor whose axis is split in two: groups of `group_size`, and elements of a
-    group.
+    """Return a view of a tensor whose axis is split in two: groups of `group_size`, and elements of
+    a group.
     """
     var, extent = tensor.axes[axis]
     group, place = Var(var.name, INDEX), Var(f"{var.name}_in", INDEX)

@@ -125,8 +125,8 @@ def group_stages_with_shared_loops(
 
 
 def _are_reduction_loops_all_shared(stage: ComputeStage, shared_loops: int) -> bool:
-    """Return True if `shared_loops` loops are all loops around a stage's reduction, or threads do not
-    share its elements.
+    """Return True if `shared_loops` loops are all loops around a stage's reduction, or threads do
+    not share its elements.
     """
     anchor = stage.anchor
     short = (

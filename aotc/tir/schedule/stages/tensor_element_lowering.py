@@ -106,7 +106,9 @@ class ElementLowering:
         )
 
     def _lower_expr_task(self, expr: Expr, mapping: Mapping[Var, Expr]) -> Task[Any]:
-        """Lower a te expression (a generator for `run_recursive_task`, which avoids deep recursion)."""
+        """Lower a te expression (a generator for `run_recursive_task`, which avoids deep
+        recursion).
+        """
         match expr:
             case Var():
                 return mapping.get(expr, expr)

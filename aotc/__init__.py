@@ -6,8 +6,8 @@
     session = aotc.load(model.library)
     outputs = session.run(None, {"input": array})
 
-This module is a door: its names, listed in `__init__.pyi`, come when they are asked for, so that
-`aotc.load` pulls in neither onnx nor the compiler.
+The names of this module, listed in `__init__.pyi`, are imported on first use, so that `aotc.load`
+imports neither onnx nor the compiler.
 """
 
 from aotc.ir.lazy_exports import lazy_getattr_and_dir_from_stub_file

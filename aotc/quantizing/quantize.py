@@ -62,8 +62,7 @@ def quantize(
     seconds: float = 5.0,
     **options: Any,
 ) -> dict[str, Any]:
-    """Quantize an ONNX model, write the result, compile and measure both models; return a report,
-    ready for JSON.
+    """Quantize an ONNX model, write the result, compile and measure both models; return a JSON report.
 
     model         path or ModelProto of a float model; `dims` and `input_shapes` fix dynamic dimensions
     output        .onnx file for the quantized model, which `aotc.compile` accepts; None: no file
@@ -80,8 +79,7 @@ def quantize(
     times, and "ratio" is the ratio of times (quantized to float).  For a bare-metal target, both
     have "ram_bytes" and "flash_bytes" instead, with an estimated code size.
 
-    Raises AotcError with a diagnostic for each problem of the model, the settings or the
-    calibration data.
+    Raises AotcError with a diagnostic for each problem of model, settings or calibration data.
     """
     settings = Settings(per_channel, method, weights, tuple(exclude))
     chosen = CompileOptions(**options)

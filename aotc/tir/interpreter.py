@@ -164,7 +164,8 @@ class CompiledKernel:
         while met:
             met = sum(map(self._run_warp_to_barrier, warps))
             if met not in (0, len(runs)):
-                raise self._barrier_divergence_error(f"{met} of {len(runs)} threads wait for the others, who are done")
+                text = f"{met} of {len(runs)} threads wait at a barrier, but the other threads have ended"
+                raise self._barrier_divergence_error(text)
 
     def _run_warp_to_barrier(self, warp: Sequence[Iterator[Any]]) -> int:
         """Run the threads of a warp to the next barrier and return how many reach it; the others
@@ -562,9 +563,8 @@ def _can_run_as_numpy_operations(loop: For) -> bool:
     if stmts is None or any(n.lanes > 1 for s in stmts for n in all_exprs_in_stmt(s)):
         return False
     if loop.kind == "independent":
-        return not any(
-            b.private for b in written_buffers(loop) & read_buffers(loop)
-        )  # one iteration fills it after the other
+        # iterations that reuse one private buffer run one after another
+        return not any(b.private for b in written_buffers(loop) & read_buffers(loop))
     if any(isinstance(s, Store) for s in stmts):
         return False
     return all(_can_accumulate_in_numpy(s, stmts) for s in assigns_to_outer_registers(loop.body))

@@ -206,8 +206,9 @@ def test_what_is_missing_is_said(project: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("AOTC_CUDA_DRIVER", "/nowhere/libcuda.so.1")
     assert "the driver of the GPU cannot be loaded: there is no /nowhere/libcuda.so.1" in refused(project)
     assert call("inspect", find_library(project)).code == 0
-    own = shutil.copy(build_fake_cuda_driver(), tmp_path)  # nobody else has memory of its device
-    monkeypatch.setenv("AOTC_CUDA_DRIVER", own)
+    # a copy of the driver is a library of its own, on whose device no other test has allocated memory
+    driver_copy = shutil.copy(build_fake_cuda_driver(), tmp_path)
+    monkeypatch.setenv("AOTC_CUDA_DRIVER", driver_copy)
     assert "there is no GPU of that number: CUDA_ERROR_INVALID_DEVICE" in refused(project, device=7)
     for device in (1 << 31, -1, "0", True, 0.0):
         assert f"GPU {device!r} does not exist" in refused(project, device=device)

@@ -135,5 +135,5 @@ def test_sums_that_int32_may_not_hold_stay_on_real_numbers() -> None:
         )
     )
     (row,) = inspect_model(model, target="x86-64-v3")["left_real"]
-    assert row["reason"] == "sums of products may reach 2.27e+09, which int32 does not hold"
+    assert row["reason"] == "dot products may reach 2.27e+09, which int32 cannot represent"
     assert row["nodes"] == ["y"]

@@ -271,7 +271,7 @@ def test_sums_that_may_overflow_stay() -> None:
     heavy = dequantize(Constant(np.full((1, 140_000), 127, np.int8)), const(W_SCALE), const(0, "int32"))
     module = fake(lambda x: dense(x, heavy), 1, 140_000)
     assert "nn.dense" in ops(run(EVEN, module))
-    assert "which int32 does not hold" in find_operators_left_in_float(module, EVEN)[0].reason
+    assert "which int32 cannot represent" in find_operators_left_in_float(module, EVEN)[0].reason
 
 
 def test_what_stays_has_a_reason() -> None:

@@ -248,9 +248,8 @@ FUSED = {
 def test_small_launches_behind_products(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are done by the blocks of these; `levels` are the numbers of blocks, and of groups of them."""
     case, columns, tile, levels = FUSED[name]
-    monkeypatch.setattr(
-        vertical_fusion, "_MAX_STATEMENTS_CHEAPER_THAN_LAUNCH", 1024
-    )  # blocks that the interpreter is done with have few threads
+    # the interpreter runs blocks of few threads in reasonable time
+    monkeypatch.setattr(vertical_fusion, "_MAX_STATEMENTS_CHEAPER_THAN_LAUNCH", 1024)
     monkeypatch.setattr(gpu_block_tiles, "SCALAR_BLOCK_TILES", (tile,))
     program = means(case, columns)
     made = lower_program_to_gpu_launches(program, CUDA)

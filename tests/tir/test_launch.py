@@ -314,7 +314,7 @@ def test_a_barrier_that_lacks_is_seen_in_one_order() -> None:
 
 def test_threads_that_wait_in_vain() -> None:
     text = PRODUCT.replace("        sync\n        for c", "        if t < 7 { sync }\n        for c")
-    with pytest.raises(AotcError, match="of 8 threads wait for the others, who are done"):
+    with pytest.raises(AotcError, match="of 8 threads wait at a barrier, but the other threads have ended"):
         product(text, backwards=False)
 
 

@@ -1137,7 +1137,9 @@ def right_shift(lhs: Expr, rhs: Expr) -> Call:
     """`right_shift` of the elements of two tensors, which are broadcast."""
 
 def rms_norm(data: Expr, gamma: Expr, axis: int = -1, epsilon: float = 1e-05) -> Call:
-    """data / sqrt(mean(data^2) + epsilon) * gamma, the mean along one axis (Zhang and Sennrich, 2019)."""
+    """data / sqrt(mean(data^2) + epsilon) * gamma, the mean along one axis (Zhang and Sennrich,
+    2019).
+    """
 
 def rnn(
     data: Expr, weight: Expr, recurrent: Expr, bias: Expr, h: Expr, activation: str = "tanh", reverse: bool = False

@@ -193,8 +193,8 @@ def _clip_operand_domains(call: Call, result_domain: ValueDomain) -> OperandDoma
 
 
 def _minimum_maximum_operand_domains(call: Call, result_domain: ValueDomain) -> OperandDomains:
-    """Rule of minimum and maximum: a bound that a constant operand already guarantees is not
-    required of the other.
+    """Rule of minimum and maximum: if a constant operand already guarantees a bound of the result,
+    the other operand may have any value on that side.
     """
     lowers = isinstance(call.op, Op) and call.op.name == "minimum"
     for place in (0, 1):

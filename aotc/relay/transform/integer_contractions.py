@@ -60,7 +60,7 @@ def _require_byte_weights(quantized: QuantizedExpr, axis: int, node: Call) -> Qu
             Constant(value.astype(np.int8)), make_affine_type(ty.scale.data, ty.zero_point.data, "int8", ty.axis)
         )
     if quantized.affine_type.dtype not in BYTE_DTYPES:
-        raise IntegerRuleRefused(f"there are no sums of products with {ty.dtype}", node)
+        raise IntegerRuleRefused(f"operators on quantized weights take int8 or uint8, not {ty.dtype}", node)
     return quantized
 
 
@@ -100,7 +100,7 @@ def integer_contraction(
         raise IntegerRuleRefused(f"there is no qnn.{name}", node)
     bound = max_distance_from_zero_point(x.affine_type) * _max_weight_magnitude_sum(w, at)
     if bound >= INT32_LIMIT:
-        raise IntegerRuleRefused(f"sums of products may reach {bound:.2e}, which int32 does not hold", node)
+        raise IntegerRuleRefused(f"dot products may reach {bound:.2e}, which int32 cannot represent", node)
     names = {f.name for f in fields(op.attrs)}
     given = {k: v for k, v in node.attrs.items() if k in names} | {"out_dtype": "int32"} | more
     zeros, scales = (x.affine_type.zero_point, w.affine_type.zero_point), (x.affine_type.scale, w.affine_type.scale)
@@ -224,7 +224,7 @@ def integer_bias_add(region: IntegerRegion, node: Call) -> QuantizedExpr:
     value = _addend_as_int32(region, node, bias, sums, at, rank)
     bound = (sums.bound or 0) + float(np.abs(value.astype(np.int64)).max(initial=0))
     if bound >= INT32_LIMIT:
-        raise IntegerRuleRefused(f"sums may reach {bound:.2e}, which int32 does not hold", node)
+        raise IntegerRuleRefused(f"the sums may reach {bound:.2e}, which int32 cannot represent", node)
     return QuantizedExpr(
         typed_op_call(require_op_of_call(node), (sums.expr, Constant(value)), node.attrs), sums.type, bound
     )

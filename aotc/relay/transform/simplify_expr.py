@@ -51,14 +51,14 @@ _BROADCAST_OPERATORS: Final = tuple(
 )
 #: Largest number of nodes inspected to prove that an expression is not negative.
 _MAX_INSPECTED_NODES: Final = 16
-_ENLARGING_REFUSAL: Final = WhyNot("the constant broadcasts the other operand")
+_RESULT_IS_BROADCAST: Final = WhyNot("the other operand alone has a smaller shape than the result")
 
 
 def _replace_if_same_type(node: Call, replacement: Expr) -> RewriteOutcome:
     """Return `replacement` as the replacement of `node`, or WhyNot if `node` broadcasts it to a
     larger shape.
     """
-    return replacement if replacement.checked_type == node.checked_type else _ENLARGING_REFUSAL
+    return replacement if replacement.checked_type == node.checked_type else _RESULT_IS_BROADCAST
 
 
 def _remove_neutral_operand_rule(value: float, operand_positions: tuple[int, ...]) -> Callable[[Call], RewriteOutcome]:
@@ -97,7 +97,7 @@ def _collapse_repeated_op_rule(name: str, applications_left: int) -> Callable[[C
 def _rewrite_maximum_zero_as_relu(node: Call) -> RewriteOutcome:
     for x, zero in (node.args, node.args[::-1]):
         if is_constant_filled_with(zero, 0.0) and not isinstance(x, Constant):
-            return relu(x) if x.checked_type == node.checked_type else _ENLARGING_REFUSAL
+            return relu(x) if x.checked_type == node.checked_type else _RESULT_IS_BROADCAST
     return None
 
 
@@ -128,7 +128,7 @@ def _simplify_power(node: Call) -> RewriteOutcome:
     if value is None or not tensor_type_of(x).dtype.is_float or value not in (1, 2, 3, -1, 0.5, -0.5):
         return None
     if x.checked_type != node.checked_type:
-        return _ENLARGING_REFUSAL
+        return _RESULT_IS_BROADCAST
     if value == -1:
         return divide(Constant(np.ones_like(exponent.data)), x) if isinstance(exponent, Constant) else None
     if abs(value) == 0.5:
@@ -232,7 +232,7 @@ def _replace_full_operand_by_scalar(node: Call) -> RewriteOutcome:
         if value is not None:
             scalar = Constant(np.asarray(value).astype(tensor_type_of(operand).dtype.numpy))
             new = rebuild_call(node, (scalar, node.args[1]) if k == 0 else (node.args[0], scalar))
-            return new if new.checked_type == node.checked_type else _ENLARGING_REFUSAL
+            return new if new.checked_type == node.checked_type else _RESULT_IS_BROADCAST
     return None
 
 

@@ -109,9 +109,8 @@ class CooperativeRow:
         """
         leaves = _thread_shared_loops_and_stmts(nest.body)
         kept = {*scratch} - (common := _scratch_shared_between_threads(leaves, scratch))
-        alone = [
-            s for s in leaves if not is_thread_parallel_loop(s) and not written_buffers(s) <= kept
-        ]  # executed by one thread
+        # statements that one thread executes
+        alone = [s for s in leaves if not is_thread_parallel_loop(s) and not written_buffers(s) <= kept]
         if not any(map(is_thread_parallel_loop, leaves)) or any(
             True for s in alone for _ in assigns_to_outer_registers(s)
         ):

@@ -57,7 +57,8 @@ class IntegerArithmetic:
     """The integer arithmetic of one TFLite interpreter.
 
     work      data type in which quotients of scales are computed
-    products  rounding of sums of products, as the attribute `rounding` of qnn.requantize
+    products  rounding when int32 dot products are requantized: a value of the attribute `rounding` of
+              qnn.requantize
     add       function for the sum (or, for the sign -1, the difference) of two tensors
     softmax   function for softmax along the last axis; its third argument is beta
     quantize  function that quantizes real numbers

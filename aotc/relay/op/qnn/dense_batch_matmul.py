@@ -63,10 +63,10 @@ def subtract_zero_point_terms(
     sum_data: Callable[[], Expr],
     broadcast_over_channels: Callable[[Expr], Expr],
 ) -> Expr:
-    """Return the result of subtracting the zero-point terms from sums of products.
+    """Subtract the zero-point terms from int32 dot products of quantized data and weights.
 
-    products_sum               int32 sums of products of data and weights, with their zero points still
-                               included
+    products_sum               int32 dot products of data and weights from which the zero-point terms are not
+                               subtracted yet
     zero_points                zero points of data and of weights
     products_per_sum           number of products in each sum
     sum_weights                returns the sums of the weights: a vector, or a tensor that broadcasts with the

@@ -53,15 +53,16 @@ class _ThreadDivision:
     """Division of a recurrent layer's product h R (states times weights) among the threads of a GPU
     block.
 
-    threads   threads of a block; thread t has the columns t, t + threads and so on
-    turns     largest number of columns of a thread
-    kept      rows of R in registers; the other rows are loaded in groups of `_ROWS_LOADED_TOGETHER`
+    threads                   threads of a block; thread t has the columns t, t + threads and so on
+    max_columns_per_thread    largest number of columns of a thread
+    register_rows             number of rows of R that threads hold in registers; the other rows are loaded in
+                              groups of `_ROWS_LOADED_TOGETHER`
     """
 
     layer: RecurrentLayer
     threads: int
-    turns: int
-    kept: int
+    max_columns_per_thread: int
+    register_rows: int
 
     @staticmethod
     def divide_product_among_threads(layer: RecurrentLayer, gpu: Gpu) -> _ThreadDivision:
@@ -88,7 +89,7 @@ def persistent_gpu_recurrence(layer: RecurrentLayer, target: Target) -> ExternPr
         return None
     plan = _ThreadDivision.divide_product_among_threads(layer, gpu)
     products = layer.steps * layer.batch * layer.padded_columns_per_product_row
-    kept = max(1, plan.kept * plan.turns)
+    kept = max(1, plan.register_rows * plan.max_columns_per_thread)
     scratch = (
         Scratch(dtype, products, scope="workspace"),
         Scratch(dtype, kept, scope="stack"),
@@ -188,7 +189,7 @@ class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
         if plan.layer.padded_columns_per_product_row % plan.threads:
             inner = If(column < plan.layer.padded_columns_per_product_row, inner)
         number = Declare(column, turn * plan.threads + self.thread)
-        return For(turn, plan.turns, Block((number, inner)))
+        return For(turn, plan.max_columns_per_thread, Block((number, inner)))
 
     def loop_over_thread_units(self, body: Callable[[Expr], list[Stmt]]) -> Stmt:
         """Return a loop over the hidden units that belong to a GPU thread, with the statements of
@@ -205,7 +206,7 @@ class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
         """Return the loop that loads the rows of recurrent weights which stay in a thread's
         registers for all time steps.
         """
-        k, size = Var("k"), self.plan.kept
+        k, size = Var("k"), self.plan.register_rows
         store = Store(self.kept, iteration * size + k, self.load_recurrent_weight(k, column))
         return [For(k, size, store)] if size else []
 
@@ -220,7 +221,7 @@ class _PersistentRecurrenceBuilder(RecurrentLayerBuilder):
         """Return the statements that compute a column of h R at a time step, while the column of x
         W is loaded.
         """
-        layer, size = self.layer, self.plan.kept
+        layer, size = self.layer, self.plan.register_rows
         dtype, left = layer.dtype, layer.hidden - size
         k, group, one, other = map(Var, ("k", "group", "one", "other"))
         x, acc = Var("x", dtype), Var("acc", dtype)

@@ -26,7 +26,8 @@ _SMEM_PAD_ELEMENTS: Final = 4
 _MULTIPLY_ADDS_PER_CYCLE: Final = 128
 #: Least number of cycles between two barriers: the latency of global memory.
 _GLOBAL_MEMORY_LATENCY_CYCLES: Final = 700
-#: Cycles until a block knows that it is the last one, and can read the sums of the other blocks.
+#: Cycles from the end of a block's work until it has read from the counter that it is the last block of
+#: its tile, and can read the partial sums of the other blocks.
 _LAST_BLOCK_LATENCY_CYCLES: Final = 3 * _GLOBAL_MEMORY_LATENCY_CYCLES
 #: Largest number of blocks that compute one tile.
 _MAX_BLOCKS_PER_TILE: Final = 8

@@ -239,11 +239,11 @@ def _block_tile_loop_nest(
     partial = _PartialSums(tile, along, thread, parts)
     store_tile_element = _store_function_for_tile_element(left, right, steps, output_indices, store)
     done = store_tile_element if number is block else partial.store_function_for_partial_sum(block)
-    settled: list[Stmt] = [Wait(0), Sync()] if sums is pieces[0] and share != 2 else []
+    copy_barrier: list[Stmt] = [Wait(0), Sync()] if sums is pieces[0] and share != 2 else []
     body: list[Stmt] = [
         loop_nest([(clear := Var("i"), acc.size)], Store(acc, clear, const(0, c.dtype)), "independent"),
         *walked.double_buffered_multiply_stmts(),
-        *settled,
+        *copy_barrier,
         _add_thread_group_sums(acc, sums, left, right, along, tile, thread, done),
     ]
     counts = Buffer("counts", DType("int32"), grid, "workspace", 64)

@@ -95,8 +95,9 @@ def _load_16_bit_operands_by_ldmatrix(
 ) -> Stmt:
     """Return the loads of 16-bit operands to registers, as blocks of 8 x 8 (ldmatrix).
 
-    operand_number    0 for the left operand, whose first two blocks are one below the other; 1 for the right
-                      one
+    operand_number    0 for the left operand, whose first two blocks have the same reduction steps
+                      and consecutive rows; 1 for the right operand, whose first two blocks have
+                      consecutive reduction steps and the same columns
     """
     i, row, (near, far) = Var("i"), lane % 8, (lane % 16 // 8 * 8, lane // 16 * 8)
     along, across = (far, near) if operand_number == 0 else (near, far)

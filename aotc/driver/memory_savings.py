@@ -47,12 +47,10 @@ def measure_memory_savings(
         compilation.progress(f"trying to {change.what}")
         with suppress(AotcError):
             other = _compilation_with_changed_option(compilation, change)
-            built = toolchain if budget_name == "flash" else None
-            made = (
-                replace(other, toolchain=built).emit_project_and_build_library
-                if built is not None
-                else other.emit_project
-            )()
+            if budget_name == "flash" and toolchain is not None:
+                made = replace(other, toolchain=toolchain).emit_project_and_build_library()
+            else:
+                made = other.emit_project()
             return _footprint_bytes_of_memory_budget(made.metadata["footprint"], budget_name)
         return None
 

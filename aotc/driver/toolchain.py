@@ -2,7 +2,7 @@
 """Find the C compiler, check what it can compile for, run it, and cache its object files.
 
 toolchain = find_toolchain(cc=None, cflags=("-g",), target=target)
-build_project_library(project_directory, toolchain, target)          # .../lib/libnet.so
+run_compiler((*toolchain.cc, *toolchain.cflags, "-c", "net.c"), cwd=folder)      # AotcError if it fails
 """
 
 import ctypes

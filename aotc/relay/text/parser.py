@@ -310,11 +310,9 @@ class _Parser(Cursor):
             self.raise_syntax_error(
                 f"attribute `{token.text}` is given twice", token, code="attribute", hint="remove one of the two"
             )
-        attrs[token.text] = (
-            parse_attribute_value_or_dimension
-            if accepts_symbolic_dimension(callee, token.text)
-            else parse_attribute_value
-        )(self)
+        is_dimension_allowed = accepts_symbolic_dimension(callee, token.text)
+        parse_value = parse_attribute_value_or_dimension if is_dimension_allowed else parse_attribute_value
+        attrs[token.text] = parse_value(self)
 
     def _parse_expression(self) -> Task[Expr]:
         """Parse operands joined by infix operators: precedence climbing with an explicit stack."""

@@ -77,11 +77,10 @@ def schedule_for_arm_mve(
     ):
         raise Irregular("no rows")
     req = TilingRequest(analyze_contraction(contraction), None, a, b, store, target, 1)
-    return (
-        _schedule_depthwise_convolution
-        if req.output_channel_axis[0] in contraction_index_analysis.variables_of_dimensions(req.analysis.a)
-        else _schedule_full_row_contraction
-    )(req).build_loop_nest()
+    data_variables = contraction_index_analysis.variables_of_dimensions(req.analysis.a)
+    is_depthwise = req.output_channel_axis[0] in data_variables
+    schedule = _schedule_depthwise_convolution if is_depthwise else _schedule_full_row_contraction
+    return schedule(req).build_loop_nest()
 
 
 def _schedule_full_row_contraction(request: TilingRequest) -> _ArmMveSchedule:

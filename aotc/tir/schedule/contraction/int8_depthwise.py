@@ -82,10 +82,9 @@ def int8_depthwise_tilings(request: TilingRequest) -> Iterator[TilingCandidate]:
     all_bytes = c.dtype == "int32" and {request.a.dtype, request.b.dtype} <= {*INT8_DTYPES}
     if all_bytes and request.lanes > 1 and not c.block:
         # registers hold the accumulators of a tile and one column of weights
-        fitting = [
-            n for n in CANDIDATE_TILE_COLUMNS if BYTES_PER_DOT * (n + 1) <= request.target.registers
-        ] or CANDIDATE_TILE_COLUMNS[-1:]
-        yield from feasible_candidates(_depthwise_tiling, request, ((columns,) for columns in fitting))
+        fitting = [n for n in CANDIDATE_TILE_COLUMNS if BYTES_PER_DOT * (n + 1) <= request.target.registers]
+        tile_columns = fitting or CANDIDATE_TILE_COLUMNS[-1:]
+        yield from feasible_candidates(_depthwise_tiling, request, ((columns,) for columns in tile_columns))
 
 
 def _depthwise_tiling(request: TilingRequest, tile_columns: int) -> TilingCandidate:

@@ -115,9 +115,8 @@ class ReductionOrder:
             found = axis_values_at_row_major_number([*outer, (inner, extent // self.depth)], piece_number)
             return {**found, inner: found[inner] * self.depth + step_in_piece}, []
         size = iteration_space_point_count(self.axes)
-        return axis_values_at_row_major_number(self.axes, step_number), [
-            step_number < size
-        ] if size % self.depth else []
+        conditions = [step_number < size] if size % self.depth else []
+        return axis_values_at_row_major_number(self.axes, step_number), conditions
 
 
 @frozen(eq=False)

@@ -64,7 +64,7 @@ class ExecutorFactory:
 
     def get_graph_json(self) -> str:
         """Return the kernel calls as JSON text in the format of TVM's graph executor; see
-        `aotc.relay_api.graph`.
+        `aotc.relay_api.kernel_call_graph`.
         """
         return tvm_graph_json(self._program)
 

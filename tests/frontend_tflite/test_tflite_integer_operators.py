@@ -104,6 +104,20 @@ def layer(name: str, dtype: str, weights: str, scale: float, several: bool = Fal
     return model.data(inputs, outputs), [(rows(12, *given).astype(np.int16) + start).astype(dtype)]
 
 
+def old_depthwise(multiplier: int, stride: int, dilation: int, scale: float) -> Any:
+    """A depthwise convolution of unsigned bytes whose weights have one scale and a zero point of their own."""
+    model, channels = Builder(), 4 * multiplier
+    rng = np.random.default_rng(channels + stride)
+    w = model.tensor((1, 3, 2, channels), "uint8", rng.integers(0, 256, (1, 3, 2, channels)), scale=0.02, zero=117)
+    bias = model.tensor((channels,), "int32", rng.integers(-900, 900, channels), scale=0.05 * 0.02)
+    inputs = [model.tensor((2, 9, 8, 4), "uint8", scale=0.05, zero=119)]
+    outputs = [model.tensor((), "uint8", scale=scale, zero=132)]
+    options = {"padding": 0, "strideH": stride, "strideW": stride, "depthMultiplier": multiplier}
+    options |= {"dilationHFactor": dilation, "dilationWFactor": dilation, "fusedActivationFunction": 1}
+    model.op("DEPTHWISE_CONV_2D", [*inputs, w, bias], outputs, "DepthwiseConv2DOptions", 2, **options)
+    return model.data(inputs, outputs), [rng.integers(0, 256, (2, 9, 8, 4)).astype(np.uint8)]
+
+
 LAYERS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
 
 
@@ -139,6 +153,8 @@ def old() -> Iterator[Any]:
         for scale in (0.013, 0.11, 0.9):
             for bare in (False, True) if scale > 0.1 else (False,):
                 yield f"{name}-{scale}-{bare}", layer(name, "uint8", "uint8", scale, False, bare)
+    for multiplier, stride, dilation, scale in ((2, 1, 1, 0.02), (3, 2, 1, 0.11), (1, 1, 2, 0.4), (2, 1, 3, 0.9)):
+        yield f"depthwise-{multiplier}-{stride}-{dilation}", old_depthwise(multiplier, stride, dilation, scale)
     for name in ("ADD", "SUB", "MUL"):
         for scales in ((0.02, 0.05, 0.06), (0.1, 0.003, 0.09)):
             scales = (*scales[:2], scales[0] * scales[1] * 40) if name == "MUL" else scales

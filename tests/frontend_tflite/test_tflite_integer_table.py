@@ -45,6 +45,8 @@ class Row:
     above: bool = False
 
 
+#: Scales of results that the kernels require, whatever the type is.
+_FIXED_SCALES = (1 / 128, 1 / 16)
 _GELU = {"kind": "GeluOptions"}
 _COMPARISONS = "EQUAL NOT_EQUAL GREATER GREATER_EQUAL LESS LESS_EQUAL"
 _SUM: dict[str, Any] = {"kind": "ReducerOptions"}
@@ -71,13 +73,19 @@ ROWS = [
     *(Row(n, (0.05, 0.031), (0, 0), "int16", result="bool") for n in ("EQUAL", "NOT_EQUAL")),
     *(Row(n, (0.05, 0.05), (0, 0), "int16", result="bool") for n in ("GREATER", "LESS_EQUAL")),
     *(Row("CAST", (0.05,), (5,), "int8 uint8 int16", result=t, kind="CastOptions") for t in ("float32", "int32")),
+    *(Row("LOG_SOFTMAX", (x, 1 / 16), (3, 127), "int8 uint8", "int8", "LogSoftmaxOptions", shapes=s)
+      for x in (0.0007, 0.011, 0.05, 0.2, 1.3) for s in ((), ((3, 300),), ((40, 1),), ((2, 3, 2),))),
+    *(Row("REDUCE_PROD", (x, y), (z, -9), "int8 int16", kind="ReducerOptions", shapes=((6, 5, 4, 3),), axes=a,
+          options={"keepDims": k})
+      for x, y, z, a, k in ((0.03, 0.5, 5, (3,), False), (0.03, 0.11, -128, (3,), True), (0.01, 0.02, 0, (1, 2), False),
+                            (0.008, 0.003, 9, (0, 3), True), (0.02, 0.9, 3, (2,), False))),
     *(Row("CONCATENATION", (0.05, y, 0.06), (3, -9, 5), "uint8", kind="ConcatenationOptions", options={"axis": 1})
       for y in (0.05, 0.11)),
 ]  # fmt: skip
 
 
 def stored(scale: float, zero: int, dtype: str) -> dict[str, Any]:
-    scale = {1 / 128: scale}.get(scale, scale if dtype != "int16" else scale / 256)
+    scale = scale if dtype != "int16" or scale in _FIXED_SCALES else scale / 256
     return {"scale": scale, "zero": {"int8": zero, "uint8": zero + 128, "int16": 0}[dtype]}
 
 
@@ -156,11 +164,63 @@ def test_quotients(dtype: str, scales: tuple[float, float, float]) -> None:
     np.testing.assert_array_equal(actual[near], expected[near])
 
 
+def nonzero_divisors(row: Row, dtype: str) -> tuple[bytes, list[Any]]:
+    data, arrays = model_of(row, dtype)
+    zero = stored(1.0, row.zeros[1], dtype)["zero"]
+    arrays[1][arrays[1] == zero] = zero + 1
+    return data, arrays
+
+
+@pytest.mark.parametrize("shapes", [((90, 100), (90, 100)), ((40, 7, 50), (7, 1))])
+@pytest.mark.parametrize("scales", [(0.05, 0.05, 0.05), (0.05, 0.0685, 9.0), (0.1, 0.0002, 200.0), (3.0, 0.001, 700.0)])
+def test_quotients_of_16_bits(scales: tuple[float, float, float], shapes: Any) -> None:
+    """The nearest integers everywhere; those of LiteRT wherever its shifts
+    are defined, so that it is near, too.
+    """
+    data, arrays = nonzero_divisors(Row("DIV", scales, (0, 0, 0), "int16", kind="DivOptions", shapes=shapes), "int16")
+    (actual,), (expected,) = integers_of(data, arrays, "litert"), litert(data, arrays)
+    quotient = arrays[0] * scales[0] / (arrays[1] * scales[1]) / scales[2] * 256
+    exact = np.clip(quotient, -32768, 32767)
+    assert np.abs(actual - exact).max() <= 0.51
+    near = np.abs(expected - exact) < 0.51
+    assert near.mean() > 0.9
+    np.testing.assert_array_equal(actual[near], expected[near])
+    assert len(np.unique(actual)) > 10
+
+
+def test_products_beyond_32_bits_saturate() -> None:
+    """Where LiteRT's sums wrap, which C leaves open."""
+    row = Row("REDUCE_PROD", (0.5, 0.01), (0, 0), "int16", kind="ReducerOptions", axes=(0,), shapes=((6, 2),),
+              options={"keepDims": False})  # fmt: skip
+    data, _ = model_of(row, "int16")
+    array = np.array([[32767, 32767]] * 5 + [[32767, -32767]], np.int16)
+    np.testing.assert_array_equal(integers_of(data, [array], "litert")[0], [32767, -32768])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("name", ["FLOOR_DIV", "FLOOR_MOD"])
+def test_floor_divisions(name: str, scaled: bool, dtype: str) -> None:
+    """All pairs of int8, those of int16 that are drawn; without scales the integers stand for themselves."""
+    model, info = Builder(), np.iinfo(dtype)
+    every = np.arange(-128, 128) if dtype == "int8" else np.random.default_rng(3).integers(info.min, info.max + 1, 256)
+    arrays = [every.astype(dtype)[:, None], every[every != 0].astype(dtype)]
+    how: list[dict[str, Any]] = [
+        {"scale": s} if scaled else {} for s in (0.3, 0.3, 0.3 if name == "FLOOR_MOD" else 1.0)
+    ]
+    inputs = [model.tensor(a.shape, dtype, **h) for a, h in zip(arrays, how, strict=False)]
+    output = model.tensor((256, arrays[1].size), dtype, **how[2])
+    model.op(name, inputs, [output])
+    data = model.data(inputs, [output])
+    np.testing.assert_array_equal(integers_of(data, arrays, "litert")[0], litert(data, arrays)[0])
+
+
 #: Types of operators whose scales are drawn.
 DRAWN = {
     "ABS": "int8 int16", "CONCATENATION": "uint8", "ELU": "int8", "EQUAL": "int8 int16", "EXP": "int8 int16",
     "GELU": "int8 uint8", "L2_NORMALIZATION": "int8 uint8", "LESS": "int8 uint8", "LOG": "int8 int16",
-    "RSQRT": "int8 int16", "SQRT": "int8 int16", "SUM": "int8 uint8 int16",
+    "LOG_SOFTMAX": "int8 uint8", "REDUCE_PROD": "int8 int16", "RSQRT": "int8 int16", "SQRT": "int8 int16",
+    "SUM": "int8 uint8 int16",
 }  # fmt: skip
 
 
@@ -171,6 +231,12 @@ def drawn(rng: np.random.Generator, name: str) -> Row:
     zeros = tuple(int(v) for v in rng.integers(-128, 128, count))
     if name == "L2_NORMALIZATION":
         return Row(name, (scales[0], 1 / 128), (zeros[0], 0), DRAWN[name])
+    if name == "LOG_SOFTMAX":
+        return Row(name, (scales[0], 1 / 16), (zeros[0], 127), DRAWN[name])
+    if name == "REDUCE_PROD":
+        axes = ((0,), (1, 2), (3,))[rng.integers(3)]
+        how: dict[str, Any] = {"kind": "ReducerOptions", "options": {"keepDims": False}, "shapes": ((3, 2, 4, 5),)}
+        return Row(name, (min(scales[0], 0.007), scales[1]), zeros, DRAWN[name], axes=axes, **how)
     if name in ("EQUAL", "LESS"):
         return Row(name, scales, zeros, DRAWN[name], result="bool")
     if name in ("RSQRT", "SQRT"):
@@ -196,7 +262,7 @@ def test_scales_drawn(name: str) -> None:
 
 
 def test_compiled() -> None:
-    """Norms, sums, tables, comparisons and quotients of one tensor, as C."""
+    """Norms, sums, products, tables, comparisons, quotients and logarithms of probabilities of one tensor, as C."""
     model, rng = Builder(), np.random.default_rng(2)
     x = model.tensor((6, 8), "int8", scale=0.05, zero=-9, name="x")
     results = [
@@ -206,6 +272,8 @@ def test_compiled() -> None:
         model.tensor((6, 8), "int8", scale=0.1, zero=-100),
         model.tensor((6, 8), "bool"),
         model.tensor((6, 8), "int8", scale=0.02, zero=1),
+        model.tensor((6, 8), "int8", scale=1 / 16, zero=127),
+        model.tensor((8,), "int8", scale=0.3, zero=7),
     ]
     model.op("L2_NORMALIZATION", [x], results[:1], "L2NormOptions")
     model.op("SUM", [x, model.tensor((1,), "int32", [1])], results[1:2], "ReducerOptions")
@@ -213,11 +281,30 @@ def test_compiled() -> None:
     model.op("ABS", [x], results[3:4])
     model.op("LESS", [x, results[2]], results[4:5])
     divisor = model.tensor((1, 8), "int8", rng.integers(1, 100, (1, 8)), scale=0.04, zero=0)
-    model.op("DIV", [x, divisor], results[5:], "DivOptions")
+    model.op("DIV", [x, divisor], results[5:6], "DivOptions")
+    model.op("LOG_SOFTMAX", [x], results[6:7], "LogSoftmaxOptions")
+    model.op("REDUCE_PROD", [x, model.tensor((1,), "int32", [0])], results[7:], "ReducerOptions")
     data, array = model.data([x], results), rng.integers(-128, 128, (6, 8)).astype(np.int8)
     session = aotc.compile(from_tflite(data, rounding="litert"), target="c").session()
     for actual, wanted in zip(session.run(None, {"x": array}), litert(data, [array]), strict=True):
         np.testing.assert_array_equal(actual, wanted)
+
+
+def test_compiled_logarithms_of_probabilities_in_fixed_point() -> None:
+    data, arrays = model_of(Row("LOG_SOFTMAX", (0.05, 1 / 16), (3, 127), "int8"), "int8")
+    module = from_tflite(data, rounding="tflm")
+    session = aotc.compile(module, target="c").session()
+    actual = session.run(None, {module.main.params[0].name: arrays[0]})
+    np.testing.assert_array_equal(actual[0], tflm(data, arrays)[0])
+
+
+def test_compiled_quotients_of_16_bits() -> None:
+    row = Row("DIV", (0.05, 0.05, 0.05), (0, 0, 0), "int16", kind="DivOptions", shapes=((40, 7), (7,)))
+    data, arrays = nonzero_divisors(row, "int16")
+    module = from_tflite(data, rounding="litert")
+    session = aotc.compile(module, target="c").session()
+    actual = session.run(None, {p.name: a for p, a in zip(module.main.params, arrays, strict=True)})
+    np.testing.assert_array_equal(actual[0], integers_of(data, arrays, "litert")[0])
 
 
 @pytest.mark.parametrize(
@@ -227,11 +314,46 @@ def test_compiled() -> None:
         (Row("EQUAL", (1.5, 1.5), (0, 0), "int8", result="bool"), "int8", "EQUAL of integers needs scales below 1"),
         (Row("LESS", (0.1, 0.2), (0, 0), "int16", result="bool"), "int16", "LESS of integers of 16 bits"),
         (Row("L2_NORMALIZATION", (0.1, 0.1), (0, 0), "int8"), "int8", "gives the scale 1/128"),
+        (Row("LOG_SOFTMAX", (0.1, 0.1), (0, 127), "int8"), "int8", "require 1/16 and 127"),
+        (Row("LOG_SOFTMAX", (0.1, 1 / 16), (0, 0), "uint8"), "uint8", "zero point 128; .* require 1/16 and 255"),
+        (Row("FLOOR_DIV", (0.1, 0.2, 1.0), (0, 0, 0), "int8"), "int8", "the scales of the inputs must be equal"),
+        (Row("FLOOR_MOD", (0.1, 0.1, 0.1), (0, 3, 0), "int8"), "int8", "the zero points must be 0"),
+        (Row("FLOOR_MOD", (0.1, 0.1, 0.2), (0, 0, 0), "int8"), "int8", "output scale must be that of the inputs"),
+        (
+            Row(
+                "REDUCE_PROD", (0.1, 0.1), (0, 0), "uint8", axes=(0,), kind="ReducerOptions", options={"keepDims": True}
+            ),
+            "uint8",
+            "REDUCE_PROD of uint8",
+        ),
     ],
 )
 def test_what_the_interpreters_compute_otherwise_is_refused(row: Row, dtype: str, message: str) -> None:
     with pytest.raises(AotcError, match=message) as caught:
         from_tflite(model_of(row, dtype)[0], rounding="litert")
+    assert caught.value.code == "tflite-quant"
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize("name", ["ADD", "AVERAGE_POOL_2D", "DIV", "MEAN", "MUL", "PRELU", "RELU6", "SUB", "SUM"])
+def test_integers_without_a_scale(name: str, dtype: str) -> None:
+    """An error, but for the sums and products of int16 that LiteRT computes as integers."""
+    case = next(c for c in CASES if c.name == name)
+    model, rng, inputs, arrays = Builder(), np.random.default_rng(2), list[int](), list[Any]()
+    for given in case.inputs:
+        real = isinstance(given, Data) or given.dtype == np.float32
+        shape = given.shape
+        array = rng.integers(1, 7, shape).astype(dtype) if real else given
+        inputs.append(model.tensor(shape, dtype if real else "int32", None if real else array))
+        arrays += [array] if real else []
+    output = model.tensor((), dtype)
+    model.op(name, inputs, [output], case.kind, **case.options)
+    data = model.data([k for k, _ in zip(inputs, arrays, strict=False)], [output])
+    if dtype == "int16" and name in ("ADD", "MUL"):
+        np.testing.assert_array_equal(integers_of(data, arrays, "litert")[0], litert(data, arrays)[0])
+        return
+    with pytest.raises(AotcError, match=f"{name} is {dtype} without a scale") as caught:
+        from_tflite(data)
     assert caught.value.code == "tflite-quant"
 
 

@@ -75,6 +75,46 @@ def test_operator(case: Case) -> None:
         np.testing.assert_allclose(a, e, rtol=2e-5, atol=2e-6)
 
 
+def with_integers(case: Case, dtype: str) -> Case:
+    """The case with small positive integers instead of real numbers."""
+    rng = np.random.default_rng(6)
+
+    def replaced(given: Any) -> Any:
+        if isinstance(given, Data):
+            return Data(given.shape, dtype, (1, 7)) if given.dtype == "float32" else given
+        return rng.integers(1, 7, given.shape).astype(dtype) if given.dtype == np.float32 else given
+
+    outputs = tuple(dtype if t == "float32" else t for t in case.outputs)
+    return Case(case.name, tuple(map(replaced, case.inputs)), case.kind, case.options, outputs)
+
+
+#: Operators that compute in LiteRT on int32 and int64 or on the first alone.
+COMPUTING = {
+    "int32": {"ADD", "ADD_N", "CUMSUM", "DIV", "FLOOR_DIV", "FLOOR_MOD", "MAXIMUM", "MUL", "REDUCE_PROD", "SUB", "SUM"},
+    "int64": {"ADD", "CUMSUM", "FLOOR_MOD", "MAXIMUM", "MUL", "REDUCE_PROD", "SUB", "SUM"},
+}
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_integers_without_scales(dtype: str) -> None:
+    """Whatever LiteRT computes on these types."""
+    ran = set()
+    for case in CASES:
+        data, arrays = built(with_integers(case, dtype))
+        if not any(a.dtype == dtype for a in arrays):
+            continue
+        try:
+            expected = litert(data, arrays)
+        except RuntimeError:
+            continue
+        module = from_tflite(data)
+        actual = run_model(module, {p.name: a for p, a in zip(module.main.params, arrays, strict=True)})
+        for a, e in zip(actual, expected, strict=True):
+            np.testing.assert_array_equal(a, e, err_msg=case.name)
+        ran.add(case.name)
+    assert ran >= COMPUTING[dtype]
+
+
 def test_every_converter_has_a_case() -> None:
     assert {case.name for case in CASES} | {"QUANTIZE", "UNIDIRECTIONAL_SEQUENCE_LSTM"} >= set(CONVERTERS)
 

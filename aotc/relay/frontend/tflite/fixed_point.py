@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixed-point functions of gemmlowp, which TFLite's integer kernels use: exp, logistic, tanh and
-reciprocal of 32-bit or 16-bit fixed-point numbers.
+"""Fixed-point functions of gemmlowp, which TFLite's integer kernels use: exp, log, logistic, tanh
+and reciprocal of 32-bit or 16-bit fixed-point numbers.
 
 A fixed-point number has `word_bits` bits (31 or 15) and a sign; `integer_bits` of them are before
 the binary point. Input: integer tensors. Output: int64 tensors that hold such numbers; constants
@@ -25,6 +25,11 @@ from aotc.relay.frontend import op_calls as g
 _WIDE: Final = "int64"
 #: exp(-2^k) for k = -2, -1, ..., 4 as 32-bit fixed-point numbers without integer bits.
 _EXP_OF_NEGATIVE_POWERS: Final = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)
+
+#: Fixed-point constants without integer bits.
+_LOG_2: Final = 1488522236
+_SQRT_HALF: Final = 1518500250
+_FOURTH_ROOT_OF_HALF: Final = 1805811301
 
 
 def cast_to_int64(x: Expr) -> Expr:
@@ -61,9 +66,9 @@ def fixed_point_product(a: Expr, b: Expr | int, word_bits: int = 31) -> Expr:
     return shift_right(g.add(g.mul(a, b), 1 << (word_bits - 1)), word_bits)
 
 
-def shift_left_saturated(x: Expr, bits: int, word_bits: int = 31) -> Expr:
+def shift_left_saturated(x: Expr, bits: int | Expr, word_bits: int = 31) -> Expr:
     """Return x * 2^bits, saturated to `word_bits` bits and a sign."""
-    y = g.call_op("left_shift", x, g.constant(bits, _WIDE))
+    y = g.call_op("left_shift", x, g.constant(bits, _WIDE) if isinstance(bits, int) else bits)
     return g.minimum(g.maximum(y, -(1 << word_bits)), (1 << word_bits) - 1)
 
 
@@ -151,6 +156,34 @@ def fixed_point_tanh(x: Expr, integer_bits: int, word_bits: int = 31) -> Expr:
     )
     y = g.where(g.less(x, 0), g.negative(y), y)
     return g.where(g.equal(x, 0), 0, y)
+
+
+def fixed_point_log(x: Expr, integer_bits: int, output_integer_bits: int) -> Expr:
+    """Return log(x) for x >= 1 as a fixed-point number with `output_integer_bits` integer bits; `x`
+    has `integer_bits` integer bits, and its last axis has extent 1.
+
+    log(x) = n * log(2) + log(r), with r near 2^(-1/4); log(r) is a quotient of polynomials in
+    r - 2^(-1/4). Source: log_x_for_x_greater_than_or_equal_to_1 of TFLite.
+    """
+    fraction_bits = 31 - output_integer_bits - 1
+    quarter = 1 << (fraction_bits - 2)
+    headroom = g.sub(count_leading_zeros(x), 1)
+    r_a = shift_left_saturated(fixed_point_product(g.call_op("left_shift", x, headroom), _SQRT_HALF), 1)
+    below = g.sub(count_leading_zeros(fixed_point_product(x, _SQRT_HALF)), 1)
+    r = g.minimum(r_a, shift_left_saturated(x, below))
+    n_a = g.add(shift_left_saturated(g.sub(g.constant(integer_bits - 1, _WIDE), headroom), fraction_bits), quarter)
+    n_b = g.sub(shift_left_saturated(g.sub(g.constant(integer_bits, _WIDE), below), fraction_bits), quarter)
+    # the constants are 11/240, 1/20, 2 / 2^(1/4) - 2^(1/4) and 1/4; all but the third times 2^(1/4)
+    middle = shift_right(g.add(r, _FOURTH_ROOT_OF_HALF + 1), 1)
+    d = g.mul(g.sub(r, _FOURTH_ROOT_OF_HALF), 2)
+    square = fixed_point_product(d, d)
+    top = g.add(fixed_point_product(d, r), fixed_point_product(fixed_point_product(d, square), 117049297))
+    bottom = g.add(g.add(d, 1057819769), fixed_point_product(square, 127690142))
+    bottom = g.add(fixed_point_product(middle, bottom), fixed_point_product(d, 638450708))
+    log_r = fixed_point_product(
+        rounding_divide_by_power_of_two(top, output_integer_bits + 1), reciprocal_of_one_plus(bottom)
+    )
+    return shift_left_saturated(g.add(fixed_point_product(g.maximum(n_a, n_b), _LOG_2), log_r), 1)
 
 
 def count_leading_zeros(x: Expr) -> Expr:

@@ -32,7 +32,7 @@ from aotc.relay.frontend.tflite.interpreter_integer_arithmetic import (
 )
 from aotc.relay.frontend.tflite.load import TfliteTensor
 from aotc.relay.graph_api import Expr, compile_time_elements
-from aotc.relay.op.qnn.fixed_point import fixed_point_factors_of_scales
+from aotc.relay.op.qnn.fixed_point import FixedPointFactors, fixed_point_factors_of_scales
 
 #: Data type of sums of products.
 SUM_DTYPE: Final = "int64"
@@ -99,13 +99,21 @@ def logistic_table() -> Array:
     return np.asarray(found)
 
 
+def narrow_multiplier_and_shift(factors: FixedPointFactors) -> tuple[Array, Array]:
+    """Return multipliers of 15 bits and the numbers of bits by which products with them are shifted
+    right.
+    """
+    multiplier = np.minimum((factors.multiplier + (1 << 15)) >> 16, _MAX_MULTIPLIER)
+    return np.asarray(multiplier), np.asarray(15 - (factors.left - factors.right))
+
+
 def requantize_to_int16(sums: Expr, ratio: Array, output: OutputQuantization, axis: int) -> Expr:
     """Multiply sums by numbers (one, or one per element of `axis`) as 15-bit multipliers, rounded
     half up, and saturate.
     """
-    factors = fixed_point_factors_of_scales(np.asarray(ratio), np.float64(1), "TFLITE")
-    multiplier = np.minimum((factors.multiplier + (1 << 15)) >> 16, _MAX_MULTIPLIER)
-    last = 15 - (factors.left - factors.right)
+    multiplier, last = narrow_multiplier_and_shift(
+        fixed_point_factors_of_scales(np.asarray(ratio), np.float64(1), "TFLITE")
+    )
     require("tflite-quant", bool((last > 0).all()), "the scales of an int16 layer differ too much")
     along = partial(fx.int64_constant_along_axis, axis=axis, rank=g.rank(sums))
     half = np.int64(1) << (last - 1)

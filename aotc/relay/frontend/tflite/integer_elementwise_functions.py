@@ -13,6 +13,7 @@ the range of int32, which is undefined in C, results saturate here.
 
 import math
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
@@ -285,25 +286,41 @@ def compare_quantized(name: str, node: TfliteNode) -> Expr:
     return g.call_op(name, *parts)
 
 
+def _reciprocal_and_exponent(divisor: Expr) -> tuple[Expr, Expr]:
+    """Return 1 / divisor for positive integers (int64) as multiplier / 2^(31 + exponent)."""
+    last = g.rank(divisor)
+    wide = g.unsqueeze(divisor, [last])
+    zeros = fx.count_leading_zeros(wide)
+    inverse = fx.reciprocal_of_one_plus(g.sub(g.call_op("left_shift", wide, zeros), 1 << 31))
+    return g.squeeze(inverse, [last]), g.squeeze(g.sub(g.constant(31, _WIDE), zeros), [last])
+
+
+def _count_leading_sign_bits(x: Expr) -> Expr:
+    """Return the number of bits of 32-bit integers (as int64) between the sign and the first digit."""
+    magnitude = g.where(g.less(x, 0), g.sub(g.negative(x), 1), x)
+    last = g.rank(x)
+    return g.sub(g.squeeze(fx.count_leading_zeros(g.unsqueeze(magnitude, [last])), [last]), 1)
+
+
 def integer_division(node: TfliteNode) -> Expr:
-    """Compute the quotient x / y of 8-bit quantized tensors with a table of the reciprocals of all
-    y. LiteRT refuses division by 0; here a divisor of 0 is replaced by 1.
+    """Compute the quotient x / y of quantized tensors, for 8 bits with a table of the reciprocals
+    of all y. LiteRT refuses division by 0; here a divisor of 0 is replaced by 1.
 
     The reference kernels shift small quotients by more than 31 bits, which is undefined in C; here
     they become 0.
     """
     x, y, onto = node.per_tensor_quantized_input(0), node.per_tensor_quantized_input(1), node.output_quantization()
-    sizes = g.reshape(g.maximum(g.constant(np.arange(512, dtype=np.int64)), 1), (512, 1))
-    zeros = fx.count_leading_zeros(sizes)
-    inverse = fx.reciprocal_of_one_plus(g.sub(g.call_op("left_shift", sizes, zeros), 1 << 31))
-    bits = g.sub(g.constant(31, _WIDE), zeros)
     a, b = (fx.cast_to_int64(q.subtract_zero_point(v.data, v.zero, -1)) for v in (x, y))
-    a, size = g.where(g.less(b, 0), g.negative(a), a), g.cast(g.absolute(b), _INT)
-    inverse, bits = (g.call_op("take", g.reshape(v, (512,)), size, axis=0, mode="clip") for v in (inverse, bits))
-    # the number of free bits between the sign and the first digit
-    magnitudes = g.constant(np.array([31 - v.bit_length() for v in range(512)], np.int64))
-    beyond = g.cast(g.where(g.less(a, 0), g.sub(g.negative(a), 1), a), _INT)
-    headroom = g.call_op("take", magnitudes, beyond, axis=0, mode="clip")
+    a, size = g.where(g.less(b, 0), g.negative(a), a), g.absolute(b)
+    if node.has_int16_output:
+        inverse, bits = _reciprocal_and_exponent(g.maximum(size, 1))
+        headroom = _count_leading_sign_bits(a)
+    else:
+        every = np.arange(512, dtype=np.int64)
+        tables = _reciprocal_and_exponent(g.constant(np.maximum(every, 1)))
+        inverse, bits = (g.call_op("take", v, g.cast(size, _INT), axis=0, mode="clip") for v in tables)
+        magnitude = g.cast(g.where(g.less(a, 0), g.sub(g.negative(a), 1), a), _INT)
+        headroom = g.call_op("take", _count_leading_sign_bits(g.constant(every)), magnitude, axis=0, mode="clip")
     y0 = fx.fixed_point_product(g.call_op("left_shift", a, headroom), inverse)
     ratio = np.float32(constant_value(x.scale)) / (
         np.float32(constant_value(y.scale)) * np.float32(constant_value(onto.scale))
@@ -314,7 +331,56 @@ def integer_division(node: TfliteNode) -> Expr:
     return node.apply_fused_activation(q.clip_and_cast(g.add(result, fx.cast_to_int64(onto.zero)), onto.dtype))
 
 
-# --- sums and requantization
+def integer_floor_division(name: str, node: TfliteNode) -> Expr:
+    """Compute FLOOR_DIV or FLOOR_MOD of quantized integers. LiteRT divides the integers and ignores
+    their scales; that is right if both inputs have one scale and the zero point 0, and the output has
+    the scale 1 (FLOOR_DIV) or that of the inputs (FLOOR_MOD). LiteRT refuses division by 0.
+    """
+    x, y, onto = node.per_tensor_quantized_input(0), node.per_tensor_quantized_input(1), node.output_quantization()
+    scales = [float(constant_value(v.scale)) for v in (x, y, onto)]
+    zeros = [int(constant_value(v.zero)) for v in (x, y, onto)]
+    modulo = node.op.name == "FLOOR_MOD"
+    text = (
+        f"{node.op.name} of integers has the scales {scales[0]:.9g} and {scales[1]:.9g}, the output scale "
+        f"{scales[2]:.9g} and the zero points {zeros}; the scales of the inputs must be equal, the output scale must "
+        f"be {'that of the inputs' if modulo else 1}, and the zero points must be 0"
+    )
+    fits = scales[0] == scales[1] and scales[2] == (scales[0] if modulo else 1.0) and not any(zeros)
+    require("tflite-quant", fits, text, hint="leave the operator in float when converting the model")
+    return g.call_op(name, x.data, y.data)
+
+
+# --- products, sums and requantization
+
+
+def integer_product_reduction(node: TfliteNode, axes: list[int], keep_dims: bool) -> Expr:
+    """Multiply quantized integers over axes, as LiteRT does: after each factor the product is
+    multiplied by 15 bits of the input scale over a root of the output scale, and rounded half up.
+    Where the kernel's int32 would overflow, products saturate.
+    """
+    x, onto = node.per_tensor_quantized_input(0), node.output_quantization()
+    shape = g.shape(x.data)
+    rest = [k for k in range(len(shape)) if k not in axes]
+    count = math.prod(shape[k] for k in axes)
+    require("tflite-quant", onto.dtype != "uint8", "REDUCE_PROD of uint8 is not supported (int8 and int16 are)")
+    require("tflite-quant", count > 0, "REDUCE_PROD over an empty set of integers is not supported")
+    g.check_unroll_count(count, "REDUCE_PROD of quantized integers")
+    scale = float(constant_value(x.scale)) / float(constant_value(onto.scale)) ** (1.0 / count)
+    factors = fixed_point_factors_of_scales(np.float64(scale), np.float64(1), "TFLITE")
+    multiplier, shift = int16x8.narrow_multiplier_and_shift(factors)
+    text = f"REDUCE_PROD has the input scale {float(constant_value(x.scale)):.9g}, which is too large for LiteRT"
+    require("tflite-quant", bool(shift > 0), text)
+
+    def scaled(y: Expr) -> Expr:
+        y = fx.shift_right(g.add(g.mul(y, int(multiplier)), 1 << (int(shift) - 1)), int(shift))
+        return g.clip(y, -(1 << 31), (1 << 31) - 1)
+
+    steps = fx.cast_to_int64(q.subtract_zero_point(x.data, x.zero, -1))
+    steps = g.reshape(g.transpose(steps, [*axes, *rest]), (count, *(shape[k] for k in rest)))
+    parts = [g.squeeze(part, [0]) for part in g.split(steps, [1] * count, 0)]
+    y = reduce(lambda product, factor: scaled(g.mul(product, factor)), parts)
+    y = q.clip_and_cast(g.add(scaled(y), fx.cast_to_int64(onto.zero)), onto.dtype)
+    return g.unsqueeze(y, axes) if keep_dims else y
 
 
 def integer_sum(node: TfliteNode, axes: list[int], keep_dims: bool) -> Expr:

@@ -250,36 +250,62 @@ def _add_as_xnnpack(a: QuantizedTensor, b: QuantizedTensor, output: OutputQuanti
 # --- softmax
 
 
+@frozen(eq=False)
+class FixedPointExponentials:
+    """Exponentials of the 256 distances from an element to the maximum of its row, in fixed point;
+    index 255 is the distance 0.
+
+    scaled_steps    the distances (int64) times the scale of the input, with 26 fractional bits
+    exponentials    int64, with 31 fractional bits; 0 for distances beyond `radius`
+    multiplier, left_shift   multiplier with 31 fractional bits, and the shift before the product
+    radius          greatest distance, in steps of the input, that has an exponential
+    """
+
+    scaled_steps: Expr
+    exponentials: Expr
+    multiplier: int
+    left_shift: int
+    radius: int
+
+
+def exp_table_in_fixed_point(scale: Expr, beta: float) -> FixedPointExponentials:
+    """Return the exponentials of TFLite Micro's 8-bit softmax for an input scale times `beta`."""
+    ratio = min(float(constant_value(scale)) * beta * (1 << 26), float((1 << 31) - 1))
+    factors = fixed_point_factors_of_scales(np.float64(ratio), np.float64(1), "TFLITE")
+    multiplier, left = int(factors.multiplier), int(factors.left)
+    radius = int(np.floor(31 * (1 << 26) / 2.0**left))
+    steps = g.constant(np.arange(256, dtype=np.int64) - 255)
+    scaled = fx.fixed_point_product(g.mul(steps, 1 << left), multiplier)
+    e = g.where(g.less(steps, -radius), 0, fx.fixed_point_exp_of_negative(scaled, 5))
+    return FixedPointExponentials(scaled, e, multiplier, left, radius)
+
+
+def rounded_table_sum(exponentials: Expr, indices: Expr) -> Expr:
+    """Sum the indexed exponentials along the last axis, each rounded to 19 fractional bits; the
+    result is int64.
+    """
+    terms = gather_from_table(g.cast(fx.rounding_divide_by_power_of_two(exponentials, 12), _INT), indices)
+    return fx.cast_to_int64(g.call_reduction("sum", terms, [g.rank(indices) - 1], True))
+
+
 def _softmax_in_fixed_point(x: QuantizedTensor, output: OutputQuantization, beta: float) -> Expr:
     """Compute softmax as TFLite Micro does: exponentials in fixed point with 31 fractional bits,
     their sum with 19, and its reciprocal by Newton's method.
     """
-    ratio = min(float(constant_value(x.scale)) * beta * (1 << 26), float((1 << 31) - 1))
-    factors = fixed_point_factors_of_scales(np.float64(ratio), np.float64(1), "TFLITE")
-    left = int(factors.left)
-    radius = int(np.floor(31 * (1 << 26) / 2.0**left))
-    steps = g.constant(np.arange(256, dtype=np.int64) - 255)
-    scaled = fx.fixed_point_product(g.mul(steps, 1 << left), int(factors.multiplier))
-    e = g.where(g.less(steps, -radius), 0, fx.fixed_point_exp_of_negative(scaled, 5))
-    place = _exp_table_index(x)
-    total = g.call_reduction(
-        "sum",
-        _gather_from_table(g.cast(fx.rounding_divide_by_power_of_two(e, 12), _INT), place),
-        [g.rank(place) - 1],
-        True,
-    )
-    total = fx.cast_to_int64(total)
+    e = exp_table_in_fixed_point(x.scale, beta).exponentials
+    place = distance_to_row_maximum_index(x)
+    total = rounded_table_sum(e, place)
     zeros = fx.count_leading_zeros(total)
     shifted = g.sub(g.call_op("left_shift", total, zeros), 1 << 31)
     scale = fx.reciprocal_of_one_plus(shifted)
     bits = output.dtype.bits
     exponent = g.sub(g.constant(12 + 31 - bits, _WIDE), zeros)
-    y = fx.rounding_divide_by_power_of_two(fx.fixed_point_product(_gather_from_table(e, place), scale), exponent)
+    y = fx.rounding_divide_by_power_of_two(fx.fixed_point_product(gather_from_table(e, place), scale), exponent)
     y = g.add(y, int(output.dtype.min))
     return q.clip_and_cast(y, output.dtype)
 
 
-def _exp_table_index(x: QuantizedTensor) -> Expr:
+def distance_to_row_maximum_index(x: QuantizedTensor) -> Expr:
     """Return 255 minus the distance to the greatest element along the last axis: an index into a
     table of exponentials.
     """
@@ -288,20 +314,32 @@ def _exp_table_index(x: QuantizedTensor) -> Expr:
     return g.add(g.sub(data, top), 255)
 
 
-def _gather_from_table(table: Expr, indices: Expr) -> Expr:
+def gather_from_table(table: Expr, indices: Expr) -> Expr:
+    """Return the elements of a one-dimensional table at `indices`."""
     return g.call_op("take", table, indices, axis=0, mode="clip")
+
+
+def exp_table_in_float(scale: Expr, beta: float) -> Array:
+    """Return float32 exponentials of the 256 distances from an element to the maximum of its row,
+    times `beta` and the scale; index 255 is the distance 0.
+    """
+    factor = np.float32(-constant_value(scale) * np.float32(beta))
+    steps = np.arange(255, -1, -1, dtype=np.float32)
+    return np.asarray(np.exp((factor * steps).astype(np.float64)).astype(np.float32))
+
+
+def sum_in_order(terms: Expr) -> Expr:
+    """Sum along the last axis in the order of the elements; the axis remains, with extent 1."""
+    last = g.rank(terms) - 1
+    count = g.dim(terms, last)
+    return g.strided_slice(g.call_op("cumsum", terms, axis=last), [count - 1], [count], [last])
 
 
 def _softmax_by_float_table(x: QuantizedTensor, output: OutputQuantization, beta: float) -> Expr:
     """Compute softmax as LiteRT does: float32 exponentials from a table, summed in order."""
-    scale = np.float32(-constant_value(x.scale) * np.float32(beta))
-    steps = np.arange(255, -1, -1, dtype=np.float32)
-    e = g.constant(np.exp((scale * steps).astype(np.float64)).astype(np.float32))
-    terms = _gather_from_table(e, _exp_table_index(x))
-    last = g.rank(terms) - 1
-    count = g.dim(terms, last)
-    total = g.strided_slice(g.call_op("cumsum", terms, axis=last), [count - 1], [count], [last])
-    inverse = g.div(1.0, g.mul(total, float(constant_value(output.scale))))
+    e = g.constant(exp_table_in_float(x.scale, beta))
+    terms = gather_from_table(e, distance_to_row_maximum_index(x))
+    inverse = g.div(1.0, g.mul(sum_in_order(terms), float(constant_value(output.scale))))
     y = g.call_op("qnn.product", terms, inverse)
     whole = g.call_op("floor", y)
     up = g.cast(g.call_op("greater_equal", g.sub(y, whole), g.constant(0.5, "float32")), _INT)

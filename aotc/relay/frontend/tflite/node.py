@@ -53,7 +53,10 @@ INT16_OPERATORS: Final = (
             "CONCATENATION",
             "CONV_2D",
             "DEPTHWISE_CONV_2D",
+            "DIV",
             "EXP",
+            "FLOOR_DIV",
+            "FLOOR_MOD",
             "FULLY_CONNECTED",
             "GELU",
             "LEAKY_RELU",
@@ -64,6 +67,7 @@ INT16_OPERATORS: Final = (
             "NEG",
             "PRELU",
             "QUANTIZE",
+            "REDUCE_PROD",
             "RELU",
             "RELU6",
             "RESIZE_BILINEAR",
@@ -84,11 +88,23 @@ _BIASED_OPERATORS: Final = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CON
 #: Operators whose input 1 holds weights.
 _WEIGHTED_OPERATORS: Final = _BIASED_OPERATORS | {"PRELU"}
 #: Operators with two data inputs.
-_BINARY_OPERATORS: Final = frozenset({"ADD", "BATCH_MATMUL", "DIV", "MUL", "SQUARED_DIFFERENCE", "SUB"}) | _COMPARISONS
+_BINARY_OPERATORS: Final = (
+    frozenset({"ADD", "BATCH_MATMUL", "DIV", "FLOOR_DIV", "FLOOR_MOD", "MUL", "SQUARED_DIFFERENCE", "SUB"})
+    | _COMPARISONS
+)
 #: Operators whose data or result may be unquantized.
 _PARTLY_QUANTIZED_OPERATORS: Final = frozenset({"ARG_MAX", "ARG_MIN", "QUANTIZE"}) | _COMPARISONS
 #: Operators whose input and output may be quantized to different data types.
 _DTYPE_CHANGING_OPERATORS: Final = frozenset({"QUANTIZE", "SOFTMAX"})
+#: Operators whose kernels for integers of 8 and 16 bits compute with scales.
+_SCALED_OPERATORS: Final = (
+    frozenset({"AVERAGE_POOL_2D", "HARD_SWISH", "MEAN", "RESIZE_BILINEAR", "SUM"})
+    | (_BINARY_OPERATORS - _COMPARISONS - {"FLOOR_DIV", "FLOOR_MOD"})
+    | _WEIGHTED_OPERATORS
+    | ACTIVATION_BOUNDS.keys()
+)
+#: Operators that LiteRT computes on int16 without a scale as on integers.
+_PLAIN_INT16_OPERATORS: Final = frozenset({"ADD", "MUL"})
 #: Operators that accept integers of every type, since they do not read them or convert them.
 _ANY_INTEGER_OPERATORS: Final = frozenset({"BROADCAST_ARGS", "CAST", "DEQUANTIZE", "RANK", "SHAPE"})
 #: Fused activations, in the order of their codes in the schema.
@@ -357,6 +373,18 @@ def check_quantization_support(node: TfliteNode, moves_integers: bool) -> None:
     require("tflite-quant", all(has_equal_quantization(t, found[0]) for t in found), text)
 
 
+def _check_plain_integers(name: str, data: Sequence[TfliteTensor]) -> None:
+    """Raise AotcError (code "tflite-quant") for data of 8 or 16 bits without scales in an operator
+    whose kernels for these types compute with scales.
+    """
+    plain = [t for t in data if t.dtype in ("int8", "uint8", "int16")]
+    if name not in _SCALED_OPERATORS or not plain:
+        return
+    fits = name in _PLAIN_INT16_OPERATORS and plain[0].dtype == "int16"
+    text = f"tensor {plain[0].name!r} of {name} is {plain[0].dtype} without a scale; the operator needs one"
+    require("tflite-quant", fits, text, hint="quantize the model again, or convert the tensor to int32")
+
+
 def check_quantized_dtypes(node: TfliteNode) -> None:
     """Raise AotcError (code "tflite-quant") for data types of inputs and outputs that no TFLite
     kernel of the operator supports together.
@@ -371,6 +399,7 @@ def check_quantized_dtypes(node: TfliteNode) -> None:
     data = [t for t in (*(node.inputs[k] for k in places if k < count), *node.results[:1]) if t is not None]
     held = [t for t in data if t.is_quantized]
     if not held:
+        _check_plain_integers(name, data)
         return
     turns, weights = (
         name in _PARTLY_QUANTIZED_OPERATORS,

@@ -123,6 +123,8 @@ def _require_supported_dtype(node: TfliteNode, is_supported: bool) -> None:
 
 def _convert_dequantize_node(x: Expr, *, node: TfliteNode) -> Expr:
     _require_supported_dtype(node, node.input_declaration(0).is_quantized or g.dtype(x).is_float)
+    result = node.first_output_declaration.dtype
+    require("tflite-output", result.is_float, f"the output of DEQUANTIZE is {result}; it must have a float type")
     return (
         node.real_input(0) if node.input_declaration(0).is_quantized else g.cast(x, node.first_output_declaration.dtype)
     )
@@ -169,6 +171,12 @@ def _convert_binary_node(name: str, a: Expr, b: Expr) -> Expr:
     return g.call_op(name, a, b)
 
 
+def _convert_floor_division_node(name: str, a: Expr, b: Expr, *, node: TfliteNode) -> Expr:
+    if node.has_quantized_output:
+        return integer_elementwise_functions.integer_floor_division(name, node)
+    return g.call_op(name, a, b)
+
+
 def _convert_comparison_node(name: str, a: Expr, b: Expr, *, node: TfliteNode) -> Expr:
     quantized = node.input_declaration(0).is_quantized or node.input_declaration(1).is_quantized
     return integer_elementwise_functions.compare_quantized(name, node) if quantized else g.call_op(name, a, b)
@@ -204,6 +212,13 @@ def _convert_reduction_node(name: str, x: Expr, axes: KnownInts, *, keep_dims: b
     return reductions.apply_reduction(
         reductions.reduction_by_name(name), x, _sorted_nonnegative_unique_axes(x, axes), bool(keep_dims)
     )
+
+
+def _convert_reduce_prod_node(x: Expr, axes: KnownInts, *, keep_dims: bool = False, node: TfliteNode) -> Expr:
+    if not node.has_quantized_output:
+        return _convert_reduction_node("prod", x, axes, keep_dims=keep_dims)
+    whole = _sorted_nonnegative_unique_axes(x, axes)
+    return integer_elementwise_functions.integer_product_reduction(node, whole, bool(keep_dims))
 
 
 def _convert_reduce_sum_node(x: Expr, axes: KnownInts, *, keep_dims: bool = False, node: TfliteNode) -> Expr:
@@ -281,8 +296,6 @@ _COMPARISONS: Final = {
 _BINARY: Final = {
     "ATAN2": "atan2",
     "BITWISE_XOR": "bitwise_xor",
-    "FLOOR_DIV": "floor_divide",
-    "FLOOR_MOD": "floor_mod",
     "LOGICAL_AND": "logical_and",
     "LOGICAL_OR": "logical_or",
     "MAXIMUM": "maximum",
@@ -290,19 +303,15 @@ _BINARY: Final = {
     "POW": "power",
     "RIGHT_SHIFT": "right_shift",
 }
-_REDUCTIONS: Final = {
-    "REDUCE_ALL": "all",
-    "REDUCE_ANY": "any",
-    "REDUCE_MAX": "max",
-    "REDUCE_MIN": "min",
-    "REDUCE_PROD": "prod",
-}
+_FLOOR_DIVISIONS: Final = {"FLOOR_DIV": "floor_divide", "FLOOR_MOD": "floor_mod"}
+_REDUCTIONS: Final = {"REDUCE_ALL": "all", "REDUCE_ANY": "any", "REDUCE_MAX": "max", "REDUCE_MIN": "min"}
 
 OPS: Table = {
     **{name: partial(_apply_unary, f) for name, f in _UNARY.items()},
     **{name: partial(_apply_real_or_integer_function, *both) for name, both in _FUNCTIONS.items()},
     **{name: partial(_convert_binary_node, f) for name, f in _BINARY.items()},
     **{name: partial(_convert_comparison_node, f) for name, f in _COMPARISONS.items()},
+    **{name: partial(_convert_floor_division_node, f) for name, f in _FLOOR_DIVISIONS.items()},
     **{name: partial(_convert_reduction_node, f) for name, f in _REDUCTIONS.items()},
     **{name: partial(_convert_clipping_activation_node, name) for name in ACTIVATION_BOUNDS},
     "ADD": partial(_convert_add_or_subtract_node, 1),
@@ -322,6 +331,7 @@ OPS: Table = {
     "MUL": _convert_mul_node,
     "PRELU": _convert_prelu_node,
     "QUANTIZE": _convert_quantize_node,
+    "REDUCE_PROD": _convert_reduce_prod_node,
     "SELECT": _convert_select_node,
     "SELECT_V2": g.where,
     "SQUARED_DIFFERENCE": _convert_squared_difference_node,
@@ -334,6 +344,7 @@ INTEGERS: Final = (
     ACTIVATION_BOUNDS.keys()
     | _FUNCTIONS.keys()
     | _COMPARISONS.keys()
+    | _FLOOR_DIVISIONS.keys()
     | {
         "ADD",
         "ARG_MAX",
@@ -350,6 +361,7 @@ INTEGERS: Final = (
         "MUL",
         "PRELU",
         "QUANTIZE",
+        "REDUCE_PROD",
         "SQUARED_DIFFERENCE",
         "SUB",
         "SUM",

@@ -22,6 +22,7 @@ from aotc.relay.frontend.conv_pool import Window
 from aotc.relay.frontend.converter_signatures import OptionalExpr
 from aotc.relay.frontend.tflite import int16x8, ops_integers
 from aotc.relay.frontend.tflite.dynamic_quantization import quantize_dynamically
+from aotc.relay.frontend.tflite.integer_log_softmax import integer_log_softmax
 from aotc.relay.frontend.tflite.node import KnownInts, Table, TfliteNode, check_quantization_support
 from aotc.relay.frontend.tflite.ops_shape import check_image_extents
 
@@ -365,7 +366,9 @@ def _convert_softmax_node(x: Expr, *, beta: float, node: TfliteNode) -> Expr:
     return int16x8.int16_softmax(node.per_tensor_quantized_input(0), onto, float(beta), work)
 
 
-def _convert_log_softmax_node(x: Expr) -> Expr:
+def _convert_log_softmax_node(x: Expr, *, node: TfliteNode) -> Expr:
+    if node.has_quantized_output:
+        return integer_log_softmax(node)
     return g.call_op("nn.log_softmax", x, axis=-1)
 
 
@@ -391,12 +394,6 @@ OPS: Table = {
     "TRANSPOSE_CONV": _convert_transpose_conv_node,
 }
 #: Operators whose converters compute with quantized integers.
-INTEGERS: Final = frozenset(OPS) - {
-    "CONV_3D",
-    "L2_POOL_2D",
-    "LOCAL_RESPONSE_NORMALIZATION",
-    "LOG_SOFTMAX",
-    "MAX_POOL_2D",
-}
+INTEGERS: Final = frozenset(OPS) - {"CONV_3D", "L2_POOL_2D", "LOCAL_RESPONSE_NORMALIZATION", "MAX_POOL_2D"}
 #: Operators that move quantized integers unchanged.
 MOVES: Final = frozenset({"MAX_POOL_2D"})

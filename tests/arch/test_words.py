@@ -46,7 +46,7 @@ WORDS = re.compile(r"\b(?:" + "|".join(BANNED) + r")\b", re.IGNORECASE)
 GENITIVE = re.compile(r'"""Of ')
 """A docstring that begins with a genitive without a subject."""
 
-KINDS = {".py", ".pyi", ".md", ".c", ".h", ".cpp", ".cu", ".j2"}
+KINDS = {".py", ".pyi", ".md", ".c", ".h", ".cpp", ".cu", ".j2", ".test"}
 FOLDERS = ("aotc", "codegen", "runtime_c", "benchmarks", "distribution", "docs", "examples", "tests")
 OTHERS = {"CHANGELOG.md", "tests/arch/test_words.py"}
 """The history of releases, and this file."""

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a case of a `.test` file: apply its passes, compare results before and after, compare the
+text of the module.
+
+check_case(case)                    # raises CaseFileError that shows the difference
+check_case(case, update=True)       # writes the new text into the file, unless results differ
+
+The passes run under the Verifier: what they return is well formed and typed, and what they are
+given stays as it was.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aotc import relay
+from aotc.ir import AotcError, Pass, PassContext, TensorType, TupleType, Type, did_you_mean_hint
+from aotc.relay import transform
+from aotc.relay.expr import Function, type_of
+from aotc.relay.instrument.verifier import Verifier
+from aotc.relay.interpreter import ConstructorValue, evaluate
+from aotc.relay.module import IRModule
+from aotc.relay.text.literal_printer import TEXT_FORMAT_VERSION
+from aotc.relay.text.printer import text_and_constants
+from aotc.relay.type_inference import infer_module
+from aotc.tir.target import get_target
+from tests.passes.case_constants import ConstantTable, ConstantTextError
+from tests.passes.case_file import Case, Section, replace_body
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+_COMMENT_REGEX: Final = re.compile(r" /\* (?:ty|span)=.*? \*/")
+_REFERENCE_REGEX: Final = re.compile(r"meta\[relay\.Constant\]\[(\d+)\]")
+_INPUT_REGEX: Final = re.compile(r"%(\w+) = (\$.*)")
+#: Small types get values of their whole range, as quantized tensors have them; wider integers get small values.
+_MAX_MAGNITUDE_OF_WIDE_INTEGERS: Final = 9
+
+
+def check_case(case: Case, update: bool = False) -> None:
+    """Run a case; raise CaseFileError if results, the module or the diagnostics are not those
+    expected.
+
+    update    write the module or the diagnostics into the file if they differ and the results are equal
+    """
+    table = ConstantTable()
+    before = _parse_module(case, table)
+    outcome = case.outcome
+    with _context(case):
+        try:
+            after = _apply_passes(case, before)
+        except AotcError as error:
+            if outcome.name != "error":
+                raise
+            _compare_text(case, outcome, _diagnostics_text(error), update)
+            return
+        if outcome.name == "error":
+            case.fail(outcome.line, f"the passes raise no error; they return\n{_module_text(after, table)}")
+        if case.optional_section("idempotent") is not None and _apply_passes(case, after) is not after:
+            case.fail(case.section("idempotent").line, "the passes change their own result")
+    _compare_results(case, table, before, after)
+    if outcome.name == "unchanged":
+        if after is not before:
+            difference = _difference(_module_text(before, table), _module_text(after, table)) or "(an equal copy)"
+            case.fail(outcome.line, f"the passes return another module:\n{difference}")
+        return
+    text = _module_text(after, table, before)
+    if text == _module_text(before, table, before):
+        case.fail(outcome.line, "the passes change nothing; write [unchanged] in place of [after]")
+    _compare_text(case, outcome, text, update)
+
+
+# --- what a case describes
+
+
+def _parse_module(case: Case, table: ConstantTable) -> IRModule:
+    """Return the typed module before the passes; raise CaseFileError with its line for errors of
+    syntax and types.
+    """
+    section = case.section("before")
+    body = _with_references(case, section.line + 1, section.body, table)
+    text = f'#[version = "{TEXT_FORMAT_VERSION}"]' + "\n" * section.line + body
+    constants = {"relay.Constant": table.constants}
+    try:
+        return infer_module(relay.parse(text, str(case.path), init_meta_table=constants))
+    except AotcError as error:
+        span = error.diagnostics[0].span
+        case.fail(section.line if span is None else span.line, f"[before] is not a valid module\n{error}")
+
+
+def _with_references(case: Case, line: int, text: str, table: ConstantTable) -> str:
+    try:
+        return table.replace_by_references(text)
+    except ConstantTextError as error:
+        case.fail(line + text[: error.offset].count("\n"), str(error))
+
+
+def _context(case: Case) -> PassContext:
+    section = case.optional_section("context")
+    arguments = {} if section is None else _keyword_arguments(case, section)
+    return PassContext(**{"opt_level": 3, **arguments}, instruments=[Verifier()])
+
+
+def _keyword_arguments(case: Case, section: Section) -> dict[str, Any]:
+    try:
+        call = ast.parse(f"f({section.argument})", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            raise ValueError(f"found {section.argument}")
+        return {k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg is not None}
+    except (SyntaxError, ValueError) as error:
+        case.fail(section.line, f"[{section.name}] takes arguments such as opt_level=4: {error}")
+
+
+def _apply_passes(case: Case, module: IRModule) -> IRModule:
+    for section in case.all_sections("pass"):
+        module = _make_pass(case, section)(module)
+    return module
+
+
+def _make_pass(case: Case, section: Section) -> Pass[IRModule]:
+    """Return the pass of a line `[pass NAME]` or `[pass NAME(options)]`."""
+    try:
+        node = ast.parse(section.argument, mode="eval").body
+        call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        args = [_option(arg) for arg in call.args]
+        options = {k.arg: _option(k.value) for k in call.keywords if k.arg is not None}
+    except (SyntaxError, ValueError) as error:
+        case.fail(section.line, f"a pass is written NAME or NAME(option=value): {error}")
+    if name not in transform.PASSES:
+        hint = did_you_mean_hint(name, transform.PASSES) or "see aotc/relay/transform/__init__.pyi"
+        case.fail(section.line, f"there is no pass {name!r}; {hint}")
+    try:
+        return transform.PASSES[name](*args, **options)
+    except TypeError as error:
+        case.fail(section.line, str(error))
+
+
+def _option(node: ast.expr) -> Any:
+    """Return the value of an option: a literal, or Target("c")."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Target":
+        return get_target(*map(ast.literal_eval, node.args))
+    return ast.literal_eval(node)
+
+
+# --- results
+
+
+def _compare_results(case: Case, table: ConstantTable, before: IRModule, after: IRModule) -> None:
+    """Evaluate the functions that are in both modules; raise CaseFileError for results that differ."""
+    if case.optional_section("not_executed") is not None or after is before:
+        return
+    given = _given_inputs(case, table)
+    names = sorted(set(before.functions) & set(after.functions))
+    if not names:
+        case.fail(case.line, "the passes return none of the functions that they are given")
+    used = {p.name for name in names for p in before[name].params}
+    if not set(given) <= used:
+        case.fail(case.section("inputs").line, f"no function has the parameters {', '.join(set(given) - used)}")
+    for name in names:
+        values = _arguments(case, before[name], given)
+        expected = _flat(evaluate(before[name], *values, module=before))
+        actual = _flat(evaluate(after[name], *values, module=after))
+        problem = _problem_of_results(expected, actual, _tolerance(case))
+        if problem:
+            case.fail(case.line, f"@{name} computes other results after the passes: {problem}")
+
+
+def _given_inputs(case: Case, table: ConstantTable) -> dict[str, Array]:
+    """Return the values of the section [inputs] by parameter name."""
+    section = case.optional_section("inputs")
+    given = {}
+    for k, line in enumerate(section.body.splitlines() if section is not None else ()):
+        number = 0 if section is None else section.line + 1 + k
+        match = _INPUT_REGEX.fullmatch(line.strip())
+        if match is None:
+            case.fail(number, f"an input is written %name = $normal(2, 3), found {line!r}")
+        try:
+            given[match[1]] = ConstantTable().constant(match[2]).data
+        except ConstantTextError as error:
+            case.fail(number, str(error))
+    return given
+
+
+def _arguments(case: Case, function: Function, given: Mapping[str, Array]) -> list[Any]:
+    rng = np.random.default_rng(7)
+    return [given[p.name] if p.name in given else _random_value(case, p.name, type_of(p), rng) for p in function.params]
+
+
+def _random_value(case: Case, name: str, ty: Type, rng: np.random.Generator) -> Any:
+    """Return a random value of a type: a tensor, or a tuple of them."""
+    if isinstance(ty, TupleType):
+        return tuple(_random_value(case, name, field, rng) for field in ty.fields)
+    if not isinstance(ty, TensorType) or not ty.is_static:
+        case.fail(case.line, f"no value of type {ty} can be drawn; set %{name} in [inputs], or say [not_executed WHY]")
+    shape, dtype = ty.static_shape, ty.dtype
+    if dtype.is_float:
+        return (rng.standard_normal(shape) * 3).astype(dtype.numpy)
+    if dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    limit = _MAX_MAGNITUDE_OF_WIDE_INTEGERS if dtype.bits > 8 else 255
+    low, high = max(int(dtype.min), -limit), min(int(dtype.max), limit)
+    return rng.integers(low, high + 1, shape).astype(dtype.numpy)
+
+
+def _flat(value: Any) -> list[Array]:
+    """Return the arrays of a result: those of tuples and of values of data types in order."""
+    if isinstance(value, ConstructorValue):
+        return [np.asarray(value.tag), *_flat(value.fields)]
+    return [array for item in value for array in _flat(item)] if isinstance(value, tuple) else [value]
+
+
+def _tolerance(case: Case) -> dict[str, float]:
+    section = case.optional_section("tolerance")
+    tolerance = {} if section is None else _keyword_arguments(case, section)
+    if section is not None and not (tolerance and set(tolerance) <= {"rtol", "atol", "mismatches"}):
+        case.fail(section.line, f"[tolerance] takes rtol, atol and mismatches, found {section.argument}")
+    return tolerance
+
+
+def _problem_of_results(expected: list[Array], actual: list[Array], tolerance: Mapping[str, float]) -> str:
+    """Return a description of how results differ beyond a tolerance, or ""."""
+    if len(expected) != len(actual):
+        return f"{len(actual)} tensors in place of {len(expected)}"
+    for k, (x, y) in enumerate(zip(expected, actual, strict=True)):
+        if (x.dtype, x.shape) != (y.dtype, y.shape):
+            return f"tensor {k} is {y.dtype}{y.shape}, before {x.dtype}{x.shape}"
+        different = _has_different_bits(x, y)
+        a, b = x.astype(np.float64), y.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            close = np.isclose(b, a, tolerance.get("rtol", 0), tolerance.get("atol", 0), equal_nan=True)
+        if not close.all() if tolerance else different.any():
+            at = tuple(map(int, np.argwhere(~close if tolerance else different)[0]))
+            return f"element {at} of tensor {k} is {y[at]!r}, before {x[at]!r}"
+        if "mismatches" in tolerance and different.mean() > tolerance["mismatches"]:
+            return f"{different.mean():.1%} of the elements of tensor {k} differ"
+    return ""
+
+
+def _has_different_bits(x: Array, y: Array) -> Array:
+    """Return for each element of two arrays of one type if their bits differ; all NaN count as
+    equal.
+    """
+    bits = [np.ascontiguousarray(a).view(np.uint8).reshape(*a.shape, a.dtype.itemsize) for a in (x, y)]
+    with np.errstate(invalid="ignore"):
+        both_nan = (x != x) & (y != y)
+    return (bits[0] != bits[1]).any(axis=-1) & ~both_nan
+
+
+# --- texts
+
+
+def _module_text(module: IRModule, table: ConstantTable, first_names: Iterable[str] = ()) -> str:
+    """Return the text of a module without types of inner nodes, its constants as `$GENERATOR(...)`.
+
+    Functions are printed one by one, so that %0 is the first node of each: those of `first_names`, then the others.
+    """
+    names = dict.fromkeys([*(name for name in first_names if name in module), *sorted(module.functions)])
+    header = IRModule({}, module.attrs, module.type_definitions)
+    parts = [header, *(IRModule({name: module[name]}) for name in names)]
+    return "\n".join(text for part in parts if (text := _text_of_part(part, table)))
+
+
+def _text_of_part(module: IRModule, table: ConstantTable) -> str:
+    """Return the text of one function, or of the attributes and data types of a module; "" for
+    none.
+    """
+    body, constants = text_and_constants(module, lambda _: "")
+    text = _COMMENT_REGEX.sub("", body.split("\n", 1)[1]).strip()
+    return _REFERENCE_REGEX.sub(lambda match: table.text_of(constants[int(match[1])]), text)
+
+
+def _diagnostics_text(error: AotcError) -> str:
+    """Return each diagnostic as `CODE: MESSAGE`, followed by its notes and its hint, without
+    positions.
+    """
+    lines = []
+    for diagnostic in error.diagnostics:
+        lines.append(f"{diagnostic.code}: {diagnostic.message}")
+        lines += [f"  note: {note}" for note in diagnostic.notes]
+        lines += [f"  hint: {diagnostic.hint}"] if diagnostic.hint else []
+    return "\n".join(lines)
+
+
+def _compare_text(case: Case, section: Section, text: str, update: bool) -> None:
+    """Raise CaseFileError unless a section's body is `text`; with `update`, write it into the file."""
+    if text == section.body:
+        return
+    if update:
+        replace_body(case, section, text)
+        return
+    where = f"{_difference(section.body, text)}\n(--update-golden writes this, if it is meant)"
+    case.fail(section.line, f"[{section.name}] differs from the result (-, +):\n{where}")
+
+
+def _difference(expected: str, actual: str) -> str:
+    lines = difflib.unified_diff(expected.split("\n"), actual.split("\n"), lineterm="", n=2)
+    return "\n".join([*lines][2:])

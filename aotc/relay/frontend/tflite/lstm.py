@@ -133,6 +133,7 @@ def _lstm(
     require("tflite-options", plain, "an LSTM needs the activation TANH and all weights")
     states = [node.input_declaration(k).variable for k in (_STATE, _CELL)]
     require("tflite-input", all(states), "the states of an LSTM must be variable tensors")
+    require("graph-rank", g.rank(node[0]) == 3, f"data of rank {g.rank(node[0])} is not supported (3 is)")
     x = node[0] if time_major else g.transpose(node[0], (1, 0, 2))
     h, c = (g.reshape(node[k], (g.dim(x, 1), -1)) for k in (_STATE, _CELL))
     if not node.has_quantized_output:

@@ -24,9 +24,11 @@ from aotc.relay.frontend.tflite import int16x8, ops_integers
 from aotc.relay.frontend.tflite.dynamic_quantization import quantize_dynamically
 from aotc.relay.frontend.tflite.integer_log_softmax import integer_log_softmax
 from aotc.relay.frontend.tflite.node import KnownInts, Table, TfliteNode, check_quantization_support
-from aotc.relay.frontend.tflite.ops_shape import check_image_extents
+from aotc.relay.frontend.tflite.ops_shape import check_image_extents, check_resize_options
 
+#: Codes of the schema.
 _SAME_PADDING_CODE: Final = 0
+_VALID_PADDING_CODE: Final = 1
 #: For each pair of types of data and probabilities, the number of fractional bits of the
 #: probabilities and their zero point.
 _SOFTMAX_OUTPUT_QUANTIZATION: Final = {
@@ -35,8 +37,17 @@ _SOFTMAX_OUTPUT_QUANTIZATION: Final = {
     ("int8", "int16"): (16, -(1 << 15)),
     ("int16", "int16"): (15, 0),
 }
-_SHUFFLED_WEIGHTS_CODE: Final = 1
+_PLAIN_WEIGHTS_CODE: Final = 0
 _NHWC: Final = "NHWC"
+
+
+def is_same_padding(padding: int) -> bool:
+    """Return True for SAME and False for VALID padding. Raises AotcError (code "tflite-options") for
+    other codes.
+    """
+    known = padding in (_SAME_PADDING_CODE, _VALID_PADDING_CODE)
+    require("tflite-options", known, f"padding {padding} is not supported (0, SAME, and 1, VALID, are)")
+    return padding == _SAME_PADDING_CODE
 
 
 def nhwc_window(
@@ -50,7 +61,7 @@ def nhwc_window(
     require("tflite-options", min(numbers) > 0, f"extents, strides and dilations must be positive: {numbers}")
     window = Window(tuple(kernel), tuple(strides), tuple(dilations), (0, 0, 0, 0))
     spatial = g.shape(x)[1:3]
-    if padding == _SAME_PADDING_CODE:
+    if is_same_padding(padding):
         return window.with_pads(conv_pool.same_padding(spatial, window))
     fits = all(n >= s for n, s in zip(spatial, window.dilated_kernel_extents(), strict=True))
     require("graph-shape", fits, f"a window of {window.dilated_kernel_extents()} does not fit {spatial}")
@@ -135,6 +146,9 @@ def _convert_conv_2d_node(
     dilation_w_factor: int = 1,
     node: TfliteNode,
 ) -> Expr:
+    """Convert CONV_2D and DEPTHWISE_CONV_2D. The option DepthMultiplier repeats the quotient of output
+    and input channels; 0 means that the file does not state it.
+    """
     depthwise = node.op.name == "DEPTHWISE_CONV_2D"
     require("graph-rank", g.rank(w) == 4, f"weights of rank {g.rank(w)} are not supported (4 is)")
     fits = not depthwise or g.dim(w, 0) == 1
@@ -143,6 +157,11 @@ def _convert_conv_2d_node(
     window = nhwc_window(x, g.shape(w)[1:3], (stride_h, stride_w), padding, dilations)
     inputs, each = g.dim(x, 3), g.dim(w, 3)
     if depthwise:
+        multiplier = node.op.option_value("DepthMultiplier") or each // max(inputs, 1)
+        text = (
+            f"weights for {each} output channels do not fit {inputs} input channels with depth_multiplier {multiplier}"
+        )
+        require("graph-shape", inputs * multiplier == each, text)
         return _build_layer_convolution(node, window, inputs, "IHWO")
     whole = each > 0 and inputs % each == 0
     require("graph-shape", whole, f"weights for {each} channels do not fit {inputs}")
@@ -164,11 +183,14 @@ def _convert_transpose_conv_node(
     padding and these strides would reduce to the shape of `x`.
     """
     require("graph-rank", g.rank(w) == g.rank(x) == len(shape) == 4, "data and weights need rank 4")
-    target = g.checked_shape(shape, g.dtype(x), "the result of TRANSPOSE_CONV")[1:3]
+    batch, *target, channels = g.checked_shape(shape, g.dtype(x), "the result of TRANSPOSE_CONV")
+    fits = (batch, channels) == (g.dim(x, 0), g.dim(w, 0))
+    text = f"an output shape {tuple(shape)} does not fit data of shape {g.shape(x)} and weights of shape {g.shape(w)}"
+    require("graph-shape", fits, text)
     strides = stride_h, stride_w
     require("tflite-options", min(strides) > 0, f"strides must be positive: {strides}")
     window = Window(g.shape(w)[1:3], strides, (1, 1), (0, 0, 0, 0))
-    window = window.with_pads(conv_pool.same_padding(target, window)) if padding == _SAME_PADDING_CODE else window
+    window = window.with_pads(conv_pool.same_padding(target, window)) if is_same_padding(padding) else window
     spans = window.covered_input_extents(g.shape(x)[1:3])
     pads = [b + a for b, a in zip(window.pads[:2], window.pads[2:], strict=True)]
     more = tuple(t - s + p for t, s, p in zip(target, spans, pads, strict=True))
@@ -206,10 +228,11 @@ def _convert_conv_3d_node(
 ) -> Expr:
     require("graph-rank", g.rank(x) == g.rank(w) == 5, "data and weights need rank 5")
     strides, dilations = (stride_d, stride_h, stride_w), (dilation_d_factor, dilation_h_factor, dilation_w_factor)
-    require("tflite-options", min(*strides, *dilations) > 0, f"strides and dilations must be positive: {strides}")
+    text = f"strides and dilations must be positive: {strides} and {dilations}"
+    require("tflite-options", min(*strides, *dilations) > 0, text)
     window = Window(g.shape(w)[:3], strides, dilations, (0,) * 6)
     spatial = g.shape(x)[1:4]
-    window = window.with_pads(conv_pool.same_padding(spatial, window)) if padding == _SAME_PADDING_CODE else window
+    window = window.with_pads(conv_pool.same_padding(spatial, window)) if is_same_padding(padding) else window
     y = conv_pool.build_convolution(x, w, window, bias, data_layout="NDHWC", kernel_layout="DHWIO")
     return node.apply_fused_activation(y)
 
@@ -228,6 +251,17 @@ def _convert_batch_matmul_node(a: Expr, b: Expr, *, adj_x: bool = False, adj_y: 
     return ops_integers.integer_batch_matmul(node, a, b) if node.has_quantized_output else matmul_einsum.matmul(a, b)
 
 
+def _check_dense_data_shape(shape: Sequence[int], input_count: int, keep_num_dims: bool) -> None:
+    """Raise AotcError (code "graph-shape") unless data of a shape is made of rows of `input_count`
+    elements; with `keep_num_dims` its last axis must be such a row.
+    """
+    fits = input_count > 0 and math.prod(shape) % input_count == 0
+    text = f"data of shape {tuple(shape)} does not fit weights for {input_count} inputs"
+    require("graph-shape", fits, text)
+    kept = not keep_num_dims or (bool(shape) and shape[-1] == input_count)
+    require("graph-shape", kept, f"{text}, because keep_num_dims is set")
+
+
 def _convert_fully_connected_node(
     x: Expr,
     w: Expr,
@@ -237,9 +271,11 @@ def _convert_fully_connected_node(
     keep_num_dims: bool = False,
     node: TfliteNode,
 ) -> Expr:
-    require("tflite-options", weights_format != _SHUFFLED_WEIGHTS_CODE, "shuffled weights are not supported")
+    plain = weights_format == _PLAIN_WEIGHTS_CODE
+    require("tflite-options", plain, f"weights_format {weights_format} (shuffled weights) is not supported (0 is)")
     require("graph-rank", g.rank(w) == 2, f"weights of rank {g.rank(w)} are not supported (2 is)")
     units, inner = g.shape(w)
+    _check_dense_data_shape(g.shape(x), inner, keep_num_dims)
     lead = g.shape(x)[:-1] if keep_num_dims else (-1,)
     rows = (-1, inner)
     if node.needs_dynamic_quantization:
@@ -330,6 +366,7 @@ def _convert_l2_pool_2d_node(x: Expr, *, node: TfliteNode) -> Expr:
 def _convert_resize_bilinear_node(
     x: Expr, sizes: KnownInts, *, align_corners: bool = False, half_pixel_centers: bool = False, node: TfliteNode
 ) -> Expr:
+    check_resize_options(align_corners, half_pixel_centers)
     mode = "align_corners" if align_corners else "half_pixel" if half_pixel_centers else "asymmetric"
     check_image_extents(sizes)
     require("graph-rank", g.rank(x) == 4, f"data of rank {g.rank(x)} is not supported (4 is)")
@@ -342,6 +379,7 @@ def _convert_resize_bilinear_node(
 
 
 def _convert_softmax_node(x: Expr, *, beta: float, node: TfliteNode) -> Expr:
+    require("tflite-options", math.isfinite(beta), f"SOFTMAX has the factor beta {beta}; it must be finite")
     if not node.has_quantized_output:
         return g.call_op("nn.softmax", g.multiply_by_number(x, beta), axis=-1)
     kinds, onto = (

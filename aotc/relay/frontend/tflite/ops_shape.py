@@ -27,10 +27,20 @@ from aotc.relay.frontend.tflite.node import (
 from aotc.relay.frontend.tflite.strided_slice import SliceIndex, apply_slice_index
 
 
-def _convert_reshape_node(x: Expr, shape: KnownInts | None = None, *, new_shape: Any = None) -> Expr:
-    target = new_shape if shape is None else shape
-    require("tflite-input", target is not None, "RESHAPE has no shape")
-    return g.reshape(x, target)
+def _convert_reshape_node(x: Expr, shape: KnownInts | None = None, *, new_shape: Any = None, node: TfliteNode) -> Expr:
+    """Convert RESHAPE. The shape is an input, an option, or both; the entry -1 is any extent. The
+    option [0] is the shape of a scalar, as in LiteRT.
+    """
+    stated = [] if new_shape == [0] else new_shape
+    if shape is None:
+        require("tflite-input", stated is not None, "RESHAPE has no shape")
+        return g.reshape(x, stated)
+    # an option that an earlier batch size made is ignored where the shape is computed
+    if stated and node.input_declaration(1).data is not None:
+        same = len(stated) == len(shape) and all(-1 in (a, b) or a == b for a, b in zip(stated, shape, strict=True))
+        text = f"the option new_shape {stated} contradicts the shape {shape} that is an input of RESHAPE"
+        require("graph-shape", same, text)
+    return g.reshape(x, shape)
 
 
 def _convert_squeeze_node(x: Expr, *, squeeze_dims: Any = None) -> Expr:
@@ -71,20 +81,31 @@ def _concatenation(*parts: Expr, axis: int, node: TfliteNode) -> Expr:
     return node.apply_fused_activation(g.concat(parts, place))
 
 
-def _pack(*parts: Expr, axis: int = 0) -> Expr:
+def _require_stated_count(node: TfliteNode, option: str, stated: int, actual: int, subject: str) -> None:
+    """Raise AotcError (code "tflite-options") unless an option that repeats a number of tensors or
+    elements agrees with it.
+    """
+    require("tflite-options", stated == actual, f"{node.op.name} has {option} {stated}, but {actual} {subject}")
+
+
+def _pack(*parts: Expr, axis: int = 0, values_count: int, node: TfliteNode) -> Expr:
     require("tflite-input", bool(parts), "PACK has no inputs")
+    _require_stated_count(node, "values_count", values_count, len(parts), "inputs")
     return g.stack(parts, g.normalize_axis(axis, g.rank(parts[0]) + 1))
 
 
-def _convert_unpack_node(x: Expr, *, axis: int = 0) -> list[Expr]:
+def _convert_unpack_node(x: Expr, *, axis: int = 0, num: int, node: TfliteNode) -> list[Expr]:
     place = g.normalize_axis(axis, g.rank(x))
     count = g.dim(x, place)
+    _require_stated_count(node, "num", num, count, f"elements along axis {axis}")
+    _require_stated_count(node, "num", num, len(node.results), "outputs")
     g.check_unroll_count(count, "UNPACK")
     return [g.squeeze(part, [place]) for part in g.split(x, [1] * count, place)]
 
 
-def _convert_split_node(axis: KnownInts, x: Expr, *, num_splits: int) -> list[Expr]:
+def _convert_split_node(axis: KnownInts, x: Expr, *, num_splits: int, node: TfliteNode) -> list[Expr]:
     require("tflite-input", len(axis) == 1, "SPLIT needs one axis")
+    _require_stated_count(node, "num_splits", num_splits, len(node.results), "outputs")
     place = g.normalize_axis(axis[0], g.rank(x))
     size = g.dim(x, place)
     fits = num_splits > 0 and size % num_splits == 0
@@ -92,8 +113,12 @@ def _convert_split_node(axis: KnownInts, x: Expr, *, num_splits: int) -> list[Ex
     return g.split(x, [size // num_splits] * num_splits, place)
 
 
-def _convert_split_v_node(x: Expr, sizes: KnownInts, axis: KnownInts) -> list[Expr]:
+def _convert_split_v_node(
+    x: Expr, sizes: KnownInts, axis: KnownInts, *, num_splits: int, node: TfliteNode
+) -> list[Expr]:
     require("tflite-input", len(axis) == 1, "SPLIT_V needs one axis")
+    _require_stated_count(node, "num_splits", num_splits, len(node.results), "outputs")
+    _require_stated_count(node, "num_splits", num_splits, len(sizes), "sizes")
     place = g.normalize_axis(axis[0], g.rank(x))
     size = g.dim(x, place)
     rest = size - sum(v for v in sizes if v >= 0)
@@ -155,9 +180,11 @@ def _convert_padv2_node(x: Expr, pads: KnownInts, value: Expr) -> Expr:
 
 
 def _convert_mirror_pad_node(x: Expr, pads: KnownInts, *, mode: int = 0) -> Expr:
-    return g.call_op(
-        "nn.mirror_pad", x, mode=("REFLECT", "SYMMETRIC")[mode], pad_width=tuple(_checked_padding_pairs(x, pads))
-    )
+    require("tflite-options", mode in (0, 1), f"mode {mode} is not supported (0, REFLECT, and 1, SYMMETRIC, are)")
+    pairs, name = _checked_padding_pairs(x, pads), ("REFLECT", "SYMMETRIC")[mode]
+    fits = all(max(pair) <= d - (name == "REFLECT") for pair, d in zip(pairs, g.shape(x), strict=True) if any(pair))
+    require("graph-shape", fits, f"padding {pads} in the mode {name} is wider than data of shape {g.shape(x)}")
+    return g.call_op("nn.mirror_pad", x, mode=name, pad_width=tuple(pairs))
 
 
 def _convert_tile_node(x: Expr, reps: KnownInts) -> Expr:
@@ -177,8 +204,16 @@ def _convert_broadcast_args_node(a: KnownArray, b: KnownArray) -> Expr:
 # --- rearranging blocks
 
 
+def _image_shape(x: Expr) -> tuple[int, ...]:
+    """Return batch, height, width and channels of `x`. Raises AotcError (code "graph-rank") unless
+    its rank is 4.
+    """
+    require("graph-rank", g.rank(x) == 4, f"data of rank {g.rank(x)} is not supported (4 is)")
+    return g.shape(x)
+
+
 def _convert_space_to_depth_node(x: Expr, *, block_size: int) -> Expr:
-    n, h, w, c = g.shape(x)
+    n, h, w, c = _image_shape(x)
     b = block_size
     require(
         "graph-shape",
@@ -190,7 +225,7 @@ def _convert_space_to_depth_node(x: Expr, *, block_size: int) -> Expr:
 
 
 def _convert_depth_to_space_node(x: Expr, *, block_size: int) -> Expr:
-    n, h, w, c = g.shape(x)
+    n, h, w, c = _image_shape(x)
     b = block_size
     require("graph-shape", b > 0 and c % (b * b) == 0, f"{c} channels are not a multiple of {b} * {b}")
     y = g.reshape(x, (n, h, w, b, b, c // (b * b)))
@@ -216,7 +251,7 @@ def _convert_space_to_batch_nd_node(x: Expr, block: KnownInts, pads: KnownInts, 
 def _convert_batch_to_space_nd_node(x: Expr, block: KnownInts, crops: KnownInts) -> Expr:
     n, *spatial = g.shape(x)[: len(block) + 1]
     tail, count = g.shape(x)[len(block) + 1 :], math.prod(block)
-    fits = len(spatial) == len(block) and count > 0 and n % count == 0 and len(crops) == 2 * len(block)
+    fits = len(spatial) == len(block) and min(block, default=1) > 0 and n % count == 0 and len(crops) == 2 * len(block)
     require("graph-shape", fits, f"blocks {block} and crops {crops} do not fit {g.shape(x)}")
     y = g.reshape(x, (*block, n // count, *spatial, *tail))
     k = len(block)
@@ -291,7 +326,8 @@ def _convert_topk_v2_node(x: Expr, k: KnownInts) -> list[Expr]:
 
 
 def _convert_one_hot_node(indices: Expr, depth: KnownInts, on: Expr, off: Expr, *, axis: int = -1) -> Expr:
-    require("tflite-input", len(depth) == 1 and depth[0] >= 0, "ONE_HOT needs one depth")
+    fits = len(depth) == 1 and depth[0] >= 0
+    require("tflite-input", fits, f"ONE_HOT has the depth {depth}; it needs one that is not negative")
     rank = g.rank(indices) + 1
     place = g.normalize_axis(axis, rank)
     positions = g.reshape_along_axis(g.iota(depth[0], str(g.dtype(indices))), place, rank)
@@ -353,10 +389,20 @@ def check_image_extents(sizes: Sequence[int]) -> None:
     g.check_materialization_cost((sum(sizes),), "float64", "the lines of an image")
 
 
+def check_resize_options(align_corners: bool, half_pixel_centers: bool) -> None:
+    """Raise AotcError (code "tflite-options") for a resize with both options, which exclude each
+    other.
+    """
+    text = "a resize with both align_corners and half_pixel_centers is not defined"
+    require("tflite-options", not (align_corners and half_pixel_centers), text)
+
+
 def _convert_resize_nearest_node(
     x: Expr, sizes: KnownInts, *, align_corners: bool = False, half_pixel_centers: bool = False
 ) -> Expr:
     check_image_extents(sizes)
+    check_resize_options(align_corners, half_pixel_centers)
+    _image_shape(x)
     for axis, count in enumerate(sizes, 1):
         places = _nearest_source_indices(g.dim(x, axis), count, align_corners, half_pixel_centers)
         x = gather_slices(x, g.constant(places), axis)

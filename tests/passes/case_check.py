@@ -15,12 +15,12 @@ import ast
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 
 from aotc import relay
-from aotc.ir import AotcError, Pass, PassContext, TensorType, TupleType, Type, did_you_mean_hint
+from aotc.ir import AotcError, Pass, PassContext, Sequential, TensorType, TupleType, Type, did_you_mean_hint
 from aotc.relay import transform
 from aotc.relay.expr import Function, type_of
 from aotc.relay.instrument.verifier import Verifier
@@ -125,26 +125,29 @@ def _make_pass(case: Case, section: Section) -> Pass[IRModule]:
     """Return the pass of a line `[pass NAME]` or `[pass NAME(options)]`."""
     try:
         node = ast.parse(section.argument, mode="eval").body
-        call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
-        name = call.func.id if isinstance(call.func, ast.Name) else ""
-        args = [_option(arg) for arg in call.args]
-        options = {k.arg: _option(k.value) for k in call.keywords if k.arg is not None}
-    except (SyntaxError, ValueError) as error:
+        made = _option(node if isinstance(node, ast.Call) else ast.Call(node, [], []))
+    except (SyntaxError, TypeError, LookupError) as error:
+        case.fail(section.line, str(error.args[0]))
+    except ValueError as error:
+        if isinstance(error, AotcError):
+            raise
         case.fail(section.line, f"a pass is written NAME or NAME(option=value): {error}")
-    if name not in transform.PASSES:
-        hint = did_you_mean_hint(name, transform.PASSES) or "see aotc/relay/transform/__init__.pyi"
-        case.fail(section.line, f"there is no pass {name!r}; {hint}")
-    try:
-        return transform.PASSES[name](*args, **options)
-    except TypeError as error:
-        case.fail(section.line, str(error))
+    return cast(Pass[IRModule], made)
 
 
 def _option(node: ast.expr) -> Any:
-    """Return the value of an option: a literal, or Target("c")."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Target":
-        return get_target(*map(ast.literal_eval, node.args))
-    return ast.literal_eval(node)
+    """Return the value of an option: a literal, Target("c"), a pass, or a list of passes."""
+    if isinstance(node, ast.List):
+        return [_option(item) for item in node.elts]
+    if not isinstance(node, ast.Call):
+        return ast.literal_eval(node)
+    name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
+    makers = {**transform.PASSES, "Sequential": Sequential, "Target": get_target}
+    if name not in makers:
+        hint = did_you_mean_hint(name, makers) or "see aotc/relay/transform/__init__.pyi"
+        raise LookupError(f"there is no pass {name!r}; {hint}")
+    options = {k.arg: _option(k.value) for k in node.keywords if k.arg is not None}
+    return makers[name](*map(_option, node.args), **options)
 
 
 # --- results

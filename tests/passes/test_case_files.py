@@ -68,7 +68,7 @@ def test_a_case_passes_and_is_not_rewritten(tmp_path: Path) -> None:
         ("[pass FoldConstant]", "[pas FoldConstant]", "sample.test:3: there is no section [pas]; did you mean 'pass'?"),
         ("[pass FoldConstant]", "[pass]", "sample.test:3: [pass] needs an argument"),
         ("[pass FoldConstant]", "[pass FoldConst]", "sample.test:3: there is no pass 'FoldConst'; did you mean"),
-        ("[pass FoldConstant]", "[pass FoldConstant(]", "sample.test:3: a pass is written NAME or NAME(option=value)"),
+        ("[pass FoldConstant]", "[pass FoldConstant(]", "sample.test:3: '(' was never closed"),
         ("[pass FoldConstant]", "[pass FoldConstant(depth=1)]", "sample.test:3: FoldConstant.__init__() got an unexp"),
         ("[pass FoldConstant]", "[pass FoldConst", "sample.test:3: malformed heading '[pass FoldConst': write [name]"),
         ("[before]", "[context level]\n[before]", "sample.test:4: [context] takes arguments such as opt_level=4"),

@@ -37,8 +37,8 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 _COMMENT_REGEX: Final = re.compile(r" /\* (?:ty|span)=.*? \*/")
 _REFERENCE_REGEX: Final = re.compile(r"meta\[relay\.Constant\]\[(\d+)\]")
 _INPUT_REGEX: Final = re.compile(r"%(\w+) = (\$.*)")
-#: Small types get values of their whole range, as quantized tensors have them; wider integers get small values.
-_MAX_MAGNITUDE_OF_WIDE_INTEGERS: Final = 9
+#: Greatest magnitude of random integers of more than 8 bits.
+MAX_MAGNITUDE_OF_WIDE_INTEGERS: Final = 9
 
 
 def check_case(case: Case, update: bool = False) -> None:
@@ -195,7 +195,10 @@ def _arguments(case: Case, function: Function, given: Mapping[str, Array]) -> li
 
 
 def _random_value(case: Case, name: str, ty: Type, rng: np.random.Generator) -> Any:
-    """Return a random value of a type: a tensor, or a tuple of them."""
+    """Return a random value of a type: a tensor, or a tuple of them.
+
+    A tensor of 8-bit integers has every value of its type, if it has enough elements.
+    """
     if isinstance(ty, TupleType):
         return tuple(_random_value(case, name, field, rng) for field in ty.fields)
     if not isinstance(ty, TensorType) or not ty.is_static:
@@ -205,8 +208,9 @@ def _random_value(case: Case, name: str, ty: Type, rng: np.random.Generator) -> 
         return (rng.standard_normal(shape) * 3).astype(dtype.numpy)
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
-    limit = _MAX_MAGNITUDE_OF_WIDE_INTEGERS if dtype.bits > 8 else 255
-    low, high = max(int(dtype.min), -limit), min(int(dtype.max), limit)
+    if dtype.bits <= 8:
+        return np.resize(rng.permutation(np.arange(int(dtype.min), int(dtype.max) + 1)), shape).astype(dtype.numpy)
+    low, high = max(int(dtype.min), -MAX_MAGNITUDE_OF_WIDE_INTEGERS), MAX_MAGNITUDE_OF_WIDE_INTEGERS
     return rng.integers(low, high + 1, shape).astype(dtype.numpy)
 
 

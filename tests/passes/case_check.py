@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias, cast
 import numpy as np
 
 from aotc import relay
-from aotc.ir import AotcError, Pass, PassContext, Sequential, TensorType, TupleType, Type, did_you_mean_hint
+from aotc.ir import AotcError, DType, Pass, PassContext, Sequential, TensorType, TupleType, Type, did_you_mean_hint
 from aotc.relay import transform
 from aotc.relay.expr import Function, type_of
 from aotc.relay.instrument.verifier import Verifier
@@ -224,8 +224,9 @@ def _flat(value: Any) -> list[Array]:
 def _tolerance(case: Case) -> dict[str, float]:
     section = case.optional_section("tolerance")
     tolerance = {} if section is None else _keyword_arguments(case, section)
-    if section is not None and not (tolerance and set(tolerance) <= {"rtol", "atol", "mismatches"}):
-        case.fail(section.line, f"[tolerance] takes rtol, atol and mismatches, found {section.argument}")
+    known = ("rtol", "atol", "of_largest", "mismatches", "any_float_type")
+    if section is not None and not (tolerance and set(tolerance) <= {*known}):
+        case.fail(section.line, f"[tolerance] takes {', '.join(known)}; found {section.argument}")
     return tolerance
 
 
@@ -234,18 +235,30 @@ def _problem_of_results(expected: list[Array], actual: list[Array], tolerance: M
     if len(expected) != len(actual):
         return f"{len(actual)} tensors in place of {len(expected)}"
     for k, (x, y) in enumerate(zip(expected, actual, strict=True)):
-        if (x.dtype, x.shape) != (y.dtype, y.shape):
+        other_type = x.dtype != y.dtype and not (tolerance.get("any_float_type") and is_float(x) and is_float(y))
+        if other_type or x.shape != y.shape:
             return f"tensor {k} is {y.dtype}{y.shape}, before {x.dtype}{x.shape}"
-        different = _has_different_bits(x, y)
-        a, b = x.astype(np.float64), y.astype(np.float64)
-        with np.errstate(invalid="ignore"):
-            close = np.isclose(b, a, tolerance.get("rtol", 0), tolerance.get("atol", 0), equal_nan=True)
+        different = _has_different_bits(x, y.astype(x.dtype))
+        close = _is_close(x.astype(np.float64), y.astype(np.float64), tolerance)
         if not close.all() if tolerance else different.any():
             at = tuple(map(int, np.argwhere(~close if tolerance else different)[0]))
             return f"element {at} of tensor {k} is {y[at]!r}, before {x[at]!r}"
         if "mismatches" in tolerance and different.mean() > tolerance["mismatches"]:
             return f"{different.mean():.1%} of the elements of tensor {k} differ"
     return ""
+
+
+def _is_close(x: Array, y: Array, tolerance: Mapping[str, float]) -> Array:
+    """Return for each element if it is within the tolerance; all NaN count as equal."""
+    largest = np.abs(x, out=np.ones_like(x), where=np.isfinite(x)).max(initial=1)
+    atol = tolerance.get("atol", 0) + tolerance.get("of_largest", 0) * largest
+    with np.errstate(invalid="ignore"):
+        return np.isclose(y, x, tolerance.get("rtol", 0), atol, equal_nan=True)
+
+
+def is_float(array: Array) -> bool:
+    """Return True if an array has floating-point elements, those of numpy extensions included."""
+    return DType.from_numpy(array).is_float
 
 
 def _has_different_bits(x: Array, y: Array) -> Array:

@@ -30,9 +30,9 @@ SECTIONS: Final = {
     "pass": "a pass with its options, `[pass FuseOps(max_args=3)]`; several such lines are run in order",
     "context": "arguments of the PassContext, `[context opt_level=4]`; without it opt_level is 3",
     "inputs": "values of parameters, one `%x = $normal(2, 3)` a line; other parameters get random values",
-    "tolerance": "bounds of the errors of results: rtol, atol, of_largest (a share of the largest magnitude, at least 1), "
-    "mismatches (a share of the elements); any_float_type=True accepts other floating-point types. Without it bits are "
-    "compared",
+    "tolerance": "bounds of errors of results: rtol, atol, of_largest (share of the largest magnitude, at least 1) and "
+    "mismatches (share of the elements); any_float_type=True accepts other floating-point types; bits are compared "
+    "without a tolerance",
     "not_executed": "the reason for which no results are compared, `[not_executed @main has 10^12 elements]`",
     "idempotent": "applying the passes to their result returns that object",
     "before": "the module given to the passes",

@@ -52,15 +52,16 @@ def check_case(case: Case, update: bool = False) -> None:
     outcome = case.outcome
     with _context(case):
         try:
-            after = _apply_passes(case, before)
+            stages = _apply_passes(case, before)
         except AotcError as error:
             if outcome.name != "error":
                 raise
             _compare_text(case, outcome, _diagnostics_text(error), update)
             return
+        after = stages[-1]
         if outcome.name == "error":
             case.fail(outcome.line, f"the passes raise no error; they return\n{_module_text(after, table)}")
-        if case.optional_section("idempotent") is not None and _apply_passes(case, after) is not after:
+        if case.optional_section("idempotent") is not None and _apply_passes(case, after)[-1] is not after:
             case.fail(case.section("idempotent").line, "the passes change their own result")
     _compare_results(case, table, before, after)
     if outcome.name == "unchanged":
@@ -69,7 +70,7 @@ def check_case(case: Case, update: bool = False) -> None:
             case.fail(outcome.line, f"the passes return another module:\n{difference}")
         return
     text = _module_text(after, table, before)
-    if text == _module_text(before, table, before):
+    if {_module_text(module, table, before) for module in stages} == {_module_text(before, table, before)}:
         case.fail(outcome.line, "the passes change nothing; write [unchanged] in place of [after]")
     _compare_text(case, outcome, text, update)
 
@@ -115,10 +116,9 @@ def _keyword_arguments(case: Case, section: Section) -> dict[str, Any]:
         case.fail(section.line, f"[{section.name}] takes arguments such as opt_level=4: {error}")
 
 
-def _apply_passes(case: Case, module: IRModule) -> IRModule:
-    for section in case.all_sections("pass"):
-        module = _make_pass(case, section)(module)
-    return module
+def _apply_passes(case: Case, module: IRModule) -> list[IRModule]:
+    """Return the module after each pass."""
+    return [module := _make_pass(case, section)(module) for section in case.all_sections("pass")]
 
 
 def _make_pass(case: Case, section: Section) -> Pass[IRModule]:

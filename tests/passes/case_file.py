@@ -39,6 +39,7 @@ SECTIONS: Final = {
     "after": "the module that the passes return, as the printer writes it",
     "unchanged": "the passes return the object that they are given",
     "error": "the diagnostics that the passes raise",
+    "reasons": "why rewrite rules did not apply where they matched, one `RULE: REASON` a line, sorted",
 }
 TAKES_ARGUMENT: Final = frozenset({"case", "pass", "context", "tolerance", "not_executed"})
 OUTCOMES: Final = ("after", "unchanged", "error")
@@ -177,7 +178,7 @@ def _check_case(case: Case) -> None:
     for section in case.sections:
         if section.name != "pass" and case.section(section.name) is not section:
             case.fail(section.line, f"the case has a second section [{section.name}]")
-        takes_body = section.name in {"case", "inputs", "before", "after", "error"}
+        takes_body = section.name in {"case", "inputs", "before", "after", "error", "reasons"}
         if not takes_body and any(not s.startswith("# ") for s in section.body.splitlines() if s):
             case.fail(section.line + 1, f"[{section.name}] is one line, without text below it")
     if not case.section("before").body:

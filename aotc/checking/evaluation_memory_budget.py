@@ -11,7 +11,7 @@ raised if it is exceeded.
 from collections.abc import Iterator
 from typing import Any, Final
 
-from aotc.ir import AotcError, tensor_types
+from aotc.ir import AotcError, option_text, tensor_types
 from aotc.relay.graph_api import Call
 
 #: Largest number of bytes that a float64 evaluation may take unless another budget is given: 2
@@ -41,7 +41,7 @@ def memory_budget_exceeded_error(
         f"{purpose} needs about {format_byte_count(needed_bytes)} at "
         f"{node_or_tensor}: the budget is {format_byte_count(budget_bytes)}"
     )
-    return AotcError("memory", text, hint="raise the memory budget (--memory), for instance to 4G")
+    return AotcError("memory", text, hint="raise the memory budget, for instance: " + option_text("memory", 4 << 30))
 
 
 class MemoryBudget:

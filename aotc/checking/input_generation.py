@@ -14,7 +14,7 @@ from typing import IO, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Array, TensorType, did_you_mean_hint, frozen, open_regular_file
+from aotc.ir import AotcError, Array, TensorType, did_you_mean_hint, frozen, open_regular_file, option_text
 from aotc.relay.graph_api import IRModule, type_of
 from aotc.relay.value_domains import UNCONSTRAINED_DOMAIN, ValueDomain, random_array_in_domain, value_domain_from_json
 from aotc.runtime.library import read_project_metadata
@@ -39,7 +39,12 @@ MAX_SCALED_MACS_PER_SEED: Final = 300_000_000
 #: Random seed of the first set of scaled inputs; each further set adds 1.
 FIRST_SCALED_SEED: Final = 1000
 #: Hint of errors that random inputs cause in a model.
-OTHER_INPUTS_HINT: Final = "give inputs that the model takes: --inputs FILE.npz, or --input-range NAME=LEAST:MOST"
+OTHER_INPUTS_HINT: Final = (
+    "give inputs that the model takes: "
+    + option_text("inputs", "FILE.npz")
+    + ", or "
+    + option_text("input_ranges", {"NAME": (-1, 1)})
+)
 
 
 @frozen
@@ -70,7 +75,7 @@ def domains_overridden_by_user_ranges(
     types: Mapping[str, TensorType],
     domains: Mapping[str, ValueDomain],
     ranges: InputRanges,
-    inputs_file: Path | None = None,
+    inputs_file: str | Path | None = None,
 ) -> dict[str, ValueDomain]:
     """Return the value domains of inputs, where the caller's ranges replace the domains found by
     analysis.
@@ -80,9 +85,8 @@ def domains_overridden_by_user_ranges(
     """
     if ranges and inputs_file is not None:
         text = f"a range of input {next(iter(ranges))!r} is given as well as a file of inputs"
-        raise AotcError(
-            "input-range", text, hint="input ranges apply to random inputs only: give either inputs or input ranges"
-        )
+        hint = "input ranges apply to random inputs only: give either "
+        raise AotcError("input-range", text, hint=hint + option_text("inputs") + " or " + option_text("input_ranges"))
     found = dict(domains)
     for name, (least, most) in ranges.items():
         if name not in types:
@@ -135,13 +139,13 @@ def input_domains_in_project_metadata(session: Session) -> dict[str, ValueDomain
 
 
 def read_inputs_or_draw_random_sets(
-    types: Mapping[str, TensorType], domains: Mapping[str, ValueDomain], path: Path | None, seeds: int
+    types: Mapping[str, TensorType], domains: Mapping[str, ValueDomain], path: str | Path | None, seeds: int
 ) -> Iterator[tuple[str, Arrays]]:
     """Yield ordinary sets of inputs, each with the name of its source: the one set of the .npz file
     `path`, or `seeds` random sets if `path` is None.
     """
     if path is not None:
-        yield path.name, read_npz_inputs(path, types)
+        yield Path(path).name, read_npz_inputs(path, types)
         return
     for seed in range(seeds):
         yield f"seed {seed}", draw_random_inputs(types, seed, domains)
@@ -191,7 +195,7 @@ def count_of_scaled_input_sets(seeds: int, macs: int) -> int:
 def file_or_random_and_scaled_inputs(
     types: Mapping[str, TensorType],
     domains: Mapping[str, ValueDomain],
-    path: Path | None,
+    path: str | Path | None,
     seeds: int,
     macs: int,
     *,
@@ -210,7 +214,9 @@ def file_or_random_and_scaled_inputs(
         )
 
 
-def read_or_draw_session_inputs(session: Session, path: Path | None, ranges: InputRanges = NO_INPUT_RANGES) -> Arrays:
+def read_or_draw_session_inputs(
+    session: Session, path: str | Path | None, ranges: InputRanges = NO_INPUT_RANGES
+) -> Arrays:
     """Return one set of inputs for a loaded model: those of the .npz file `path`, or random ones of
     seed 0 if it is None.
 
@@ -270,7 +276,7 @@ def draw_random_inputs(
     return arrays
 
 
-def read_npz_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:
+def read_npz_inputs(path: str | Path, types: Mapping[str, TensorType]) -> Arrays:
     """Return the inputs in an .npz file by name; an entry may also be called "in/NAME".
 
     Raise AotcError (code "inputs-file") if the file cannot be read or lacks an input.

@@ -18,7 +18,7 @@ from aotc_codegen.c.project_metadata import APPROXIMATE_BOUND, BOUND
 
 from aotc.driver.pipeline import CompiledModel
 from aotc.driver.toolchain import resolve_target
-from aotc.ir import AotcError, TensorType, tensor_types
+from aotc.ir import AotcError, TensorType, option_text, tensor_types
 from aotc.relay.graph_api import IRModule, type_of
 from aotc.relay.module import output_names_or_default
 from aotc.runtime.library import METADATA_FILE_NAME, Library, all_libraries_in_project, read_project_metadata
@@ -48,7 +48,8 @@ def load_prebuilt_project(path: Path, module: IRModule, target: Target) -> Compi
         *_input_or_output_type_mismatches("output", found.outputs, outputs),
     ]
     if problems:
-        hint = "compile the model anew, or state the shapes that the project was compiled for (--dim, --input-shape)"
+        hint = "compile the model anew, or state the shapes that the project was compiled for ("
+        hint += option_text("dims") + ", " + option_text("input_shapes") + ")"
         raise AotcError(
             "project", f"{path} is not a project of this model: {problems[0]}", notes=problems[1:], hint=hint
         )
@@ -74,7 +75,7 @@ def _newest_project_library(path: Path, metadata: dict[str, Any]) -> Path:
     if not path.is_dir():
         return path
     if not metadata:
-        hint = "--project takes the directory that `aotc compile -o` wrote, or the library in it"
+        hint = option_text("project") + " takes the directory of a compiled project, or the library in it"
         raise AotcError(
             "load", f"{path} is not the project of a compiled model: it has no {METADATA_FILE_NAME}", hint=hint
         )
@@ -84,7 +85,8 @@ def _newest_project_library(path: Path, metadata: dict[str, Any]) -> Path:
     stated = metadata.get("target")
     if isinstance(stated, str) and resolve_target(stated).bare:
         text = f"{path} is a project of firmware for {stated}: no library of it runs on this machine"
-        hint = "compile with --selftest to compare on the board, or with --target c to compare the same model here"
+        hint = "compile with " + option_text("selftest", True) + " to compare on the board, or with "
+        hint += option_text("target", "c") + " to compare the same model here"
         raise AotcError("load", text, hint=hint)
     raise AotcError("load", f"{path} holds no library: build the project first", hint=f"run `make -C {path}`")
 

@@ -58,7 +58,7 @@ from aotc.driver.import_model import (
 )
 from aotc.driver.pipeline import Compilation, CompiledModel
 from aotc.driver.toolchain import require_cpu_can_run
-from aotc.ir import AotcError, TensorType, frozen, gpu_count
+from aotc.ir import AotcError, TensorType, command_or_python, frozen, gpu_count, option_text
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.graph_api import IRModule, infer_module
 from aotc.relay.op.input_value_range_inference import infer_input_domains
@@ -173,7 +173,7 @@ def _options_with_installed_tflite_rounding(model: str | Path | Model, options: 
     """Return the compile options; for a TFLite file, with a rounding whose interpreter is
     installed.
     """
-    chosen = CompileOptions(**options)
+    chosen = CompileOptions.from_keywords(options)
     if not (isinstance(model, (str, Path)) and is_tflite_path(model)):
         return chosen
     stated = chosen.rounding or (chosen.config or {}).get("tflite.rounding")
@@ -183,13 +183,13 @@ def _options_with_installed_tflite_rounding(model: str | Path | Model, options: 
 def verify(
     path: str | Path | Model,
     *,
-    inputs: Path | None = None,
+    inputs: str | Path | None = None,
     input_ranges: InputRanges = NO_INPUT_RANGES,
     seeds: int = 3,
     bisect: bool = False,
     check_compiler: bool | None = None,
     memory: int = DEFAULT_MEMORY_BYTES,
-    project: Path | None = None,
+    project: str | Path | None = None,
     **options: Any,
 ) -> Report:
     """Compile a model, run it, compare its outputs with an independent implementation; return a
@@ -228,7 +228,7 @@ def verify(
     compiled = (
         work.emit_project_and_build_library()
         if project is None
-        else load_prebuilt_project(project, work.module, chosen.machine)
+        else load_prebuilt_project(Path(project), work.module, chosen.machine)
     )
     chosen.progress("running the reference")
     sets = file_or_random_and_scaled_inputs(
@@ -247,7 +247,7 @@ def _options_with_verification_defaults(
     options: Mapping[str, Any],
     check_compiler: bool | None,
     bisect: bool,
-    project: Path | None,
+    project: str | Path | None,
 ) -> CompileOptions:
     """Return the compile options of `verify`: with an installed rounding, the C compiler checked
     or not, and GPUs emulated if there are none.
@@ -265,15 +265,18 @@ def _is_quantized_onnx(model: Model) -> bool:
 
 
 def _require_options_allow_comparison(
-    model: object, options: CompileOptions, bisect: bool, project: Path | None
+    model: object, options: CompileOptions, bisect: bool, project: str | Path | None
 ) -> None:
     """Raise AotcError for options with which a model cannot be compared or bisected."""
     if bisect and options.io_dtype:
         text = "a model with integer inputs and outputs cannot be bisected"
-        raise AotcError("io-dtype", text, hint="compare without io_dtype; the kernels are identical")
+        raise AotcError(
+            "io-dtype", text, hint="compare without " + option_text("io_dtype") + "; the kernels are identical"
+        )
     if bisect and project is not None:
         text = "the kernels in a project cannot be called one by one"
-        raise AotcError("project", text, hint="--bisect without --project compiles the model anew and looks there")
+        hint = option_text("bisect", True) + " without " + option_text("project") + " compiles the model anew"
+        raise AotcError("project", text, hint=hint + " and looks there")
     require_tflite_model_is_not_cut(model, options.cut)
 
 
@@ -322,10 +325,9 @@ def _add_first_wrong_kernel_to_report(
     if not first_wrong_node and has_nodes:
         first_wrong_node = "no node differs when every result is an output"
     if not suspect.blame:
-        first_wrong_node += (
-            f"{first_wrong_node and ', and '}no kernel is wrong: a pass on the "
-            "graph is (`aotc compile --check-passes` names it)"
-        )
+        checker = command_or_python(command="`aotc compile --check-passes`", python="aotc.instrument.NumericCheck")
+        first_wrong_node += ", and " if first_wrong_node else ""
+        first_wrong_node += "no kernel is wrong: a pass on the graph is (" + checker + " names it)"
     return replace(report, first_difference=first_wrong_node, wrong_kernel=suspect.kernel, blame=suspect.blame)
 
 

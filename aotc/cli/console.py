@@ -20,6 +20,7 @@ from rich.logging import RichHandler
 from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress
 
+from aotc.cli.option_spelling import spell_for_command
 from aotc.driver.temporary_folders import open_output_file
 from aotc.ir.diagnostics import AotcError, diagnostic_texts
 
@@ -49,6 +50,7 @@ class Reporter:
         """Report on standard error that a stage begins: as a status on a terminal, else as a line
         of its own.
         """
+        name = spell_for_command(name)
         logging.getLogger("aotc").info(name)
         self._stage, self._began = name, time.monotonic()
         if not self._silent:
@@ -89,16 +91,17 @@ class Reporter:
     def print_result(self, data: JsonObject, render: Callable[[JsonObject], RenderedParts]) -> None:
         """Print a result as JSON, or formatted by `render`, or not at all with --quiet."""
         self.stop_progress_display()
+        shown = spell_for_command(data)
         if self.as_json:
-            sys.stdout.write(_format_json(data))
+            sys.stdout.write(_format_json(shown))
         elif not self.quiet:
-            for part in render(data):
-                self.console.print(part)
+            for part in render(shown):
+                self.console.print(spell_for_command(part))
 
     def print_text_or_json(self, data: JsonObject, text: str) -> None:
         """Print requested text without wrapping and markup, also with --quiet; or `data` as JSON."""
         self.stop_progress_display()
-        sys.stdout.write(_format_json(data) if self.as_json else text)
+        sys.stdout.write(_format_json(spell_for_command(data)) if self.as_json else text)
 
     def print_to_stderr(self, text: str) -> None:
         """Print text to standard error without wrapping and markup."""
@@ -108,18 +111,21 @@ class Reporter:
     def write_json_file(self, path: Path, data: JsonObject) -> None:
         """Write a result to a file as JSON; AotcError (code "output") on failure."""
         with open_output_file(path, "output") as file:
-            file.write(_format_json(data).encode())
+            file.write(_format_json(spell_for_command(data)).encode())
 
     def print_error(self, error: AotcError) -> None:
-        """Print every diagnostic of an error, with --json also as JSON on standard output."""
+        """Print every diagnostic of an error, with --json also as JSON on standard output; options
+        are named as the command has them.
+        """
         self.stop_progress_display()
+        diagnostics = [d.map_texts(spell_for_command) for d in error.diagnostics]
         if self.as_json:
             problems = [
                 {"code": d.code, "message": d.message, "at": str(d.span or ""), "notes": d.notes, "hint": d.hint}
-                for d in error.diagnostics
+                for d in diagnostics
             ]
             sys.stdout.write(_format_json({"errors": problems}))
-        for text in diagnostic_texts(error.diagnostics):
+        for text in diagnostic_texts(diagnostics):
             self.errors.print(f"[bold red]error[/]: {escape(text)}")
 
 

@@ -100,19 +100,17 @@ def register_command(
     declare_flag(
         "--check-compiler", "Build kernels at -O0, too; refuse a C compiler that makes something else of them."
     ),
-    declare_flag("--no-build", "Write sources only; needs no C compiler."),
+    declare_flag("--no-build build", "Write sources only; needs no C compiler.", flag_value=False, default=True),
     declare_flag("--overwrite", "Replace files in DIR that aotc did not write, or that were changed since."),
     renamed={"--profile": "--environment"},
 )
-def compile_command(
-    out: Reporter, model: Path, output: Path | None, timing: bool, no_build: bool, **options: Any
-) -> None:
+def compile_command(out: Reporter, model: Path, output: Path | None, timing: bool, build: bool, **options: Any) -> None:
     """Compile MODEL (.onnx, .pt2, .tflite, .relay) to a C project and a library in DIR."""
     watching = {name: options.pop(name) for name in PASS_INSPECTION_OPTIONS}
     stopping = watching["stop_after"] is not None
     if output is None and not stopping:
         raise click.UsageError("Missing option '-o' / '--output'.")
-    build = not (no_build or stopping)
+    build = build and not stopping
     facts = _target_and_compiler_for_report_header(build, options) if watching["report"] is not None else {}
     watch = PassInspection(out, model, output, facts, **watching)
     passes, stages = PassTimingInstrument(), StageTimes()
@@ -218,7 +216,7 @@ def run_command(
     ),
     declare_option(
         "--memory", "What a result in double precision, which judges doubtful outputs, may take.",
-        default="2G", read=options_of.parse_byte_count, metavar="SIZE",
+        default="2G", read=options_of.parse_byte_count, write=options_of.format_byte_count, metavar="SIZE",
     ),
     options_of.COMPILATION_OPTIONS,
     options_of.IO_DTYPE_OPTION,

@@ -179,7 +179,64 @@ def parse_timeout_seconds(value: str | None) -> float | None:
     return seconds
 
 
+# --- formatters of option values, for messages: each returns a text that the parser above accepts
+
+
+def format_input_shape(item: tuple[str, Sequence[int]]) -> str:
+    """Return a shape of an input as NAME:1,3,224,224."""
+    name, shape = item
+    return f"{name}:{','.join(map(str, shape))}"
+
+
+def format_symbolic_dim(item: tuple[str, int]) -> str:
+    """Return the value of a symbolic dimension as SYMBOL=8."""
+    symbol, size = item
+    return f"{symbol}={size}"
+
+
+def format_input_range(item: tuple[str, tuple[float, float]]) -> str:
+    """Return the range of a random input as NAME=-1:1."""
+    name, (least, most) = item
+    return f"{name}={least:g}:{most:g}"
+
+
+def format_io_dtype(item: str | tuple[str, str]) -> str:
+    """Return a dtype of all inputs and outputs as int8, that of one as NAME:int8."""
+    return item if isinstance(item, str) else ":".join(item).removeprefix(":")
+
+
+def format_config_entry(item: tuple[str, bool | int | float | str]) -> str:
+    """Return a configuration entry as KEY=VALUE."""
+    key, value = item
+    return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+
+
+def format_comma_separated(values: Sequence[object]) -> str:
+    """Return a list of numbers or names as 80,90."""
+    return ",".join(map(str, values))
+
+
+def format_byte_count(byte_count: int) -> str:
+    """Return a number of bytes with the largest unit that divides it, such as 4G."""
+    units = [(unit, size) for unit, size in _BYTES_PER_UNIT.items() if byte_count % size == 0]
+    unit, size = max(units, key=lambda item: item[1])
+    return f"{byte_count // size}{unit}"
+
+
 # --- declarations of options
+
+
+class WritableOption(click.Option):
+    """An option of which messages can show values.
+
+    write    function that formats a value, or one of several values, as text that the option accepts
+    """
+
+    write: Callable[[Any], str]
+
+    def __init__(self, *arguments: Any, write: Callable[[Any], str] = str, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.write = write
 
 
 def declare_option(
@@ -189,17 +246,19 @@ def declare_option(
     default: Any = None,
     *,
     read: Callable[[Any], Any] | None = None,
+    write: Callable[[Any], str] = str,
     **more: Any,
 ) -> OptionDecorator:
     """Declare an option by its names and help text, which shows the default, if there is one.
 
     read    function that parses the value
+    write   its inverse for messages, see `WritableOption`
     more    further arguments of `click.option`
     """
     if read is not None:
         more["callback"] = lambda context, parameter, value: read(value)
     shown = {"show_default": True, "default": default} if default is not None else {}
-    return click.option(*names.split(), type=kind, help=help_text, **shown, **more)
+    return click.option(*names.split(), cls=WritableOption, type=kind, help=help_text, write=write, **shown, **more)
 
 
 def declare_flag(names: str, help_text: str, **more: Any) -> OptionDecorator:
@@ -251,16 +310,18 @@ INPUT_OPTIONS: Final = combine_declarations(
     declare_option("--inputs", "Inputs by name [default: random].", PATH_TYPE, metavar="FILE.npz"),
     declare_option(
         "--input-range input_ranges", "Range of a random input [default: by what the model does with it].",
-        multiple=True, read=parse_input_ranges, metavar="NAME=LEAST:MOST",
+        multiple=True, read=parse_input_ranges, write=format_input_range, metavar="NAME=LEAST:MOST",
     ),
 )  # fmt: skip
 SHAPE_OPTIONS: Final = combine_declarations(
     declare_option(
         "--input-shape input_shapes", "Shape of an input with dynamic dimensions.",
-        multiple=True, read=parse_input_shapes, metavar="NAME:D,D,...",
+        multiple=True, read=parse_input_shapes, write=format_input_shape, metavar="NAME:D,D,...",
     ),
-    declare_option("--dim dims", "Value of a "
-"symbolic dimension.", multiple=True, read=parse_symbolic_dims, metavar="SYMBOL=N"),
+    declare_option(
+        "--dim dims", "Value of a symbolic dimension.",
+        multiple=True, read=parse_symbolic_dims, write=format_symbolic_dim, metavar="SYMBOL=N",
+    ),
 )  # fmt: skip
 CUT_OPTIONS: Final = combine_declarations(
     declare_option(
@@ -283,7 +344,7 @@ TARGET_OPTIONS: Final = combine_declarations(
     ),
     declare_option(
         "--config", "Set an option of a pass, or a limit of the compiler, by its key; `aotc config` lists the keys.",
-        multiple=True, read=parse_config_entries, metavar="KEY=VALUE",
+        multiple=True, read=parse_config_entries, write=format_config_entry, metavar="KEY=VALUE",
     ),
 )  # fmt: skip
 COMPILER_OPTIONS: Final = combine_declarations(
@@ -300,7 +361,7 @@ COMPILER_OPTIONS: Final = combine_declarations(
 )  # fmt: skip
 CUDA_ARCH_OPTION: Final = declare_option(
     "--cuda-arch", "Compute capabilities of GPUs to make code for [default: 80,90,100,120].",
-    read=parse_cuda_architectures, metavar="NN,...",
+    read=parse_cuda_architectures, write=format_comma_separated, metavar="NN,...",
 )  # fmt: skip
 BOARD_OPTIONS: Final = combine_declarations(
     declare_option(
@@ -340,17 +401,31 @@ COMPILATION_OPTIONS: Final = combine_declarations(
 )
 IO_DTYPE_OPTION: Final = declare_option(
     "--io-dtype", "int8 or uint8: take and give integers where the model quantizes its inputs and dequantizes its"
-    " outputs; or by name (float32 leaves one as it is).", multiple=True, read=parse_io_dtypes, metavar="[NAME:]TYPE",
+    " outputs; or by name (float32 leaves one as it is).", multiple=True,
+    read=parse_io_dtypes, write=format_io_dtype, metavar="[NAME:]TYPE",
 )  # fmt: skip
 BUDGET_OPTIONS: Final = combine_declarations(
     declare_option(
         "--ram",
         "Memory of a run, with inputs and outputs: fail if it takes more.",
         read=parse_byte_count,
+        write=format_byte_count,
         metavar="64K",
     ),
-    declare_option("--flash", "Code and parameters: fail if they take more.", read=parse_byte_count, metavar="256K"),
-    declare_option("--stack", "Stack of a run: fail if it may take more.", read=parse_byte_count, metavar="2K"),
+    declare_option(
+        "--flash",
+        "Code and parameters: fail if they take more.",
+        read=parse_byte_count,
+        write=format_byte_count,
+        metavar="256K",
+    ),
+    declare_option(
+        "--stack",
+        "Stack of a run: fail if it may take more.",
+        read=parse_byte_count,
+        write=format_byte_count,
+        metavar="2K",
+    ),
 )
 VERBOSITY_OPTIONS: Final = combine_declarations(
     declare_flag("--quiet -q", "Print errors only."),

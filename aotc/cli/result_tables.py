@@ -267,7 +267,7 @@ def render_verify_report(report: JsonObject) -> RenderedParts:
     if off:
         yield f"{report['reference']} is off where float64 agrees with the compiled model: {', '.join(off)}"
     if report["inconclusive"]:
-        yield f"hint: {OTHER_INPUTS_HINT}"
+        yield "hint: " + OTHER_INPUTS_HINT
     if report["first_difference"]:
         yield f"first difference: {report['first_difference']}"
     if report["blame"]:
@@ -366,7 +366,7 @@ def render_bench_result(result: JsonObject) -> RenderedParts:
     yield from _output_comparison_warning_lines(result)
     if result["verdict"] == "inconclusive":
         yield f"compared with {result['reference']}: INCONCLUSIVE, outputs have nothing to compare"
-        yield f"hint: {OTHER_INPUTS_HINT}"
+        yield "hint: " + OTHER_INPUTS_HINT
 
 
 def format_run_times(result: JsonObject) -> str:

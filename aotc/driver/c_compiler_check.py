@@ -45,7 +45,7 @@ from aotc.driver.toolchain import (
     require_cpu_can_run,
     run_compiler,
 )
-from aotc.ir import AotcError, Array, Diagnostic, DType, Span, frozen, normalized_architecture_name
+from aotc.ir import AotcError, Array, Diagnostic, DType, Span, frozen, normalized_architecture_name, option_text
 from aotc.ir.atomic_write import temporary_folder
 from aotc.runtime.tensor_info import TensorInfo
 from aotc.tir import Buffer, Kernel, Program, Target
@@ -282,9 +282,10 @@ class _OptimizationCheck:
         ]
         if len(notes) > SHOWN_KERNELS:
             notes[SHOWN_KERNELS:] = [f"and {len(notes) - SHOWN_KERNELS} more"]
-        hint = "take another compiler (--cc), or let it do less (--cflags=-O1, --cflags=-O0)"
+        less = option_text("cflags", ["-O1"]) + ", " + option_text("cflags", ["-O0"])
+        hint = "take another compiler (" + option_text("cc") + "), or let it do less (" + less + ")"
         if toolchain.cflags:
-            hint = f"leave {shlex.join(toolchain.cflags)} out; {hint}"
+            hint = f"leave {shlex.join(toolchain.cflags)} out; " + hint
         return Diagnostic("compiler-check", text, notes=tuple(notes), hint=hint)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -28,7 +28,17 @@ from aotc.driver.pass_observers import require_known_passes
 from aotc.driver.pipeline import ACCURACIES, IMPORTING, Compilation, CompiledModel, Progress, Tilings
 from aotc.driver.toolchain import Toolchain, ToolchainFactory, find_toolchain, flags_in_compiler_command, resolve_target
 from aotc.driver.tuning_store import RecordedTilings
-from aotc.ir import AotcError, AotcTypeError, Array, PassContext, budget_scope, require_known_name
+from aotc.ir import (
+    AotcError,
+    AotcTypeError,
+    Array,
+    PassContext,
+    budget_scope,
+    did_you_mean_hint,
+    option_text,
+    python_expression,
+    require_known_name,
+)
 from aotc.relay.module import IRModule
 from aotc.tir.fast_math_check import require_exact_math_flags
 from aotc.tir.float_abi import select_float_abi
@@ -65,6 +75,27 @@ def _require_positive_dims(dims: Mapping[str, int]) -> None:
         raise AotcError("dims", text, hint=hint)
 
 
+#: Options that are lists of strings, and options that are mappings.
+_LIST_OPTIONS: Final = ("cflags", "cut_before", "cut_after", "disabled_pass")
+_MAPPING_OPTIONS: Final = ("params", "config", "input_shapes", "dims")
+
+
+def _require_option_types(options: CompileOptions) -> None:
+    """Raise AotcTypeError (code "option-type") for a string in place of a list, and for another
+    value in place of a mapping.
+    """
+    for keyword in _LIST_OPTIONS:
+        value = getattr(options, keyword)
+        if isinstance(value, str):
+            hint = f"write {keyword}={python_expression([value])}"
+            raise AotcTypeError("option-type", f"{keyword} must be a list of strings, not a string", hint=hint)
+    for keyword in _MAPPING_OPTIONS:
+        value = getattr(options, keyword)
+        if value is not None and not isinstance(value, Mapping):
+            text = f"{keyword} must be a mapping from names to values, not {type(value).__name__}"
+            raise AotcTypeError("option-type", text)
+
+
 def target_for_cuda_architectures(target: Target, archs: int | Sequence[int]) -> Target:
     """Return `target` with code generated for the given CUDA compute capabilities (80 for 8.0).
 
@@ -73,7 +104,8 @@ def target_for_cuda_architectures(target: Target, archs: int | Sequence[int]) ->
     """
     if target.gpu is None:
         text = f"code for {target.name} is not for GPUs: it has no CUDA architectures"
-        raise AotcError("cuda-arch", text, hint="GPU architectures (--cuda-arch) need the target cuda")
+        hint = "leave " + option_text("cuda_arch") + " out, or compile with " + option_text("target", "cuda")
+        raise AotcError("cuda-arch", text, hint=hint)
     given = archs if isinstance(archs, Collection) else (archs,)
     if wrong := [one for one in given if isinstance(one, bool) or not isinstance(one, int)]:
         raise AotcError(
@@ -83,7 +115,8 @@ def target_for_cuda_architectures(target: Target, archs: int | Sequence[int]) ->
         )
     chosen = tuple(sorted(set(given)))
     if not chosen:
-        hint = "name some: [80, 90]; None stands for those of the target"
+        hint = "name some, for example " + option_text("cuda_arch", [80, 90])
+        hint += ", or leave " + option_text("cuda_arch") + " out for those of the target"
         raise AotcError("cuda-arch", "the list of GPU architectures is empty", hint=hint)
     if chosen[0] < target.gpu.oldest:
         text = f"GPUs of compute capability {chosen[0]} lack instructions that kernels have"
@@ -198,6 +231,7 @@ class CompileOptions:
     machine: Target = field(init=False)
 
     def __post_init__(self) -> None:
+        _require_option_types(self)
         machine = resolve_target(self.target)
         if self.profile is not None:
             warnings.warn("the option profile is now named environment", DeprecationWarning, stacklevel=3)
@@ -205,14 +239,13 @@ class CompileOptions:
             machine = target_for_environment(machine, environment)
         if self.threads and machine.threads is None:
             text = f"kernels for {machine.name} cannot run on several CPU threads"
-            raise AotcError("target", text, hint="leave --threads out")
+            raise AotcError("target", text, hint="leave " + option_text("threads") + " out")
         if self.memories is not None:
             if not machine.bare:
-                text = (
-                    "a memory map (--memories) applies to bare-metal targets only, and "
-                    f"{machine.name} runs under an operating system"
-                )
-                hint = 'leave the memory map out, or compile for the environment "bare" or for a microcontroller'
+                text = "a memory map applies to bare-metal targets only, and "
+                text += f"{machine.name} runs under an operating system"
+                hint = "leave " + option_text("memories") + " out, or compile with "
+                hint += option_text("environment", "bare") + " or for a microcontroller"
                 raise AotcError("memories", text, hint=hint)
             least = max(space.align for space in machine.spaces)
             spaces = read_memory_regions(Path(self.memories), least)
@@ -230,15 +263,25 @@ class CompileOptions:
         require_known_passes(self.disabled_pass)
         if self.check_compiler and not self.build:
             text = "no library is built, so there is nothing of the C compiler's to check"
-            raise AotcError(
-                "compiler-check",
-                text,
-                hint="checking the compiler (--check-compiler) needs a build: leave out --no-build",
-            )
+            hint = option_text("check_compiler", True) + " needs a build: leave "
+            raise AotcError("compiler-check", text, hint=hint + option_text("build", False) + " out")
         _require_positive_dims(self.dims or {})
         # raise for invalid values
         self.pass_context()
         _ = self.ram_flash_and_stack_budgets
+
+    @classmethod
+    def from_keywords(cls, keywords: Mapping[str, Any]) -> CompileOptions:
+        """Return options from keywords of a function that takes those of `compile`.
+
+        Raise AotcTypeError (code "unknown-option") for a keyword that is no option.
+        """
+        known = [f.name for f in fields(cls) if f.init]
+        for keyword in keywords:
+            if keyword not in known:
+                hint = did_you_mean_hint(keyword, known) or f"options: {', '.join(known)}"
+                raise AotcTypeError("unknown-option", f"there is no option {keyword!r}", hint=hint)
+        return cls(**keywords)
 
     @property
     def cut(self) -> Cut:
@@ -304,7 +347,7 @@ class CompileOptions:
             raise AotcTypeError("model", f"a model is {kinds}, not {type(model).__name__}")
         if self.rounding and not is_tflite_path(model):
             text = "the rounding is chosen for TFLite models alone; others state their own"
-            raise AotcError("tflite-rounding", text, hint="leave --rounding out")
+            raise AotcError("tflite-rounding", text, hint="leave " + option_text("rounding") + " out")
         shapes, dims = dict(self.input_shapes or {}), dict(self.dims or {})
         with budget_scope(self.config or {}):
             module = import_model_of_any_format(model, shapes, dims, self.tflite_rounding_or_default, self.cut)
@@ -374,8 +417,11 @@ def _make_compile_function(
     become keywords.
     """
 
-    def compile(model: Model, *args: _Fields.args, **fields: _Fields.kwargs) -> CompiledModel:
-        return options_class(*args, **fields).compile_model(model)
+    def compile(model: Model, *args: _Fields.args, **keywords: _Fields.kwargs) -> CompiledModel:
+        if args:
+            hint = "name the option, for example " + option_text("output", "DIR")
+            raise AotcTypeError("unknown-option", "options of aotc.compile are keywords", hint=hint)
+        return CompileOptions.from_keywords(keywords).compile_model(model)
 
     compile.__qualname__ = "compile"
     compile.__doc__ = _COMPILE_DOCSTRING_HEAD + "\n\n".join((CompileOptions.__doc__ or "").split("\n\n")[1:])

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from aotc.ir import AotcError, frozen, open_regular_file
+from aotc.ir import AotcError, frozen, open_regular_file, option_text
 from aotc.relay.frontend.onnx import cut_model, from_onnx, load_model
 from aotc.relay.graph_api import IRModule, bind_params_by_name
 from aotc.relay.text.parser import parse
@@ -139,22 +139,23 @@ def import_model_of_any_format(
     model = cut_model_at_tensors(model, cut)
     if isinstance(model, IRModule) or is_relay_text_path(model):
         if shapes or dims:
-            text = "input_shapes and dims pin ONNX models; a module states its own types"
-            raise AotcError("pin-module", text)
+            text = "a module of the graph IR states the shapes of its inputs itself"
+            hint = "leave " + option_text("input_shapes") + " and " + option_text("dims") + " out"
+            raise AotcError("pin-module", text, hint=hint)
         return model if isinstance(model, IRModule) else read_relay_text(model)
     if is_exported_program(model):
         if shapes:
-            hint = "pin symbols with dims"
-            raise AotcError(
-                "pin-exported",
-                "the shapes of an exported program are fixed in its file: leave out input shapes",
-                hint=hint,
-            )
+            text = "an exported program states the shapes of its inputs itself, up to dynamic dimensions"
+            hint = "leave " + option_text("input_shapes") + " out; " + option_text("dims") + " pins dynamic dimensions"
+            raise AotcError("pin-exported", text, hint=hint)
         return import_exported_program(model, dims)
     if is_tflite_path(model):
         if dims:
-            hint = "give the shapes of inputs (--input-shape)"
-            raise AotcError("tflite-pin", "TFLite models have no named dimensions: leave out dims (--dim)", hint=hint)
+            text = "TFLite models have no named dimensions"
+            hint = (
+                "leave " + option_text("dims") + " out; " + option_text("input_shapes") + " gives the shapes of inputs"
+            )
+            raise AotcError("tflite-pin", text, hint=hint)
         ends = {"cut_before": cut.before, "cut_after": cut.after}
         module: IRModule = import_tflite_front_end().from_tflite(model, shape=shapes, rounding=rounding, **ends)
         return module

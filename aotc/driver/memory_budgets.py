@@ -17,7 +17,7 @@ from aotc_codegen.c.c_identifiers import model_nodes_of_span
 
 from aotc.driver.subprocesses import run_program
 from aotc.driver.toolchain import PROBE_TIMEOUT_SECONDS, Toolchain
-from aotc.ir import AotcError, Diagnostic, frozen
+from aotc.ir import AotcError, Diagnostic, command_or_python, frozen, join_texts, option_text
 from aotc.tir import Program, Storage, peak_memory_step
 
 #: Largest number of tensors live at the arena's peak that an error names.
@@ -37,8 +37,9 @@ class MemorySaving:
     saved: int
     measured: bool = False
 
-    def __str__(self) -> str:
-        return f"{self.what} ({'' if self.measured else 'about '}{self.saved} bytes less)"
+    def text(self) -> str:
+        """Return the suggestion with the bytes saved, as text that keeps references to options."""
+        return self.what + f" ({'' if self.measured else 'about '}{self.saved} bytes less)"
 
 
 @frozen(kw_only=True)
@@ -84,13 +85,11 @@ class Budgets:
                 continue
             message = f"the model needs {taken} bytes of {name}, {taken - budget} more than the budget of {budget}"
             better = sorted(find_savings(name), key=lambda way: -way.saved)
-            hint = "; ".join(map(str, better)) or "no option that was tried takes less"
+            hint = join_texts("; ", (way.text() for way in better)) or "no option that was tried takes less"
             if not better or better[0].saved < taken - budget:
                 more = "none is enough by itself, and " if better else ""
-                hint += (
-                    "; "
-                    f"{more}{_irreducible_memory_text(name, program, footprint)}: a smaller model, or --{name} {taken}"
-                )
+                hint += f"; {more}{_irreducible_memory_text(name, program, footprint)}: a smaller model, or "
+                hint += option_text(name, taken)
             problems.append(Diagnostic("over-budget", f"{message}: {text}", notes=tuple(notes), hint=hint))
         if problems:
             raise AotcError.collect(problems)
@@ -167,45 +166,44 @@ class OptionChange:
     selftest: bool = True
 
 
+def _with_option(change: str, option: str) -> str:
+    return change + " (" + option + ")"
+
+
+def _config_change(change: str, budget_name: str, config: Mapping[str, Any]) -> OptionChange:
+    what = _with_option(change, option_text("config", config))
+    return OptionChange(what=what, helps=(budget_name,), config=config)
+
+
 MEMORY_SAVING_CHANGES: Final = (
+    _config_change("order steps for memory", "ram", {"compile.reorder": True}),
+    _config_change("let results overlap inputs that die", "ram", {"compile.overlap": True}),
     OptionChange(
-        what="order steps for memory (--config compile.reorder=true)", helps=("ram",), config={"compile.reorder": True}
-    ),
-    OptionChange(
-        what="let results overlap inputs that die (--config compile.overlap=true)",
-        helps=("ram",),
-        config={"compile.overlap": True},
-    ),
-    OptionChange(
-        what="keep inputs and outputs in the arena (--workspace-io)",
+        what=_with_option("keep inputs and outputs in the arena", option_text("workspace_io", True)),
         helps=("ram",),
         config={"compile.workspace_io": True},
     ),
     OptionChange(
-        what="take and give integers where the model quantizes (--io-dtype int8)",
+        what=_with_option("take and give integers where the model quantizes", option_text("io_dtype", "int8")),
         helps=("ram", "flash"),
         config={"compile.io_dtype": "int8"},
     ),
     *(
-        OptionChange(
-            what=f"run the first layers in {count} parts (--config compile.patches={count})",
-            helps=("ram",),
-            config={"compile.patches": count},
-        )
+        _config_change(f"run the first layers in {count} parts", "ram", {"compile.patches": count})
         for count in (2, 4, 8)
     ),
     OptionChange(
-        what="share kernels among layers, keep large arrays off the stack (--environment bare)",
+        what=_with_option(
+            "share kernels among layers, keep large arrays off the stack", option_text("environment", "bare")
+        ),
         helps=("flash", "stack"),
         environment="bare",
     ),
+    _config_change("keep all arrays off the stack", "stack", {"compile.stack_bytes": 0}),
     OptionChange(
-        what="keep all arrays off the stack (--config compile.stack_bytes=0)",
-        helps=("stack",),
-        config={"compile.stack_bytes": 0},
+        what=_with_option("prefer small code and weights", option_text("size", True)), helps=("flash",), size=True
     ),
-    OptionChange(what="prefer small code and weights (--size)", helps=("flash",), size=True),
-    OptionChange(what="leave --selftest out", helps=("flash",), selftest=False),
+    OptionChange(what="leave " + option_text("selftest") + " out", helps=("flash",), selftest=False),
 )
 
 
@@ -239,9 +237,10 @@ def int8_quantization_savings(program: Program, budget_name: str) -> list[Memory
     floats = sum(s.nbytes for s in found if str(s.dtype) == "float32")
     if 2 * floats <= sum(s.nbytes for s in found):
         return []
+    tool = command_or_python(command="aotc quantize", python="aotc.quantize")
     # tensors may share bytes of the arena, so the sum is bounded by the peak
     there = min(floats, most[0].size) if budget_name == "ram" and most is not None else floats
-    return [MemorySaving("quantize the model to int8 (aotc quantize)", int(_INT8_SAVED_FRACTION * there))]
+    return [MemorySaving(_with_option("quantize the model to int8", tool), int(_INT8_SAVED_FRACTION * there))]
 
 
 def _binary_utility_output(toolchain: Toolchain, tool: str, *words: str) -> str:

@@ -35,7 +35,7 @@ from aotc.driver.temporary_folders import (
     open_for_atomic_write,
     unlocked_scratch_folders,
 )
-from aotc.ir import AotcError, frozen, translate_os_errors
+from aotc.ir import AotcError, frozen, option_text, translate_os_errors
 from aotc.ir.file_checksum_manifest import (
     MANIFEST_FILE_NAME,
     PENDING_MANIFEST_FILE_NAME,
@@ -50,13 +50,13 @@ from aotc.ir.file_checksum_manifest import (
 from aotc.ir.interrupts import create_folders_remove_if_empty, postpone_signals
 
 LOG = logging.getLogger("aotc")
-_FILE_CONFLICT_HINT: Final = (
-    "move them away, name another directory, or replace them with --overwrite (in Python overwrite=True)"
+_FILE_CONFLICT_HINT: Final = "move them away, name another directory, or replace them with " + option_text(
+    "overwrite", True
 )
 _DAMAGED_MANIFEST_HINT: Final = (
-    f"it says which files aotc wrote, and these are left alone without it; {_FILE_CONFLICT_HINT}"
+    "it says which files aotc wrote, and these are left alone without it; " + _FILE_CONFLICT_HINT
 )
-_OTHER_PATH_HINT: Final = "give another path with -o"
+_OTHER_PATH_HINT: Final = "name another directory with " + option_text("output")
 
 
 def check_output_folder_is_writable(output: Path, overwrite: bool = False) -> None:

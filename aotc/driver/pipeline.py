@@ -54,6 +54,7 @@ from aotc.ir import (
     budget_scope,
     frozen,
     memoize_results_in_store,
+    option_text,
     require_known_name,
     temporarily_set_context_variable,
 )
@@ -135,9 +136,8 @@ class CompiledModel:
         built.
         """
         if self.library is None:
-            raise AotcError(
-                "no-library", f"{self.path} holds sources but no library", hint="compile without --no-build"
-            )
+            hint = "compile without " + option_text("build", False)
+            raise AotcError("no-library", f"{self.path} holds sources but no library", hint=hint)
         return self.library
 
     def session(self, threads: int = 1, device: int | None = None) -> Session:
@@ -211,10 +211,12 @@ class Compilation:
         require_known_name("accuracy", "accuracy", self.accuracy, ACCURACIES)
         if (self.selftest or self.single_file) and not self.target.bare:
             text = f"projects for {self.target.name} have neither a self-test nor a single source"
-            raise AotcError("target", text, hint="take --environment bare, or the target of a microcontroller")
+            hint = "take " + option_text("environment", "bare") + ", or the target of a microcontroller"
+            raise AotcError("target", text, hint=hint)
         if self.context.get_config("compile.workspace_io", False) and (self.target.versions or self.target.gpu):
             text = f"inputs and outputs have no one place in the workspaces of {self.target.name}"
-            raise AotcError("target", text, hint="take a target of one instruction set, or leave --workspace-io out")
+            hint = "take a target of one instruction set, or leave " + option_text("workspace_io") + " out"
+            raise AotcError("target", text, hint=hint)
         if (arrays := self.context.get_config("compile.stack_bytes")) is not None:
             object.__setattr__(self, "target", _target_with_stack_array_limit(self.target, arrays))
         if self.accuracy == "reproducible":

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from aotc_codegen.c.selftest import SelftestData
 
-from aotc.ir import AotcError, TensorType
+from aotc.ir import AotcError, TensorType, option_text
 from aotc.relay.graph_api import IRModule, evaluate
 from aotc.relay.value_domains import UNCONSTRAINED_DOMAIN, ValueDomain, random_array_in_domain
 
@@ -34,7 +34,7 @@ def draw_selftest_inputs_and_outputs(graph: IRModule, domains: Mapping[str, Valu
     outputs = tuple(map(np.asarray, found if isinstance(found, tuple) else (found,)))
     if not all(np.isfinite(a.astype(np.float64)).all() for a in outputs):
         text = "what random inputs give is not finite: a self-test cannot compare it"
-        raise AotcError("selftest", text, hint="leave --selftest out")
+        raise AotcError("selftest", text, hint="leave " + option_text("selftest") + " out")
     return SelftestData(inputs, outputs)
 
 

@@ -21,7 +21,15 @@ from typing import Final, TypeAlias
 
 from aotc.driver.object_cache import ObjectCache, sha256_of_parts, user_object_cache
 from aotc.driver.subprocesses import FinishedProcess, kill_all_programs, run_program
-from aotc.ir import AotcError, frozen, normalized_architecture_name, report_progress, translate_os_errors
+from aotc.ir import (
+    AotcError,
+    command_or_python,
+    frozen,
+    normalized_architecture_name,
+    option_text,
+    report_progress,
+    translate_os_errors,
+)
 from aotc.ir.atomic_write import temporary_folder
 from aotc.tir import TARGETS, Target, feature_names_from_cpu_flags, get_target, host_target, require_exact_math_flags
 
@@ -92,7 +100,7 @@ def _c_compiler_command(cc: str | None, target: Target | None) -> tuple[str, ...
         raise AotcError(
             "no-compiler",
             "the name of the C compiler is empty",
-            hint="leave the compiler (--cc) out to use the default",
+            hint="leave " + option_text("cc") + " out to use the default compiler",
         )
     wanted = cc or os.environ.get("CC") or ""
     try:
@@ -107,18 +115,18 @@ def _c_compiler_command(cc: str | None, target: Target | None) -> tuple[str, ...
             return (name if Path(path).is_absolute() else str(Path(path).absolute()), *more)
     if command:
         problem = "is a folder, not a compiler" if Path(command[0]).is_dir() else "not found"
-        text, hint = f"C compiler {command[0]!r} {problem}", "give its path with --cc"
+        text, hint = f"C compiler {command[0]!r} {problem}", "give its path with " + option_text("cc")
     elif foreign:
         text = (
             f"no C compiler for {foreign} found (looked for {names[0]}); this "
             f"machine is {normalized_architecture_name()}"
         )
         _, package = _BARE_METAL_CROSS_COMPILERS.get(foreign, ("", f"gcc-{foreign.replace('_', '-')}-linux-gnu"))
-        hint = f"install it (on Debian and Ubuntu: {package}), name one with --cc"
+        hint = f"install it (on Debian and Ubuntu: {package}), name one with " + option_text("cc")
     else:
         text = "no C compiler found (looked for cc, gcc, clang)"
-        hint = "install gcc or clang, name one with --cc"
-    raise AotcError("no-compiler", text, hint=f"{hint}, or emit sources only with --no-build")
+        hint = "install gcc or clang, name one with " + option_text("cc")
+    raise AotcError("no-compiler", text, hint=hint + ", or emit sources only with " + option_text("build", False))
 
 
 def flags_in_compiler_command(cc: str | None = None) -> tuple[str, ...]:
@@ -197,10 +205,12 @@ def require_cpu_can_run(target: Target) -> None:
         reason = f"the processor lacks {', '.join(sorted(lacks, key=len)[0])}"
     else:
         return
-    hint = "take --target host for what runs here; `aotc compile` builds libraries for other machines"
+    compiling = command_or_python(command="`aotc compile`", python="aotc.compile")
+    hint = "take " + option_text("target", "host") + " for what runs here; "
+    hint += compiling + " builds libraries for other machines"
     if target.bare:
-        hint = "take --target c: integer models give equal bytes; "
-        hint += "`aotc compile --selftest` makes a test for the board, "
+        hint = "take " + option_text("target", "c") + ": integer models give equal bytes; "
+        hint += compiling + " with " + option_text("selftest", True) + " makes a test for the board, "
         hint += "or QEMU, itself (docs/tutorials/model_to_board.md)"
     raise AotcError("cpu", f"code for {target.name} cannot run here: {reason}", hint=hint)
 
@@ -229,7 +239,7 @@ def _run_compiler_command(
         return run_program(command, cwd=cwd, given=stdin_bytes, seconds=seconds)
     except TimeoutError:
         text = f"{command[0]} was ended: it was not done after {seconds:g} seconds"
-        hint = "--cc-timeout gives it more; the command was: " + shlex.join(command)
+        hint = option_text("cc_timeout") + " gives it more; the command was: " + shlex.join(command)
         raise AotcError("compiler-failed", text, hint=hint) from None
     except OSError as error:
         raise AotcError("compiler-failed", f"cannot run {command[0]}: {error.strerror or error}") from error
@@ -322,7 +332,7 @@ def require_compiler_for_architecture(toolchain: Toolchain, target: Target) -> N
         text = f"{shlex.join(toolchain.cc)} makes code for {made}"
         text += f", and {target.name} is for {target.machine}"
         fitting = ", ".join(n for n, t in TARGETS.items() if t.machine == made)
-        hint = f"name another compiler with --cc, or take one of its targets: {fitting}"
+        hint = "name another compiler with " + option_text("cc") + f", or take one of its targets: {fitting}"
         raise AotcError("no-compiler", text, hint=hint)
 
 
@@ -332,7 +342,8 @@ def require_vector_extensions(toolchain: Toolchain, target: Target) -> None:
     """
     if not (target.is_scalar or _supports_vector_extensions(toolchain.cc, toolchain.seconds)):
         text = f"{shlex.join(toolchain.cc)} has no vectors as gcc and clang have, and kernels for {target.name} do"
-        raise AotcError("no-vectors", text, hint="name gcc or clang (--cc), or compile for the target c")
+        hint = "name gcc or clang with " + option_text("cc") + ", or compile for the target c"
+        raise AotcError("no-vectors", text, hint=hint)
 
 
 def compiler_identity_hash(toolchain: Toolchain) -> str:

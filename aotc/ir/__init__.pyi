@@ -30,6 +30,7 @@ from aotc.ir.diagnostics import AotcValueError as AotcValueError
 from aotc.ir.diagnostics import Diagnostic as Diagnostic
 from aotc.ir.diagnostics import assert_never as assert_never
 from aotc.ir.diagnostics import did_you_mean_hint as did_you_mean_hint
+from aotc.ir.diagnostics import rename_options_in_errors as rename_options_in_errors
 from aotc.ir.diagnostics import require_known_name as require_known_name
 from aotc.ir.dimensions import Dim as Dim
 from aotc.ir.dimensions import Shape as Shape
@@ -82,6 +83,10 @@ from aotc.ir.op import installed_ops as installed_ops
 from aotc.ir.op import is_any_op_attr_registered as is_any_op_attr_registered
 from aotc.ir.op import register_op_attr as register_op_attr
 from aotc.ir.op import require as require
+from aotc.ir.option_references import command_or_python as command_or_python
+from aotc.ir.option_references import join_texts as join_texts
+from aotc.ir.option_references import option_text as option_text
+from aotc.ir.option_references import python_expression as python_expression
 from aotc.ir.parameter_file import ParameterFileReader as ParameterFileReader
 from aotc.ir.parameter_file import serialize_array as serialize_array
 from aotc.ir.persistent_memo import load_or_compute_memoized_result as load_or_compute_memoized_result

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.option_references import option_text
 from aotc.ir.span import current_span
 from aotc.ir.temporary_context_value import temporarily_set_context_variable
 from aotc.ir.transform import PassContext
@@ -82,7 +83,7 @@ class Budget:
         limit = self.limits[limit_key]
         if needed > limit:
             text = f"{purpose} would need {needed} {_LIMIT_DEFAULTS_AND_UNITS[limit_key][1]}; {limit} are allowed"
-            hint = f"if the model is to be trusted: --config {limit_key}={needed}"
+            hint = "if the model is to be trusted: " + option_text("config", {limit_key: needed})
             raise AotcError("budget", text, span=current_span(), hint=hint)
 
     def is_cost_within_compile_time_limits(self, cost: Cost) -> bool:

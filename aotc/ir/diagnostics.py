@@ -9,11 +9,13 @@ raise AotcError.collect(diagnostics)             # several problems at once
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from aotc.ir.frozen_dataclass import frozen
+from aotc.ir.frozen_dataclass import frozen, set_frozen_fields
+from aotc.ir.option_references import join_texts, map_plain_texts, rename_options_in_text
 from aotc.ir.terminal_safe_text import escape_unsafe_text
 
 if TYPE_CHECKING:
@@ -25,7 +27,8 @@ class Diagnostic:
     """One problem: a stable `code`, a message, a source location, notes and a hint.
 
     All texts are made printable (see `aotc.ir.terminal_safe_text`), because they may quote names
-    from the model.
+    from the model.  Where a text names options (see `aotc.ir.option_references`), it is as Python's
+    callers write them.
     """
 
     code: str
@@ -35,17 +38,31 @@ class Diagnostic:
     hint: str = ""
 
     def __post_init__(self) -> None:
-        shown = {"message": escape_unsafe_text(self.message), "hint": escape_unsafe_text(self.hint)}
-        for name, value in {**shown, "notes": tuple(map(escape_unsafe_text, self.notes))}.items():
-            object.__setattr__(self, name, value)
+        set_frozen_fields(
+            self, message=_printable(self.message), notes=tuple(map(_printable, self.notes)), hint=_printable(self.hint)
+        )
+
+    def map_texts(self, function: Callable[[str], str]) -> Diagnostic:
+        """Return the diagnostic with `function` applied to its message, its notes and its hint."""
+        return replace(
+            self, message=function(self.message), notes=tuple(map(function, self.notes)), hint=function(self.hint)
+        )
+
+    def text(self) -> str:
+        """Return all of the diagnostic as one text, which keeps references to options."""
+        lines = [f"{self.span}: " + self.message if self.span is not None else self.message]
+        lines += [excerpt for excerpt in (self.span.source_line_excerpt() if self.span is not None else "",) if excerpt]
+        lines += ["  note: " + note for note in self.notes]
+        if self.hint:
+            lines.append("  hint: " + self.hint)
+        return join_texts("\n", lines)
 
     def __str__(self) -> str:
-        lines = [f"{self.span}: {self.message}" if self.span is not None else self.message]
-        lines += [excerpt for excerpt in (self.span.source_line_excerpt() if self.span is not None else "",) if excerpt]
-        lines += [f"  note: {note}" for note in self.notes]
-        if self.hint:
-            lines.append(f"  hint: {self.hint}")
-        return "\n".join(lines)
+        return str(self.text())
+
+
+def _printable(text: str) -> str:
+    return map_plain_texts(text, escape_unsafe_text)
 
 
 def diagnostic_texts(diagnostics: Sequence[Diagnostic]) -> list[str]:
@@ -53,7 +70,7 @@ def diagnostic_texts(diagnostics: Sequence[Diagnostic]) -> list[str]:
     them.
     """
     last = {d.hint: k for k, d in enumerate(diagnostics)}
-    return [str(d if last[d.hint] == k else replace(d, hint="")) for k, d in enumerate(diagnostics)]
+    return [(d if last[d.hint] == k else replace(d, hint="")).text() for k, d in enumerate(diagnostics)]
 
 
 class AotcError(Exception):
@@ -70,9 +87,12 @@ class AotcError(Exception):
         """Return one AotcError that holds all of `diagnostics` (at least one)."""
         items = tuple(diagnostics)
         error = cls(items[0].code, items[0].message)
-        error.diagnostics = items
-        error.args = ("\n".join(diagnostic_texts(items)),)
+        error._set_diagnostics(items)
         return error
+
+    def _set_diagnostics(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+        self.diagnostics = diagnostics
+        self.args = ("\n".join(diagnostic_texts(diagnostics)),)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).collect, (self.diagnostics,)
@@ -90,6 +110,22 @@ class AotcError(Exception):
         return AotcError.collect(
             Diagnostic(d.code, d.message, d.span or span, d.notes, d.hint) for d in self.diagnostics
         )
+
+
+@contextmanager
+def rename_options_in_errors(**keywords: str) -> Iterator[None]:
+    """Context manager of a function that hands its keywords on under other names: rename the
+    options that an AotcError from the block names.
+
+    keywords   names of the function's keywords, by the names under which it hands them on
+    """
+    try:
+        yield
+    except AotcError as error:
+        error._set_diagnostics(
+            tuple(d.map_texts(lambda text: rename_options_in_text(text, keywords)) for d in error.diagnostics)
+        )
+        raise
 
 
 class AotcTypeError(AotcError, TypeError):

@@ -48,7 +48,7 @@ from aotc.driver.import_model import (
 from aotc.driver.pipeline import CompiledModel, Progress
 from aotc.driver.toolchain import compiler_version_line, find_toolchain, require_cpu_can_run
 from aotc.driver.tuning_store import cpu_model_name
-from aotc.ir import AotcError
+from aotc.ir import AotcError, command_or_python
 from aotc.ir.atomic_write import temporary_folder
 from aotc.ir.version import VERSION
 from aotc.measuring.competitors import (
@@ -237,7 +237,8 @@ def _require_format_readable_by_rivals(path: Path) -> None:
         raise AotcError(
             "rival",
             f"{path} is Relay text, which the other implementations cannot read",
-            hint="`aotc run --repeat` measures it",
+            hint=command_or_python(command="`aotc run --repeat`", python="aotc.measuring.run_library.run_library")
+            + " measures it",
         )
 
 
@@ -274,7 +275,7 @@ def benchmark_model(
     lists these outputs, "warnings" lists constant ones.
     """
     require_known_rivals(against)
-    chosen = CompileOptions(**options)
+    chosen = CompileOptions.from_keywords(options)
     require_cpu_can_run(chosen.machine)
     path = Path(model)
     require_tflite_model_is_not_cut(path, chosen.cut)

@@ -75,7 +75,7 @@ def _read_profiling_metadata(library: Path) -> Mapping[str, Any]:
     found = read_project_metadata(project)
     if not found:
         text = f"{library} is not in an emitted project: {METADATA_FILE_NAME}, which tells the steps, is missing"
-        raise AotcError("profile", text, hint="give the directory that `aotc compile -o` wrote")
+        raise AotcError("profile", text, hint="give the directory of a compiled project")
     found = {"isas": [], **found}
     sound = _matches_schema(found, _PROJECT_SCHEMA) and all(
         len(one["steps"]) == len(found["steps"]) for one in found["isas"]

@@ -31,7 +31,7 @@ from aotc.driver.compile import CompileOptions
 from aotc.driver.pipeline import check_kernels_against_unoptimized_build, compile_kernel_library
 from aotc.driver.toolchain import ToolchainFactory, require_cpu_can_run
 from aotc.driver.tuning_store import TuningRecord, TuningStore, cpu_model_name, user_tuning_store_path
-from aotc.ir import AotcError, Array, frozen
+from aotc.ir import AotcError, Array, command_or_python, frozen
 from aotc.measuring.timing import milliseconds_per_call, repeat_for_seconds
 from aotc.tir import (
     Buffer,
@@ -324,9 +324,10 @@ def tune_contractions(
     measurements fail.
     """
     records = _open_writable_tuning_store(store)
-    chosen = CompileOptions(**options)
+    chosen = CompileOptions.from_keywords(options)
     if chosen.machine.gpu is not None:
-        hint = "take a target that runs C; of kernels for GPUs `aotc run --profile` tells the times"
+        profiler = command_or_python(command="`aotc run --profile`", python="aotc.measuring.profile.profile_library")
+        hint = "take a target that runs C; " + profiler + " measures the times of kernels on GPUs"
         raise AotcError("tuning", "tuning measures tilings on CPUs only, not on GPUs", hint=hint)
     sites = collect_contractions_of_model(model, chosen)
     known = (

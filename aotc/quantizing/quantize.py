@@ -82,7 +82,7 @@ def quantize(
     Raises AotcError with a diagnostic for each problem of model, settings or calibration data.
     """
     settings = Settings(per_channel, method, weights, tuple(exclude))
-    chosen = CompileOptions(**options)
+    chosen = CompileOptions.from_keywords(options)
     import_onnxruntime_quantizer()
     _require_onnx_model_and_output(model, output)
     if chosen.build and not chosen.machine.bare:
@@ -118,7 +118,7 @@ def _require_onnx_model_and_output(model: object, output: str | Path | None) -> 
         text = "only ONNX models are quantized"
         raise AotcError("quantize", text, hint="export the model to ONNX, or quantize it in its own framework")
     if output is not None and Path(output).suffix != ".onnx":
-        text = f"the quantized model is an ONNX file, and {output} is not called such"
+        text = f"the quantized model is an ONNX file, and the name {output} does not end in .onnx"
         hint = f"for example: {Path(output).with_suffix('.onnx')}"
         raise AotcError("quantize", text, hint=hint)
     if output is not None:

@@ -32,9 +32,8 @@ def bind_params_by_name(function: Function, params: Mapping[str, np.ndarray[Any,
     for name, value in params.items():
         found = by_name.get(name, [])
         if len(found) != 1:
-            what, hint = (
-                ("several parameters are", "") if found else ("no parameter is", did_you_mean_hint(name, by_name))
-            )
+            unknown_name_hint = did_you_mean_hint(name, by_name) or f"parameters: {', '.join(by_name)}"
+            what, hint = ("several parameters are", "") if found else ("no parameter is", unknown_name_hint)
             problems.append(Diagnostic("bind", f"{what} called {name!r}", hint=hint))
             continue
         constant = Constant(_convert_integers_if_exact(np.asarray(value), found[0].checked_type))

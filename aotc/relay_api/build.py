@@ -21,7 +21,7 @@ from aotc.driver.cuda_emulation import is_gpu_emulated
 from aotc.driver.import_model import bind_params_as_constants
 from aotc.driver.pipeline import Compilation, CompiledModel
 from aotc.driver.temporary_folders import open_output_file
-from aotc.ir import AotcError, AotcTypeError, NDArray, PassContext
+from aotc.ir import AotcError, AotcTypeError, NDArray, PassContext, rename_options_in_errors
 from aotc.relay.backend import Executor, Runtime
 from aotc.relay.graph_api import Function, IRModule
 from aotc.relay.text.printer import astext
@@ -149,7 +149,8 @@ def compile_static_module(
     """
     emulated = target.gpu is not None and is_gpu_emulated()
     work = Compilation(module, target, c_identifier, PassContext.current(), emulated=emulated)
-    with work.activate_cache_tilings_and_reports():
+    # front ends name the shapes of inputs in this way
+    with rename_options_in_errors(input_shapes="shape"), work.activate_cache_tilings_and_reports():
         if not work.lowered_programs[0].outputs:
             raise AotcError("build", "the result of @main holds no tensor: there is nothing to compute")
         return work, work.emit_project_and_build_library()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aotc.driver.import_model import import_pytorch_front_end, import_tflite_front_end
-from aotc.ir import AotcError, NDArray, PassContext, array
+from aotc.ir import AotcError, NDArray, PassContext, array, rename_options_in_errors
 from aotc.relay.frontend.onnx.convert import from_onnx as convert_onnx
 from aotc.relay.graph_api import IRModule, tensor_type_of
 
@@ -33,7 +33,8 @@ def from_onnx(
 
     Arguments and errors are those of `aotc.relay.frontend.onnx.convert.from_onnx`.
     """
-    return convert_onnx(model, shape=shape, dims=dims), {}
+    with rename_options_in_errors(input_shapes="shape"):
+        return convert_onnx(model, shape=shape, dims=dims), {}
 
 
 def from_pytorch(
@@ -118,7 +119,8 @@ def from_tflite(
     if op_converter is not None:
         raise AotcError("tflite-op", "custom converters are not supported", hint="leave op_converter out")
     rounding = PassContext.current().get_config("tflite.rounding", "tflm")
-    module: IRModule = import_tflite_front_end().from_tflite(model, shape=shape_dict, rounding=rounding)
+    with rename_options_in_errors(input_shapes="shape_dict"):
+        module: IRModule = import_tflite_front_end().from_tflite(model, shape=shape_dict, rounding=rounding)
     types = {p.name: str(tensor_type_of(p).dtype) for p in module.main.params}
     for name, dtype in (dtype_dict or {}).items():
         if types.get(name) != dtype:

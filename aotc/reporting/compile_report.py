@@ -23,7 +23,7 @@ from aotc.ir import ALL_LEVELS
 from aotc.ir.version import VERSION
 from aotc.relay.instrument.pass_statistics import PassRecord, PassRecords, ProgramStatistics, RuleFigures
 from aotc.relay.transform.pass_base import rewrite_report
-from aotc.reporting.graph_drawing import draw_graphs_before_and_after, nodes_to_draw
+from aotc.reporting.graph_drawing import DUMP_AS_TEXT_ADVICE, draw_graphs_before_and_after, nodes_to_draw
 from aotc.reporting.svg_charts import Picture, draw_arena_chart, draw_roofline_chart
 from aotc.reporting.text_tables import describe_register_spills, format_with_unit_prefix, make_borderless_table
 from aotc.tir import Program, Target, scalar_loops
@@ -268,7 +268,7 @@ def _program_diff_lines(record: PassRecord) -> Iterator[dict[str, str]]:
         return
     before, after = record.text_before.splitlines(), record.text_after.splitlines()
     if max(len(before), len(after)) > MAX_DIFFED_PROGRAM_LINES:
-        text = f"{len(before)} lines before, {len(after)} after: too long to compare here; --dump-ir writes both"
+        text = f"{len(before)} lines before, {len(after)} after are too long to compare here; {DUMP_AS_TEXT_ADVICE}"
         yield {"kind": "hunk", "text": text}
         return
     lines = list(difflib.unified_diff(before, after, lineterm="", n=3))[2:]

@@ -30,6 +30,8 @@ MIN_COLLAPSED_CHAIN_NODES: Final = 4
 MAX_DESCRIBED_ITEMS: Final = 30
 #: Distances between boxes, and their size, in pixels.
 LANE, LAYER, WIDTH, HEIGHT = 172, 48, 156, 24
+#: Advice on pages for programs that are too large to be shown there.
+DUMP_AS_TEXT_ADVICE: Final = "`aotc compile --dump-ir`, in Python the instrument dump_ir, writes programs as text"
 
 
 @frozen
@@ -183,7 +185,7 @@ def _draw_graph(nodes: Sequence[DrawnNode], changed: set[int], changed_css_class
     if len(nodes) > MAX_FULLY_DRAWN_NODES:
         nodes, changed = _collapse_unchanged_chains(nodes, changed)
     if len(nodes) > MAX_BOXES:
-        return Picture(note=f"{len(nodes)} boxes are too many to draw; --dump-ir writes the program as text")
+        return Picture(note=f"{len(nodes)} boxes are too many to draw; {DUMP_AS_TEXT_ADVICE}")
     layers = _layer_of_each_node(nodes)
     lanes = _column_of_each_node(nodes, layers)
     spots = [(20 + LANE * lanes[k], 20 + LAYER * layer) for k, layer in enumerate(layers)]

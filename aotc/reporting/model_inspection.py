@@ -17,7 +17,7 @@ from aotc.driver.pipeline import bare_metal_footprint_or_none
 from aotc.ir import AotcError, Span, TensorType
 from aotc.ir.diagnostics import diagnostic_texts
 from aotc.relay.frontend.onnx import load_model
-from aotc.relay.frontend.onnx.model_inputs import command_line_options_to_fix_dims, resolve_model_input_types
+from aotc.relay.frontend.onnx.model_inputs import options_to_fix_dims, resolve_model_input_types
 from aotc.relay.graph_api import Constant, IRModule, list_op_freqs, post_order
 from aotc.relay.transform.fake_quantization_to_integer import find_operators_left_in_float
 from aotc.relay.transform.pipeline import FAKE_QUANTIZATION
@@ -104,7 +104,7 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
     arena during each step.  "footprint" is the estimated memory of a bare-metal project, as in its
     metadata; None for other targets.
     """
-    chosen = CompileOptions(**options)
+    chosen = CompileOptions.from_keywords(options)
     try:
         work = chosen.start_compilation(path)
     except AotcError as error:
@@ -113,7 +113,7 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
         if error.code not in ("onnx-unsupported", "onnx-op", "tflite-op"):
             raise
         return {"model": str(path), "unsupported": diagnostic_texts(error.diagnostics)}
-    if flags := command_line_options_to_fix_dims(types := _parameter_types(work.module)):
+    if flags := options_to_fix_dims(types := _parameter_types(work.module)):
         operators = list_op_freqs(work.module.main)
         return _describe_model_with_unknown_dims(path, types, flags, operators)
     constants = [n for n in post_order(work.module.main) if isinstance(n, Constant)]
@@ -157,7 +157,7 @@ def _describe_onnx_with_unknown_dims(path: str | Path, options: CompileOptions) 
     """Describe an ONNX model whose operators depend on unknown dimensions."""
     types = resolve_model_input_types(path, options.input_shapes or {}, options.dims or {})
     nodes = Counter(node.op_type for node in load_model(path).graph.node)
-    return _describe_model_with_unknown_dims(path, types, command_line_options_to_fix_dims(types), nodes)
+    return _describe_model_with_unknown_dims(path, types, options_to_fix_dims(types), nodes)
 
 
 def _describe_model_with_unknown_dims(

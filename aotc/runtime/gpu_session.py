@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AotcError, cuda_driver_path
+from aotc.ir import AotcError, cuda_driver_path, option_text
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
 from aotc.runtime.dlpack import DeviceArray
 from aotc.runtime.library import Library
@@ -44,7 +44,11 @@ def open_gpu_for_library(library: Library, gpu_number: int | None) -> OpenGpu | 
         return OpenGpu(library, _require_gpu_number(0 if gpu_number is None else gpu_number))
     if gpu_number is not None:
         text = f"{library.path} does not run on GPUs"
-        raise AotcError("gpu", text, hint="leave device out, or compile with --target cuda")
+        raise AotcError(
+            "gpu",
+            text,
+            hint="leave " + option_text("device") + " out, or compile with " + option_text("target", "cuda"),
+        )
     return None
 
 

@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from aotc.ir import AotcError, frozen
+from aotc.ir import AotcError, frozen, option_text
 from aotc.runtime.abi import cffi_interface_for
 from aotc.runtime.library import load_shared_library
 from aotc.runtime.tensor_info import (
@@ -79,7 +79,7 @@ class KernelLibrary:
         self._handle = load_shared_library(path, _FFI) if infos else None
         if self._handle is not None and (lacked := self._handle.aotc_kernels_lack()) != _FFI.NULL:
             text = f"{path} has kernels that need what this processor lacks: {_FFI.string(lacked).decode()}"
-            raise AotcError("cpu", text, hint="compile with --target host to run them here")
+            raise AotcError("cpu", text, hint="compile with " + option_text("target", "host") + " to run them here")
         entries = self._handle.aotc_kernels if self._handle is not None else ()
         self._functions = {name: entries[k] for k, name in enumerate(self.infos)}
         self._forms = {

@@ -19,9 +19,12 @@ from aotc.ir import (
     AotcError,
     DType,
     Quantization,
+    command_or_python,
     did_you_mean_hint,
     elf_architecture,
     normalized_architecture_name,
+    option_text,
+    python_expression,
     read_json_object,
     translate_os_errors,
 )
@@ -194,13 +197,15 @@ def _load_failure_error(path: Path, error: OSError) -> AotcError:
         if made_for not in ("", normalized_architecture_name()):
             text = f"{path} was compiled for {made_for}, this machine is {normalized_architecture_name()}"
             notes = []
-            hint = "compile with --target host to run it here; docs/targets.md tells how to run it elsewhere"
+            hint = "compile with " + option_text("target", "host") + " to run it here; "
+            hint += "docs/targets.md tells how to run it elsewhere"
         elif head.startswith(b"!<arch>\n"):
             text, notes = f"{path} is a static library, which programs are linked with; it cannot be run here", []
-            hint = "compile with --target host to run the model on this machine"
+            hint = "compile with " + option_text("target", "host") + " to run the model on this machine"
         elif path.suffix in (".onnx", ".pt2", ".tflite", ".relay"):
             text, notes = f"{text}: it is a model, not a library", []
-            hint = f"`aotc compile {path} -o DIR` makes a library of it"
+            call = f'aotc.compile({python_expression(str(path))}, output="DIR")'
+            hint = command_or_python(command=f"`aotc compile {path} -o DIR`", python=call) + " makes a library of it"
     return AotcError("load", text, notes=notes, hint=hint)
 
 
@@ -242,7 +247,8 @@ def _missing_features_by_instruction_set(path: Path, model: Any) -> dict[str, tu
 
 def _missing_cpu_features_error(path: Path, isa: str, features: Sequence[str]) -> AotcError:
     text = f"{path} has code for {isa}, which needs what this processor lacks: {', '.join(features)}"
-    return AotcError("cpu", text, hint="compile with --target host to run it here, or --target x86-64 for any x86-64")
+    hint = "compile with " + option_text("target", "host") + " to run it here, or with "
+    return AotcError("cpu", text, hint=hint + option_text("target", "x86-64") + " for any x86-64")
 
 
 def _decode_c_string(pointer: Any) -> str:

@@ -23,6 +23,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
+from aotc.ir.option_references import option_text
 from aotc.runtime import tensor_info as tensors
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
 from aotc.runtime.dlpack import is_on_gpu
@@ -202,7 +203,8 @@ class Session:
         """Run the compiled model once, with inputs or outputs in GPU memory; return the outputs."""
         if self.device is None:
             text = f"{self.name} runs on the processor, which cannot use the memory of a GPU"
-            raise AotcError("device-array", text, hint="compile with --target cuda, or copy the tensors to the host")
+            hint = "compile with " + option_text("target", "cuda") + ", or copy the tensors to the host"
+            raise AotcError("device-array", text, hint=hint)
         self.device.require_process_that_opened_gpu()
         exchange = GpuRunTensors(self.device, stream)
         numbers = self._require_output_positions(output_names)

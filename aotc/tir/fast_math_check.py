@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from aotc.ir import AotcError
+from aotc.ir import AotcError, option_text
 
 #: Flags by which gcc and clang compute something else than the program says.
 _INEXACT_FLAG_PATTERN: Final = re.compile(
@@ -30,7 +30,7 @@ _REFUSED_FLAG_PATTERNS: Final = (
     (
         re.compile(r"-[cES]|-MM?|-fsyntax-only"),
         "no library would come of it",
-        "leave it out; --no-build writes sources only",
+        "leave it out; " + option_text("build", False) + " writes sources only",
     ),
     (re.compile("@.*"), "flags in a file are not looked at", "write what the file holds in its place"),
 )

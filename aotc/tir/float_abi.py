@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from aotc.ir import AotcError, require_known_name
+from aotc.ir import AotcError, option_text, require_known_name
 from aotc.tir.target import Target
 
 #: The values of gcc's and clang's option -mfloat-abi.
@@ -68,12 +68,19 @@ def with_float_abi(target: Target, abi: str) -> Target:
     present = float_abi(target)
     if not present:
         text = f"target {target.name} has no choice of float ABIs; Arm microcontrollers have"
-        raise AotcError("float-abi", text, hint="leave --float-abi out; --cflags takes other flags of the C compiler")
+        hint = (
+            "leave "
+            + option_text("float_abi")
+            + " out; "
+            + option_text("cflags")
+            + " takes other flags of the C compiler"
+        )
+        raise AotcError("float-abi", text, hint=hint)
     if present == abi:
         return target
     if present == "soft":
         text = f"the float ABI of target {target.name} is soft: code for it uses no FPU, and {abi} needs one"
-        raise AotcError("float-abi", text, hint="take --float-abi soft, or leave it out")
+        raise AotcError("float-abi", text, hint="take " + option_text("float_abi", "soft") + ", or leave it out")
     flags = tuple(
         f
         for f in target.base_cflags

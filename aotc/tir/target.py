@@ -15,7 +15,15 @@ from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Final
 
-from aotc.ir import AotcError, DType, did_you_mean_hint, frozen, normalized_architecture_name, require_known_name
+from aotc.ir import (
+    AotcError,
+    DType,
+    did_you_mean_hint,
+    frozen,
+    normalized_architecture_name,
+    option_text,
+    require_known_name,
+)
 from aotc.tir.arm_dsp_kernels import OUTPUTS_PER_BLOCK
 from aotc.tir.fast_math_check import require_exact_math_flags
 from aotc.tir.target_costs import Dots as Dots
@@ -486,7 +494,8 @@ def target_for_environment(target: Target, environment: str) -> Target:
         return target
     if target.bare or target.gpu is not None or not target.is_scalar:
         text = f"target {target.name} has no {environment} environment"
-        raise AotcError("target", text, hint="use the target c, or name a microcontroller without an environment")
+        hint = "use the target c, or leave " + option_text("environment") + " out and name a microcontroller"
+        raise AotcError("target", text, hint=hint)
     made = _BARE_METAL_TARGET.budget, _BARE_METAL_TARGET.spaces, _BARE_METAL_TARGET.dialect
     return replace(target, bare=True, budget=made[0], spaces=made[1], dialect=made[2], threads=None)
 
@@ -499,7 +508,8 @@ def portable_c99_target(target: Target) -> Target:
     """
     if not target.is_scalar or target.gpu is not None:
         text = f"code for target {target.name} is not portable: it has {_LANGUAGE_EXTENSIONS[target.dialect]}"
-        raise AotcError("target", text, hint="compile for the target c, or leave portable (--portable) out")
+        hint = "compile for the target c, or leave " + option_text("portable") + " out"
+        raise AotcError("target", text, hint=hint)
     made = replace(target, budget=replace(target.budget, array_bytes=1 << 62))
     return replace(made, dialect="bare-c", dots=None, activations="") if target.dialect == "arm-c" else made
 

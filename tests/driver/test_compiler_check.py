@@ -92,7 +92,7 @@ def test_all_kernels_that_are_wrong_are_named_with_compiler_flags_and_nodes(tmp_
     assert "makes something else of 2 of 3 kernels for c with -std=c99" in found and "-ffp-contract=off than" in found
     assert "note: model_max (nodes size, root, most): max[0] is " in found and "(6 of 6 elements differ)" in found
     assert "note: model_sqrt (nodes last): sqrt[0] is " in found and "model_cumsum" not in found
-    assert "hint: take another compiler (--cc)" in found
+    assert "hint: take another compiler (`cc`)" in found
 
 
 def test_only_extreme_values_may_differ(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_files_in_the_way_are_named_all_at_once(output: Path) -> None:
     # what comes is known when it is made: then all are named
     emit_first = {**FIRST, "src/old.c": "mine", "src/net.c": "mine"}
     (output / MANIFEST_FILE_NAME).write_text(manifest_json_text({n: file_checksum(output / n) for n in emit_first}))
-    assert "src/new.c: not written by aotc" in refused(output) and "--overwrite" in refused(output)
+    assert "src/new.c: not written by aotc" in refused(output) and "overwrite=True" in refused(output)
 
 
 def test_changed_files_stop_a_compile_before_it_begins(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,7 @@ def test_the_search_for_a_kernel_is_bounded(tmp_path: Path) -> None:
         AotcError, match=r"comparing kernels needs about .* MiB at .*: the budget is 0.0 MiB"
     ) as refused:
         find_first_wrong_kernel(work, inputs, bound=1e-5, memory=20_000)
-    assert refused.value.diagnostics[0].code == "memory" and "--memory" in refused.value.diagnostics[0].hint
+    assert refused.value.diagnostics[0].code == "memory" and "memory=4294967296" in refused.value.diagnostics[0].hint
     assert find_first_wrong_kernel(work, inputs, bound=1e-5, memory=1 << 20) == SuspectKernel()
 
 

@@ -139,7 +139,7 @@ def test_no_compiler_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(AotcError, match="no C compiler found") as caught:
         find_toolchain()
-    assert "--no-build" in caught.value.diagnostics[0].hint
+    assert "build=False" in caught.value.diagnostics[0].hint
 
 
 def test_targets_of_another_architecture_have_compilers_of_their_own(
@@ -193,7 +193,7 @@ def test_a_compiler_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> 
     hanging = script(tmp_path / "cc", f"sleep 300 & echo $! > {tmp_path}/child; wait")
     with pytest.raises(AotcError, match=r"was not done after 0\.5 seconds") as caught:
         run_compiler([str(hanging)], tmp_path, 0.5)
-    assert "--cc-timeout" in caught.value.diagnostics[0].hint
+    assert "`cc_timeout`" in caught.value.diagnostics[0].hint
     child = Path("/proc") / (tmp_path / "child").read_text().strip()
     for _ in range(100):  # until its new parent has taken note
         if not child.is_dir() or "Z (zombie)" in (child / "status").read_text():

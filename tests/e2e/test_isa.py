@@ -104,7 +104,7 @@ def test_what_is_missing_is_named(impossible: CompiledModel, host: Path) -> None
     assert isa["features"] == ["sse3", "never"] and len(isa["files"]) > 0
     with pytest.raises(AotcError, match=r"code for x86-64-never, which needs what this processor lacks: never\n") as e:
         impossible.session()
-    assert e.value.code == "cpu" and "--target host" in str(e.value.diagnostics[0].hint)
+    assert e.value.code == "cpu" and 'target="host"' in str(e.value.diagnostics[0].hint)
     said = run([host, impossible.library], impossible.path)
     assert said == "8 the processor lacks never, which kernels for x86-64-never need\n"
 

@@ -185,7 +185,7 @@ def test_what_is_needed_and_beyond_the_budget_is_one_diagnostic(name: str) -> No
     model, config = REFUSED[name]
     text = refusal(model, config)
     (key,) = config
-    assert f"--config {key}=" in text
+    assert f'config={{"{key}": ' in text
     assert f"{config[key]} are allowed" in text
     assert f"node {model.graph.node[0].op_type}" in text
 

@@ -309,7 +309,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_shapes_of_exported_programs_are_their_own() -> None:
-    with pytest.raises(AotcError, match="are fixed in its file"):
+    with pytest.raises(AotcError, match="states the shapes of its inputs itself"):
         aotc.compile(export(lambda x: x + 1), input_shapes={"x": (3, 3)})
 
 

@@ -77,10 +77,10 @@ def test_what_is_left_where_nothing_is_enough() -> None:
         ram, flash, stack = (d.hint for d in caught.value.diagnostics)
         assert all(hint.startswith(begin) for hint in (ram, flash, stack))
         assert ram.endswith(
-            f"inputs and outputs take 100 bytes, what one step works on {4 * SIZE}: a smaller model, or --ram 800"
+            f"inputs and outputs take 100 bytes, what one step works on {4 * SIZE}: a smaller model, or ram=800"
         )
-        assert flash.endswith("300 bytes are parameters: a smaller model, or --flash 5300")
-        assert stack.endswith("what is left are registers and addresses: a smaller model, or --stack 90")
+        assert flash.endswith("300 bytes are parameters: a smaller model, or flash=5300")
+        assert stack.endswith("what is left are registers and addresses: a smaller model, or stack=90")
 
 
 def test_what_overlaps_counts_once(models: Path) -> None:
@@ -120,13 +120,9 @@ def test_ways_save_what_they_say(name: str, tmp_path: Path) -> None:
 
 
 def _asked(option: str) -> dict[str, Any]:
-    """An option of the command as an argument."""
-    flag, *rest = re.split("[ =]", option.removeprefix("--"), maxsplit=1)
-    value = "".join(rest)
-    if flag == "config":
-        key, text = value.split("=")
-        return {"config": {key: int(text) if text.isdecimal() else text == "true"}}
-    return {"workspace-io": {"workspace_io": True}, "cflags": {"cflags": (value,)}}.get(flag, {flag: value})
+    """The keywords that a hint writes: `config={"compile.reorder": True}`."""
+    keywords: dict[str, Any] = eval(f"dict({option})", {"dict": dict})
+    return keywords
 
 
 def test_bytes_for_floats_are_a_way() -> None:
@@ -159,7 +155,7 @@ def test_flash_has_the_values_of_a_self_test(tmp_path: Path) -> None:
     compile(DIGITS, flash=needed, **options)
     with pytest.raises(AotcError, match=f"needs {needed} bytes of flash, 1 more") as caught:
         compile(DIGITS, flash=needed - 1, **options)
-    saved = re.findall(r"leave --selftest out \((\d+) bytes less\)", caught.value.diagnostics[0].hint or "")
+    saved = re.findall(r"leave `selftest` out \((\d+) bytes less\)", caught.value.diagnostics[0].hint or "")
     assert [int(size) for size in saved] == [4 * (64 + 10)]
 
 

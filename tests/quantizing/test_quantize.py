@@ -218,7 +218,7 @@ def test_refusals(tmp_path: Path) -> None:
     assert "nothing of the model is quantized" in refused(
         "quantize", DIGITS, *arguments, *(f"--exclude={n.name}" for n in onnx.load(DIGITS).graph.node)
     )
-    assert "is not called such" in refused("quantize", DIGITS, "-o", tmp_path / "q.txt", "--calibration", data)
+    assert "does not end in .onnx" in refused("quantize", DIGITS, "-o", tmp_path / "q.txt", "--calibration", data)
     twin = DIGITS.parent / "digits_int8.onnx"
     assert "is quantized already: node 'image_QuantizeLinear'" in refused("quantize", twin, *arguments)
     (tmp_path / "net.relay").write_text('#[version = "0.0.5"]\ndef @main(%x: Tensor[(2), float32]) { exp(%x) }')

@@ -97,4 +97,4 @@ def test_the_cross_compiler_is_found(foreign: Machine, tmp_path: Path, monkeypat
     model = aotc.compile(DIGITS, output=tmp_path / "digits", target=foreign.target, cflags=["-O1"])
     with pytest.raises(AotcError, match=f"compiled for {foreign.target.machine}, this machine is") as caught:
         model.session()
-    assert caught.value.code == "load" and "--target host" in str(caught.value.diagnostics[0].hint)
+    assert caught.value.code == "load" and 'target="host"' in str(caught.value.diagnostics[0].hint)

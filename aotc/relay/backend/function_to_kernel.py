@@ -18,9 +18,11 @@ from aotc.ir import (
     DType,
     Op,
     SymDim,
+    TensorType,
     Type,
     flatten_nested_tuple,
     nest_values_like_type,
+    option_text,
     tensor_types,
 )
 from aotc.relay.graph_api import (
@@ -49,12 +51,19 @@ def diagnose_dynamic_shapes(ty: Type, expr: Expr, description: str) -> list[Diag
     found = list[Diagnostic]()
     for tensor in tensor_types(ty):
         if not tensor.is_static:
-            symbols = dict.fromkeys(d.name for d in tensor.shape if isinstance(d, SymDim) and d.name)
-            dims = " ".join(f"--dim {name}=1" for name in symbols) or "--dim batch=1"
             text = f"{description} has a shape that is not known at compile time: {tensor}"
-            hint = f"pin it, e.g. {dims} or --input-shape NAME:1,3,224,224"
-            found.append(Diagnostic("dynamic-shape", text, expr.span, hint=hint))
+            found.append(Diagnostic("dynamic-shape", text, expr.span, hint=_hint_on_static_shape(tensor, expr)))
     return found
+
+
+def _hint_on_static_shape(tensor: TensorType, expr: Expr) -> str:
+    """Return a hint with the options that fix a dynamic shape, of an input or another tensor."""
+    symbols = dict.fromkeys((d.name for d in tensor.shape if isinstance(d, SymDim) and d.name), 1)
+    name = expr.name if isinstance(expr, Var) else "NAME"
+    sizes = tuple(d if isinstance(d, int) else 1 for d in tensor.shape) if isinstance(expr, Var) else (1, 3, 224, 224)
+    pinned = option_text("dims", symbols) + " or " if symbols else ""
+    hint = "pin it when a model is imported, for example: " + pinned + option_text("input_shapes", {name: sizes})
+    return hint + "; in a module of the graph IR, declare a static type"
 
 
 def diagnose_dynamic_inputs(main: Function) -> list[Diagnostic]:

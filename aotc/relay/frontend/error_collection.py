@@ -12,13 +12,12 @@ with every problem and its location. Nodes that depend on a node with a problem 
 """
 
 import logging
-import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from aotc.ir import AotcError, Diagnostic, Span, span_scope
+from aotc.ir import AotcError, Diagnostic, Span, option_text, span_scope
 from aotc.ir.compile_time_limits import current_budget
 
 _LOG: Final = logging.getLogger(__name__)
@@ -33,7 +32,7 @@ _RUNTIME_SHAPE_CODE_SUFFIXES: Final = ("-dynamic", "-runtime-shape")
 #: Suffixes of diagnostic codes for problems that can be avoided by cutting the node out of the
 #: model.
 _CUTTABLE_CODE_SUFFIXES: Final = (*_RUNTIME_SHAPE_CODE_SUFFIXES, "-op", "-unsupported", "-output")
-#: Largest number of tensors that a hint proposes for --cut-after.
+#: Largest number of tensors at which a hint proposes to cut a model.
 _MAX_PROPOSED_CUT_TENSORS: Final = 4
 
 
@@ -99,9 +98,9 @@ class Problems:
             return
         *others, last = dict.fromkeys(self.found)
         if self.computed and any(d.code.endswith(_CUTTABLE_CODE_SUFFIXES) for d in self.found):
-            names = " ".join(
-                f"--cut-after {shlex.quote(name)}" for name in list(self.computed)[:_MAX_PROPOSED_CUT_TENSORS]
+            names = list(self.computed)[:_MAX_PROPOSED_CUT_TENSORS]
+            hint = "compile the part in front of what is not supported: " + option_text(
+                "cut_after", names, "aotc.compile"
             )
-            hint = f"compile the part in front of what is not supported: {names}"
-            last = replace(last, hint=f"{last.hint}; or {hint}" if last.hint else hint)
+            last = replace(last, hint=last.hint + "; or " + hint if last.hint else hint)
         raise AotcError.collect([*others, last])

@@ -23,7 +23,17 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Diagnostic, DType, Pass, PassContext, Quantization, TensorType, did_you_mean_hint
+from aotc.ir import (
+    AotcError,
+    Diagnostic,
+    DType,
+    Pass,
+    PassContext,
+    Quantization,
+    TensorType,
+    did_you_mean_hint,
+    option_text,
+)
 from aotc.relay.expr import Call, Expr, Function, Tuple, Var, require_op_of_call, tensor_type_of, type_of, typed_op_call
 from aotc.relay.graph_api import (
     IRModule,
@@ -104,7 +114,7 @@ def _parse_requested_dtypes(config: object) -> Mapping[str, str]:
         return {**found}
     wrong = [dtype for dtype in found.values() if dtype not in known] if named else [config]
     text = f"{wrong[0]!r} is no data type of inputs and outputs"
-    hint = f"known: {', '.join(known)}, or such by name"
+    hint = f"known: {', '.join(known)}; " + option_text("io_dtype", {"NAME": known[0]}) + " names one input or output"
     raise AotcError(IO_DTYPE_ERROR_CODE, text, hint=hint)
 
 
@@ -243,9 +253,9 @@ class _Edges:
         if dtype == current_dtype or not reason:
             return dtype
         text = f"{kind} {name!r} cannot be {dtype}: {reason}"
-        option = f"--io-dtype {name}:{current_dtype} (io_dtype in Python)"
+        option = option_text("io_dtype", {name: str(current_dtype)})
         known = current_dtype == FLOAT
-        self._add_problem(text, f"{option} leaves it as it is" if known else "")
+        self._add_problem(text, option + " leaves it as it is" if known else "")
         return current_dtype
 
     def convert_input_to_requested_dtype(self, param: Var) -> None:

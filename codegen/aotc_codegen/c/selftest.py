@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AotcError, frozen
+from aotc.ir import AotcError, frozen, option_text
 from aotc_codegen.c.schedule_calls import ModelTensor
 
 #: Largest accepted error of a float32 output relative to the largest expected magnitude; machines
@@ -77,7 +77,7 @@ def selftest_template_values(
             helpers.append(_CLOSE_FLOATS_FUNCTION)
         elif dtype.is_float:
             text = f"a self-test compares integers and float32, and output {tensor.title!r} is {dtype}"
-            raise AotcError("selftest", text, hint="leave --selftest out")
+            raise AotcError("selftest", text, hint="leave " + option_text("selftest") + " out")
         else:
             checks.append(f"equal({result}, {place}, {tensor.storage.nbytes})")
             helpers.append(_EQUAL_BYTES_FUNCTION)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from aotc_runtime_c import cuda_runtime_files, hosted_runtime_files
 
-from aotc.ir import AotcError, frozen
+from aotc.ir import AotcError, frozen, option_text
 from aotc.tir import Program, Target, launch_of
 from aotc_codegen.c.compiler_flags import CUDA_COMPILER_FLAGS
 from aotc_codegen.c.host_project import (
@@ -84,7 +84,8 @@ def print_cuda_kernels_and_source(program: Program, target: Target) -> tuple[Pri
     Raise AotcError like `print_cuda_kernels`, and with the code "target" if the target is no GPU.
     """
     if target.gpu is None:
-        raise AotcError("target", f"kernels for {target.name} do not run on GPUs", hint="take --target cuda")
+        hint = "compile with " + option_text("target", "cuda")
+        raise AotcError("target", f"kernels for {target.name} do not run on GPUs", hint=hint)
     printed = print_cuda_kernels(program.distinct_kernels, program.name, target.gpu)
     return printed, render_cuda_source_file(printed, name=program.name, banner=GENERATED_FILE_BANNER)
 

@@ -20,6 +20,8 @@ from aotc.ir import (
     TensorType,
     did_you_mean_hint,
     is_static,
+    join_texts,
+    option_text,
     require,
     require_static_shape,
 )
@@ -113,9 +115,8 @@ def _symbolic_dim_values(
     bound = dict(dims)
     for name, given in shape.items():
         if name not in declared:
-            problems.add_problem(
-                "onnx-input", f"the model has no input {name!r}", span, did_you_mean_hint(name, declared)
-            )
+            hint = did_you_mean_hint(name, declared) or f"inputs: {', '.join(declared)}"
+            problems.add_problem("onnx-input", f"the model has no input {name!r}", span, hint)
             continue
         for dim, value in zip(declared[name] or (), given, strict=False):
             if isinstance(dim, SymDim) and dim.name and bound.setdefault(dim.name, int(value)) != value:
@@ -139,7 +140,7 @@ def _resolve_input_type(
             )
             raise AotcError("onnx-shape", text)
     elif declared_shape is None:
-        hint = f"pin it: --input-shape {value.name}:1,3,224,224 (for example)"
+        hint = "give its shape, for example: " + option_text("input_shapes", {value.name: (1, 3, 224, 224)})
         raise AotcError("onnx-shape", f"the rank of {what} is unknown", hint=hint)
     else:
         shape = tuple(dim_values.get(d.name, d) if isinstance(d, SymDim) else d for d in declared_shape)
@@ -148,25 +149,26 @@ def _resolve_input_type(
     return TensorType(shape, dtype)
 
 
-def command_line_options_to_fix_dims(types: Mapping[str, TensorType]) -> list[str]:
-    """Return the command-line options that would fix the dynamic dimensions of the inputs to 1,
-    each with the dimension that it fixes.
+def options_to_fix_dims(types: Mapping[str, TensorType]) -> list[str]:
+    """Return the options that would fix the dynamic dimensions of the inputs to 1, each with the
+    dimension that it fixes, as texts with references to options.
     """
     named: dict[str, str] = {}
     unnamed: dict[str, str] = {}
     for name, ty in types.items():
         for axis, dim in enumerate(ty.shape):
             if isinstance(dim, SymDim) and dim.name:
-                named.setdefault(dim.name, f"--dim {dim.name}=1 (dimension {axis} of input {name!r})")
+                place = f" (dimension {axis} of input {name!r})"
+                named.setdefault(dim.name, option_text("dims", {dim.name: 1}) + place)
             elif isinstance(dim, SymDim):
-                sizes = ",".join(str(d) if isinstance(d, int) else "1" for d in ty.shape)
-                unnamed.setdefault(name, f"--input-shape {name}:{sizes}")
+                sizes = tuple(d if isinstance(d, int) else 1 for d in ty.shape)
+                unnamed.setdefault(name, option_text("input_shapes", {name: sizes}))
     return [*named.values(), *unnamed.values()]
 
 
 def hint_on_options_to_fix_dims(types: Mapping[str, TensorType]) -> str:
-    """Return a hint that names the dynamic dimensions of the inputs and the command-line options
-    that fix them, or "" if there are none.
+    """Return a hint that names the dynamic dimensions of the inputs and the options that fix them,
+    or "" if there are none.
     """
-    flags = command_line_options_to_fix_dims(types)
-    return f"pin the dynamic dimensions, for example: {'; '.join(flags)}" if flags else ""
+    options = options_to_fix_dims(types)
+    return "pin the dynamic dimensions, for example: " + join_texts("; ", options) if options else ""

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
-from aotc.ir import AotcError, Array, Dim, DType, SymDim, frozen
+from aotc.ir import AotcError, Array, Dim, DType, SymDim, frozen, option_text
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, TupleGetItem, Var
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Axis, converter_parameters
@@ -151,7 +151,7 @@ def cast_integers_to_float32(x: Expr) -> Expr:
 def dynamic_dim_error(dim: Dim) -> AotcError:
     """Return the AotcError for a dynamic dimension that is used where a number is needed."""
     name = dim.name if isinstance(dim, SymDim) else ""
-    hint = f'dims={{"{name}": ...}} pins it, --dim {name}=... on the command line' if name else "make it static"
+    hint = "pin it, for example: " + option_text("dims", {name: 1}) if name else "make it static"
     return AotcError("torch-dynamic", f"the value of the dynamic dimension {name or dim} is needed", hint=hint)
 
 

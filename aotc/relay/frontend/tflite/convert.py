@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aotc.ir import AotcError, Span, TensorType, did_you_mean_hint, require, require_known_name
+from aotc.ir import AotcError, Span, TensorType, did_you_mean_hint, option_text, require, require_known_name
 from aotc.ir.compile_time_limits import budget_scope, current_budget
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import PoisonedError, Problems
@@ -32,7 +32,7 @@ from aotc.relay.frontend.tflite.node import (
 )
 from aotc.relay.graph_api import Constant, Expr, Function, IRModule, Tuple, Var, tensor_type_of
 
-_STATIC_SHAPE_HINT = "aotc compiles for static shapes: give those of the inputs (--input-shape)"
+_STATIC_SHAPE_HINT = "aotc compiles for static shapes: give those of the inputs with " + option_text("input_shapes")
 
 
 @g.rename_error_codes("tflite")

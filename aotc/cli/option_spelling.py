@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spell options in messages as a user of the command writes them, from the declarations of options.
+
+spell_for_command("leave " + option_text("build", False) + " out")      # leave --no-build out
+"""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import click
+
+from aotc.ir.option_references import OptionReference, OptionText, Reference
+
+#: Command whose options are named where the command that runs lacks them.
+_MAIN_COMMAND_NAME: Final = "compile"
+
+
+def spell_for_command(data: Any) -> Any:
+    """Return text, or a structure of mappings, lists and tuples, in which all texts name options as
+    the command has them.
+
+    Outside of a run of the command, texts remain as Python's callers read them.
+    """
+    match data:
+        case OptionText():
+            return data.spell(_spell_reference)
+        case Mapping():
+            return {key: spell_for_command(value) for key, value in data.items()}
+        case list() | tuple():
+            return [spell_for_command(item) for item in data]
+        case _:
+            return data
+
+
+def _spell_reference(reference: Reference) -> str:
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return str(reference)
+    if not isinstance(reference, OptionReference):
+        return reference.command
+    spellings = (spell_option(option, reference.value) for option in _options_named(context, reference.keyword))
+    return next((text for text in spellings if text), str(reference))
+
+
+def _options_named(context: click.Context, keyword: str) -> Iterator[click.Option]:
+    """Yield the options whose value a function receives as `keyword`: of the command that runs, of
+    `aotc compile`, and of the other commands.
+    """
+    group = context.find_root().command
+    commands = group.commands if isinstance(group, click.Group) else {}
+    main = [commands[_MAIN_COMMAND_NAME]] if _MAIN_COMMAND_NAME in commands else []
+    for command in (context.command, *main, *commands.values()):
+        for parameter in command.params:
+            if parameter.name == keyword and isinstance(parameter, click.Option):
+                yield parameter
+
+
+def spell_option(option: click.Option, value: Any = None) -> str:
+    """Return the text by which a user of the command sets an option to a value: `--dim batch=1`.
+
+    value    as the command's function receives it; None for the option's name alone
+
+    The text is empty if no spelling of the option has this value.
+    """
+    if value is None:
+        return max(option.opts, key=len)
+    if option.is_flag or isinstance(value, bool):
+        return _spell_flag(option, value)
+    write = getattr(option, "write", str)
+    items = value.items() if isinstance(value, Mapping) else value if option.multiple and _is_list(value) else [value]
+    return " ".join(_spell_value(max(option.opts, key=len), write(item)) for item in items)
+
+
+def _spell_flag(option: click.Option, value: Any) -> str:
+    if not option.is_flag:
+        return ""
+    if option.secondary_opts:
+        return max(option.opts if value else option.secondary_opts, key=len)
+    # the flag_value of an ordinary flag is True or unset, by the version of click
+    flag_value = option.flag_value is not False
+    return max(option.opts, key=len) if value is flag_value else ""
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _spell_value(name: str, text: str) -> str:
+    quoted = shlex.quote(text)
+    return f"{name}={quoted}" if text.startswith("-") else f"{name} {quoted}"

@@ -10,7 +10,7 @@ import pytest
 from passes.graphs import checked, const, module_of, noise, ops, random_inputs, var
 
 import aotc
-from aotc.ir.transform import Pass, PassContext, Sequential
+from aotc.ir.transform import Pass, PassContext
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.instrument.verifier import Verifier
@@ -21,31 +21,16 @@ from aotc.relay.op.concat_split import split
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.elementwise_unary import exp, negative, relu, tanh
 from aotc.relay.op.reduce import sum as sum_of
-from aotc.relay.structural_equality import structural_equal
 from aotc.relay.testing import mlp
-from aotc.relay.transform import (
-    FuseOps,
-    Inline,
-    RemoveUnusedFunctions,
-    ToANormalForm,
-    ToBasicBlockNormalForm,
-    ToGraphNormalForm,
-)
+from aotc.relay.transform import Inline, ToANormalForm, ToBasicBlockNormalForm, ToGraphNormalForm
 from aotc.relay.transform.pipeline import optimize
 from aotc.relay.type_inference import infer_module
 from aotc.relay.visitor import post_order
 from aotc.tir.target import C
 
-SCALAR = TensorType((), "float32")
-
 
 def lets(module: IRModule) -> int:
     return sum(isinstance(n, Let) for n in post_order(module.main))
-
-
-def calls(module: IRModule) -> int:
-    """Calls of functions in @main."""
-    return sum(isinstance(n, Call) and isinstance(n.op, (Function, GlobalVar)) for n in post_order(module.main))
 
 
 def diamond() -> IRModule:
@@ -119,104 +104,6 @@ def test_both_branches_keep_their_values(sign: int) -> None:
     inputs = [np.full(3, sign, np.float32), np.full(3, 2, np.float32)]
     for form in FORMS.values():
         np.testing.assert_array_equal(evaluate(form(module), *inputs), evaluate(module, *inputs))
-
-
-def test_a_normal_form_names_every_step_once() -> None:
-    module = checked(ToANormalForm(), diamond())
-    assert lets(module) == 8  # relu, exp, add, split, two fields, multiply, the tuple
-    for node in post_order(module.main):
-        if isinstance(node, Call):
-            assert all(isinstance(a, Var) for a in node.args)
-    again = ToANormalForm()(module)
-    assert lets(again) == 8
-    assert ops(again) == ops(module) == ops(diamond())
-
-
-def test_graph_normal_form_undoes_it() -> None:
-    module = ToGraphNormalForm()(ToANormalForm()(diamond()))
-    assert lets(module) == 0
-    assert structural_equal(module, diamond())
-
-
-def test_steps_of_one_branch_stay_in_it() -> None:
-    module = checked(ToANormalForm(), branches())
-    outer = []
-    node: Expr = module.main.body
-    while isinstance(node, Let):
-        outer.append(node.value)
-        node = node.body
-    names = [getattr(v.op, "name", "") for v in outer if isinstance(v, Call)]
-    assert names == ["sum", "greater", "multiply", "exp"]
-
-
-def test_basic_blocks_bind_only_what_blocks_share() -> None:
-    assert lets(checked(ToBasicBlockNormalForm(), diamond())) == 0
-    module = checked(ToBasicBlockNormalForm(), branches())
-    assert lets(module) == 1
-    assert isinstance(module.main.body, Let)
-    assert isinstance(module.main.body.value, Call)
-    assert module.main.body.value.op is exp(var("x", 3)).op
-
-
-def test_recursive_functions_stay() -> None:
-    module = checked(ToGraphNormalForm(), looping())
-    assert lets(module) == 1
-    np.testing.assert_array_equal(evaluate(module, np.ones(2, np.float32)), [8, 8])
-
-
-def test_unused_functions_go() -> None:
-    module = RemoveUnusedFunctions()(several())
-    assert list(module) == ["main", "f", "g"]
-    assert RemoveUnusedFunctions()(module) is module
-    assert list(RemoveUnusedFunctions(["h"])(several())) == ["g", "h"]
-    assert list(RemoveUnusedFunctions(["h", "f"])(several())) == ["f", "g", "h"]
-
-
-def test_inline_obeys_the_attribute() -> None:
-    module = several()
-    assert Inline()(module) is module
-    marked = module.with_function("f", Function(module["f"].params, module["f"].body, attrs={"Inline": 1}))
-    result = checked(Inline(), infer_module(marked))
-    assert list(result) == ["main", "g", "h"]
-    assert ops(result) == {"negative": 2, "multiply": 2, "exp": 1, "add": 1}
-    assert calls(result) == 2
-    assert lets(result) == 2
-
-
-def test_inline_everything() -> None:
-    module = checked(Inline(everything=True), several())
-    assert ops(module) == {"negative": 2, "nn.relu": 2, "multiply": 2, "exp": 1, "add": 1}
-    assert calls(module) == 0
-    assert list(checked(RemoveUnusedFunctions(), module)) == ["main"]
-    flat = checked(Sequential([ToGraphNormalForm(), Inline(everything=True)]), closures())
-    assert calls(flat) == lets(flat) == 0
-
-
-def test_recursive_globals_stay_calls() -> None:
-    x, n, y = var("x"), var("n"), var("y")
-    fact, twice = GlobalVar("fact"), GlobalVar("twice")
-    body = If(greater(n, const(0.0)), multiply(n, Call(fact, (subtract(n, const(1.0)),))), Call(twice, (const(0.5),)))
-    module = infer_module(
-        IRModule(
-            {
-                "main": Function((x,), Call(fact, (x,)), SCALAR),
-                "fact": Function((n,), body, SCALAR),
-                "twice": Function((y,), add(y, y), SCALAR),
-            }
-        )
-    )
-    result = Inline(everything=True)(module)
-    assert calls(result) == 1
-    assert evaluate(result, np.float32(4)) == evaluate(module, np.float32(4)) == 24
-
-
-def test_primitive_functions_stay() -> None:
-    fused = checked(FuseOps(), diamond())
-    assert calls(checked(Inline(everything=True), fused)) == calls(fused) > 0
-    named = checked(ToANormalForm(), fused)
-    assert lets(named) > calls(fused)
-    back = checked(ToGraphNormalForm(), named)
-    assert structural_equal(back, fused)
 
 
 @pytest.mark.parametrize("program", ["diamond", "closures", "several"])

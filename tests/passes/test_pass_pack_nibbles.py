@@ -9,9 +9,6 @@ import pytest
 
 import aotc
 from aotc import relay
-from aotc.relay.instrument.op_count_changes import count_op_calls
-from aotc.relay.interpreter import evaluate
-from aotc.relay.transform import PackNibbles
 
 RNG = np.random.default_rng(0)
 
@@ -45,28 +42,3 @@ def test_compiled_tables(dtype: str, shape: tuple[int, ...], target: str) -> Non
     expected = values[rows].astype(np.float32) * np.float32(0.5)
     for compiled in (made, plain):
         np.testing.assert_array_equal(compiled.session().run(None, {"rows": rows})[0], expected)
-
-
-def test_values_in_the_graph() -> None:
-    start = looked_up(table("int4", 32, 16))
-    made = PackNibbles()(start)
-    assert {"repeat", "right_shift"} <= count_op_calls(made).keys() and "repeat" not in count_op_calls(start)
-    rows = np.arange(5)
-    np.testing.assert_array_equal(evaluate(made, rows), evaluate(start, rows))
-
-
-@pytest.mark.parametrize("values", [table("int4", 15, 17), table("int4", 4, 4), table("int4", 32, 32).view(np.int8)])
-def test_what_is_left_alone(values: np.ndarray) -> None:
-    """Odd, small, and other types."""
-    start = relay.transform.InferType()(looked_up(values))
-    assert PackNibbles()(start) is start
-
-
-def test_readers_that_are_no_maps_are_left_alone() -> None:
-    x = relay.var("x", shape=(2, 32), dtype="int8")
-    weights = relay.cast(relay.const(table("int4", 32, 32)), "int8")
-    product = relay.nn.dense(x, weights, out_dtype="int32")
-    start = relay.transform.InferType()(aotc.IRModule.from_expr(relay.Function([x], product)))
-    sums = relay.sum(relay.const(table("int4", 32, 32)))
-    plain = relay.transform.InferType()(aotc.IRModule.from_expr(relay.Function([], sums)))
-    assert "repeat" in count_op_calls(PackNibbles()(start)) and PackNibbles()(plain) is plain

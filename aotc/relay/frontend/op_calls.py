@@ -58,6 +58,8 @@ MAX_FOLDED_BYTES: Final = 1 << 20
 #: Largest size of a tensor in bytes. Larger ones are refused: no machine holds them, and offsets
 #: could overflow.
 MAX_TENSOR_BYTES: Final = 1 << 40
+#: Number of parts of a split that a message shows.
+_MAX_SHOWN_PARTS: Final = 8
 
 
 # --- errors and limits
@@ -363,7 +365,7 @@ def reshape_along_axis(vector: Expr, axis: int, ndim: int) -> Expr:
 def transpose(x: Expr, axes: Sequence[int]) -> Expr:
     """Permute the axes of a tensor; return `x` itself for the identity permutation."""
     order = tuple(axes)
-    return x if order == tuple(range(len(order))) else call_op("transpose", x, axes=order)
+    return x if order == tuple(range(rank(x))) else call_op("transpose", x, axes=order)
 
 
 def unsqueeze(x: Expr, axes: Sequence[int]) -> Expr:
@@ -404,7 +406,13 @@ def stack(parts: Sequence[Expr], axis: int) -> Expr:
 
 
 def split(x: Expr, sizes: Sequence[int], place: int) -> list[Expr]:
-    """Split `x` along an axis into parts of the given extents."""
+    """Split `x` along an axis into parts of the given extents. Raises AotcError (code "graph-split")
+    if they do not add up to the extent of the axis.
+    """
+    extent = dims(x)[place]
+    fits = min(sizes, default=0) >= 0 and (not isinstance(extent, int) or sum(sizes) == extent)
+    text = f"parts of {list(sizes[:_MAX_SHOWN_PARTS])} elements do not add up to the {extent} elements of axis {place}"
+    require("graph-split", fits, text)
     if len(sizes) == 1:
         return [x]
     cuts = tuple(int(c) for c in np.cumsum(sizes)[:-1])

@@ -20,8 +20,12 @@ from aotc.relay.frontend.pytorch.value_conversion_and_promotion import Table, To
 
 
 def _ints_per_axis(value: TorchValue, rank: int) -> tuple[int, ...]:
-    """Return a tuple with one number per axis; a single number is repeated `rank` times."""
+    """Return a tuple with one number per axis; a single number is repeated `rank` times. Raises
+    AotcError (code "torch-shape") for other counts.
+    """
     items = tv.to_int_list(value)
+    text = f"the list {items} has {len(items)} numbers for {rank} spatial dimensions"
+    require("torch-shape", len(items) in (1, rank), text)
     return tuple(items * rank if len(items) == 1 else items)
 
 
@@ -59,11 +63,17 @@ def _convolution(
     x: Expr, weight: Expr, bias: Expr | None = None, groups: int = 1, transposed: bool = False, **places: TorchValue
 ) -> Expr:
     rank, extra = g.rank(weight) - 2, places.pop("output_padding", 0)
+    require("torch-shape", places.get("stride") != [], "a convolution has an empty list of strides")
     require("torch-shape", 1 <= rank <= 3, f"a convolution with a weight of {rank + 2} dimensions is not supported")
     window = _build_window(rank, tv.static_dims(weight)[2:], **places)
+    added = _ints_per_axis(extra, rank)
+    require("torch-shape", min(added) >= 0, f"output_padding {added} is negative")
     if transposed:
+        most = [max(s, d) for s, d in zip(window.strides, window.dilations, strict=True)]
+        text = f"output_padding {added} must be below the greater of stride and dilation, {most}"
+        require("torch-shape", all(p < m for p, m in zip(added, most, strict=True)), text)
         return _call_with_batch_axis(
-            conv_pool.build_transposed_convolution, x, rank, weight, window, bias, groups, _ints_per_axis(extra, rank)
+            conv_pool.build_transposed_convolution, x, rank, weight, window, bias, groups, added
         )
     return _call_with_batch_axis(conv_pool.build_convolution, x, rank, weight, window, bias, groups)
 
@@ -80,6 +90,9 @@ def _pool(
     include = options.pop("count_include_pad", True)
     divisor = options.pop("divisor_override", None)
     window = _build_window(rank, kernel_size, **options)
+    spans = window.dilated_kernel_extents()
+    text = f"padding {window.pads[:rank]} is more than half of the window {tuple(spans)}"
+    require("torch-shape", all(2 * p <= n for p, n in zip(window.pads, spans, strict=False)), text)
     pool = partial(
         _call_with_batch_axis, partial(conv_pool.build_pool, kind), x, rank, window, ceil_mode=bool(ceil_mode)
     )
@@ -87,6 +100,7 @@ def _pool(
         return pool()
     if divisor is None:
         return pool(count_include_pad=bool(include))
+    require("torch-argument", divisor != 0, "divisor_override is 0")
     require("torch-op", not ceil_mode, "avg_pool with both ceil_mode and divisor_override is not supported")
     return g.mul(pool(count_include_pad=True), math.prod(window.kernel) / divisor)
 
@@ -119,9 +133,14 @@ def _upsample(
     require("torch-argument", scales.keys() <= set(names), "a scale factor is given for an axis that does not exist")
     extents, mode = tv.static_dims(x)[2:], "align_corners" if align_corners else mode
     factors = [float(f or 0.0) for f in scale_factors or map(scales.get, names)]
+    fits = len(extents) == len(factors) == rank and all(map(math.isfinite, factors))
+    text = f"scale factors {factors} do not fit an input with the spatial extents {list(extents)}"
+    require("torch-shape", fits, text)
     if output_size is None:
         output_size = [math.floor(n * f) for n, f in zip(extents, factors, strict=True)]
     target = tv.to_int_list(output_size)
+    text = f"output_size {target} does not fit an input with the spatial extents {list(extents)}"
+    require("torch-shape", len(target) == rank, text)
     exact = [factors[k] or target[k] / extents[k] for k in range(rank)]
     given = any(f * n != t for f, n, t in zip(exact, extents, target, strict=True)) and mode != "align_corners"
     rounding = "floor" if mode == "asymmetric" else "round_prefer_ceil"
@@ -129,6 +148,9 @@ def _upsample(
 
 
 def _grid_sampler(x: Expr, grid: Expr, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Expr:
+    known = 0 <= interpolation_mode < 3 and 0 <= padding_mode < 3
+    text = f"interpolation_mode {interpolation_mode} with padding_mode {padding_mode} is not supported (0 to 2 are)"
+    require("torch-argument", known, text)
     method = ("bilinear", "nearest", "bicubic")[interpolation_mode]
     edges = ("zeros", "border", "reflection")[padding_mode]
     return conv_pool.grid_sample(x, grid, method, edges, bool(align_corners))
@@ -139,8 +161,16 @@ def _im2col(x: Expr, kernel_size: TorchValue, **places: TorchValue) -> Expr:
     convolution with an identity kernel would be slower.
     """
     window = _build_window(2, kernel_size, **places)
+    numbers = (*window.kernel, *window.strides, *window.dilations)
+    text = f"kernel_size, stride and dilation {numbers} must be positive, padding {window.pads[:2]} not negative"
+    require("torch-shape", min(numbers) > 0 and min(window.pads) >= 0, text)
+    g.check_unroll_count(math.prod(window.kernel), "im2col")
+    require("torch-shape", g.rank(x) == 4, f"im2col of {g.rank(x)} dimensions is not supported (4 are)")
     y = g.pad(x, [(0, 0), (0, 0), *((p, p) for p in window.pads[:2])])
     n, c, *extents = tv.static_dims(y)
+    spans = window.dilated_kernel_extents()
+    fits = all(m >= span for m, span in zip(extents, spans, strict=True))
+    require("torch-shape", fits, f"a window of {spans} does not fit the padded extents {extents}")
     counts = [
         (m - span) // s + 1 for m, span, s in zip(extents, window.dilated_kernel_extents(), window.strides, strict=True)
     ]

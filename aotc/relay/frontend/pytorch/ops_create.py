@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from aotc.ir import AotcError, SymDim
+from aotc.ir import AotcError, DType, SymDim, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.pytorch import value_conversion_and_promotion as tv
@@ -23,7 +23,8 @@ from aotc.relay.frontend.pytorch.value_conversion_and_promotion import Table, To
 
 def _full(size: TorchValue, fill_value: TorchValue, dtype: str | None = None) -> Expr:
     wanted = dtype or tv.promoted_dtype(fill_value)
-    return g.broadcast_to(tv.as_tensor(fill_value, wanted), tv.to_int_list(size))
+    sizes = g.checked_shape(tv.to_int_list(size), DType(wanted), "a tensor of one value")
+    return g.broadcast_to(tv.as_tensor(fill_value, wanted), sizes)
 
 
 def _full_like(x: Expr, fill_value: TorchValue, dtype: str | None = None) -> Expr:
@@ -41,6 +42,8 @@ def _item(value: TorchValue, /) -> TorchValue:
 def _arange(end: TorchValue, start: TorchValue = 0, step: TorchValue = 1, dtype: str | None = None) -> Expr:
     first, last, by = map(tv.to_python_number, (start, end, step))
     wanted = dtype or ("int64" if all(isinstance(v, int) for v in (first, last, by)) else "float32")
+    forward = by != 0 and (last - first) * by >= 0
+    require("torch-argument", forward, f"a range from {first} to {last} with step {by} is not possible")
     count = max(math.ceil((last - first) / by), 0)
     g.check_materialization_cost((count,), wanted, "a range")
     return g.constant(first + np.arange(count) * by, wanted)
@@ -48,12 +51,14 @@ def _arange(end: TorchValue, start: TorchValue = 0, step: TorchValue = 1, dtype:
 
 def _linspace(start: TorchValue, end: TorchValue, steps: int, dtype: str | None = None) -> Expr:
     wanted = dtype or "float32"
+    require("torch-argument", steps >= 0, f"the number of steps must not be negative, it is {steps}")
     g.check_materialization_cost((steps,), wanted, "a range")
     return g.constant(np.linspace(tv.to_python_number(start), tv.to_python_number(end), steps), wanted)
 
 
 def _eye(n: int, m: int | None = None, dtype: str | None = None) -> Expr:
     columns = n if m is None else m
+    require("torch-argument", min(n, columns) >= 0, f"an identity matrix of {n} x {columns} is not possible")
     g.check_materialization_cost((n, columns), dtype or "float32", "an identity matrix")
     return g.constant(np.eye(n, columns), dtype or "float32")
 

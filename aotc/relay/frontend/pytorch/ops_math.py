@@ -183,7 +183,7 @@ def reduce_dims(reduction: Reduction, x: Expr, dim: TorchValue = None, keepdim: 
     """Apply a reduction over the axes `dim`; None or an empty list means all axes. A tensor of rank
     0 is reduced as a vector of one element.
     """
-    places = range(g.rank(x)) if dim is None or dim == [] else [tv.normalize_axis(a, x) for a in tv.to_int_list(dim)]
+    places = range(g.rank(x)) if dim is None or dim == [] else tv.normalize_distinct_axes(dim, g.rank(x))
     return apply_reduction(reduction, x, places, keepdim)
 
 

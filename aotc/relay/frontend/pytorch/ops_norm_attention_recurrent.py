@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import require
+from aotc.ir import is_static, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import activations
 from aotc.relay.frontend import op_calls as g
@@ -78,9 +78,45 @@ def _group_norm(
     return g.call_op("nn.group_norm", x, scale, offset, num_groups=count, axis=1, epsilon=eps)
 
 
+def _native_group_norm(
+    x: Expr,
+    weight: OptionalExpr = None,
+    bias: OptionalExpr = None,
+    /,
+    N: TorchValue = None,
+    C: TorchValue = None,
+    HxW: TorchValue = None,
+    group: int = 1,
+    eps: float = 1e-5,
+) -> Expr:
+    """Convert native_group_norm, whose arguments repeat the extents of its input. Raises AotcError
+    (code "torch-shape") if they contradict it.
+    """
+    n, c, *rest = g.dims(x)
+    actual = n, c, math.prod(rest) if is_static(rest) else None
+    stated = N, C, HxW
+    pairs = zip(stated, actual, strict=True)
+    fits = all(a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int))
+    require("torch-shape", fits, f"N, C and HxW are {stated}, but the input has the shape {g.dims(x)}")
+    return _group_norm(x, weight, bias, eps, group=group)
+
+
+def _check_normalized_shape(x: Expr, normalized_shape: TorchValue, weights: Sequence[OptionalExpr]) -> None:
+    """Raise AotcError (code "torch-shape") unless the last axes of `x`, and the weights, have the
+    shape `normalized_shape`.
+    """
+    shape = tuple(tv.to_int_list(normalized_shape))
+    fits = bool(shape) and g.dims(x)[-len(shape) :] == shape
+    require("torch-shape", fits, f"normalized_shape {shape} does not fit an input of shape {g.dims(x)}")
+    for weight in weights:
+        found = shape if weight is None else g.dims(weight)
+        require("torch-shape", found == shape, f"weights of shape {found} do not fit normalized_shape {shape}")
+
+
 def _layer_norm(
     x: Expr, normalized_shape: TorchValue, weight: OptionalExpr = None, bias: OptionalExpr = None, eps: float = 1e-5
 ) -> Expr:
+    _check_normalized_shape(x, normalized_shape, (weight, bias))
     kept = g.rank(x) - len(normalized_shape)
     inner = [tv.static_dim(x, k) for k in range(kept, g.rank(x))]
     count = math.prod(inner)
@@ -91,6 +127,7 @@ def _layer_norm(
 
 
 def _rms_norm(x: Expr, normalized_shape: TorchValue, weight: OptionalExpr = None, eps: float | None = None) -> Expr:
+    _check_normalized_shape(x, normalized_shape, (weight,))
     tiny = eps if eps is not None else float(np.finfo(g.dtype(x).numpy).eps)
     return rms_norm(x, weight, len(normalized_shape), tiny)
 
@@ -120,6 +157,17 @@ def _linear(x: Expr, weight: Expr, bias: OptionalExpr = None) -> Expr:
 def _matmul(x: Expr, other: Expr, /) -> Expr:
     a, b = tv.promote_operands(x, other)
     return matmul(a, b)
+
+
+def _matrix_product(ranks: tuple[int, int], x: Expr, other: Expr, /) -> Expr:
+    """Convert a product of tensors of fixed ranks. Raises AotcError (code "torch-shape") for other
+    ranks, and for different numbers of matrices.
+    """
+    found = g.dims(x), g.dims(other)
+    fits = tuple(map(len, found)) == ranks and (ranks != (3, 3) or found[0][0] == found[1][0])
+    text = f"shapes {found[0]} and {found[1]} are not compatible; ranks {ranks[0]} and {ranks[1]} are expected"
+    require("torch-shape", fits, text if tuple(map(len, found)) != ranks else f"{text}, with one number of matrices")
+    return _matmul(x, other)
 
 
 def _addmm(x: Expr, mat1: Expr, mat2: Expr, /, beta: TorchValue = 1, alpha: TorchValue = 1) -> Expr:
@@ -266,8 +314,12 @@ def _recurrent_layers(
     """Convert a stack of recurrent layers; states are (layers * directions, batch, features)."""
     directions = 2 if bidirectional else 1
     per, biases = (4, ()) if has_biases else (2, (None, None))
-    fits = len(params) == per * num_layers * directions
-    require("torch-op", fits, "recurrent layers with projections are not supported")
+    expected = per * num_layers * directions
+    text = (
+        f"{num_layers} layers in {directions} directions {'with' if has_biases else 'without'} biases have {expected} "
+        f"parameters, here they have {len(params)}; layers with projections are not supported"
+    )
+    require("torch-op", len(params) == expected > 0, text)
     if train and dropout:
         raise tv.training_mode_error("a recurrent layer")
     y = swap_axes(x, 0, 1) if batch_first else x
@@ -298,13 +350,17 @@ OPS: Table = {
     "_transformer_encoder_layer_fwd": _transformer_encoder_layer,
     **{name: partial(_softmax, f"nn.{name}") for name in ("log_softmax", "softmax")},
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), _addmm),
-    **dict.fromkeys(("bmm", "dot", "matmul", "mm", "mv"), _matmul),
+    "bmm": partial(_matrix_product, (3, 3)),
+    "dot": partial(_matrix_product, (1, 1)),
+    "matmul": _matmul,
+    "mm": partial(_matrix_product, (2, 2)),
+    "mv": partial(_matrix_product, (2, 1)),
     "einsum": lambda equation, tensors: einsum(equation, tv.promote_operands(*tensors)),
     **{f"{kind}.input": partial(_recurrent_layers, kind, {}) for kind in ("gru", "lstm")},
     **{f"rnn_{name}.input": partial(_recurrent_layers, "rnn", {"activation": name}) for name in ("relu", "tanh")},
     "gru_cell": partial(_recurrent_cell, "gru", (g.sigmoid, g.tanh)),
     "lstm_cell": partial(_recurrent_cell, "lstm", (g.sigmoid, g.tanh, g.tanh)),
-    "native_group_norm": tv.append_uncomputed_results(_group_norm, "the statistics of group_norm", 2),
+    "native_group_norm": tv.append_uncomputed_results(_native_group_norm, "the statistics of group_norm", 2),
     "native_layer_norm": tv.append_uncomputed_results(_layer_norm, "the statistics of layer_norm", 2),
     "rnn_relu_cell": partial(_recurrent_cell, "rnn", (partial(g.call_op, "nn.relu"),)),
     "rnn_tanh_cell": partial(_recurrent_cell, "rnn", (g.tanh,)),

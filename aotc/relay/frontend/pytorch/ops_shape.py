@@ -59,6 +59,7 @@ def _flatten(x: Expr, start_dim: int = 0, end_dim: int = -1) -> Expr:
         tv.normalize_axis_for_rank(end_dim, rank),
         g.dims(x),
     )
+    require("torch-axis", first <= last, f"start_dim {start_dim} is after end_dim {end_dim} of {rank} dimensions")
     inner = dims[first : last + 1]
     count: TorchValue = math.prod(require_static_shape(inner)) if is_static(inner) else -1
     return _view(x, [*dims[:first], count, *dims[last + 1 :]])
@@ -79,18 +80,18 @@ def swap_axes(x: Expr, dim0: int, dim1: int, /) -> Expr:
 
 def _movedim(x: Expr, source: TorchValue, destination: TorchValue) -> Expr:
     rank = g.rank(x)
-    sources = [tv.normalize_axis_for_rank(a, rank) for a in tv.to_int_list(source)]
+    sources, targets = (tv.normalize_distinct_axes(v, rank) for v in (source, destination))
+    text = f"{len(sources)} dimensions cannot be moved to {len(targets)} positions"
+    require("torch-axis", len(sources) == len(targets), text)
     order = [k for k in range(rank) if k not in sources]
-    for place, axis in sorted(
-        zip((tv.normalize_axis_for_rank(a, rank) for a in tv.to_int_list(destination)), sources, strict=True)
-    ):
+    for place, axis in sorted(zip(targets, sources, strict=True)):
         order.insert(place, axis)
     return g.transpose(x, order)
 
 
 def _squeeze(x: Expr, dim: TorchValue = None) -> Expr:
     rank = g.rank(x)
-    axes = range(rank) if dim is None else sorted({tv.normalize_axis_for_rank(a, rank) for a in tv.to_int_list(dim)})
+    axes = range(rank) if dim is None else sorted(tv.normalize_distinct_axes(dim, rank))
     return g.squeeze(x, [a for a in axes if a < rank and g.dims(x)[a] == 1])
 
 
@@ -99,10 +100,13 @@ def expand(x: Expr, size: Sequence[TorchValue]) -> Expr:
     unchanged.
     """
     new = len(size) - g.rank(x)
+    require("torch-shape", new >= 0, f"{len(size)} extents do not fit a tensor of {g.rank(x)} dimensions")
     kept = [*([1] * new), *g.dims(x)]
     target = [
         k if not isinstance(s, SymDim) and tv.to_python_int(s) == -1 else s for s, k in zip(size, kept, strict=True)
     ]
+    leading = [tv.to_python_int(s) for s in size[:new] if not isinstance(s, SymDim)]
+    require("torch-shape", -1 not in leading, f"the extents {leading} of new leading dimensions contain -1")
     if target == kept and not new:
         return x
     return g.broadcast_to(x, [tv.to_python_int(t) for t in target])
@@ -110,9 +114,18 @@ def expand(x: Expr, size: Sequence[TorchValue]) -> Expr:
 
 def _repeat(x: Expr, repeats: Sequence[TorchValue], /) -> Expr:
     counts = tv.to_int_list(repeats)
+    text = f"the numbers of repeats {counts} must not be negative"
+    require("torch-shape", min(counts, default=0) >= 0, text)
     counts = [1] * (g.rank(x) - len(counts)) + counts
     y = g.unsqueeze(x, range(len(counts) - g.rank(x)))
     return y if all(c == 1 for c in counts) else g.call_op("tile", y, reps=tuple(counts))
+
+
+def _repeat_all_axes(x: Expr, repeats: Sequence[TorchValue], /) -> Expr:
+    """Convert repeat, which needs a number for each axis, unlike tile."""
+    text = f"{len(repeats)} numbers of repeats do not fit a tensor of {g.rank(x)} dimensions"
+    require("torch-shape", len(repeats) >= g.rank(x), text)
+    return _repeat(x, repeats)
 
 
 def _repeat_interleave(x: Expr, repeats: TorchValue, dim: int | None = None) -> Expr:
@@ -120,11 +133,13 @@ def _repeat_interleave(x: Expr, repeats: TorchValue, dim: int | None = None) -> 
 
 
 def _cat(tensors: Sequence[Expr], dim: int = 0) -> Expr:
+    require("torch-argument", bool(tensors), "cat has no tensors")
     parts = [t for t in tensors if g.dims(t) != (0,)] or list(tensors[:1])
     return g.concat(tv.promote_operands(*parts), tv.normalize_axis(dim, parts[0]))
 
 
 def _stack(tensors: Sequence[Expr], dim: int = 0) -> Expr:
+    require("torch-argument", bool(tensors), "stack has no tensors")
     axis = tv.normalize_axis_for_rank(dim, g.rank(tensors[0]) + 1)
     return g.stack(tv.promote_operands(*tensors), axis)
 
@@ -136,11 +151,13 @@ def _split(x: Expr, sizes: TorchValue, /, dim: Axis = 0) -> list[Expr]:
 
 
 def _chunk(x: Expr, chunks: int, dim: Axis = 0) -> list[Expr]:
+    require("torch-argument", chunks > 0, f"the number of chunks must be positive, it is {chunks}")
     return _split(x, max(-(-tv.static_dim(x, dim) // chunks), 1), dim)
 
 
 def _tensor_split(x: Expr, sections: TorchValue, dim: Axis = 0) -> list[Expr]:
     total, count = tv.static_dim(x, dim), tv.to_python_int(sections)
+    require("torch-argument", count > 0, f"the number of sections must be positive, it is {count}")
     g.check_unroll_count(count, "a split")
     return g.split(x, [total // count + (k < total % count) for k in range(count)], dim)
 
@@ -152,6 +169,7 @@ def _unbind(x: Expr, dim: Axis = 0) -> list[Expr]:
 def _slice(x: Expr, dim: Axis = 0, start: TorchValue = None, end: TorchValue = None, step: TorchValue = 1) -> Expr:
     """Convert slice: `x[start:end:step]` along an axis."""
     begin, stride = 0 if start is None else tv.to_python_int(start), tv.to_python_int(step)
+    require("torch-argument", stride > 0, f"the step of a slice must be positive, it is {stride}")
     if end is None or end == g.dims(x)[dim] or tv.to_python_int(end) == _INT64_MAX:
         if begin == 0 and stride == 1:
             return x
@@ -167,8 +185,11 @@ def _normalize_index(x: Expr, dim: int, index: TorchValue) -> int:
 
 
 def _narrow(x: Expr, dim: Axis, start: TorchValue, length: TorchValue) -> Expr:
-    first = _normalize_index(x, dim, start)
-    return _slice(x, dim, first, first + tv.to_python_int(length))
+    first, count, extent = _normalize_index(x, dim, start), tv.to_python_int(length), tv.static_dim(x, dim)
+    fits = 0 <= first <= first + count <= extent and count >= 0
+    text = f"{count} elements from {tv.to_python_int(start)} on are outside the {extent} elements of dimension {dim}"
+    require("torch-index", fits, text)
+    return _slice(x, dim, first, first + count)
 
 
 def _select(x: Expr, dim: Axis, index: TorchValue) -> Expr:
@@ -179,15 +200,17 @@ def _select(x: Expr, dim: Axis, index: TorchValue) -> Expr:
 
 
 def _flip(x: Expr, dims: TorchValue) -> Expr:
-    for axis in tv.to_int_list(dims):
-        x = g.call_op("reverse", x, axis=tv.normalize_axis(axis, x))
+    for axis in tv.normalize_distinct_axes(dims, g.rank(x)):
+        x = g.call_op("reverse", x, axis=axis)
     return x
 
 
 def _roll(x: Expr, shifts: TorchValue, dims: TorchValue = None) -> Expr:
     if not dims:
         return g.reshape(_roll(g.flatten(x), shifts, [0]), tv.static_dims(x))
-    for shift, dim in zip(tv.to_int_list(shifts), tv.to_int_list(dims), strict=True):
+    shifts, dims = tv.to_int_list(shifts), tv.to_int_list(dims)
+    require("torch-argument", len(shifts) == len(dims), f"{len(shifts)} shifts do not fit {len(dims)} dimensions")
+    for shift, dim in zip(shifts, dims, strict=True):
         axis = tv.normalize_axis(dim, x)
         total = tv.static_dim(x, axis)
         moved = shift % total if total else 0
@@ -204,12 +227,28 @@ def _pad_from_last_axis(x: Expr, pad: TorchValue, /, mode: str = "constant", val
     modes = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
     require("torch-pad", mode in modes, f"padding mode {mode!r} is not known")
     flat = tv.to_int_list(pad)
+    text = f"{len(flat)} padding widths do not fit a tensor of {g.rank(x)} dimensions"
+    require("torch-pad", len(flat) % 2 == 0 and len(flat) <= 2 * g.rank(x), text)
     widths = [(flat[k], flat[k + 1]) for k in range(0, len(flat), 2)]
+    most = {"reflect": -1, "circular": 0}.get(mode)
+    extents = g.dims(x)[g.rank(x) - len(widths) :][::-1]
+    fits = most is None or all(max(w) <= n + most for w, n in zip(widths, extents, strict=True) if isinstance(n, int))
+    require("torch-pad", fits, f"padding {flat} in mode {mode!r} is wider than a tensor of shape {g.dims(x)}")
     return pad_or_crop(x, [(0, 0)] * (g.rank(x) - len(widths)) + widths[::-1], value or 0, modes[mode])
+
+
+def _pad_last_axes(axis_count: int, mode: str, x: Expr, padding: TorchValue, /) -> Expr:
+    """Convert reflection_pad and replication_pad of `axis_count` axes."""
+    count = len(padding)
+    text = f"{count} padding widths do not fit {axis_count} spatial dimensions"
+    require("torch-pad", count == 2 * axis_count, text)
+    return _pad_from_last_axis(x, padding, mode=mode)
 
 
 def _channel_shuffle(x: Expr, groups: int) -> Expr:
     n, c, *rest = tv.static_dims(x)
+    fits = groups > 0 and c % groups == 0
+    require("torch-shape", fits, f"{c} channels cannot be divided into {groups} groups")
     y = swap_axes(g.reshape(x, (n, groups, c // groups, *rest)), 1, 2)
     return g.reshape(y, (n, c, *rest))
 
@@ -218,7 +257,11 @@ def _unfold(x: Expr, dimension: Axis, size: int, step: int) -> Expr:
     """Convert unfold: slice windows of `size` elements along an axis and stack them; the elements
     of a window become the last axis.
     """
-    starts = range(0, tv.static_dim(x, dimension) - size + 1, step)
+    extent = tv.static_dim(x, dimension)
+    fits = 0 <= size <= extent and step > 0
+    require("torch-shape", fits, f"windows of {size} elements in steps of {step} do not fit {extent} elements")
+    g.check_unroll_count((extent - size) // step + 1, "unfold")
+    starts = range(0, extent - size + 1, step)
     windows = (_slice(x, dimension, s, s + size) for s in starts)
     return g.stack([_movedim(window, dimension, -1) for window in windows], dimension)
 
@@ -263,6 +306,7 @@ def _gather(x: Expr, dim: Axis, index: Expr) -> Expr:
     since no index refers to the remaining elements.
     """
     wanted = tv.static_dims(index)
+    require("torch-shape", len(wanted) == g.rank(x), f"an index of shape {wanted} does not fit {g.dims(x)}")
     axes = [k for k, n in enumerate(wanted) if k != dim and n < tv.static_dim(x, k)]
     reached = g.strided_slice(x, [0] * len(axes), [wanted[k] for k in axes], axes) if axes else x
     return g.call_op("gather", reached, index, axis=dim)
@@ -376,6 +420,16 @@ def _index_put(x: Expr, indices: Sequence[TorchValue], values: TorchValue, accum
     return g.transpose(y, [order.index(k) for k in range(g.rank(x))])
 
 
+def _embedding(weight: Expr, indices: Expr) -> Expr:
+    require("torch-shape", g.rank(weight) == 2, f"an embedding table of shape {g.dims(weight)} is not a matrix")
+    return gather_slices(weight, indices, 0)
+
+
+def _index_select(x: Expr, dim: Axis, index: Expr) -> Expr:
+    require("torch-shape", g.rank(index) <= 1, f"an index of shape {g.dims(index)} is not a vector")
+    return gather_slices(x, g.flatten(index), dim)
+
+
 # --- functional updates of slices
 
 
@@ -383,6 +437,7 @@ def _slice_scatter(
     x: Expr, src: Expr, dim: Axis = 0, start: TorchValue = None, end: TorchValue = None, step: TorchValue = 1
 ) -> Expr:
     first, last = (None if v is None else tv.to_python_int(v) for v in (start, end))
+    require("torch-argument", tv.to_python_int(step) > 0, f"the step of a slice must be positive, it is {step}")
     taken: range = range(tv.static_dim(x, dim))[slice(first, last, tv.to_python_int(step))]
     wanted = [len(taken) if k == dim else n for k, n in enumerate(tv.static_dims(x))]
     update = g.broadcast_to(g.cast(src, g.dtype(x)), wanted)
@@ -393,7 +448,9 @@ def _slice_scatter(
 
 
 def _select_scatter(x: Expr, src: Expr, dim: Axis, index: TorchValue) -> Expr:
-    place = _normalize_index(x, dim, index)
+    place, extent = _normalize_index(x, dim, index), tv.static_dim(x, dim)
+    text = f"index {tv.to_python_int(index)} is outside the {extent} elements of dimension {dim}"
+    require("torch-index", 0 <= place < extent, text)
     wanted = [n for k, n in enumerate(tv.static_dims(x)) if k != dim]
     return _slice_scatter(x, g.unsqueeze(g.broadcast_to(src, wanted), [dim]), dim, place, place + 1)
 
@@ -421,6 +478,7 @@ def _diagonal(x: Expr, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Expr:
     """
     rank = g.rank(x)
     axes = [tv.normalize_axis_for_rank(dim1, rank), tv.normalize_axis_for_rank(dim2, rank)]
+    require("torch-axis", axes[0] != axes[1], f"dim1 {dim1} and dim2 {dim2} are one dimension")
     kept = [k for k in range(rank) if k not in axes]
     y = g.transpose(x, [*kept, *axes])
     *lead, rows, columns = tv.static_dims(y)
@@ -451,13 +509,14 @@ OPS: Table = {
     **dict.fromkeys(("expand", "broadcast_to"), expand),
     **dict.fromkeys(("flatten", "ravel"), _flatten),
     **dict.fromkeys(("mT", "t"), lambda x: swap_axes(x, -2, -1) if g.rank(x) > 1 else x),
-    **dict.fromkeys(("repeat", "tile"), _repeat),
+    "repeat": _repeat_all_axes,
+    "tile": _repeat,
     **dict.fromkeys(("split", "split_with_sizes"), _split),
     **dict.fromkeys(("view", "reshape"), _view),
     **dict.fromkeys(("view_as", "reshape_as"), lambda x, other: _view(x, g.dims(other))),
     **dict.fromkeys(("pad", "constant_pad_nd"), _pad_from_last_axis),
-    **{f"reflection_pad{k}d": partial(_pad_from_last_axis, mode="reflect") for k in (1, 2, 3)},
-    **{f"replication_pad{k}d": partial(_pad_from_last_axis, mode="replicate") for k in (1, 2, 3)},
+    **{f"reflection_pad{k}d": partial(_pad_last_axes, k, "reflect") for k in (1, 2, 3)},
+    **{f"replication_pad{k}d": partial(_pad_last_axes, k, "replicate") for k in (1, 2, 3)},
     "expand_as": lambda x, other: expand(x, g.dims(other)),
     "numpy_T": lambda x: g.transpose(x, range(g.rank(x))[::-1]),
     "permute": lambda x, dims: g.transpose(x, [tv.normalize_axis(d, x) for d in dims]),
@@ -471,11 +530,11 @@ OPS: Table = {
     **tv.table_by_function_name(_select_scatter, _slice_scatter, _take_along_dim),
     **dict.fromkeys(("scatter", "scatter_reduce"), _scatter),
     "bucketize": _bucketize,
-    "embedding": lambda weight, indices: gather_slices(weight, indices, 0),
+    "embedding": _embedding,
     "index_add": partial(_index_put_along_axis, True),
     "index_copy": partial(_index_put_along_axis, False),
     "index_fill": lambda x, dim, index, value: _index_put(x, [*[None] * tv.normalize_axis(dim, x), index], value),
-    "index_select": lambda x, dim, index: gather_slices(x, g.flatten(index), tv.normalize_axis(dim, x)),
+    "index_select": _index_select,
     "scatter_add": partial(_scatter, reduce="add"),
     "take": lambda x, index: _index(g.flatten(x), [index]),
     "tril": lambda x, diagonal=0: g.call_op("trilu", x, g.constant(diagonal, "int64"), upper=False),

@@ -37,12 +37,11 @@ Table: TypeAlias = "dict[str, Converter]"
 _TENSOR_EXPR_CLASSES: Final = (Var, Constant, Call, TupleGetItem, If, Let, Function)
 
 #: Arguments that are ignored because they do not affect the values of the result: device and
-#: layout, training, hints for the algorithm, repeated shapes.
+#: layout, training, hints for the algorithm.
 IGNORED_ARGUMENTS: Final = {
     "layout", "device", "pin_memory", "memory_format", "non_blocking", "copy", "implicit", "requires_grad",
     "benchmark", "deterministic", "cudnn_enabled", "cudnn_enable", "allow_tf32", "generator", "sparse",
     "scale_grad_by_freq", "padding_idx", "stable", "momentum", "half_to_float", "sorted", "sparse_grad", "check_errors",
-    "N", "C", "HxW",
 }  # fmt: skip
 
 #: Python functions that exported programs call on dimensions and numbers.
@@ -214,6 +213,17 @@ def normalize_axis(place: int, x: Expr) -> int:
     (code "torch-axis") if it is out of range.
     """
     return normalize_axis_for_rank(place, g.rank(x))
+
+
+def normalize_distinct_axes(dims: TorchValue, rank: int) -> list[int]:
+    """Convert axes of a tensor of `rank` dimensions to ones counted from 0, in the given order.
+    Raises AotcError (code "torch-axis") if one is out of range or occurs twice.
+    """
+    given = to_int_list(dims)
+    axes = [normalize_axis_for_rank(a, rank) for a in given]
+    if len(set(axes)) != len(axes):
+        raise AotcError("torch-axis", f"the dimensions {given} of a tensor of {rank} dimensions name one twice")
+    return axes
 
 
 def static_dim(x: Expr, axis: int) -> int:

@@ -274,9 +274,11 @@ class _OptimizationCheck:
         compiler, part = self.compilers[0], self.part
         toolchain = compiler.toolchain
         flags = shlex.join((*compiler.flags, *compiler.special.get(part.files[0], ()), *toolchain.cflags))
-        text = f"{shlex.join(toolchain.cc)}, which is {compiler_version_line(toolchain)}, makes something else of"
-        text += f" {len(reason_by_kernel)} of {len(part.kernels)} kernels for {part.target.name} with {flags} than with"
-        text += f" {' '.join(TRUSTED_FLAGS)} behind"
+        text = f"{shlex.join(toolchain.cc)}, which is {compiler_version_line(toolchain)}, gives other results"
+        text += (
+            f" for {len(reason_by_kernel)} of {len(part.kernels)} kernels for {part.target.name} with {flags} than with"
+        )
+        text += f" {' '.join(TRUSTED_FLAGS)} appended"
         notes = [
             f"{name}{model_nodes_text(part.spans.get(name, ()))}: {reason}" for name, reason in reason_by_kernel.items()
         ]

@@ -11,13 +11,11 @@ import pytest
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
 from aotc.relay.analysis import list_op_freqs
-from aotc.relay.expr import Call, Constant, Expr, Function, TupleGetItem, Var
+from aotc.relay.expr import Call, Constant, Expr, Function, Var
 from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.op.conv import conv1d, conv2d, conv3d
+from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import dense, matmul
-from aotc.relay.op.opdef import OpDef
-from aotc.relay.op.recurrent import gru, lstm, rnn
 from aotc.relay.structural_equality import structural_equal
 from aotc.relay.transform.fold_constant import FoldConstant
 from aotc.relay.transform.pack_constant_weights import AlterOpLayout
@@ -68,15 +66,6 @@ def test_convolutions(target: Target, channels: int, units_given: bool) -> None:
     assert isinstance(weight, Constant) and weight.data.shape == (-(-channels // block), 8, 3, 3, block)
 
 
-@pytest.mark.parametrize(("convolve", "kernel", "layout"), [(conv1d, (3,), "OIW"), (conv3d, (3, 1, 2), "OIDHW")])
-def test_convolutions_of_other_ranks(convolve: OpDef, kernel: tuple[int, ...], layout: str) -> None:
-    x = Var("x", TensorType((2, 8, *(6 + k for k in kernel))))
-    call = convolve(x, Constant(array(20, 8, *kernel)), padding=1, strides=2)
-    module = check(Function((x,), call), TARGETS["x86-64-v3"], packed=True)
-    attrs = dict(call_of(module, convolve.name).attrs.items())
-    assert attrs["kernel_layout"].startswith(layout) and attrs["kernel_layout"] != layout
-
-
 PACKED = [
     *((target, shape) for target in TARGETS.values() if not target.gpu for shape in ((1, 24), (5, 24), (2, 3, 24))),
     (TARGETS["cuda"], (40, 24)),  # thin products read the weights as they are
@@ -103,25 +92,6 @@ def test_products(target: Target, make: object, shape: tuple[int, ...]) -> None:
 V4 = TARGETS["x86-64-v4"]
 
 
-def unchanged(x: Var, body: Expr, *more: Var) -> None:
-    f = Function((x, *more), body, body.checked_type)
-    assert structural_equal(alter(f, V4).main, f)
-
-
-def test_what_stays_as_it_is() -> None:
-    x = Var("x", TensorType((1, 32, 8, 8)))
-    w = Var("w", TensorType((32, 32, 3, 3)))
-    unchanged(x, conv2d(x, w), w)  # a weight that is not known
-    unchanged(x, conv2d(x, Constant(array(32, 1, 3, 3)), groups=32))  # depthwise
-    unchanged(x, conv2d(x, Constant(array(32, 4, 3, 3)), groups=8))  # groups that are not whole blocks
-    other = Var("x", TensorType((8, 8, 1, 32)))
-    unchanged(other, conv2d(other, Constant(array(3, 3, 32, 32)), data_layout="HWNC", kernel_layout="HWIO"))
-    m = Var("m", TensorType((24, 5)))
-    unchanged(m, matmul(m, Constant(array(24, 40)), transpose_a=True))
-    v = Var("v", TensorType((5, 24)))
-    unchanged(v, dense(v, Constant(array(1, 24))))  # too few channels for a vector
-
-
 @pytest.mark.parametrize("target", TARGETS.values(), ids=str)
 @pytest.mark.parametrize("kernel", ["OIHW", "HWIO"])
 def test_channels_last(target: Target, kernel: str) -> None:
@@ -132,75 +102,11 @@ def test_channels_last(target: Target, kernel: str) -> None:
     assert layout.startswith("OHWI") and layout.endswith("o")
 
 
-def test_depthwise_with_the_channels_last() -> None:
-    x = Var("x", TensorType((1, 8, 9, 16)))
-    body = conv2d(x, Constant(array(16, 1, 3, 3)), groups=16, data_layout="NHWC", kernel_layout="OIHW")
-    assert call_of(check(Function((x,), body), V4, packed=True), "nn.conv2d").attrs.kernel_layout == "HWOI"  # type: ignore[attr-defined]
-
-
-def test_groups_of_whole_blocks() -> None:
-    x = Var("x", TensorType((1, 16, 6, 6)))
-    check(Function((x,), conv2d(x, Constant(array(128, 8, 3, 3)), groups=2)), V4, packed=True)
-
-
-@pytest.mark.parametrize("kernel", ["OIHW", "HWIO"])
-@pytest.mark.parametrize("channels", [9, 23, 69])
-def test_groups_are_padded_each_by_itself(channels: int, kernel: str) -> None:
-    layout = "NCHW" if kernel == "OIHW" else "NHWC"
-    x = Var("x", TensorType(tuple({"N": 2, "C": 15, "H": 5, "W": 4}[c] for c in layout)))
-    weight = Constant(array(*({"O": 3 * channels, "I": 5, "H": 3, "W": 3}[c] for c in kernel)))
-    body = conv2d(x, weight, groups=3, padding=(1, 1), data_layout=layout, kernel_layout=kernel)
-    for target in (TARGETS["x86-64-v3"], V4):
-        call = call_of(check(Function((x,), body), target, packed=True), "nn.conv2d")
-        weight_shape = call.args[1].checked_type.static_shape  # type: ignore[union-attr]
-        assert weight_shape[0] == 3 * -(-channels // weight_shape[-1])
-
-
-@pytest.mark.parametrize(("size", "layout"), [(8, "OHWI32o"), (4, "OIHW32o"), (20, "OHWI32o")])
-def test_weights_beyond_the_cache_lie_by_taps_but_for_fewest_positions(size: int, layout: str) -> None:
-    x = Var("x", TensorType((1, 128, size, size)))
-    f = Function((x,), conv2d(x, Constant(array(128, 128, 3, 3) / 30), strides=(2, 2), padding=(1, 1)))
-    assert call_of(check(f, V4, packed=True), "nn.conv2d").attrs.kernel_layout == layout  # type: ignore[attr-defined]
-
-
-def test_groups_are_not_padded_where_parameters_must_not_grow() -> None:
-    x = Var("x", TensorType((1, 15, 5, 4)))
-    f = Function((x,), conv2d(x, Constant(array(69, 5, 3, 3)), groups=3))
-    assert structural_equal(alter(f, TARGETS["c"]).main, f)
-
-
-def test_a_shared_weight_is_packed_once() -> None:
-    x = Var("x", TensorType((1, 32, 8, 8)))
-    w = Constant(array(32, 32, 3, 3))
-    body = conv2d(conv2d(x, w, padding=(1, 1)), w, padding=(1, 1))
-    assert list_op_freqs(alter(Function((x,), body), V4).main)["layout_transform"] == 1
-
-
 def test_a_weight_above_the_folding_limit_is_packed_at_once() -> None:
     x = Var("x", TensorType((1, 512)))
     w = Constant(np.broadcast_to(np.float32(1), (40_001, 512)).copy())
     module = alter(Function((x,), dense(x, w)), V4)
     assert list_op_freqs(module.main) == {"nn.contrib_dense_pack": 1}
-
-
-@pytest.mark.parametrize("hidden", [20, 37, 100])
-@pytest.mark.parametrize(("layer", "gates"), [(lstm, 4), (gru, 3), (rnn, 1)])
-def test_recurrent_weights_in_blocks_of_columns(layer: OpDef, gates: int, hidden: int) -> None:
-    x, shape = Var("x", TensorType((3, 2, 6))), (2, hidden)
-    weights = [Constant(array(rows, gates * hidden) / 8) for rows in (6, hidden)]
-    rest = {4: [shape, shape], 3: [shape, (hidden,)], 1: [shape]}[gates]
-    call = layer(x, *weights, Constant(array(gates * hidden)), *(Constant(array(*s)) for s in rest))
-    f = Function((x,), TupleGetItem(call, 0))
-    packed = call_of(check(f, V4, packed=True), layer.name).args[1:3]
-    blocks = [w.checked_type.static_shape for w in packed]  # type: ignore[union-attr]
-    assert all(parts == 1 and count == -(-gates * hidden // block) for count, _, parts, block in blocks)
-
-
-def test_recurrent_weights_that_are_no_constants_leave_rows_as_they_are() -> None:
-    x, h = Var("x", TensorType((3, 1, 6))), Var("h", TensorType((1, 37)))
-    r = Var("r", TensorType((37, 37)))
-    f = Function((x, r, h), TupleGetItem(rnn(x, Constant(array(6, 37)), r, Constant(array(37)), h), 0))
-    assert structural_equal(alter(f, V4).main, f)
 
 
 def winograd_tiles(module: IRModule) -> list[int]:
@@ -216,22 +122,6 @@ def stack(*channels: int, size: int = 28) -> Function:
     for before, after in itertools.pairwise(channels):
         y = conv2d(y, Constant(array(after, before, 3, 3) * 0.1), padding=(1, 1))
     return Function((x,), y)  # type: ignore[arg-type]
-
-
-def test_winograd_where_it_pays() -> None:
-    before = IRModule({"main": stack(32, 32, 48)})
-    with PassContext(opt_level=3, config={"relay.AlterOpLayout.max_growth": 10.0}):
-        after = FoldConstant()(AlterOpLayout(TARGETS["x86-64-v4"])(before))
-    assert winograd_tiles(after) == [4, 4]
-    assert "layout_transform" not in list_op_freqs(after.main)
-    data = array(1, 32, 28, 28)
-    np.testing.assert_allclose(evaluate(after, data), evaluate(before, data), rtol=1e-4, atol=1e-4)
-
-
-def test_winograd_can_be_left_out() -> None:
-    with PassContext(opt_level=3, config={"relay.AlterOpLayout.winograd": False}):
-        assert winograd_tiles(AlterOpLayout(TARGETS["x86-64-v4"])(IRModule({"main": stack(32, 32)}))) == []
-    assert winograd_tiles(alter(stack(32, 32), TARGETS["c"])) == []
 
 
 @pytest.mark.parametrize(("growth", "tiles"), [(1.0, []), (1.5, [2]), (4.5, [4, 4])])

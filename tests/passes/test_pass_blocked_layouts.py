@@ -14,10 +14,8 @@ from aotc.ir.transform import PassContext
 from aotc.relay.expr import Call, Expr, Function, Var
 from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.structural_equality import assert_structural_equal
 from aotc.relay.testing import TempOpAttr
 from aotc.relay.visitor import post_order
-from aotc.transform import Sequential
 
 RNG = np.random.default_rng(5)
 
@@ -126,18 +124,6 @@ def test_programs_in_blocks_change_to_others() -> None:
     assert moves(body) == [("NCHW4c", "NCHW"), ("OIHW4i4o", "OIHW"), ("NCHW", "NCHW4c")]
 
 
-def test_what_a_program_names_itself() -> None:
-    desired = {"nn.conv2d": ["NCHW4c", "OIHW4o"]}
-    y = relay.nn.relu(relay.nn.conv2d(var("x", 1, 8, 6, 6), var("w", 8, 8, 3, 3), channels=8, kernel_size=(3, 3)))
-    module = IRModule.from_expr(Function(relay.analysis.free_vars(y), y))
-    passes = Sequential([relay.transform.InferType(), relay.transform.ConvertLayout(desired)])
-    with PassContext(opt_level=3):
-        after = passes(module)
-    assert moves(after["main"].body) == [("NCHW", "NCHW4c"), ("OIHW", "OIHW4o"), ("NCHW4c", "NCHW")]
-    given = values(module["main"])
-    np.testing.assert_allclose(evaluate(after, *given), evaluate(module, *given), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("level", [0, 3])
 def test_compiled(level: int) -> None:
     y = relay.nn.conv2d(
@@ -159,80 +145,6 @@ def test_ill_formed_blocks() -> None:
 
 
 # --- scales into weights that are variables
-
-
-def folded(pass_: Any, body: Expr) -> Function:
-    function = Function(relay.analysis.free_vars(body), body)
-    before = relay.transform.InferType()(IRModule.from_expr(function))
-    after = pass_(before)
-    given = values(function)
-    np.testing.assert_allclose(evaluate(after, *given), evaluate(before, *given), rtol=1e-4, atol=1e-4)
-    return after["main"]
-
-
-def factors(*shape: int) -> Expr:
-    return relay.const(RNG.uniform(0.5, 1, shape).astype("float32"))
-
-
-def test_backward_into_variables() -> None:
-    scale, x, w, bias = factors(4, 1, 1), var("x", 1, 2, 5, 5), var("w", 4, 2, 3, 3), var("b", 4, 1, 1)
-    found = folded(relay.transform.BackwardFoldScaleAxis(), relay.nn.relu(relay.nn.conv2d(x, w) + bias) * scale)
-    squeezed = relay.squeeze(scale, axis=[1, 2])
-    weight = w * relay.expand_dims(squeezed, axis=1, num_newaxis=3)
-    y = relay.nn.relu(relay.nn.conv2d(x, weight) + bias * relay.expand_dims(squeezed, axis=1, num_newaxis=2))
-    assert_structural_equal(found, relay.transform.InferType()(IRModule.from_expr(Function([x, w, bias], y)))["main"])
-
-
-@pytest.mark.parametrize("kernel", ["OIHW2i2o", "OIHW4i2o"])
-def test_forward_in_blocks(kernel: str) -> None:
-    shape = (2, 2, 3, 3, 2, 2) if kernel == "OIHW2i2o" else (2, 1, 3, 3, 4, 2)
-    x = relay.nn.relu(var("x", 1, 2, 5, 5, 2) * factors(1, 2, 1, 1, 2)) - var("b", 1, 2, 1, 1, 2)
-    y = relay.nn.conv2d(x, var("w", *shape), data_layout="NCHW2c", kernel_layout=kernel)
-    found = folded(relay.transform.ForwardFoldScaleAxis(), y)
-    assert found.body.args[1].op.name == "multiply"  # type: ignore[union-attr]
-    assert "divide" in str(found)
-
-
-def test_forward_into_groups_and_dense() -> None:
-    x = var("x", 1, 4, 5, 5) * factors(4, 1, 1)
-    for w, groups in ((var("w", 4, 1, 3, 3), 4), (var("w", 6, 2, 3, 3), 2)):
-        found = folded(relay.transform.ForwardFoldScaleAxis(), relay.nn.conv2d(x, w, groups=groups))
-        assert found.body.args[0] is found.params[0]  # type: ignore[union-attr]
-    found = folded(relay.transform.ForwardFoldScaleAxis(), relay.nn.dense(var("x", 2, 4) * factors(4), var("w", 3, 4)))
-    assert found.body.args[0] is found.params[0]  # type: ignore[union-attr]
-
-
-def test_addends_of_the_shape_of_the_data_are_no_vectors() -> None:
-    x = var("x", 1, 4, 1, 1) * factors(4, 1, 1) + var("b", 1, 4, 1, 1)
-    found = folded(relay.transform.ForwardFoldScaleAxis(), relay.nn.conv2d(x, var("w", 2, 4, 1, 1)))
-    assert "divide" not in str(found)
-
-
-def test_the_pass_of_the_pipeline_leaves_variables_alone() -> None:
-    y = relay.nn.conv2d(var("x", 1, 2, 5, 5), var("w", 4, 2, 3, 3)) * factors(4, 1, 1)
-    with PassContext(opt_level=3):
-        assert folded(relay.transform.FoldScaleAxis(), y).body.op.name == "multiply"  # type: ignore[union-attr]
-
-
-def test_padding_before_blocks_stays() -> None:
-    data, weight = var("x", 1, 2, 6, 6, 4), var("w", 2, 2, 3, 3, 4, 4)
-    padded = relay.nn.pad(data, ((0, 0), (0, 0), (1, 1), (1, 1), (0, 0)))
-    attributes: Any = {"data_layout": "NCHW4c", "kernel_layout": "OIHW4i4o"}
-    conv = relay.nn.conv2d(padded, weight, channels=8, kernel_size=(3, 3), **attributes)
-    before = relay.transform.InferType()(IRModule.from_expr(conv))
-    assert_structural_equal(relay.transform.FoldExplicitPadding()(before), before)
-
-
-def test_parallel_convolutions_in_blocks_stay() -> None:
-    data: Any = var("x", 1, 2, 6, 6, 4)
-    layouts: Any = {"data_layout": "NCHW4c", "kernel_layout": "OIHW"}
-    convs = [
-        relay.nn.conv2d(data, var(f"w{k}", channels, 8, 1, 1), channels=channels, kernel_size=1, **layouts)
-        for k, channels in enumerate((4, 8))
-    ]
-    before = relay.transform.InferType()(IRModule.from_expr(relay.concatenate(convs, axis=1)))
-    with PassContext(opt_level=4):
-        assert_structural_equal(relay.transform.CombineParallelConv2D(2)(before), before)
 
 
 def test_groups_that_blocks_would_divide_stay() -> None:

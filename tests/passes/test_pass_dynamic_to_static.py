@@ -12,19 +12,15 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dimensions import SymDim
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType, tensor_types
-from aotc.relay.expr import Call, Constant, Expr, If, Let, Tuple, TupleGetItem, Var, typed_op_call
+from aotc.relay.expr import Call, Constant, Expr, Var, typed_op_call
 from aotc.relay.instrument.verifier import Verifier
 from aotc.relay.interpreter import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op import OPERATORS_BY_NAME, dyn, operators_defined_in
-from aotc.relay.op.binary_elementwise import multiply
-from aotc.relay.op.concat_split import concatenate
 from aotc.relay.op.elementwise_unary import relu
-from aotc.relay.op.gather import take
 from aotc.relay.op.opdef import OpDef, Sample
 from aotc.relay.op.shape import shape_of
-from aotc.relay.op.slice import strided_slice
-from aotc.relay.transform import DynamicToStatic, ToGraphNormalForm
+from aotc.relay.transform import DynamicToStatic
 from tests.ops.harness import assert_agrees, flat, type_of_value
 
 
@@ -68,57 +64,11 @@ def _is_kept(op: OpDef, sample: Sample, position: int) -> bool:
     return result is not None and free[position] in result.args
 
 
-def test_shapes_without_elements_are_known_whoever_computes_them() -> None:
-    x, none = var("x", 1, 1), Var("none", TensorType((0,), "int64"))
-    assert ops(static(module_of(dyn.reshape(x, none), x, none))) == {"reshape": 1}
-    assert ops(static(module_of(dyn.squeeze(x, strided_slice(none, (0,), (0,))), x, none)))["squeeze"] == 1
-
-
-def test_shapes_of_other_tensors() -> None:
-    x, y = var("x", 2, 6), var("y", 3, 4)
-    assert ops(static(module_of(dyn.reshape(x, shape_of(y)), x, y))) == {"reshape": 1}
-
-
-def test_shapes_that_depend_on_each_other() -> None:
-    """The second shape is known when the first operator has become static."""
-    x = var("x", 2, 6)
-    first = dyn.reshape(x, vector(3, 4))
-    second = dyn.broadcast_to(relu(first), concatenate((vector(5), shape_of(first, "int64")), 0))
-    third = dyn.tile(second, take(shape_of(second), vector(1), axis=0))
-    result = static(module_of(third, x))
-    assert ops(result) == {"reshape": 1, "nn.relu": 1, "broadcast_to": 1, "tile": 1}
-    assert result.main.body.checked_type == TensorType((5, 3, 12))
-    data = np.arange(12, dtype=np.float32).reshape(2, 6)
-    np.testing.assert_array_equal(evaluate(result, data), np.tile(np.broadcast_to(data.reshape(3, 4), (5, 3, 4)), 3))
-
-
-def test_tuples() -> None:
-    x = var("x", 2, 6)
-    both = dyn.topk(x, const(3, "int32"))
-    result = static(module_of(Tuple((TupleGetItem(both, 0), shape_of(TupleGetItem(both, 1)))), x))
-    assert ops(result) == {"topk": 1}
-
-
-def test_behind_lets_and_branches() -> None:
-    x, c, y = var("x", 2, 6), var("c", dtype="bool"), Var("y")
-    inner = dyn.reshape(x, vector(3, 4))
-    body: Expr = Let(y, inner, If(c, dyn.reshape(y, shape_of(y)), relu(inner)))
-    result = static(ToGraphNormalForm()(module_of(body, x, c)))
-    assert result.main.body.checked_type == TensorType((3, 4))
-    data = np.ones((2, 6), np.float32)
-    assert evaluate(result, data, np.array(True)).shape == (3, 4)
-
-
 def test_unknown_shapes_stay() -> None:
     x, s = var("x", 2, 6), var("s", 2, dtype="int64")
     module = module_of(relu(dyn.reshape(x, s)), x, s)
     assert DynamicToStatic()(module) is module
     assert evaluate(module, np.ones((2, 6), np.float32), np.array([3, 4])).shape == (3, 4)
-
-
-def test_no_dynamic_operators() -> None:
-    module = module_of(multiply(const(2.0), const(3.0)))
-    assert DynamicToStatic()(module) is module
 
 
 def test_types() -> None:

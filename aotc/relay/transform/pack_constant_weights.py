@@ -322,7 +322,8 @@ class _Pack(GraphMutator):
             if isinstance(weight, Constant) and weight.data.ndim == 2 and block:
                 parts = Constant(weight.data.reshape(len(weight.data), 1 if columns else gates, -1))
                 args[number] = self._pack_weight_cached(parts, "CGN", f"NCG{block}n")
-        return rebuild_call(call, args)
+        is_changed = any(new is not old for new, old in zip(args, call.args, strict=True))
+        return rebuild_call(call, args) if is_changed else call
 
     def _pack_winograd_weight(self, call: Call, weight: Constant, attrs: ConvAttrs, tile: int) -> Expr:
         channels = weight.data.shape[0]
